@@ -112,11 +112,16 @@ int32_t check_sampling(const SamplingRow* sampling, int32_t num_rows, int32_t vo
   return top_capacity;
 }
 
-// `sampling`: the bytes of an array of SAMPLING_DTYPE. Returns token_ids, logprobs, top_ids, top_logprobs.
+// `sampling`: the bytes of an array of SAMPLING_DTYPE. Returns token_ids, logprobs, top_ids, top_logprobs, hidden.
 nb::tuple execute(Runtime& runtime, const Ints& token_ids, const Ints& query_starts, const Ints& context_lens,
-                  const Table& block_tables, const Ints& rows, const Bytes& sampling, const nb::tuple& histories,
-                  const nb::tuple& biases, const nb::tuple& masks) {
+                  const Table& block_tables, const Ints& rows, const Ints& hidden_rows, const Bytes& sampling,
+                  const nb::tuple& histories, const nb::tuple& biases, const nb::tuple& masks) {
   Step step = make_step(token_ids, query_starts, context_lens, block_tables, rows);
+  step.hidden_rows = hidden_rows.data();
+  step.num_hidden_rows = static_cast<int32_t>(hidden_rows.shape(0));
+  const size_t num_hidden = hidden_rows.shape(0), hidden_size = static_cast<size_t>(runtime.config().hidden_size);
+  auto hidden = std::make_unique<float[]>(num_hidden * hidden_size);
+  step.hidden = hidden.get();
   const size_t num_rows = static_cast<size_t>(step.num_rows);
   const int32_t vocab = runtime.config().vocab_size;
   require(sampling.shape(0) == num_rows * sizeof(SamplingRow), "every logit row needs its sampling");
@@ -142,7 +147,8 @@ nb::tuple execute(Runtime& runtime, const Ints& token_ids, const Ints& query_sta
   const size_t capacity = static_cast<size_t>(step.out.top_capacity);
   return nb::make_tuple(make_array(chosen.release(), {num_rows}), make_array(logprobs.release(), {num_rows}),
                         make_array(top_ids.release(), {num_rows, capacity}),
-                        make_array(top_logprobs.release(), {num_rows, capacity}));
+                        make_array(top_logprobs.release(), {num_rows, capacity}),
+                        make_array(hidden.release(), {num_hidden, hidden_size}));
 }
 
 nb::object logits(Runtime& runtime, const Ints& token_ids, const Ints& query_starts, const Ints& context_lens,
@@ -163,8 +169,8 @@ nb::object logits(Runtime& runtime, const Ints& token_ids, const Ints& query_sta
 void bind_steps(nb::class_<Runtime>& runtime) {
   using nb::literals::operator""_a;
   runtime.def("execute", execute, "token_ids"_a.noconvert(), "query_starts"_a.noconvert(), "context_lens"_a.noconvert(),
-              "block_tables"_a.noconvert(), "rows"_a.noconvert(), "sampling"_a.noconvert(), "histories"_a, "biases"_a,
-              "masks"_a);
+              "block_tables"_a.noconvert(), "rows"_a.noconvert(), "hidden_rows"_a.noconvert(), "sampling"_a.noconvert(),
+              "histories"_a, "biases"_a, "masks"_a);
   runtime.def("logits", logits, "token_ids"_a.noconvert(), "query_starts"_a.noconvert(), "context_lens"_a.noconvert(),
               "block_tables"_a.noconvert(), "rows"_a.noconvert());
 }

@@ -164,11 +164,13 @@ struct StepOutputs {
 
 struct Step {
   const int32_t *token_ids, *query_starts, *context_lens, *block_tables, *rows;
-  int32_t num_tokens, num_sequences, num_rows, table_width;
+  const int32_t* hidden_rows;  // tokens whose final hidden states are returned; none of them is in `rows`
+  int32_t num_tokens, num_sequences, num_rows, num_hidden_rows, table_width;
   const SamplingRow* sampling;
   const RowExtras* extras;
   StepOutputs out;
   float* all_logits;  // [rows][vocab] instead of sampling, or null
+  float* hidden;      // [hidden rows][hidden] after the final norm
 };
 
 class Team;

@@ -208,6 +208,17 @@ void Runtime::execute(const Step& step) {
       &call, step.num_tokens <= column_rows(team_->size()));
 }
 
+namespace {
+
+void check_ascending(const char* name, const int32_t* rows, int32_t num_rows, int32_t num_tokens) {
+  for (int i = 0; i < num_rows; i++) {
+    const int before = i ? rows[i - 1] : -1;
+    if (rows[i] <= before || rows[i] >= num_tokens) fail(std::string(name) + " must ascend and lie within the step");
+  }
+}
+
+}  // namespace
+
 void Runtime::check(const Step& step) const {
   const auto at_most = [](const char* name, int64_t count, int64_t limit) {
     if (count > limit) fail(std::to_string(count) + " " + name + "; expected at most " + std::to_string(limit));
@@ -216,15 +227,18 @@ void Runtime::check(const Step& step) const {
   at_most("tokens", step.num_tokens, limits_.max_step_tokens);
   at_most("sequences", step.num_sequences, limits_.max_step_sequences);
   at_most("logit rows", step.num_rows, limits_.max_step_rows);
+  at_most("hidden rows", step.num_hidden_rows, limits_.max_step_tokens);
   if (step.query_starts[0] != 0) fail("query_starts must begin at 0");
   if (step.query_starts[step.num_sequences] != step.num_tokens) fail("query_starts must end at the number of tokens");
   for (int i = 0; i < step.num_tokens; i++) {
     const int32_t token = step.token_ids[i];
     if (token < 0 || token >= config_.vocab_size) fail("token id " + std::to_string(token) + " is not in the vocabulary");
   }
-  for (int i = 0; i < step.num_rows; i++) {
-    const int before = i ? step.rows[i - 1] : -1;
-    if (step.rows[i] <= before || step.rows[i] >= step.num_tokens) fail("rows must ascend and lie within the step");
+  check_ascending("rows", step.rows, step.num_rows, step.num_tokens);
+  check_ascending("hidden_rows", step.hidden_rows, step.num_hidden_rows, step.num_tokens);
+  for (int i = 0, j = 0; i < step.num_rows && j < step.num_hidden_rows;) {
+    if (step.rows[i] == step.hidden_rows[j]) fail("a row cannot be both a logit row and a hidden row");
+    step.rows[i] < step.hidden_rows[j] ? i++ : j++;
   }
   for (int s = 0; s < step.num_sequences; s++) check_sequence(step, s);
 }

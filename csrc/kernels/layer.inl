@@ -57,6 +57,17 @@ class StepRun {
     quantize_row(kind, row_buffer(), m.hidden_padded, work.inputs, input);
   }
 
+  // Copies this thread's share of the hidden states that the step returns.
+  void write_hidden() const {
+    const Share mine = share_of(step.num_hidden_rows, thread, num_threads);
+    for (int i = mine.begin; i < mine.end; i++) {
+      rms_norm(x(step.hidden_rows[i]), m.final_norm, m.hidden_padded, m.hidden, m.norm_eps, row_buffer());
+      float* out = step.hidden + static_cast<size_t>(i) * m.hidden;
+      __builtin_memcpy(out, row_buffer(), static_cast<size_t>(m.hidden) * sizeof(float));
+    }
+    watch.end(Phase::kNorm);
+  }
+
  private:
   float* x(int token) const { return work.x + static_cast<size_t>(token) * m.hidden_padded; }
   float* qkv(int token) const { return work.qkv + static_cast<size_t>(token) * m.qkv_padded; }
@@ -82,7 +93,7 @@ class StepRun {
   void run_row_blocks();
   void wait_for_keys(int stage, int block, int num_blocks) const;
   void run_stage(int stage, Share tokens) const;
-  void finish_logit_rows(int index, Rows rows) const;
+  void finish_needed_rows(int index, Rows rows, const int32_t* needed, int num_needed) const;
   void begin_layer(int index, Rows rows) const;
   void finish_layer(int index, Rows rows) const;
   void finish_attention(int index, Rows rows) const;

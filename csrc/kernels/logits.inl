@@ -206,5 +206,6 @@ class LogitRun {
 void run_step(const StepContext& context, int thread) {
   StepRun layers(context, thread);
   layers.run_layers();
+  layers.write_hidden();
   if (context.step->num_rows > 0) LogitRun(context, layers, thread).run();
 }

@@ -110,17 +110,20 @@ void StepRun::run_stage(int stage, Share tokens) const {
   const Rows rows = {tokens.begin, tokens.end - tokens.begin, scratch, scratch};
   if (stage == 0) embed(tokens);
   watch.end(Phase::kEmbed);
-  if (stage == m.num_layers) return finish_logit_rows(stage - 1, rows);
+  if (stage == m.num_layers) {
+    finish_needed_rows(stage - 1, rows, step.rows, step.num_rows);
+    return finish_needed_rows(stage - 1, rows, step.hidden_rows, step.num_hidden_rows);
+  }
   if (stage > 0) finish_layer(stage - 1, rows);
   begin_layer(stage, rows);
 }
 
-// Finishes the last layer, only for rows that need logits.
-void StepRun::finish_logit_rows(int index, Rows rows) const {
-  for (int i = 0; i < step.num_rows;) {
-    const int first = step.rows[i] - rows.token;
+// Finishes the last layer, only for those of the ascending rows `needed` that lie in `rows`.
+void StepRun::finish_needed_rows(int index, Rows rows, const int32_t* needed, int num_needed) const {
+  for (int i = 0; i < num_needed;) {
+    const int first = needed[i] - rows.token;
     int count = 1;
-    while (i + count < step.num_rows && step.rows[i + count] == step.rows[i] + count) count++;
+    while (i + count < num_needed && needed[i + count] == needed[i] + count) count++;
     i += count;
     const int begin = first > 0 ? first : 0, end = first + count < rows.count ? first + count : rows.count;
     if (begin < end) finish_layer(index, {rows.token + begin, end - begin, rows.input + begin, rows.scratch + begin});

@@ -100,11 +100,12 @@ class Runtime:
         context_lens: Int32,
         block_tables: Int32,
         rows: Int32,
+        hidden_rows: Int32,
         sampling: Bytes,
         histories: tuple[History, ...],
         biases: tuple[Bias, ...],
         masks: tuple[Mask, ...],
-    ) -> tuple[Int32, Float32, Int32, Float32]: ...
+    ) -> tuple[Int32, Float32, Int32, Float32, Float32]: ...
     def logits(
         self, token_ids: Int32, query_starts: Int32, context_lens: Int32, block_tables: Int32, rows: Int32
     ) -> Float32: ...

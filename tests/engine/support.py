@@ -16,6 +16,7 @@ from headrace.core.generation import (
     Finish,
     GenerationRequest,
     ModelInfo,
+    PoolingInfo,
     RequestLimits,
     SamplingParams,
     Token,
@@ -26,6 +27,7 @@ from headrace.engine.service.async_engine import AsyncEngine
 from headrace.engine.service.request_processor import TextParts
 from headrace.engine.spec_decode.drafting import RowCostModel
 from headrace.models.chat import ChatTemplate
+from headrace.models.pooling import Pooler
 from headrace.models.tokenizer import Tokenizer, byte_characters
 from headrace.runner.step import RunnerLimits, StepInput
 from headrace.testing.fake_runner import FAKE_LIMITS, FAKE_SPEC, FakeRunner, Script
@@ -74,6 +76,9 @@ def make_engine(
     chat_template: ChatTemplate | None = None,
     observer: EngineObserver | None = None,
     runner_type: type[FakeRunner] = FakeRunner,
+    pooler: Pooler | None = None,
+    pooling: PoolingInfo | None = None,
+    generates: bool = True,
 ) -> AsyncEngine:
     """An engine that is not started."""
     runner = runner_type(
@@ -99,8 +104,15 @@ def make_engine(
         num_parameters=0,
         has_chat_template=chat_template is not None,
         created_s=int(time.time()),
+        generates=generates,
+        pooling=pooling,
     )
-    parts = TextParts(tokenizer=tokenizer, chat_template=chat_template, eos_token_ids=tokenizer.eos_token_ids)
+    parts = TextParts(
+        tokenizer=tokenizer,
+        chat_template=chat_template,
+        eos_token_ids=tokenizer.eos_token_ids,
+        pooler=pooler or Pooler(),
+    )
     return AsyncEngine(runner, parts, limits, info, observer=observer)
 
 

@@ -5,6 +5,8 @@ Requests to generate text and the chunks that come back, independent of any dial
 nothing but these types.
 """
 
+import sys
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -24,6 +26,8 @@ class FinishReason(StrEnum):
     """The client went away, or the server shut down before the end."""
     ERROR = "error"
     """The engine failed in the middle of the answer."""
+    POOLED = "pooled"
+    """The hidden states of the prompt were pooled; nothing was generated."""
 
 
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "lark", "ebnf", "structural_tag"]
@@ -114,14 +118,57 @@ class ChatPrompt:
     """Additional variables for the template (`chat_template_kwargs`)."""
 
 
+PoolingMethod = Literal["last", "mean", "cls", "all"]
+"""The hidden state of the last token, the mean of all, that of the first token, or all of them."""
+
+PoolingTask = Literal["embed", "embed_tokens", "score"]
+"""One vector per input, one vector per token, or the outputs of the model's classification head."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolingParams:
+    """What is computed of an input instead of generating text."""
+
+    task: PoolingTask = "embed"
+    normalize: bool = True
+    """Divide vectors by their length."""
+    dimensions: int | None = None
+    """Keep only the first numbers of a vector, before it is normalised. None: all."""
+    truncate: Literal["left", "right"] | None = None
+    """The side on which an input that is too long is cut. None: it is refused."""
+    max_tokens: int | None = None
+    """Longest input, special tokens included. None: what the engine accepts."""
+    document: str | None = None
+    """A second text, scored together with the prompt, which is the query."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """The vector of an input, or the vectors of its tokens one after the other."""
+
+    data: bytes
+    """Single precision, little-endian."""
+    size: int
+    """Length of a vector."""
+
+    def vectors(self) -> list[list[float]]:
+        """Return the vectors as numbers."""
+        numbers = array("f", self.data)
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        values = numbers.tolist()
+        return [values[start : start + self.size] for start in range(0, len(values), self.size)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """A request to generate text, independent of its dialect."""
+    """A request to generate text, or with `pooling` to pool the hidden states of a prompt; of any dialect."""
 
     request_id: str
     prompt: str | tuple[int, ...] | ChatPrompt
     """Text (the tokenizer adds special tokens), token ids (used unchanged), or a chat."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    pooling: PoolingParams | None = None
     truncate_prompt_tokens: int | None = None
     """Keep only this many tokens at the end of the prompt."""
     cache_salt: str = ""
@@ -194,6 +241,8 @@ class Chunk:
     prompt: tuple[Token, ...] | None = None
     """The prompt's tokens, in the first chunk of choice 0, if `prompt_logprobs` was requested."""
     finish: Finish | None = None
+    pooled: Pooled | None = None
+    """The result of a request with `pooling`, in its only chunk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +264,23 @@ class RecommendedSampling:
     top_p: float = 0.9
     top_k: int = 0
     repetition_penalty: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolingInfo:
+    """The pooling that a model is served with."""
+
+    method: PoolingMethod
+    size: int
+    """Length of an embedding, or number of scores."""
+    max_tokens: int
+    """Longest input."""
+    normalizes: bool = True
+    labels: tuple[str, ...] = ()
+    """The names of the scores of a classifier or reranker; empty for embeddings."""
+    prompts: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Prompts that precede a text, by name."""
+    default_prompt: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +308,10 @@ class ModelInfo:
     format_reason: str = ""
     """Why these formats were chosen."""
     recommended: RecommendedSampling = RecommendedSampling()
+    generates: bool = True
+    """False for a model that is served for embeddings or scores only."""
+    pooling: PoolingInfo | None = None
+    """None: served for generation only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from headrace.core.generation import EngineStats, ModelInfo
+from headrace.core.generation import EngineStats, FinishReason, ModelInfo
 from headrace.core.telemetry import RequestRecord
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -86,6 +86,9 @@ class Metrics:
         if record.finish is not None:
             self.by_finish[record.finish] = self.by_finish.get(record.finish, 0) + 1
         if record.ttft_s is None or record.first_s is None:
+            return
+        if record.finish == FinishReason.POOLED:  # it has neither a first token nor an answer
+            self.prompt_tokens.observe(record.prompt_tokens)
             return
         if record.max_new_tokens is not None:
             # Only for admitted requests: a refused one may have asked for more than a float can hold.

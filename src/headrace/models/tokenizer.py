@@ -99,6 +99,24 @@ class Tokenizer:
         """
         return self._checked(self._encode(text, add_special_tokens=add_special_tokens, has_offsets=False).ids)
 
+    def encode_segments(
+        self, first: str, second: str | None, *, most: int | None = None, side: str = "right"
+    ) -> list[int]:
+        """
+        Return the token ids of a text, or of two texts as segments of one input, with special tokens.
+
+        With `most`, the text (of two texts the second one) is cut on `side` so that no more tokens remain.
+        """
+        ids = self._encode_pair(first, second).ids
+        if most is None or len(ids) <= most:
+            return self._checked(ids)
+        texts = (first,) if second is None else (first, second)
+        parts = [self._encode(text, add_special_tokens=False, has_offsets=False) for text in texts]
+        room = most - self._backend.num_special_tokens_to_add(second is not None)
+        parts[-1].truncate(max(0, room - sum(len(part.ids) for part in parts[:-1])), direction=side)
+        pair = parts[1] if len(parts) > 1 else None
+        return self._checked(self._backend.post_process(parts[0], pair).ids)
+
     def encode_spans(self, text: str, *, add_special_tokens: bool = True) -> list[TextSpan]:
         """Return the tokens of a text with the characters each covers (none for an added bos token)."""
         encoding = self._encode(text, add_special_tokens=add_special_tokens, has_offsets=True)
@@ -181,6 +199,13 @@ class Tokenizer:
         added = max((len(content.encode()) for content in self._added.values()), default=0)
         return shrink * max(longest, added)
 
+    def _encode_pair(self, first: str, second: str | None) -> "tokenizers.Encoding":
+        if second is None:
+            return self._encode(first, add_special_tokens=True, has_offsets=False)
+        for text in (first, second):
+            _refuse_surrogates(text)
+        return self._backend.encode_batch_fast([(first, second)], add_special_tokens=True)[0]
+
     def _encode(self, text: str, *, add_special_tokens: bool, has_offsets: bool) -> "tokenizers.Encoding":
         """Encode a text. NOTE: `encode` holds the GIL, for seconds on a huge text; the batch calls release it."""
         try:
@@ -188,13 +213,9 @@ class Tokenizer:
                 return self._backend.encode(text, add_special_tokens=add_special_tokens)
             batch = self._backend.encode_batch if has_offsets else self._backend.encode_batch_fast
             return batch([text], add_special_tokens=add_special_tokens)[0]
-        except TypeError as exc:
-            # The only text that it rejects is a lone surrogate, which JSON can represent.
-            place = next((i for i, character in enumerate(text) if "\ud800" <= character <= "\udfff"), 0)
-            raise InvalidRequest(
-                f"The text has half of a surrogate pair at character {place}, which is not valid Unicode.",
-                param="prompt",
-            ) from exc
+        except TypeError:
+            _refuse_surrogates(text)  # the only text that it rejects
+            raise
 
     def _checked(self, ids: list[int]) -> list[int]:
         if ids and max(ids) >= self.vocab_size:
@@ -227,6 +248,15 @@ def byte_characters() -> dict[str, int]:
 
 
 _BYTE_OF: Final = byte_characters()
+
+
+def _refuse_surrogates(text: str) -> None:
+    """Refuse a lone surrogate, which JSON can represent."""
+    place = next((i for i, character in enumerate(text) if "\ud800" <= character <= "\udfff"), None)
+    if place is not None:
+        raise InvalidRequest(
+            f"The text has half of a surrogate pair at character {place}, which is not valid Unicode.", param="prompt"
+        )
 
 
 def _byte_level(piece: str) -> bytes:

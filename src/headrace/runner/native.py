@@ -36,6 +36,7 @@ class NativeRunner:
                 step.context_lens,
                 step.block_tables,
                 step.rows,
+                step.hidden_rows,
                 step.sampling.view(np.uint8),
                 step.histories,
                 step.biases,
@@ -43,8 +44,10 @@ class NativeRunner:
             )
         except (TypeError, ValueError, RuntimeError) as exc:
             raise _cannot_run(exc) from exc
-        token_ids, logprobs, top_ids, top_logprobs = outputs
-        return StepOutput(token_ids=token_ids, logprobs=logprobs, top_ids=top_ids, top_logprobs=top_logprobs)
+        token_ids, logprobs, top_ids, top_logprobs, hidden = outputs
+        return StepOutput(
+            token_ids=token_ids, logprobs=logprobs, top_ids=top_ids, top_logprobs=top_logprobs, hidden=hidden
+        )
 
     def logits(self, step: StepInput) -> Float32:
         """Run one step up to its logits (R, V) instead of sampling: for tests and perplexity, not for serving."""

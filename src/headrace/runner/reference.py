@@ -5,6 +5,8 @@ Letters in shapes: `T` tokens of the step, `C` tokens of one sequence in the ste
 `H` query heads, `K` KV heads, `G` query heads for each KV head, `D` head size, `V` vocabulary.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from headrace.models.rope import Float64, inverse_frequencies
@@ -41,18 +43,25 @@ class ReferenceRunner:
 
     def execute(self, step: StepInput) -> StepOutput:
         """Run one step."""
-        return sample_rows(self.logits(step), step)
+        hidden = self._hidden(step)
+        return replace(sample_rows(self._logits(hidden, step), step), hidden=hidden[step.hidden_rows])
 
     def logits(self, step: StepInput) -> Float32:
         """Run one step up to its logits (R, V)."""
+        return self._logits(self._hidden(step), step)
+
+    def _hidden(self, step: StepInput) -> Float32:
+        """Run one step up to the hidden states after the final norm (T, hidden)."""
         check_step(step, self.spec, self.limits)
         sequences = _sequences(step, self.limits)
         positions = np.concatenate([np.arange(len(slots) - size, len(slots)) for slots, size in sequences])
         x = self._weights["embed"][step.token_ids] * np.float32(self.spec.embedding_scale)
         for layer in self._layers:
             x = layer.forward(x, positions, sequences)
-        x = rms_norm(x[step.rows], self._weights["final_norm"], self.spec.norm_eps)
-        return x @ self._lm_head.T
+        return rms_norm(x, self._weights["final_norm"], self.spec.norm_eps)
+
+    def _logits(self, hidden: Float32, step: StepInput) -> Float32:
+        return hidden[step.rows] @ self._lm_head.T
 
     def close(self) -> None:
         """Do nothing: the arrays are freed with the object."""

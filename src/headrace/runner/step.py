@@ -2,7 +2,8 @@
 The interface between the engine and a runner: one step.
 
 A step is one forward pass over a mixed batch of prompt chunks and decode tokens. Letters in shapes:
-`T` tokens in the step, `S` sequences, `R` logit rows, `N` blocks in a table, `K` alternatives.
+`T` tokens in the step, `S` sequences, `R` logit rows, `P` hidden rows, `H` hidden size, `N` blocks in a table,
+`K` alternatives.
 Plain numpy arrays, so that a native runner reads them without copying. No torch, no clock, no I/O here.
 """
 
@@ -90,6 +91,8 @@ class StepInput:
     """(R,) ascending indices of the tokens that need logits; the others never reach the LM head."""
     sampling: npt.NDArray[np.void]
     """(R,) of `SAMPLING_DTYPE`."""
+    hidden_rows: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
+    """(P,) ascending indices of the tokens whose hidden states are returned, for pooling; none of them in `rows`."""
     histories: tuple[History, ...] = ()
     """At most one for each row; the same holds for biases and masks."""
     biases: tuple[Bias, ...] = ()
@@ -98,7 +101,7 @@ class StepInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutput:
-    """The sampled token and logprobs of each logit row."""
+    """The sampled token and logprobs of each logit row, and the hidden states of each hidden row."""
 
     token_ids: Int32
     """(R,) the token drawn, or `target`. -1: a logit is NaN or +inf, or all tokens are forbidden."""
@@ -108,6 +111,8 @@ class StepOutput:
     """(R, K) best tokens, best first, -1 after `num_top`; K is the largest `num_top` of the step (at least 0)."""
     top_logprobs: Float32
     """(R, K)"""
+    hidden: Float32 = field(default_factory=lambda: np.empty((0, 0), np.float32))
+    """(P, H) the output of the last layer after the final norm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,8 @@ block table. As with a real model, the output depends on the whole prefix and no
 shared by mistake or overwritten changes the text or raises an error.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +51,7 @@ class FakeRunner:
     A `Runner` whose tokens are a hash of the prefix, or are dictated by a script.
 
     Args:
-        spec: only `vocab_size` matters.
+        spec: only `vocab_size` and `hidden_size` matter.
         limits: enforced as in a real runner.
         script: forces tokens, see `follow`. Masks, biases and penalties still apply to a forced token.
         bias: added to the logits of these tokens in every row, e.g. `{eos: -inf}` for answers that never end.
@@ -84,7 +85,8 @@ class FakeRunner:
 
     def execute(self, step: StepInput) -> StepOutput:
         """Run one step."""
-        return sample_rows(self.logits(step), step)
+        output = sample_rows(self.logits(step), step)
+        return replace(output, hidden=self._outputs(step, step.hidden_rows, self.spec.hidden_size))
 
     def logits(self, step: StepInput) -> Float32:
         """Run one step up to its logits (R, V)."""
@@ -94,37 +96,47 @@ class FakeRunner:
         if number in self._fail_on_steps:
             raise EngineFailed(f"Step {number} was told to fail.")
         check_step(step, self.spec, self.limits)
-        contexts = self._write(step)
-        owners = np.searchsorted(step.query_starts, step.rows, side="right") - 1
-        rows = [self._row(contexts[s], int(t - step.query_starts[s])) for s, t in zip(owners, step.rows, strict=True)]
-        return np.stack(rows) if rows else np.empty((0, self.spec.vocab_size), np.float32)
+        self._write(step)
+        logits = self._outputs(step, step.rows, self.spec.vocab_size)
+        for row, prefix in zip(logits, self._prefixes(step, step.rows), strict=True):
+            self._adjust(row, prefix)
+        return logits
 
     def close(self) -> None:
         """Record that the runner was closed."""
         self.is_closed = True
 
-    def _write(self, step: StepInput) -> list[tuple[Int32, int]]:
-        """Store the tokens; return for each sequence its tokens as cached and the number that were cached before."""
-        slots = []
+    def _write(self, step: StepInput) -> None:
+        """Store the tokens of a step."""
         for sequence, context in enumerate(step.context_lens):
             start, stop = step.query_starts[sequence : sequence + 2]
-            slots.append(token_slots(step.block_tables[sequence], context + stop - start, self.limits.block_tokens))
-            self._cache[slots[-1][context:]] = step.token_ids[start:stop]
-        return [(self._cache[own], int(context)) for own, context in zip(slots, step.context_lens, strict=True)]
+            self._cache[self._slots(step, sequence, int(context + stop - start))[context:]] = step.token_ids[start:stop]
 
-    def _row(self, context: tuple[Int32, int], offset: int) -> Float32:
-        """Return the logits after the token at `offset` of the chunk."""
-        tokens, num_old = context
-        prefix = tokens[: num_old + offset + 1]
-        if (prefix < 0).any():
-            raise EngineFailed(f"Position {int(np.argmax(prefix < 0))} of a context was never written.")
-        logits = hashed_logits(prefix, self.spec.vocab_size)
+    def _slots(self, step: StepInput, sequence: int, num_tokens: int) -> Int32:
+        return token_slots(step.block_tables[sequence], num_tokens, self.limits.block_tokens)
+
+    def _prefixes(self, step: StepInput, rows: Int32) -> Iterator[Int32]:
+        """Yield for each row the tokens of its sequence up to its own, as cached."""
+        for row in rows:
+            sequence = int(np.searchsorted(step.query_starts, row, side="right")) - 1
+            position = int(step.context_lens[sequence] + row - step.query_starts[sequence])
+            prefix = self._cache[self._slots(step, sequence, position + 1)]
+            if (prefix < 0).any():
+                raise EngineFailed(f"Position {int(np.argmax(prefix < 0))} of a context was never written.")
+            yield prefix
+
+    def _outputs(self, step: StepInput, rows: Int32, size: int) -> Float32:
+        """Return for each row `size` numbers that are a function of all tokens up to its own."""
+        outputs = [hashed_logits(prefix, size) for prefix in self._prefixes(step, rows)]
+        return np.stack(outputs) if outputs else np.empty((0, size), np.float32)
+
+    def _adjust(self, logits: Float32, prefix: Int32) -> None:
+        """Apply the script and the bias to the logits that follow `prefix`."""
         forced = self._script(tuple(prefix.tolist())) if self._script is not None else None
         if forced is not None:
             logits[forced] = SCRIPTED_LOGIT
         for token, value in self._bias.items():
             logits[token] += value
-        return logits
 
 
 def follow(answers: Mapping[tuple[int, ...], Sequence[int]]) -> Script:

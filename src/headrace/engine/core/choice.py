@@ -1,19 +1,24 @@
 """One choice of a request inside the engine: sequence, text, grammar state and times."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from headrace.core.generation import Chunk, Finish, FinishReason, Token, TokenLogprob
+from headrace.core.generation import Chunk, Finish, FinishReason, PoolingParams, Token, TokenLogprob
 from headrace.engine.core.observer import ChoiceReport
+from headrace.engine.core.pooling import pool_result
 from headrace.engine.core.row_extras import RowExtras
 from headrace.engine.core.sequence import Sequence
 from headrace.engine.structured_output.state import GrammarState
 from headrace.engine.text.answer import AnswerText
 from headrace.engine.text.detokenizer import TokenTable
 from headrace.engine.text.stop import StopMatch
+from headrace.models.pooling import Pooler
 
 UNDRAWABLE = (
     "No token could be drawn: the model's logits are not numbers, or every token was forbidden. "
     "Check logit_bias and the grammar; if there are none, the model's weights are broken."
+)
+NOT_FINITE = (
+    "The pooled vector has numbers that are not finite: the model's weights are broken, or too large for its format."
 )
 
 
@@ -29,6 +34,8 @@ class Choice:
     end_ids: frozenset[int]
     """Tokens that end the answer."""
     extras: RowExtras | None = None
+    pooler: Pooler | None = None
+    pooling: PoolingParams | None = None
     reported_seed: int | None = None
     prompt: list[Token] = field(default_factory=list)
     """Prompt tokens scored so far."""
@@ -121,6 +128,18 @@ class Choice:
             param=param,
         )
         return Chunk(index=self.index, text=text, tokens=tokens, prompt=self._take_prompt(), finish=finish)
+
+    def finish_prompt(self) -> Chunk:
+        """Return the last chunk of a choice that generates nothing: its prompt is computed."""
+        pool = self.sequence.pool
+        if pool is None:
+            return self.finish(FinishReason.LENGTH)
+        assert self.pooler is not None
+        assert self.pooling is not None
+        pooled = pool_result(pool, self.pooler, self.pooling)
+        if pooled is None:
+            return self.finish(FinishReason.ERROR, message=NOT_FINITE)
+        return replace(self.finish(FinishReason.POOLED), pooled=pooled)
 
     def report(self, reason: FinishReason, now_s: float) -> ChoiceReport:
         """Return the report for the observer."""

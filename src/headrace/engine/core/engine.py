@@ -142,6 +142,9 @@ class Engine:
     def _apply(self, plan: StepPlan, logit_rows: LogitRows, output: StepOutput, now_s: float, emitted: Emitted) -> None:
         """Record the progress of sequences, give choices their tokens, remove those that ended."""
         self.scheduler.commit(plan)
+        for sequence, first_row, count in logit_rows.pooling:
+            assert sequence.pool is not None
+            sequence.pool.add(output.hidden[first_row : first_row + count])
         for sequence, first_row, count in logit_rows.scoring:
             self._score_prompt(self._choices[sequence.arrival_id], output, first_row, count)
         token_ids = output.token_ids.tolist()
@@ -204,9 +207,9 @@ class Engine:
         return True
 
     def _end_without_answer(self, plan: StepPlan) -> Emitted:
-        """End the choices without an answer (`max_new_tokens` 0) whose prompt is computed."""
+        """End the choices without an answer (pooling, `max_new_tokens` 0) whose prompt is computed."""
         return [
-            (choice, self._end(choice, choice.finish(FinishReason.LENGTH)))
+            (choice, self._end(choice, choice.finish_prompt()))
             for sequence in plan.sequences[plan.num_decodes :]
             if sequence.num_computed_tokens >= sequence.max_total_tokens and sequence.phase is not SequencePhase.DONE
             for choice in (self._choices[sequence.arrival_id],)

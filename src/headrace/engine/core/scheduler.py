@@ -105,8 +105,9 @@ class Scheduler:
         if sequence.phase is SequencePhase.RUNNING:
             self.running.remove(sequence)
             self._release(sequence)
-            gap = sequence.num_output_tokens - self._expected_output_tokens
-            self._expected_output_tokens += _EXPECTATION_WEIGHT * gap
+            if sequence.pool is None:
+                gap = sequence.num_output_tokens - self._expected_output_tokens
+                self._expected_output_tokens += _EXPECTATION_WEIGHT * gap
         elif sequence.phase is SequencePhase.WAITING:
             self.waiting.remove(sequence)
         sequence.phase = SequencePhase.DONE
@@ -253,6 +254,8 @@ class Scheduler:
 
     def _cached_blocks(self, sequence: Sequence) -> list[int] | None:
         """Return the cached blocks of a sequence's prefix; None if its next block is being computed."""
+        if not sequence.shares_blocks:
+            return []
         reusable = sequence.num_scored_tokens if sequence.scores_prompt else sequence.num_tokens
         count = min(reusable, sequence.num_tokens - 1) // self._block_tokens
         hits: list[int] = []
@@ -293,6 +296,8 @@ class Scheduler:
         sequence.slot = self._free_slots.pop()
         sequence.phase = SequencePhase.RUNNING
         self.running.append(sequence)
+        if not sequence.shares_blocks:
+            return
         num_full = sequence.num_tokens // self._block_tokens
         for block_hash in sequence.hash_blocks(num_full, self._block_tokens)[len(hits) :]:
             self._computing.setdefault(block_hash, sequence)
@@ -301,7 +306,7 @@ class Scheduler:
         """Set the progress of a sequence and register the blocks that became full."""
         sequence.num_computed_tokens = num_computed_tokens
         count = num_computed_tokens // self._block_tokens
-        if count <= sequence.num_registered_blocks:
+        if count <= sequence.num_registered_blocks or not sequence.shares_blocks:
             return
         hashes = sequence.hash_blocks(count, self._block_tokens)
         for index in range(sequence.num_registered_blocks, count):

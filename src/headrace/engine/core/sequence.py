@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from headrace.core.generation import SamplingParams
 from headrace.engine.core.blocks import chain_hash
+from headrace.engine.core.pooling import SequencePool
 from headrace.engine.spec_decode.token_match import TokenMatcher
 
 Int32 = npt.NDArray[np.int32]
@@ -51,6 +52,10 @@ class Sequence:
     """Whether the logprobs of the prompt are computed."""
     can_draft: bool = True
     """Whether a row's draw depends on the tokens before it alone, so that draft tokens can be verified."""
+    pool: SequencePool | None = None
+    """Collects the hidden states of the prompt; such a sequence generates nothing."""
+    shares_blocks: bool = True
+    """Whether its KV blocks come from and go to the prefix cache."""
 
     phase: SequencePhase = SequencePhase.WAITING
     slot: int = -1

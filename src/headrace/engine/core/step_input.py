@@ -27,7 +27,7 @@ _SEED_MASK = 2**64 - 1
 
 @dataclass(slots=True)
 class LogitRows:
-    """The use of each logit row of a step: drawing or scoring."""
+    """The use of each logit row of a step: drawing or scoring; and of each hidden row: pooling."""
 
     drawing: list[Sequence] = field(default_factory=list)
     """Sequences that draw a token, decoding ones first."""
@@ -37,6 +37,8 @@ class LogitRows:
     """Rows of each drawing sequence: one, plus one per draft token, which assumes that those before it were drawn."""
     scoring: list[tuple[Sequence, int, int]] = field(default_factory=list)
     """Sequence, first row and number of rows that score its prompt."""
+    pooling: list[tuple[Sequence, int, int]] = field(default_factory=list)
+    """Sequence, first hidden row and number of hidden rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,7 @@ class StepBuilder:
         np.cumsum(plan.counts, out=starts[1:])
         most_blocks = max(len(s.blocks) for s in sequences)
         rows, sampling, logit_rows = self._rows(plan, slots, starts)
+        hidden_rows = _hidden_rows(plan, starts, logit_rows)
         histories, biases, masks = self._extra_rows(logit_rows)
         step = StepInput(
             token_ids=_token_ids(plan),
@@ -117,6 +120,7 @@ class StepBuilder:
             context_lens=_context_lens(sequences),
             block_tables=np.ascontiguousarray(self._tables[slots, :most_blocks]),
             rows=rows,
+            hidden_rows=hidden_rows,
             sampling=sampling,
             histories=histories,
             biases=biases,
@@ -224,6 +228,23 @@ def _token_ids(plan: StepPlan) -> Int32:
         start = sequence.num_computed_tokens
         chunks.append(sequence.tokens[start : start + count])
     return np.concatenate(chunks)
+
+
+def _hidden_rows(plan: StepPlan, starts: Int32, logit_rows: LogitRows) -> Int32:
+    """Return the rows of the step that are pooled, and note to which sequences they belong."""
+    rows: list[Int32] = []
+    num_rows = 0
+    for index in range(plan.num_decodes, len(plan.sequences)):
+        sequence = plan.sequences[index]
+        if sequence.pool is None:
+            continue
+        needed = sequence.pool.needed(sequence.num_computed_tokens, plan.counts[index])
+        if needed:
+            offset = int(starts[index]) - sequence.num_computed_tokens
+            rows.append(np.arange(needed.start + offset, needed.stop + offset, dtype=np.int32))
+            logit_rows.pooling.append((sequence, num_rows, len(needed)))
+            num_rows += len(needed)
+    return np.concatenate(rows) if rows else np.empty(0, np.int32)
 
 
 def _draws(sequence: Sequence, count: int) -> bool:

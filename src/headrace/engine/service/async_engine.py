@@ -17,6 +17,7 @@ from headrace.core.generation import (
     FinishReason,
     GenerationRequest,
     ModelInfo,
+    PoolingParams,
     SamplingParams,
     TextSpan,
 )
@@ -58,7 +59,9 @@ class AsyncEngine:
         self._observer = observer or NoObserver()
         self._engine = Engine(runner, table, limits, clock=time.perf_counter)
         self._thread = EngineThread(self._engine, deliver)
-        self._processor = RequestProcessor(parts, table, limits, vocab_size=runner.spec.vocab_size)
+        self._processor = RequestProcessor(
+            parts, table, limits, vocab_size=runner.spec.vocab_size, generates=info.generates, pooling=info.pooling
+        )
         self._streams: set[ChunkStream] = set()
         self._num_open = 0
         self._is_accepting = False
@@ -85,7 +88,7 @@ class AsyncEngine:
 
     async def start(self) -> None:
         """
-        Start the thread and produce a first token, and a few more for the step-time model.
+        Start the thread and produce a first token, and a few more for the step-time model; or pool a first prompt.
 
         Raises:
             EngineFailed: The model does not run.
@@ -96,12 +99,16 @@ class AsyncEngine:
         sampling = SamplingParams(max_new_tokens=_WARM_UP_ANSWER_TOKENS, ignore_eos=True)
         vocab_size = self._runner.spec.vocab_size
         prompt = tuple(index % vocab_size for index in range(prompt_tokens))
-        request = GenerationRequest(request_id="warm-up", prompt=prompt, sampling=sampling, cache_salt="warm-up")
+        pooling = None if self._info.generates else PoolingParams(task="embed_tokens", normalize=False)
+        request = GenerationRequest(
+            request_id="warm-up", prompt=prompt, sampling=sampling, pooling=pooling, cache_salt="warm-up"
+        )
         async for chunk in self.generate(request):
             if chunk.finish is not None and chunk.finish.reason is FinishReason.ERROR:
                 raise EngineFailed(f"The model produced no token at the start. {chunk.finish.message}")
         self._engine.begin_service(self._observer)
-        self._preparing = asyncio.create_task(self._build_grammar_vocabulary())
+        if self._info.generates:
+            self._preparing = asyncio.create_task(self._build_grammar_vocabulary())
 
     async def _build_grammar_vocabulary(self) -> None:
         """Build the vocabulary for grammars in a moment without requests, so that neither start nor streams wait."""
@@ -153,7 +160,7 @@ class AsyncEngine:
 
     async def _submit(self, request: GenerationRequest) -> ChunkStream:
         """Check and queue a request; its places are taken before the first await, so that bursts are counted."""
-        self._processor.check(request.sampling)
+        self._processor.check(request)
         num_choices = request.sampling.best_of or request.sampling.n
         self._take_places(num_choices)
         stream = ChunkStream(asyncio.get_running_loop())

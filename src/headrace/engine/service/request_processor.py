@@ -7,25 +7,35 @@ Runs on the event loop; long prompts and grammars are processed on other threads
 import asyncio
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import msgspec
 import numpy as np
 
 from headrace.core.errors import InvalidRequest, PromptTooLong
-from headrace.core.generation import ChatPrompt, GenerationRequest, SamplingParams, TextSpan
+from headrace.core.generation import (
+    ChatPrompt,
+    GenerationRequest,
+    PoolingInfo,
+    PoolingParams,
+    SamplingParams,
+    TextSpan,
+)
 from headrace.engine.config import EngineLimits
 from headrace.engine.core.blocks import root_hash
 from headrace.engine.core.choice import Choice, prompt_token
+from headrace.engine.core.pooling import SequencePool
 from headrace.engine.core.row_extras import make_extras
 from headrace.engine.core.sequence import Sequence
-from headrace.engine.service.validation import check_lengths, check_sampling, check_token_ids
+from headrace.engine.service.pooled_inputs import cut, encode_input
+from headrace.engine.service.validation import check_lengths, check_pooling, check_sampling, check_token_ids
 from headrace.engine.structured_output.compiler import GrammarCompiler
 from headrace.engine.structured_output.state import GrammarState
 from headrace.engine.text.answer import AnswerText
 from headrace.engine.text.detokenizer import TokenTable
 from headrace.models.chat import ChatTemplate
+from headrace.models.pooling import Pooler
 from headrace.models.tokenizer import Tokenizer
 
 _INLINE_CHARS = 8192
@@ -35,23 +45,34 @@ _MAX_CHARS_A_TOKEN = 64
 Texts longer than this for each token of the context are refused unread: a tokeniser takes 150 ms and 330 MB per
 megabyte, and holds the GIL for much of that.
 """
+_ROUTES = {"embeddings": "/v1/embeddings or /embed", "scores": "/rerank, /score or /predict"}
 _SEED_BITS = 53
 """Bits of random seeds: JSON readers that use doubles keep them exact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextParts:
-    """The model's tokenizer, chat template and end tokens."""
+    """The model's tokenizer, chat template, end tokens and pooling."""
 
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     eos_token_ids: frozenset[int]
+    pooler: Pooler = field(default_factory=Pooler)
 
 
 class RequestProcessor:
     """Validates, tokenises and compiles requests; one per engine."""
 
-    def __init__(self, parts: TextParts, table: TokenTable, limits: EngineLimits, *, vocab_size: int) -> None:
+    def __init__(
+        self,
+        parts: TextParts,
+        table: TokenTable,
+        limits: EngineLimits,
+        *,
+        vocab_size: int,
+        generates: bool = True,
+        pooling: PoolingInfo | None = None,
+    ) -> None:
         self._tokenizer = parts.tokenizer
         self._chat_template = parts.chat_template
         self._eos_token_ids = parts.eos_token_ids
@@ -60,10 +81,22 @@ class RequestProcessor:
         self._vocab_size = vocab_size
         self._grammars = GrammarCompiler(parts.tokenizer, vocab_size=vocab_size)
         self._arrival_ids = count()
+        self._generates = generates
+        self._pooler = parts.pooler
+        self._pooling = pooling
 
-    def check(self, params: SamplingParams) -> None:
-        """Raise `InvalidRequest` if a sampling parameter is out of range."""
-        check_sampling(params, self._limits, vocab_size=self._vocab_size)
+    def check(self, request: GenerationRequest) -> None:
+        """Raise `InvalidRequest` if a parameter is out of range, or the model does not do what is asked for."""
+        if request.pooling is not None:
+            check_pooling(request.pooling, self._pooling)
+        elif not self._generates:
+            kind = "scores" if self._pooling is not None and self._pooling.labels else "embeddings"
+            raise InvalidRequest(
+                f"This server computes {kind} and generates no text. Use {_ROUTES[kind]}, or serve a model for "
+                "generation with --task generate."
+            )
+        else:
+            check_sampling(request.sampling, self._limits, vocab_size=self._vocab_size)
 
     async def prepare(self, request: GenerationRequest, owner: object, *, now_s: float) -> list[Choice]:
         """
@@ -73,17 +106,28 @@ class RequestProcessor:
             InvalidRequest: A value is out of range, the grammar is not valid or there is no chat template.
             PromptTooLong, ContextTooLong: The prompt is too long, alone or with the answer.
         """
-        self.check(request.sampling)
+        self.check(request)
         token_ids = await self._prompt_ids(request)
         params = request.sampling
-        max_total_tokens = check_lengths(len(token_ids), params, self._limits)
+        if request.pooling is None:
+            max_total_tokens = check_lengths(len(token_ids), params, self._limits)
+        else:
+            max_total_tokens = self._pooled_length(len(token_ids))
         if isinstance(token_ids, tuple):  # after the length check: there may be millions
             check_token_ids(token_ids, vocab_size=self._vocab_size)
         grammar = None if params.grammar is None else await self._grammars.compile(params.grammar)
         tokens = np.empty(max_total_tokens, np.int32)
         tokens[: len(token_ids)] = token_ids
         make = _ChoiceMaker(
-            self._table, self._eos_token_ids, request, owner, tokens, len(token_ids), self._root(request), now_s
+            self._table,
+            self._eos_token_ids,
+            request,
+            owner,
+            tokens,
+            len(token_ids),
+            self._root(request),
+            now_s,
+            self._pooler,
         )
         return list(make.choices(self._arrival_ids, grammar))
 
@@ -104,7 +148,16 @@ class RequestProcessor:
         """Stop the grammar threads."""
         self._grammars.close()
 
+    def _pooled_length(self, num_tokens: int) -> int:
+        """Return the length of an input that is pooled, if it is not too long."""
+        assert self._pooling is not None
+        if num_tokens > self._pooling.max_tokens:
+            raise PromptTooLong(prompt_tokens=num_tokens, max_prompt_tokens=self._pooling.max_tokens)
+        return num_tokens
+
     async def _prompt_ids(self, request: GenerationRequest) -> tuple[int, ...] | list[int]:
+        if request.pooling is not None:
+            return await self._pooled_ids(request.prompt, request.pooling)
         prompt = request.prompt
         can_be_cut = request.truncate_prompt_tokens is not None
         ids: tuple[int, ...] | list[int]
@@ -122,6 +175,33 @@ class RequestProcessor:
                 )
             ids = ids[-request.truncate_prompt_tokens :]
         return ids
+
+    async def _pooled_ids(
+        self, prompt: str | tuple[int, ...] | ChatPrompt, params: PoolingParams
+    ) -> tuple[int, ...] | list[int]:
+        """Return the tokens of an input that is pooled, cut if the request allows it."""
+        assert self._pooling is not None
+        most = min(params.max_tokens or self._pooling.max_tokens, self._pooling.max_tokens)
+        if isinstance(prompt, tuple):
+            ids: tuple[int, ...] | list[int] = cut(prompt, most, params.truncate)
+        elif _num_characters(prompt) + len(params.document or "") <= _INLINE_CHARS:
+            ids = self._encode_pooled(prompt, params, most)
+        else:
+            ids = await asyncio.to_thread(self._encode_pooled, prompt, params, most)
+        if not ids:
+            raise InvalidRequest("The input is empty; expected at least one token.", param="input")
+        if len(ids) > most:
+            raise PromptTooLong(prompt_tokens=len(ids), max_prompt_tokens=most)
+        return ids
+
+    def _encode_pooled(self, prompt: str | ChatPrompt, params: PoolingParams, most: int) -> list[int]:
+        self._check_size(_num_characters(prompt) + len(params.document or ""))
+        if isinstance(prompt, ChatPrompt):
+            return cut(self._tokenizer.encode(self._render(prompt), add_special_tokens=False), most, params.truncate)
+        if len(prompt) > _INLINE_CHARS and params.truncate is None:
+            self._refuse_huge(prompt)
+        template = "" if params.document is None else self._pooler.pair_template
+        return encode_input(self._tokenizer, prompt, params.document, template, most=most, side=params.truncate)
 
     def _encode(self, prompt: str | ChatPrompt, *, can_be_cut: bool) -> list[int]:
         is_chat = isinstance(prompt, ChatPrompt)
@@ -188,6 +268,7 @@ class _ChoiceMaker:
     num_prompt_tokens: int
     root: bytes
     now_s: float
+    pooler: Pooler
 
     def choices(self, arrival_ids: Iterator[int], grammar: GrammarState | None) -> Iterator[Choice]:
         """Yield the choices, each with its own tokens, seed and grammar state."""
@@ -207,6 +288,7 @@ class _ChoiceMaker:
         if not params.ignore_eos:
             end_ids |= self.eos_token_ids
         scores_prompt = params.prompt_logprobs is not None and index == 0
+        pooling = self.request.pooling
         sequence = Sequence(
             arrival_id=arrival_id,
             tokens=self.tokens if index == 0 else self.tokens.copy(),
@@ -218,6 +300,9 @@ class _ChoiceMaker:
             seed=seed,
             scores_prompt=scores_prompt,
             can_draft=grammar is None,  # the mask of a row depends on the tokens before it
+            pool=self._pool(),
+            # Texts are embedded once; the documents of a reranker share their query.
+            shares_blocks=pooling is None or (pooling.task == "score" and self.pooler.method == "last"),
         )
         first = [prompt_token(self.table, int(self.tokens[0]), None, ())] if scores_prompt else []
         return Choice(
@@ -228,10 +313,18 @@ class _ChoiceMaker:
             text=AnswerText(self.table, params),
             end_ids=end_ids,
             extras=make_extras(params, end_ids=end_ids, grammar=grammar),
+            pooler=self.pooler,
+            pooling=pooling,
             reported_seed=seed if params.temperature > 0 else None,
             prompt=first,
             arrived_s=self.now_s,
         )
+
+    def _pool(self) -> SequencePool | None:
+        pooling = self.request.pooling
+        if pooling is None:
+            return None
+        return SequencePool("all" if pooling.task == "embed_tokens" else self.pooler.method, self.num_prompt_tokens)
 
 
 def _num_characters(prompt: str | ChatPrompt) -> int:

@@ -7,7 +7,7 @@ Dialects check the fields whose errors have their own wording; all fields are ch
 import math
 
 from headrace.core.errors import ContextTooLong, InvalidRequest, PromptTooLong
-from headrace.core.generation import RequestLimits, SamplingParams
+from headrace.core.generation import PoolingInfo, PoolingParams, RequestLimits, SamplingParams
 from headrace.engine.config import EngineLimits
 
 _MIN_SEED, _MAX_SEED = -(2**63), 2**64 - 1
@@ -28,6 +28,29 @@ def check_sampling(params: SamplingParams, limits: EngineLimits, *, vocab_size: 
     for token_id, value in params.logit_bias.items():
         _require(0 <= token_id < vocab_size, "logit_bias", token_id, f"a token id below {vocab_size}")
         _require(not math.isnan(value) and value < math.inf, "logit_bias", value, "a number")
+
+
+def check_pooling(params: PoolingParams, info: PoolingInfo | None) -> None:
+    """Raise `InvalidRequest` if the model does not compute what is asked for."""
+    if info is None:
+        raise InvalidRequest(
+            "This server only generates text (task=generate). Start it with --task auto or --task embed for embeddings."
+        )
+    if params.task == "score" and not info.labels:
+        raise InvalidRequest(
+            "This model has no head for scores: it cannot rerank or classify. Serve a reranker or a classifier, or "
+            "compare embeddings."
+        )
+    if params.task == "embed" and info.labels:
+        raise InvalidRequest(
+            f"This model computes {len(info.labels)} score(s) of a text, not embeddings. "
+            "Use /rerank, /score or /predict."
+        )
+    if params.dimensions is not None:
+        expected = f"between 1 and {info.size}, the size of this model's embeddings"
+        _require(1 <= params.dimensions <= info.size, "dimensions", params.dimensions, expected)
+    if params.max_tokens is not None:
+        _require(params.max_tokens >= 1, "truncate_prompt_tokens", params.max_tokens, "1 or more")
 
 
 def check_lengths(num_prompt_tokens: int, params: SamplingParams, limits: EngineLimits) -> int:

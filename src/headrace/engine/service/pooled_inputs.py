@@ -1,0 +1,35 @@
+"""Tokens of inputs that are pooled: texts, pairs of texts, and what is cut of those that are too long."""
+
+from typing import Literal, TypeVar
+
+from headrace.models.tokenizer import Tokenizer
+
+Side = Literal["left", "right"]
+Ids = TypeVar("Ids", list[int], tuple[int, ...])
+
+
+def cut(ids: Ids, most: int, side: Side | None) -> Ids:
+    """Return at most `most` tokens: the first ones if the right side is cut; all of them if `side` is None."""
+    if side is None or len(ids) <= most:
+        return ids
+    return ids[:most] if side == "right" else ids[-most:]
+
+
+def encode_input(
+    tokenizer: Tokenizer, text: str, document: str | None, pair_template: str, *, most: int, side: Side | None
+) -> list[int]:
+    """
+    Return the tokens of a text or of a query with its document; with `side`, at most `most` of them.
+
+    Special tokens and the query are never cut. A pair is filled into the template of the model, or becomes two
+    segments.
+    """
+    limit = most if side is not None else None
+    if document is None or not pair_template:
+        return tokenizer.encode_segments(text, document, most=limit, side=side or "right")
+    before, after = (part.replace("{query}", text) for part in pair_template.split("{document}"))
+    ids = tokenizer.encode(f"{before}{document}{after}", add_special_tokens=False)
+    if limit is None or len(ids) <= limit:
+        return ids
+    head, middle, tail = (tokenizer.encode(part, add_special_tokens=False) for part in (before, document, after))
+    return [*head, *cut(middle, max(0, limit - len(head) - len(tail)), side), *tail]

@@ -1,0 +1,61 @@
+"""How a model turns hidden states into an embedding or scores: pooling and the dense layers after it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.core.generation import PoolingMethod
+
+Float32 = npt.NDArray[np.float32]
+
+ACTIVATIONS: Final[Mapping[str, Callable[[Float32], Float32]]] = {
+    "identity": lambda x: x,
+    "tanh": np.tanh,
+    "relu": lambda x: np.maximum(x, 0),
+    "sigmoid": lambda x: 0.5 * np.tanh(0.5 * x) + 0.5,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseLayer:
+    """A linear layer with an activation, applied to the pooled vector in single precision."""
+
+    weight: Float32
+    """(outputs, inputs)"""
+    bias: Float32 | None = None
+    activation: str = "identity"
+
+    def apply(self, x: Float32) -> Float32:
+        """Return the outputs for one vector."""
+        y = self.weight @ x
+        return ACTIVATIONS[self.activation](y if self.bias is None else y + self.bias)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pooler:
+    """The pooling of a model. With `labels` its outputs are scores of a classifier or reranker."""
+
+    method: PoolingMethod = "last"
+    layers: tuple[DenseLayer, ...] = ()
+    normalizes: bool = True
+    """Embeddings are L2-normalised unless a request says otherwise."""
+    labels: tuple[str, ...] = ()
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    """Prompts by name (`query`, `document`), which precede a text."""
+    default_prompt: str = ""
+    pair_template: str = ""
+    """The text of a pair for a reranker that is a decoder, with `{query}` and `{document}`; empty: two segments."""
+    """The prompt of requests that name none."""
+
+    def size(self, hidden_size: int) -> int:
+        """Return the length of a pooled vector."""
+        return len(self.layers[-1].weight) if self.layers else hidden_size
+
+    def project(self, vector: Float32) -> Float32:
+        """Apply the dense layers."""
+        for layer in self.layers:
+            vector = layer.apply(vector)
+        return vector
