@@ -29,7 +29,7 @@ from headrace.gateway.exposition import families as gateway_families
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.platform.operations import OPERATIONS
 from headrace.settings.container_env import ENVIRONMENT, GENERAL_NAMES
-from headrace.settings.container_meanings import Fills, Meaning, NoEffect, Requires
+from headrace.settings.container_meanings import Fills, FillsPart, Meaning, NoEffect, Requires
 from headrace.settings.container_model_config import MODEL_CONFIG
 from headrace.settings.container_options import OPTIONS, PROPERTIES, VLLM
 from headrace.settings.docs import SettingRow, setting_rows
@@ -88,6 +88,8 @@ def meaning_text(meaning: Meaning) -> str:
     match meaning:
         case Fills():
             return f"sets `{flag_name(meaning.field)}`"
+        case FillsPart():
+            return f"sets a part of `{flag_name(meaning.field)}`"
         case NoEffect():
             return f"no effect: {meaning.why}"
         case Requires():

@@ -16,6 +16,7 @@ EXAMPLES = {
     "smoothquant_alpha": ("0.8", 0.8),
     "kv_dtype": ("int8", "int8"),
     "max_model_len": ("4096", 4096),
+    "rope": ('{"rope_type": "yarn", "factor": 4}', {"rope_type": "yarn", "factor": 4}),
     "max_prompt_tokens": ("1024", 1024),
     "max_num_seqs": ("16", 16),
     "max_num_batched_tokens": ("512", 512),

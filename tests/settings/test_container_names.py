@@ -6,7 +6,7 @@ import pytest
 
 from headrace.core.errors import SettingsError
 from headrace.settings.container_env import ENVIRONMENT, GENERAL_NAMES
-from headrace.settings.container_meanings import BATCHERS, Fills, NoEffect, Requires, UsedElsewhere
+from headrace.settings.container_meanings import BATCHERS, Fills, FillsPart, NoEffect, Requires, UsedElsewhere
 from headrace.settings.container_model_config import MODEL_CONFIG
 from headrace.settings.container_names import parse_properties
 from headrace.settings.container_options import OPTIONS, PROPERTIES, VLLM
@@ -28,6 +28,13 @@ SPECIAL = {
     "TS_MAX_REQUEST_SIZE": ("1000", 1000),
     "JSON_OUTPUT": ("true", "json"),
     "SAGEMAKER_CONTAINER_LOG_LEVEL": ("10", "debug"),
+    "rope_scaling": ('{"type": "dynamic", "factor": 2}', {"rope_type": "dynamic", "factor": 2}),
+    "rope_scaling_type": ("dynamic", {"rope_type": "dynamic", "factor": 1.0}),
+    "rope_scaling_factor": ("2.5", {"rope_type": "linear", "factor": 2.5}),
+    "rope_theta": ("1e6", {"rope_theta": 1e6}),
+    "hf_overrides": ('{"rope_parameters": {"factor": 8}, "rope_theta": 5}', {"factor": 8, "rope_theta": 5}),
+    "ROPE_SCALING": ("linear", {"rope_type": "linear", "factor": 1.0}),
+    "ROPE_FACTOR": ("4", {"rope_type": "linear", "factor": 4.0}),
 }
 
 
@@ -58,7 +65,7 @@ def load_one(kind, name, value, **overrides):
     ("kind", "name", "key", "meaning"), [pytest.param(*row, id=f"{row[0]}-{row[1]}") for row in rows()]
 )
 def test_every_foreign_name_is_applied_or_gets_a_notice(kind, name, key, meaning):
-    if isinstance(meaning, Fills):
+    if isinstance(meaning, Fills | FillsPart):
         text, wanted = SPECIAL.get(key) or EXAMPLES[meaning.field]
         overrides = {} if meaning.field == "model" else MODEL
         overrides = overrides | {"dtype": "smoothquant"} if meaning.field == "smoothquant_alpha" else overrides
@@ -109,7 +116,7 @@ def test_every_field_that_a_name_sets_exists():
     known = {spec.name for spec in fields(ServerSettings)}
     tables = (ENVIRONMENT, OPTIONS, PROPERTIES, VLLM, MODEL_CONFIG)
     meanings = [meaning for table in tables for meaning in table.values()]
-    assert {meaning.field for meaning in meanings if isinstance(meaning, Fills)} <= known
+    assert {meaning.field for meaning in meanings if isinstance(meaning, Fills | FillsPart)} <= known
     assert set(ENVIRONMENT) >= GENERAL_NAMES
 
 

@@ -42,6 +42,8 @@ def _facts(info: ModelInfo, stats: EngineStats) -> list[tuple[str, str]]:
         ("format", f"{info.dtype} weights, {info.kv_dtype} KV cache, on {info.device}"),
         ("context", f"{info.max_model_len:,} tokens; {info.max_num_seqs} sequences at once"),
     ]
+    if info.rope:
+        facts.append(("rope", info.rope))
     if info.format_reason:
         facts.insert(2, ("why", info.format_reason))
     if capacity:

@@ -9,7 +9,7 @@ import click
 from headrace.cli.group import Examples
 from headrace.cli.progress import showing_progress
 from headrace.cli.ready import print_ready
-from headrace.cli.setting_options import setting_options
+from headrace.cli.setting_options import merge_rope, rope_options, setting_options
 from headrace.settings.sources import gather_settings
 
 EXAMPLES = """
@@ -17,6 +17,7 @@ headrace serve smollm2                              a small real model on http:/
 headrace serve Qwen/Qwen3-0.6B --dtype w8a8         a model from the Hub with 8-bit weights
 headrace serve ./model.gguf --port 0                a file, on any free port
 headrace serve smollm2 --host 0.0.0.0 --api-key K   reachable by others who have the key
+headrace serve smollm2 --rope '{"rope_type": "yarn", "factor": 4}'   a longer context
 HF_MODEL_ID=smollm2 headrace serve                  settings from the environment, as in containers
 headrace fit MODEL                                  memory needs, before anything is loaded
 """
@@ -25,6 +26,7 @@ headrace fit MODEL                                  memory needs, before anythin
 @click.command(cls=Examples, examples=EXAMPLES)
 @click.argument("model", required=False)
 @setting_options()
+@rope_options()
 def serve(**overrides: Any) -> None:
     """
     Serve MODEL (an alias such as smollm2, a Hub id, a folder or a .gguf file) over HTTP.
@@ -33,7 +35,7 @@ def serve(**overrides: Any) -> None:
     (/v1/chat/completions) and has a chat page at /. Every option is also an environment variable; see
     docs/settings.md.
     """
-    settings, notices = gather_settings(overrides, os.environ)
+    settings, notices = gather_settings(merge_rope(overrides), os.environ)
     from headrace.server.main import run_server
 
     with showing_progress() as progress:

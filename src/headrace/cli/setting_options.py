@@ -12,8 +12,11 @@ from typing import Any
 import click
 
 from headrace.settings.docs import SettingRow, setting_rows
+from headrace.settings.field_parts import FieldParts
 from headrace.settings.platform_settings import PlatformSettings
+from headrace.settings.rope_names import ROPE_FLAGS, WHOLE_ROPE
 from headrace.settings.server_settings import ServerSettings, load_settings
+from headrace.settings.values import flag_name
 
 ENGINE_SETTINGS = (
     "revision",
@@ -21,6 +24,7 @@ ENGINE_SETTINGS = (
     "smoothquant_alpha",
     "kv_dtype",
     "max_model_len",
+    "rope",
     "max_num_seqs",
     "max_num_batched_tokens",
     "kv_cache_bytes",
@@ -34,6 +38,12 @@ ENGINE_SETTINGS = (
 )
 """The settings that apply without a server."""
 
+_ROPE_HELP = {
+    "rope_scaling": "vLLM's older form of --rope, or a type alone; merged into it.",
+    "rope_theta": "Base of the rotary embedding; merged into --rope.",
+    "hf_overrides": "vLLM's overrides of the config, of which the rotary embedding is merged into --rope.",
+}
+
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -45,6 +55,35 @@ def setting_options(*names: str) -> Decorator:
 def platform_options() -> Decorator:
     """Add an option for each setting of the platform."""
     return _options(list(setting_rows(PlatformSettings)))
+
+
+def rope_options() -> Decorator:
+    """Add vLLM's flags for the rotary embedding; `merge_rope` reads them."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for name, about in reversed(_ROPE_HELP.items()):
+            command = click.option(
+                flag_name(name), name, metavar="JSON" if name != "rope_theta" else "THETA", help=about
+            )(command)
+        return command
+
+    return decorate
+
+
+def merge_rope(options: Mapping[str, object]) -> dict[str, object]:
+    """
+    Return the options with vLLM's flags for the rotary embedding merged into `rope`, whose own keys win.
+
+    Raises:
+        SettingsError: a flag is malformed.
+    """
+    parts = FieldParts()
+    for name, meaning in {"rope": WHOLE_ROPE, **ROPE_FLAGS}.items():
+        raw = options.get(name)
+        if isinstance(raw, str):
+            parts.add(flag_name(name), meaning, raw.strip())
+    others = {name: value for name, value in options.items() if name not in ROPE_FLAGS and name != "rope"}
+    return {**others, **{name: text for name, (_, text) in parts.merged().items()}}
 
 
 def _options(rows: Sequence[SettingRow]) -> Decorator:

@@ -305,6 +305,8 @@ class ModelInfo:
     has_chat_template: bool
     created_s: int
     """Time of loading, seconds since 1970."""
+    rope: str = ""
+    """The rotary embedding in use, with its scaling."""
     format_reason: str = ""
     """Why these formats were chosen."""
     recommended: RecommendedSampling = RecommendedSampling()

@@ -5,6 +5,7 @@ The server derives both from its settings, which have the defaults; `loading.pla
 it against the model, and `fit_to_runner` against what the loaded runner can hold.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +26,8 @@ class ModelSource:
     """Prompt + answer in tokens; None: the checkpoint's own, at most 8192."""
     chat_template: str | None = None
     """Replaces the model's own: a built-in name, a path, or Jinja source."""
+    rope: Mapping[str, object] | None = None
+    """`rope_parameters` merged into the checkpoint's; None: as in the checkpoint."""
     smoothquant_alpha: float | None = None
     """Strength of the dtype smoothquant; None: searched."""
     cache_dir: Path | None = None

@@ -1,6 +1,7 @@
 """Find a model by name and read everything but its weights, which are memory-mapped."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from headrace.core.progress import Progress, no_progress
@@ -10,6 +11,7 @@ from headrace.models.checkpoint import Checkpoint
 from headrace.models.gguf_checkpoint import read_gguf_checkpoint
 from headrace.models.hf_checkpoint import read_hf_checkpoint
 from headrace.models.model import Model
+from headrace.models.rope_override import override_rope
 from headrace.models.sources import home_folder, locate
 from headrace.models.tokenizer import ByteForm
 
@@ -23,6 +25,7 @@ def load_model(
     revision: str | None = None,
     cache_dir: Path | None = None,
     chat_template: str | None = None,
+    rope: Mapping[str, object] | None = None,
     progress: Progress = no_progress,
 ) -> Model:
     """
@@ -33,13 +36,14 @@ def load_model(
         revision: branch, tag or commit of a Hub id.
         cache_dir: the folder of downloads; by default `$HEADRACE_HOME` or `~/.cache/headrace`.
         chat_template: replaces the model's own: a built-in name, a path, or Jinja source.
+        rope: `rope_parameters` to merge into the checkpoint's (see `rope_override`).
         progress: called as downloads proceed.
 
     Raises:
         ModelNotFound: there is no such model, or it cannot be fetched; the message says how to fix it.
         UnsupportedModel: a part is not supported; the message names it.
         BrokenModel: a file is missing, truncated or malformed; the message names it.
-        SettingsError: `chat_template` is invalid.
+        SettingsError: `chat_template` or `rope` is invalid.
     """
     home = cache_dir if cache_dir is not None else home_folder(os.environ)
     located = locate(ref, revision=revision, home=home, progress=progress)
@@ -48,7 +52,7 @@ def load_model(
         name=located.name,
         path=located.path,
         revision=revision,
-        spec=checkpoint.spec,
+        spec=checkpoint.spec if rope is None else override_rope(checkpoint.spec, rope),
         weights=checkpoint.weights,
         tokenizer=checkpoint.tokenizer,
         chat_template=_chat_template(checkpoint, chat_template),

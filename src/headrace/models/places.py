@@ -36,12 +36,12 @@ class Place:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the stored tensor is the weight."""
+        """Return True if the stored tensor is the weight."""
         return self.rows is None and self.factor == 1.0
 
     @property
     def is_matrix(self) -> bool:
-        """Whether the stored tensor has more than one row."""
+        """Return True if the stored tensor has more than one row."""
         return self.shape[0] > 1
 
     def cut(self, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:

@@ -184,6 +184,7 @@ class _ServerLifecycle:
             format_reason=info.format_reason,
             device=info.device,
             max_model_len=info.max_model_len,
+            rope=info.rope,
             start_ms=round((perf_counter() - self._started_s) * 1e3),
         )
         if self._on_ready is not None:

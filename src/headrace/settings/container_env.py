@@ -19,7 +19,6 @@ from headrace.settings.container_meanings import (
     NO_WORKERS,
     NOT_SPLIT,
     QUANTIZE,
-    ROPE,
     TEXT_GENERATION,
     TRACING,
     Fills,
@@ -32,6 +31,7 @@ from headrace.settings.container_meanings import (
     read_megabytes,
 )
 from headrace.settings.container_options import OPTIONS
+from headrace.settings.rope_names import ROPE_FACTOR, ROPE_TYPE
 
 ENVIRONMENT: dict[str, Meaning] = {
     "HF_MODEL_ID": Fills("model"),
@@ -134,7 +134,11 @@ ENVIRONMENT: dict[str, Meaning] = {
         ("WAITING_SERVED_RATIO", "MAX_WAITING_TOKENS"), NoEffect("each step mixes waiting prompts with decoding")
     ),
     **dict.fromkeys(("CUDA_GRAPHS", "CUDA_MEMORY_FRACTION", "DISABLE_CUSTOM_KERNELS"), NO_GPU),
-    **dict.fromkeys(("ROPE_SCALING", "ROPE_FACTOR"), ROPE),
+    "ROPE_SCALING": ROPE_TYPE,
+    "ROPE_FACTOR": ROPE_FACTOR,
+    "VLLM_ALLOW_LONG_MAX_MODEL_LEN": NoEffect(
+        "max_model_len is at most what the rope allows; see rope", ("0", "false")
+    ),
     "HOSTNAME": UsedElsewhere("the operating system: it is the container's own name; see host"),
     "PROMETHEUS_PORT": NoEffect("metrics are on /metrics of the same port"),
     "WEIGHTS_CACHE_OVERRIDE": NoEffect("see cache_dir"),

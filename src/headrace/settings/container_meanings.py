@@ -1,8 +1,8 @@
 """
 Meanings of foreign settings: how values are converted, and why some have no effect.
 
-A name sets a field (`Fills`), has no effect (`NoEffect`, with the reason), is refused unless its value asks for the
-default behaviour (`Requires`), or is read by a library (`UsedElsewhere`).
+A name sets a field (`Fills`) or a part of one (`FillsPart`), has no effect (`NoEffect`, with the reason), is refused
+unless its value asks for the default behaviour (`Requires`), or is read by a library (`UsedElsewhere`).
 The tables `container_options`, `container_model_config` and `container_env` consist of these.
 """
 
@@ -26,6 +26,17 @@ class Fills:
 
     field: str
     convert: Callable[[str], Converted] = _same
+
+
+@dataclass(frozen=True, slots=True)
+class FillsPart:
+    """The name sets some keys of a field that is a JSON object; several names may set keys of the same one."""
+
+    field: str
+    convert: Callable[[str], Mapping[str, object]]
+    """Raises `ValueError` with what is expected."""
+    defaults: Mapping[str, object]
+    """Keys that no other name needs to set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +64,7 @@ class UsedElsewhere:
     by: str
 
 
-Meaning = Fills | NoEffect | Requires | UsedElsewhere
+Meaning = Fills | FillsPart | NoEffect | Requires | UsedElsewhere
 
 
 def by_value(expected: str, values: Mapping[str, Converted]) -> Callable[[str], Converted]:
@@ -186,7 +197,6 @@ NO_WORKERS = NoEffect("one process serves all requests", ("1",))
 NO_LORA = NoEffect("adapters are not supported by this version", ("false", "0"))
 NO_DRAFT_MODEL = NoEffect("there are no draft models in this version; max_draft_tokens sets prompt lookup", ("0",))
 NO_SESSIONS = NoEffect("sessions are not kept by this version", ("false", "0"))
-ROPE = NoEffect("the rope scaling of the checkpoint's config.json is used")
 COMPILER = NoEffect("it tunes a compiler or kernels that are not used here")
 ALWAYS = NoEffect("it is always on", ("true", "1"))
 PARSERS = NoEffect("the model's chat template determines how tool calls and reasoning are recognised")

@@ -10,6 +10,7 @@ Sources: djl-serving `serving/docs/lmi/`, `docs/configurations.md`; text-generat
 and `sagemaker-entrypoint.sh`; the AWS vLLM container.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -21,6 +22,7 @@ from headrace.settings.container_meanings import (
     NO_NEURON,
     QUANTIZE,
     Fills,
+    FillsPart,
     Meaning,
     NoEffect,
     Requires,
@@ -28,6 +30,7 @@ from headrace.settings.container_meanings import (
 )
 from headrace.settings.container_model_config import MODEL_CONFIG
 from headrace.settings.container_options import OPTIONS, PROPERTIES, VLLM
+from headrace.settings.field_parts import FieldParts
 from headrace.settings.near_names import near_name
 
 
@@ -69,6 +72,7 @@ def read_container_names(
         container: also read names that are too general elsewhere, such as `PORT`.
     """
     values: dict[str, tuple[str, str]] = {}
+    parts = FieldParts()
     notices: list[Notice] = []
     is_lmi = False
     for setting in [
@@ -79,24 +83,21 @@ def read_container_names(
         is_lmi |= setting.is_lmi
         if not setting.raw.strip() or isinstance(setting.meaning, UsedElsewhere):
             continue
-        if setting.meaning is None:
-            notices.append(_unknown(setting))
-        elif isinstance(setting.meaning, Requires):
-            _check_value(setting, setting.meaning)
-        elif isinstance(setting.meaning, NoEffect):
-            if setting.raw.strip().lower() not in setting.meaning.quiet:
-                notices.append(Notice(setting.name, "ignored", f"{setting.name} has no effect: {setting.meaning.why}."))
-        elif setting.meaning.field in values:
-            winner = values[setting.meaning.field][0]
-            notices.append(
-                Notice(
-                    setting.name,
-                    "ignored",
-                    f"{setting.name} has no effect: {winner} sets {setting.meaning.field} already.",
-                )
-            )
-        else:
-            _apply(setting, setting.meaning, values, notices)
+        match setting.meaning:
+            case None:
+                notices.append(_unknown(setting))
+            case Requires() as meaning:
+                _check_value(setting, meaning)
+            case NoEffect(why=why, quiet=quiet):
+                if setting.raw.strip().lower() not in quiet:
+                    notices.append(Notice(setting.name, "ignored", f"{setting.name} has no effect: {why}."))
+            case FillsPart() as meaning:
+                notices.append(_apply_part(setting, meaning, parts))
+            case Fills() as meaning if meaning.field in values:
+                notices.append(_overruled(setting, values[meaning.field][0], meaning.field))
+            case Fills() as meaning:
+                _apply(setting, meaning, values, notices)
+    values |= parts.merged()
     return ContainerSettings(values, tuple(notices), is_lmi)
 
 
@@ -216,6 +217,18 @@ def _apply(setting: _ForeignSetting, meaning: Fills, values: dict[str, tuple[str
         notices.append(
             Notice(setting.name, "ignored", f"{setting.name}={setting.raw.strip()} has no effect: {remark}.")
         )
+
+
+def _apply_part(setting: _ForeignSetting, meaning: FillsPart, parts: FieldParts) -> Notice:
+    earlier = parts.source(meaning.field)
+    new = parts.add(setting.name, meaning, setting.raw.strip())
+    if not new:
+        return _overruled(setting, earlier, meaning.field)
+    return Notice(setting.name, "applied", f"{setting.name} sets {meaning.field} to {json.dumps(new)}.")
+
+
+def _overruled(setting: _ForeignSetting, winner: str, field: str) -> Notice:
+    return Notice(setting.name, "ignored", f"{setting.name} has no effect: {winner} sets {field} already.")
 
 
 def _unknown(setting: _ForeignSetting) -> Notice:

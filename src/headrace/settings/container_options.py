@@ -21,7 +21,6 @@ from headrace.settings.container_meanings import (
     NOT_SPLIT,
     PARSERS,
     QUANTIZE,
-    ROPE,
     SPECULATIVE_CONFIG,
     TEXT_GENERATION,
     Fills,
@@ -32,6 +31,7 @@ from headrace.settings.container_meanings import (
     read_bytes,
     read_formatter,
 )
+from headrace.settings.rope_names import ROPE_FACTOR, ROPE_FLAGS, ROPE_TYPE
 
 OPTIONS: dict[str, Meaning] = {
     "model_id": Fills("model"),
@@ -104,8 +104,9 @@ OPTIONS: dict[str, Meaning] = {
     "smoothquant_per_token": Requires(("true",), "Activations always have a scale for each token. Remove it."),
     "smoothquant_per_channel": Requires(("true",), "Weights always have a scale for each channel. Remove it."),
     "quantization_param_path": NoEffect("scales are computed at load; see smoothquant_alpha and `headrace quantize`"),
-    "rope_scaling": ROPE,
-    "rope_theta": ROPE,
+    **ROPE_FLAGS,
+    "rope_scaling_type": ROPE_TYPE,
+    "rope_scaling_factor": ROPE_FACTOR,
     **dict.fromkeys(
         (
             "enable_lora",

@@ -5,6 +5,7 @@ A `Rule` turns text into a value and describes what it expects. All sources of s
 give text, so that a value is parsed and refused in the same way whichever source it came from.
 """
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -78,6 +79,11 @@ def share_or_auto() -> Rule:
     return Rule(expected="auto or a number from 0 to 1", read=_read_share_or_auto)
 
 
+def json_object(example: str) -> Rule:
+    """Accept a JSON object, which is a dict."""
+    return Rule(expected=f"a JSON object such as {example}", read=read_json_object)
+
+
 def folder() -> Rule:
     """Accept a folder, which need not exist yet."""
     return Rule(expected="a folder", read=lambda raw: Path(_read_text(raw)).expanduser())
@@ -140,6 +146,17 @@ def _read_share_or_auto(raw: str) -> float | None:
     value = float(raw)
     if not 0 <= value <= 1:
         raise ValueError(raw)
+    return value
+
+
+def read_json_object(raw: str) -> dict[str, object]:
+    """Return the object that a JSON text describes; raise `ValueError` if it describes anything else."""
+    try:
+        value = json.loads(raw)
+    except RecursionError:
+        raise ValueError(raw) from None
+    if not isinstance(value, dict):
+        raise ValueError(raw)  # noqa: TRY004 -- the error of every rule
     return value
 
 

@@ -105,6 +105,12 @@ class ServerSettings:
     max_model_len: int | None = setting(rules.integer(2), None)
     """Longest prompt + answer, tokens. Default: the model's trained context, or less if memory is short."""
 
+    rope: Mapping[str, object] | None = setting(rules.json_object('{"rope_type": "yarn", "factor": 4.0}'), None)
+    """
+    Rotary embedding: `rope_parameters` as in transformers 5, merged into the checkpoint's, to serve contexts longer
+    than those of the training. Another `rope_type` replaces the checkpoint's scaling. Default: as in the checkpoint.
+    """
+
     max_prompt_tokens: int | None = setting(rules.integer(1), None)
     """Longest prompt, tokens. Default: `max_model_len` - 1."""
 

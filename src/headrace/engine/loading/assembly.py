@@ -17,6 +17,7 @@ from headrace.engine.service.async_engine import AsyncEngine
 from headrace.engine.service.request_processor import TextParts
 from headrace.models.loading import load_model
 from headrace.models.model import GenerationDefaults, Model
+from headrace.models.rope_layers import describe_ropes
 from headrace.models.sources import home_folder
 from headrace.runner.step import RunnerInfo
 
@@ -41,6 +42,7 @@ def assemble(
         revision=source.revision,
         cache_dir=source.cache_dir,
         chat_template=source.chat_template,
+        rope=source.rope,
         progress=progress,
     )
     plan = plan_engine(config, model, max_model_len=source.max_model_len)
@@ -87,6 +89,7 @@ def _model_info(name: str, model: Model, plan: EnginePlan, runner: RunnerInfo) -
         vocab_size=model.spec.vocab_size,
         num_parameters=model.spec.num_parameters,
         has_chat_template=model.chat_template is not None,
+        rope=describe_ropes(model.spec, plan.limits.max_model_len),
         created_s=int(time.time()),
         format_reason=plan.formats.reason,
         recommended=recommended_sampling(model.defaults),

@@ -120,7 +120,7 @@ def _max_model_len(requested: int | None, max_kv_cache_tokens: int | None, spec:
     if requested > spec.max_positions and all(rope.kind != "dynamic" for rope in spec.ropes):
         raise SettingsError(
             f"max_model_len is {requested}, but the model was made for {spec.max_positions} positions. "
-            f"Set it to {spec.max_positions} at most."
+            f"Set it to {spec.max_positions} at most, or stretch the context with the setting rope."
         )
     return requested
 

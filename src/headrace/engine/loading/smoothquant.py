@@ -1,8 +1,8 @@
 """
 SmoothQuant at load: the output of `headrace quantize`, made once and cached beside the packed weights.
 
-The cache key covers the weights, the calibration texts as tokens and the strengths. Of workers that start at the same
-time one makes the folder and the others wait for its lock.
+The cache key covers the weights, the rotary embedding, the calibration texts as tokens and the strengths. Of workers
+that start at the same time one makes the folder and the others wait for its lock.
 """
 
 import fcntl
@@ -87,7 +87,7 @@ def smoothed_weights(
 
 
 def _key(model: Model, samples: Sequence[Sequence[int]], alphas: Sequence[float]) -> str:
-    identity = json.dumps([_VERSION, model.weights.fingerprint, samples, alphas])
+    identity = json.dumps([_VERSION, model.weights.fingerprint, repr(model.spec.ropes), samples, alphas])
     return hashlib.sha256(identity.encode()).hexdigest()[:32]
 
 

@@ -102,6 +102,7 @@ def _own_facts(model: ModelInfo) -> dict[str, object]:
         "dtype": model.dtype,
         "kv_dtype": model.kv_dtype,
         "format_reason": model.format_reason,
+        "rope": model.rope,
         "recommended_sampling": asdict(model.recommended),
     }
 
