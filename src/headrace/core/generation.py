@@ -127,7 +127,7 @@ PoolingTask = Literal["embed", "embed_tokens", "score"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolingParams:
-    """What is computed of an input instead of generating text."""
+    """The result to compute from an input instead of generated text."""
 
     task: PoolingTask = "embed"
     normalize: bool = True

@@ -1,4 +1,4 @@
-"""How a model turns hidden states into an embedding or scores: pooling and the dense layers after it."""
+"""Pooling of hidden states into embeddings or scores, and the dense layers after it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
