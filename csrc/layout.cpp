@@ -76,7 +76,7 @@ bool ModelConfig::has_experts(int32_t layer) const {
 }
 
 void ModelConfig::check() const {
-  require(dtype == "bf16" || dtype == "w8a8" || dtype == "w4a8", "dtype is " + dtype + "; expected bf16, w8a8 or w4a8");
+  main_kind();
   require(kv_dtype == "bf16" || kv_dtype == "int8", "kv_dtype is " + kv_dtype + "; expected bf16 or int8");
   require(num_layers > 0 && hidden_size > 0 && intermediate_size > 0 && vocab_size > 0 && num_heads > 0,
           "every dimension of the model must be positive");
@@ -97,13 +97,23 @@ void ModelConfig::check() const {
   check_experts(*this);
 }
 
-WeightKind ModelConfig::layer_kind(const std::string& slot) const {
+WeightKind ModelConfig::main_kind() const {
   if (dtype == "bf16") return WeightKind::kBf16;
-  const bool keeps_8_bits = std::find(w8_matrices.begin(), w8_matrices.end(), slot) != w8_matrices.end();
-  return dtype == "w8a8" || keeps_8_bits ? WeightKind::kW8 : WeightKind::kW4;
+  if (dtype == "w8a8" || dtype == "w8a16") return WeightKind::kW8;
+  require(dtype == "w4a8" || dtype == "w4a16", "dtype is " + dtype + "; expected bf16, w8a16, w8a8, w4a16 or w4a8");
+  return WeightKind::kW4;
 }
 
-WeightKind ModelConfig::embed_kind() const { return dtype == "bf16" ? WeightKind::kBf16 : WeightKind::kW8; }
+int32_t ModelConfig::terms() const { return dtype == "w8a16" || dtype == "w4a16" ? 2 : 1; }
+
+WeightKind ModelConfig::layer_kind(const std::string& slot) const {
+  const bool keeps_8_bits = std::find(w8_matrices.begin(), w8_matrices.end(), slot) != w8_matrices.end();
+  return main_kind() == WeightKind::kW4 && keeps_8_bits ? WeightKind::kW8 : main_kind();
+}
+
+WeightKind ModelConfig::embed_kind() const {
+  return main_kind() == WeightKind::kBf16 ? WeightKind::kBf16 : WeightKind::kW8;
+}
 
 KvKind ModelConfig::kv_kind() const { return kv_dtype == "int8" ? KvKind::kInt8 : KvKind::kBf16; }
 

@@ -11,7 +11,7 @@ namespace headrace {
 
 // The fields of `ModelSpec` (models/spec.py) that the runtime needs.
 struct ModelConfig {
-  std::string dtype = "bf16";     // bf16, w8a8 or w4a8
+  std::string dtype = "bf16";     // bf16, w8a8, w8a16, w4a8 or w4a16
   std::string kv_dtype = "bf16";  // bf16 or int8
   int32_t num_layers = 0, hidden_size = 0, intermediate_size = 0;
   int32_t num_heads = 0, num_kv_heads = 0, head_dim = 0, vocab_size = 0;
@@ -23,7 +23,7 @@ struct ModelConfig {
   int32_t num_shared_experts = 0;                       // of the same size as the others
   bool renormalize = false, shared_gate = false;
   std::vector<bool> expert_layers;        // per layer; empty: experts in all layers
-  std::vector<std::string> w8_matrices;   // slots of layers that keep 8 bits in a w4a8 model
+  std::vector<std::string> w8_matrices;   // slots of layers that keep 8 bits in w4a8 and w4a16
   std::vector<std::vector<double>> rope_frequencies;  // of each rope: radians per position, head_dim / 2
   std::vector<double> rope_factors;                   // of each rope: factor of the cosines and sines of pairs that turn
   std::vector<int32_t> rope_of_layer;                 // per layer; empty: the first rope on all layers
@@ -31,6 +31,8 @@ struct ModelConfig {
   // Throws std::invalid_argument if a value is invalid.
   void check() const;
   bool has_experts(int32_t layer) const;
+  WeightKind main_kind() const;  // of most matrices
+  int32_t terms() const;         // of an activation
   WeightKind layer_kind(const std::string& slot) const;
   WeightKind embed_kind() const;  // 4 bits cost too much quality in the embedding and the LM head
   KvKind kv_kind() const;

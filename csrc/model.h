@@ -15,6 +15,7 @@ namespace headrace {
 constexpr int kPanel = 32;         // outputs of a weight panel
 constexpr int kDepth = 64;         // K is padded to a multiple of this; also the group of W8 activation scales
 constexpr int kW4Group = 32;       // group of W4 weights and of their activation scales
+constexpr float kTermRatio = 254;  // steps of the second term of an activation in one of the first: half a step is 127
 constexpr int kBlockTokens = 32;   // tokens of a KV block
 constexpr int kChunkTokens = 256;  // attention processes a context in chunks of this, at absolute positions
 constexpr int kMaxHeadDim = 256;
@@ -104,15 +105,16 @@ struct KvCache {
   }
 };
 
-// Quantized inputs of a matrix: [K/64][rows][64] bytes (bf16: [K/32][rows][32]), so that the rows of a tile are a
-// constant 64 bytes apart. Scales and sums are [rows][groups]: one per 64 inputs for W8, one per 32 for W4.
+// Inputs of a matrix. bf16: [K/32][rows][32]. Otherwise an input is scale * (first + second / kTermRatio), signed bytes in
+// [K/64][rows][terms][64]: W8A8 and W4A8 have only the first term. So the rows of a tile are a constant number of bytes
+// apart. Scales and sums are [rows][groups], biases [rows][terms][groups], with groups of 64 inputs for W8, 32 for W4.
 struct Activations {
   int8_t* values;
   float* scales;
-  int32_t* biases;  // W8: kW8Bias * sum of the values of the group
-  float* sums;      // W4: scale * sum of the values of the group
+  int32_t* biases;  // W8: kW8Bias * sum of the bytes of the group
+  float* sums;      // W4: sum of the inputs of the group, as quantized
   size_t num_rows;  // pitch
-  int32_t groups_pitch;
+  int32_t groups_pitch, terms;
 };
 
 // The best logit of each vector lane, its position, and a number that is NaN if any logit is not finite.

@@ -18,13 +18,13 @@ constexpr size_t kKeptOutputs = 8192;  // serving consumes wider products tile b
 constexpr int kSpinsBeforeYield = 4096;
 constexpr int64_t kComputeRounds = 1 << 20;
 
-WeightKind kind_of(const std::string& dtype) {
+ModelConfig config_of(const std::string& dtype) {
   ModelConfig config;
   config.dtype = dtype;
-  if (dtype != "bf16" && dtype != "w8a8" && dtype != "w4a8")
-    throw std::invalid_argument("kind is " + dtype + "; expected bf16, w8a8 or w4a8");
-  return config.layer_kind("");
+  return config;
 }
+
+WeightKind kind_of(const std::string& dtype) { return config_of(dtype).main_kind(); }
 
 // Pseudorandom numbers between -1 and 1.
 std::vector<float> noise(size_t count) {
@@ -85,15 +85,16 @@ int checked(int num_threads) {
   return num_threads;
 }
 
-Activations carve_inputs(Carver& carver, size_t num_rows, int32_t k) {
+Activations carve_inputs(Carver& carver, size_t num_rows, int32_t k, int32_t terms) {
   Activations inputs{};
   const size_t groups = static_cast<size_t>(k / kW4Group);
-  inputs.values = carver.take<int8_t>(num_rows * k * 2);
+  inputs.values = carver.take<int8_t>(num_rows * k * 2);  // enough for any kind
   inputs.scales = carver.take<float>(num_rows * groups);
-  inputs.biases = carver.take<int32_t>(num_rows * groups);
+  inputs.biases = carver.take<int32_t>(num_rows * groups * terms);
   inputs.sums = carver.take<float>(num_rows * groups);
   inputs.num_rows = num_rows;
   inputs.groups_pitch = static_cast<int32_t>(groups);
+  inputs.terms = terms;
   return inputs;
 }
 
@@ -114,7 +115,7 @@ ProductTimer::ProductTimer(const std::string& kind, int32_t num_outputs, int32_t
   out_pitch_ = static_cast<size_t>(num_outputs) <= kKeptOutputs ? num_outputs : kPanel;
   const auto carve = [&](uint8_t* base) {
     Carver carver(base);
-    inputs_ = carve_inputs(carver, rows, num_inputs);
+    inputs_ = carve_inputs(carver, rows, num_inputs, config_of(kind).terms());
     out_ = carver.take<float>(rows * out_pitch_);
     return carver.used();
   };

@@ -23,26 +23,38 @@ int32_t scratch_rows(const Limits& limits, int num_threads) {
   return std::max({columns, blocks, num_threads * kRedundantRows, std::min(limits.max_step_tokens, kLogitRows)});
 }
 
+// The format of the inputs of matrices.
+struct InputFormat {
+  size_t value_bytes;
+  int32_t terms;
+};
+
+InputFormat input_format(const ModelConfig& config) {
+  const int32_t terms = config.terms();
+  return {config.main_kind() == WeightKind::kBf16 ? sizeof(uint16_t) : static_cast<size_t>(terms), terms};
+}
+
 // Allocates the inputs of matrices with up to `k` inputs.
-Activations carve_activations(size_t rows, int32_t k, bool is_bf16, Carver& carver) {
+Activations carve_activations(size_t rows, int32_t k, InputFormat format, Carver& carver) {
   const size_t groups = static_cast<size_t>(k) / kW4Group;
   Activations inputs{};
-  inputs.values = carver.take<int8_t>(rows * k * (is_bf16 ? 2 : 1));
+  inputs.values = carver.take<int8_t>(rows * k * format.value_bytes);
   inputs.scales = carver.take<float>(rows * groups);
-  inputs.biases = carver.take<int32_t>(rows * groups);
+  inputs.biases = carver.take<int32_t>(rows * groups * format.terms);
   inputs.sums = carver.take<float>(rows * groups);
   inputs.num_rows = rows;
   inputs.groups_pitch = static_cast<int32_t>(groups);
+  inputs.terms = format.terms;
   return inputs;
 }
 
-ExpertWorkspace carve_experts(const Model& model, size_t tokens, size_t scratch_rows, bool is_bf16, Carver& carver) {
+ExpertWorkspace carve_experts(const Model& model, size_t tokens, size_t scratch_rows, InputFormat format, Carver& carver) {
   const Experts& experts = model.experts;
   ExpertWorkspace work{};
   if (experts.count == 0) return work;
   const size_t places = tokens * experts.slots(), total = experts.total();
   work.normed = carver.take<float>(scratch_rows * model.hidden_padded);
-  work.rows = carve_activations(tokens, model.hidden_padded, is_bf16, carver);
+  work.rows = carve_activations(tokens, model.hidden_padded, format, carver);
   work.scores = carver.take<float>(tokens * experts.score_pitch());
   work.chosen = carver.take<int32_t>(places);
   work.shares = carver.take<float>(places);
@@ -50,13 +62,13 @@ ExpertWorkspace carve_experts(const Model& model, size_t tokens, size_t scratch_
   work.places = carver.take<int32_t>(places);
   work.active = carver.take<int32_t>(total);
   work.num_active = carver.take<int32_t>(1);
-  work.inputs = carve_activations(places, model.hidden_padded, is_bf16, carver);
-  work.gated_inputs = carve_activations(places, experts.size_padded, is_bf16, carver);
+  work.inputs = carve_activations(places, model.hidden_padded, format, carver);
+  work.gated_inputs = carve_activations(places, experts.size_padded, format, carver);
   work.outputs = carver.take<float>(places * model.hidden_padded);
   return work;
 }
 
-Workspace carve_workspace(const Model& model, const Limits& limits, int num_threads, bool is_bf16, Carver& carver) {
+Workspace carve_workspace(const Model& model, const Limits& limits, int num_threads, InputFormat format, Carver& carver) {
   Workspace work{};
   const size_t tokens = limits.max_step_tokens, rows = scratch_rows(limits, num_threads), threads = num_threads;
   const size_t logit_rows = std::min<size_t>(tokens, kLogitRows);
@@ -67,14 +79,14 @@ Workspace carve_workspace(const Model& model, const Limits& limits, int num_thre
   work.wide = carver.take<float>(rows * model.attention_padded);
   work.gated = carver.take<float>(threads * work.gated_rows * kDepth);
   work.projected = carver.take<float>(rows * model.hidden_padded);
-  work.inputs = carve_activations(rows, std::max(model.hidden_padded, model.attention_padded), is_bf16, carver);
-  work.gated_inputs = carve_activations(rows, model.intermediate_padded, is_bf16, carver);
+  work.inputs = carve_activations(rows, std::max(model.hidden_padded, model.attention_padded), format, carver);
+  work.gated_inputs = carve_activations(rows, model.intermediate_padded, format, carver);
   work.logits = carver.take<float>(logit_rows * model.vocab_padded);
   work.row_buffers = carver.take<float>(threads * model.hidden_padded);
   work.best = carver.take<BestLanes>(threads * kLogitRows);
   work.row_sequence = carver.take<int32_t>(tokens);
   work.row_position = carver.take<int32_t>(tokens);
-  work.experts = carve_experts(model, tokens, rows, is_bf16, carver);
+  work.experts = carve_experts(model, tokens, rows, format, carver);
   return work;
 }
 
@@ -98,7 +110,7 @@ size_t workspace_bytes(const ModelConfig& config, const Limits& limits, int num_
   check_limits(limits, num_threads);
   const Model model = make_dimensions(config);
   Carver counter(nullptr);
-  carve_workspace(model, limits, num_threads, config.dtype == "bf16", counter);
+  carve_workspace(model, limits, num_threads, input_format(config), counter);
   carve_ropes(config, limits, counter);
   return counter.used() + static_cast<size_t>(num_threads) * SampleScratch::bytes(config.vocab_size);
 }
@@ -119,7 +131,7 @@ Runtime::Runtime(const ModelConfig& config, const Limits& limits, std::shared_pt
   kv_memory_ = Arena(kv_cache_bytes(config, limits));
   workspace_memory_ = Arena(workspace_bytes_ - scratch_bytes);
   Carver carver(workspace_memory_.data());
-  work_ = carve_workspace(model_, limits, num_threads, config.dtype == "bf16", carver);
+  work_ = carve_workspace(model_, limits, num_threads, input_format(config), carver);
   ropes_ = carve_ropes(config, limits, carver);
   for (size_t i = 0; i < ropes_.size(); i++) fill_rope(ropes_[i], config.rope_frequencies[i], config.rope_factors[i]);
   kv_ = {kv_memory_.data(), config.kv_kind(), config.num_layers, config.num_kv_heads, kv_head_bytes(config)};

@@ -15,7 +15,7 @@ from headrace.runner.reference import ReferenceRunner
 from headrace.runner.step import Float32
 
 TEXT = Path(__file__).parents[2] / "LICENSE"
-FORMATS = ("bf16", "w8a8", "w4a8")
+FORMATS = ("bf16", "w8a16", "w8a8", "w4a16", "w4a8")
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ SAMPLING = {
     "1.0 / 1.0": SamplingParams(max_new_tokens=96, temperature=1.0),
 }
 """By temperature / top_p."""
-FORMATS = ("auto", "bf16", "w8a8", "w4a8")
+FORMATS = ("auto", "bf16", "w8a16", "w8a8", "w4a16", "w4a8")
 
 
 @dataclass(frozen=True)

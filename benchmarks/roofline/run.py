@@ -19,7 +19,7 @@ from headrace.models.spec import ModelSpec
 from headrace.runner.cpu import cpu_report, default_threads
 
 RESULTS = Path(__file__).parents[1] / "results"
-KINDS = ["w8a8", "w4a8", "bf16"]
+KINDS = ["w8a8", "w8a16", "w4a8", "w4a16", "bf16"]
 ROWS = [1, 2, 4, 8, 16, 32, 64, 128, 512]
 HEAD_ROWS = 64  # more are never computed at a time
 BANDWIDTH_BYTES = 128 << 20

@@ -16,25 +16,33 @@ INLINE float sigmoid_one(float x) {
 
 // Views `count` rows from `first` on as activations of their own, with `count` rows a slab.
 INLINE Activations part_of(const Activations& all, WeightKind kind, int first, int count) {
-  const size_t row_bytes = static_cast<size_t>(all.groups_pitch) * kW4Group * (kind == WeightKind::kBf16 ? 2 : 1);
+  const size_t value_bytes = kind == WeightKind::kBf16 ? 2 : all.terms;
+  const size_t row_bytes = static_cast<size_t>(all.groups_pitch) * kW4Group * value_bytes;
   const size_t groups = static_cast<size_t>(first) * all.groups_pitch;
-  return {all.values + first * row_bytes, all.scales + groups, all.biases + groups, all.sums + groups,
-          static_cast<size_t>(count), all.groups_pitch};
+  return {all.values + first * row_bytes, all.scales + groups, all.biases + groups * all.terms, all.sums + groups,
+          static_cast<size_t>(count), all.groups_pitch, all.terms};
 }
 
 INLINE void copy_row(WeightKind kind, int num_inputs, const Activations& from, int from_row, const Activations& to,
                      int to_row) {
   const int num_slabs = num_inputs / (kind == WeightKind::kBf16 ? 32 : 64);
   for (int i = 0; i < num_slabs; i++) {
-    __builtin_memcpy(to.values + (i * to.num_rows + to_row) * 64, from.values + (i * from.num_rows + from_row) * 64, 64);
+    __builtin_memcpy(row_values(to, i * to.num_rows + to_row), row_values(from, i * from.num_rows + from_row),
+                     static_cast<size_t>(from.terms) * 64);
   }
   if (kind == WeightKind::kBf16) return;
   const size_t bytes = static_cast<size_t>(num_inputs / group_of(kind)) * 4;
   const size_t from_groups = static_cast<size_t>(from_row) * from.groups_pitch;
   const size_t to_groups = static_cast<size_t>(to_row) * to.groups_pitch;
   __builtin_memcpy(to.scales + to_groups, from.scales + from_groups, bytes);
-  if (kind == WeightKind::kW8) __builtin_memcpy(to.biases + to_groups, from.biases + from_groups, bytes);
-  else __builtin_memcpy(to.sums + to_groups, from.sums + from_groups, bytes);
+  if (kind == WeightKind::kW4) {
+    __builtin_memcpy(to.sums + to_groups, from.sums + from_groups, bytes);
+    return;
+  }
+  for (int term = 0; term < from.terms; term++) {
+    __builtin_memcpy(to.biases + to_groups * to.terms + static_cast<size_t>(term) * to.groups_pitch,
+                     from.biases + from_groups * from.terms + static_cast<size_t>(term) * from.groups_pitch, bytes);
+  }
 }
 
 // Scores of experts [begin, end) for ROWS rows; each sum has the same order for any ROWS.

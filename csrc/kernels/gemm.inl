@@ -12,11 +12,14 @@ constexpr size_t kPrefetchAhead = 8192;
 constexpr int kMinRowsFromL2 = 5, kMaxTilesFromL2 = 3;
 constexpr int kPanelPasses = kPanel / (2 * W);  // of one tile
 
+INLINE size_t slab_bytes(const Activations& inputs) { return inputs.num_rows * inputs.terms * 64; }
+INLINE int8_t* row_values(const Activations& inputs, size_t row) { return inputs.values + row * inputs.terms * 64; }
+
 template <int ROWS>
 class Ahead {
  public:
   // For one of `num_tiles` tiles, which prefetches from `start` on.
-  INLINE Ahead(const uint8_t* start, int num_tiles) 
+  INLINE Ahead(const uint8_t* start, int num_tiles)
       : at_(start), passes_(num_tiles * kPanelPasses), to_l2_(ROWS >= kMinRowsFromL2 && num_tiles <= kMaxTilesFromL2) {}
   // Called whenever a pass has advanced by `lines` cache lines of its panel.
   INLINE void fetch(int lines) {
@@ -35,7 +38,7 @@ struct Tile {
   const uint8_t* panel;
   int32_t k;
   const int8_t* values;  // of the first row
-  size_t pitch;          // bytes from one slab of 64 bytes per row to the next
+  size_t pitch;          // bytes from one slab of all rows to the next
   const float* scales;   // of the first row; likewise
   const int32_t* biases;
   const float* sums;
@@ -43,9 +46,17 @@ struct Tile {
   float* out;  // [rows][kPanel]
 };
 
-template <int ROWS>
+// Returns the sums of a group over all terms, in steps of the first.
+template <int TERMS>
+INLINE vf add_terms(const vi (&part)[TERMS][2], int half) {
+  const vf first = to_f(part[0][half]);
+  if constexpr (TERMS == 1) return first;
+  else return fma(to_f(part[TERMS - 1][half]), set_f(1 / kTermRatio), first);
+}
+
+template <int ROWS, int TERMS>
 NOINLINE void tile_w8(const Tile& t) {
-  Ahead<ROWS> ahead(t.ahead, t.num_tiles);
+  Ahead<ROWS * TERMS> ahead(t.ahead, t.num_tiles);
   const float* output_scales = reinterpret_cast<const float*>(t.panel + static_cast<size_t>(t.k) * kPanel);
   const int32_t num_groups = t.k / kDepth;
   for (int lane = 0; lane < kPanel; lane += 2 * W) {
@@ -54,25 +65,30 @@ NOINLINE void tile_w8(const Tile& t) {
     vf total[ROWS][2];
     UNROLL for (int r = 0; r < ROWS; r++) total[r][0] = total[r][1] = zero_f();
     for (int32_t g = 0; g < num_groups; g++, q += t.pitch) {
-      vi part[ROWS][2];
+      vi part[ROWS][TERMS][2];
       UNROLL for (int r = 0; r < ROWS; r++) {
-        part[r][0] = part[r][1] = kW8Bias ? set_i(t.biases[r * t.groups_pitch + g]) : zero_i();
+        UNROLL for (int term = 0; term < TERMS; term++) {
+          const int32_t* bias = t.biases + (r * TERMS + term) * t.groups_pitch + g;
+          part[r][term][0] = part[r][term][1] = kW8Bias ? set_i(*bias) : zero_i();
+        }
       }
       for (int i = 0; i < kDepth; i += 16) {
         ahead.fetch(16 * kPanel / 64);
         UNROLL for (int u = 0; u < 16; u += 4, p += 4 * kPanel) {
           const w8_t w0 = load_w8(p), w1 = load_w8(p + 4 * W);
           UNROLL for (int r = 0; r < ROWS; r++) {
-            const vi b = bcast4(q + r * kDepth + i + u);
-            part[r][0] = dot_w8(part[r][0], w0, b);
-            part[r][1] = dot_w8(part[r][1], w1, b);
+            UNROLL for (int term = 0; term < TERMS; term++) {
+              const vi b = bcast4(q + (r * TERMS + term) * kDepth + i + u);
+              part[r][term][0] = dot_w8(part[r][term][0], w0, b);
+              part[r][term][1] = dot_w8(part[r][term][1], w1, b);
+            }
           }
         }
       }
       UNROLL for (int r = 0; r < ROWS; r++) {
         const vf scale = set_f(t.scales[r * t.groups_pitch + g]);
-        total[r][0] = fma(to_f(part[r][0]), scale, total[r][0]);
-        total[r][1] = fma(to_f(part[r][1]), scale, total[r][1]);
+        total[r][0] = fma(add_terms<TERMS>(part[r], 0), scale, total[r][0]);
+        total[r][1] = fma(add_terms<TERMS>(part[r], 1), scale, total[r][1]);
       }
     }
     const vf s0 = load_f(output_scales + lane), s1 = load_f(output_scales + lane + W);
@@ -83,9 +99,9 @@ NOINLINE void tile_w8(const Tile& t) {
   }
 }
 
-template <int ROWS>
+template <int ROWS, int TERMS>
 NOINLINE void tile_w4(const Tile& t) {
-  Ahead<ROWS> ahead(t.ahead, t.num_tiles);
+  Ahead<ROWS * TERMS> ahead(t.ahead, t.num_tiles);
   constexpr size_t kNibbleBytes = kPanel * kW4Group / 2;
   const int32_t num_groups = t.k / kW4Group;
   for (int lane = 0; lane < kPanel; lane += 2 * W) {
@@ -94,17 +110,22 @@ NOINLINE void tile_w4(const Tile& t) {
     vf total[ROWS][2];
     UNROLL for (int r = 0; r < ROWS; r++) total[r][0] = total[r][1] = zero_f();
     for (int32_t g = 0; g < num_groups; g++, p += kNibbleBytes + 4 * kPanel, q += g % 2 ? kW4Group : t.pitch - kW4Group) {
-      vi part[ROWS][2];
-      UNROLL for (int r = 0; r < ROWS; r++) part[r][0] = part[r][1] = zero_i();
+      vi part[ROWS][TERMS][2];
+      UNROLL for (int r = 0; r < ROWS; r++) {
+        UNROLL for (int term = 0; term < TERMS; term++) part[r][term][0] = part[r][term][1] = zero_i();
+      }
       ahead.fetch(static_cast<int>(kNibbleBytes + 4 * kPanel) / 64);
       UNROLL for (int u = 0; u < kW4Group / 8; u++) {
         const uint8_t* slice = p + u * 4 * kPanel + lane * 4;
         const vi x0 = load_i(slice), x1 = load_i(slice + 4 * W);
         const vi low0 = low_nibbles(x0), high0 = high_nibbles(x0), low1 = low_nibbles(x1), high1 = high_nibbles(x1);
         UNROLL for (int r = 0; r < ROWS; r++) {
-          const vi b = bcast4(q + r * kDepth + u * 8), c = bcast4(q + r * kDepth + u * 8 + 4);
-          part[r][0] = dot_w4(dot_w4(part[r][0], low0, b), high0, c);
-          part[r][1] = dot_w4(dot_w4(part[r][1], low1, b), high1, c);
+          UNROLL for (int term = 0; term < TERMS; term++) {
+            const int8_t* at = q + (r * TERMS + term) * kDepth + u * 8;
+            const vi b = bcast4(at), c = bcast4(at + 4);
+            part[r][term][0] = dot_w4(dot_w4(part[r][term][0], low0, b), high0, c);
+            part[r][term][1] = dot_w4(dot_w4(part[r][term][1], low1, b), high1, c);
+          }
         }
       }
       const auto* halves = reinterpret_cast<const uint16_t*>(p + kNibbleBytes) + lane;
@@ -112,8 +133,8 @@ NOINLINE void tile_w4(const Tile& t) {
       const vf m0 = load_f16(halves + kPanel), m1 = load_f16(halves + kPanel + W);
       UNROLL for (int r = 0; r < ROWS; r++) {
         const vf scale = set_f(t.scales[r * t.groups_pitch + g]), total_q = set_f(t.sums[r * t.groups_pitch + g]);
-        total[r][0] = fma(total_q, m0, fma(mul(to_f(part[r][0]), scale), d0, total[r][0]));
-        total[r][1] = fma(total_q, m1, fma(mul(to_f(part[r][1]), scale), d1, total[r][1]));
+        total[r][0] = fma(total_q, m0, fma(mul(add_terms<TERMS>(part[r], 0), scale), d0, total[r][0]));
+        total[r][1] = fma(total_q, m1, fma(mul(add_terms<TERMS>(part[r], 1), scale), d1, total[r][1]));
       }
     }
     UNROLL for (int r = 0; r < ROWS; r++) {
@@ -151,21 +172,31 @@ NOINLINE void tile_bf16(const Tile& t) {
   }
 }
 
-template <WeightKind KIND, int ROWS>
+// The largest number of rows of a tile.
+INLINE int tile_rows(WeightKind kind, int terms) {
+  return kind == WeightKind::kBf16 ? kRowsBf16 : terms == 1 ? kRowsInt : kRowsTwoTerms;
+}
+
+template <WeightKind KIND, int TERMS, int ROWS>
 INLINE void run_tile(const Tile& tile, int rows) {
   if constexpr (ROWS > 0) {
-    if (rows < ROWS) return run_tile<KIND, ROWS - 1>(tile, rows);
-    if constexpr (KIND == WeightKind::kW8) tile_w8<ROWS>(tile);
-    else if constexpr (KIND == WeightKind::kW4) tile_w4<ROWS>(tile);
+    if (rows < ROWS) return run_tile<KIND, TERMS, ROWS - 1>(tile, rows);
+    if constexpr (KIND == WeightKind::kW8) tile_w8<ROWS, TERMS>(tile);
+    else if constexpr (KIND == WeightKind::kW4) tile_w4<ROWS, TERMS>(tile);
     else tile_bf16<ROWS>(tile);
   }
 }
 
-NOINLINE void run_tile(WeightKind kind, const Tile& tile, int rows) {
+template <WeightKind KIND>
+INLINE void run_int_tile(const Tile& tile, int terms, int rows) {
+  return terms == 1 ? run_tile<KIND, 1, kRowsInt>(tile, rows) : run_tile<KIND, 2, kRowsTwoTerms>(tile, rows);
+}
+
+NOINLINE void run_tile(WeightKind kind, int terms, const Tile& tile, int rows) {
   switch (kind) {
-    case WeightKind::kW8: return run_tile<WeightKind::kW8, kRowsInt>(tile, rows);
-    case WeightKind::kW4: return run_tile<WeightKind::kW4, kRowsInt>(tile, rows);
-    case WeightKind::kBf16: return run_tile<WeightKind::kBf16, kRowsBf16>(tile, rows);
+    case WeightKind::kW8: return run_int_tile<WeightKind::kW8>(tile, terms, rows);
+    case WeightKind::kW4: return run_int_tile<WeightKind::kW4>(tile, terms, rows);
+    case WeightKind::kBf16: return run_tile<WeightKind::kBf16, 1, kRowsBf16>(tile, rows);
   }
 }
 
@@ -176,7 +207,7 @@ INLINE void gemm(const Matrix& matrix, const Activations& inputs, int first_row,
                  int panel_end, const Epilogue& epilogue) {
   constexpr int kMaxRows = kRowsInt > kRowsBf16 ? kRowsInt : kRowsBf16;
   alignas(64) float out[kMaxRows * kPanel];
-  const int limit = matrix.kind == WeightKind::kBf16 ? kRowsBf16 : kRowsInt;
+  const int limit = tile_rows(matrix.kind, inputs.terms);
   const int num_tiles = (num_rows + limit - 1) / limit;
   for (int panel = panel_begin; panel < panel_end; panel++) {
     const uint8_t *here = matrix.panels + panel * matrix.panel_bytes, *next = here + matrix.panel_bytes;
@@ -188,14 +219,14 @@ INLINE void gemm(const Matrix& matrix, const Activations& inputs, int first_row,
                          num_tiles,
                          here,
                          matrix.k,
-                         inputs.values + input_row * 64,
-                         inputs.num_rows * 64,
+                         row_values(inputs, input_row),
+                         slab_bytes(inputs),
                          inputs.scales + groups,
-                         inputs.biases + groups,
+                         inputs.biases + groups * inputs.terms,
                          inputs.sums + groups,
                          inputs.groups_pitch,
                          out};
-      run_tile(matrix.kind, tile, rows);
+      run_tile(matrix.kind, inputs.terms, tile, rows);
       epilogue(row, rows, panel * kPanel, out);
     }
   }

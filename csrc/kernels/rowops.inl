@@ -51,30 +51,66 @@ INLINE void rms_norm(const float* x, const float* weight, int padded, int size, 
   for (int i = 0; i < padded; i += W) store_f(out + i, mul(mul(load_f(x + i), factor), load_f(weight + i)));
 }
 
-// Quantizes `count` (a multiple of W) numbers to signed bytes; returns the scale, and the sum of the bytes in `total`.
-INLINE float quantize_s8(const float* x, int count, int8_t* out, int32_t* total) {
+// Quantizes `count` (a multiple of W) numbers to TERMS signed bytes, kDepth bytes apart; returns the scale, and the sum of
+// the bytes of each term in `totals`.
+template <int TERMS>
+INLINE float quantize_terms(const float* x, int count, int8_t* out, int32_t* totals) {
   vf largest = zero_f();
   for (int i = 0; i < count; i += W) largest = max(largest, abs(load_f(x + i)));
   const float peak = max_of(largest), scale = peak > 1e-30f ? peak / 127.0f : 0.0f;
   const vf inverse = set_f(peak > 1e-30f ? 127.0f / peak : 0.0f);
-  vi lanes = zero_i();
+  vi lanes[TERMS];
+  for (int term = 0; term < TERMS; term++) lanes[term] = zero_i();
   for (int i = 0; i < count; i += W) {
-    const vi q = round_i(mul(load_f(x + i), inverse));
+    const vf steps = mul(load_f(x + i), inverse);
+    const vi q = round_i(steps);
     store_s8(out + i, q);
-    lanes = add_i(lanes, q);
+    lanes[0] = add_i(lanes[0], q);
+    if constexpr (TERMS == 2) {
+      const vi rest = round_i(mul(sub(steps, to_f(q)), set_f(kTermRatio)));
+      store_s8(out + kDepth + i, rest);
+      lanes[1] = add_i(lanes[1], rest);
+    }
   }
-  *total = sum_i(lanes);
+  for (int term = 0; term < TERMS; term++) totals[term] = sum_i(lanes[term]);
   return scale;
+}
+
+INLINE float quantize_s8(const float* x, int count, int8_t* out, int32_t* total) {
+  return quantize_terms<1>(x, count, out, total);
 }
 
 // Number of inputs that share a scale (bf16: that are stored together).
 INLINE int group_of(WeightKind kind) { return kind == WeightKind::kW8 ? kDepth : kW4Group; }
 
+template <int TERMS>
+INLINE void quantize_groups(WeightKind kind, const float* x, int count, const Activations& inputs, int row, int first) {
+  const size_t slab = slab_bytes(inputs), groups = static_cast<size_t>(row) * inputs.groups_pitch;
+  int8_t* out = row_values(inputs, static_cast<size_t>(row));
+  int32_t totals[TERMS];
+  if (kind == WeightKind::kW8) {
+    for (int g = first / kDepth; g < (first + count) / kDepth; g++, x += kDepth) {
+      inputs.scales[groups + g] = quantize_terms<TERMS>(x, kDepth, out + g * slab, totals);
+      for (int term = 0; term < TERMS; term++) {
+        inputs.biases[groups * TERMS + term * inputs.groups_pitch + g] = kW8Bias * totals[term];
+      }
+    }
+    return;
+  }
+  for (int g = first / kW4Group; g < (first + count) / kW4Group; g++, x += kW4Group) {
+    const float scale = quantize_terms<TERMS>(x, kW4Group, out + g / 2 * slab + g % 2 * kW4Group, totals);
+    float sum = static_cast<float>(totals[0]);
+    if constexpr (TERMS == 2) sum += static_cast<float>(totals[1]) / kTermRatio;
+    inputs.scales[groups + g] = scale;
+    inputs.sums[groups + g] = scale * sum;
+  }
+}
+
 // Quantizes `count` fp32 numbers of a row from number `first` on (both multiples of the group) for a matrix of `kind`.
 INLINE void quantize_row(WeightKind kind, const float* x, int count, const Activations& inputs, int row,
                          int first = 0) {
-  const size_t slab = inputs.num_rows * 64;
-  int8_t* out = inputs.values + static_cast<size_t>(row) * 64;
+  const size_t slab = slab_bytes(inputs);
+  int8_t* out = row_values(inputs, static_cast<size_t>(row));
   if (kind == WeightKind::kBf16) {
     out += first / 32 * slab;
     for (int i = 0; i < count; i += 32, out += slab) {
@@ -82,20 +118,8 @@ INLINE void quantize_row(WeightKind kind, const float* x, int count, const Activ
     }
     return;
   }
-  const size_t groups = static_cast<size_t>(row) * inputs.groups_pitch;
-  int32_t total;
-  if (kind == WeightKind::kW8) {
-    for (int g = first / kDepth; g < (first + count) / kDepth; g++, x += kDepth) {
-      inputs.scales[groups + g] = quantize_s8(x, kDepth, out + g * slab, &total);
-      inputs.biases[groups + g] = kW8Bias * total;
-    }
-    return;
-  }
-  for (int g = first / kW4Group; g < (first + count) / kW4Group; g++, x += kW4Group) {
-    const float scale = quantize_s8(x, kW4Group, out + g / 2 * slab + g % 2 * kW4Group, &total);
-    inputs.scales[groups + g] = scale;
-    inputs.sums[groups + g] = scale * static_cast<float>(total);
-  }
+  if (inputs.terms == 1) quantize_groups<1>(kind, x, count, inputs, row, first);
+  else quantize_groups<2>(kind, x, count, inputs, row, first);
 }
 
 // Copies a row of the embedding, times `factor`; the padding of the matrix sets that of `out` to zero.

@@ -3,6 +3,7 @@
 
 constexpr int W = 8;
 constexpr int kRowsInt = 3;
+constexpr int kRowsTwoTerms = 2;
 constexpr int kRowsBf16 = 4;
 constexpr int kRowsAttention = 4;
 constexpr int kWideAttentionRows = 2;

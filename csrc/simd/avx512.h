@@ -4,6 +4,7 @@
 
 constexpr int W = 16;              // fp32 lanes of a vector
 constexpr int kRowsInt = 8;        // rows of an integer GEMM tile, bounded by the registers
+constexpr int kRowsTwoTerms = 5;   // likewise, with two bytes for each input
 constexpr int kRowsBf16 = HEADRACE_NATIVE_BF16 ? 12 : 6;
 constexpr int kRowsAttention = 12;
 constexpr int kWideAttentionRows = 6;  // up to here P x V keeps four vectors per row in registers, above it two

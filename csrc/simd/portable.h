@@ -4,6 +4,7 @@
 
 constexpr int W = 4;
 constexpr int kRowsInt = 4;
+constexpr int kRowsTwoTerms = 2;
 constexpr int kRowsBf16 = 4;
 constexpr int kRowsAttention = 4;
 constexpr int kWideAttentionRows = 2;

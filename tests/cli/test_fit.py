@@ -10,7 +10,7 @@ from headrace.core.errors import InsufficientMemory
 from headrace.engine.loading.formats import Formats
 from headrace.runner.memory import MemoryPlan
 
-WEIGHTS = {"bf16": 1000, "w8a8": 500, "w4a8": 250}
+WEIGHTS = {"bf16": 1000, "w8a16": 500, "w8a8": 500, "w4a16": 250, "w4a8": 250}
 KV = {"bf16": 2, "int8": 1}
 BF16 = Formats(dtype="bf16", kv_dtype="bf16", reason="bf16 is nearest to the file")
 
@@ -97,10 +97,10 @@ def test_the_advice_is_a_command_to_copy(advice: Advice, command: str) -> None:
 def test_the_memory_of_a_real_model(headrace, smollm2_path) -> None:
     value = json.loads(headrace("fit", smollm2_path, "--memory", "4GiB", "--json").stdout)
     assert value["family"] == "llama"
-    assert value["advice"] == {"dtype": "w8a8", "kv_dtype": "bf16", "max_model_len": 8192}
+    assert value["advice"] == {"dtype": "w4a16", "kv_dtype": "bf16", "max_model_len": 8192}
     assert "under 1 B" in value["default"]["reason"]
     weights = {row["dtype"]: row["plan"]["weights_bytes"] for row in value["formats"]}
-    assert weights["w4a8"] < weights["w8a8"] < weights["bf16"]
+    assert weights["w4a8"] == weights["w4a16"] < weights["w8a8"] == weights["w8a16"] < weights["bf16"]
     assert weights["bf16"] == pytest.approx(2 * value["num_parameters"], rel=0.01)
 
 

@@ -112,7 +112,7 @@ async def test_draft_tokens_do_not_change_any_bit(
     ]
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "auto"])
+@pytest.mark.parametrize("dtype", ["bf16", "w8a16", "auto"])
 async def test_a_question_is_answered_correctly(dtype: str, smollm2_path: Path, cache_dir: Path) -> None:
     async with engine_on(smollm2_path, cache_dir, dtype=dtype) as engine:
         messages = [{"role": "user", "content": "What is the capital of France?"}]
@@ -131,7 +131,7 @@ async def test_the_first_suggestion_of_the_chat_page_is_answered_right_with_ever
     prompt = ChatPrompt(messages=[{"role": "user", "content": suggestion[1]}])
     async with engine_on(smollm2_path, cache_dir) as engine:
         usual = engine.info.recommended
-        assert (engine.info.dtype, engine.info.kv_dtype) == ("w8a8", "bf16")
+        assert (engine.info.dtype, engine.info.kv_dtype) == ("w4a16", "bf16")
         wanted = [
             replace(
                 request("", max_new_tokens=24, temperature=usual.temperature, top_p=usual.top_p, seed=seed),

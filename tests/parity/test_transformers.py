@@ -19,7 +19,7 @@ TOKENS = np.random.default_rng(5).integers(0, VOCAB_SIZE, NUM_TOKENS).tolist()
 BLOCKS = [7, 3, 11, 2]
 CONTEXT = replace(LIMITS, max_context_tokens=NUM_TOKENS)
 """transformers scales dynamic ropes for the length of the prompt, Headrace for the context."""
-TOLERANCES = {"bf16": 0.02, "w8a8": 0.05, "w4a8": 0.05}
+TOLERANCES = {"bf16": 0.02, "w8a16": 0.02, "w8a8": 0.05, "w4a16": 0.05, "w4a8": 0.05}
 """Relative root mean square error of the logits; the weights lose nothing in any format."""
 
 

@@ -18,6 +18,7 @@ from tests.runner.weights import ArrayWeights
 
 ISAS = tuple(_native.available_isas())
 FORMATS = [(dtype, kv_dtype) for dtype in ("bf16", "w8a8", "w4a8") for kv_dtype in ("bf16", "int8")]
+FORMATS += [("w8a16", "bf16"), ("w4a16", "bf16")]
 LIMITS = RunnerLimits(
     num_blocks=48,
     block_tokens=32,
@@ -92,7 +93,7 @@ SPECS: Mapping[str, ModelSpec] = {
 
 
 class BlockWeights(ArrayWeights):
-    """A `WeightSource` with layer matrices in random Q4_0, Q4_1 or Q8_0 blocks, and everything else in float32."""
+    """A `WeightSource` with random layer matrices in Q4_0, Q4_1, Q8_0 or I8, and everything else in float32."""
 
     def __init__(self, arrays, encoding: Encoding) -> None:
         super().__init__(arrays)
@@ -109,6 +110,10 @@ class BlockWeights(ArrayWeights):
             Encoding.Q4_0: [scales, rng.integers(0, 256, (tensor.num_rows, num_blocks, 16), np.uint8)],
             Encoding.Q4_1: [scales, -8 * scales, rng.integers(0, 256, (tensor.num_rows, num_blocks, 16), np.uint8)],
             Encoding.Q8_0: [scales / 16, rng.integers(0, 256, (tensor.num_rows, num_blocks, 32), np.uint8)],
+            Encoding.I8: [
+                (scales[:, :1] / 16).astype("<f4"),
+                rng.integers(-127, 128, (tensor.num_rows, 1, tensor.num_columns), np.int8),
+            ],
         }[self._encoding]
         data = np.concatenate([part.astype(part.dtype).view(np.uint8) for part in parts], axis=-1)
         return RawTensor(

@@ -26,7 +26,7 @@ from tests.runner.native_models import (
 from tests.runner.steps import make_step
 from tests.runner.weights import ArrayWeights, random_weights, weight_shapes
 
-TOLERANCES = {"bf16": 0.015, "w8a8": 0.04, "w4a8": 0.2}
+TOLERANCES = {"bf16": 0.015, "w8a16": 0.02, "w8a8": 0.04, "w4a16": 0.2, "w4a8": 0.2}
 """4-bit rounding of random weights is coarse; exact 4-bit weights are tested below with the tolerance of 8 bits."""
 BLOCKS = [7, 3, 11, 2, 30, 31, 5, 6, 9, 20]
 
@@ -58,6 +58,23 @@ def test_quantized_checkpoints_lose_precision_only_in_activations(encoding, dtyp
     runner = load(spec, weights, tmp_path, dtype=dtype, isa=isa)
     step = make_step((prompt(spec, 40), 0, BLOCKS), all_rows=True)
     assert relative_error(runner.logits(step), ReferenceRunner(spec, weights, LIMITS).logits(step)) < 0.04
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("encoding", "dtype"), [(Encoding.Q4_1, "w4a16"), (Encoding.I8, "w8a16")])
+def test_two_bytes_for_each_activation_lose_less_than_a_bf16_cache(encoding, dtype, isa, tmp_path):
+    """All matrices can be packed exactly, so the only other rounding is that of keys and values."""
+    spec = small_spec(intermediate_size=192)
+    arrays = dict(random_weights(spec)._arrays)
+    scales = np.abs(arrays["embed"]).max(axis=1, keepdims=True) / 127
+    arrays["embed"] = np.rint(arrays["embed"] / scales) * scales
+    weights = BlockWeights(arrays, encoding)
+    step = make_step((prompt(spec, 40), 0, BLOCKS), all_rows=True)
+    expected = ReferenceRunner(spec, weights, LIMITS).logits(step)
+    runners = [load(spec, weights, tmp_path, dtype=name, isa=isa) for name in (dtype, dtype.replace("a16", "a8"))]
+    errors = [relative_error(runner.logits(step), expected) for runner in runners]
+    assert errors[0] < 0.004
+    assert errors[1] > 2 * errors[0]
 
 
 @pytest.mark.parametrize("encoding", [Encoding.F16, Encoding.BF16])

@@ -79,7 +79,9 @@ def test_logits_do_not_depend_on_the_batch_the_chunks_or_the_threads(dtype, kv_d
     check(small_spec(), tmp_path, dtype=dtype, kv_dtype=kv_dtype, isa=isa, seed=1)
 
 
-@pytest.mark.parametrize(("dtype", "kv_dtype"), [("bf16", "bf16"), ("w8a8", "int8"), ("w4a8", "int8")])
+@pytest.mark.parametrize(
+    ("dtype", "kv_dtype"), [("bf16", "bf16"), ("w8a8", "int8"), ("w4a8", "int8"), ("w8a16", "bf16"), ("w4a16", "bf16")]
+)
 @pytest.mark.parametrize("name", [name for name in SPECS if name != "llama"])
 def test_no_network_depends_on_the_batch_the_chunks_or_the_threads(name, dtype, kv_dtype, tmp_path):
     check(SPECS[name], tmp_path, dtype=dtype, kv_dtype=kv_dtype, isa=ISAS[0], seed=2, rounds=1)

@@ -32,7 +32,10 @@ def test_sources_are_applied_in_order_of_precedence():
         ({"HEADRACE_PROT": "1"}, "HEADRACE_PROT is not a setting. Did you mean HEADRACE_PORT?"),
         ({"HEADRACE_PORT": "80a"}, "HEADRACE_PORT is '80a'; expected a whole number from 0 to 65535."),
         ({"HEADRACE_PORT": "70000"}, "HEADRACE_PORT is '70000'; expected a whole number from 0 to 65535."),
-        ({"HEADRACE_DTYPE": "w8a"}, "expected one of auto, bf16, w8a8, w4a8, smoothquant. Did you mean w8a8?"),
+        (
+            {"HEADRACE_DTYPE": "w8a"},
+            "expected one of auto, bf16, w8a16, w8a8, w4a16, w4a8, smoothquant. Did you mean w8a8?",
+        ),
         ({"HEADRACE_SHUTDOWN_GRACE_S": "nan"}, "expected a number of seconds from 0 up."),
         ({"HEADRACE_METRICS": "perhaps"}, "HEADRACE_METRICS is 'perhaps'; expected true or false."),
         ({"HEADRACE_MAX_BODY_BYTES": "lots"}, "expected a size such as 2GiB, 500MB or 1048576."),

@@ -34,7 +34,9 @@ headrace fit smollm2 --json | jq .advice
 
 _FASTER = {
     "bf16": " --dtype w8a8 reads half the bytes per token, which is faster.",
+    "w8a16": " --dtype w8a8 computes prompts and large batches faster, less accurately.",
     "w8a8": " --dtype w4a8 reads fewer bytes per token, which is faster and less accurate.",
+    "w4a16": " --dtype w4a8 computes prompts and large batches faster, less accurately.",
 }
 LENGTHS = (512, 2048, 8192, 32768)
 
@@ -85,6 +87,7 @@ def fit(*, model: str, revision: str | None, memory: str | None, as_json: bool, 
         "auto",
         num_parameters=facts.spec.num_parameters,
         stored_bits=facts.stored_bits,
+        is_mixed=bool(facts.w8_matrices),
         machine=Machine(available_bytes=available, has_native_bf16=has_native_bf16()),
     )
     auto = (formats.dtype, formats.kv_dtype)

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from headrace.core.errors import InsufficientMemory
 from headrace.runner.memory import MemoryPlan
 
-FORMATS = (("bf16", "bf16"), ("bf16", "int8"), ("w8a8", "bf16"), ("w8a8", "int8"), ("w4a8", "int8"))
+FORMATS = (
+    ("bf16", "bf16"),
+    ("bf16", "int8"),
+    ("w8a16", "bf16"),
+    ("w8a8", "int8"),
+    ("w4a16", "bf16"),
+    ("w4a8", "int8"),
+)
 """Formats of weights and KV cache that are worth comparing, best quality first."""
 SHORTEST_CONTEXT = 512
 

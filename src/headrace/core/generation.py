@@ -292,7 +292,7 @@ class ModelInfo:
     revision: str | None
     family: str
     dtype: str
-    """Weight format: bf16, w8a8 or w4a8."""
+    """Format of weights and activations: bf16, w8a16, w8a8, w4a16 or w4a8."""
     kv_dtype: str
     device: str
     """cpu or cuda, with the kernels chosen, e.g. `cpu (avx512)`."""

@@ -39,7 +39,7 @@ class EngineConfig:
     """The requested formats, sizes and limits of one engine. None and "auto" are resolved once the model is known."""
 
     dtype: str
-    """bf16, w8a8, w4a8, smoothquant (w8a8, smoothed at load); auto: see `formats.choose_formats`."""
+    """bf16, w8a16, w8a8, w4a16, w4a8, smoothquant (w8a8, smoothed at load); auto: see `formats.choose_formats`."""
     kv_dtype: str
     """bf16, int8; auto: see `formats.choose_formats`."""
     max_prompt_tokens: int | None = None

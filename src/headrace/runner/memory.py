@@ -157,7 +157,7 @@ def _check(plan: MemoryPlan, limits: RunnerLimits, *, is_limited: bool) -> None:
             f"{_mib(plan.kv_cache_bytes)} = {_mib(plan.total_bytes)}, and {_mib(plan.reserve_bytes)} for "
             f"the rest of the process, do not fit into the {_mib(plan.available_bytes)} that "
             f"{_LIMITED if is_limited else 'are available. Lower'} max_model_len, kv_cache_bytes or "
-            "max_num_batched_tokens, or take a smaller dtype (w8a8, w4a8) or kv_dtype (int8).",
+            "max_num_batched_tokens, or take a smaller dtype (w8a16, w4a16) or kv_dtype (int8).",
             **facts,
         )
 

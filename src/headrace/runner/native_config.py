@@ -14,8 +14,9 @@ def native_config(
     """
     Return the native configuration of a network.
 
-    `dtype` is bf16, w8a8 or w4a8, `kv_dtype` bf16 or int8; `max_context_tokens` resolves dynamic and long rope scaling.
-    `w8_matrices` names the packed matrices that keep 8 bits in w4a8 (see `packing.eight_bit_matrices`).
+    `dtype` is bf16, w8a16, w8a8, w4a16 or w4a8, `kv_dtype` bf16 or int8; `max_context_tokens` resolves dynamic and
+    long rope scaling.
+    `w8_matrices` names the packed matrices that keep 8 bits in w4a8 and w4a16 (see `packing.eight_bit_matrices`).
     """
     config = _native.ModelConfig()
     config.dtype, config.kv_dtype = dtype, kv_dtype

@@ -88,7 +88,8 @@ def packing_key(fingerprint: str, config: _native.ModelConfig) -> str:
     slots = [
         (slot.name, slot.is_vector, slot.num_rows, slot.num_columns, slot.num_bytes) for slot in _native.layout(config)
     ]
-    identity = json.dumps([PACKING_VERSION, fingerprint, config.dtype, slots])
+    weight_format = config.dtype.partition("a")[0]  # w4a8 and w4a16 read the same panels
+    identity = json.dumps([PACKING_VERSION, fingerprint, weight_format, slots])
     return hashlib.sha256(identity.encode()).hexdigest()[:32]
 
 
@@ -156,9 +157,9 @@ def _expert_parts(moe: MoeSpec, prefix: str, name: str) -> Iterator[Part]:
 
 def eight_bit_matrices(spec: ModelSpec, weights: WeightSource) -> tuple[str, ...]:
     """
-    Return the packed matrices that keep 8 bits in w4a8: those that a mixed file stores with more than 4 bits.
+    Return the packed matrices that keep 8 bits in w4a8 and w4a16: those that a mixed file stores with more than 4 bits.
 
-    If a file stores all layers alike, w4a8 means 4 bits for all of them.
+    If a file stores no matrix in 4 bits, these formats mean 4 bits for all of them.
     """
     matrices = [f"layers.{layer}.{name}" for layer in range(spec.num_layers) for name in _MATRICES]
     bits = {matrix: max(weights.stored_bits(part.name) for part in parts_of(spec, matrix)) for matrix in matrices}

@@ -48,7 +48,7 @@ def plan_runner(  # noqa: PLR0913 - each parameter is a setting
         max_num_batched_tokens: Tokens of one step.
         budget: The memory to plan with.
         threads: Threads of a step; None: the physical cores.
-        w8_matrices: Matrices that keep 8 bits in w4a8 (see `packing.eight_bit_matrices`).
+        w8_matrices: Matrices that keep 8 bits in w4a8 and w4a16 (see `packing.eight_bit_matrices`).
 
     Raises:
         InsufficientMemory: The model does not fit; the message has the sum and the settings to change.

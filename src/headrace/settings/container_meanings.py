@@ -137,8 +137,7 @@ _DTYPES: dict[str, Converted] = {
     "float": ("bf16", "32-bit floats run as bf16"),
     "int8": ("w8a8", ""),
     "int4": ("w4a8", ""),
-    "w8a8": ("w8a8", ""),
-    "w4a8": ("w4a8", ""),
+    **{name: (name, "") for name in ("w8a16", "w8a8", "w4a16", "w4a8")},
 }
 _8_BIT = "8-bit weights run as w8a8"
 _4_BIT = "4-bit weights run as w4a8"

@@ -13,6 +13,7 @@ from headrace.engine.loading.formats import (
     WEIGHTS_SHARE,
     Machine,
     choose_formats,
+    weight_format,
 )
 
 ROOMY = Machine(available_bytes=1 << 40, has_native_bf16=True)
@@ -29,13 +30,13 @@ def chosen(num_parameters: int, stored_bits: int, machine: Machine = ROOMY) -> t
     ("num_parameters", "stored_bits", "formats"),
     [
         (SMALL, 16, ("bf16", "bf16")),
-        (SMALL, 8, ("w8a8", "bf16")),
-        (SMALL, 4, ("w8a8", "bf16")),
+        (SMALL, 8, ("w8a16", "bf16")),
+        (SMALL, 4, ("w4a16", "bf16")),
         (SMALL_MODEL_PARAMETERS, 4, ("w4a8", "int8")),
         (LARGE, 16, ("bf16", "bf16")),
         (LARGE, 8, ("w8a8", "int8")),
         (LARGE, 5, ("w8a8", "int8")),
-        (SMALL, 5, ("w8a8", "bf16")),
+        (SMALL, 5, ("w8a16", "bf16")),
         (LARGE, 4, ("w4a8", "int8")),
     ],
 )
@@ -43,6 +44,25 @@ def test_small_models_default_to_quality_and_large_ones_to_the_format_of_the_fil
     num_parameters: int, stored_bits: int, formats: tuple[str, str]
 ) -> None:
     assert chosen(num_parameters, stored_bits) == formats
+
+
+@pytest.mark.parametrize(("num_parameters", "dtype"), [(SMALL, "w4a16"), (LARGE, "w4a8")])
+def test_a_mixed_file_keeps_its_4_bit_matrices_in_4_bits(num_parameters: int, dtype: str) -> None:
+    for stored_bits in (4, 5, 6, 8):
+        formats = choose_formats(
+            "auto", "auto", num_parameters=num_parameters, stored_bits=stored_bits, machine=ROOMY, is_mixed=True
+        )
+        assert formats.dtype == dtype
+    floats = choose_formats("auto", "auto", num_parameters=num_parameters, stored_bits=16, machine=ROOMY, is_mixed=True)
+    assert floats.dtype == "bf16"
+
+
+def test_the_reason_of_a_small_model_names_its_inputs() -> None:
+    formats = choose_formats("auto", "auto", num_parameters=SMALL, stored_bits=4, machine=ROOMY)
+    assert formats.reason == (
+        "w4a16 is nearest to the file (4 bits a weight); under 1 B parameters 8-bit inputs cost more quality than "
+        "16-bit inputs cost time"
+    )
 
 
 def test_large_float_models_run_in_8_bits_where_bf16_is_emulated() -> None:
@@ -78,18 +98,18 @@ def test_the_default_fits_where_any_format_does(
 ) -> None:
     machine = Machine(available_bytes=available_bytes, has_native_bf16=has_native_bf16)
     dtype, _ = chosen(num_parameters, stored_bits, machine)
-    fits = num_parameters * BYTES_PER_WEIGHT[dtype] <= WEIGHTS_SHARE * available_bytes
-    assert fits or dtype == "w4a8"
+    fits = num_parameters * BYTES_PER_WEIGHT[weight_format(dtype)] <= WEIGHTS_SHARE * available_bytes
+    assert fits or weight_format(dtype) == "w4"
 
 
-def test_requested_quantized_weights_default_to_an_int8_kv_cache() -> None:
-    for dtype, kv_dtype in (("bf16", "bf16"), ("w8a8", "int8"), ("w4a8", "int8")):
+def test_a_requested_format_with_8_bit_inputs_defaults_to_an_int8_kv_cache() -> None:
+    for dtype in DTYPES:
         formats = choose_formats(dtype, "auto", num_parameters=SMALL, stored_bits=4, machine=ROOMY)
-        assert formats.kv_dtype == kv_dtype
+        assert formats.kv_dtype == ("int8" if dtype.endswith("a8") else "bf16")
 
 
 def test_unknown_formats_are_refused_with_a_list_of_known_ones() -> None:
-    with pytest.raises(SettingsError, match=r"fp4.*bf16, w8a8, w4a8"):
+    with pytest.raises(SettingsError, match=r"fp4.*bf16, w8a16, w8a8, w4a16, w4a8"):
         choose_formats("fp4", "auto", num_parameters=SMALL, stored_bits=16, machine=ROOMY)
     with pytest.raises(SettingsError, match=r"fp8.*bf16, int8"):
         choose_formats("bf16", "fp8", num_parameters=SMALL, stored_bits=16, machine=ROOMY)

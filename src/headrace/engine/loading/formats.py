@@ -1,7 +1,7 @@
 """
 The choice of weight and KV formats: a pure function of the model, the machine and the requested formats.
 
-Below a billion parameters quality decides: see docs/decisions/0016-quality-first-below-a-billion.md.
+Below a billion parameters quality decides: see docs/decisions/0022-two-bytes-for-each-activation.md.
 """
 
 from dataclasses import dataclass
@@ -10,14 +10,17 @@ from typing import Final
 from headrace.core.errors import SettingsError
 from headrace.core.sizes import format_size
 
-DTYPES: Final = ("bf16", "w8a8", "w4a8")
-"""Formats by size, largest first: if one does not fit, the next is tried."""
+DTYPES: Final = ("bf16", "w8a16", "w8a8", "w4a16", "w4a8")
+"""Formats of weights and activations, best first."""
 SMOOTHQUANT: Final = "smoothquant"
 """W8A8, calibrated and smoothed at load."""
 KV_DTYPES: Final = ("bf16", "int8")
 SMALL_MODEL_PARAMETERS: Final = 1_000_000_000
 """Smaller models are fast in any format and lose most quality by rounding."""
-BYTES_PER_WEIGHT: Final = {"bf16": 2.0, "w8a8": 1.0, "w4a8": 0.625}
+BYTES_PER_WEIGHT: Final = {"bf16": 2.0, "w8": 1.0, "w4": 0.625}
+"""By the part of a format that describes weights."""
+_W4_BITS: Final = 4
+_W8_BITS: Final = 8
 WEIGHTS_SHARE: Final = 0.8
 """Share of memory for weights; the rest is for the KV cache, activations and the process."""
 
@@ -42,7 +45,15 @@ class Formats:
     """The weights are calibrated and smoothed at load (`loading.smoothquant`)."""
 
 
-def choose_formats(dtype: str, kv_dtype: str, *, num_parameters: int, stored_bits: int, machine: Machine) -> Formats:
+def choose_formats(
+    dtype: str,
+    kv_dtype: str,
+    *,
+    num_parameters: int,
+    stored_bits: int,
+    machine: Machine,
+    is_mixed: bool = False,
+) -> Formats:
     """
     Return the formats to serve a model in.
 
@@ -52,6 +63,7 @@ def choose_formats(dtype: str, kv_dtype: str, *, num_parameters: int, stored_bit
         num_parameters: The number of parameters in matrices.
         stored_bits: Bits per weight in the file, for most weights of the layers.
         machine: The machine to run on.
+        is_mixed: Some matrices are stored in 4 bits and others in more, which keep 8 bits in w4a8 and w4a16.
 
     Raises:
         SettingsError: A format is unknown.
@@ -59,39 +71,45 @@ def choose_formats(dtype: str, kv_dtype: str, *, num_parameters: int, stored_bit
     _check("dtype", dtype, (*DTYPES, SMOOTHQUANT))
     _check("kv_dtype", kv_dtype, KV_DTYPES)
     is_smoothed = dtype == SMOOTHQUANT
-    is_chosen_by_quality = dtype == "auto" and num_parameters < SMALL_MODEL_PARAMETERS
     if dtype == "auto":
-        dtype, reason = _choose_dtype(num_parameters, stored_bits, machine)
+        dtype, reason = _choose_dtype(num_parameters, stored_bits, is_mixed, machine)
     elif is_smoothed:
         dtype, reason = "w8a8", "w8a8 as requested, smoothed"
     else:
         reason = f"{dtype} as requested"
     if kv_dtype == "auto":
-        kv_dtype = "bf16" if dtype == "bf16" or (is_chosen_by_quality and dtype == "w8a8") else "int8"
+        kv_dtype = "int8" if dtype.endswith("a8") else "bf16"
     return Formats(dtype=dtype, kv_dtype=kv_dtype, reason=reason, is_smoothed=is_smoothed)
 
 
-def _choose_dtype(num_parameters: int, stored_bits: int, machine: Machine) -> tuple[str, str]:
-    stored = "w4a8" if stored_bits <= 4 else "w8a8" if stored_bits <= 8 else "bf16"
-    preferred, reason = stored, f"{stored} is nearest to the file ({stored_bits} bits a weight)"
-    if num_parameters < SMALL_MODEL_PARAMETERS and stored == "w4a8":
-        preferred, reason = (
-            "w8a8",
-            "w8a8 because models under 1 B parameters answer better than in w4a8",
-        )
-    elif num_parameters >= SMALL_MODEL_PARAMETERS and stored == "bf16" and not machine.has_native_bf16:
+def weight_format(dtype: str) -> str:
+    """Return the part of a format that describes weights: bf16, w8 or w4."""
+    return dtype.partition("a")[0]
+
+
+def _choose_dtype(num_parameters: int, stored_bits: int, is_mixed: bool, machine: Machine) -> tuple[str, str]:
+    is_small = num_parameters < SMALL_MODEL_PARAMETERS
+    inputs = "a16" if is_small else "a8"
+    weights = "w4" if stored_bits <= _W4_BITS or (is_mixed and stored_bits <= _W8_BITS) else "w8"
+    preferred = "bf16" if stored_bits > _W8_BITS else weights + inputs
+    reason = f"{preferred} is nearest to the file ({'mixed' if is_mixed else stored_bits} bits a weight)"
+    if preferred.endswith("a16"):
+        reason += "; under 1 B parameters 8-bit inputs cost more quality than 16-bit inputs cost time"
+    elif not is_small and preferred == "bf16" and not machine.has_native_bf16:
         preferred, reason = "w8a8", "w8a8 because this CPU only emulates bf16, which is slow from 1 B parameters on"
-    dtype = _largest_that_fits(preferred, num_parameters, machine.available_bytes)
+    dtype = _largest_that_fits(preferred, inputs, num_parameters, machine.available_bytes)
     if dtype != preferred:
-        needed = format_size(round(num_parameters * BYTES_PER_WEIGHT[preferred]))
+        needed = format_size(round(num_parameters * BYTES_PER_WEIGHT[weight_format(preferred)]))
         reason = f"{dtype} because {preferred} weights take {needed} of {format_size(machine.available_bytes)}"
     return dtype, reason
 
 
-def _largest_that_fits(preferred: str, num_parameters: int, available_bytes: int) -> str:
-    candidates = DTYPES[DTYPES.index(preferred) :]
+def _largest_that_fits(preferred: str, inputs: str, num_parameters: int, available_bytes: int) -> str:
+    ladder = ("bf16", f"w8{inputs}", f"w4{inputs}")
+    candidates = ladder[ladder.index(preferred) :]
     room = WEIGHTS_SHARE * available_bytes
-    return next((dtype for dtype in candidates if num_parameters * BYTES_PER_WEIGHT[dtype] <= room), candidates[-1])
+    fitting = (dtype for dtype in candidates if num_parameters * BYTES_PER_WEIGHT[weight_format(dtype)] <= room)
+    return next(fitting, candidates[-1])
 
 
 def _check(name: str, requested: str, known: tuple[str, ...]) -> None:

@@ -54,12 +54,14 @@ def plan_engine(config: EngineConfig, model: Model, *, max_model_len: int | None
         kv_cache_bytes=config.kv_cache_bytes,
         max_kv_cache_tokens=config.max_kv_cache_tokens,
     )
+    w8_matrices = eight_bit_matrices(model.spec, model.weights)
     formats = choose_formats(
         config.dtype,
         config.kv_dtype,
         num_parameters=model.spec.num_parameters,
         stored_bits=dominant_bits(model.weights, expected_shapes(model.spec)),
         machine=Machine(available_bytes=budget.usable_bytes, has_native_bf16=has_native_bf16(config.isa)),
+        is_mixed=bool(w8_matrices),
     )
     runner = plan_runner(
         model.spec,
@@ -71,7 +73,7 @@ def plan_engine(config: EngineConfig, model: Model, *, max_model_len: int | None
         max_num_batched_tokens=limits.max_num_batched_tokens,
         budget=budget,
         threads=config.threads,
-        w8_matrices=eight_bit_matrices(model.spec, model.weights),
+        w8_matrices=w8_matrices,
     )
     return EnginePlan(limits=limits, formats=formats, runner=runner)
 
