@@ -125,7 +125,11 @@ def _place(path: Path, content: npt.NDArray[np.uint8], start: int, name: str, en
     for extent in shape[1:]:
         num_rows *= extent
     if type_id not in BLOCKS:
-        raise UnsupportedModel(f"{path}: tensor {name} has type {type_id}, which is not known.", tensor=name)
+        raise UnsupportedModel(
+            f"{path}: tensor {name} has type {type_id}, which is not known; expected one of ggml's types up to "
+            f"{max(BLOCKS)}. Quantize the model again to such a type, for example Q4_K_M.",
+            tensor=name,
+        )
     values, num_bytes = BLOCKS[type_id]
     if min(num_columns, num_rows) < 1 or num_columns % values:
         raise BrokenModel(f"{path}: tensor {name} has shape {shape}, which its type cannot have.", tensor=name)

@@ -1,7 +1,7 @@
 """
 Weights of a GGUF file by canonical name.
 
-Formats that runners support are returned unchanged, Q4_K as Q4_1; others are dequantized to F32.
+Formats that runners support are returned unchanged, Q4_K and ternary types as Q4_1; others are dequantized to F32.
 """
 
 from collections.abc import Iterable
@@ -15,6 +15,7 @@ from headrace.models.families.family import Family, GgufHeader
 from headrace.models.families.registry import from_gguf
 from headrace.models.families.rope_config import ROPE_TENSORS
 from headrace.models.fields import Fields
+from headrace.models.gguf_dequantize import TERNARY, dequantize, ternary_as_q4_1
 from headrace.models.gguf_file import GgufFile, GgufTensor
 from headrace.models.gguf_kquants import q4_k_as_q4_1
 from headrace.models.places import gguf_places
@@ -93,14 +94,10 @@ class GgufWeights:
         if name not in self._tensors:
             raise BrokenModel(f"{self._file.path} has no weight {name}.", name=name)
         tensor, place = self._tensors[name], self._places[name]
-        encoding = _handed_out(tensor.type_id)
         data = tensor.rows
         if place.is_matrix:  # before conversion, which takes time for every row
             data = place.cut(data)
-        if tensor.type_id == _Q4_K:
-            data = q4_k_as_q4_1(data)
-        elif tensor.type_id not in RAW_TYPES:
-            data = _dequantized(self._file, tensor, data)
+        encoding, data = _converted(self._file, tensor, data)
         raw = RawTensor(encoding, len(data), tensor.num_columns, data)
         return raw if place.is_matrix else place.select(raw)
 
@@ -123,7 +120,20 @@ class GgufWeights:
 
 
 def _handed_out(type_id: int) -> Encoding:
-    return Encoding.Q4_1 if type_id == _Q4_K else RAW_TYPES.get(type_id, Encoding.F32)
+    return Encoding.Q4_1 if type_id == _Q4_K or type_id in TERNARY else RAW_TYPES.get(type_id, Encoding.F32)
+
+
+def _converted(
+    file: GgufFile, tensor: GgufTensor, data: npt.NDArray[np.uint8]
+) -> tuple[Encoding, npt.NDArray[np.uint8]]:
+    """Return rows of a tensor in an encoding of runners: for all but malformed ternary types that of `_handed_out`."""
+    if tensor.type_id in RAW_TYPES:
+        return RAW_TYPES[tensor.type_id], data
+    if tensor.type_id == _Q4_K:
+        return Encoding.Q4_1, q4_k_as_q4_1(data)
+    values = _dequantized(file, tensor, data)
+    blocks = ternary_as_q4_1(values) if tensor.type_id in TERNARY else None
+    return (Encoding.F32, values.view(np.uint8)) if blocks is None else (Encoding.Q4_1, blocks)
 
 
 def _rope_tensors(file: GgufFile) -> dict[str, tuple[float, ...]]:
@@ -134,15 +144,12 @@ def _rope_tensors(file: GgufFile) -> dict[str, tuple[float, ...]]:
     return {tensor.name: tuple(tensor.rows.view("<f4").ravel().tolist()) for tensor in found}
 
 
-def _dequantized(file: GgufFile, tensor: GgufTensor, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    from gguf import GGMLQuantizationType, quants
-
+def _dequantized(file: GgufFile, tensor: GgufTensor, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
     try:
-        values = quants.dequantize(data, GGMLQuantizationType(tensor.type_id))
+        return dequantize(data, tensor.type_id)
     except (NotImplementedError, ValueError) as exc:
         raise UnsupportedModel(
             f"{file.path}: tensor {tensor.name} has type {tensor.type_id}, which is not supported. "
-            "Expected F32, F16, BF16, Q4_0 to Q8_0, K-quants, IQ types, TQ types, MXFP4 or NVFP4.",
+            "Expected F32, F16, BF16, Q4_0 to Q8_0, K-quants, IQ types, TQ types, Q1_0, MXFP4 or NVFP4.",
             tensor=tensor.name,
         ) from exc
-    return np.ascontiguousarray(values, dtype=np.float32).view(np.uint8).reshape(len(data), -1)
