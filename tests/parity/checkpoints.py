@@ -53,6 +53,8 @@ SMALL_VISION = {
     "image_size": 224,
     "patch_size": 14,
 }
+QWEN_VISION = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64}
+MROPE = {"rope_type": "default", "rope_theta": 500.0}
 PIXTRAL = SMALL_VISION | {"model_type": "pixtral", "head_dim": 16}
 
 
@@ -163,6 +165,30 @@ NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
     ),
     "glm 4": ("GlmForCausalLM", {"attention_bias": True, "head_dim": 64, "pad_token_id": 0}),
     "glm 4, 0414": ("Glm4ForCausalLM", {"attention_bias": True, "hidden_size": 96, "pad_token_id": 0}),
+    "ernie 4.5": ("Ernie4_5ForCausalLM", {"tie_word_embeddings": True, "pad_token_id": 0}),
+    "seed oss": ("SeedOssForCausalLM", {"pad_token_id": 0}),
+    "granite 4, dense": (
+        "GraniteMoeHybridForCausalLM",
+        {
+            "num_local_experts": 0,
+            "layer_types": ["full_attention"] * 3,
+            "position_embedding_type": "rope",
+            "shared_intermediate_size": 96,
+            "head_dim": 16,
+            "attention_multiplier": 0.1,
+            "embedding_multiplier": 12.0,
+            "residual_multiplier": 0.22,
+            "logits_scaling": 8.0,
+        },
+    ),
+    "qwen 2.5 vl": (
+        "Qwen2_5_VLForConditionalGeneration",
+        {"head_dim": None, "vision_config": QWEN_VISION, "rope_parameters": MROPE | {"mrope_section": [2, 3, 3]}},
+    ),
+    "qwen 3 vl": (
+        "Qwen3VLForConditionalGeneration",
+        {"vision_config": QWEN_VISION, "rope_parameters": MROPE | {"mrope_section": [6, 5, 5]}},
+    ),
 }
 
 

@@ -1,6 +1,6 @@
 """The definition of a model family, and the parts that most families share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, Literal
@@ -125,6 +125,11 @@ class GgufHeader:
     tensor_shapes: Mapping[str, tuple[int, int]]
     rope_tensors: Mapping[str, tuple[float, ...]]
     """Those of `rope_config.ROPE_TENSORS` that the file has."""
+
+    def without(self, keys: Collection[str]) -> tuple["GgufHeader", Fields]:
+        """Return the header without some keys, and the fields with all of them."""
+        others = {key: value for key, value in self.fields.values.items() if key not in keys}
+        return replace(self, fields=Fields(others, self.fields.source)), self.fields
 
 
 def base_config_spec(

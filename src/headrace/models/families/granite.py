@@ -1,9 +1,17 @@
-"""Granite 3 (dense): Llama with multipliers of embeddings, attention scores, residuals and logits."""
+"""Granite 3 and 4, dense: Llama with multipliers of embeddings, attention scores, residuals and logits."""
 
 from dataclasses import replace
 from typing import Final
 
-from headrace.models.families.family import Family, GgufHeader, base_config_spec, base_gguf_spec, require_activation
+from headrace.core.errors import UnsupportedModel
+from headrace.models.families.family import (
+    LLAMA_TENSORS,
+    Family,
+    GgufHeader,
+    base_config_spec,
+    base_gguf_spec,
+    require_activation,
+)
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec
 
@@ -12,10 +20,27 @@ _GGUF_SCALES: Final = ("attention.scale", "embedding_scale", "residual_scale", "
 
 def spec_from_config(config: Fields) -> ModelSpec:
     """Read a `granite` config."""
+    return _read(config, "granite")
+
+
+def hybrid_from_config(config: Fields) -> ModelSpec:
+    """Read a `granitemoehybrid` config without experts or recurrent layers, whose MLP is the shared one."""
+    config.refuse("num_local_experts", "a mixture of experts", unless=(0,))
+    width = config.whole("shared_intermediate_size", 1024)
+    kinds = set(config.texts("layer_types") or config.texts("layers_block_type") or ("mamba",))
+    if kinds - {"attention", "full_attention"}:
+        raise UnsupportedModel(f"{config.source}: layers with a recurrent state are not supported.", key="layer_types")
+    others = {key: value for key, value in config.values.items() if key not in {"layer_types", "layers_block_type"}}
+    spec = _read(Fields({**others, "intermediate_size": width}, config.source), "granite_hybrid")
+    has_positions = config.has("position_embedding_type") and config.text("position_embedding_type") == "rope"
+    return spec if has_positions else replace(spec, rope_of_layer=(-1,) * spec.num_layers)
+
+
+def _read(config: Fields, family: str) -> ModelSpec:
     require_activation(config, "silu")
-    spec = base_config_spec(config, "granite")
+    spec = base_config_spec(config, family)
     biased = config.flag("attention_bias", default=False)
-    return _scaled(
+    return with_multipliers(
         replace(spec, qkv_bias=biased, o_bias=biased),
         attention=config.positive("attention_multiplier", 1.0),
         embedding=config.positive("embedding_multiplier", 1.0),
@@ -26,14 +51,15 @@ def spec_from_config(config: Fields) -> ModelSpec:
 
 def spec_from_gguf(header: GgufHeader) -> ModelSpec:
     """Read GGUF metadata; its `logit_scale` divides, as in the config."""
-    fields = header.fields
-    others = {key: value for key, value in fields.values.items() if key not in _GGUF_SCALES}
-    spec = base_gguf_spec(replace(header, fields=Fields(others, fields.source)), "granite")
-    attention, embedding, residual, logits = (fields.positive(key, 1.0) for key in _GGUF_SCALES)
-    return _scaled(spec, attention=attention, embedding=embedding, residual=residual, logits=logits)
+    others, scales = header.without(_GGUF_SCALES)
+    spec = base_gguf_spec(others, "granite")
+    attention, embedding, residual, logits = (scales.positive(key, 1.0) for key in _GGUF_SCALES)
+    return with_multipliers(spec, attention=attention, embedding=embedding, residual=residual, logits=logits)
 
 
-def _scaled(spec: ModelSpec, *, attention: float, embedding: float, residual: float, logits: float) -> ModelSpec:
+def with_multipliers(
+    spec: ModelSpec, *, attention: float, embedding: float, residual: float, logits: float
+) -> ModelSpec:
     """
     Fold the multipliers into what every network has.
 
@@ -55,4 +81,14 @@ GRANITE: Final = Family(
     gguf_architectures=("granite",),
     spec_from_gguf=spec_from_gguf,
     interleaved_gguf_rope=True,
+)
+GRANITE_HYBRID: Final = Family(
+    name="granite_hybrid",
+    model_types=("granitemoehybrid",),
+    spec_from_config=hybrid_from_config,
+    tensors={
+        **LLAMA_TENSORS,
+        **dict.fromkeys(("gate", "up"), "shared_mlp.input_linear.weight"),
+        "down": "shared_mlp.output_linear.weight",
+    },
 )

@@ -3,16 +3,21 @@
 from typing import Final
 
 from headrace.core.errors import UnsupportedModel
+from headrace.models.families.ernie import ERNIE4_5
 from headrace.models.families.family import Family, GgufHeader
 from headrace.models.families.gemma import GEMMA, GEMMA3
 from headrace.models.families.glm import GLM, GLM4
-from headrace.models.families.granite import GRANITE
+from headrace.models.families.granite import GRANITE, GRANITE_HYBRID
+from headrace.models.families.internlm import INTERNLM3
 from headrace.models.families.llama import LLAMA
+from headrace.models.families.minicpm import MINICPM
 from headrace.models.families.mistral import MINISTRAL, MINISTRAL3, MISTRAL
 from headrace.models.families.mixtral import MIXTRAL
 from headrace.models.families.phi import PHI3
 from headrace.models.families.qwen import QWEN2, QWEN3
 from headrace.models.families.qwen_moe import QWEN2_MOE, QWEN3_MOE
+from headrace.models.families.qwen_vl import QWEN2_VL, QWEN3_VL
+from headrace.models.families.seed_oss import SEED_OSS
 from headrace.models.families.smollm3 import SMOLLM3
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec
@@ -20,10 +25,17 @@ from headrace.models.spec import ModelSpec
 FAMILIES: Final = (
     *(LLAMA, MISTRAL, MINISTRAL, MINISTRAL3, QWEN2, QWEN3, GEMMA, GEMMA3),
     *(PHI3, GRANITE, SMOLLM3, GLM, GLM4),
+    *(QWEN2_VL, QWEN3_VL, GRANITE_HYBRID, MINICPM, ERNIE4_5, SEED_OSS, INTERNLM3),
     *(MIXTRAL, QWEN2_MOE, QWEN3_MOE),
 )
-NESTED: Final = ("gemma3", "mistral3")
-"""`model_type` of networks that also read images, whose text part is a network of a family."""
+NESTED: Final = {
+    "gemma3": "gemma3_text",
+    "mistral3": "mistral",
+    "qwen2_vl": "qwen2_vl_text",
+    "qwen2_5_vl": "qwen2_5_vl_text",
+    "qwen3_vl": "qwen3_vl_text",
+}
+"""`model_type` of networks that also read images, and that of their text part."""
 _SHARED_KEYS: Final = ("tie_word_embeddings", "quantization_config", "eos_token_id", "bos_token_id", "torch_dtype")
 """Keys beside `text_config` that also count for the text part."""
 _MISSING: Final = {
@@ -34,7 +46,7 @@ _MISSING: Final = {
     **dict.fromkeys(("olmoe", "granitemoe", "gpt_oss", "phimoe"), "a mixture of experts"),
     **dict.fromkeys(("cohere", "cohere2", "stablelm", "starcoder2", "phi", "gpt_neox", "gpt2", "falcon"), "LayerNorm"),
     **dict.fromkeys(("deepseek_v2", "deepseek_v3"), "latent attention"),
-    **dict.fromkeys(("mamba", "mamba2", "qwen3_next", "granitemoehybrid", "falcon_h1", "lfm2"), "a recurrent state"),
+    **dict.fromkeys(("mamba", "mamba2", "qwen3_next", "falcon_h1", "lfm2"), "a recurrent state"),
 }
 """What Headrace lacks for networks that people ask for."""
 
@@ -66,11 +78,14 @@ def family_named(name: str) -> Family:
 
 def text_part(config: Fields) -> Fields:
     """Return the config of the network that reads text: `text_config` of those that also read images."""
-    if config.text("model_type", "") not in NESTED or config.has("num_hidden_layers"):
+    kind = NESTED.get(config.text("model_type", ""))
+    if kind is None:
         return config
+    if not config.has("text_config"):  # Qwen VL, as transformers 4 writes it
+        others = {key: value for key, value in config.values.items() if key != "vision_config"}
+        return Fields({**others, "model_type": kind}, config.source)
     shared = {key: config.values[key] for key in _SHARED_KEYS if config.has(key)}
     part = config.sub("text_config")
-    kind = {"gemma3": "gemma3_text", "mistral3": "mistral"}[config.text("model_type")]
     return Fields({"model_type": kind, **part.values, **shared}, part.source)
 
 
