@@ -191,10 +191,25 @@ NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
     ),
 }
 
+ORACLES: dict[str, tuple[str, dict[str, object]]] = {
+    "llama, as many kv heads": ("LlamaForCausalLM", {"num_key_value_heads": 4, "head_dim": 16}),
+    "qwen 2, as many kv heads": ("Qwen2ForCausalLM", {"num_key_value_heads": 4, "head_dim": 16}),
+    "granite, as minicpm": (
+        "GraniteForCausalLM",
+        {
+            "attention_multiplier": 32**-0.5,
+            "embedding_multiplier": 12.0,
+            "residual_multiplier": 1.4 / 3**0.5,
+            "logits_scaling": 8.0,
+        },
+    ),
+}
+"""Networks that only `test_layouts` compares with."""
+
 
 def write_checkpoint(name: str, folder: Path) -> PreTrainedModel:
     """Save a network as `transformers` does, with a small tokenizer beside it; returns the network in float32."""
-    architecture, changes = NETWORKS[name]
+    architecture, changes = (NETWORKS | ORACLES)[name]
     model_class = getattr(transformers, architecture)
     torch.manual_seed(0)
     model = model_class(_config(model_class, SHAPE | changes)).eval()

@@ -24,6 +24,15 @@ class Fields:
         present = {key: value for key, value in self.values.items() if value is not None or key not in defaults}
         return Fields({**defaults, **present}, self.source)
 
+    def renamed(self, names: Mapping[str, str]) -> "Fields":
+        """Return the values, with those of other keys under the names that are read: `names` maps names to keys."""
+        others = {name: self.values[other] for name, other in names.items() if other in self.values}
+        return Fields({**others, **self.values}, self.source)
+
+    def without(self, *keys: str) -> "Fields":
+        """Return the values without some keys."""
+        return Fields({key: value for key, value in self.values.items() if key not in keys}, self.source)
+
     def has(self, key: str) -> bool:
         """Return whether the key is present and not None."""
         return self.values.get(key) is not None

@@ -80,14 +80,24 @@ def gguf_places(family: Family, spec: ModelSpec) -> dict[str, Place]:
 def stored_name(name: str, tensors: Mapping[str, str]) -> str:
     """Return the name that Hugging Face checkpoints use for a canonical name."""
     layer, part, expert = split_name(name)
-    stored = tensors[part].replace(EXPERT_INDEX, str(expert))
-    return f"model.{layer}.{stored}" if layer else stored
+    return _full_name(layer, _tensor_of(part, tensors).replace(EXPERT_INDEX, str(expert)), tensors)
 
 
 def gguf_name(name: str, tensors: Mapping[str, str] = GGUF_TENSORS) -> str:
     """Return the name that GGUF files use for a canonical name."""
     layer, part, _ = split_name(name)
-    return f"{layer.replace('layers.', 'blk.')}.{tensors[part]}" if layer else tensors[part]
+    return _full_name(layer, _tensor_of(part, tensors), tensors)
+
+
+def _tensor_of(part: str, tensors: Mapping[str, str]) -> str:
+    """Return the name of a part; that of a bias follows from its weight's."""
+    if part in tensors or not part.endswith("_bias"):
+        return tensors[part]
+    return f"{tensors[part.removesuffix('_bias')].removesuffix('.weight')}.bias"
+
+
+def _full_name(layer: str, stored: str, tensors: Mapping[str, str]) -> str:
+    return f"{tensors['layers']}{layer.removeprefix('layers')}.{stored}" if layer else stored
 
 
 def _places(spec: ModelSpec, name_of: Callable[[str], str], *, interleaved: bool, qkv_groups: int) -> dict[str, Place]:

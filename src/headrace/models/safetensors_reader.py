@@ -20,8 +20,20 @@ from headrace.models.stored_tensor import PLAIN, StoredTensor, TensorFiles
 from headrace.models.weight_files import open_folder
 from headrace.models.weights import STORED_BITS, Encoding, RawTensor, as_float32
 
-_PREFIXES: Final = ("model.", "language_model.model.", "model.language_model.", "")
-"""The two in the middle are checkpoints of networks that also read images, as transformers 4 and 5 write them."""
+_PREFIXES: Final = (
+    "model.",
+    "language_model.model.",
+    "model.language_model.",
+    "transformer.",
+    "gpt_neox.",
+    "model.decoder.",
+    "decoder.",
+    "",
+)
+"""
+The second and third are checkpoints of networks that also read images, as transformers 4 and 5 write them; the next are
+names of older families.
+"""
 _NORMS: Final = frozenset(
     {"final_norm", "attn_norm", "mlp_norm", "q_norm", "k_norm", "post_attn_norm", "post_mlp_norm"}
 )

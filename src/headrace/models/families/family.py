@@ -13,6 +13,7 @@ from headrace.models.spec import ModelSpec, MoeSpec
 
 LLAMA_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
     {
+        "layers": "model.layers",
         "embed": "model.embed_tokens.weight",
         "final_norm": "model.norm.weight",
         "lm_head": "lm_head.weight",
@@ -21,10 +22,6 @@ LLAMA_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
         "k": "self_attn.k_proj.weight",
         "v": "self_attn.v_proj.weight",
         "o": "self_attn.o_proj.weight",
-        "q_bias": "self_attn.q_proj.bias",
-        "k_bias": "self_attn.k_proj.bias",
-        "v_bias": "self_attn.v_proj.bias",
-        "o_bias": "self_attn.o_proj.bias",
         "q_norm": "self_attn.q_norm.weight",
         "k_norm": "self_attn.k_norm.weight",
         "mlp_norm": "post_attention_layernorm.weight",
@@ -33,7 +30,10 @@ LLAMA_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
         "down": "mlp.down_proj.weight",
     }
 )
-"""Names in Hugging Face checkpoints; those of a layer follow `model.layers.{i}.`."""
+"""
+Names in Hugging Face checkpoints; those of a layer follow `layers` and its number. A bias without an entry has the name
+of its weight with another end. `model.` stands for the prefix of the network, whatever it is in a checkpoint.
+"""
 
 EXPERT_INDEX: Final = "{expert}"
 """The place of the expert's number in the names of expert tensors."""
@@ -59,6 +59,7 @@ _MAX_EXPERTS: Final = 65536
 
 GGUF_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
     {
+        "layers": "blk",
         "embed": "token_embd.weight",
         "final_norm": "output_norm.weight",
         "lm_head": "output.weight",
@@ -67,10 +68,6 @@ GGUF_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
         "k": "attn_k.weight",
         "v": "attn_v.weight",
         "o": "attn_output.weight",
-        "q_bias": "attn_q.bias",
-        "k_bias": "attn_k.bias",
-        "v_bias": "attn_v.bias",
-        "o_bias": "attn_output.bias",
         "q_norm": "attn_q_norm.weight",
         "k_norm": "attn_k_norm.weight",
         "post_attn_norm": "post_attention_norm.weight",
@@ -89,7 +86,7 @@ GGUF_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
         "post_mlp_norm": "post_ffw_norm.weight",
     }
 )
-"""Names in GGUF files, the same for all families; those of a layer follow `blk.{i}.`. Experts are stacked."""
+"""Names in GGUF files, the same for most families. Experts are stacked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,18 +3,22 @@
 from typing import Final
 
 from headrace.core.errors import UnsupportedModel
+from headrace.models.families.baichuan import BAICHUAN
+from headrace.models.families.chatglm import CHATGLM
 from headrace.models.families.ernie import ERNIE4_5
+from headrace.models.families.exaone3 import EXAONE
 from headrace.models.families.family import Family, GgufHeader
 from headrace.models.families.gemma import GEMMA, GEMMA3
 from headrace.models.families.glm import GLM, GLM4
 from headrace.models.families.granite import GRANITE, GRANITE_HYBRID
-from headrace.models.families.internlm import INTERNLM3
+from headrace.models.families.internlm import INTERNLM2, INTERNLM3
 from headrace.models.families.llama import LLAMA
 from headrace.models.families.minicpm import MINICPM
 from headrace.models.families.mistral import MINISTRAL, MINISTRAL3, MISTRAL
 from headrace.models.families.mixtral import MIXTRAL
 from headrace.models.families.phi import PHI3
 from headrace.models.families.qwen import QWEN2, QWEN3
+from headrace.models.families.qwen1 import QWEN
 from headrace.models.families.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from headrace.models.families.qwen_vl import QWEN2_VL, QWEN3_VL
 from headrace.models.families.seed_oss import SEED_OSS
@@ -25,7 +29,8 @@ from headrace.models.spec import ModelSpec
 FAMILIES: Final = (
     *(LLAMA, MISTRAL, MINISTRAL, MINISTRAL3, QWEN2, QWEN3, GEMMA, GEMMA3),
     *(PHI3, GRANITE, SMOLLM3, GLM, GLM4),
-    *(QWEN2_VL, QWEN3_VL, GRANITE_HYBRID, MINICPM, ERNIE4_5, SEED_OSS, INTERNLM3),
+    *(QWEN2_VL, QWEN3_VL, GRANITE_HYBRID, MINICPM, ERNIE4_5, SEED_OSS),
+    *(INTERNLM2, INTERNLM3, QWEN, BAICHUAN, CHATGLM, EXAONE),
     *(MIXTRAL, QWEN2_MOE, QWEN3_MOE),
 )
 NESTED: Final = {
