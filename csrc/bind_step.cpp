@@ -85,8 +85,7 @@ nb::object make_array(T* data, std::initializer_list<size_t> shape) {
   return nb::cast(nb::ndarray<nb::numpy, T>(data, shape, owner));
 }
 
-Step make_step(const Ints& token_ids, const Ints& query_starts, const Ints& context_lens, const Table& block_tables,
-               const Ints& rows) {
+Step make_step(const Ints& token_ids, const Ints& query_starts, const Ints& context_lens, const Table& block_tables) {
   require(query_starts.shape(0) == context_lens.shape(0) + 1, "query_starts must have one entry more than context_lens");
   require(block_tables.shape(0) == context_lens.shape(0), "block_tables must have one row for each of context_lens");
   Step step{};
@@ -94,12 +93,15 @@ Step make_step(const Ints& token_ids, const Ints& query_starts, const Ints& cont
   step.query_starts = query_starts.data();
   step.context_lens = context_lens.data();
   step.block_tables = block_tables.data();
-  step.rows = rows.data();
   step.num_tokens = static_cast<int32_t>(token_ids.shape(0));
   step.num_sequences = static_cast<int32_t>(context_lens.shape(0));
-  step.num_rows = static_cast<int32_t>(rows.shape(0));
   step.table_width = static_cast<int32_t>(block_tables.shape(1));
   return step;
+}
+
+void add_rows(Step& step, const Ints& rows) {
+  step.rows = rows.data();
+  step.num_rows = static_cast<int32_t>(rows.shape(0));
 }
 
 int32_t check_sampling(const SamplingRow* sampling, int32_t num_rows, int32_t vocab) {
@@ -116,7 +118,8 @@ int32_t check_sampling(const SamplingRow* sampling, int32_t num_rows, int32_t vo
 nb::tuple execute(Runtime& runtime, const Ints& token_ids, const Ints& query_starts, const Ints& context_lens,
                   const Table& block_tables, const Ints& rows, const Ints& hidden_rows, const Bytes& sampling,
                   const nb::tuple& histories, const nb::tuple& biases, const nb::tuple& masks) {
-  Step step = make_step(token_ids, query_starts, context_lens, block_tables, rows);
+  Step step = make_step(token_ids, query_starts, context_lens, block_tables);
+  add_rows(step, rows);
   step.hidden_rows = hidden_rows.data();
   step.num_hidden_rows = static_cast<int32_t>(hidden_rows.shape(0));
   const size_t num_hidden = hidden_rows.shape(0), hidden_size = static_cast<size_t>(runtime.config().hidden_size);
@@ -153,7 +156,8 @@ nb::tuple execute(Runtime& runtime, const Ints& token_ids, const Ints& query_sta
 
 nb::object logits(Runtime& runtime, const Ints& token_ids, const Ints& query_starts, const Ints& context_lens,
                   const Table& block_tables, const Ints& rows) {
-  Step step = make_step(token_ids, query_starts, context_lens, block_tables, rows);
+  Step step = make_step(token_ids, query_starts, context_lens, block_tables);
+  add_rows(step, rows);
   const size_t num_rows = static_cast<size_t>(step.num_rows), vocab = static_cast<size_t>(runtime.config().vocab_size);
   auto out = std::make_unique<float[]>(num_rows * vocab);
   step.all_logits = out.get();
@@ -162,6 +166,22 @@ nb::object logits(Runtime& runtime, const Ints& token_ids, const Ints& query_sta
     runtime.execute(step);
   }
   return make_array(out.release(), {num_rows, vocab});
+}
+
+// Returns the experts that every row chose in each layer, the best first; -1 in dense layers.
+nb::object experts(Runtime& runtime, const Ints& token_ids, const Ints& query_starts, const Ints& context_lens,
+                   const Table& block_tables) {
+  Step step = make_step(token_ids, query_starts, context_lens, block_tables);
+  const size_t num_layers = static_cast<size_t>(runtime.config().num_layers);
+  const size_t top_k = static_cast<size_t>(runtime.config().top_k), num_tokens = static_cast<size_t>(step.num_tokens);
+  auto out = std::make_unique<int32_t[]>(num_layers * num_tokens * top_k);
+  std::fill_n(out.get(), num_layers * num_tokens * top_k, -1);
+  step.all_experts = out.get();
+  {
+    nb::gil_scoped_release released;
+    runtime.execute(step);
+  }
+  return make_array(out.release(), {num_layers, num_tokens, top_k});
 }
 
 }  // namespace
@@ -173,6 +193,8 @@ void bind_steps(nb::class_<Runtime>& runtime) {
               "histories"_a, "biases"_a, "masks"_a);
   runtime.def("logits", logits, "token_ids"_a.noconvert(), "query_starts"_a.noconvert(), "context_lens"_a.noconvert(),
               "block_tables"_a.noconvert(), "rows"_a.noconvert());
+  runtime.def("experts", experts, "token_ids"_a.noconvert(), "query_starts"_a.noconvert(),
+              "context_lens"_a.noconvert(), "block_tables"_a.noconvert());
 }
 
 }  // namespace headrace

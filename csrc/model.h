@@ -173,6 +173,7 @@ struct Step {
   StepOutputs out;
   float* all_logits;  // [rows][vocab] instead of sampling, or null
   float* hidden;      // [hidden rows][hidden] after the final norm
+  int32_t* all_experts;  // [layers][tokens][top_k] the choice of every row in layers with experts, or null
 };
 
 class Team;

@@ -108,7 +108,7 @@ void StepRun::score_experts(const Layer& layer, Rows rows, Share experts) const 
 
 // Chooses the experts of rows, the best first and the lower one of two equals, and their factors: the softmax of all
 // scores, or of the chosen ones (`renormalize`).
-void StepRun::choose_experts(Share tokens) const {
+void StepRun::choose_experts(int index, Share tokens) const {
   const Experts& experts = m.experts;
   for (int token = tokens.begin; token < tokens.end; token++) {
     float* scores = work.experts.scores + static_cast<size_t>(token) * experts.score_pitch();
@@ -127,6 +127,10 @@ void StepRun::choose_experts(Share tokens) const {
       if (experts.renormalize) total += shares[slot];
     }
     for (int slot = 0; slot < experts.top_k; slot++) shares[slot] /= total;
+    if (step.all_experts) {
+      int32_t* out = step.all_experts + (static_cast<size_t>(index) * step.num_tokens + token) * experts.top_k;
+      for (int slot = 0; slot < experts.top_k; slot++) out[slot] = chosen[slot];
+    }
     for (int i = 0; i < experts.num_shared; i++) {
       chosen[experts.top_k + i] = experts.count + i;
       shares[experts.top_k + i] = gate;
@@ -273,7 +277,7 @@ void StepRun::run_expert_blocks() {
       norm_for_experts(layer, rows);
       watch.end(Phase::kNorm);
       score_experts(layer, rows, {0, m.experts.num_scores()});
-      choose_experts({rows.token, rows.token + rows.count});
+      choose_experts(index, {rows.token, rows.token + rows.count});
       watch.end(Phase::kRoute);
     });
     if (layer.router) run_experts(layer);

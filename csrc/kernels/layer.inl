@@ -106,7 +106,7 @@ class StepRun {
   float* normed(int row) const { return work.experts.normed + static_cast<size_t>(row) * m.hidden_padded; }
   void norm_for_experts(const Layer& layer, Rows rows) const;
   void score_experts(const Layer& layer, Rows rows, Share experts) const;
-  void choose_experts(Share tokens) const;
+  void choose_experts(int index, Share tokens) const;
   void sort_places() const;
   void gather_inputs(const Layer& layer, Share places) const;
   Matrix expert_of(const Matrix& stack, int expert) const;

@@ -60,7 +60,7 @@ void StepRun::run_columns() {
       barrier_after(Phase::kNorm);
       score_experts(layer, every, share_of(m.experts.num_scores(), thread, num_threads));
       barrier_after(Phase::kRoute);
-      choose_experts(mine);
+      choose_experts(index, mine);
       barrier_after(Phase::kRoute);
       run_experts(layer);
       add_experts(split);

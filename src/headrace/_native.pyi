@@ -109,6 +109,7 @@ class Runtime:
     def logits(
         self, token_ids: Int32, query_starts: Int32, context_lens: Int32, block_tables: Int32, rows: Int32
     ) -> Float32: ...
+    def experts(self, token_ids: Int32, query_starts: Int32, context_lens: Int32, block_tables: Int32) -> Int32: ...
 
 class ProductTimer:
     def __init__(

@@ -13,7 +13,8 @@ from headrace.runner.memory import MemoryBudget
 from headrace.runner.native import NativeRunner, load_native_runner
 from headrace.runner.packing import eight_bit_matrices
 from headrace.runner.plan import plan_runner
-from headrace.runner.step import RunnerLimits
+from headrace.runner.reference import ReferenceRunner
+from headrace.runner.step import Float32, Int32, RunnerLimits, StepInput
 from tests.runner.weights import ArrayWeights
 
 ISAS = tuple(_native.available_isas())
@@ -27,6 +28,8 @@ LIMITS = RunnerLimits(
     max_step_rows=400,
     max_context_tokens=512,
 )
+CHOICE_SLACK = 2
+"""Error of a chosen expert's score that is allowed: multiple of the tolerated error of the logits."""
 
 
 def small_spec(**changes) -> ModelSpec:
@@ -147,11 +150,35 @@ def load(
     return load_native_runner(spec, weights, replace(plan, limits=limits), isa=isa, cache_dir=cache_dir)
 
 
-def logits_error(spec: ModelSpec, actual, expected) -> float:
-    """Return the relative error; with experts that of the median row: rounding changes the choice of some rows."""
-    if spec.moe is None:
-        return relative_error(actual, expected)
-    return float(np.median([relative_error(*rows) for rows in zip(actual, expected, strict=True)]))
+class GuidedReference:
+    """
+    The reference network, which takes the experts that a native runner chose in the same step.
+
+    Rounding changes the choice where scores nearly tie, and so the logits of that row and of all that attend to it.
+    With the same choice, all rows must agree. The choice itself is checked against the scores of the reference.
+    """
+
+    def __init__(
+        self, runner: NativeRunner, weights: WeightSource, tolerance: float, *, limits: RunnerLimits = LIMITS
+    ) -> None:
+        self._runner = runner
+        self._slack = CHOICE_SLACK * tolerance
+        self._chosen: Int32 = np.zeros((0, 0, 0), np.int32)
+        self._reference = ReferenceRunner(runner.spec, weights, limits, choose=self._choose)
+
+    def logits(self, step: StepInput) -> Float32:
+        if self._runner.spec.moe is not None:
+            self._chosen = self._runner.experts(step)
+        return self._reference.logits(step)
+
+    def _choose(self, layer: int, _moe: MoeSpec, scores: Float32) -> Int32:
+        chosen = self._chosen[layer]
+        assert all(len(set(row)) == len(row) for row in chosen.tolist())
+        expected = -np.sort(-scores, axis=1)[:, : chosen.shape[1]]
+        lost = expected - np.take_along_axis(scores, chosen, axis=1)
+        spread = np.sqrt(np.mean(scores**2, axis=1, keepdims=True))
+        assert np.abs(lost / spread).max() < self._slack
+        return chosen
 
 
 def relative_error(actual, expected) -> float:

@@ -79,6 +79,13 @@ def test_logits_do_not_depend_on_the_batch_the_chunks_or_the_threads(dtype, kv_d
     check(small_spec(), tmp_path, dtype=dtype, kv_dtype=kv_dtype, isa=isa, seed=1)
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["bf16", "w8a8", "w4a8", "w8a16", "w4a16"])
+def test_logits_with_experts_do_not_depend_on_the_batch_the_chunks_or_the_threads(dtype, isa, tmp_path):
+    spec = SPECS["experts, shared one of another size"]
+    check(spec, tmp_path, dtype=dtype, kv_dtype="int8", isa=isa, seed=1, rounds=1)
+
+
 @pytest.mark.parametrize(
     ("dtype", "kv_dtype"), [("bf16", "bf16"), ("w8a8", "int8"), ("w4a8", "int8"), ("w8a16", "bf16"), ("w4a16", "bf16")]
 )

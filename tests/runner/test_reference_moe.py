@@ -1,12 +1,15 @@
 """The reference of experts, against sums written out for each token."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from headrace.models.spec import MoeSpec
-from headrace.runner.reference_moe import mix_experts, route
+from headrace.runner.reference_moe import choose_best, factors_of, mix_experts
 
 SCORES = np.array([[0.5, 2.0, -1.0, 2.0], [3.0, 1.0, 0.0, 2.0]], np.float32)
+CHOSEN = np.array([[1, 3], [0, 3]], np.int32)
 
 
 def softmax(scores):
@@ -15,17 +18,17 @@ def softmax(scores):
 
 
 def test_the_best_experts_come_first_and_of_equals_the_lower_one():
-    chosen, _ = route(MoeSpec(num_experts=4, top_k=3, expert_size=8), SCORES)
+    chosen = choose_best(0, MoeSpec(num_experts=4, top_k=3, expert_size=8), SCORES)
     assert chosen.tolist() == [[1, 3, 0], [0, 3, 1]]
 
 
 def test_factors_are_the_softmax_of_all_scores():
-    _, factors = route(MoeSpec(num_experts=4, top_k=2, expert_size=8), SCORES)
+    factors = factors_of(MoeSpec(num_experts=4, top_k=2, expert_size=8), SCORES, CHOSEN)
     np.testing.assert_allclose(factors[1], softmax(SCORES[1])[[0, 3]], rtol=1e-6)
 
 
 def test_renormalized_factors_are_the_softmax_of_the_chosen_scores():
-    _, factors = route(MoeSpec(num_experts=4, top_k=2, expert_size=8, renormalize=True), SCORES)
+    factors = factors_of(MoeSpec(num_experts=4, top_k=2, expert_size=8, renormalize=True), SCORES, CHOSEN)
     np.testing.assert_allclose(factors[1], softmax(SCORES[1][[0, 3]]), rtol=1e-6)
 
 
@@ -36,7 +39,7 @@ def test_the_output_is_the_weighted_sum_of_the_chosen_experts_and_the_shared_one
     x = rng.standard_normal((5, 6)).astype(np.float32)
     weights = {"router": rng.standard_normal((4, 6)), "shared_router": rng.standard_normal((1, 6))}
     factor_of = {f"experts.{expert}.": expert + 2.0 for expert in range(4)} | {"shared_": 7.0}
-    mixed = mix_experts(moe, weights, x, lambda rows, prefix: rows * factor_of[prefix])
+    mixed = mix_experts(moe, weights, x, lambda rows, prefix: rows * factor_of[prefix], partial(choose_best, 0))
     for token, row in enumerate(x):
         shares = softmax(weights["router"] @ row)
         best = np.argsort(-shares)[:2]

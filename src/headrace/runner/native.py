@@ -13,7 +13,7 @@ from headrace.runner.cpu import CpuReport, cpu_report
 from headrace.runner.native_config import native_limits
 from headrace.runner.packing import load_packed
 from headrace.runner.plan import RunnerPlan
-from headrace.runner.step import Float32, RunnerInfo, RunnerLimits, StepInput, StepOutput
+from headrace.runner.step import Float32, Int32, RunnerInfo, RunnerLimits, StepInput, StepOutput
 
 __all__ = ["CpuReport", "NativeRunner", "cpu_report", "load_native_runner"]
 
@@ -55,6 +55,13 @@ class NativeRunner:
             return self._open().logits(
                 step.token_ids, step.query_starts, step.context_lens, step.block_tables, step.rows
             )
+        except (TypeError, ValueError, RuntimeError) as exc:
+            raise _cannot_run(exc) from exc
+
+    def experts(self, step: StepInput) -> Int32:
+        """Run one step and return the experts (layers, T, k) of its tokens, -1 in dense layers: for tests, as above."""
+        try:
+            return self._open().experts(step.token_ids, step.query_starts, step.context_lens, step.block_tables)
         except (TypeError, ValueError, RuntimeError) as exc:
             raise _cannot_run(exc) from exc
 

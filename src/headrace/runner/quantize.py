@@ -49,6 +49,11 @@ def check_can_quantize(model: Model) -> None:
     """
     if model.weights.dominant_encoding is Encoding.I8:
         raise UnsupportedModel(f"{model.name} is quantized to int8 already; start from the original checkpoint.")
+    if model.spec.moe is not None:
+        raise UnsupportedModel(
+            f"{model.name} has experts; expected a model whose layers are all dense. "
+            "Serve it with --dtype w8a8 or w4a8, which quantizes without calibration."
+        )
     family = family_of(model.spec)
     if not all(place.is_whole for place in folder_places(family, model.spec).values()):
         raise UnsupportedModel(

@@ -6,6 +6,7 @@ Letters in shapes: `T` tokens of the step, `C` tokens of one sequence in the ste
 """
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from headrace.models.spec import ModelSpec, RopeSpec
 from headrace.models.weights import WeightSource
 from headrace.runner.checks import check_step, token_slots
 from headrace.runner.decoding import decode
-from headrace.runner.reference_moe import mix_experts
+from headrace.runner.reference_moe import Choose, choose_best, mix_experts
 from headrace.runner.sampling import sample_rows
 from headrace.runner.step import Float32, Int32, RunnerInfo, RunnerLimits, StepInput, StepOutput
 
@@ -26,11 +27,13 @@ class ReferenceRunner:
     NOTE: BLAS may sum in a different order for a different batch, so it is batch-invariant only up to rounding.
     """
 
-    def __init__(self, spec: ModelSpec, weights: WeightSource, limits: RunnerLimits) -> None:
+    def __init__(
+        self, spec: ModelSpec, weights: WeightSource, limits: RunnerLimits, *, choose: Choose = choose_best
+    ) -> None:
         self.spec = spec
         self.limits = limits
         self._weights = {name: decode(weights.load(name)) for name in weights.names()}
-        self._layers = [Layer(spec, index, self._weights, limits) for index in range(spec.num_layers)]
+        self._layers = [Layer(spec, index, self._weights, limits, choose) for index in range(spec.num_layers)]
         self._lm_head = self._weights["embed" if spec.tie_embeddings else "lm_head"]
         self.info = RunnerInfo(
             dtype="f32",
@@ -70,9 +73,17 @@ class ReferenceRunner:
 class Layer:
     """One transformer layer with its own KV cache: `keys` and `values` are (slots, K, D)."""
 
-    def __init__(self, spec: ModelSpec, index: int, weights: dict[str, Float32], limits: RunnerLimits) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        index: int,
+        weights: dict[str, Float32],
+        limits: RunnerLimits,
+        choose: Choose = choose_best,
+    ) -> None:
         prefix = f"layers.{index}."
         self._spec = spec
+        self._choose = partial(choose, index)
         self._weights = {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
         self._moe = spec.experts(index)
         self._window = spec.window(index)
@@ -124,7 +135,7 @@ class Layer:
     def _mlp(self, x: Float32) -> Float32:
         if self._moe is None:
             return self._gated(x, "")
-        return mix_experts(self._moe, self._weights, x, self._gated)
+        return mix_experts(self._moe, self._weights, x, self._gated, self._choose)
 
     def _gated(self, x: Float32, prefix: str) -> Float32:
         activation = silu if self._spec.activation == "silu" else gelu_tanh

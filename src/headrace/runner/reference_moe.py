@@ -13,11 +13,21 @@ from headrace.runner.step import Float32, Int32
 
 Gated = Callable[[Float32, str], Float32]
 """A gated MLP: its input and the prefix of its weights."""
+Choose = Callable[[int, MoeSpec, Float32], Int32]
+"""The experts (T, k) of a layer that scores (T, E) choose, the best first."""
 
 
-def mix_experts(moe: MoeSpec, weights: Mapping[str, Float32], x: Float32, gated: Gated) -> Float32:
+def mix_experts(
+    moe: MoeSpec,
+    weights: Mapping[str, Float32],
+    x: Float32,
+    gated: Gated,
+    choose: Callable[[MoeSpec, Float32], Int32],
+) -> Float32:
     """Return the output (T, hidden) of the experts of a layer, whose weights are given by part."""
-    chosen, factors = route(moe, x @ weights["router"].T)
+    scores = x @ weights["router"].T
+    chosen = choose(moe, scores)
+    factors = factors_of(moe, scores, chosen)
     mixed = np.zeros_like(x)
     for expert in np.unique(chosen):
         tokens, slots = np.nonzero(chosen == expert)
@@ -28,13 +38,18 @@ def mix_experts(moe: MoeSpec, weights: Mapping[str, Float32], x: Float32, gated:
     return mixed + (_sigmoid(x @ weights["shared_router"].T) * shared if moe.has_shared_router else shared)
 
 
-def route(moe: MoeSpec, scores: Float32) -> tuple[Int32, Float32]:
-    """Return the experts (T, k) that scores (T, E) choose, the best first, and their factors (T, k)."""
-    chosen = np.argsort(-scores, axis=1, kind="stable")[:, : moe.top_k].astype(np.int32)
+def choose_best(_layer: int, moe: MoeSpec, scores: Float32) -> Int32:
+    """Return the experts with the best scores; of equal scores the lower index wins."""
+    return np.argsort(-scores, axis=1, kind="stable")[:, : moe.top_k].astype(np.int32)
+
+
+def factors_of(moe: MoeSpec, scores: Float32, chosen: Int32) -> Float32:
+    """Return the factors (T, k) of the chosen experts (T, k)."""
     exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
-    factors = np.take_along_axis(exponentials, chosen, axis=1)
-    total = factors if moe.renormalize else exponentials
-    return chosen, factors / total.sum(axis=1, keepdims=True)
+    shares: Float32 = np.take_along_axis(exponentials, chosen, axis=1)
+    total: Float32 = (shares if moe.renormalize else exponentials).sum(axis=1, keepdims=True)
+    factors: Float32 = shares / total
+    return factors
 
 
 def _sigmoid(x: Float32) -> Float32:
