@@ -5,7 +5,7 @@ A stored tensor may hold several weights (fused q, k and v), and store the rows 
 concern whole rows, so every encoding that is stored by rows keeps its bits: a `Place` selects rows and decodes nothing.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from headrace.models.spec import ModelSpec, RopeSpec, split_name
 from headrace.models.weights import Encoding, RawTensor, as_float32
 
 Rows = slice | npt.NDArray[np.intp]
+Float32 = npt.NDArray[np.float32]
 
 _ROTARY_PARTS = frozenset({"q", "k", "q_bias", "k_bias", "q_norm", "k_norm"})
 _QKV_PARTS = frozenset({"q", "k", "v", "q_bias", "k_bias", "v_bias"})
@@ -33,11 +34,6 @@ class Place:
     """The rows of a matrix, or the numbers of a vector, in canonical order; None means all of them as they are."""
     factor: float = 1.0
     """Factor of a norm's weights."""
-
-    @property
-    def is_whole(self) -> bool:
-        """Return True if the stored tensor is the weight."""
-        return self.rows is None and self.factor == 1.0
 
     @property
     def is_matrix(self) -> bool:
@@ -60,6 +56,17 @@ class Place:
             return RawTensor(tensor.encoding, 1, len(numbers), numbers.reshape(1, -1))
         rows = self.cut(tensor.data)
         return RawTensor(tensor.encoding, len(rows), tensor.num_columns, rows)
+
+
+def merge(parts: Iterable[tuple[Place, Float32]]) -> Float32:
+    """Return a stored tensor, given all weights (num_rows, num_columns) that it holds: the inverse of `select`."""
+    parts = list(parts)
+    stored = np.empty(parts[0][0].shape, np.float32)
+    for place, values in parts:
+        rows = slice(None) if place.rows is None else place.rows
+        target = stored if place.is_matrix else stored[0]
+        target[rows] = (values if place.is_matrix else values.reshape(-1)) / np.float32(place.factor)
+    return stored
 
 
 def folder_places(family: Family, spec: ModelSpec) -> dict[str, Place]:

@@ -1,6 +1,6 @@
 """Smooth and quantize a model layer by layer into one safetensors file in the format of compressed-tensors."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -12,10 +12,9 @@ from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.core.progress import Progress, no_progress
 from headrace.models.config_export import family_of
 from headrace.models.model import Model
-from headrace.models.places import folder_places, stored_name
+from headrace.models.places import folder_places, merge
 from headrace.models.quantized.compressed_tensors import SCALE_SUFFIX
 from headrace.models.safetensors_writer import STORED, SafetensorsWriter, encode_floats
-from headrace.models.shapes import expected_shapes
 from headrace.models.weights import Encoding, as_float32
 from headrace.runner.calibration import trace_layers
 from headrace.runner.decoding import decode
@@ -27,8 +26,11 @@ if TYPE_CHECKING:
     from headrace.models.families.family import Family
 
 MATRICES: Final = ("q", "k", "v", "o", "gate", "up", "down")
-VECTORS: Final = ("norm", "bias")
-"""Suffixes of the names of all other parts of a layer."""
+_REQUIRED_PARTS: Final = frozenset({*MATRICES, "attn_norm", "mlp_norm"})
+_KNOWN_PARTS: Final = _REQUIRED_PARTS | {
+    *("post_attn_norm", "post_mlp_norm", "q_norm", "k_norm"),
+    *("q_bias", "k_bias", "v_bias", "o_bias"),
+}
 _TASK: Final = "Quantizing"
 
 
@@ -54,20 +56,12 @@ def check_can_quantize(model: Model) -> None:
             f"{model.name} has experts; expected a model whose layers are all dense. "
             "Serve it with --dtype w8a8 or w4a8, which quantizes without calibration."
         )
-    family = family_of(model.spec)
-    if not all(place.is_whole for place in folder_places(family, model.spec).values()):
-        raise UnsupportedModel(
-            f"{model.name} has fused or permuted weights (family {family.name}), which `headrace quantize` "
-            "cannot write. "
-            "Serve it with --dtype w8a8, which quantizes without calibration.",
-            family=family.name,
-        )
     parts = {name.rpartition(".")[2] for name in model.weights.names() if name.startswith("layers.")}
-    unknown = sorted(part for part in parts - set(MATRICES) if not part.endswith(VECTORS))
-    if unknown or not parts.issuperset(MATRICES):
+    unknown, missing = parts - _KNOWN_PARTS, _REQUIRED_PARTS - parts
+    if unknown or missing:
+        difference = f"with {', '.join(sorted(unknown))}" if unknown else f"without {', '.join(sorted(missing))}"
         raise UnsupportedModel(
-            f"{model.name} has layers that `headrace quantize` does not support "
-            f"({', '.join(unknown) or 'matrices are missing'}). "
+            f"{model.name} has layers {difference}, which `headrace quantize` does not support. "
             "Serve it with --dtype w8a8, which quantizes without calibration."
         )
 
@@ -108,8 +102,8 @@ def quantize_weights(
                 norm_rounding=writing.norm_rounding,
                 bias_rounding=writing.rounding,
             )
-            for part, values in smoothed.weights.items():
-                writing.write(out, f"layers.{layer.index}.{part}", values)
+            weights = {f"layers.{layer.index}.{part}": values for part, values in smoothed.weights.items()}
+            writing.write_layer(out, layer.index, weights)
             reports.append(LayerReport(layer.index, smoothed.joints))
             progress(_TASK, layer.index + 1, total, "layers")
         writing.copy_floats(out, "final_norm")
@@ -124,16 +118,16 @@ class _Writing:
     def __init__(self, model: Model) -> None:
         self._model = model
         self._family: Family = family_of(model.spec)
+        self._places = folder_places(self._family, model.spec)
         self.encoding = float_encoding(model)
 
     def plan(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Return dtype and shape of every tensor in the order of writing."""
-        shapes = expected_shapes(self._model.spec)
-        tails = [name for name in ("final_norm", "lm_head") if name in shapes]
+        layers = [self._tensors_of(index) for index in range(self._model.spec.num_layers)]
+        tails = [name for name in ("final_norm", "lm_head") if name in self._places]
         planned: dict[str, tuple[str, tuple[int, ...]]] = {}
-        for name in ("embed", *self._layer_names(), *tails):
-            rows, columns = shapes[name]
-            stored = self._stored(name)
+        for name in ("embed", *(names[0] for tensors in layers for names in tensors.values()), *tails):
+            stored, (rows, columns) = self._places[name].stored, self._places[name].shape
             if _is_matrix(name):
                 planned[stored] = ("I8", (rows, columns))
                 planned[stored + SCALE_SUFFIX] = ("F32", (rows, 1))
@@ -141,20 +135,24 @@ class _Writing:
                 planned[stored] = (STORED[self.encoding], (columns,) if rows == 1 else (rows, columns))
         return planned
 
-    def write(self, out: SafetensorsWriter, name: str, values: Float32) -> None:
-        """Write a weight of a layer; matrices become int8."""
-        if not np.isfinite(values).all():
-            raise BrokenModel(f"Weight {name} of {self._model.name} contains numbers that are not finite.", name=name)
-        if not _is_matrix(name):
-            self._write_floats(out, name, values)
-            return
-        rounded, scales = quantize_rows(values)
-        out.write(self._stored(name), rounded.view(np.uint8).reshape(-1))
-        out.write(self._stored(name) + SCALE_SUFFIX, scales.view(np.uint8))
+    def write_layer(self, out: SafetensorsWriter, index: int, weights: Mapping[str, Float32]) -> None:
+        """Write the weights of a layer, fused and ordered as its family stores them; matrices become int8."""
+        for stored, names in self._tensors_of(index).items():
+            values = merge((self._places[name], weights[name]) for name in names)
+            if not np.isfinite(values).all():
+                raise BrokenModel(
+                    f"Tensor {stored} of {self._model.name} contains numbers that are not finite.", name=stored
+                )
+            if _is_matrix(names[0]):
+                rounded, scales = quantize_rows(values)
+                out.write(stored, rounded.view(np.uint8).reshape(-1))
+                out.write(stored + SCALE_SUFFIX, scales.view(np.uint8))
+            else:
+                self._write_floats(out, names[0], values)
 
     def copy_floats(self, out: SafetensorsWriter, name: str) -> None:
         """Write a weight that stays in floating point."""
-        self._write_floats(out, name, decode(self._model.weights.load(name)))
+        self._write_floats(out, name, merge([(self._places[name], decode(self._model.weights.load(name)))]))
 
     def rounding(self, values: Float32) -> Float32:
         """Round values as storing them does."""
@@ -167,18 +165,18 @@ class _Writing:
 
     def _write_floats(self, out: SafetensorsWriter, name: str, values: Float32) -> None:
         offset = np.float32(self._family.norm_offset) if name.endswith("norm") else np.float32(0)
-        out.write(self._stored(name), self._encode(values - offset))
+        out.write(self._places[name].stored, self._encode(values - offset))
 
     def _encode(self, values: Float32) -> npt.NDArray[np.uint8]:
         return encode_floats(values.reshape(-1), self.encoding)
 
-    def _stored(self, name: str) -> str:
-        return stored_name(name, self._family.tensors)
-
-    def _layer_names(self) -> Iterator[str]:
-        """Yield the names in the order in which `trace_layers` yields them."""
-        for index in range(self._model.spec.num_layers):
-            yield from (name for name in self._model.weights.names() if name.startswith(f"layers.{index}."))
+    def _tensors_of(self, index: int) -> dict[str, list[str]]:
+        """Return the stored tensors of a layer, each with the weights that it holds."""
+        tensors: dict[str, list[str]] = {}
+        for name in self._model.weights.names():
+            if name.startswith(f"layers.{index}."):
+                tensors.setdefault(self._places[name].stored, []).append(name)
+        return tensors
 
 
 def float_encoding(model: Model) -> Encoding:
