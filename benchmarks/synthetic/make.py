@@ -1,13 +1,15 @@
 """
-Write a GGUF file with the shapes of a known model, fewer layers and random weights: for speed only, its text is noise.
+Write a model with the shapes of a known one, fewer layers and random weights: for speed only, its text is noise.
 
     python benchmarks/synthetic/make.py qwen3-30b-a3b /tmp/q3moe.gguf --layers 4
     python benchmarks/native_step/run.py /tmp/q3moe.gguf --formats w4a8/int8
 
-Matrices of the layers are Q4_0, embedding and LM head Q8_0. Routers choose all experts equally often.
+A name that ends in `.gguf` becomes a GGUF file, whose layers are Q4_0 and whose embedding and LM head are Q8_0; any
+other name a Hugging Face folder in bf16. Routers choose all experts equally often.
 """
 
 import argparse
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,10 +18,21 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType as Type
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from headrace.models.families.registry import from_config
+from headrace.models.fields import Fields
+from headrace.models.places import stored_name
+from headrace.models.safetensors_writer import SafetensorsWriter, encode_floats
+from headrace.models.shapes import expected_shapes
+from headrace.models.weights import Encoding
 
 BLOCK = 32
 SCALES = {Type.Q4_0: 2.0**-9, Type.Q8_0: 2.0**-11}
 BYTES = {Type.Q4_0: 16, Type.Q8_0: 32}
+CONTEXT = 32768
+EPSILON = 1e-6
+END = "<end>"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +40,9 @@ class Shape:
     """The dimensions of a model; without experts `intermediate` is the width of its MLP, otherwise of an expert."""
 
     architecture: str
+    """Of GGUF files."""
+    model_type: str
+    """Of Hugging Face folders."""
     layers: int
     hidden: int
     intermediate: int
@@ -42,20 +58,20 @@ class Shape:
 
 SHAPES = {
     "llama-3.2-1b": Shape(
-        architecture="llama", layers=16, hidden=2048, intermediate=8192, heads=32, kv_heads=8, head_dim=64,
-        vocab=128256, theta=5e5,
+        architecture="llama", model_type="llama", layers=16, hidden=2048, intermediate=8192, heads=32, kv_heads=8,
+        head_dim=64, vocab=128256, theta=5e5,
     ),
     "llama-3.1-8b": Shape(
-        architecture="llama", layers=32, hidden=4096, intermediate=14336, heads=32, kv_heads=8, head_dim=128,
-        vocab=128256, theta=5e5,
+        architecture="llama", model_type="llama", layers=32, hidden=4096, intermediate=14336, heads=32, kv_heads=8,
+        head_dim=128, vocab=128256, theta=5e5,
     ),
     "mixtral-8x7b": Shape(
-        architecture="llama", layers=32, hidden=4096, intermediate=14336, heads=32, kv_heads=8, head_dim=128,
-        vocab=32000, theta=1e6, experts=8, top_k=2,
+        architecture="llama", model_type="mixtral", layers=32, hidden=4096, intermediate=14336, heads=32, kv_heads=8,
+        head_dim=128, vocab=32000, theta=1e6, experts=8, top_k=2,
     ),
     "qwen3-30b-a3b": Shape(
-        architecture="qwen3moe", layers=48, hidden=2048, intermediate=768, heads=32, kv_heads=4, head_dim=128,
-        vocab=151936, theta=1e6, experts=128, top_k=8, qk_norm=True,
+        architecture="qwen3moe", model_type="qwen3_moe", layers=48, hidden=2048, intermediate=768, heads=32, kv_heads=4,
+        head_dim=128, vocab=151936, theta=1e6, experts=128, top_k=8, qk_norm=True,
     ),
 }  # fmt: skip
 
@@ -103,8 +119,8 @@ def layer_dims(shape: Shape) -> dict[str, tuple[int, ...]]:
     return dims
 
 
-def write(shape: Shape, path: Path) -> None:
-    """Write the file; a tensor is in memory only while it is written."""
+def write_gguf(shape: Shape, path: Path) -> None:
+    """Write a GGUF file; a tensor is in memory only while it is written."""
     writer = gguf.GGUFWriter(path, shape.architecture)
     add_metadata(writer, shape)
     tensors = list(tensors_of(shape))
@@ -139,38 +155,103 @@ def blocks_of(tensor: Tensor, rng: np.random.Generator, *, rows: int) -> npt.NDA
 def add_metadata(writer: gguf.GGUFWriter, shape: Shape) -> None:
     """Add the dimensions, and a vocabulary of bytes and made-up words."""
     writer.add_block_count(shape.layers)
-    writer.add_context_length(32768)
+    writer.add_context_length(CONTEXT)
     writer.add_embedding_length(shape.hidden)
     writer.add_feed_forward_length(shape.intermediate)
     writer.add_head_count(shape.heads)
     writer.add_head_count_kv(shape.kv_heads)
     writer.add_key_length(shape.head_dim)
     writer.add_value_length(shape.head_dim)
-    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_layer_norm_rms_eps(EPSILON)
     writer.add_rope_freq_base(shape.theta)
     if shape.experts:
         writer.add_expert_count(shape.experts)
         writer.add_expert_used_count(shape.top_k)
         writer.add_expert_feed_forward_length(shape.intermediate)
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]  # the byte alphabet of GPT-2
-    alphabet = [chr(byte) for byte in printable] + [chr(256 + index) for index in range(256 - len(printable))]
-    words = [f"<word{index}>" for index in range(shape.vocab - len(alphabet) - 1)]
+    tokens = vocabulary(shape)
+    end = tokens.index(END)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list([*alphabet, "<end>", *words])
-    writer.add_token_types([1] * len(alphabet) + [3] + [1] * len(words))
-    writer.add_token_merges([f"{alphabet[0]} {alphabet[1]}"])
-    writer.add_eos_token_id(len(alphabet))
+    writer.add_token_list(tokens)
+    writer.add_token_types([3 if index == end else 1 for index in range(len(tokens))])
+    writer.add_token_merges([f"{tokens[0]} {tokens[1]}"])
+    writer.add_eos_token_id(end)
+
+
+def vocabulary(shape: Shape) -> list[str]:
+    """Return the byte alphabet of GPT-2, the end, the product of the only merge, and made-up words."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    alphabet = [chr(byte) for byte in printable] + [chr(256 + index) for index in range(256 - len(printable))]
+    known = [*alphabet, END, alphabet[0] + alphabet[1]]
+    return known + [f"<word{index}>" for index in range(shape.vocab - len(known))]
+
+
+def write_folder(shape: Shape, folder: Path) -> None:
+    """Write a Hugging Face folder; a tensor is in memory only while it is written."""
+    folder.mkdir(parents=True)
+    config = config_of(shape)
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END}))
+    tokenizer_of(shape).save(str(folder / "tokenizer.json"))
+    family, spec = from_config(Fields(config, "config.json"))
+    shapes = {stored_name(name, family.tensors): dims for name, dims in expected_shapes(spec).items()}
+    plan = {name: ("BF16", dims if dims[0] > 1 else dims[1:]) for name, dims in shapes.items()}
+    rng = np.random.default_rng(0)
+    with SafetensorsWriter(folder / "model.safetensors", plan) as file:
+        for name, (rows, columns) in shapes.items():
+            values = np.ones(columns, np.float32)
+            if rows > 1:
+                values = rng.standard_normal((rows, columns), dtype=np.float32) * np.float32(columns**-0.5)
+            file.write(name, encode_floats(values, Encoding.BF16).reshape(-1))
+
+
+def config_of(shape: Shape) -> dict[str, object]:
+    """Return the config.json of a folder."""
+    config: dict[str, object] = {
+        "model_type": shape.model_type,
+        "num_hidden_layers": shape.layers,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "vocab_size": shape.vocab,
+        "max_position_embeddings": CONTEXT,
+        "rms_norm_eps": EPSILON,
+        "rope_theta": shape.theta,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "eos_token_id": vocabulary(shape).index(END),
+    }
+    if not shape.experts:
+        return config
+    return config | {
+        "num_local_experts" if shape.model_type == "mixtral" else "num_experts": shape.experts,
+        "num_experts_per_tok": shape.top_k,
+        "moe_intermediate_size": shape.intermediate,
+        "norm_topk_prob": True,
+    }
+
+
+def tokenizer_of(shape: Shape) -> Tokenizer:
+    """Return a tokenizer of bytes with one merge."""
+    tokens = vocabulary(shape)
+    tokenizer = Tokenizer(models.BPE({token: index for index, token in enumerate(tokens)}, [(tokens[0], tokens[1])]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([END])
+    return tokenizer
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shape", choices=SHAPES)
-    parser.add_argument("file", type=Path)
+    parser.add_argument("path", type=Path, help="the new file, or the new folder")
     parser.add_argument("--layers", type=int, help="fewer than the model has, where memory or patience is short")
     arguments = parser.parse_args()
     shape = SHAPES[arguments.shape]
-    write(replace(shape, layers=arguments.layers or shape.layers), arguments.file)
+    write = write_gguf if arguments.path.suffix == ".gguf" else write_folder
+    write(replace(shape, layers=arguments.layers or shape.layers), arguments.path)
 
 
 if __name__ == "__main__":
