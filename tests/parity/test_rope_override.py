@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from headrace.models.loading import load_model
 from headrace.runner.reference import ReferenceRunner
 from tests.parity.checkpoints import GEMMA3_ROPE, LLAMA3_ROPE, VOCAB_SIZE, YARN, write_checkpoint
-from tests.runner.native_models import LIMITS, load, logits_error
+from tests.runner.native_models import LIMITS, load, relative_error
 from tests.runner.steps import make_step
 
 NUM_TOKENS = 200
@@ -52,4 +52,4 @@ def test_a_rope_setting_has_the_logits_of_transformers_with_the_same_parameters(
     logits = ReferenceRunner(model.spec, model.weights, CONTEXT).logits(STEP)
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
     runner = load(model.spec, model.weights, tmp_path / "packed", dtype="bf16", kv_dtype="bf16", limits=CONTEXT)
-    assert logits_error(model.spec, runner.logits(STEP), expected) < 0.02
+    assert relative_error(runner.logits(STEP), expected) < 0.02
