@@ -69,6 +69,13 @@ def longrope(num_pairs: int, original: int, **others: object) -> dict[str, objec
 
 EXPERTS = {"num_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "decoder_sparse_step": 1}
 
+GRANITE_EXPERTS = {
+    "num_local_experts": 6,
+    "num_experts_per_tok": 2,
+    "attention_multiplier": 0.1,
+    "logits_scaling": 8.0,
+}
+
 NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
     "llama": ("LlamaForCausalLM", {}),
     "llama, tied": ("LlamaForCausalLM", {"tie_word_embeddings": True}),
@@ -128,6 +135,11 @@ NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
             "tie_word_embeddings": True,
         },
     ),
+    "granite moe": (
+        "GraniteMoeForCausalLM",
+        GRANITE_EXPERTS | {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "tie_word_embeddings": True},
+    ),
+    "granite moe, shared": ("GraniteMoeSharedForCausalLM", GRANITE_EXPERTS | {"shared_intermediate_size": 64}),
     "granite, biases": ("GraniteForCausalLM", {"attention_bias": True, "residual_multiplier": 2.0}),
     "smollm 3": ("SmolLM3ForCausalLM", {"num_hidden_layers": 5, "hidden_size": 96, "head_dim": 64}),
     "smollm 3, layers named": ("SmolLM3ForCausalLM", {"no_rope_layers": [0, 1, 1]}),
@@ -238,5 +250,5 @@ def _vector_like(parameter: torch.Tensor) -> torch.Tensor:
 def _matrix_like(parameter: torch.Tensor) -> torch.Tensor:
     """Multiples of 1/32, which bfloat16 and 4-bit weights in groups of 32 hold exactly."""
     steps = torch.randint(-8, 8, parameter.shape)
-    steps[:, 0::32], steps[:, 1::32] = -8, 7
+    steps[..., 0::32], steps[..., 1::32] = -8, 7
     return steps / 32

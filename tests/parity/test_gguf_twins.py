@@ -15,7 +15,7 @@ from tests.models.model_files import gguf_metadata, write_gguf
 from tests.parity.checkpoints import write_checkpoint
 from tests.parity.test_layouts import write_layout
 
-PERMUTED = ("granite", "smollm3", "minicpm", "internlm2", "baichuan")
+PERMUTED = ("granite", "granitemoe", "smollm3", "minicpm", "internlm2", "baichuan")
 """Architectures whose converter interleaves the rows of q and k, which the checkpoint holds as halves."""
 TWINS = {
     "phi 3, sliding window": ("phi3", {"attention.sliding_window": 17}),
@@ -31,6 +31,10 @@ TWINS = {
         "granite",
         {"attention.scale": 0.1, "embedding_scale": 12.0, "residual_scale": 0.22, "logit_scale": 8.0},
     ),
+    "granite moe, shared": (
+        "granitemoe",
+        {"attention.scale": 0.1, "logit_scale": 8.0, "expert_count": 6, "expert_used_count": 2},
+    ),
     "smollm 3": ("smollm3", {}),
     "gemma": ("gemma", {}),
     "glm 4, 0414": ("glm4", {"rope.dimension_count": 16}),
@@ -41,6 +45,16 @@ TWINS = {
         {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 32},
     ),
 }
+
+
+def split(name, values):
+    """Yield a tensor, or gate and up of one that holds both, which some converters store apart."""
+    if "input_linear" not in name:
+        yield name, values
+        return
+    prefix = name.replace("block_sparse_moe", "mlp.experts").replace("shared_mlp", "mlp.shared_experts")
+    for part, rows in zip(("gate_proj", "up_proj"), np.split(values, 2, axis=-2), strict=True):
+        yield prefix.replace("input_linear", part), np.ascontiguousarray(rows)
 
 
 def converted(folder, architecture, spec):
@@ -57,7 +71,8 @@ def converted(folder, architecture, spec):
             values = rows.swapaxes(1, 2).reshape(values.shape)
         if architecture == "gemma" and "norm" in name:
             values = values + 1
-        tensors[names.get_name(name, try_suffixes=(".weight", ".bias"))] = values
+        for part, rows in split(name, values):
+            tensors[names.get_name(part, try_suffixes=(".weight", ".bias"))] = rows
     for kind in ("short", "long"):
         factors = getattr(spec.ropes[0], f"{kind}_factors")
         tensors |= {f"rope_factors_{kind}.weight": np.array(factors, np.float32)} if factors else {}

@@ -97,6 +97,7 @@ class SafetensorsWeights:
         tensor = tensors.get(stored)
         if tensor is None:
             raise BrokenModel(f"{self._folder} has no tensor {stored}, which this network requires.", tensor=stored)
+        tensor = tensor.as_matrix()
         expected = shape if len(tensor.shape) > 1 else shape[1:]
         if tensor.shape != expected or (len(tensor.shape) == 1 and shape[0] != 1):
             raise BrokenModel(

@@ -1,7 +1,7 @@
 """A tensor as a file of a Hugging Face folder stores it, with checked access to its numbers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Final
@@ -56,6 +56,12 @@ class StoredTensor:
         if self.dtype != "I32":
             raise self.broken("expected packed numbers in I32")
         return self.data.view("<u4").reshape(self.shape)
+
+    def as_matrix(self) -> "StoredTensor":
+        """Return a stack of matrices as one matrix, and any other tensor as it is."""
+        if len(self.shape) <= 2:
+            return self
+        return replace(self, shape=(prod(self.shape[:-1]), self.shape[-1]))
 
     def expect(self, *shapes: tuple[int, ...]) -> "StoredTensor":
         """Return the tensor, or raise `BrokenModel` if it has none of these shapes."""

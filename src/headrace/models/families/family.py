@@ -273,16 +273,17 @@ def gguf_experts(header: GgufHeader, *, renormalize: bool) -> MoeSpec:
     fields.refuse("expert_group_count", "choosing experts by groups", unless=(0, 1))
     fields.refuse("expert_weights_scale", "scaling the output of experts", unless=(0.0, 1.0))
     fields.refuse("expert_gating_func", "experts chosen by anything but a softmax", unless=(0, 1))
+    routed = tuple(
+        f"blk.{layer}.{GGUF_TENSORS['router']}" in header.tensor_shapes
+        for layer in range(min(fields.whole("block_count"), MAX_LAYERS))
+    )
     shared = GGUF_TENSORS["shared_gate"]
     sizes = {rows for name, (rows, _) in header.tensor_shapes.items() if name.endswith(shared)}
     return MoeSpec(
         num_experts=fields.whole("expert_count"),
         top_k=fields.whole("expert_used_count"),
         expert_size=fields.whole("expert_feed_forward_length", fields.whole("feed_forward_length")),
-        layers=tuple(
-            f"blk.{layer}.{GGUF_TENSORS['router']}" in header.tensor_shapes
-            for layer in range(min(fields.whole("block_count"), MAX_LAYERS))
-        ),
+        layers=() if all(routed) else routed,
         renormalize=renormalize,
         shared_size=max(sizes, default=0),
         has_shared_router=any(name.endswith(GGUF_TENSORS["shared_router"]) for name in header.tensor_shapes),

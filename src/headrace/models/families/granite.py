@@ -1,4 +1,4 @@
-"""Granite 3 and 4, dense: Llama with multipliers of embeddings, attention scores, residuals and logits."""
+"""Granite 3 and 4, dense and with experts: multipliers of embeddings, attention scores, residuals and logits."""
 
 from dataclasses import replace
 from typing import Final
@@ -10,10 +10,11 @@ from headrace.models.families.family import (
     GgufHeader,
     base_config_spec,
     base_gguf_spec,
+    gguf_experts,
     require_activation,
 )
 from headrace.models.fields import Fields
-from headrace.models.spec import ModelSpec
+from headrace.models.spec import ModelSpec, MoeSpec
 
 _GGUF_SCALES: Final = ("attention.scale", "embedding_scale", "residual_scale", "logit_scale")
 
@@ -36,9 +37,21 @@ def hybrid_from_config(config: Fields) -> ModelSpec:
     return spec if has_positions else replace(spec, rope_of_layer=(-1,) * spec.num_layers)
 
 
-def _read(config: Fields, family: str) -> ModelSpec:
+def experts_from_config(config: Fields) -> ModelSpec:
+    """Read a `granitemoe` or `granitemoeshared` config."""
+    moe = MoeSpec(
+        num_experts=config.whole("num_local_experts", 8),
+        top_k=config.whole("num_experts_per_tok", 2),
+        expert_size=config.whole("intermediate_size"),
+        renormalize=True,
+        shared_size=config.whole("shared_intermediate_size", 0, minimum=0),
+    )
+    return _read(config, "granite_moe", moe)
+
+
+def _read(config: Fields, family: str, moe: MoeSpec | None = None) -> ModelSpec:
     require_activation(config, "silu")
-    spec = base_config_spec(config, family)
+    spec = base_config_spec(config, family, moe=moe)
     biased = config.flag("attention_bias", default=False)
     return with_multipliers(
         replace(spec, qkv_bias=biased, o_bias=biased),
@@ -51,8 +64,17 @@ def _read(config: Fields, family: str) -> ModelSpec:
 
 def spec_from_gguf(header: GgufHeader) -> ModelSpec:
     """Read GGUF metadata; its `logit_scale` divides, as in the config."""
+    return _read_gguf(header, "granite")
+
+
+def experts_from_gguf(header: GgufHeader) -> ModelSpec:
+    """Read the GGUF metadata of a mixture of experts."""
+    return _read_gguf(header, "granite_moe", gguf_experts(header, renormalize=True))
+
+
+def _read_gguf(header: GgufHeader, family: str, moe: MoeSpec | None = None) -> ModelSpec:
     others, scales = header.without(_GGUF_SCALES)
-    spec = base_gguf_spec(others, "granite")
+    spec = base_gguf_spec(others, family, moe=moe)
     attention, embedding, residual, logits = (scales.positive(key, 1.0) for key in _GGUF_SCALES)
     return with_multipliers(spec, attention=attention, embedding=embedding, residual=residual, logits=logits)
 
@@ -82,13 +104,27 @@ GRANITE: Final = Family(
     spec_from_gguf=spec_from_gguf,
     interleaved_gguf_rope=True,
 )
+_SHARED_MLP: Final = ("shared_mlp.input_linear.weight", "shared_mlp.output_linear.weight")
+"""Gate and up, and down."""
 GRANITE_HYBRID: Final = Family(
     name="granite_hybrid",
     model_types=("granitemoehybrid",),
     spec_from_config=hybrid_from_config,
+    tensors={**LLAMA_TENSORS, **dict.fromkeys(("gate", "up"), _SHARED_MLP[0]), "down": _SHARED_MLP[1]},
+)
+GRANITE_MOE: Final = Family(
+    name="granite_moe",
+    model_types=("granitemoe", "granitemoeshared"),
+    spec_from_config=experts_from_config,
+    gguf_architectures=("granitemoe",),
+    spec_from_gguf=experts_from_gguf,
     tensors={
         **LLAMA_TENSORS,
-        **dict.fromkeys(("gate", "up"), "shared_mlp.input_linear.weight"),
-        "down": "shared_mlp.output_linear.weight",
+        "router": "block_sparse_moe.router.layer.weight",
+        **dict.fromkeys(("expert_gate", "expert_up"), "block_sparse_moe.input_linear.weight"),
+        "expert_down": "block_sparse_moe.output_linear.weight",
+        **dict.fromkeys(("shared_gate", "shared_up"), _SHARED_MLP[0]),
+        "shared_down": _SHARED_MLP[1],
     },
+    interleaved_gguf_rope=True,
 )

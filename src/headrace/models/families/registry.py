@@ -10,7 +10,7 @@ from headrace.models.families.exaone3 import EXAONE
 from headrace.models.families.family import Family, GgufHeader
 from headrace.models.families.gemma import GEMMA, GEMMA3
 from headrace.models.families.glm import GLM, GLM4
-from headrace.models.families.granite import GRANITE, GRANITE_HYBRID
+from headrace.models.families.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE
 from headrace.models.families.internlm import INTERNLM2, INTERNLM3
 from headrace.models.families.llama import LLAMA
 from headrace.models.families.minicpm import MINICPM
@@ -31,7 +31,7 @@ FAMILIES: Final = (
     *(PHI3, GRANITE, SMOLLM3, GLM, GLM4),
     *(QWEN2_VL, QWEN3_VL, GRANITE_HYBRID, MINICPM, ERNIE4_5, SEED_OSS),
     *(INTERNLM2, INTERNLM3, QWEN, BAICHUAN, CHATGLM, EXAONE),
-    *(MIXTRAL, QWEN2_MOE, QWEN3_MOE),
+    *(MIXTRAL, QWEN2_MOE, QWEN3_MOE, GRANITE_MOE),
 )
 NESTED: Final = {
     "gemma3": "gemma3_text",
@@ -48,7 +48,7 @@ _MISSING: Final = {
     "olmo2": "norms after attention and MLP only",
     "olmo3": "norms after attention and MLP only",
     "exaone4": "norms after attention and MLP only",
-    **dict.fromkeys(("olmoe", "granitemoe", "gpt_oss", "phimoe"), "a mixture of experts"),
+    **dict.fromkeys(("olmoe", "gpt_oss", "phimoe"), "a mixture of experts"),
     **dict.fromkeys(("cohere", "cohere2", "stablelm", "starcoder2", "phi", "gpt_neox", "gpt2", "falcon"), "LayerNorm"),
     **dict.fromkeys(("deepseek_v2", "deepseek_v3"), "latent attention"),
     **dict.fromkeys(("mamba", "mamba2", "qwen3_next", "falcon_h1", "lfm2"), "a recurrent state"),
