@@ -2,12 +2,17 @@
 #include "bindings.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <memory>
+#include <optional>
+
 #include "isa.h"
 #include "pack.h"
+#include "pack_w4.h"
 
 namespace nb = nanobind;
 using nb::literals::operator""_a;
@@ -101,6 +106,34 @@ void pack_tensor(Arena& arena, const Slot& slot, const std::string& encoding, co
   pack_rows(slot, arena.data() + slot.offset, source, num_threads);
 }
 
+using Floats = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Importance = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <class T>
+nb::object owned_array(std::unique_ptr<T[]> data, size_t rows, size_t columns) {
+  T* pointer = data.release();
+  const nb::capsule owner(pointer, [](void* p) noexcept { delete[] static_cast<T*>(p); });
+  const size_t shape[2] = {rows, columns};
+  return nb::cast(nb::ndarray<nb::numpy, T>(pointer, 2, shape, owner));
+}
+
+// Returns nibbles (N, K), scales (N, K / 32) as the bits of halves, and zero points (N, K / 32).
+nb::tuple quantize_int4_matrix(const Floats& values, std::optional<Importance> importance, int num_threads) {
+  const size_t rows = values.shape(0), columns = values.shape(1), groups = columns / kW4Group;
+  if (columns % kW4Group) throw std::invalid_argument("expected rows of a multiple of 32 numbers");
+  if (importance && importance->shape(0) != columns) throw std::invalid_argument("expected the importance of each column");
+  auto nibbles = std::make_unique<uint8_t[]>(rows * columns);
+  auto scales = std::make_unique<uint16_t[]>(rows * groups);
+  auto zeros = std::make_unique<uint8_t[]>(rows * groups);
+  {
+    nb::gil_scoped_release released;
+    quantize_int4_rows(values.data(), importance ? importance->data() : nullptr, static_cast<int64_t>(rows),
+                       static_cast<int64_t>(columns), nibbles.get(), scales.get(), zeros.get(), num_threads);
+  }
+  return nb::make_tuple(owned_array(std::move(nibbles), rows, columns), owned_array(std::move(scales), rows, groups),
+                        owned_array(std::move(zeros), rows, groups));
+}
+
 void bind_packing(nb::module_& m) {
   nb::class_<Arena>(m, "Arena")
       .def(nb::init<size_t>(), "num_bytes"_a)
@@ -109,6 +142,7 @@ void bind_packing(nb::module_& m) {
       .def("checksum", checksum_arena, "num_threads"_a);
   m.def("layout", [](const ModelConfig& config) { return make_layout(config).slots; }, "config"_a);
   m.def("layout_bytes", [](const ModelConfig& config) { return make_layout(config).total_bytes; }, "config"_a);
+  m.def("quantize_int4", quantize_int4_matrix, "values"_a, "importance"_a.none(), nb::kw_only(), "num_threads"_a);
   m.def("pack_tensor", pack_tensor, "arena"_a, "slot"_a, "encoding"_a, "data"_a, "num_rows"_a, "num_columns"_a,
         nb::kw_only(), "first_row"_a, "interleaved"_a, "num_threads"_a);
 }

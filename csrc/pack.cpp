@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "half.h"
+#include "pack_w4.h"
 #include "parallel.h"
 
 namespace headrace {
@@ -57,49 +58,9 @@ void write_w4_group(const uint8_t* nibbles, uint16_t scale, uint16_t minimum, in
   std::memcpy(group + kPanel * kW4Group / 2 + kPanel * 2 + lane * 2, &minimum, 2);
 }
 
-struct W4Group {
-  uint8_t nibbles[kW4Group];
-  uint16_t scale, minimum;
-  float error;
-};
-
-W4Group round_group(const float* values, float scale, float minimum) {
-  W4Group group;
-  group.scale = float_to_half(scale);
-  group.minimum = float_to_half(minimum);
-  const float s = half_to_float(reinterpret_cast<const uint8_t*>(&group.scale));
-  const float m = half_to_float(reinterpret_cast<const uint8_t*>(&group.minimum));
-  const float inverse = s > 0 ? 1.0f / s : 0.0f;
-  group.error = 0;
-  for (int i = 0; i < kW4Group; i++) {
-    const float quotient = std::clamp((values[i] - m) * inverse, 0.0f, 15.0f);
-    group.nibbles[i] = static_cast<uint8_t>(round_to_int(quotient));
-    const float error = static_cast<float>(group.nibbles[i]) * s + m - values[i];
-    group.error += error * error;
-  }
-  return group;
-}
-
-// Takes scale and minimum from the range of the values, then refits them once to the nibbles by least squares.
-W4Group quantize_group(const float* values) {
-  const auto [low, high] = std::minmax_element(values, values + kW4Group);
-  W4Group best = round_group(values, (*high - *low) / 15.0f, *low);
-  float sum_q = 0, sum_qq = 0, sum_x = 0, sum_qx = 0;
-  for (int i = 0; i < kW4Group; i++) {
-    const float q = best.nibbles[i];
-    sum_q += q, sum_qq += q * q, sum_x += values[i], sum_qx += q * values[i];
-  }
-  const float determinant = kW4Group * sum_qq - sum_q * sum_q;
-  if (determinant <= 0) return best;
-  const float scale = (kW4Group * sum_qx - sum_q * sum_x) / determinant;
-  if (scale <= 0) return best;
-  const W4Group fitted = round_group(values, scale, (sum_x - scale * sum_q) / kW4Group);
-  return fitted.error < best.error ? fitted : best;
-}
-
 void pack_w4(const float* row, int32_t k, int lane, uint8_t* panel) {
   for (int32_t g = 0; g < k / kW4Group; g++) {
-    const W4Group group = quantize_group(row + g * kW4Group);
+    const W4Group group = quantize_w4(row + g * kW4Group, nullptr);
     write_w4_group(group.nibbles, group.scale, group.minimum, lane, panel + g * kW4GroupBytes);
   }
 }

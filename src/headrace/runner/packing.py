@@ -24,7 +24,7 @@ from headrace.models.spec import ModelSpec, MoeSpec
 from headrace.models.weights import WeightSource, cut_tensor
 from headrace.runner.decoding import decode
 
-PACKING_VERSION: Final = 2
+PACKING_VERSION: Final = 3
 """Increased when the layout of packed weights or their quantization changes."""
 _MAGIC: Final = b"HEADRACE"
 _HEADER_BYTES: Final = 4096
