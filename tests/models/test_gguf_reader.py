@@ -204,7 +204,7 @@ def test_the_real_file_gives_the_spec_of_smollm2(smollm2_path):
 MOE = {
     "llama": (
         SPEC,
-        MoeSpec(num_experts=5, top_k=2, expert_size=64, layers=(True, True), renormalize=True),
+        MoeSpec(num_experts=5, top_k=2, expert_size=64, renormalize=True),
         {"expert_count": 5, "expert_used_count": 2},
     ),
     "qwen2moe": (
@@ -214,7 +214,7 @@ MOE = {
     ),
     "qwen3moe": (
         replace(SPEC, qk_norm=True),
-        MoeSpec(num_experts=3, top_k=1, expert_size=32, layers=(True, True), renormalize=True),
+        MoeSpec(num_experts=3, top_k=1, expert_size=32, renormalize=True),
         {"expert_count": 3, "expert_used_count": 1, "expert_feed_forward_length": 32},
     ),
 }
