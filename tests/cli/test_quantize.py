@@ -8,6 +8,8 @@ import sys
 
 import numpy as np
 import pytest
+import transformers
+from safetensors.torch import load_file
 
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
@@ -70,6 +72,23 @@ def test_a_mixture_of_experts_is_refused_with_the_way_to_serve_it(headrace, tmp_
     assert "has experts" in result.stderr
     assert "--dtype w8a8" in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+IMAGES = [name for name, (_, values) in NETWORKS.items() if "vision_config" in values]
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_the_text_part_of_a_network_with_images_becomes_a_network_for_text(headrace, tmp_path, name):
+    write_checkpoint(name, tmp_path / "source")
+    quantize(headrace, tmp_path / "source", tmp_path / "out")
+
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "out")
+    (architecture,) = config.architectures
+    network = getattr(transformers, architecture)(config)
+    written = {key for key in load_file(tmp_path / "out" / "model.safetensors") if not key.endswith("_scale")}
+    tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
+    assert written == set(network.state_dict()) - tied
+    assert not hasattr(config, "vision_config")
 
 
 def test_matrices_are_int8_with_a_scale_a_row_and_the_rest_is_float(headrace, llama, tmp_path):

@@ -53,7 +53,7 @@ def config_from_spec(spec: ModelSpec) -> dict[str, object]:
     if _without_rounding(again) != _without_rounding(spec):
         raise UnsupportedModel(
             f"A config.json of the family {spec.family} cannot describe this network, so it cannot be written as a "
-            "Hugging Face folder. Use the original checkpoint instead of the GGUF file.",
+            "Hugging Face folder. Use its original checkpoint, if this is a GGUF file, or serve it with --dtype w8a8.",
             family=spec.family,
         )
     return values

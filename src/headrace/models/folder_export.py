@@ -14,6 +14,8 @@ from typing import Final
 
 from headrace.core.errors import SettingsError
 from headrace.models.config_export import config_from_spec
+from headrace.models.families.registry import NESTED, text_part
+from headrace.models.fields import Fields
 from headrace.models.model import Model
 
 _COPIED: Final = (
@@ -32,6 +34,12 @@ _COPIED: Final = (
     "NOTICE*",
 )
 """Files that are copied unchanged from the folder of a model."""
+_TEXT_ARCHITECTURES: Final = {
+    "gemma3_text": "Gemma3ForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "ministral3": "Ministral3ForCausalLM",
+}
+"""Text parts whose config transformers reads alone; those of Qwen VL have no class, but are Qwen 2 and 3."""
 
 
 @contextmanager
@@ -68,12 +76,25 @@ def export_files(model: Model, folder: Path, changes: Mapping[str, object]) -> N
         UnsupportedModel: the network cannot be described by a `config.json`.
     """
     if model.path.is_dir():
-        config = json.loads((model.path / "config.json").read_text(encoding="utf-8"))
+        config = _text_config(model)
         _copy_files(model.path, folder)
     else:
         config = config_from_spec(model.spec) | _token_ids(model)
         _write_tokenizer(model, folder)
     _write_json(folder / "config.json", {**{key: value for key, value in config.items() if key != "dtype"}, **changes})
+
+
+def _text_config(model: Model) -> dict[str, object]:
+    """Return the config of a folder; for a network that also reads images that of its text part, which is written."""
+    file = model.path / "config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    if config.get("model_type") not in NESTED:
+        return dict(config)
+    part = text_part(Fields(config, str(file)))
+    architecture = _TEXT_ARCHITECTURES.get(part.text("model_type"))
+    if architecture is None:
+        return config_from_spec(model.spec) | _token_ids(model)
+    return {**part.values, "architectures": [architecture]}
 
 
 def _copy_files(source: Path, folder: Path) -> None:
