@@ -1,6 +1,8 @@
 // Bindings of steps: arrays in, arrays out, with the GIL released while the kernels run.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
 
 #include <algorithm>
 #include <stdexcept>
@@ -85,10 +87,13 @@ nb::object make_array(T* data, std::initializer_list<size_t> shape) {
   return nb::cast(nb::ndarray<nb::numpy, T>(data, shape, owner));
 }
 
-Step make_step(const Ints& token_ids, const Ints& query_starts, const Ints& context_lens, const Table& block_tables) {
+Step make_step(const Ints& token_ids, const Ints& query_starts, const Ints& context_lens, const Table& block_tables,
+               const std::optional<Ints>& adapters = {}) {
   require(query_starts.shape(0) == context_lens.shape(0) + 1, "query_starts must have one entry more than context_lens");
   require(block_tables.shape(0) == context_lens.shape(0), "block_tables must have one row for each of context_lens");
+  require(!adapters || adapters->shape(0) == context_lens.shape(0), "adapters must have one entry for each of context_lens");
   Step step{};
+  step.adapters = adapters ? adapters->data() : nullptr;
   step.token_ids = token_ids.data();
   step.query_starts = query_starts.data();
   step.context_lens = context_lens.data();
@@ -117,8 +122,9 @@ int32_t check_sampling(const SamplingRow* sampling, int32_t num_rows, int32_t vo
 // `sampling`: the bytes of an array of SAMPLING_DTYPE. Returns token_ids, logprobs, top_ids, top_logprobs, hidden.
 nb::tuple execute(Runtime& runtime, const Ints& token_ids, const Ints& query_starts, const Ints& context_lens,
                   const Table& block_tables, const Ints& rows, const Ints& hidden_rows, const Bytes& sampling,
-                  const nb::tuple& histories, const nb::tuple& biases, const nb::tuple& masks) {
-  Step step = make_step(token_ids, query_starts, context_lens, block_tables);
+                  const nb::tuple& histories, const nb::tuple& biases, const nb::tuple& masks,
+                  const std::optional<Ints>& adapters) {
+  Step step = make_step(token_ids, query_starts, context_lens, block_tables, adapters);
   add_rows(step, rows);
   step.hidden_rows = hidden_rows.data();
   step.num_hidden_rows = static_cast<int32_t>(hidden_rows.shape(0));
@@ -155,8 +161,8 @@ nb::tuple execute(Runtime& runtime, const Ints& token_ids, const Ints& query_sta
 }
 
 nb::object logits(Runtime& runtime, const Ints& token_ids, const Ints& query_starts, const Ints& context_lens,
-                  const Table& block_tables, const Ints& rows) {
-  Step step = make_step(token_ids, query_starts, context_lens, block_tables);
+                  const Table& block_tables, const Ints& rows, const std::optional<Ints>& adapters) {
+  Step step = make_step(token_ids, query_starts, context_lens, block_tables, adapters);
   add_rows(step, rows);
   const size_t num_rows = static_cast<size_t>(step.num_rows), vocab = static_cast<size_t>(runtime.config().vocab_size);
   auto out = std::make_unique<float[]>(num_rows * vocab);
@@ -184,17 +190,43 @@ nb::object experts(Runtime& runtime, const Ints& token_ids, const Ints& query_st
   return make_array(out.release(), {num_layers, num_tokens, top_k});
 }
 
+using Matrix32 = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+// `parts`: (shrink, expand, first_row, interleaved) of each part of the packed matrix, or None.
+void set_adapter(Runtime& runtime, int32_t slot, int32_t layer, const std::string& matrix, const nb::list& parts) {
+  std::vector<AdapterPart> read;
+  for (nb::handle item : parts) {
+    AdapterPart part{};
+    if (!item.is_none()) {
+      const auto fields = nb::cast<nb::tuple>(item);
+      require(fields.size() == 4, "a part needs shrink, expand, first_row and interleaved");
+      const auto shrink = nb::cast<Matrix32>(fields[0], false), expand = nb::cast<Matrix32>(fields[1], false);
+      require(shrink.shape(0) == expand.shape(1), "shrink and expand differ in rank");
+      require(shrink.shape(0) <= 4096 && shrink.shape(1) < (1u << 30) && expand.shape(0) < (1u << 30),
+              "the factors of an adapter are too large");
+      part = {static_cast<int32_t>(shrink.shape(0)), static_cast<int32_t>(expand.shape(0)),
+              static_cast<int32_t>(shrink.shape(1)), shrink.data(), expand.data(), nb::cast<int32_t>(fields[2]),
+              nb::cast<bool>(fields[3])};
+    }
+    read.push_back(part);
+  }
+  nb::gil_scoped_release released;
+  runtime.adapters().set(slot, layer, matrix, read);
+}
+
 }  // namespace
 
 void bind_steps(nb::class_<Runtime>& runtime) {
   using nb::literals::operator""_a;
   runtime.def("execute", execute, "token_ids"_a.noconvert(), "query_starts"_a.noconvert(), "context_lens"_a.noconvert(),
               "block_tables"_a.noconvert(), "rows"_a.noconvert(), "hidden_rows"_a.noconvert(), "sampling"_a.noconvert(),
-              "histories"_a, "biases"_a, "masks"_a);
+              "histories"_a, "biases"_a, "masks"_a, "adapters"_a.noconvert().none());
   runtime.def("logits", logits, "token_ids"_a.noconvert(), "query_starts"_a.noconvert(), "context_lens"_a.noconvert(),
-              "block_tables"_a.noconvert(), "rows"_a.noconvert());
+              "block_tables"_a.noconvert(), "rows"_a.noconvert(), "adapters"_a.noconvert().none());
   runtime.def("experts", experts, "token_ids"_a.noconvert(), "query_starts"_a.noconvert(),
               "context_lens"_a.noconvert(), "block_tables"_a.noconvert());
+  runtime.def("clear_adapter", [](Runtime& self, int32_t slot) { self.adapters().clear(slot); }, "slot"_a);
+  runtime.def("set_adapter", set_adapter, "slot"_a, "layer"_a, "matrix"_a, "parts"_a);
 }
 
 }  // namespace headrace

@@ -62,7 +62,9 @@ void bind_config(nb::module_& m) {
       .def_rw("max_step_tokens", &Limits::max_step_tokens)
       .def_rw("max_step_sequences", &Limits::max_step_sequences)
       .def_rw("max_step_rows", &Limits::max_step_rows)
-      .def_rw("max_context_tokens", &Limits::max_context_tokens);
+      .def_rw("max_context_tokens", &Limits::max_context_tokens)
+      .def_rw("max_adapters", &Limits::max_adapters)
+      .def_rw("max_adapter_rank", &Limits::max_adapter_rank);
   nb::class_<Slot>(m, "Slot")
       .def_ro("name", &Slot::name)
       .def_ro("is_vector", &Slot::is_vector)
@@ -160,6 +162,7 @@ nb::list profile_of(const Runtime& runtime) {
 
 void bind_runtime(nb::module_& m) {
   m.def("workspace_bytes", workspace_bytes, "config"_a, "limits"_a, "num_threads"_a);
+  m.def("adapter_bytes", adapter_bytes, "config"_a, "limits"_a);
   m.def("kv_block_bytes", kv_block_bytes, "config"_a);
   m.def("available_isas", available_isas);
   m.def("cpu_features", cpu_features);

@@ -18,6 +18,7 @@ namespace {
 #include "kernels/rowops.inl"
 #include "kernels/attention.inl"
 #include "kernels/layer.inl"
+#include "kernels/adapters.inl"
 #include "kernels/experts.inl"
 #include "kernels/step.inl"
 #include "kernels/logits.inl"

@@ -41,6 +41,7 @@ struct ModelConfig {
 // The fields of `RunnerLimits` (runner/step.py) that determine memory.
 struct Limits {
   int32_t num_blocks = 0, max_step_tokens = 0, max_step_sequences = 0, max_step_rows = 0, max_context_tokens = 0;
+  int32_t max_adapters = 0, max_adapter_rank = 0;
 };
 
 // A matrix or a vector (fp32, one row) in the packed file. Sizes include padding.

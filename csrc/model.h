@@ -24,6 +24,8 @@ constexpr int kColumnRows = 128;   // the largest step that is split by columns
 constexpr int kColumnRowsPerThread = 24;
 constexpr int kLogitRows = 64;     // logit rows that are computed and sampled together
 constexpr int kRedundantRows = 2;  // up to this many rows each thread quantizes redundantly
+constexpr int kSlab = 32;          // bf16 inputs of a row that lie together
+constexpr int kRankBlock = 8;      // ranks of adapters are padded to a multiple of this
 
 constexpr size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
@@ -57,6 +59,28 @@ struct Matrix {
   const uint8_t* panels;
 };
 
+// The matrices of a layer that adapters may change.
+enum AdaptedMatrix : int32_t { kAdaptedQkv, kAdaptedOutput, kAdaptedGateUp, kAdaptedDown };
+constexpr int kNumAdapted = 4;
+
+// Sizes of such a matrix. It has factors for each part: q, k and v, or gate and up.
+struct AdaptedShape {
+  int32_t num_parts, k, num_outputs;
+};
+
+// The addition of an adapter to a matrix, in bf16; csrc/adapters.cpp describes the order of the numbers.
+struct LowRank {
+  int32_t rank;       // of each part, padded; 0: the adapter does not change the matrix
+  int32_t num_ranks;  // of all parts
+  const uint16_t *shrink, *expand;
+};
+
+struct AdapterTable {
+  int32_t num_layers;
+  const LowRank* matrices;            // [slots][layers][kNumAdapted]
+  const uint8_t* parts[kNumAdapted];  // of each 16 outputs
+};
+
 struct Layer {
   const float *attn_norm, *mlp_norm;
   const float *post_attn_norm, *post_mlp_norm;  // null without sandwich norms
@@ -88,6 +112,7 @@ struct Model {
   const Layer* layers;
   const float* final_norm;
   Matrix embed, lm_head;  // the same panels when tied
+  AdapterTable adapters;
 };
 
 // [block][layer][KV head] pieces of `head_bytes`. The block is outermost because the system allocates pages of 2 MB on
@@ -152,6 +177,10 @@ struct Workspace {
   BestLanes* best;         // [threads][kLogitRows]
   int32_t* row_sequence;   // [T]
   int32_t* row_position;   // [T]
+  int32_t* row_adapter;    // [T] slots, or -1
+  uint16_t* adapter_inner;   // [scratch_rows][adapter_inner_pitch] bf16
+  uint16_t* adapter_inputs;  // [threads][adapter_inputs_pitch] bf16
+  int32_t adapter_inner_pitch, adapter_inputs_pitch;
   int32_t scratch_rows, gated_rows;
   ExpertWorkspace experts;
 };
@@ -166,6 +195,7 @@ struct StepOutputs {
 
 struct Step {
   const int32_t *token_ids, *query_starts, *context_lens, *block_tables, *rows;
+  const int32_t* adapters;  // slot of each sequence, or -1; null if no sequence has an adapter
   const int32_t* hidden_rows;  // tokens whose final hidden states are returned; none of them is in `rows`
   int32_t num_tokens, num_sequences, num_rows, num_hidden_rows, table_width;
   const SamplingRow* sampling;

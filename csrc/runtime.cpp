@@ -17,6 +17,8 @@ void require(bool condition, const std::string& message) {
   if (!condition) fail(message);
 }
 
+constexpr int32_t kMaxAdapters = 1024, kMaxAdapterRank = 512;
+
 int32_t scratch_rows(const Limits& limits, int num_threads) {
   const int32_t columns = std::min(limits.max_step_tokens, kColumnRows);
   const int32_t blocks = limits.max_step_tokens > column_rows(1) ? num_threads * kBlockRows : 0;
@@ -86,6 +88,13 @@ Workspace carve_workspace(const Model& model, const Limits& limits, int num_thre
   work.best = carver.take<BestLanes>(threads * kLogitRows);
   work.row_sequence = carver.take<int32_t>(tokens);
   work.row_position = carver.take<int32_t>(tokens);
+  if (limits.max_adapters > 0) {
+    work.row_adapter = carver.take<int32_t>(tokens);
+    work.adapter_inner_pitch = 3 * static_cast<int32_t>(round_up(limits.max_adapter_rank, kRankBlock));
+    work.adapter_inputs_pitch = std::max({model.hidden_padded, model.attention_padded, model.intermediate_padded});
+    work.adapter_inner = carver.take<uint16_t>(rows * work.adapter_inner_pitch);
+    work.adapter_inputs = carver.take<uint16_t>(threads * work.adapter_inputs_pitch);
+  }
   work.experts = carve_experts(model, tokens, rows, format, carver);
   return work;
 }
@@ -101,6 +110,9 @@ void check_limits(const Limits& limits, int num_threads) {
   require(limits.num_blocks > 0 && limits.max_step_tokens > 0 && limits.max_step_sequences > 0 &&
               limits.max_step_rows > 0 && limits.max_context_tokens > 0,
           "every limit must be positive");
+  require(limits.max_adapters >= 0 && limits.max_adapters <= kMaxAdapters, "max_adapters must lie between 0 and 1024");
+  require(limits.max_adapters == 0 || (limits.max_adapter_rank > 0 && limits.max_adapter_rank <= kMaxAdapterRank),
+          "max_adapter_rank must lie between 1 and 512");
   require(num_threads > 0 && num_threads <= 1024, "num_threads must lie between 1 and 1024");
 }
 
@@ -122,7 +134,7 @@ size_t kv_cache_bytes(const ModelConfig& config, const Limits& limits) {
 Runtime::Runtime(const ModelConfig& config, const Limits& limits, std::shared_ptr<const Arena> weights,
                  int num_threads, const std::string& isa)
     : config_(config), limits_(limits), kernels_(select_kernels(isa)), weights_(std::move(weights)),
-      model_(make_dimensions(config)) {
+      adapters_(config, limits), model_(make_dimensions(config)) {
   workspace_bytes_ = headrace::workspace_bytes(config, limits, num_threads);
   const size_t expected = make_layout(config).total_bytes;
   require(weights_->size() == expected, "the packed weights have " + std::to_string(weights_->size()) +
@@ -136,6 +148,7 @@ Runtime::Runtime(const ModelConfig& config, const Limits& limits, std::shared_pt
   for (size_t i = 0; i < ropes_.size(); i++) fill_rope(ropes_[i], config.rope_frequencies[i], config.rope_factors[i]);
   kv_ = {kv_memory_.data(), config.kv_kind(), config.num_layers, config.num_kv_heads, kv_head_bytes(config)};
   connect_weights();
+  model_.adapters = adapters_.table();
   for (int i = 0; i < num_threads; i++) scratch_.push_back(std::make_unique<SampleScratch>(config.vocab_size));
   for (const auto& scratch : scratch_) scratch_pointers_.push_back(scratch.get());
   team_ = std::make_unique<Team>(num_threads, num_row_blocks(limits.max_step_tokens, num_threads));
@@ -253,6 +266,11 @@ void Runtime::check(const Step& step) const {
     step.rows[i] < step.hidden_rows[j] ? i++ : j++;
   }
   for (int s = 0; s < step.num_sequences; s++) check_sequence(step, s);
+  if (step.adapters && adapters_.size() == 0) fail("there are no adapter slots");
+  for (int s = 0; step.adapters && s < step.num_sequences; s++) {
+    const int32_t slot = step.adapters[s];
+    if (slot < -1 || slot >= adapters_.size()) fail("sequence " + std::to_string(s) + " names adapter slot " + std::to_string(slot));
+  }
 }
 
 void Runtime::check_sequence(const Step& step, int s) const {
@@ -278,6 +296,7 @@ void Runtime::locate_rows(const Step& step) {
     for (int row = step.query_starts[s]; row < step.query_starts[s + 1]; row++) {
       work_.row_sequence[row] = s;
       work_.row_position[row] = step.context_lens[s] + row - step.query_starts[s];
+      if (step.adapters) work_.row_adapter[row] = step.adapters[s];
     }
   }
 }

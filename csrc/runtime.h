@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "adapters.h"
 #include "layout.h"
 #include "memory.h"
 #include "team.h"
@@ -26,6 +27,9 @@ class Runtime {
   // Runs a step whose arrays have the sizes given in `step`. Throws std::invalid_argument for an invalid step, without
   // side effects.
   void execute(const Step& step);
+
+  // Slots of adapters. A slot may be written while steps run that do not use it.
+  AdapterSlots& adapters() { return adapters_; }
 
   // Starts (or restarts) adding up the time of steps by phase.
   void start_profile() { profile_.assign(team_->size(), PhaseTimes{}); }
@@ -52,6 +56,7 @@ class Runtime {
   const Kernels& kernels_;
   std::shared_ptr<const Arena> weights_;
   Arena kv_memory_, workspace_memory_;
+  AdapterSlots adapters_;
   Model model_;
   std::vector<Layer> layers_;
   KvCache kv_;

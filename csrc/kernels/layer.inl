@@ -15,12 +15,25 @@ struct Share {
   int begin, end;
 };
 
+// The inputs of a row in bf16: slabs of 32 numbers, `pitch` bytes apart.
+struct Slabs {
+  const uint8_t* first;
+  size_t pitch;
+};
+
+// The matrix of a product that adapters change, and the first of its rows: their token and their scratch row.
+struct Adapted {
+  bool any;  // false: no row of the step has an adapter, or the product is an expert's
+  int layer, matrix, token, scratch;
+};
+
 // A product with gate and up whose result, activated and quantized for `kind`, becomes the inputs of `down`.
 struct GateUp {
   const Matrix* matrix;
   WeightKind kind;
   const Activations *inputs, *outputs;
   int first_input, first_output, num_rows;
+  Adapted adapted;
 };
 
 INLINE Share share_of(int count, int thread, int num_threads) {
@@ -134,11 +147,28 @@ class StepRun {
   void project_qkv(const Layer& layer, Rows rows, Share panels) const;
   void project_gate_up(const GateUp& product, Share groups) const;
   GateUp gate_up_of(const Layer& layer, Rows rows) const {
-    return {&layer.gate_up, layer.down.kind, &work.inputs, &work.gated_inputs, rows.input, rows.scratch, rows.count};
+    return {&layer.gate_up, layer.down.kind, &work.inputs, &work.gated_inputs, rows.input, rows.scratch, rows.count,
+            adapted_of(layer, kAdaptedGateUp, rows)};
   }
   void project_residual(const Matrix& matrix, const Activations& inputs, const float* bias, bool direct, Rows rows,
-                        Share panels) const;
+                        Share panels, const Adapted& adapted) const;
   void add_projected(const float* weight, Rows rows) const;
+
+  Adapted adapted_of(const Layer& layer, AdaptedMatrix matrix, Rows rows) const {
+    return {step.adapters != nullptr, static_cast<int>(&layer - m.layers), matrix, rows.token, rows.scratch};
+  }
+  uint16_t* inner(int row) const { return work.adapter_inner + static_cast<size_t>(row) * work.adapter_inner_pitch; }
+  const LowRank* low_rank(const Adapted& adapted, int row) const;
+  Slabs bf16_inputs(WeightKind kind, const Activations& inputs, int row, int k) const;
+  void shrink_rows(const Adapted& adapted, const Matrix& base, const Activations& inputs, int first_input, int num_rows,
+                   bool is_shared) const;
+  // Of a block of rows that one thread computes alone.
+  void shrink_block_rows(const Layer& layer, AdaptedMatrix matrix, const Matrix& base, const Activations& inputs,
+                         int first_input, Rows rows) const {
+    const Adapted adapted = adapted_of(layer, matrix, rows);
+    if (adapted.any) shrink_rows(adapted, base, inputs, first_input, rows.count, false);
+  }
+  void expand_rows(const Adapted& adapted, int row, int count, int column, float* tile) const;
 
   void prefetch_keys(int index, int token, int kv_head) const;
   void store_keys(int index, const Layer& layer, int token, int kv_head) const;
@@ -163,8 +193,10 @@ class StepRun {
 };
 
 void StepRun::project_qkv(const Layer& layer, Rows rows, Share panels) const {
+  const Adapted adapted = adapted_of(layer, kAdaptedQkv, rows);
   gemm(layer.qkv, work.inputs, rows.input, rows.count, panels.begin, panels.end,
-       [&](int row, int count, int column, const float* tile) {
+       [&](int row, int count, int column, float* tile) {
+         if (adapted.any) expand_rows(adapted, row, count, column, tile);
          for (int r = 0; r < count; r++) {
            float* out = qkv(rows.token + row + r) + column;
            for (int i = 0; i < kPanel; i += W) {
@@ -181,7 +213,8 @@ void StepRun::project_gate_up(const GateUp& product, Share groups) const {
   for (int group = groups.begin; group < groups.end; group++) {
     const int panel = group * kGateUpPanels;
     gemm(*product.matrix, *product.inputs, product.first_input, product.num_rows, panel, panel + kGateUpPanels,
-         [&](int row, int count, int column, const float* tile) {
+         [&](int row, int count, int column, float* tile) {
+           if (product.adapted.any) expand_rows(product.adapted, row, count, column, tile);
            for (int r = 0; r < count; r++) {
              float* out = gated(row + r) + column / 2 - group * kDepth;
              for (int i = 0; i < kPanel / 2; i += W) {
@@ -198,9 +231,10 @@ void StepRun::project_gate_up(const GateUp& product, Share groups) const {
 
 // Adds the product to the residual stream, or stores it in `projected` if a norm follows.
 void StepRun::project_residual(const Matrix& matrix, const Activations& inputs, const float* bias, bool direct,
-                               Rows rows, Share panels) const {
+                               Rows rows, Share panels, const Adapted& adapted) const {
   gemm(matrix, inputs, rows.scratch, rows.count, panels.begin, panels.end,
-       [&](int row, int count, int column, const float* tile) {
+       [&](int row, int count, int column, float* tile) {
+         if (adapted.any) expand_rows(adapted, row, count, column, tile);
          for (int r = 0; r < count; r++) {
            float* out = (direct ? x(rows.token + row + r) : projected(rows.scratch + row + r)) + column;
            for (int i = 0; i < kPanel; i += W) {

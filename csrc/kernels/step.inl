@@ -35,6 +35,15 @@ void StepRun::run_columns() {
     barrier_after(Phase::kNorm);
   };
 
+  // Before a product that adapters change: their inner values, which all threads read.
+  const auto shrink = [&](const Layer& layer, AdaptedMatrix matrix, const Matrix& base, const Activations& inputs,
+                          int first_input, Phase phase) {
+    const Adapted adapted = adapted_of(layer, matrix, every);
+    if (!adapted.any) return;
+    shrink_rows(adapted, base, inputs, first_input, count, true);
+    barrier_after(phase);
+  };
+
   embed(mine);
   barrier_after(Phase::kEmbed);
   for (int index = 0; index < m.num_layers; index++) {
@@ -42,6 +51,7 @@ void StepRun::run_columns() {
     const Matrix& next = index + 1 < m.num_layers ? m.layers[index + 1].qkv : m.lm_head;
     const Share groups = gate_up_groups(layer);
     norm(layer.attn_norm, layer.qkv);
+    shrink(layer, kAdaptedQkv, layer.qkv, work.inputs, every.input, Phase::kQkv);
     project_qkv(layer, every, panels(layer.qkv));
     barrier_after(Phase::kQkv);
     store_keys_share(index, whole_heads);
@@ -52,7 +62,9 @@ void StepRun::run_columns() {
       quantize_attention(layer, split);
       barrier_after(Phase::kQuantize);
     }
-    project_residual(layer.o, work.inputs, layer.o_bias, !layer.post_attn_norm, every, panels(layer.o));
+    shrink(layer, kAdaptedOutput, layer.o, work.inputs, every.scratch, Phase::kOutput);
+    project_residual(layer.o, work.inputs, layer.o_bias, !layer.post_attn_norm, every, panels(layer.o),
+                     adapted_of(layer, kAdaptedOutput, every));
     barrier_before(layer.gate_up, groups.begin * kGateUpPanels, Phase::kOutput);
     add_norm(layer.post_attn_norm);
     if (layer.router) {
@@ -68,9 +80,12 @@ void StepRun::run_columns() {
       continue;
     }
     norm(layer.mlp_norm, layer.gate_up);
+    shrink(layer, kAdaptedGateUp, layer.gate_up, work.inputs, every.input, Phase::kGateUp);
     project_gate_up(gate_up_of(layer, every), groups);
     barrier_before(layer.down, panels(layer.down).begin, Phase::kGateUp);
-    project_residual(layer.down, work.gated_inputs, nullptr, !layer.post_mlp_norm, every, panels(layer.down));
+    shrink(layer, kAdaptedDown, layer.down, work.gated_inputs, every.scratch, Phase::kDown);
+    project_residual(layer.down, work.gated_inputs, nullptr, !layer.post_mlp_norm, every, panels(layer.down),
+                     adapted_of(layer, kAdaptedDown, every));
     barrier_before(next, panels(next).begin, Phase::kDown);
     add_norm(layer.post_mlp_norm);
   }
@@ -134,6 +149,7 @@ void StepRun::begin_layer(int index, Rows rows) const {
   const Layer& layer = m.layers[index];
   norm_inputs(layer.attn_norm, layer.qkv.kind, rows);
   watch.end(Phase::kNorm);
+  shrink_block_rows(layer, kAdaptedQkv, layer.qkv, work.inputs, rows.input, rows);
   project_qkv(layer, rows, all(layer.qkv));
   watch.end(Phase::kQkv);
   for (int i = 0; i < rows.count; i++) {
@@ -153,7 +169,9 @@ void StepRun::finish_attention(int index, Rows rows) const {
   watch.end(Phase::kAttention);
   if (!quantizes_heads(layer)) quantize_attention(layer, rows);
   watch.end(Phase::kQuantize);
-  project_residual(layer.o, work.inputs, layer.o_bias, !layer.post_attn_norm, rows, all(layer.o));
+  shrink_block_rows(layer, kAdaptedOutput, layer.o, work.inputs, rows.scratch, rows);
+  project_residual(layer.o, work.inputs, layer.o_bias, !layer.post_attn_norm, rows, all(layer.o),
+                   adapted_of(layer, kAdaptedOutput, rows));
   watch.end(Phase::kOutput);
   if (layer.post_attn_norm) add_projected(layer.post_attn_norm, rows);
 }
@@ -161,9 +179,12 @@ void StepRun::finish_attention(int index, Rows rows) const {
 void StepRun::finish_mlp(const Layer& layer, Rows rows) const {
   norm_inputs(layer.mlp_norm, layer.gate_up.kind, rows);
   watch.end(Phase::kNorm);
+  shrink_block_rows(layer, kAdaptedGateUp, layer.gate_up, work.inputs, rows.input, rows);
   project_gate_up(gate_up_of(layer, rows), {0, layer.gate_up.num_panels / kGateUpPanels});
   watch.end(Phase::kGateUp);
-  project_residual(layer.down, work.gated_inputs, nullptr, !layer.post_mlp_norm, rows, all(layer.down));
+  shrink_block_rows(layer, kAdaptedDown, layer.down, work.gated_inputs, rows.scratch, rows);
+  project_residual(layer.down, work.gated_inputs, nullptr, !layer.post_mlp_norm, rows, all(layer.down),
+                   adapted_of(layer, kAdaptedDown, rows));
   if (layer.post_mlp_norm) add_projected(layer.post_mlp_norm, rows);
   watch.end(Phase::kDown);
 }

@@ -50,6 +50,8 @@ class Limits:
     max_step_sequences: int
     max_step_rows: int
     max_context_tokens: int
+    max_adapters: int
+    max_adapter_rank: int
     def __init__(self) -> None: ...
 
 class Slot:
@@ -105,11 +107,22 @@ class Runtime:
         histories: tuple[History, ...],
         biases: tuple[Bias, ...],
         masks: tuple[Mask, ...],
+        adapters: Int32 | None,
     ) -> tuple[Int32, Float32, Int32, Float32, Float32]: ...
     def logits(
-        self, token_ids: Int32, query_starts: Int32, context_lens: Int32, block_tables: Int32, rows: Int32
+        self,
+        token_ids: Int32,
+        query_starts: Int32,
+        context_lens: Int32,
+        block_tables: Int32,
+        rows: Int32,
+        adapters: Int32 | None,
     ) -> Float32: ...
     def experts(self, token_ids: Int32, query_starts: Int32, context_lens: Int32, block_tables: Int32) -> Int32: ...
+    def clear_adapter(self, slot: int) -> None: ...
+    def set_adapter(
+        self, slot: int, layer: int, matrix: str, parts: list[tuple[Float32, Float32, int, bool] | None]
+    ) -> None: ...
 
 class ProductTimer:
     def __init__(
@@ -139,6 +152,7 @@ def pack_tensor(
     num_threads: int,
 ) -> None: ...
 def workspace_bytes(config: ModelConfig, limits: Limits, num_threads: int) -> int: ...
+def adapter_bytes(config: ModelConfig, limits: Limits) -> int: ...
 def kv_block_bytes(config: ModelConfig) -> int: ...
 def available_isas() -> list[str]: ...
 def cpu_features() -> list[str]: ...

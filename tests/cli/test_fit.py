@@ -26,6 +26,7 @@ def planner(available: int):
         return MemoryPlan(
             weights_bytes=WEIGHTS[dtype],
             workspace_bytes=0,
+            adapter_bytes=0,
             kv_bytes_per_token=KV[kv_dtype],
             block_bytes=KV[kv_dtype],
             num_blocks=kv_bytes // KV[kv_dtype],

@@ -36,6 +36,11 @@ def check_step(step: StepInput, spec: ModelSpec, limits: RunnerLimits) -> None:
     both = np.intersect1d(step.rows, step.hidden_rows, assume_unique=True)
     _require(len(both) == 0, "a row cannot be both a logit row and a hidden row")
     _require(_within(step.token_ids, spec.vocab_size), "a token id lies outside the vocabulary")
+    if step.adapters is not None:
+        _require(step.adapters.shape == (num_sequences,), "adapters must have one entry for each of context_lens")
+        _require(
+            _within(step.adapters + 1, limits.max_adapters + 1), "a sequence names an adapter slot that is missing"
+        )
     _at_most("tokens in a context", int((step.context_lens + chunk_lens).max()), limits.max_context_tokens)
     _check_blocks(step, limits)
 

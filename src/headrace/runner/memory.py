@@ -51,6 +51,8 @@ class MemoryPlan:
     weights_bytes: int
     workspace_bytes: int
     """Activations, logits, rotary tables, samplers."""
+    adapter_bytes: int
+    """Slots for adapters."""
     kv_bytes_per_token: int
     block_bytes: int
     """One block of the KV cache, all layers."""
@@ -84,6 +86,7 @@ def plan_memory(
     """
     weights_bytes = _native.layout_bytes(config)
     workspace_bytes = _native.workspace_bytes(config, native_limits(limits), num_threads)
+    adapter_bytes = _native.adapter_bytes(config, native_limits(limits))
     block_bytes = _native.kv_block_bytes(config)
     usable_bytes = budget.usable_bytes
     reserve_bytes = _reserve(usable_bytes, config.vocab_size)
@@ -91,16 +94,17 @@ def plan_memory(
         limits,
         budget,
         block_bytes=block_bytes,
-        free_bytes=usable_bytes - reserve_bytes - weights_bytes - workspace_bytes,
+        free_bytes=usable_bytes - reserve_bytes - weights_bytes - workspace_bytes - adapter_bytes,
     )
     plan = MemoryPlan(
         weights_bytes=weights_bytes,
         workspace_bytes=workspace_bytes,
+        adapter_bytes=adapter_bytes,
         kv_bytes_per_token=block_bytes // limits.block_tokens,
         block_bytes=block_bytes,
         num_blocks=num_blocks,
         kv_cache_bytes=num_blocks * block_bytes,
-        total_bytes=weights_bytes + workspace_bytes + num_blocks * block_bytes,
+        total_bytes=weights_bytes + workspace_bytes + adapter_bytes + num_blocks * block_bytes,
         reserve_bytes=reserve_bytes,
         available_bytes=usable_bytes,
     )
@@ -152,12 +156,14 @@ def _check(plan: MemoryPlan, limits: RunnerLimits, *, is_limited: bool) -> None:
             **facts,
         )
     if plan.total_bytes + plan.reserve_bytes > plan.available_bytes:
+        adapters = f" + adapters {_mib(plan.adapter_bytes)}" if plan.adapter_bytes else ""
         raise InsufficientMemory(
-            f"Weights {_mib(plan.weights_bytes)} + workspace {_mib(plan.workspace_bytes)} + KV cache "
+            f"Weights {_mib(plan.weights_bytes)} + workspace {_mib(plan.workspace_bytes)}{adapters} + KV cache "
             f"{_mib(plan.kv_cache_bytes)} = {_mib(plan.total_bytes)}, and {_mib(plan.reserve_bytes)} for "
             f"the rest of the process, do not fit into the {_mib(plan.available_bytes)} that "
             f"{_LIMITED if is_limited else 'are available. Lower'} max_model_len, kv_cache_bytes or "
-            "max_num_batched_tokens, or take a smaller dtype (w8a16, w4a16) or kv_dtype (int8).",
+            f"max_num_batched_tokens{', max_loras or max_lora_rank' if adapters else ''}, "
+            "or take a smaller dtype (w8a16, w4a16) or kv_dtype (int8).",
             **facts,
         )
 

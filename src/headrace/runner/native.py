@@ -7,11 +7,12 @@ import numpy as np
 from headrace import _native
 from headrace.core.errors import EngineFailed, InsufficientMemory, SettingsError
 from headrace.core.progress import Progress, no_progress
+from headrace.models.adapter import Adapter
 from headrace.models.spec import ModelSpec
 from headrace.models.weights import WeightSource
 from headrace.runner.cpu import CpuReport, cpu_report
 from headrace.runner.native_config import native_limits
-from headrace.runner.packing import load_packed
+from headrace.runner.packing import MATRICES, load_packed, parts_of
 from headrace.runner.plan import RunnerPlan
 from headrace.runner.step import Float32, Int32, RunnerInfo, RunnerLimits, StepInput, StepOutput
 
@@ -41,6 +42,7 @@ class NativeRunner:
                 step.histories,
                 step.biases,
                 step.masks,
+                step.adapters,
             )
         except (TypeError, ValueError, RuntimeError) as exc:
             raise _cannot_run(exc) from exc
@@ -53,7 +55,12 @@ class NativeRunner:
         """Run one step up to its logits (R, V) instead of sampling: for tests and perplexity, not for serving."""
         try:
             return self._open().logits(
-                step.token_ids, step.query_starts, step.context_lens, step.block_tables, step.rows
+                step.token_ids,
+                step.query_starts,
+                step.context_lens,
+                step.block_tables,
+                step.rows,
+                step.adapters,
             )
         except (TypeError, ValueError, RuntimeError) as exc:
             raise _cannot_run(exc) from exc
@@ -64,6 +71,19 @@ class NativeRunner:
             return self._open().experts(step.token_ids, step.query_starts, step.context_lens, step.block_tables)
         except (TypeError, ValueError, RuntimeError) as exc:
             raise _cannot_run(exc) from exc
+
+    def load_adapter(self, slot: int, adapter: Adapter) -> None:
+        """Fill a slot; see `Runner.load_adapter`."""
+        runtime = self._open()
+        try:
+            runtime.clear_adapter(slot)
+            for layer in range(self.spec.num_layers):
+                for matrix in MATRICES:
+                    parts = _adapter_parts(self.spec, adapter, f"layers.{layer}.{matrix}")
+                    if any(part is not None for part in parts):
+                        runtime.set_adapter(slot, layer, matrix, parts)
+        except (TypeError, ValueError) as exc:
+            raise EngineFailed(f"The adapter cannot be loaded: {str(exc).rstrip('.')}.") from exc
 
     def start_profile(self) -> None:
         """Start (or restart) adding up the time of steps by phase, for benchmarks."""
@@ -115,10 +135,24 @@ def load_native_runner(
             total_bytes=memory.total_bytes,
             available_bytes=memory.available_bytes,
         ) from exc
-    return NativeRunner(runtime, spec=spec, limits=plan.limits, info=_info(runtime, config, packed.origin))
+    info = _info(runtime, config, packed.origin, memory.adapter_bytes)
+    return NativeRunner(runtime, spec=spec, limits=plan.limits, info=info)
 
 
-def _info(runtime: _native.Runtime, config: _native.ModelConfig, origin: str) -> RunnerInfo:
+def _adapter_parts(spec: ModelSpec, adapter: Adapter, matrix: str) -> list[tuple[Float32, Float32, int, bool] | None]:
+    """Return the factors of each part of a packed matrix and its place there; None for a part that stays as it is."""
+    parts: list[tuple[Float32, Float32, int, bool] | None] = []
+    for part in parts_of(spec, matrix):
+        low_rank = adapter.matrices.get(part.name)
+        if low_rank is None:
+            parts.append(None)
+            continue
+        shrink, expand = np.ascontiguousarray(low_rank.shrink), np.ascontiguousarray(low_rank.expand)
+        parts.append((shrink, expand, part.first_row, part.interleaved))
+    return parts
+
+
+def _info(runtime: _native.Runtime, config: _native.ModelConfig, origin: str, adapter_bytes: int) -> RunnerInfo:
     return RunnerInfo(
         dtype=config.dtype,
         kv_dtype=config.kv_dtype,
@@ -126,6 +160,7 @@ def _info(runtime: _native.Runtime, config: _native.ModelConfig, origin: str) ->
         weights_bytes=runtime.weights_bytes,
         kv_cache_bytes=runtime.kv_bytes,
         workspace_bytes=runtime.workspace_bytes,
+        adapter_bytes=adapter_bytes,
         facts={
             "isa": runtime.isa,
             "threads": str(runtime.num_threads),

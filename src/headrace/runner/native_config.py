@@ -45,6 +45,8 @@ def native_limits(limits: RunnerLimits) -> _native.Limits:
     native.max_step_sequences = limits.max_step_sequences
     native.max_step_rows = limits.max_step_rows
     native.max_context_tokens = limits.max_context_tokens
+    native.max_adapters = limits.max_adapters
+    native.max_adapter_rank = limits.max_adapter_rank
     return native
 
 

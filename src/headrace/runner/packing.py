@@ -29,7 +29,8 @@ PACKING_VERSION: Final = 3
 _MAGIC: Final = b"HEADRACE"
 _HEADER_BYTES: Final = 4096
 _W4_BITS: Final = 4
-_MATRICES: Final = ("qkv", "o", "gate_up", "down")
+MATRICES: Final = ("qkv", "o", "gate_up", "down")
+"""The packed matrices of a layer."""
 _TASK: Final = "Packing weights"
 
 
@@ -161,7 +162,7 @@ def eight_bit_matrices(spec: ModelSpec, weights: WeightSource) -> tuple[str, ...
 
     If a file stores no matrix in 4 bits, these formats mean 4 bits for all of them.
     """
-    matrices = [f"layers.{layer}.{name}" for layer in range(spec.num_layers) for name in _MATRICES]
+    matrices = [f"layers.{layer}.{name}" for layer in range(spec.num_layers) for name in MATRICES]
     bits = {matrix: max(weights.stored_bits(part.name) for part in parts_of(spec, matrix)) for matrix in matrices}
     if min(bits.values()) > _W4_BITS:
         return ()

@@ -34,6 +34,8 @@ def plan_runner(  # noqa: PLR0913 - each parameter is a setting
     budget: MemoryBudget,
     threads: int | None = None,
     w8_matrices: Sequence[str] = (),
+    max_adapters: int = 0,
+    max_adapter_rank: int = 0,
 ) -> RunnerPlan:
     """
     Plan a runner for a network.
@@ -48,6 +50,8 @@ def plan_runner(  # noqa: PLR0913 - each parameter is a setting
         max_num_batched_tokens: Tokens of one step.
         budget: The memory to plan with.
         threads: Threads of a step; None: the physical cores.
+        max_adapters: Slots for adapters.
+        max_adapter_rank: The largest rank of one.
         w8_matrices: Matrices that keep 8 bits in w4a8 and w4a16 (see `packing.eight_bit_matrices`).
 
     Raises:
@@ -66,6 +70,8 @@ def plan_runner(  # noqa: PLR0913 - each parameter is a setting
         max_step_sequences=max_num_seqs,
         max_step_rows=max_num_batched_tokens,
         max_context_tokens=max_model_len,
+        max_adapters=max_adapters,
+        max_adapter_rank=max_adapter_rank,
     )
     num_threads = threads or default_threads()
     memory = plan_memory(config, limits, budget, num_threads=num_threads)

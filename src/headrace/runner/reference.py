@@ -5,11 +5,14 @@ Letters in shapes: `T` tokens of the step, `C` tokens of one sequence in the ste
 `H` query heads, `K` KV heads, `G` query heads for each KV head, `D` head size, `V` vocabulary.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
+from headrace.models.adapter import Adapter, LowRank
 from headrace.models.rope import Float64, inverse_frequencies
 from headrace.models.spec import ModelSpec, RopeSpec
 from headrace.models.weights import WeightSource
@@ -18,6 +21,9 @@ from headrace.runner.decoding import decode
 from headrace.runner.reference_moe import Choose, choose_best, mix_experts
 from headrace.runner.sampling import sample_rows
 from headrace.runner.step import Float32, Int32, RunnerInfo, RunnerLimits, StepInput, StepOutput
+
+Adapted = Sequence[tuple[npt.NDArray[np.intp], Mapping[str, LowRank]]]
+"""Tokens of a step, and the additions to the matrices for them."""
 
 
 class ReferenceRunner:
@@ -32,6 +38,7 @@ class ReferenceRunner:
     ) -> None:
         self.spec = spec
         self.limits = limits
+        self._adapters: dict[int, Adapter] = {}
         self._weights = {name: decode(weights.load(name)) for name in weights.names()}
         self._layers = [Layer(spec, index, self._weights, limits, choose) for index in range(spec.num_layers)]
         self._lm_head = self._weights["embed" if spec.tie_embeddings else "lm_head"]
@@ -59,12 +66,26 @@ class ReferenceRunner:
         sequences = _sequences(step, self.limits)
         positions = np.concatenate([np.arange(len(slots) - size, len(slots)) for slots, size in sequences])
         x = self._weights["embed"][step.token_ids] * np.float32(self.spec.embedding_scale)
+        adapted = self._adapted_tokens(step)
         for layer in self._layers:
-            x = layer.forward(x, positions, sequences)
+            x = layer.forward(x, positions, sequences, adapted)
         return rms_norm(x, self._weights["final_norm"], self.spec.norm_eps)
 
     def _logits(self, hidden: Float32, step: StepInput) -> Float32:
         return hidden[step.rows] @ self._lm_head.T
+
+    def load_adapter(self, slot: int, adapter: Adapter) -> None:
+        """Fill a slot."""
+        self._adapters[slot] = adapter
+
+    def _adapted_tokens(self, step: StepInput) -> Adapted:
+        """Return the adapters of the step, each with its tokens."""
+        if step.adapters is None:
+            return []
+        slots = np.repeat(step.adapters, np.diff(step.query_starts))
+        return [
+            (np.flatnonzero(slots == slot), self._adapters[slot].matrices) for slot in np.unique(slots) if slot >= 0
+        ]
 
     def close(self) -> None:
         """Do nothing: the arrays are freed with the object."""
@@ -86,6 +107,8 @@ class Layer:
         self._choose = partial(choose, index)
         self._weights = {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
         self._moe = spec.experts(index)
+        self._prefix = prefix
+        self._adapted: Adapted = []
         self._window = spec.window(index)
         rope = spec.rope(index)
         self._rotation = None if rope is None else Rotation(rope, spec.head_dim, limits.max_context_tokens)
@@ -93,7 +116,9 @@ class Layer:
         self.keys = np.zeros((slots, spec.num_kv_heads, spec.head_dim), np.float32)
         self.values = np.zeros_like(self.keys)
 
-    def forward(self, x: Float32, positions: Int32, sequences: list[tuple[Int32, int]]) -> Float32:
+    def forward(
+        self, x: Float32, positions: Int32, sequences: list[tuple[Int32, int]], adapted: Adapted = ()
+    ) -> Float32:
         """
         Return `x` (T, hidden) after attention and MLP.
 
@@ -101,7 +126,9 @@ class Layer:
             x: (T, hidden).
             positions: (T,) of each token in its sequence.
             sequences: for each sequence, the slots of its tokens up to the end of this step and the number of new ones.
+            adapted: the adapters of the step.
         """
+        self._adapted = adapted
         attended = self._attention(self._norm(x, "attn_norm"), positions, sequences)
         x = x + (self._norm(attended, "post_attn_norm") if self._spec.sandwich_norms else attended)
         fed = self._mlp(self._norm(x, "mlp_norm"))
@@ -148,6 +175,9 @@ class Layer:
 
     def _linear(self, x: Float32, name: str) -> Float32:
         out: Float32 = x @ self._weights[name].T
+        for tokens, matrices in self._adapted:
+            if (matrix := matrices.get(f"{self._prefix}{name}")) is not None:
+                out[tokens] += x[tokens] @ matrix.shrink.T @ matrix.expand.T
         bias = self._weights.get(f"{name}_bias")
         return out if bias is None else out + bias
 

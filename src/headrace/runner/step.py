@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from headrace.models.adapter import Adapter
 from headrace.models.spec import ModelSpec
 
 Int32 = npt.NDArray[np.int32]
@@ -93,6 +94,8 @@ class StepInput:
     """(R,) of `SAMPLING_DTYPE`."""
     hidden_rows: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
     """(P,) ascending indices of the tokens whose hidden states are returned, for pooling; none of them in `rows`."""
+    adapters: Int32 | None = None
+    """(S,) slot of each sequence's adapter, -1 for none; None: no sequence has one."""
     histories: tuple[History, ...] = ()
     """At most one for each row; the same holds for biases and masks."""
     biases: tuple[Bias, ...] = ()
@@ -125,6 +128,9 @@ class RunnerLimits:
     max_step_sequences: int
     max_step_rows: int
     max_context_tokens: int
+    max_adapters: int = 0
+    """Slots for adapters."""
+    max_adapter_rank: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +143,8 @@ class RunnerInfo:
     weights_bytes: int
     kv_cache_bytes: int
     workspace_bytes: int
+    adapter_bytes: int = 0
+    """Memory of the slots for adapters; it is used as they are filled."""
     facts: dict[str, str] = field(default_factory=dict)
 
 
@@ -153,6 +161,14 @@ class Runner(Protocol):
 
     def execute(self, step: StepInput) -> StepOutput:
         """Run one step, releasing the GIL while it computes. Raises `EngineFailed` if the step is invalid."""
+        ...
+
+    def load_adapter(self, slot: int, adapter: Adapter) -> None:
+        """
+        Fill a slot; what it held before is gone.
+
+        May be called on any thread while steps run, as long as none of them uses the slot.
+        """
         ...
 
     def close(self) -> None:

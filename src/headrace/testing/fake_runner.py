@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.errors import EngineFailed
+from headrace.models.adapter import Adapter
 from headrace.models.spec import ModelSpec
 from headrace.runner.checks import check_step, token_slots
 from headrace.runner.sampling import sample_rows
@@ -40,10 +41,13 @@ FAKE_LIMITS = RunnerLimits(
     max_step_sequences=64,
     max_step_rows=512,
     max_context_tokens=1024,
+    max_adapters=2,
+    max_adapter_rank=16,
 )
 LOGIT_RANGE = 8.0
 """Hashed logits lie between 0 and this."""
 SCRIPTED_LOGIT = 1000.0
+_MAX_OFFSETS = 997
 
 
 class FakeRunner:
@@ -77,6 +81,7 @@ class FakeRunner:
         self.num_steps = 0
         """Steps that were requested, failed ones included."""
         self.is_closed = False
+        self._adapters: dict[int, Adapter] = {}
         self._cache: Int32 = np.full(limits.num_blocks * limits.block_tokens, -1, np.int32)
         self._script = script
         self._bias = dict(bias or {})
@@ -102,6 +107,10 @@ class FakeRunner:
             self._adjust(row, prefix)
         return logits
 
+    def load_adapter(self, slot: int, adapter: Adapter) -> None:
+        """Fill a slot: its rows get the logits of another model."""
+        self._adapters[slot] = adapter
+
     def close(self) -> None:
         """Record that the runner was closed."""
         self.is_closed = True
@@ -110,10 +119,19 @@ class FakeRunner:
         """Store the tokens of a step."""
         for sequence, context in enumerate(step.context_lens):
             start, stop = step.query_starts[sequence : sequence + 2]
-            self._cache[self._slots(step, sequence, int(context + stop - start))[context:]] = step.token_ids[start:stop]
+            self._cache[self._slots(step, sequence, int(context + stop - start))[context:]] = step.token_ids[
+                start:stop
+            ] + self._offset(step, sequence)
 
     def _slots(self, step: StepInput, sequence: int, num_tokens: int) -> Int32:
         return token_slots(step.block_tables[sequence], num_tokens, self.limits.block_tokens)
+
+    def _offset(self, step: StepInput, sequence: int) -> int:
+        """Return what the cache adds to token ids: the KV of one adapter is of no use to another."""
+        slot = -1 if step.adapters is None else int(step.adapters[sequence])
+        if slot < 0:
+            return 0
+        return self.spec.vocab_size * (1 + int.from_bytes(self._adapters[slot].identity.encode()) % _MAX_OFFSETS)
 
     def _prefixes(self, step: StepInput, rows: Int32) -> Iterator[Int32]:
         """Yield for each row the tokens of its sequence up to its own, as cached."""
@@ -132,7 +150,7 @@ class FakeRunner:
 
     def _adjust(self, logits: Float32, prefix: Int32) -> None:
         """Apply the script and the bias to the logits that follow `prefix`."""
-        forced = self._script(tuple(prefix.tolist())) if self._script is not None else None
+        forced = self._script(tuple((prefix % self.spec.vocab_size).tolist())) if self._script is not None else None
         if forced is not None:
             logits[forced] = SCRIPTED_LOGIT
         for token, value in self._bias.items():

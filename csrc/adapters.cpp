@@ -1,0 +1,148 @@
+#include "adapters.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "half.h"
+
+namespace headrace {
+
+namespace {
+
+constexpr const char* kAdaptedNames[kNumAdapted] = {"qkv", "o", "gate_up", "down"};
+constexpr int kHalf = kPanel / 2;
+
+void require(bool condition, const std::string& message) {
+  if (!condition) throw std::invalid_argument(message);
+}
+
+int32_t padded_rank(int32_t rank) { return static_cast<int32_t>(round_up(static_cast<size_t>(rank), kRankBlock)); }
+
+void list_shapes(const ModelConfig& config, AdaptedShape* shapes) {
+  const Model model = make_dimensions(config);
+  const int32_t outputs = static_cast<int32_t>(round_up(config.hidden_size, kPanel));
+  shapes[kAdaptedQkv] = {3, model.hidden_padded, model.qkv_padded};
+  shapes[kAdaptedOutput] = {1, model.attention_padded, outputs};
+  shapes[kAdaptedGateUp] = {2, model.hidden_padded, 2 * model.intermediate_padded};
+  shapes[kAdaptedDown] = {1, model.intermediate_padded, outputs};
+}
+
+// Numbers of an addition with `rank` to each part.
+size_t shrink_size(const AdaptedShape& shape, int32_t rank) { return size_t{1} * shape.num_parts * rank * shape.k; }
+size_t expand_size(const AdaptedShape& shape, int32_t rank) { return size_t{1} * shape.num_outputs * rank; }
+
+size_t shape_bytes(const AdaptedShape& shape, int32_t rank) {
+  return round_up((shrink_size(shape, rank) + expand_size(shape, rank)) * sizeof(uint16_t), 64);
+}
+
+// The part that each 16 outputs of a packed matrix belong to.
+std::vector<uint8_t> part_of_outputs(const ModelConfig& config, int32_t matrix, int32_t num_outputs) {
+  std::vector<uint8_t> parts(static_cast<size_t>(num_outputs) / kHalf, 0);
+  const int32_t queries = config.num_heads * config.head_dim, keys = config.num_kv_heads * config.head_dim;
+  for (size_t i = 0; i < parts.size(); i++) {
+    const int32_t output = static_cast<int32_t>(i) * kHalf;
+    if (matrix == kAdaptedGateUp) parts[i] = i % 2;
+    if (matrix == kAdaptedQkv) parts[i] = output < queries ? 0 : output < queries + keys ? 1 : 2;
+  }
+  return parts;
+}
+
+// [rank block][K / 32][8 ranks][32 inputs]: the kernel reads one stream, and 8 ranks share the load of an input.
+void pack_shrink(const AdapterPart& part, int32_t first_rank, int32_t k, uint16_t* out) {
+  for (int32_t r = 0; r < part.rank; r++) {
+    const int32_t rank = first_rank + r;
+    uint16_t* block = out + static_cast<size_t>(rank / kRankBlock) * kRankBlock * k + rank % kRankBlock * kSlab;
+    const float* row = part.shrink + static_cast<size_t>(r) * part.num_columns;
+    for (int32_t i = 0; i < part.num_columns; i++) block[i / kSlab * kRankBlock * kSlab + i % kSlab] = float_to_bf16(row[i]);
+  }
+}
+
+// [outputs / 32][rank / 2][32 outputs][2 ranks], as a bf16 matrix whose inputs are the ranks.
+void pack_expand(const AdapterPart& part, int32_t padded, uint16_t* out) {
+  for (int32_t i = 0; i < part.num_rows; i++) {
+    const int32_t output = part.first_row + (part.interleaved ? i / kHalf * kPanel + i % kHalf : i);
+    uint16_t* panel = out + static_cast<size_t>(output / kPanel) * padded * kPanel + output % kPanel * 2;
+    const float* row = part.expand + static_cast<size_t>(i) * part.rank;
+    for (int32_t r = 0; r < part.rank; r++) panel[r / 2 * 2 * kPanel + r % 2] = float_to_bf16(row[r]);
+  }
+}
+
+void check_part(const AdapterPart& part, const AdaptedShape& shape, int32_t max_rank) {
+  require(part.rank >= 0 && part.rank <= max_rank,
+          "the rank is " + std::to_string(part.rank) + "; expected at most " + std::to_string(max_rank));
+  if (part.rank == 0) return;
+  const int32_t last = part.num_rows - 1, output = part.first_row + (part.interleaved ? last / kHalf * kPanel + last % kHalf : last);
+  require(part.num_rows > 0 && part.first_row >= 0 && part.first_row % (part.interleaved ? kHalf : 1) == 0 &&
+              output < shape.num_outputs && part.num_columns > 0 && part.num_columns <= shape.k,
+          "the factors of an adapter do not fit into the matrix");
+}
+
+}  // namespace
+
+size_t adapter_bytes(const ModelConfig& config, const Limits& limits) {
+  if (limits.max_adapters == 0) return 0;
+  AdaptedShape shapes[kNumAdapted];
+  list_shapes(config, shapes);
+  size_t layer = 0;
+  for (const AdaptedShape& shape : shapes) layer += shape_bytes(shape, padded_rank(limits.max_adapter_rank));
+  return layer * static_cast<size_t>(config.num_layers) * static_cast<size_t>(limits.max_adapters);
+}
+
+AdapterSlots::AdapterSlots(const ModelConfig& config, const Limits& limits)
+    : config_(config), num_slots_(limits.max_adapters), max_rank_(padded_rank(limits.max_adapter_rank)),
+      memory_(adapter_bytes(config, limits)) {
+  list_shapes(config, shapes_);
+  layer_bytes_ = 0;
+  for (int32_t i = 0; i < kNumAdapted; i++) {
+    offsets_[i] = layer_bytes_;
+    layer_bytes_ += shape_bytes(shapes_[i], max_rank_);
+    parts_[i] = part_of_outputs(config, i, shapes_[i].num_outputs);
+  }
+  matrices_.resize(static_cast<size_t>(num_slots_) * config.num_layers * kNumAdapted, LowRank{});
+}
+
+LowRank& AdapterSlots::at(int32_t slot, int32_t layer, int32_t matrix) {
+  return matrices_[(static_cast<size_t>(slot) * config_.num_layers + layer) * kNumAdapted + matrix];
+}
+
+void AdapterSlots::clear(int32_t slot) {
+  require(slot >= 0 && slot < num_slots_, "there is no slot " + std::to_string(slot));
+  std::fill_n(&at(slot, 0, 0), static_cast<size_t>(config_.num_layers) * kNumAdapted, LowRank{});
+}
+
+void AdapterSlots::set(int32_t slot, int32_t layer, const std::string& matrix, const std::vector<AdapterPart>& parts) {
+  const auto* name = std::find(std::begin(kAdaptedNames), std::end(kAdaptedNames), matrix);
+  const int32_t index = static_cast<int32_t>(name - std::begin(kAdaptedNames));
+  require(slot >= 0 && slot < num_slots_ && layer >= 0 && layer < config_.num_layers && index < kNumAdapted,
+          "there is no matrix " + matrix + " in layer " + std::to_string(layer) + " of slot " + std::to_string(slot));
+  require(index < kAdaptedGateUp || !config_.has_experts(layer), "experts cannot be adapted");
+  const AdaptedShape& shape = shapes_[index];
+  require(parts.size() == static_cast<size_t>(shape.num_parts), "the parts of the matrix and of the adapter differ");
+  int32_t rank = 0;
+  for (const AdapterPart& part : parts) {
+    check_part(part, shape, max_rank_);
+    rank = std::max(rank, padded_rank(part.rank));
+  }
+  if (rank == 0) return;
+  auto* shrink = reinterpret_cast<uint16_t*>(
+      memory_.data() + (static_cast<size_t>(slot) * config_.num_layers + layer) * layer_bytes_ + offsets_[index]);
+  uint16_t* expand = shrink + shrink_size(shape, rank);
+  std::memset(shrink, 0, (shrink_size(shape, rank) + expand_size(shape, rank)) * sizeof(uint16_t));
+  for (size_t i = 0; i < parts.size(); i++) {
+    if (parts[i].rank == 0) continue;
+    pack_shrink(parts[i], static_cast<int32_t>(i) * rank, shape.k, shrink);
+    pack_expand(parts[i], rank, expand);
+  }
+  at(slot, layer, index) = {rank, shape.num_parts * rank, shrink, expand};
+}
+
+AdapterTable AdapterSlots::table() const {
+  AdapterTable table{};
+  table.num_layers = config_.num_layers;
+  table.matrices = matrices_.data();
+  for (int32_t i = 0; i < kNumAdapted; i++) table.parts[i] = parts_[i].data();
+  return table;
+}
+
+}  // namespace headrace
