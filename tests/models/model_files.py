@@ -1,6 +1,7 @@
 """Write small checkpoints for tests, with the libraries that write the real ones."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -9,6 +10,7 @@ from gguf import GGMLQuantizationType, GGUFWriter, quants
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.models.shapes import expected_shapes
 from headrace.models.spec import ModelSpec
 
@@ -150,3 +152,12 @@ def gguf_vocabulary(tokenizer: Tokenizer, **more: object) -> dict[str, object]:
         "eos_token_id": 1,
     }
     return {f"tokenizer.ggml.{key}": value for key, value in (values | more).items()}
+
+
+def refusal(load: Callable[[], object]) -> str:
+    """The text of the error that a file is refused with; empty if it is read. Any other exception fails the test."""
+    try:
+        load()
+    except (BrokenModel, UnsupportedModel) as exc:
+        return str(exc)
+    return ""

@@ -226,7 +226,7 @@ def test_a_missing_tokenizer_names_the_file(tmp_path):
     with pytest.raises(BrokenModel, match=r"tokenizer\.json does not exist"):
         read_hf_tokenizer(tmp_path, settings=empty, config=empty, generation=empty, vocab_size=1)
     (tmp_path / "tokenizer.model").write_bytes(b"x")
-    with pytest.raises(UnsupportedModel, match="SentencePiece"):
+    with pytest.raises(BrokenModel, match=r"tokenizer\.model is not a SentencePiece model"):
         read_hf_tokenizer(tmp_path, settings=empty, config=empty, generation=empty, vocab_size=1)
 
 

@@ -12,13 +12,14 @@ from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.models.fields import Fields
 from headrace.models.gguf_file import GgufFile
 from headrace.models.pretokenizers import PRE_TOKENIZERS, byte_level_parts
-from headrace.models.tokenizer import SPACE_MARK, Tokenizer
+from headrace.models.sentencepiece_backend import Pieces, add_special_pieces, bpe_model, set_spaces
+from headrace.models.sentencepiece_file import CONTROL, NORMAL
+from headrace.models.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import tokenizers
 
 _PREFIX: Final = "tokenizer.ggml."
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 _ENDS: Final = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>")
 """Control tokens that always end an answer: the metadata often names only one of several."""
 _SPECIAL_NAMES: Final = {
@@ -41,9 +42,9 @@ def read_gguf_tokenizer(file: GgufFile, vocab_size: int) -> Tokenizer:
     values = {key.removeprefix(_PREFIX): value for key, value in file.metadata.items() if key.startswith(_PREFIX)}
     fields = Fields(values, f"{source}, {_PREFIX[:-1]}")
     tokens = _strings(fields, "tokens")
-    types = _numbers(fields, "token_type", len(tokens), default=_NORMAL)
+    types = _numbers(fields, "token_type", len(tokens), default=NORMAL)
     backend = _backend(fields, tokens, types)
-    _add_tokens(backend, tokens, types)
+    add_special_pieces(backend, tokens, types)
     bos = _token_id(fields, "bos_token_id", len(tokens))
     eos = _eos_ids(fields, tokens, types)
     _set_ends(backend, fields, tokens, bos, eos)
@@ -63,7 +64,8 @@ def _backend(fields: Fields, tokens: list[str], types: list[float]) -> "tokenize
         if model == "gpt2":
             return _byte_level_bpe(fields, tokens)
         if model == "llama":
-            return _sentencepiece_bpe(fields, tokens, types)
+            scores = _numbers(fields, "scores", len(tokens), default=0.0)
+            return _sentencepiece_bpe(fields, Pieces(tokens, scores, types))
     except (BrokenModel, UnsupportedModel):
         raise
     except Exception as exc:
@@ -98,61 +100,13 @@ def _merges(fields: Fields) -> list[tuple[str, str]]:
         raise BrokenModel(f"{fields.source}: merges has an entry that is not two pieces separated by a space.") from exc
 
 
-def _sentencepiece_bpe(fields: Fields, tokens: list[str], types: list[float]) -> "tokenizers.Tokenizer":
+def _sentencepiece_bpe(fields: Fields, pieces: Pieces) -> "tokenizers.Tokenizer":
     from tokenizers import Tokenizer as Backend
-    from tokenizers import decoders, models, normalizers
 
-    scores = _numbers(fields, "scores", len(tokens), default=0.0)
-    vocab = {token: index for index, token in enumerate(tokens)}
-    pieces = {token: scores[index] for token, index in vocab.items() if types[index] in {_NORMAL, _USER_DEFINED}}
-    unknown = _token_id(fields, "unknown_token_id", len(tokens))
-    backend = Backend(
-        models.BPE(
-            vocab=vocab,
-            merges=merges_by_score(vocab, pieces),
-            unk_token=None if unknown is None else tokens[unknown],
-            fuse_unk=True,
-            byte_fallback=True,
-        )
-    )
-    spaces = normalizers.Replace(" ", SPACE_MARK)
-    steps = [decoders.Replace(SPACE_MARK, " "), decoders.ByteFallback(), decoders.Fuse()]
-    if fields.flag("add_space_prefix", default=True):
-        backend.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE_MARK), spaces])
-        steps.append(decoders.Strip(" ", 1, 0))
-    else:
-        backend.normalizer = spaces
-    backend.decoder = decoders.Sequence(steps)
+    unknown = _token_id(fields, "unknown_token_id", len(pieces.texts))
+    backend = Backend(bpe_model(pieces, unknown=None if unknown is None else pieces.texts[unknown]))
+    set_spaces(backend, adds_space=fields.flag("add_space_prefix", default=True))
     return backend
-
-
-def merges_by_score(vocab: dict[str, int], scores: dict[str, float]) -> list[tuple[str, str]]:
-    """
-    Return the merges that a SentencePiece BPE vocabulary implies: the pair with the best-scored result first.
-
-    Ties are broken by the ids of the halves, as in the converter of transformers, so both give the same tokens.
-    """
-    ranked: list[tuple[float, int, int, int, str, str]] = []
-    for order, (piece, score) in enumerate(scores.items()):
-        for cut in range(1, len(piece)):
-            left = vocab.get(piece[:cut])
-            if left is None:
-                continue
-            right = vocab.get(piece[cut:])
-            if right is not None:
-                ranked.append((-score, order, left, right, piece[:cut], piece[cut:]))
-    ranked.sort()
-    return [entry[4:] for entry in ranked]
-
-
-def _add_tokens(backend: "tokenizers.Tokenizer", tokens: list[str], types: list[float]) -> None:
-    """Register control and user-defined tokens, which are split off before any other tokenisation."""
-    from tokenizers import AddedToken
-
-    special = [token for token, kind in zip(tokens, types, strict=True) if kind in {_CONTROL, _UNKNOWN} and token]
-    plain = [token for token, kind in zip(tokens, types, strict=True) if kind == _USER_DEFINED and token]
-    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
-    backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in plain])
 
 
 def _set_ends(
@@ -180,7 +134,7 @@ def _set_ends(
 
 def _eos_ids(fields: Fields, tokens: list[str], types: list[float]) -> list[int]:
     named = [_token_id(fields, key, len(tokens)) for key in ("eos_token_id", "eot_token_id", "eom_token_id")]
-    ids = {token: index for index, token in enumerate(tokens) if types[index] == _CONTROL}
+    ids = {token: index for index, token in enumerate(tokens) if types[index] == CONTROL}
     ends = [ids.get(name) for name in _ENDS]
     return list(dict.fromkeys(index for index in named + ends if index is not None))
 

@@ -1,4 +1,4 @@
-"""Read a whole checkpoint from a Hugging Face folder: config.json, safetensors, tokenizer.json, chat template."""
+"""Read a whole checkpoint from a Hugging Face folder: config.json, weights, tokenizer, chat template."""
 
 import json
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ def read_hf_checkpoint(folder: Path) -> Checkpoint:
     """
     config = _read_config(folder)
     generation = _read_json(folder / "generation_config.json")
-    settings = _read_json(folder / "tokenizer_config.json")
+    settings = _read_settings(folder)
     family, spec = from_config(config)
     weights = SafetensorsWeights(folder, family, spec, config.sub("quantization_config"))
     tokenizer = read_hf_tokenizer(
@@ -77,6 +77,17 @@ def read_templates(folder: Path, settings: Fields) -> dict[str, str]:
         for entry in entries
         if isinstance(entry, Mapping) and isinstance(entry.get("name"), str) and isinstance(entry.get("template"), str)
     }
+
+
+def _read_settings(folder: Path) -> Fields:
+    """Return `tokenizer_config.json`, with the added tokens that older writers kept in a file of their own."""
+    settings = _read_json(folder / "tokenizer_config.json")
+    added = _read_json(folder / "added_tokens.json")
+    special = str(_read_json(folder / "special_tokens_map.json").values)
+    decoder = {
+        str(index): {"content": token, "special": repr(token) in special} for token, index in added.values.items()
+    }
+    return settings.with_defaults({"added_tokens_decoder": decoder})
 
 
 def _read_config(folder: Path) -> Fields:

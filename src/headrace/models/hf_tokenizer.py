@@ -1,18 +1,30 @@
-"""Build a tokenizer from the files of a Hugging Face folder."""
+"""
+Build a tokenizer from the files of a Hugging Face folder.
+
+`tokenizer.json` says everything. Without it there is the vocabulary of another library: `tokenizer.model` of
+SentencePiece or tiktoken, `*.tiktoken`, or `tekken.json`; `tokenizer_config.json` adds special tokens.
+"""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.core.errors import BrokenModel, HeadraceError
 from headrace.models.fields import Fields
+from headrace.models.sentencepiece_backend import sentencepiece_backend
+from headrace.models.sentencepiece_file import SentencePieceModel, parse_sentencepiece
+from headrace.models.tiktoken_file import is_tiktoken, parse_tekken, parse_tiktoken, tiktoken_backend
 from headrace.models.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import tokenizers
 
 TOKENIZER: Final = "tokenizer.json"
-SENTENCEPIECE: Final = "tokenizer.model"
+_VOCABULARIES: Final = ("tokenizer.model", "tekken.json", "*.tiktoken")
+"""Files of other libraries, in this order."""
+_MAX_BYTES: Final = 256 << 20
+"""Ten times the largest vocabulary known."""
 _NAMES: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -23,7 +35,7 @@ def read_hf_tokenizer(
     Return the tokenizer of a folder.
 
     Args:
-        folder: the folder with `tokenizer.json`.
+        folder: the folder with `tokenizer.json`, or with a vocabulary of another library.
         settings: `tokenizer_config.json`.
         config: `config.json`.
         generation: `generation_config.json`.
@@ -31,11 +43,15 @@ def read_hf_tokenizer(
 
     Raises:
         BrokenModel: there is no tokenizer, or it cannot be read.
-        UnsupportedModel: there is only a SentencePiece model.
+        UnsupportedModel: the vocabulary is of a kind that is not supported; the message names it.
     """
-    backend = _backend(folder)
+    file = _find(folder)
+    found = _read(file, config.text("model_type", ""))
+    backend = found.backend
     _add_tokens(backend, settings)
     names = {name: text for name in _NAMES if (text := _token_text(settings.values.get(name))) is not None}
+    names = {**found.names, **names}
+    settings = settings.with_defaults(found.settings)
     bos, eos = _id_of(backend, names.get("bos_token")), _id_of(backend, names.get("eos_token"))
     _set_ends(backend, settings, names)
     ends = sorted(generation.ids("eos_token_id") | config.ids("eos_token_id"))
@@ -47,29 +63,63 @@ def read_hf_tokenizer(
         bos_token_id=bos,
         eos_token_ids=ends if eos is None else [eos, *ends],
         special_names=names,
-        source=str(folder / TOKENIZER),
+        source=str(file),
     )
 
 
-def _backend(folder: Path) -> "tokenizers.Tokenizer":
-    from tokenizers import Tokenizer as Backend
+@dataclass(frozen=True, slots=True)
+class _Vocabulary:
+    """A tokenizer, with the names of special tokens and the settings that its file implies."""
 
-    path = folder / TOKENIZER
-    if not path.is_file():
-        if (folder / SENTENCEPIECE).is_file():
-            raise UnsupportedModel(
-                f"{folder} has only a SentencePiece tokenizer ({SENTENCEPIECE}); expected {TOKENIZER}. "
-                "Load and save it once with AutoTokenizer of transformers to create that file."
-            )
-        raise BrokenModel(f"{folder} has no tokenizer: {TOKENIZER} does not exist.")
+    backend: "tokenizers.Tokenizer"
+    names: Mapping[str, str]
+    settings: Mapping[str, object]
+
+
+def _find(folder: Path) -> Path:
+    for pattern in (TOKENIZER, *_VOCABULARIES):
+        files = sorted(folder.glob(pattern))
+        if files:
+            return files[0]
+    raise BrokenModel(f"{folder} has no tokenizer: {TOKENIZER} does not exist, nor do {', '.join(_VOCABULARIES)}.")
+
+
+def _read(file: Path, model_type: str) -> _Vocabulary:
+    if file.stat().st_size > _MAX_BYTES:
+        raise BrokenModel(f"{file} has {file.stat().st_size} bytes; expected at most {_MAX_BYTES}.", path=str(file))
     try:
-        backend = Backend.from_str(path.read_text(encoding="utf-8"))
+        return _build(file, file.read_bytes(), model_type)
+    except HeadraceError:
+        raise
     except Exception as exc:
         # `tokenizers` raises nothing more specific.
-        raise BrokenModel(f"{path} cannot be read: {exc}. Download it again.") from exc
-    backend.no_padding()
-    backend.no_truncation()
-    return backend
+        raise BrokenModel(f"{file} cannot be read: {exc}. Download it again.", path=str(file)) from exc
+
+
+def _build(file: Path, content: bytes, model_type: str) -> _Vocabulary:
+    from tokenizers import Tokenizer as Backend
+
+    if file.name == TOKENIZER:
+        backend = Backend.from_str(content.decode())
+        backend.no_padding()
+        backend.no_truncation()
+        return _Vocabulary(backend, {}, {})
+    if file.name != "tekken.json" and not is_tiktoken(content):
+        model = parse_sentencepiece(content, str(file))
+        return _Vocabulary(sentencepiece_backend(model), _special_pieces(model), {"add_bos_token": model.bos_id >= 0})
+    is_tekken = file.name == "tekken.json"
+    ranks = parse_tekken(content, str(file)) if is_tekken else parse_tiktoken(content, str(file), model_type)
+    names = {"bos_token": ranks.bos, "eos_token": ranks.eos}
+    return _Vocabulary(
+        tiktoken_backend(ranks),
+        {name: text for name, text in names.items() if text is not None},
+        {"add_bos_token": ranks.bos is not None},
+    )
+
+
+def _special_pieces(model: SentencePieceModel) -> dict[str, str]:
+    ids = {"bos_token": model.bos_id, "eos_token": model.eos_id, "unk_token": model.unk_id, "pad_token": model.pad_id}
+    return {name: model.texts[index] for name, index in ids.items() if 0 <= index < len(model.texts)}
 
 
 def _add_tokens(backend: "tokenizers.Tokenizer", settings: Fields) -> None:
