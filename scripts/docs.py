@@ -1,7 +1,8 @@
 """
-Generate pages of `docs/` and the README's list of packages from the code.
+Generate pages of `docs/` and parts of pages from the code.
 
-Settings, names of other servers, metrics, errors, the command line, operations of AWS, request fields, the file list.
+Settings, names of other servers, metrics, errors, the command line, operations of AWS, request fields, families of
+models, the file list.
 
 python scripts/docs.py            write them
 python scripts/docs.py --check    exit 1 if one of them differs from the code
@@ -27,6 +28,7 @@ from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.metrics import Metrics
 from headrace.gateway.exposition import families as gateway_families
 from headrace.gateway.metrics import GatewayMetrics
+from headrace.models.families.registry import FAMILIES, NESTED, refused_networks
 from headrace.platform.operations import OPERATIONS
 from headrace.settings.container_env import ENVIRONMENT, GENERAL_NAMES
 from headrace.settings.container_meanings import Fills, FillsPart, Meaning, NoEffect, Requires
@@ -51,7 +53,6 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 PACKAGE = ROOT / "src" / "headrace"
-FOLDERS = re.compile(r"(?<=<!-- folders -->\n).*?(?=<!-- /folders -->)", re.DOTALL)
 NOTE = "<!-- Made by scripts/docs.py; change the code that it describes instead. -->\n"
 
 
@@ -222,6 +223,29 @@ def packages_block() -> Iterator[str]:
     yield "```\n"
 
 
+def families_block() -> Iterator[str]:
+    """Yield one row per family of models, then the networks that are refused, for the page of models."""
+    nested: dict[str, list[str]] = {}
+    for outer, text in NESTED.items():
+        nested.setdefault(text, []).append(outer)
+    yield "\n| models | `model_type` | GGUF architecture | verified by |"
+    yield "|---|---|---|---|"
+    for family in FAMILIES:
+        types = [kind for name in family.model_types for kind in [*nested.get(name, []), name]]
+        yield (
+            f"| {family.models} | {_code_list(types)} | {_code_list(family.gguf_architectures)} "
+            f"| {', '.join(family.verified)} |"
+        )
+    yield "\nRefused with the name of the part that is missing:\n"
+    yield "| `model_type` | needs |"
+    yield "|---|---|"
+    by_part: dict[str, list[str]] = {}
+    for name, part in refused_networks().items():
+        by_part.setdefault(part, []).append(name)
+    yield from (f"| {_code_list(names)} | {part} |" for part, names in by_part.items())
+    yield ""
+
+
 def coverage_page() -> Iterator[str]:
     """Yield every operation of the services that the platform speaks, from the models of the installed botocore."""
     made_by = f"botocore {botocore.__version__}"
@@ -280,16 +304,27 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "dialects/fields.md": fields_page,
     "tree.md": tree_page,
 }
+BLOCKS: dict[Path, tuple[str, Callable[[], Iterator[str]]]] = {
+    README: ("folders", packages_block),
+    DOCS / "models.md": ("families", families_block),
+}
+"""Parts of pages that are written by hand, between comments with a name."""
+
+
+def with_block(path: Path, name: str, lines: Iterable[str]) -> str:
+    """Return a page with the lines between its comments with this name."""
+    block = "\n".join(lines)
+    pattern = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
+    return pattern.sub(lambda _: block, path.read_text(encoding="utf-8"))
 
 
 def main() -> int:
-    """Write or check the generated pages and the README's list of packages."""
+    """Write or check the generated pages and parts of pages."""
     parser = argparse.ArgumentParser(description="Write the generated pages of the docs.")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a page is out of date")
     check = parser.parse_args().check
     wanted = {DOCS / name: NOTE + "\n".join(page()).rstrip() + "\n" for name, page in PAGES.items()}
-    packages = "\n".join(packages_block())
-    wanted[README] = FOLDERS.sub(lambda _: packages, README.read_text(encoding="utf-8"))
+    wanted |= {path: with_block(path, name, block()) for path, (name, block) in BLOCKS.items()}
     stale = []
     for path, text in wanted.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:

@@ -224,7 +224,7 @@ def write_checkpoint(name: str, folder: Path) -> PreTrainedModel:
     architecture, changes = (NETWORKS | ORACLES)[name]
     model_class = getattr(transformers, architecture)
     torch.manual_seed(0)
-    model = model_class(_config(model_class, SHAPE | changes)).eval()
+    model = model_class(network_config(model_class, SHAPE | changes)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(_vector_like(parameter) if parameter.ndim == 1 else _matrix_like(parameter))
@@ -233,7 +233,7 @@ def write_checkpoint(name: str, folder: Path) -> PreTrainedModel:
     return model
 
 
-def _config(model_class: type[PreTrainedModel], values: dict[str, object]) -> PretrainedConfig:
+def network_config(model_class: type[PreTrainedModel], values: dict[str, object]) -> PretrainedConfig:
     """Return the config of a network; one that also reads images has the values in its `text_config`."""
     if "vision_config" not in values:
         return model_class.config_class(**values)

@@ -15,7 +15,7 @@ from tests.models.model_files import gguf_metadata, write_gguf
 from tests.parity.checkpoints import write_checkpoint
 from tests.parity.test_layouts import write_layout
 
-PERMUTED = ("granite", "granitemoe", "smollm3", "minicpm", "internlm2", "baichuan")
+PERMUTED = ("granite", "granitemoe", "smollm3", "minicpm", "llama", "internlm2", "baichuan")
 """Architectures whose converter interleaves the rows of q and k, which the checkpoint holds as halves."""
 TWINS = {
     "phi 3, sliding window": ("phi3", {"attention.sliding_window": 17}),
@@ -88,7 +88,14 @@ LAYOUT_TWINS = {
     ),
 }
 """Of families that `transformers` reads only with code from the checkpoint."""
-RENAMED = {"internlm2": "llama", "baichuan": "llama, as many kv heads", "qwen2vl": "qwen 2", "qwen3vl": "qwen 3"}
+RENAMED = {
+    "llama": "llama",
+    "qwen3": "qwen 3",
+    "internlm2": "llama",
+    "baichuan": "llama, as many kv heads",
+    "qwen2vl": "qwen 2",
+    "qwen3vl": "qwen 3",
+}
 """Architectures whose files are those of a known network; converters split the fused matrices of the first two."""
 
 

@@ -41,6 +41,8 @@ def _checked(spec: ModelSpec, source: str) -> ModelSpec:
 
 BAICHUAN: Final = Family(
     name="baichuan",
+    models="Baichuan 7B (not Baichuan 2)",
+    verified=("layout", "GGUF twin"),
     model_types=("baichuan",),
     spec_from_config=spec_from_config,
     gguf_architectures=("baichuan",),

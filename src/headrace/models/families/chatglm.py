@@ -55,6 +55,8 @@ def spec_from_gguf(header: GgufHeader) -> ModelSpec:
 
 CHATGLM: Final = Family(
     name="chatglm",
+    models="ChatGLM 2 and 3, GLM-4-9B as first published",
+    verified=("layout", "GGUF twin"),
     model_types=("chatglm",),
     spec_from_config=spec_from_config,
     gguf_architectures=("chatglm",),

@@ -32,6 +32,8 @@ def spec_from_gguf(header: GgufHeader) -> ModelSpec:
 
 ERNIE4_5: Final = Family(
     name="ernie4_5",
+    models="ERNIE 4.5, dense",
+    verified=("transformers", "GGUF twin"),
     model_types=("ernie4_5",),
     spec_from_config=spec_from_config,
     gguf_architectures=("ernie4_5",),

@@ -34,6 +34,8 @@ def spec_from_gguf(header: GgufHeader) -> ModelSpec:
 
 EXAONE: Final = Family(
     name="exaone",
+    models="EXAONE 3 and 3.5",
+    verified=("layout",),
     model_types=("exaone",),
     spec_from_config=spec_from_config,
     gguf_architectures=("exaone",),

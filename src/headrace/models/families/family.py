@@ -89,6 +89,13 @@ GGUF_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
 """Names in GGUF files, the same for most families. Experts are stacked."""
 
 
+Verification = Literal["transformers", "layout", "GGUF twin", "real model"]
+"""
+Logits of transformers from the same folder; logits of an equivalent network of transformers, where it has no code for
+the family; a GGUF file with the names and permutations of llama.cpp's converter; answers of a released model.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """The functions and names that read the checkpoints of one family."""
@@ -111,6 +118,10 @@ class Family:
     """Hugging Face checkpoints interleave the rows of q and k: the two halves of each rotary pair are adjacent."""
     interleaved_gguf_rope: bool = False
     """GGUF files do."""
+    models: str = ""
+    """The models that it reads, for the docs."""
+    verified: tuple[Verification, ...] = ()
+    """How that was verified, for the docs; the tests of `tests/parity` check it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,6 +129,8 @@ def _rope(config: Fields, layer_type: str, max_positions: int) -> RopeSpec:
 
 GEMMA: Final = Family(
     name="gemma",
+    models="Gemma 1",
+    verified=("transformers", "GGUF twin"),
     model_types=("gemma",),
     spec_from_config=gemma_from_config,
     gguf_architectures=("gemma",),
@@ -137,6 +139,8 @@ GEMMA: Final = Family(
 )
 GEMMA3: Final = Family(
     name="gemma3",
+    models="Gemma 3, also the text part of checkpoints with images",
+    verified=("transformers", "real model"),
     model_types=("gemma3_text",),
     spec_from_config=spec_from_config,
     gguf_architectures=("gemma3",),

@@ -52,6 +52,8 @@ def _read(config: Fields, family: str) -> ModelSpec:
 
 GLM: Final = Family(
     name="glm",
+    models="GLM-4-9B in the format of transformers",
+    verified=("transformers",),
     model_types=("glm",),
     spec_from_config=glm_from_config,
     tensors=_TENSORS,
@@ -59,6 +61,8 @@ GLM: Final = Family(
 )
 GLM4: Final = Family(
     name="glm4",
+    models="GLM-4-0414",
+    verified=("transformers", "GGUF twin"),
     model_types=("glm4",),
     spec_from_config=glm4_from_config,
     gguf_architectures=("glm4",),

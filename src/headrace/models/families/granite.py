@@ -98,6 +98,8 @@ def with_multipliers(
 
 GRANITE: Final = Family(
     name="granite",
+    models="Granite 3, dense",
+    verified=("transformers", "GGUF twin"),
     model_types=("granite",),
     spec_from_config=spec_from_config,
     gguf_architectures=("granite",),
@@ -108,12 +110,16 @@ _SHARED_MLP: Final = ("shared_mlp.input_linear.weight", "shared_mlp.output_linea
 """Gate and up, and down."""
 GRANITE_HYBRID: Final = Family(
     name="granite_hybrid",
+    models="Granite 4, dense, without recurrent layers",
+    verified=("transformers",),
     model_types=("granitemoehybrid",),
     spec_from_config=hybrid_from_config,
     tensors={**LLAMA_TENSORS, **dict.fromkeys(("gate", "up"), _SHARED_MLP[0]), "down": _SHARED_MLP[1]},
 )
 GRANITE_MOE: Final = Family(
     name="granite_moe",
+    models="Granite 3 MoE, also with a shared expert",
+    verified=("transformers", "GGUF twin"),
     model_types=("granitemoe", "granitemoeshared"),
     spec_from_config=experts_from_config,
     gguf_architectures=("granitemoe",),

@@ -42,6 +42,8 @@ def internlm3_from_config(config: Fields) -> ModelSpec:
 
 INTERNLM2: Final = Family(
     name="internlm2",
+    models="InternLM 2 and 2.5",
+    verified=("layout", "GGUF twin"),
     model_types=("internlm2",),
     spec_from_config=internlm2_from_config,
     gguf_architectures=("internlm2",),
@@ -61,4 +63,10 @@ INTERNLM2: Final = Family(
     qkv_by_kv_head=True,
     interleaved_gguf_rope=True,
 )
-INTERNLM3: Final = Family(name="internlm3", model_types=("internlm3",), spec_from_config=internlm3_from_config)
+INTERNLM3: Final = Family(
+    name="internlm3",
+    models="InternLM 3",
+    verified=("layout",),
+    model_types=("internlm3",),
+    spec_from_config=internlm3_from_config,
+)

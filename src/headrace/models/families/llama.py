@@ -37,6 +37,11 @@ def spec_from_gguf(header: GgufHeader) -> ModelSpec:
 
 LLAMA: Final = Family(
     name="llama",
+    models=(
+        "Llama 2 and 3, SmolLM 1 and 2, Yi, DeepSeek LLM, Falcon 3 and others of this architecture; "
+        "in GGUF files also Mistral, Mixtral and InternLM 3"
+    ),
+    verified=("transformers", "GGUF twin", "real model"),
     model_types=("llama",),
     spec_from_config=spec_from_config,
     gguf_architectures=("llama",),

@@ -43,6 +43,8 @@ def spec_from_gguf(header: GgufHeader) -> ModelSpec:
 
 MINICPM: Final = Family(
     name="minicpm",
+    models="MiniCPM 1, 2 and 4",
+    verified=("layout", "GGUF twin"),
     model_types=("minicpm",),
     spec_from_config=spec_from_config,
     gguf_architectures=("minicpm",),

@@ -70,6 +70,24 @@ def _window(config: Fields) -> int:
     return 0 if is_null else config.whole("sliding_window", DEFAULT_WINDOW_TOKENS)
 
 
-MISTRAL: Final = Family(name="mistral", model_types=("mistral",), spec_from_config=mistral_from_config)
-MINISTRAL: Final = Family(name="ministral", model_types=("ministral",), spec_from_config=ministral_from_config)
-MINISTRAL3: Final = Family(name="ministral3", model_types=("ministral3",), spec_from_config=ministral3_from_config)
+MISTRAL: Final = Family(
+    name="mistral",
+    models="Mistral, with its sliding window; the text part of Mistral Small 3",
+    verified=("transformers",),
+    model_types=("mistral",),
+    spec_from_config=mistral_from_config,
+)
+MINISTRAL: Final = Family(
+    name="ministral",
+    models="Ministral, with windows on some layers",
+    verified=("transformers",),
+    model_types=("ministral",),
+    spec_from_config=ministral_from_config,
+)
+MINISTRAL3: Final = Family(
+    name="ministral3",
+    models="Ministral 3, up to its original context (16,384)",
+    verified=("transformers",),
+    model_types=("ministral3",),
+    spec_from_config=ministral3_from_config,
+)

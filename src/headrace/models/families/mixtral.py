@@ -35,6 +35,8 @@ def spec_from_config(config: Fields) -> ModelSpec:
 
 MIXTRAL: Final = Family(
     name="mixtral",
+    models="Mixtral",
+    verified=("transformers",),
     model_types=("mixtral",),
     spec_from_config=spec_from_config,
     tensors=MappingProxyType(

@@ -45,6 +45,8 @@ def spec_from_gguf(header: GgufHeader) -> ModelSpec:
 
 PHI3: Final = Family(
     name="phi3",
+    models="Phi-3, Phi-3.5-mini, Phi-4, Phi-4-mini",
+    verified=("transformers", "GGUF twin"),
     model_types=("phi3",),
     spec_from_config=spec_from_config,
     gguf_architectures=("phi3",),

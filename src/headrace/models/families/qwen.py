@@ -58,6 +58,8 @@ def _window_is_off(config: Fields) -> bool:
 
 QWEN2: Final = Family(
     name="qwen2",
+    models="Qwen 2 and 2.5",
+    verified=("transformers", "GGUF twin"),
     model_types=("qwen2",),
     spec_from_config=qwen2_from_config,
     gguf_architectures=("qwen2",),
@@ -65,6 +67,8 @@ QWEN2: Final = Family(
 )
 QWEN3: Final = Family(
     name="qwen3",
+    models="Qwen 3",
+    verified=("transformers", "GGUF twin"),
     model_types=("qwen3",),
     spec_from_config=qwen3_from_config,
     gguf_architectures=("qwen3",),

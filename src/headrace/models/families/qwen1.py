@@ -53,6 +53,8 @@ def _half(width: int, source: str) -> int:
 
 QWEN: Final = Family(
     name="qwen",
+    models="Qwen 1, up to `seq_length`",
+    verified=("layout", "GGUF twin"),
     model_types=("qwen",),
     spec_from_config=spec_from_config,
     gguf_architectures=("qwen",),

@@ -68,6 +68,8 @@ def qwen3_moe_from_gguf(header: GgufHeader) -> ModelSpec:
 
 QWEN2_MOE: Final = Family(
     name="qwen2_moe",
+    models="Qwen 1.5 and 2 MoE, with a shared expert",
+    verified=("transformers",),
     model_types=("qwen2_moe",),
     spec_from_config=qwen2_moe_from_config,
     gguf_architectures=("qwen2moe",),
@@ -76,6 +78,8 @@ QWEN2_MOE: Final = Family(
 )
 QWEN3_MOE: Final = Family(
     name="qwen3_moe",
+    models="Qwen 3 MoE",
+    verified=("transformers",),
     model_types=("qwen3_moe",),
     spec_from_config=qwen3_moe_from_config,
     gguf_architectures=("qwen3moe",),

@@ -29,6 +29,8 @@ def qwen3_vl_from_config(config: Fields) -> ModelSpec:
 
 QWEN2_VL: Final = Family(
     name="qwen2_vl",
+    models="the text part of Qwen 2 and 2.5 VL",
+    verified=("transformers", "GGUF twin"),
     model_types=("qwen2_vl_text", "qwen2_5_vl_text"),
     spec_from_config=qwen2_vl_from_config,
     gguf_architectures=("qwen2vl",),
@@ -36,6 +38,8 @@ QWEN2_VL: Final = Family(
 )
 QWEN3_VL: Final = Family(
     name="qwen3_vl",
+    models="the text part of Qwen 3 VL",
+    verified=("transformers", "GGUF twin"),
     model_types=("qwen3_vl_text",),
     spec_from_config=qwen3_vl_from_config,
     gguf_architectures=("qwen3vl",),

@@ -1,5 +1,6 @@
 """The registry of families, and the choice of the one that reads a checkpoint."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from headrace.core.errors import UnsupportedModel
@@ -74,6 +75,11 @@ def from_config(config: Fields) -> tuple[Family, ModelSpec]:
     raise UnsupportedModel(
         f"{config.source}: model_type is {model_type!r}; expected one of {known}.{missing}", model_type=model_type
     )
+
+
+def refused_networks() -> Mapping[str, str]:
+    """Return the parts that networks need which are refused by name, by `model_type`."""
+    return _MISSING
 
 
 def family_named(name: str) -> Family:

@@ -39,6 +39,8 @@ def spec_from_gguf(header: GgufHeader) -> ModelSpec:
 
 SEED_OSS: Final = Family(
     name="seed_oss",
+    models="Seed-OSS",
+    verified=("transformers", "GGUF twin"),
     model_types=("seed_oss",),
     spec_from_config=spec_from_config,
     gguf_architectures=("seed_oss",),

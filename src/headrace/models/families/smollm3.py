@@ -54,6 +54,8 @@ def _ropes(turns: tuple[float, ...]) -> tuple[int, ...]:
 
 SMOLLM3: Final = Family(
     name="smollm3",
+    models="SmolLM3",
+    verified=("transformers", "GGUF twin"),
     model_types=("smollm3",),
     spec_from_config=spec_from_config,
     gguf_architectures=("smollm3",),
