@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <optional>
+#include <system_error>
 
 #include "isa.h"
 #include "pack.h"
@@ -139,6 +140,18 @@ nb::tuple quantize_int4_matrix(const Floats& values, std::optional<Importance> i
 void bind_packing(nb::module_& m) {
   nb::class_<Arena>(m, "Arena")
       .def(nb::init<size_t>(), "num_bytes"_a)
+      .def_static(
+          "map",
+          [](const std::string& path, size_t offset, size_t num_bytes, bool writable) {
+            try {
+              return Arena::map(path, offset, num_bytes, writable);
+            } catch (const std::system_error& error) {
+              PyErr_SetObject(PyExc_OSError, nb::make_tuple(error.code().value(), error.what(), path).ptr());
+              throw nb::python_error();
+            }
+          },
+          "path"_a, "offset"_a, "num_bytes"_a, nb::kw_only(), "writable"_a)
+      .def("populate", &Arena::populate, "num_threads"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("view", arena_view)
       .def("fill", fill_arena, "source"_a, "num_threads"_a)
       .def("checksum", checksum_arena, "num_threads"_a);

@@ -1,10 +1,14 @@
 #include "memory.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <new>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -50,6 +54,31 @@ Arena::Arena(size_t bytes) : size_(std::max<size_t>(bytes, 1)) {
 #ifdef MADV_HUGEPAGE
   madvise(data_, size_, MADV_HUGEPAGE);  // best effort: without huge pages everything works, a few per cent slower
 #endif
+}
+
+Arena Arena::map(const std::string& path, size_t offset, size_t bytes, bool writable) {
+  const int file = open(path.c_str(), (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+  if (file < 0) throw std::system_error(errno, std::generic_category(), path);
+  const int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+  void* raw = mmap(nullptr, bytes, protection, MAP_SHARED, file, static_cast<off_t>(offset));
+  const int error = errno;
+  close(file);
+  if (raw == MAP_FAILED) throw std::system_error(error, std::generic_category(), path);
+  Arena arena;
+  arena.data_ = static_cast<uint8_t*>(raw);
+  arena.size_ = bytes;
+  return arena;
+}
+
+void Arena::populate(int num_threads) const {
+  const size_t num_pieces = (size_ + kPiece - 1) / kPiece;
+  parallel_for(num_pieces, num_threads, [&](size_t piece) {
+    const size_t start = piece * kPiece, end = std::min(start + kPiece, size_);
+#ifdef MADV_POPULATE_READ
+    if (madvise(data_ + start, end - start, MADV_POPULATE_READ) == 0) return;
+#endif
+    for (size_t at = start; at < end; at += 4096) static_cast<void>(*const_cast<const volatile uint8_t*>(data_ + at));
+  });
 }
 
 Arena::~Arena() {

@@ -3,20 +3,27 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace headrace {
 
-// Anonymous zeroed memory, in huge pages if the system provides them. Pages are allocated on first touch.
+// Anonymous zeroed memory, in huge pages if the system provides them, or a part of a file. Pages are allocated, or read
+// from disk, on first touch.
 class Arena {
  public:
   Arena() = default;
   explicit Arena(size_t bytes);  // throws std::bad_alloc
+  // Maps `bytes` bytes of a file from `offset` on, a multiple of the page size. What is written to a writable arena
+  // reaches the file; a write to any other is a segmentation fault. Throws std::system_error.
+  static Arena map(const std::string& path, size_t offset, size_t bytes, bool writable);
   ~Arena();
   Arena(Arena&& other) noexcept;
   Arena& operator=(Arena&& other) noexcept;
 
   uint8_t* data() const { return data_; }
   size_t size() const { return size_; }
+  // Reads a mapped file into the page cache and maps all of its pages.
+  void populate(int num_threads) const;
 
  private:
   uint8_t* data_ = nullptr;

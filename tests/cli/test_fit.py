@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -25,6 +26,8 @@ def planner(available: int):
             raise InsufficientMemory("too little")
         return MemoryPlan(
             weights_bytes=WEIGHTS[dtype],
+            resident_weights_bytes=WEIGHTS[dtype],
+            mapping="none",
             workspace_bytes=0,
             adapter_bytes=0,
             kv_bytes_per_token=KV[kv_dtype],
@@ -65,6 +68,16 @@ def test_the_default_format_is_recommended_if_it_fits() -> None:
 
 def test_the_best_format_that_fits_is_recommended_if_the_default_does_not() -> None:
     assert advice_for(8192 + 600) == Advice(dtype="w8a8", kv_dtype="int8", max_model_len=8192)
+
+
+def test_weights_on_disk_are_recommended_only_if_no_format_fits_into_memory() -> None:
+    plan = planner(100_000)
+    fits = fit_formats(plan, max_model_len=8192, max_num_seqs=2, available_bytes=100_000)
+    on_disk = [replace(fit, plan=replace(fit.plan, mapping="required")) for fit in fits if fit.plan is not None]
+    for mixed, dtype in ((on_disk[:2] + fits[2:], fits[2].dtype), (on_disk, "bf16")):
+        advice = advise(plan, mixed, auto=("bf16", "bf16"), max_model_len=8192, max_num_seqs=2)
+        assert advice is not None
+        assert advice.dtype == dtype
 
 
 def test_the_longest_context_that_fits_is_recommended_if_none_does() -> None:

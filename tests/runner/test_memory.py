@@ -1,11 +1,15 @@
 """The plan is what is allocated, and memory is counted as the kernel and the container see it."""
 
+import numpy as np
 import pytest
 
 from headrace.core.errors import InsufficientMemory, SettingsError
+from headrace.models.spec import MoeSpec
 from headrace.runner.memory import MemoryBudget, available_memory_bytes
+from headrace.runner.native import load_native_runner
 from headrace.runner.plan import plan_runner
 from tests.runner.native_models import FORMATS, SPECS, load, small_spec
+from tests.runner.steps import make_step
 from tests.runner.weights import random_weights
 
 GIB = 1 << 30
@@ -74,6 +78,34 @@ def test_a_cache_too_small_for_one_context_is_refused_with_the_numbers():
     with pytest.raises(InsufficientMemory, match="256 tokens needs") as caught:
         plan(small_spec(), kv_cache_bytes=1000)
     assert "max_model_len" in caught.value.message
+
+
+@pytest.mark.parametrize(("weights_share", "mapping"), [(0.4, "none"), (0.6, "preferred")])
+def test_weights_that_fill_much_of_the_memory_are_mapped(weights_share, mapping):
+    spec = small_spec(hidden_size=1024, intermediate_size=4096, num_layers=4)
+    weights_bytes = plan(spec).weights_bytes
+    planned = plan(spec, available_bytes=int(weights_bytes / weights_share))
+    assert (planned.mapping, planned.resident_weights_bytes) == (mapping, weights_bytes)
+
+
+def test_experts_may_exceed_the_memory_if_what_a_token_reads_fits(tmp_path):
+    moe = MoeSpec(num_experts=64, top_k=2, expert_size=256, layers=(True, False))
+    spec = small_spec(hidden_size=256, moe=moe)
+    roomy = runner_plan(spec)
+    tight = runner_plan(spec, available_bytes=roomy.memory.weights_bytes)
+    assert (roomy.memory.mapping, tight.memory.mapping) == ("none", "required")
+    assert tight.memory.resident_weights_bytes < roomy.memory.weights_bytes / 8
+    assert tight.memory.num_blocks == 256 // 32
+    weights, step = random_weights(spec), make_step(([1, 2, 3, 4], 0, [5]), all_rows=True)
+    copied, mapped = (
+        load_native_runner(spec, weights, planned, cache_dir=tmp_path / planned.memory.mapping)
+        for planned in (roomy, tight)
+    )
+    assert (copied.info.facts["packed_weights"], mapped.info.facts["packed_weights"]) == (
+        "packed and cached",
+        "packed and mapped",
+    )
+    np.testing.assert_array_equal(mapped.logits(step), copied.logits(step))
 
 
 def test_a_model_that_does_not_fit_is_refused_with_the_sum():

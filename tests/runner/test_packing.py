@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headrace import _native
-from headrace.core.errors import BrokenModel
+from headrace.core.errors import BrokenModel, SettingsError
 from headrace.models.weights import Encoding, RawTensor
 from headrace.runner.native_config import native_config
 from headrace.runner.packing import load_packed, packing_key
@@ -56,15 +56,56 @@ def test_a_truncated_file_is_rebuilt(size, tmp_path):
     assert load(spec, tmp_path).origin == "packed and cached"
 
 
-def test_an_unwritable_cache_does_not_prevent_loading(tmp_path):
+@pytest.mark.parametrize("dtype", ["bf16", "w8a8", "w4a8"])
+def test_mapped_weights_are_the_same_bytes_and_use_the_same_file(dtype, tmp_path):
+    spec = small_spec()
+    copied = load(spec, tmp_path / "copied", dtype).arena.view()
+    for origin in ("packed and mapped", "mapped"):
+        mapped = load(spec, tmp_path / "mapped", dtype, mapping="preferred")
+        assert mapped.origin == origin
+        np.testing.assert_array_equal(mapped.arena.view(), copied)
+    assert load(spec, tmp_path / "mapped", dtype).origin == "cached"
+
+
+@pytest.mark.parametrize("size", [0, 100, 4096, 9000])
+def test_a_truncated_file_is_not_mapped(size, tmp_path):
+    spec = small_spec()
+    good = load(spec, tmp_path, mapping="required").arena.view().copy()
+    path = packed_file(tmp_path)
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(data[:size])
+    again = load(spec, tmp_path, mapping="required")
+    assert again.origin == "packed and mapped"
+    np.testing.assert_array_equal(again.arena.view(), good)
+
+
+@pytest.mark.parametrize("mapping", ["none", "preferred"])
+def test_an_unwritable_cache_does_not_prevent_loading(mapping, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
-    packed = load(small_spec(), blocked)
+    packed = load(small_spec(), blocked, mapping=mapping)
     assert packed.origin.startswith("packed, not cached")
 
 
-def test_no_temporary_files_are_left(tmp_path):
-    load(small_spec(), tmp_path)
+def test_weights_that_must_be_mapped_need_a_cache_that_can_be_written(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    with pytest.raises(SettingsError, match="cache_dir"):
+        load(small_spec(), blocked, mapping="required")
+
+
+def test_a_checkpoint_that_is_broken_leaves_no_file(tmp_path):
+    spec = small_spec()
+    weights = ArrayWeights(dict(random_weights(spec)._arrays) | {"layers.1.down": np.zeros((96, 999), np.float32)})
+    with pytest.raises(BrokenModel, match=r"layers\.1\.down"):
+        load_packed(spec, weights, config_of(spec), cache_dir=tmp_path, threads=1, mapping="preferred")
+    assert list((tmp_path / "packed").iterdir()) == []
+
+
+@pytest.mark.parametrize("mapping", ["none", "preferred"])
+def test_no_temporary_files_are_left(mapping, tmp_path):
+    load(small_spec(), tmp_path, mapping=mapping)
     assert [path.suffix for path in (tmp_path / "packed").iterdir()] == [".weights"]
 
 

@@ -194,7 +194,10 @@ def _sizes(fit_: FormatFit) -> list[str]:
     if plan is None:
         return ["does not fit", "", "", "", ""]
     sizes = (plan.weights_bytes, plan.kv_bytes_per_token, plan.workspace_bytes, plan.total_bytes)
-    return [*map(format_size, sizes), f"{fit_.room_tokens:,}"]
+    weights, *others = map(format_size, sizes)
+    if plan.mapping == "required":
+        weights = f"{weights}, part on disk"
+    return [weights, *others, f"{fit_.room_tokens:,}"]
 
 
 def advice_text(model: str, advice: Advice | None, auto: Formats, max_model_len: int) -> str:

@@ -73,6 +73,8 @@ def advise(
     """
     Recommend the default format if it fits, else the best that fits, else the smallest with the longest context.
 
+    Formats whose weights have to stay on disk in part count only if no other fits.
+
     Args:
         plan: as for `fit_formats`.
         fits: the result of `fit_formats`.
@@ -80,7 +82,9 @@ def advise(
         max_model_len: the requested context length.
         max_num_seqs: the number of concurrent sequences.
     """
-    fitting = [(fit.dtype, fit.kv_dtype) for fit in fits if fit.plan is not None]
+    planned = [fit for fit in fits if fit.plan is not None]
+    in_memory = [fit for fit in planned if fit.plan is not None and fit.plan.mapping != "required"]
+    fitting = [(fit.dtype, fit.kv_dtype) for fit in in_memory or planned]
     if fitting:
         dtype, kv_dtype = auto if auto in fitting else fitting[0]
         return Advice(dtype=dtype, kv_dtype=kv_dtype, max_model_len=max_model_len)

@@ -8,6 +8,7 @@ from typing import Final
 from headrace import _native
 from headrace.core.errors import InsufficientMemory
 from headrace.runner.native_config import native_limits
+from headrace.runner.packing import Mapping
 from headrace.runner.step import RunnerLimits
 
 _MIB: Final = 1 << 20
@@ -18,6 +19,8 @@ _GRAMMAR_BYTES_PER_TOKEN: Final = 600
 llguidance's form of the vocabulary and the index of names, which every server builds once it is idle. Measured as
 resident memory: 480 to 560 bytes a token for vocabularies of 262,144 (Gemma 3) and 49,152 (SmolLM2).
 """
+_COPIED_SHARE: Final = 0.5
+"""Weights that take a larger share of the memory are mapped from their file: the page cache needs no second copy."""
 _NO_LIMIT_BYTES: Final = 1 << 62
 _LIMITED: Final = (
     "max_memory_bytes allows (for a platform's worker: the memory of its inference component or instance type). "
@@ -49,6 +52,10 @@ class MemoryPlan:
     """The memory that a runner will allocate."""
 
     weights_bytes: int
+    resident_weights_bytes: int
+    """The weights that must be in memory: all, but for experts that a step does not read if weights are mapped."""
+    mapping: Mapping
+    """The weights are mapped from a file instead of copied."""
     workspace_bytes: int
     """Activations, logits, rotary tables, samplers."""
     adapter_bytes: int
@@ -96,20 +103,48 @@ def plan_memory(
         block_bytes=block_bytes,
         free_bytes=usable_bytes - reserve_bytes - weights_bytes - workspace_bytes - adapter_bytes,
     )
+    needed_bytes = workspace_bytes + adapter_bytes + num_blocks * block_bytes + reserve_bytes
+    mapping = _mapping(weights_bytes, needed_bytes, usable_bytes)
+    resident_bytes = _resident_bytes(config) if mapping == "required" else weights_bytes
     plan = MemoryPlan(
         weights_bytes=weights_bytes,
+        resident_weights_bytes=resident_bytes,
+        mapping=mapping,
         workspace_bytes=workspace_bytes,
         adapter_bytes=adapter_bytes,
         kv_bytes_per_token=block_bytes // limits.block_tokens,
         block_bytes=block_bytes,
         num_blocks=num_blocks,
         kv_cache_bytes=num_blocks * block_bytes,
-        total_bytes=weights_bytes + workspace_bytes + adapter_bytes + num_blocks * block_bytes,
+        total_bytes=resident_bytes + workspace_bytes + adapter_bytes + num_blocks * block_bytes,
         reserve_bytes=reserve_bytes,
         available_bytes=usable_bytes,
     )
     _check(plan, limits, is_limited=usable_bytes == budget.max_memory_bytes)
     return plan
+
+
+def _mapping(weights_bytes: int, needed_bytes: int, usable_bytes: int) -> Mapping:
+    """Decide whether weights are mapped; `needed_bytes` is the memory for everything else."""
+    if weights_bytes + needed_bytes > usable_bytes:
+        return "required"
+    return "preferred" if weights_bytes > usable_bytes * _COPIED_SHARE else "none"
+
+
+def _resident_bytes(config: _native.ModelConfig) -> int:
+    """Return the bytes of the weights that one token reads: all but the experts that it does not choose."""
+    slots = config.num_experts + config.num_shared_experts
+    total = 0
+    for slot in _native.layout(config):
+        _, _, part = slot.name.rpartition(".")
+        is_stack = slots > 0 and part in {"gate_up", "down"} and _has_experts(config, slot.name)
+        total += slot.num_bytes * (config.top_k + config.num_shared_experts) // slots if is_stack else slot.num_bytes
+    return total
+
+
+def _has_experts(config: _native.ModelConfig, slot_name: str) -> bool:
+    layer = int(slot_name.split(".")[1])
+    return not config.expert_layers or config.expert_layers[layer]
 
 
 def _num_blocks(limits: RunnerLimits, budget: MemoryBudget, *, block_bytes: int, free_bytes: int) -> int:
@@ -158,8 +193,8 @@ def _check(plan: MemoryPlan, limits: RunnerLimits, *, is_limited: bool) -> None:
     if plan.total_bytes + plan.reserve_bytes > plan.available_bytes:
         adapters = f" + adapters {_mib(plan.adapter_bytes)}" if plan.adapter_bytes else ""
         raise InsufficientMemory(
-            f"Weights {_mib(plan.weights_bytes)} + workspace {_mib(plan.workspace_bytes)}{adapters} + KV cache "
-            f"{_mib(plan.kv_cache_bytes)} = {_mib(plan.total_bytes)}, and {_mib(plan.reserve_bytes)} for "
+            f"Weights {_mib(plan.resident_weights_bytes)} + workspace {_mib(plan.workspace_bytes)}{adapters} "
+            f"+ KV cache {_mib(plan.kv_cache_bytes)} = {_mib(plan.total_bytes)}, and {_mib(plan.reserve_bytes)} for "
             f"the rest of the process, do not fit into the {_mib(plan.available_bytes)} that "
             f"{_LIMITED if is_limited else 'are available. Lower'} max_model_len, kv_cache_bytes or "
             f"max_num_batched_tokens{', max_loras or max_lora_rank' if adapters else ''}, "

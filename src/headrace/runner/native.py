@@ -7,6 +7,8 @@ import numpy as np
 from headrace import _native
 from headrace.core.errors import EngineFailed, InsufficientMemory, SettingsError
 from headrace.core.progress import Progress, no_progress
+from headrace.core.sizes import format_size
+from headrace.core.telemetry import get_logger
 from headrace.models.adapter import Adapter
 from headrace.models.spec import ModelSpec
 from headrace.models.weights import WeightSource
@@ -121,9 +123,23 @@ def load_native_runner(
         InsufficientMemory: the system refused memory that the plan counts.
     """
     config, num_threads, memory = plan.config, plan.num_threads, plan.memory
+    if memory.mapping == "required":
+        get_logger().warning(
+            "weights.mapped",
+            message=f"The weights ({format_size(memory.weights_bytes)}) do not fit into memory: they are mapped, and "
+            "experts that are not in the page cache are read from disk.",
+        )
     try:
         _native.has_native_bf16(isa or "")
-        packed = load_packed(spec, weights, config, cache_dir=cache_dir, threads=num_threads, progress=progress)
+        packed = load_packed(
+            spec,
+            weights,
+            config,
+            cache_dir=cache_dir,
+            threads=num_threads,
+            progress=progress,
+            mapping=memory.mapping,
+        )
         runtime = _native.Runtime(
             config, native_limits(plan.limits), packed.arena, num_threads=num_threads, isa=isa or ""
         )

@@ -4,6 +4,9 @@ Packed weights: the checkpoint in the layout of the native kernels, packed once 
 A packed file is one page with a JSON header, followed by the weights as they are in memory. It is written under a
 temporary name and renamed, so servers that start concurrently never see half a file. A file that is truncated, damaged
 or of another version is rebuilt. The cache is optional: where it cannot be written, weights are packed at every start.
+
+The weights of small models are copied out of the file. Those that fill much of the memory are packed into the file and
+mapped, so that they are in memory once, and experts that no token chooses are never read.
 """
 
 import hashlib
@@ -13,19 +16,22 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
 from headrace import _native
-from headrace.core.errors import BrokenModel
+from headrace.core.errors import BrokenModel, SettingsError
 from headrace.core.progress import Progress, no_progress
+from headrace.core.sizes import format_size
 from headrace.models.spec import ModelSpec, MoeSpec
 from headrace.models.weights import WeightSource, cut_tensor
 from headrace.runner.decoding import decode
 
 PACKING_VERSION: Final = 3
 """Increased when the layout of packed weights or their quantization changes."""
+Mapping = Literal["none", "preferred", "required"]
+"""Weights are copied into memory, mapped from their file if it can be written, or mapped in any case."""
 _MAGIC: Final = b"HEADRACE"
 _HEADER_BYTES: Final = 4096
 _W4_BITS: Final = 4
@@ -36,7 +42,7 @@ _TASK: Final = "Packing weights"
 
 @dataclass(frozen=True, slots=True)
 class PackedWeights:
-    """Weights in memory and their origin: "cached", "packed and cached" or "packed, not cached: ..."."""
+    """Weights in memory, and their origin: "cached", "mapped", "packed and cached", "packed, not cached: ..." etc."""
 
     arena: _native.Arena
     origin: str
@@ -64,19 +70,33 @@ def load_packed(
     cache_dir: Path,
     threads: int,
     progress: Progress = no_progress,
+    mapping: Mapping = "none",
 ) -> PackedWeights:
     """
     Return the packed weights of a checkpoint, from the cache if possible.
 
     Raises:
         BrokenModel: a tensor is missing, truncated or of the wrong shape.
+        SettingsError: the weights must be mapped, but the cache cannot be written.
     """
     key = packing_key(weights.fingerprint, config)
     path = cache_dir / "packed" / f"{key}.weights"
+    if mapping != "none":
+        try:
+            return _map_weights(spec, weights, config, path=path, key=key, threads=threads, progress=progress)
+        except OSError as exc:
+            if mapping == "required":
+                raise SettingsError(
+                    f"The weights do not fit into memory beside everything else, and the file to map them from cannot "
+                    f"be written: {exc}. It takes {format_size(_native.layout_bytes(config))}; free that much disk "
+                    "space or set cache_dir to another disk.",
+                    name="cache_dir",
+                ) from exc
     cached = read_packed(path, key, _native.layout_bytes(config), threads=threads)
     if cached is not None:
         return PackedWeights(cached, "cached")
-    arena = pack(spec, weights, config, threads=threads, progress=progress)
+    arena = _native.Arena(_native.layout_bytes(config))
+    pack(spec, weights, config, arena, threads=threads, progress=progress)
     try:
         write_packed(path, key, arena, threads=threads)
     except OSError as exc:
@@ -98,13 +118,13 @@ def pack(
     spec: ModelSpec,
     weights: WeightSource,
     config: _native.ModelConfig,
+    arena: _native.Arena,
     *,
     threads: int,
     progress: Progress = no_progress,
-) -> _native.Arena:
-    """Pack every tensor of a checkpoint."""
+) -> None:
+    """Pack every tensor of a checkpoint into an arena of zeros."""
     total = _native.layout_bytes(config)
-    arena = _native.Arena(total)
     done = 0
     for slot in _native.layout(config):
         if slot.is_vector:
@@ -114,7 +134,6 @@ def pack(
         done += slot.num_bytes
         progress(_TASK, done, total)
     progress(_TASK, total, total)
-    return arena
 
 
 def parts_of(spec: ModelSpec, slot_name: str) -> Iterator[Part]:
@@ -175,28 +194,92 @@ def read_packed(path: Path, key: str, num_bytes: int, *, threads: int) -> _nativ
 
     They are copied out of the page cache: huge pages recover the cost within the first steps.
     """
+    header = _read_header(path, key, num_bytes)
+    if header is None:
+        return None
+    file = np.memmap(path, np.uint8, "r", offset=_HEADER_BYTES)
+    arena = _native.Arena(num_bytes)
+    checksum = arena.fill(np.asarray(file), threads)
+    return arena if header.get("checksum") == checksum else None
+
+
+def _read_header(path: Path, key: str, num_bytes: int) -> dict[str, object] | None:
+    """Return the header of a packed file, or None if there is no file with that key and size."""
     try:
         if path.stat().st_size != _HEADER_BYTES + num_bytes:
             return None
-        file = np.memmap(path, np.uint8, "r")
-    except (OSError, ValueError):
+        with path.open("rb") as file:
+            header = _parse_header(file.read(_HEADER_BYTES))
+    except OSError:
         return None
-    header = _parse_header(file[:_HEADER_BYTES].tobytes())
-    if header.get("key") != key:
-        return None
-    arena = _native.Arena(num_bytes)
-    checksum = arena.fill(np.asarray(file[_HEADER_BYTES:]), threads)
-    return arena if header.get("checksum") == checksum else None
+    return header if header.get("key") == key else None
+
+
+def _map_weights(
+    spec: ModelSpec,
+    weights: WeightSource,
+    config: _native.ModelConfig,
+    *,
+    path: Path,
+    key: str,
+    threads: int,
+    progress: Progress,
+) -> PackedWeights:
+    """
+    Return the weights mapped from their file, which is written first if need be. Raises OSError.
+
+    The checksum is not verified, since that would read every expert. A file is complete before it gets its name.
+    """
+    num_bytes = _native.layout_bytes(config)
+    origin = "mapped"
+    if _read_header(path, key, num_bytes) is None:
+        _pack_into_file(spec, weights, config, path=path, key=key, threads=threads, progress=progress)
+        origin = "packed and mapped"
+    arena = _native.Arena.map(str(path), _HEADER_BYTES, num_bytes, writable=False)
+    if config.num_experts == 0:
+        arena.populate(threads)
+    return PackedWeights(arena, origin)
+
+
+def _pack_into_file(
+    spec: ModelSpec,
+    weights: WeightSource,
+    config: _native.ModelConfig,
+    *,
+    path: Path,
+    key: str,
+    threads: int,
+    progress: Progress,
+) -> None:
+    """Pack into a file without holding all of the weights in memory, and give it its name when it is on disk."""
+    num_bytes = _native.layout_bytes(config)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
+    try:
+        os.posix_fallocate(handle, 0, _HEADER_BYTES + num_bytes)  # a full disk must not show while pages are written
+        arena = _native.Arena.map(temporary, _HEADER_BYTES, num_bytes, writable=True)
+        pack(spec, weights, config, arena, threads=threads, progress=progress)
+        os.pwrite(handle, _header(key, arena.checksum(threads)), 0)
+        os.fsync(handle)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(handle)
+
+
+def _header(key: str, checksum: int) -> bytes:
+    return (_MAGIC + json.dumps({"key": key, "checksum": checksum}).encode()).ljust(_HEADER_BYTES, b"\0")
 
 
 def write_packed(path: Path, key: str, arena: _native.Arena, *, threads: int) -> None:
     """Write a packed file atomically. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    header = _MAGIC + json.dumps({"key": key, "checksum": arena.checksum(threads)}).encode()
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(header.ljust(_HEADER_BYTES, b"\0"))
+            file.write(_header(key, arena.checksum(threads)))
             file.write(arena.view().data)
         Path(temporary).replace(path)
     except OSError:
