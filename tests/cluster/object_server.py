@@ -16,7 +16,7 @@ class Objects:
 
     contents: dict[str, bytes] = field(default_factory=dict)
     cut: set[str] = field(default_factory=set)
-    """Responses for these paths end in the middle."""
+    """Responses for these paths end in the middle of what is asked for."""
     denied: set[str] = field(default_factory=set)
     gets: list[str] = field(default_factory=list)
     """GETs of objects, in order."""
@@ -67,6 +67,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._error(403, "AccessDenied", with_body=with_body)
         elif content is None:
             self._error(404, "NoSuchKey", with_body=with_body)
+        elif self.headers.get("If-Match", etag(content)) != etag(content):
+            self._error(412, "PreconditionFailed", with_body=with_body)
         elif path in self.objects.cut and with_body:
             self.send_response(200)
             self.send_header("Content-Length", str(len(content)))

@@ -156,7 +156,7 @@ def test_a_folder_with_several_gguf_files_asks_which(tmp_path):
         ("smolm2", ModelNotFound, "Did you mean smollm2"),
         ("./nowhere/model", ModelNotFound, "a local file or folder"),
         ("/nowhere/model.gguf", ModelNotFound, "a local file or folder"),
-        ("s3://bucket/model", UnsupportedModel, "aws s3 cp"),
+        ("s3://bucket", ModelNotFound, "s3://BUCKET/PREFIX"),
         ("", ModelNotFound, "no model ''"),
         ("~no-such-user/model", ModelNotFound, "a local file or folder"),
         (".", ModelNotFound, "neither a config.json"),

@@ -34,7 +34,7 @@ def models() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def list_(*, as_json: bool) -> None:
     """
-    List what is stored: models from the package index, the cache of the Hugging Face Hub, packed weights.
+    List what is stored: models from the package index, from S3, from the Hugging Face Hub, and packed weights.
 
     Packed weights are written at a model's first start and speed up later ones; they can be removed at any time.
     """

@@ -29,7 +29,7 @@ headrace fit MODEL                                  memory needs, before anythin
 @rope_options()
 def serve(**overrides: Any) -> None:
     """
-    Serve MODEL (an alias such as smollm2, a Hub id, a folder or a .gguf file) over HTTP.
+    Serve MODEL (an alias such as smollm2, a Hub id, an s3:// prefix, a folder or a .gguf file) over HTTP.
 
     One port speaks SageMaker's container contract (/ping, /invocations), TGI (/generate_stream), OpenAI
     (/v1/chat/completions) and has a chat page at /. Every option is also an environment variable; see

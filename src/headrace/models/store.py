@@ -8,6 +8,7 @@ from pathlib import Path
 from headrace.core.errors import ModelNotFound
 from headrace.core.progress import Progress, no_progress
 from headrace.models import hub
+from headrace.models.object_store import STORE_FOLDER, stored_name
 from headrace.models.sources import MODELS_FOLDER, PACKED_FOLDER, Located, locate
 
 
@@ -18,6 +19,8 @@ class StoredKind(StrEnum):
     """A model from the package index."""
     HUB = "hub"
     """A model in the cache of the Hugging Face Hub."""
+    S3 = "s3"
+    """A copy of a prefix in object storage."""
     PACKED = "packed"
     """Weights in the layout of a kernel, packed from a model; packed again when missing."""
 
@@ -35,8 +38,17 @@ class StoredModel:
 def list_models(home: Path) -> list[StoredModel]:
     """Return everything stored in `home` and in the cache of the Hub."""
     own = [
-        StoredModel(name=path.name, kind=kind, path=path, num_bytes=_num_bytes(path))
-        for kind, folder in ((StoredKind.ALIAS, home / MODELS_FOLDER), (StoredKind.PACKED, home / PACKED_FOLDER))
+        StoredModel(
+            name=stored_name(path) if kind is StoredKind.S3 else path.name,
+            kind=kind,
+            path=path,
+            num_bytes=_num_bytes(path),
+        )
+        for kind, folder in (
+            (StoredKind.ALIAS, home / MODELS_FOLDER),
+            (StoredKind.S3, home / STORE_FOLDER),
+            (StoredKind.PACKED, home / PACKED_FOLDER),
+        )
         for path in (sorted(folder.iterdir()) if folder.is_dir() else [])
         if not path.name.startswith(".")
     ]
