@@ -9,6 +9,8 @@ EXAMPLES = {
     "model": ("org/name", "org/name"),
     "revision": ("v2", "v2"),
     "served_model_name": ("mine", "mine"),
+    "task": ("embed", "embed"),
+    "pooling": ("mean", "mean"),
     "host": ("127.0.0.2", "127.0.0.2"),
     "port": ("9001", 9001),
     "api_key": ("s3cret", "s3cret"),

@@ -18,6 +18,10 @@ from .setting_examples import EXAMPLES, MODEL
 SPECIAL = {
     "HF_MODEL_QUANTIZE": ("bitsandbytes-nf4", "w4a8"),
     "QUANTIZE": ("fp8", "w8a8"),
+    "runner": ("pooling", "embed"),
+    "convert": ("classify", "score"),
+    "HF_TASK": ("feature-extraction", "features"),
+    "POOLING": ("last-token", "last"),
     "quantize": ("smoothquant", "smoothquant"),
     "quantization": ("fp8", "w8a8"),
     "speculative_config": ('{"method": "ngram", "num_speculative_tokens": 4}', 4),
@@ -310,11 +314,11 @@ def test_neuron_variables_get_a_notice():
         ({}, {"option.entryPoint": "model.py"}),
         ({"OPTION_ENTRYPOINT": "https://example.com/model.py"}, {}),
         ({"DJL_ENTRY_POINT": "handler.py"}, {}),
-        ({"HF_TASK": "feature-extraction"}, {}),
-        ({"OPTION_TASK": "text_embedding"}, {}),
+        ({"HF_TASK": "image-classification"}, {}),
+        ({"OPTION_TASK": "transcription"}, {}),
     ],
 )
-def test_tasks_other_than_text_generation_are_refused_by_name(env, properties):
+def test_tasks_that_are_not_served_are_refused_by_name(env, properties):
     ((name, value),) = (env or properties).items()
     with pytest.raises(SettingsError) as refused:
         load_settings(MODEL, env, properties)

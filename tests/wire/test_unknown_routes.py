@@ -13,9 +13,9 @@ CHAT = "use POST /v1/chat/completions"
 FOREIGN = [
     ("POST", "/v1/responses", "openai", CHAT),
     ("GET", "/v1/responses/resp_1", "openai", CHAT),
-    ("POST", "/v1/embeddings", "openai", "Embeddings and scores are not served"),
-    ("POST", "/embeddings", "openai", "Embeddings and scores are not served"),
-    ("POST", "/v1/rerank", "openai", "Embeddings and scores are not served"),
+    ("POST", "/v1/classify", "openai", "use POST /v1/embeddings, /v1/rerank or /v1/score"),
+    ("POST", "/embeddings", "openai", "use POST /v1/embeddings"),
+    ("POST", "/embed_sparse", "tgi", "use POST /v1/embeddings"),
     ("POST", "/v1/audio/transcriptions", "openai", CHAT),
     ("POST", "/v1/images/generations", "openai", CHAT),
     ("GET", "/v1/files", "openai", CHAT),
@@ -52,7 +52,7 @@ def message_of(form: str, body: bytes) -> str:
     if form == "torchserve":
         assert (read["code"], read["type"]) == (404, "ResourceNotFoundException")
         return str(read["message"])
-    assert set(read) == {"error"}
+    assert set(read) == ({"error", "error_type"} if form == "tgi" else {"error"})
     return str(read["error"])
 
 

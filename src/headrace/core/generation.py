@@ -310,6 +310,8 @@ class ModelInfo:
     format_reason: str = ""
     """Why these formats were chosen."""
     recommended: RecommendedSampling = RecommendedSampling()
+    max_batch_tokens: int = 0
+    """Tokens of one step."""
     generates: bool = True
     """False for a model that is served for embeddings or scores only."""
     pooling: PoolingInfo | None = None

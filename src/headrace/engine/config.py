@@ -28,6 +28,10 @@ class ModelSource:
     """Replaces the model's own: a built-in name, a path, or Jinja source."""
     rope: Mapping[str, object] | None = None
     """`rope_parameters` merged into the checkpoint's; None: as in the checkpoint."""
+    task: str = "auto"
+    """auto, generate, embed, score or features."""
+    pooling: str = "auto"
+    """auto, last, mean or cls."""
     smoothquant_alpha: float | None = None
     """Strength of the dtype smoothquant; None: searched."""
     cache_dir: Path | None = None
@@ -82,6 +86,11 @@ class EngineLimits:
     max_step_s: float | None
     """Steps with decoding sequences are kept under this; None: no limit."""
     enable_prefix_caching: bool
+
+    @property
+    def max_pooled_tokens(self) -> int:
+        """Longest input that is pooled: it needs no room for an answer, but `max_prompt_tokens` holds if it is set."""
+        return self.max_model_len if self.max_prompt_tokens == self.max_model_len - 1 else self.max_prompt_tokens
 
 
 def fit_to_runner(limits: EngineLimits, runner: RunnerLimits) -> EngineLimits:

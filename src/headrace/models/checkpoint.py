@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headrace.models.model import GenerationDefaults
+from headrace.models.pooling import Pooler
 from headrace.models.spec import ModelSpec
 from headrace.models.tokenizer import Tokenizer
 from headrace.models.weights import WeightSource
@@ -19,3 +20,7 @@ class Checkpoint:
     templates: Mapping[str, str]
     """Chat templates by name; empty if the checkpoint has none."""
     defaults: GenerationDefaults
+    pooler: Pooler | None = None
+    """The pooling that its files describe; None: they describe none."""
+    generates: bool = True
+    """False without an LM head."""

@@ -2,16 +2,20 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from headrace.core.errors import BrokenModel
 from headrace.models.checkpoint import Checkpoint
+from headrace.models.families.family import Family
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
 from headrace.models.hf_tokenizer import read_hf_tokenizer
 from headrace.models.model import GenerationDefaults
 from headrace.models.safetensors_reader import SafetensorsWeights
+from headrace.models.sentence_transformers import has_lm_head, read_pooler
+from headrace.models.spec import ModelSpec
 
 _OLDER_QUANTIZATION: Final = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 """The files of AutoGPTQ and AutoAWQ from before `quantization_config`, with the method that they mean."""
@@ -28,7 +32,7 @@ def read_hf_checkpoint(folder: Path) -> Checkpoint:
     config = _read_config(folder)
     generation = _read_json(folder / "generation_config.json")
     settings = _read_settings(folder)
-    family, spec = from_config(config)
+    family, spec = _spec(config)
     weights = SafetensorsWeights(folder, family, spec, config.sub("quantization_config"))
     tokenizer = read_hf_tokenizer(
         folder, settings=settings, config=config, generation=generation, vocab_size=spec.vocab_size
@@ -45,6 +49,8 @@ def read_hf_checkpoint(folder: Path) -> Checkpoint:
             top_k=generation.whole("top_k", minimum=0) if generation.has("top_k") else None,
             repetition_penalty=_optional(generation, "repetition_penalty"),
         ),
+        pooler=read_pooler(folder, config),
+        generates=has_lm_head(config),
     )
 
 
@@ -57,8 +63,14 @@ def read_hf_weights(folder: Path) -> SafetensorsWeights:
         UnsupportedModel: a part is not supported; the message names it.
     """
     config = _read_config(folder)
-    family, spec = from_config(config)
+    family, spec = _spec(config)
     return SafetensorsWeights(folder, family, spec, config.sub("quantization_config"))
+
+
+def _spec(config: Fields) -> tuple[Family, ModelSpec]:
+    """Return the family and the spec; a checkpoint without an LM head counts as tied, so that none is read."""
+    family, spec = from_config(config)
+    return family, spec if has_lm_head(config) else replace(spec, tie_embeddings=True)
 
 
 def read_templates(folder: Path, settings: Fields) -> dict[str, str]:

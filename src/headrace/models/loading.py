@@ -57,6 +57,8 @@ def load_model(
         tokenizer=checkpoint.tokenizer,
         chat_template=_chat_template(checkpoint, chat_template),
         defaults=checkpoint.defaults,
+        pooler=checkpoint.pooler,
+        generates=checkpoint.generates,
     )
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.models.chat import ChatTemplate
+from headrace.models.pooling import Pooler
 from headrace.models.spec import ModelSpec
 from headrace.models.tokenizer import Tokenizer
 from headrace.models.weights import WeightSource
@@ -34,3 +35,7 @@ class Model:
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     defaults: GenerationDefaults
+    pooler: Pooler | None = None
+    """The pooling that its files describe; None: they describe none."""
+    generates: bool = True
+    """False without an LM head."""

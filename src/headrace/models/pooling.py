@@ -46,6 +46,8 @@ class Pooler:
     prompts: Mapping[str, str] = field(default_factory=dict)
     """Prompts by name (`query`, `document`), which precede a text."""
     default_prompt: str = ""
+    max_tokens: int = 0
+    """Longest input that the model was trained with; 0: that of the network."""
     pair_template: str = ""
     """The text of a pair for a reranker that is a decoder, with `{query}` and `{document}`; empty: two segments."""
     """The prompt of requests that name none."""

@@ -141,6 +141,9 @@ class ModelSpec:
     windows: tuple[int, ...] = ()
     """Sliding window of each layer in tokens, the token itself included; 0 means none. Empty: none in any layer."""
 
+    is_causal: bool = True
+    """A token attends to those before it. False: to all of its sequence (encoders)."""
+
     moe: MoeSpec | None = None
     """The experts of the layers that have some."""
 

@@ -12,6 +12,7 @@ from headrace.server.errors import EXCEPTION_HANDLERS
 from headrace.server.openai_routes import openai_routes
 from headrace.server.origin_check import OriginCheck
 from headrace.server.pages import page_routes
+from headrace.server.pooling_routes import pooling_routes
 from headrace.server.request_ids import RequestIds
 from headrace.server.sagemaker import sagemaker_routes
 from headrace.server.service import ServerPhase, Service
@@ -42,6 +43,7 @@ def app_of(service: Service) -> Starlette:
 def _routes(service: Service) -> list[Route]:
     return [
         *openai_routes(service),
+        *pooling_routes(service),
         *tgi_routes(service),
         *sagemaker_routes(service),
         *(page_routes() if service.settings.web else ()),

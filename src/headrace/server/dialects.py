@@ -1,5 +1,8 @@
 """The dialect of each route of a server, by its settings."""
 
+from collections.abc import Callable
+
+from headrace.core.generation import ModelInfo
 from headrace.server.generate import ChooseDialect
 from headrace.settings.server_settings import ServerSettings
 from headrace.wire.dialect import Dialect
@@ -18,9 +21,12 @@ def tgi_dialect(settings: ServerSettings, route: Route) -> Dialect:
     return Tgi(version=tgi_version(settings), route=route)
 
 
-def invocations_dialect(settings: ServerSettings) -> tuple[Dialect, ChooseDialect]:
-    """Return the dialect of `/invocations`, and a function by which a body chooses another."""
+def invocations_dialect(
+    settings: ServerSettings, model: Callable[[], ModelInfo | None]
+) -> tuple[Dialect, ChooseDialect]:
+    """Return the dialect of `/invocations`, and a function by which a body and the model choose another."""
     configured = get_dialect(
         settings.dialect, output_formatter=settings.output_formatter, tgi_compat=settings.tgi_compat
     )
-    return configured, lambda body: select_dialect(body, configured)
+    returns_features = settings.task == "features"
+    return configured, lambda body: select_dialect(body, configured, model(), returns_features=returns_features)

@@ -19,6 +19,7 @@ from headrace.http.asgi import Receive, Scope, Send
 from headrace.http.body import ClientGone
 from headrace.http.errors import CLIENT_GONE_STATUS, errors_answered
 from headrace.http.exchange import Exchange
+from headrace.server.batch import run_window
 from headrace.server.service import Service
 from headrace.wire.answers import Collector, failure_of
 from headrace.wire.dialect import Dialect, ParsedRequest, StreamRenderer, Timings
@@ -183,6 +184,10 @@ class _Generation:
         if len(requests) == 1:
             await relay(requests[0], partial(take, 0), drain)
             return
+        if requests[0].pooling is not None:
+            calls = [partial(relay, request, partial(take, i), drain) for i, request in enumerate(requests)]
+            await run_window(calls, window=backend.info.max_num_seqs)
+            return
         relays = [asyncio.create_task(relay(request, partial(take, i), drain)) for i, request in enumerate(requests)]
         try:
             await asyncio.gather(*relays)
@@ -201,7 +206,7 @@ class _Generation:
             self._service.metrics.itl_s.observe(now_s - record.last_s)
         record.last_s = now_s
         record.output_tokens += len(chunk.tokens)
-        if self._texts is not None:
+        if self._texts is not None and chunk.pooled is None:
             self._texts.append(chunk.text)
         finish = chunk.finish
         if finish is not None:

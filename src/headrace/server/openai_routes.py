@@ -9,13 +9,14 @@ from headrace.server.generate import GenerationRoute
 from headrace.server.service import Service
 from headrace.wire.openai.chat import OpenAIChat
 from headrace.wire.openai.completions import OpenAICompletions
+from headrace.wire.openai.embeddings import OpenAIEmbeddings
 from headrace.wire.openai.models import render_model, render_models
 
 _JSON = "application/json"
 
 
 def openai_routes(service: Service) -> list[Route]:
-    """Return the routes for models, completions and chat completions."""
+    """Return the routes for models, completions, chat completions and embeddings."""
 
     async def models(_request: Request) -> Response:
         return Response(render_models(service.backend.info), media_type=_JSON)
@@ -28,9 +29,11 @@ def openai_routes(service: Service) -> list[Route]:
 
     chat = GenerationRoute(service, route="/v1/chat/completions", dialect=OpenAIChat())
     completions = GenerationRoute(service, route="/v1/completions", dialect=OpenAICompletions())
+    embeddings = GenerationRoute(service, route="/v1/embeddings", dialect=OpenAIEmbeddings())
     return [
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{name:path}", model, methods=["GET"]),
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
+        Route("/v1/embeddings", embeddings, methods=["POST"]),
     ]

@@ -33,7 +33,7 @@ def sagemaker_routes(service: Service) -> list[Route]:
             return JSONResponse(body)
         return JSONResponse({**body, "reason": NOT_READY[health]}, status_code=503)
 
-    dialect, choose = invocations_dialect(service.settings)
+    dialect, choose = invocations_dialect(service.settings, service.info)
     invocations = GenerationRoute(service, route="/invocations", dialect=dialect, choose=choose)
     return [
         Route("/ping", ping, methods=["GET", "POST"]),

@@ -19,6 +19,7 @@ from headrace.server.generate import GenerationRoute
 from headrace.server.pages import is_browser, page
 from headrace.server.service import NOT_READY, ServerPhase, Service
 from headrace.wire.openai.chat import OpenAIChat
+from headrace.wire.tei.pages import render_info as render_tei_info
 from headrace.wire.tgi.dialect import Route as TgiRoute
 from headrace.wire.tgi.pages import (
     parse_tokenize,
@@ -72,10 +73,18 @@ class _TgiPages:
         return Response(render_unhealthy(NOT_READY[health]), status_code=503, media_type=_JSON)
 
     async def info(self, _request: Request) -> Response:
-        """Describe the model and its limits."""
-        stats = self._service.stats()
+        """Describe the model and its limits, as TEI does if it generates no text."""
+        stats, model = self._service.stats(), self._service.backend.info
+        if not model.generates and model.pooling is not None:
+            described = render_tei_info(
+                model,
+                model.pooling,
+                max_concurrent_requests=self._service.settings.max_concurrent_requests,
+                server_version=package_version("headrace"),
+            )
+            return Response(described, media_type=_JSON)
         body = render_info(
-            self._service.backend.info,
+            model,
             version=tgi_version(self._service.settings),
             limits=self._service.limits,
             kv_cache_tokens=stats.num_blocks * stats.block_tokens,

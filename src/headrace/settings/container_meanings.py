@@ -187,7 +187,38 @@ NOT_SPLIT = NoEffect(
 )
 NO_GPU = NoEffect("there is no GPU memory to manage; the KV cache is sized by kv_cache_bytes")
 NO_NEURON = NoEffect("no Neuron device or compiler is used: the model runs on the CPU")
-TEXT_GENERATION = "This server generates text and nothing else; deploy the model with a server made for its task."
+_TASKS: dict[str, Converted] = {
+    "auto": ("auto", ""),
+    **dict.fromkeys(("generate", "text-generation", "conversational"), ("generate", "")),
+    **dict.fromkeys(
+        ("embed", "embedding", "text-embedding", "text_embedding", "sentence-similarity", "sentence-embeddings"),
+        ("embed", ""),
+    ),
+    **dict.fromkeys(
+        ("score", "reward", "classify", "rerank", "reranking", "text-classification", "text-ranking"), ("score", "")
+    ),
+    "feature-extraction": ("features", ""),
+}
+TASK = Fills("task", by_value(f"one of {', '.join(_TASKS)}", _TASKS))
+POOLING = Fills(
+    "pooling",
+    by_value(
+        "one of cls, mean, last-token",
+        {
+            "cls": ("cls", ""),
+            "mean": ("mean", ""),
+            **dict.fromkeys(("last", "last-token", "last_token", "lasttoken"), ("last", "")),
+        },
+    ),
+)
+_RUNNERS: dict[str, Converted] = {"auto": ("auto", ""), "generate": ("generate", ""), "pooling": ("embed", "")}
+RUNNER = Fills("task", by_value("one of auto, generate, pooling", _RUNNERS))
+_CONVERSIONS: dict[str, Converted] = {
+    **dict.fromkeys(("auto", "none"), ("auto", "")),
+    "embed": ("embed", ""),
+    "classify": ("score", ""),
+}
+CONVERT = Fills("task", by_value("one of auto, none, embed, classify", _CONVERSIONS))
 NO_CODE = NoEffect("code that comes with a checkpoint is never run", ("false", "0"))
 NO_CUSTOM_CODE = NoEffect("custom handlers are not run by this version")
 NO_TIMEOUT = NoEffect("requests have no time limit; a client that disconnects ends its request")

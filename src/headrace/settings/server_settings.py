@@ -70,6 +70,15 @@ class ServerSettings:
     cors_allow_origins: tuple[str, ...] = setting(rules.names(), ())
     """Origins whose web pages may call the server, separated by commas; `*` allows all. Default: none."""
 
+    task: str = setting(rules.choice("auto", "generate", "embed", "score", "features"), "auto")
+    """
+    `generate` text, `embed` texts or `score` them; `features`: `embed`, with a vector per token on `/invocations` as of
+    Hugging Face's `feature-extraction`. `auto` is what the model was made for; a model for generation also embeds.
+    """
+
+    pooling: str = setting(rules.choice("auto", "last", "mean", "cls"), "auto")
+    """Pooling of embeddings. `auto` is what the model's files say, else `last` for decoders, `mean` for encoders."""
+
     dialect: str = setting(
         rules.choice("auto", "tgi-1.0", "tgi-3", "lmi-0.25", "lmi-0.26", "lmi-0.27", "lmi-17", "openai", "torchserve"),
         "auto",

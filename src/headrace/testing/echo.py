@@ -31,6 +31,7 @@ from headrace.core.generation import (
     TokenLogprob,
 )
 from headrace.engine.backend import Drain, Take, relay_chunks
+from headrace.testing.echo_pooling import pooled_chunk, pooling_info
 
 VOCAB_SIZE = 50_000
 EOS_ID = 2
@@ -67,6 +68,8 @@ class EchoBackend:
         max_model_len: int = 2048,
         max_prompt_tokens: int | None = None,
         script: EchoScript | None = None,
+        generates: bool = True,
+        labels: tuple[str, ...] = (),
     ) -> None:
         self.script = script or EchoScript()
         self.is_healthy = True
@@ -96,6 +99,9 @@ class EchoBackend:
             has_chat_template=True,
             created_s=int(time.time()),
             recommended=RecommendedSampling(temperature=0.7, top_k=40),
+            max_batch_tokens=512,
+            generates=generates,
+            pooling=pooling_info(labels, max_tokens=max_model_len),
         )
 
     @property
@@ -168,6 +174,8 @@ class EchoBackend:
                 self._idle.set()
 
     def _check(self, request: GenerationRequest) -> None:
+        if request.pooling is None and not self._info.generates:
+            raise InvalidRequest("This echo generates no text.")
         if self._closing:
             raise Unavailable("The server is shutting down.")
         if self.script.refusal is not None:
@@ -175,8 +183,9 @@ class EchoBackend:
         if request.sampling.n < 1:
             raise InvalidRequest(f"n is {request.sampling.n}; expected at least 1.", param="n")
         prompt_tokens = len(self._prompt_pieces(request))
-        if prompt_tokens > self._info.max_prompt_tokens:
-            raise PromptTooLong(prompt_tokens=prompt_tokens, max_prompt_tokens=self._info.max_prompt_tokens)
+        most = self._info.max_prompt_tokens if request.pooling is None else self._info.max_model_len
+        if prompt_tokens > most:
+            raise PromptTooLong(prompt_tokens=prompt_tokens, max_prompt_tokens=most)
         max_new_tokens = request.sampling.max_new_tokens
         if max_new_tokens is not None and prompt_tokens + max_new_tokens > self._info.max_model_len:
             raise ContextTooLong(
@@ -198,6 +207,9 @@ class EchoBackend:
         """Yield the chunks of all choices in turns, as in a batch."""
         sampling = request.sampling
         pieces = self._prompt_pieces(request)
+        if request.pooling is not None:
+            yield pooled_chunk(request.pooling, pieces, self._info.pooling)
+            return
         room = self._info.max_model_len - len(pieces)
         limit = room if sampling.max_new_tokens is None else sampling.max_new_tokens
         words = _answer(request.prompt)

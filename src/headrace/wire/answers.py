@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headrace.core.errors import EngineFailed, HeadraceError, InvalidRequest, RequestAborted
-from headrace.core.generation import Chunk, Finish, FinishReason, GenerationRequest, Token
+from headrace.core.generation import Chunk, Finish, FinishReason, GenerationRequest, Pooled, Token
 
 LOWEST_LOGPROB = -9999.0
 """Replaces minus infinity, which JSON cannot represent. Source: vLLM clamps at the same value."""
@@ -19,6 +19,7 @@ class FinishedChoice:
     text: str
     tokens: tuple[Token, ...]
     finish: Finish
+    pooled: Pooled | None = None
 
     @property
     def mean_logprob(self) -> float:
@@ -56,12 +57,14 @@ class PartialChoice:
     texts: list[str] = field(default_factory=list)
     tokens: list[Token] = field(default_factory=list)
     finish: Finish | None = None
+    pooled: Pooled | None = None
 
     def add(self, chunk: Chunk) -> None:
         """Add the next chunk of this choice."""
         self.texts.append(chunk.text)
         self.tokens.extend(chunk.tokens)
         self.finish = chunk.finish or self.finish
+        self.pooled = chunk.pooled or self.pooled
 
     @property
     def text(self) -> str:
@@ -128,7 +131,13 @@ def _choice(index: int, partial: PartialChoice) -> FinishedChoice:
         raise failure
     if partial.finish is None:
         raise EngineFailed("The answer stopped before its end. Try again.")
-    return FinishedChoice(index=index, text=partial.text, tokens=tuple(partial.tokens), finish=partial.finish)
+    return FinishedChoice(
+        index=index,
+        text=partial.text,
+        tokens=tuple(partial.tokens),
+        finish=partial.finish,
+        pooled=partial.pooled,
+    )
 
 
 def usage_of(answers: Sequence[Answer]) -> Usage:

@@ -6,11 +6,15 @@ select the dialect: `messages` is an OpenAI chat, `prompt` a completion, anythin
 """
 
 from headrace.core.errors import SettingsError
+from headrace.core.generation import ModelInfo, PoolingInfo
 from headrace.wire.dialect import Dialect
 from headrace.wire.framing import field_names
 from headrace.wire.lmi.dialect import Formatter, Lmi
 from headrace.wire.openai.chat import OpenAIChat
 from headrace.wire.openai.completions import OpenAICompletions
+from headrace.wire.openai.embeddings import OpenAIEmbeddings
+from headrace.wire.rerank import Rerank, Score
+from headrace.wire.tei.dialect import Tei
 from headrace.wire.tgi.dialect import Tgi
 from headrace.wire.torchserve.dialect import TorchServe
 
@@ -65,9 +69,13 @@ def get_dialect(name: str, *, output_formatter: str | None = None, tgi_compat: b
     return dialect.configured(formatter=formatter, tgi_compat=tgi_compat)
 
 
-def select_dialect(body: bytes, configured: Dialect) -> Dialect:
-    """Return the dialect of a body on `/invocations`, given the configured one."""
+def select_dialect(
+    body: bytes, configured: Dialect, model: ModelInfo | None = None, *, returns_features: bool = False
+) -> Dialect:
+    """Return the dialect of a body on `/invocations`, given the configured one and the model that is served."""
     names = field_names(body)
+    if model is not None and not model.generates and model.pooling is not None:
+        return _pooling_dialect(names, model.pooling, returns_features=returns_features)
     framing = configured.openai_framing if isinstance(configured, Lmi) else "sse"
     if "inputs" in names:
         return configured
@@ -76,3 +84,23 @@ def select_dialect(body: bytes, configured: Dialect) -> Dialect:
     if "prompt" in names:
         return OpenAICompletions(framing=framing)
     return configured
+
+
+def _pooling_dialect(names: frozenset[str], info: PoolingInfo, *, returns_features: bool) -> Dialect:
+    """Return the dialect of a body for a model that generates no text: TEI's unless its fields are another's."""
+    for required, dialect in _POOLING_BODIES:
+        if required <= names:
+            return dialect
+    if info.labels:
+        return Tei("predict")
+    return Tei("features" if returns_features else "embed")
+
+
+_POOLING_BODIES: tuple[tuple[frozenset[str], Dialect], ...] = (
+    (frozenset({"input"}), OpenAIEmbeddings()),
+    (frozenset({"query", "documents"}), Rerank()),
+    (frozenset({"query", "texts"}), Tei("rerank")),
+    (frozenset({"queries", "documents"}), Score()),
+    (frozenset({"text_1", "text_2"}), Score()),
+)
+"""Fields of a body that name its dialect."""

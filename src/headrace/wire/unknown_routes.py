@@ -15,14 +15,21 @@ from headrace.core.errors import HeadraceError, MethodNotAllowed, NotFound, User
 from headrace.wire.dialect import ErrorReply, retry_headers
 from headrace.wire.framing import to_json
 from headrace.wire.openai import errors as openai_errors
+from headrace.wire.tei import errors as tei_errors
 from headrace.wire.tgi import errors as tgi_errors
 from headrace.wire.torchserve import errors as torchserve_errors
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 MODELS = "/v1/models"
-OPENAI_METHODS = {CHAT: ("POST",), COMPLETIONS: ("POST",), MODELS: ("GET", "HEAD")}
-"""OpenAI's routes, on the server and on the platform."""
+EMBEDDINGS = "/v1/embeddings"
+RERANK = "/v1/rerank"
+SCORE = "/v1/score"
+OPENAI_METHODS = {
+    **dict.fromkeys((CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE), ("POST",)),
+    MODELS: ("GET", "HEAD"),
+}
+"""OpenAI's routes and those of the same form, on the server and on the platform."""
 
 _MAX_NEAR_CHARACTERS = 100
 
@@ -79,9 +86,14 @@ _FOREIGN: Sequence[_Foreign] = (
         is_read=True,
     ),
     _Foreign(
-        _paths(r"(?:/v1)?/(?:embeddings|rerank|score|pooling|classify)|/(?:embed|v2/rerank)"),
+        _paths(r"(?:/v1)?/(?:pooling|classify)|/embeddings|/score|/v2/rerank"),
         _OPENAI,
-        f"Embeddings and scores are not served, only generated text; {_USE_CHAT} or {COMPLETIONS}.",
+        f"This route is not served; use POST {EMBEDDINGS}, {RERANK} or {SCORE}.",
+    ),
+    _Foreign(
+        _paths(r"/(?:embed|embed_all|embed_sparse|rerank|predict|similarity)"),
+        tei_errors.render_error,
+        f"This route of TEI is not served; use POST {EMBEDDINGS} or {RERANK}, or send TEI's body to {{invocations}}.",
     ),
     _Foreign(
         _paths(

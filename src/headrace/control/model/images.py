@@ -102,6 +102,13 @@ FAMILIES: tuple[Family, ...] = (
         strict_environment=_TGI_LIMITS,
     ),
     Family(
+        name="tei",
+        title="Text Embeddings Inference",
+        repository=re.compile(r"(?:^|/)(?:huggingface-)?tei(?:-|$)|text-embeddings-inference"),
+        version=re.compile(rf"(?:tei|cpu-|^)({_NUMBER}(?:\.{_NUMBER})+)"),
+        dialects=(((0,), "tgi-3"),),
+    ),
+    Family(
         name="vllm",
         title="vLLM",
         repository=re.compile(r"(?:^|[-/])vllm"),
@@ -128,7 +135,8 @@ FAMILIES: tuple[Family, ...] = (
         repository=re.compile(r"(?:^|/)huggingface-pytorch-inference"),
         version=re.compile(rf"transformers({_NUMBER}(?:\.{_NUMBER})*)"),
         dialects=(((0,), "tgi-1.0"),),
-        remark="Of the Hugging Face Inference Toolkit's tasks only text-generation is served, in TGI's form.",
+        remark="Of the Hugging Face Inference Toolkit's tasks text-generation (in TGI's form), feature-extraction and "
+        "text-classification are served.",
     ),
     Family(
         name="torchserve",

@@ -9,17 +9,19 @@ import time
 
 from headrace.core.generation import ModelInfo, RecommendedSampling
 from headrace.core.progress import Progress, no_progress
-from headrace.engine.config import EngineConfig, ModelSource
+from headrace.engine.config import EngineConfig, ModelSource, fit_to_runner
 from headrace.engine.core.observer import EngineObserver
 from headrace.engine.loading.plan import EnginePlan, plan_engine
+from headrace.engine.loading.pooling import Use, pooling_info, resolve_use
 from headrace.engine.loading.smoothquant import smoothed_weights
 from headrace.engine.service.async_engine import AsyncEngine
 from headrace.engine.service.request_processor import TextParts
 from headrace.models.loading import load_model
 from headrace.models.model import GenerationDefaults, Model
+from headrace.models.pooling import Pooler
 from headrace.models.rope_layers import describe_ropes
 from headrace.models.sources import home_folder
-from headrace.runner.step import RunnerInfo
+from headrace.runner.step import Runner
 
 
 def assemble(
@@ -45,6 +47,7 @@ def assemble(
         rope=source.rope,
         progress=progress,
     )
+    use = resolve_use(model, task=source.task, pooling=source.pooling)
     plan = plan_engine(config, model, max_model_len=source.max_model_len)
     cache_dir = source.cache_dir or home_folder(os.environ)
     weights = model.weights
@@ -59,13 +62,18 @@ def assemble(
     runner = load_native_runner(
         model.spec, weights, plan.runner, isa=config.isa, cache_dir=cache_dir, progress=progress
     )
-    info = _model_info(source.served_model_name or model.name, model, plan, runner.info)
-    return AsyncEngine(runner, _text_parts(model), plan.limits, info, observer=observer)
+    info = _model_info(source.served_model_name or model.name, model, plan, runner, use)
+    return AsyncEngine(runner, _text_parts(model, use), plan.limits, info, observer=observer)
 
 
-def _text_parts(model: Model) -> TextParts:
+def _text_parts(model: Model, use: Use) -> TextParts:
     eos_token_ids = model.defaults.eos_token_ids | model.tokenizer.eos_token_ids
-    return TextParts(tokenizer=model.tokenizer, chat_template=model.chat_template, eos_token_ids=eos_token_ids)
+    return TextParts(
+        tokenizer=model.tokenizer,
+        chat_template=model.chat_template,
+        eos_token_ids=eos_token_ids,
+        pooler=use.pooler or Pooler(),
+    )
 
 
 def recommended_sampling(defaults: GenerationDefaults) -> RecommendedSampling:
@@ -75,14 +83,15 @@ def recommended_sampling(defaults: GenerationDefaults) -> RecommendedSampling:
     return RecommendedSampling(**{name: value for name, value in values.items() if value is not None})
 
 
-def _model_info(name: str, model: Model, plan: EnginePlan, runner: RunnerInfo) -> ModelInfo:
+def _model_info(name: str, model: Model, plan: EnginePlan, runner: Runner, use: Use) -> ModelInfo:
+    limits = fit_to_runner(plan.limits, runner.limits)
     return ModelInfo(
         name=name,
         revision=model.revision,
         family=model.spec.family,
-        dtype=runner.dtype,
-        kv_dtype=runner.kv_dtype,
-        device=runner.device,
+        dtype=runner.info.dtype,
+        kv_dtype=runner.info.kv_dtype,
+        device=runner.info.device,
         max_model_len=plan.limits.max_model_len,
         max_prompt_tokens=plan.limits.max_prompt_tokens,
         max_num_seqs=plan.limits.max_num_seqs,
@@ -93,4 +102,7 @@ def _model_info(name: str, model: Model, plan: EnginePlan, runner: RunnerInfo) -
         created_s=int(time.time()),
         format_reason=plan.formats.reason,
         recommended=recommended_sampling(model.defaults),
+        max_batch_tokens=limits.max_num_batched_tokens,
+        generates=use.generates,
+        pooling=pooling_info(use, hidden_size=model.spec.hidden_size, max_tokens=limits.max_pooled_tokens),
     )

@@ -67,7 +67,11 @@ def check_model(fields: CommonFields, context: RequestContext) -> None:
     Raises:
         ModelNotFound: the server accepts certain names only, and this is none of them.
     """
-    name = fields.model
+    check_model_name(fields.model, context)
+
+
+def check_model_name(name: str | None, context: RequestContext) -> None:
+    """Check a `model` as `check_model` does."""
     accepted = context.accepted_models
     if name is None or accepted is None or name in accepted or name == context.model.name:
         return

@@ -1,0 +1,102 @@
+"""Common parts of the dialects that answer with vectors or scores: inputs, replies, activations of scores."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from headrace.core.client_text import shortened
+from headrace.core.errors import EngineFailed, Internal, InvalidRequest
+from headrace.core.generation import GenerationRequest, Pooled, PoolingInfo, PoolingParams
+from headrace.wire.answers import Answer
+from headrace.wire.dialect import ParsedRequest, RequestContext, StreamRenderer, Timings
+from headrace.wire.framing import JSON_CONTENT_TYPE
+
+MAX_INPUTS = 2048
+"""Inputs of one HTTP request. Source: OpenAI API reference, create embeddings."""
+
+Input = str | tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PooledReply:
+    """Renders the response to a request for vectors or scores, which is never streamed."""
+
+    body: Callable[[Sequence[Answer]], bytes]
+
+    @property
+    def content_type(self) -> str:
+        """The content type of the body."""
+        return JSON_CONTENT_TYPE
+
+    def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
+        """Return additional response headers: none."""
+        del timings
+        return ()
+
+    def stream(self) -> StreamRenderer:
+        """Raise: no parser of these dialects asks for a stream."""
+        raise Internal("Vectors and scores are not streamed.")
+
+    def render(self, answers: Sequence[Answer]) -> bytes:
+        """Render the whole body from one answer per input."""
+        return self.body(answers)
+
+
+def parsed_pooling(
+    inputs: Sequence[Input],
+    params: PoolingParams | Sequence[PoolingParams],
+    context: RequestContext,
+    body: Callable[[Sequence[Answer]], bytes],
+    ignored: tuple[str, ...] = (),
+) -> ParsedRequest:
+    """Return one request per input, with its own parameters or the same for all, and the reply."""
+    each = [params] * len(inputs) if isinstance(params, PoolingParams) else params
+    requests = tuple(
+        GenerationRequest(
+            request_id=context.request_id if len(inputs) == 1 else f"{context.request_id}-{number}",
+            prompt=text,
+            pooling=own,
+        )
+        for number, (text, own) in enumerate(zip(inputs, each, strict=True))
+    )
+    return ParsedRequest(requests=requests, stream=False, reply=PooledReply(body), ignored=ignored)
+
+
+def with_prompt(inputs: Sequence[Input], name: str | None, info: PoolingInfo | None) -> list[Input]:
+    """
+    Return the inputs with the model's prompt of that name, or its default one, before each text.
+
+    Raises:
+        InvalidRequest: the model has no prompt of that name.
+    """
+    if info is None:
+        return list(inputs)
+    if name is not None and name not in info.prompts:
+        known = ", ".join(sorted(info.prompts)) or "none"
+        raise InvalidRequest(
+            f"`prompt_name` is {shortened(name)!r}; expected a prompt of this model: {known}.", param="prompt_name"
+        )
+    prompt = info.default_prompt if name is None else info.prompts[name]
+    return [f"{prompt}{text}" if isinstance(text, str) else text for text in inputs]
+
+
+def pooled_of(answer: Answer) -> Pooled:
+    """Return the vectors of an answer."""
+    pooled = answer.choices[0].pooled
+    if pooled is None:
+        raise EngineFailed("The engine returned text instead of a vector.")
+    return pooled
+
+
+def vector_of(answer: Answer) -> list[float]:
+    """Return the only vector of an answer."""
+    return pooled_of(answer).vectors()[0]
+
+
+def activated(scores: Sequence[float]) -> list[float]:
+    """Return probabilities: the sigmoid of a single score, the softmax of several."""
+    if len(scores) == 1:
+        return [0.5 * math.tanh(0.5 * scores[0]) + 0.5]
+    largest = max(scores)
+    powers = [math.exp(score - largest) for score in scores]
+    return [power / sum(powers) for power in powers]

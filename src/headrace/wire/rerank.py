@@ -1,0 +1,219 @@
+"""
+`/rerank` and `/score` as Cohere, Jina and vLLM serve them; errors are in OpenAI's format, as vLLM's.
+
+One answer serves all three clients: Cohere reads `id`, `results` and `meta`, Jina and vLLM `model` and `usage` too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from headrace.core.errors import HeadraceError, InvalidRequest
+from headrace.core.generation import PoolingParams
+from headrace.wire.answers import Answer, usage_of
+from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
+from headrace.wire.fields import FieldTable, Refused, struct_fields
+from headrace.wire.framing import decode_body, refusing_deep_nesting, to_json
+from headrace.wire.openai.errors import render_error
+from headrace.wire.openai.parameters import check_model_name, check_range
+from headrace.wire.pooled import MAX_INPUTS, activated, parsed_pooling, vector_of
+
+
+class Document(msgspec.Struct):
+    """A document as an object."""
+
+    text: str
+
+
+class RerankBody(msgspec.Struct, kw_only=True):
+    """The body of a rerank request."""
+
+    query: str
+    documents: list[str | Document]
+    model: str | None = None
+    top_n: int | None = None
+    return_documents: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    use_activation: bool | None = None
+
+
+class ScoreBody(msgspec.Struct, kw_only=True):
+    """The body of a score request; the older names are those of vLLM."""
+
+    queries: str | list[str] | None = None
+    documents: str | list[str] | None = None
+    text_1: str | list[str] | None = None
+    text_2: str | list[str] | None = None
+    model: str | None = None
+    truncate_prompt_tokens: int | None = None
+    use_activation: bool | None = None
+
+
+_REFUSED = {
+    "max_tokens_per_doc": Refused("documents are cut only where the model's context ends"),
+    "max_chunks_per_doc": Refused("documents are not split"),
+    "rank_fields": Refused("documents are texts", "Send each document as one text."),
+}
+_rerank_decoder = msgspec.json.Decoder(RerankBody)
+_score_decoder = msgspec.json.Decoder(ScoreBody)
+_RERANK_FIELDS = FieldTable(
+    applied=struct_fields(RerankBody), refused=_REFUSED, no_effect=frozenset({"user", "priority", "client_name"})
+)
+_SCORE_FIELDS = FieldTable(applied=struct_fields(ScoreBody), no_effect=frozenset({"user", "priority"}))
+
+
+@dataclass(frozen=True, slots=True)
+class Rerank:
+    """A dialect of `/rerank`; `shows_documents` is the default of `return_documents`."""
+
+    shows_documents: bool = True
+
+    @property
+    def name(self) -> str:
+        """The dialect's name in the log."""
+        return "rerank"
+
+    @refusing_deep_nesting()
+    def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
+        """
+        Parse a rerank body.
+
+        Raises:
+            InvalidRequest: the body is not valid, or the model is no reranker.
+            ModelNotFound: the request names another model.
+        """
+        fields = decode_body(body, _rerank_decoder)
+        check_model_name(fields.model, context)
+        ignored = _RERANK_FIELDS.check(body)
+        _check_scores(context)
+        documents = [item if isinstance(item, str) else item.text for item in fields.documents]
+        _check_texts("documents", documents)
+        _check_texts("query", [fields.query])
+        check_range("top_n", fields.top_n, low=1)
+        params = [_params(text, fields.truncate_prompt_tokens) for text in documents]
+
+        def render(answers: Sequence[Answer]) -> bytes:
+            return self._render(fields, documents, answers, context)
+
+        return parsed_pooling([fields.query] * len(documents), params, context, render, ignored)
+
+    def render_error(self, error: HeadraceError) -> ErrorReply:
+        """Render `{"error": {...}}`."""
+        return render_error(error, prompt="query and document")
+
+    def _render(
+        self, fields: RerankBody, documents: list[str], answers: Sequence[Answer], context: RequestContext
+    ) -> bytes:
+        scores = [_score(answer, fields.use_activation) for answer in answers]
+        order = sorted(range(len(scores)), key=lambda index: -scores[index])[: fields.top_n]
+        shows = self.shows_documents if fields.return_documents is None else fields.return_documents
+        results = [
+            {"index": index, "relevance_score": scores[index]}
+            | ({"document": {"text": documents[index]}} if shows else {})
+            for index in order
+        ]
+        return to_json(
+            {
+                "id": f"rerank-{context.request_id}",
+                "model": context.model.name,
+                "usage": _usage(answers),
+                "results": results,
+                "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}},
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The dialect of vLLM's `/score`: one query with each document, or as many queries as documents."""
+
+    @property
+    def name(self) -> str:
+        """The dialect's name in the log."""
+        return "score"
+
+    @refusing_deep_nesting()
+    def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
+        """
+        Parse a score body.
+
+        Raises:
+            InvalidRequest: the body is not valid, or the model computes no scores.
+            ModelNotFound: the request names another model.
+        """
+        fields = decode_body(body, _score_decoder)
+        check_model_name(fields.model, context)
+        ignored = _SCORE_FIELDS.check(body)
+        _check_scores(context)
+        queries = _texts("queries", fields.queries, fields.text_1)
+        documents = _texts("documents", fields.documents, fields.text_2)
+        if len(queries) == 1:
+            queries *= len(documents)
+        if len(queries) != len(documents):
+            raise InvalidRequest(
+                f"There are {len(queries)} queries and {len(documents)} documents; expected one query, or as many "
+                "queries as documents.",
+                param="queries",
+            )
+        params = [_params(text, fields.truncate_prompt_tokens) for text in documents]
+
+        def render(answers: Sequence[Answer]) -> bytes:
+            data = [
+                {"index": index, "object": "score", "score": _score(answer, fields.use_activation)}
+                for index, answer in enumerate(answers)
+            ]
+            head = {"id": f"score-{context.request_id}", "object": "list", "created": context.created_s}
+            return to_json({**head, "model": context.model.name, "data": data, "usage": _usage(answers)})
+
+        return parsed_pooling(queries, params, context, render, ignored)
+
+    def render_error(self, error: HeadraceError) -> ErrorReply:
+        """Render `{"error": {...}}`."""
+        return render_error(error, prompt="query and document")
+
+
+def _check_scores(context: RequestContext) -> None:
+    info = context.model.pooling
+    if info is None or len(info.labels) != 1:
+        raise InvalidRequest(
+            f"The model `{context.model.name}` is not a reranker: it does not compute one score for a query and a "
+            "document. Serve a reranker (a cross-encoder, Qwen3-Reranker, BGE), or compare embeddings."
+        )
+
+
+def _texts(name: str, value: str | list[str] | None, older: str | list[str] | None) -> list[str]:
+    found = older if value is None else value
+    if found is None:
+        raise InvalidRequest(f"`{name}` is missing.", param=name)
+    texts = [found] if isinstance(found, str) else found
+    _check_texts(name, texts)
+    return texts
+
+
+def _check_texts(name: str, texts: list[str]) -> None:
+    if not texts:
+        raise InvalidRequest(f"Invalid '{name}': empty array. Expected at least one text.", param=name)
+    if len(texts) > MAX_INPUTS:
+        raise InvalidRequest(
+            f"Invalid '{name}': expected at most {MAX_INPUTS} texts, but got {len(texts)}.", param=name
+        )
+    if "" in texts:
+        raise InvalidRequest(f"Invalid '{name}': a text must not be empty.", param=name)
+
+
+def _params(document: str, truncate_prompt_tokens: int | None) -> PoolingParams:
+    """Cut documents at the end: rerankers of all three APIs do so with documents that are too long."""
+    check_range("truncate_prompt_tokens", truncate_prompt_tokens, low=-1)
+    most = truncate_prompt_tokens if (truncate_prompt_tokens or -1) > 0 else None
+    return PoolingParams(task="score", normalize=False, truncate="right", max_tokens=most, document=document)
+
+
+def _score(answer: Answer, use_activation: bool | None) -> float:
+    scores = vector_of(answer)
+    return scores[0] if use_activation is False else activated(scores)[0]
+
+
+def _usage(answers: Sequence[Answer]) -> dict[str, int]:
+    tokens = usage_of(answers).prompt_tokens
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
