@@ -24,7 +24,8 @@ void list_shapes(const ModelConfig& config, AdaptedShape* shapes) {
   const int32_t outputs = static_cast<int32_t>(round_up(config.hidden_size, kPanel));
   shapes[kAdaptedQkv] = {3, model.hidden_padded, model.qkv_padded};
   shapes[kAdaptedOutput] = {1, model.attention_padded, outputs};
-  shapes[kAdaptedGateUp] = {2, model.hidden_padded, 2 * model.intermediate_padded};
+  const int32_t halves = config.gated_mlp ? 2 : 1;
+  shapes[kAdaptedGateUp] = {halves, model.hidden_padded, halves * model.intermediate_padded};
   shapes[kAdaptedDown] = {1, model.intermediate_padded, outputs};
 }
 
@@ -42,7 +43,7 @@ std::vector<uint8_t> part_of_outputs(const ModelConfig& config, int32_t matrix, 
   const int32_t queries = config.num_heads * config.head_dim, keys = config.num_kv_heads * config.head_dim;
   for (size_t i = 0; i < parts.size(); i++) {
     const int32_t output = static_cast<int32_t>(i) * kHalf;
-    if (matrix == kAdaptedGateUp) parts[i] = i % 2;
+    if (matrix == kAdaptedGateUp && config.gated_mlp) parts[i] = i % 2;
     if (matrix == kAdaptedQkv) parts[i] = output < queries ? 0 : output < queries + keys ? 1 : 2;
   }
   return parts;

@@ -16,6 +16,7 @@ namespace {
 // clang-format off: the order matters
 #include "kernels/gemm.inl"
 #include "kernels/rowops.inl"
+#include "kernels/keys.inl"
 #include "kernels/attention.inl"
 #include "kernels/layer.inl"
 #include "kernels/adapters.inl"

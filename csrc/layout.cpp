@@ -1,6 +1,7 @@
 #include "layout.h"
 
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
 
 namespace headrace {
@@ -15,6 +16,10 @@ class LayoutBuilder {
  public:
   void add_vector(const std::string& name, int32_t size, int32_t rows = 1) {
     add({name, true, WeightKind::kBf16, rows, size, 0, static_cast<size_t>(rows) * size * sizeof(float)});
+  }
+  void add_norm(const std::string& name, const ModelConfig& config, int32_t size) {
+    add_vector(name, size);
+    if (config.norm_bias) add_vector(name + "_bias", size);
   }
   void add_matrix(const std::string& name, WeightKind kind, int32_t rows, int32_t columns) {
     size_t num_panels = static_cast<size_t>(rows) / kPanel;
@@ -36,24 +41,28 @@ void add_layer(LayoutBuilder& builder, const ModelConfig& config, const Model& m
     builder.add_matrix(prefix + name, config.layer_kind(prefix + name), rows, columns);
   };
   const int32_t hidden = model.hidden_padded, outputs = static_cast<int32_t>(round_up(config.hidden_size, kPanel));
-  builder.add_vector(prefix + "attn_norm", hidden);
+  const int32_t queries = config.num_heads * config.head_dim, keys = config.num_kv_heads * config.head_dim;
+  if (config.norms != "post") builder.add_norm(prefix + "attn_norm", config, hidden);
   add_matrix("qkv", model.qkv_padded, hidden);
   if (config.qkv_bias) builder.add_vector(prefix + "qkv_bias", model.qkv_padded);
-  if (config.qk_norm) {
-    builder.add_vector(prefix + "q_norm", config.head_dim);
-    builder.add_vector(prefix + "k_norm", config.head_dim);
+  if (!config.qk_norm.empty()) {
+    builder.add_vector(prefix + "q_norm", config.qk_norm == "head" ? config.head_dim : queries);
+    builder.add_vector(prefix + "k_norm", config.qk_norm == "head" ? config.head_dim : keys);
   }
   add_matrix("o", outputs, model.attention_padded);
   if (config.o_bias) builder.add_vector(prefix + "o_bias", hidden);
-  if (config.sandwich_norms) builder.add_vector(prefix + "post_attn_norm", hidden);
-  builder.add_vector(prefix + "mlp_norm", hidden);
+  if (config.norms != "pre") builder.add_norm(prefix + "post_attn_norm", config, hidden);
+  if (config.norms != "post" && !config.shared_norm) builder.add_norm(prefix + "mlp_norm", config, hidden);
   const Experts& experts = model.experts;
   const bool routed = config.has_experts(index);
   const int32_t inner = routed ? experts.size_padded : model.intermediate_padded, copies = routed ? experts.total() : 1;
   if (routed) builder.add_vector(prefix + "router", hidden, experts.num_scores());
-  add_matrix("gate_up", copies * 2 * inner, hidden);
+  const int32_t inputs_of_down = config.gated_mlp ? 2 * inner : inner;
+  add_matrix("gate_up", copies * inputs_of_down, hidden);
+  if (config.mlp_bias) builder.add_vector(prefix + "gate_up_bias", inputs_of_down);
   add_matrix("down", copies * outputs, inner);
-  if (config.sandwich_norms) builder.add_vector(prefix + "post_mlp_norm", hidden);
+  if (config.mlp_bias) builder.add_vector(prefix + "down_bias", hidden);
+  if (config.norms != "pre") builder.add_norm(prefix + "post_mlp_norm", config, hidden);
 }
 
 void check_experts(const ModelConfig& config) {
@@ -64,9 +73,29 @@ void check_experts(const ModelConfig& config) {
           "every dimension of the experts must be positive");
   require(int64_t{1} * (config.num_experts + config.num_shared_experts) * config.expert_size < (int64_t{1} << 28),
           "the experts of a layer are too large");
-  require(!config.sandwich_norms, "experts with a norm after them are not supported");
+  require(config.norms == "pre" && !config.parallel && config.gated_mlp && !config.mlp_bias,
+          "experts with biases, without a gate, beside attention or with a norm after them are not supported");
   require(config.expert_layers.empty() || config.expert_layers.size() == static_cast<size_t>(config.num_layers),
           "expert_layers must have one entry a layer");
+}
+
+Activation parse_activation(const std::string& name) {
+  static const char* const names[] = {"silu", "gelu_tanh", "gelu_erf", "relu", "relu2"};
+  const auto found = std::find(std::begin(names), std::end(names), name);
+  require(found != std::end(names), "activation is " + name + "; expected silu, gelu_tanh, gelu_erf, relu or relu2");
+  return static_cast<Activation>(found - std::begin(names));
+}
+
+void check_norms(const ModelConfig& config) {
+  const auto expect = [](const char* field, const std::string& value, const std::vector<std::string>& names) {
+    require(std::find(names.begin(), names.end(), value) != names.end(), std::string(field) + " is " + value);
+  };
+  expect("norm", config.norm, {"rms", "layer"});
+  expect("norms", config.norms, {"pre", "post", "both"});
+  expect("qk_norm", config.qk_norm, {"", "head", "full", "layer"});
+  require(config.norm == "layer" || !config.norm_bias, "an RMS norm has no bias");
+  require(config.norms == "pre" || !config.parallel, "parallel attention and MLP need their norms before them");
+  require(config.parallel || !config.shared_norm, "only parallel attention and MLP can share a norm");
 }
 
 }  // namespace
@@ -94,6 +123,9 @@ void ModelConfig::check() const {
   for (const int32_t rope : rope_of_layer)
     require(rope >= 0 && rope < num_ropes, "rope_of_layer names rope " + std::to_string(rope) + "; expected 0 to " +
                                                std::to_string(num_ropes - 1));
+  require(num_positions >= 0 && num_positions <= (1 << 20), "num_positions must lie between 0 and 1048576");
+  parse_activation(activation);
+  check_norms(*this);
   check_experts(*this);
 }
 
@@ -138,9 +170,11 @@ Layout make_layout(const ModelConfig& config) {
   LayoutBuilder builder;
   builder.add_matrix("embed", config.embed_kind(), model.vocab_padded, model.hidden_padded);
   for (int32_t i = 0; i < config.num_layers; i++) add_layer(builder, config, model, i);
-  builder.add_vector("final_norm", model.hidden_padded);
+  if (config.num_positions > 0) builder.add_vector("positions", model.hidden_padded, config.num_positions);
+  builder.add_norm("final_norm", config, model.hidden_padded);
   if (!config.tie_embeddings)
     builder.add_matrix("lm_head", config.embed_kind(), model.vocab_padded, model.hidden_padded);
+  if (config.head_bias) builder.add_vector("lm_head_bias", model.vocab_padded);
   return std::move(builder.layout);
 }
 
@@ -169,7 +203,11 @@ Model make_dimensions(const ModelConfig& config) {
   model.qkv_padded = static_cast<int32_t>(round_up(size_t{1} * heads * config.head_dim, kPanel));
   model.vocab = config.vocab_size;
   model.vocab_padded = static_cast<int32_t>(round_up(config.vocab_size, kPanel));
-  model.activation = config.gelu_tanh ? Activation::kGeluTanh : Activation::kSilu;
+  model.activation = parse_activation(config.activation);
+  model.norm = config.norm == "rms" ? NormKind::kRms : NormKind::kLayer;
+  model.parallel = config.parallel;
+  model.has_gate = config.gated_mlp;
+  model.norms_by_head = config.qk_norm == "layer";
   if (config.num_experts > 0) {
     model.experts = {config.num_experts, config.top_k, config.num_shared_experts,
                      static_cast<int32_t>(round_up(config.expert_size, kDepth)), config.renormalize, config.shared_gate};
@@ -177,6 +215,9 @@ Model make_dimensions(const ModelConfig& config) {
   model.norm_eps = config.norm_eps;
   model.embedding_scale = config.embedding_scale;
   model.attention_scale = config.attention_scale;
+  model.attention_softcap = config.attention_softcap;
+  model.logit_softcap = config.logit_softcap;
+  model.qkv_clip = config.qkv_clip;
   return model;
 }
 

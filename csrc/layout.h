@@ -15,9 +15,15 @@ struct ModelConfig {
   std::string kv_dtype = "bf16";  // bf16 or int8
   int32_t num_layers = 0, hidden_size = 0, intermediate_size = 0;
   int32_t num_heads = 0, num_kv_heads = 0, head_dim = 0, vocab_size = 0;
-  bool gelu_tanh = false, tie_embeddings = false;
-  bool qkv_bias = false, o_bias = false, qk_norm = false, sandwich_norms = false;
+  int32_t num_positions = 0;         // rows of the table of learned positions; 0: there is none
+  std::string activation = "silu";   // silu, gelu_tanh, gelu_erf, relu or relu2
+  std::string norm = "rms";          // rms or layer
+  std::string norms = "pre";         // pre, post or both
+  std::string qk_norm;               // head, full or layer; empty: none
+  bool norm_bias = false, parallel = false, shared_norm = false, gated_mlp = true, tie_embeddings = false;
+  bool qkv_bias = false, o_bias = false, mlp_bias = false, head_bias = false;
   float norm_eps = 1e-5f, embedding_scale = 1.0f, attention_scale = 0.0f;
+  float attention_softcap = 0.0f, logit_softcap = 0.0f, qkv_clip = 0.0f;  // 0: none
   std::vector<int32_t> windows;           // per layer
   int32_t num_experts = 0, top_k = 0, expert_size = 0;  // num_experts 0: all layers are dense
   int32_t num_shared_experts = 0;                       // of the same size as the others

@@ -44,7 +44,8 @@ constexpr int num_row_blocks(int num_tokens, int num_threads) {
 
 enum class WeightKind : int32_t { kBf16 = 0, kW8 = 1, kW4 = 2 };
 enum class KvKind : int32_t { kBf16 = 0, kInt8 = 1 };
-enum class Activation : int32_t { kSilu = 0, kGeluTanh = 1 };
+enum class Activation : int32_t { kSilu = 0, kGeluTanh = 1, kGeluErf = 2, kRelu = 3, kRelu2 = 4 };
+enum class NormKind : int32_t { kRms = 0, kLayer = 1 };
 
 // A matrix in panels of 32 outputs. Within a panel the inputs are the outermost dimension:
 //   bf16  [K/2][32][2]  bf16
@@ -81,14 +82,21 @@ struct AdapterTable {
   const uint8_t* parts[kNumAdapted];  // of each 16 outputs
 };
 
+// The weights of a norm, and what is added after it; the weights are null if there is no norm at this place.
+struct Norm {
+  const float *weight, *bias;
+};
+
 struct Layer {
-  const float *attn_norm, *mlp_norm;
-  const float *post_attn_norm, *post_mlp_norm;  // null without sandwich norms
-  const float *qkv_bias, *o_bias;               // null where there is none
-  const float *q_norm, *k_norm;                 // null where there is none
+  Norm attn_norm, mlp_norm;            // before attention and MLP; the same one if they share it
+  Norm post_attn_norm, post_mlp_norm;  // after them
+  const float *qkv_bias, *o_bias, *gate_up_bias, *down_bias;  // null where there is none
+  const float *q_norm, *k_norm;        // of every head alike; null where there is none
+  const float *q_norms, *k_norms;      // one weight for each output of q and k; null where there is none
   const float* rope;                            // [position][D], D/2 cosines and then D/2 sines
   const float* router;                          // [experts, then the shared gate][hidden_padded]; null in dense layers
-  Matrix qkv, o, gate_up, down;                 // gate and up alternate every 16 outputs; with a router: of all experts
+  // gate and up alternate every 16 outputs (without a gate: up alone); with a router: of all experts
+  Matrix qkv, o, gate_up, down;
   int32_t window;                               // 0: none
 };
 
@@ -107,11 +115,18 @@ struct Model {
   int32_t num_layers, hidden, hidden_padded, intermediate_padded;
   int32_t num_heads, num_kv_heads, group, head_dim, attention_padded, qkv_padded, vocab, vocab_padded;
   Activation activation;
+  NormKind norm;
+  bool parallel;           // attention and MLP both read the input of the layer
+  bool has_gate;           // of the MLP
+  bool norms_by_head;      // `q_norms` and `k_norms` are layer norms of each head, not one RMS norm of all heads
   Experts experts;
   float norm_eps, embedding_scale, attention_scale;
+  float attention_softcap, logit_softcap, qkv_clip;  // 0: none
   const Layer* layers;
-  const float* final_norm;
-  Matrix embed, lm_head;  // the same panels when tied
+  Norm final_norm;
+  const float* positions;  // [position][hidden_padded], added to the embeddings; null: there is none
+  const float* head_bias;  // null: there is none
+  Matrix embed, lm_head;   // the same panels when tied
   AdapterTable adapters;
 };
 
@@ -170,7 +185,7 @@ struct Workspace {
   float* qkv;       // [T][qkv_padded]
   float* wide;      // [scratch_rows][attention_padded] the output of attention
   float* gated;     // [threads][gated_rows][kDepth]
-  float* projected; // [scratch_rows][hidden_padded], for sandwich norms
+  float* projected; // [scratch_rows][hidden_padded], what a norm or the end of the layer still has to take
   Activations inputs, gated_inputs;  // [scratch_rows] of all matrices but `down`; of `down`
   float* logits;    // [min(T, kLogitRows)][vocab_padded]
   float* row_buffers;      // [threads][hidden_padded]

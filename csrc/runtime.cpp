@@ -136,6 +136,9 @@ Runtime::Runtime(const ModelConfig& config, const Limits& limits, std::shared_pt
     : config_(config), limits_(limits), kernels_(select_kernels(isa)), weights_(std::move(weights)),
       adapters_(config, limits), model_(make_dimensions(config)) {
   workspace_bytes_ = headrace::workspace_bytes(config, limits, num_threads);
+  require(config.num_positions == 0 || limits.max_context_tokens <= config.num_positions,
+          "the context has " + std::to_string(limits.max_context_tokens) + " tokens; expected at most " +
+              std::to_string(config.num_positions) + ", which the model has positions for");
   const size_t expected = make_layout(config).total_bytes;
   require(weights_->size() == expected, "the packed weights have " + std::to_string(weights_->size()) +
                                             " bytes; expected " + std::to_string(expected));
@@ -183,7 +186,9 @@ Matrix matrix_at(const Slot& slot, const uint8_t* base) {
 void Runtime::connect_weights() {
   const Layout layout = make_layout(config_);
   const uint8_t* base = weights_->data();
-  model_.final_norm = reinterpret_cast<const float*>(base + layout.find("final_norm").offset);
+  model_.final_norm = norm_at(layout, "final_norm");
+  model_.positions = config_.num_positions > 0 ? vector_at(layout, "positions") : nullptr;
+  model_.head_bias = config_.head_bias ? vector_at(layout, "lm_head_bias") : nullptr;
   model_.embed = matrix_at(layout.find("embed"), base);
   model_.lm_head = matrix_at(layout.find(config_.tie_embeddings ? "embed" : "lm_head"), base);
   layers_.resize(config_.num_layers);
@@ -191,22 +196,38 @@ void Runtime::connect_weights() {
   model_.layers = layers_.data();
 }
 
+const float* Runtime::vector_at(const Layout& layout, const std::string& name) const {
+  return reinterpret_cast<const float*>(weights_->data() + layout.find(name).offset);
+}
+
+Norm Runtime::norm_at(const Layout& layout, const std::string& name) const {
+  return {vector_at(layout, name), config_.norm_bias ? vector_at(layout, name + "_bias") : nullptr};
+}
+
 void Runtime::connect_layer(const Layout& layout, int index) {
   const uint8_t* base = weights_->data();
   const std::string prefix = "layers." + std::to_string(index) + ".";
-  const auto vector = [&](const std::string& name, bool is_there = true) {
-    return is_there ? reinterpret_cast<const float*>(base + layout.find(prefix + name).offset) : nullptr;
+  const auto vector = [&](const std::string& name, bool is_there) {
+    return is_there ? vector_at(layout, prefix + name) : nullptr;
+  };
+  const auto norm = [&](const std::string& name, bool is_there) {
+    return is_there ? norm_at(layout, prefix + name) : Norm{};
   };
   const auto matrix = [&](const std::string& name) { return matrix_at(layout.find(prefix + name), base); };
   Layer& layer = layers_[index];
-  layer.attn_norm = vector("attn_norm");
-  layer.mlp_norm = vector("mlp_norm");
-  layer.post_attn_norm = vector("post_attn_norm", config_.sandwich_norms);
-  layer.post_mlp_norm = vector("post_mlp_norm", config_.sandwich_norms);
+  layer.attn_norm = norm("attn_norm", config_.norms != "post");
+  layer.mlp_norm = norm(config_.shared_norm ? "attn_norm" : "mlp_norm", config_.norms != "post");
+  layer.post_attn_norm = norm("post_attn_norm", config_.norms != "pre");
+  layer.post_mlp_norm = norm("post_mlp_norm", config_.norms != "pre");
   layer.qkv_bias = vector("qkv_bias", config_.qkv_bias);
   layer.o_bias = vector("o_bias", config_.o_bias);
-  layer.q_norm = vector("q_norm", config_.qk_norm);
-  layer.k_norm = vector("k_norm", config_.qk_norm);
+  layer.gate_up_bias = vector("gate_up_bias", config_.mlp_bias);
+  layer.down_bias = vector("down_bias", config_.mlp_bias);
+  const bool by_head = config_.qk_norm == "head", by_output = !config_.qk_norm.empty() && !by_head;
+  layer.q_norm = vector("q_norm", by_head);
+  layer.k_norm = vector("k_norm", by_head);
+  layer.q_norms = vector("q_norm", by_output);
+  layer.k_norms = vector("k_norm", by_output);
   layer.router = vector("router", config_.has_experts(index));
   layer.qkv = matrix("qkv");
   layer.o = matrix("o");

@@ -46,6 +46,8 @@ class Runtime {
  private:
   void connect_weights();
   void connect_layer(const Layout& layout, int index);
+  const float* vector_at(const Layout& layout, const std::string& name) const;
+  Norm norm_at(const Layout& layout, const std::string& name) const;
   void fill_rope(float* table, const std::vector<double>& frequencies, double factor) const;
   void check(const Step& step) const;
   void check_sequence(const Step& step, int sequence) const;

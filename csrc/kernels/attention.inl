@@ -5,88 +5,6 @@
 // masked before they can reach a maximum, a scale or a sum. So it is independent of the other rows of the batch, of
 // the chunking of its prompt, and of stale values in unused slots of a block.
 
-struct HeadShape {
-  const Layer* layer;
-  int head_dim;
-  float eps;
-};
-
-// Applies the norm (if the model has one) and the rotation to a query or key head.
-INLINE void rotate_head(const HeadShape& shape, const float* head, const float* norm, int position, float* out) {
-  const int d = shape.head_dim, half = d / 2;
-  alignas(64) float normed[kMaxHeadDim];
-  if (norm) {
-    rms_norm(head, norm, d, d, shape.eps, normed);
-    head = normed;
-  }
-  const float* cosines = shape.layer->rope + static_cast<size_t>(position) * d;
-  const float* sines = cosines + half;
-  for (int i = 0; i < half; i++) {
-    out[i] = head[i] * cosines[i] - head[i + half] * sines[i];
-    out[i + half] = head[i + half] * cosines[i] + head[i] * sines[i];
-  }
-}
-
-// Makes NaN and infinity finite: a masked value is multiplied by zero and must give zero.
-INLINE void make_finite(float* x, int count) {
-  for (int i = 0; i < count; i += W) {
-    store_f(x + i, min(max(load_f(x + i), set_f(-1e30f)), set_f(1e30f)));
-  }
-}
-
-INLINE void store_kv_bf16(uint8_t* piece, int slot, int d, const float* key, const float* value) {
-  alignas(64) uint16_t k[kMaxHeadDim], v[kMaxHeadDim];
-  for (int i = 0; i < d; i += W) {
-    store_bf16(k + i, load_f(key + i));
-    store_bf16(v + i, load_f(value + i));
-  }
-  auto* keys = reinterpret_cast<uint16_t*>(piece);
-  for (int i = 0; i < d; i += 2) __builtin_memcpy(keys + i * kBlockTokens + slot * 2, k + i, 4);
-  uint16_t* values = keys + d * kBlockTokens + slot / 2 * 2 * d + slot % 2;
-  for (int i = 0; i < d; i++) values[2 * i] = v[i];
-}
-
-INLINE void store_kv_int8(uint8_t* piece, int slot, int d, const float* key, const float* value) {
-  alignas(64) int8_t k[kMaxHeadDim], v[kMaxHeadDim];
-  int32_t unused;
-  auto* scales = reinterpret_cast<float*>(piece + 2 * kBlockTokens * d);
-  scales[slot] = quantize_s8(key, d, k, &unused);
-  scales[kBlockTokens + slot] = quantize_s8(value, d, v, &unused);
-  for (int i = 0; i < d; i += 4) {
-    uint32_t four;
-    __builtin_memcpy(&four, k + i, 4);
-    four ^= 0x80808080u;  // k + 128
-    __builtin_memcpy(piece + i * kBlockTokens + slot * 4, &four, 4);
-  }
-  auto* values = reinterpret_cast<int8_t*>(piece + kBlockTokens * d) + slot / 2 * 2 * d + slot % 2;
-  for (int i = 0; i < d; i++) values[2 * i] = v[i];
-}
-
-// Prefetches the cache lines that `store_kv` will write for the slot of `position`: they are scattered over the piece.
-INLINE void prefetch_slot(KvKind kind, const uint8_t* piece, int position, int d) {
-  const int slot = position % kBlockTokens, bytes = kind == KvKind::kInt8 ? 1 : 2;
-  for (int i = 0; i < d * bytes; i += 4) prefetch_l2(piece + i * kBlockTokens + slot * 4);
-  const uint8_t* values = piece + (kBlockTokens + slot / 2 * 2) * d * bytes;
-  for (int i = 0; i < 2 * d * bytes; i += 64) prefetch_l2(values + i);
-  if (kind == KvKind::kInt8) {
-    prefetch_l2(piece + 2 * kBlockTokens * d + slot * sizeof(float));
-    prefetch_l2(piece + 2 * kBlockTokens * d + (kBlockTokens + slot) * sizeof(float));
-  }
-}
-
-// Writes key and value of one row and KV head into the cache.
-INLINE void store_kv(const HeadShape& shape, KvKind kind, uint8_t* piece, int position, const float* key_in,
-                     const float* value_in) {
-  alignas(64) float key[kMaxHeadDim], value[kMaxHeadDim];
-  rotate_head(shape, key_in, shape.layer->k_norm, position, key);
-  __builtin_memcpy(value, value_in, static_cast<size_t>(shape.head_dim) * sizeof(float));
-  make_finite(key, shape.head_dim);
-  make_finite(value, shape.head_dim);
-  const int slot = position % kBlockTokens;
-  if (kind == KvKind::kBf16) store_kv_bf16(piece, slot, shape.head_dim, key, value);
-  else store_kv_int8(piece, slot, shape.head_dim, key, value);
-}
-
 struct AttentionTile {
   alignas(64) int8_t queries[kRowsAttention][kMaxHeadDim * 2];  // signed bytes or bf16, times scale and log2(e)
   float scales[kRowsAttention];
@@ -94,6 +12,7 @@ struct AttentionTile {
   int begin[kRowsAttention], end[kRowsAttention];  // positions that the row sees
   float* out[kRowsAttention];
   int num_rows;
+  float softcap;  // of the scores times log2(e); 0: none
 };
 
 // The blocks of one sequence, one layer and one KV head.
@@ -335,6 +254,10 @@ INLINE void add_all_values(const Context& context, int chunk_begin, int from, in
   for (; dim < d; dim += W) add_values<KV, ROWS, 1>(context, chunk_begin, from, to, d, dim, s);
 }
 
+INLINE void cap_scores(float* scores, int from, int to, float cap) {
+  for (int i = from; i < to; i += W) store_f(scores + i, softcap(load_f(scores + i), cap));
+}
+
 template <KvKind KV, int ROWS>
 NOINLINE void attend_rows(const AttentionTile& tile, const Context& context, const Context& following, int d) {
   AttentionState<ROWS> s;
@@ -355,6 +278,7 @@ NOINLINE void attend_rows(const AttentionTile& tile, const Context& context, con
       score_block<KV, ROWS>(tile, context.piece(block), piece_ahead(context, following, block), d, token, s);
     }
     for (int r = 0; r < ROWS; r++) {
+      if (tile.softcap > 0) cap_scores(s.scores[r], from, to, tile.softcap);
       weigh_row<KV, ROWS>(s, r, Seen(from, to, tile.begin[r] - chunk, tile.end[r] - chunk));
     }
     add_all_values<KV, ROWS>(context, chunk, from, to, d, s);

@@ -86,7 +86,7 @@ void StepRun::norm_for_experts(const Layer& layer, Rows rows) const {
   const WeightKind kind = layer.gate_up.kind;
   for (int i = 0; i < rows.count; i++) {
     float* row = normed(rows.scratch + i);
-    rms_norm(x(rows.token + i), layer.mlp_norm, m.hidden_padded, m.hidden, m.norm_eps, row);
+    norm_row(m, x(rows.token + i), layer.mlp_norm, m.hidden_padded, row);
     quantize_row(kind, row, m.hidden_padded, part_of(work.experts.rows, kind, rows.token + i, 1), 0);
   }
 }
@@ -195,7 +195,7 @@ void StepRun::run_gate_up_task(const Layer& layer, int expert, Share groups) con
   for (int group = groups.begin; group < groups.end; group++) {
     for (int row = 0; row < count; row += work.gated_rows) {
       const int rows = count - row < work.gated_rows ? count - row : work.gated_rows;
-      project_gate_up({&matrix, layer.down.kind, &inputs, &outputs, row, row, rows}, {group, group + 1});
+      project_gate_up({&matrix, layer.down.kind, nullptr, &inputs, &outputs, row, row, rows}, {group, group + 1});
     }
   }
 }
@@ -231,7 +231,7 @@ void StepRun::run_experts(const Layer& layer) {
       watch.end(phase);
     });
   };
-  run_tasks(layer.gate_up, kGateUpPanels, Phase::kGateUp,
+  run_tasks(layer.gate_up, group_panels(), Phase::kGateUp,
             [&](const Layer& of, int expert, Share groups) { run_gate_up_task(of, expert, groups); });
   run_tasks(layer.down, 1, Phase::kDown,
             [&](const Layer& of, int expert, Share panels) { run_down_task(of, expert, panels); });

@@ -31,6 +31,7 @@ struct Adapted {
 struct GateUp {
   const Matrix* matrix;
   WeightKind kind;
+  const float* bias;  // null: there is none
   const Activations *inputs, *outputs;
   int first_input, first_output, num_rows;
   Adapted adapted;
@@ -41,8 +42,9 @@ INLINE Share share_of(int count, int thread, int num_threads) {
           static_cast<int>(static_cast<int64_t>(count) * (thread + 1) / num_threads)};
 }
 
-// Panels of gate and up that compute the inputs of one group of `down`.
-constexpr int kGateUpPanels = 2 * kDepth / kPanel;
+// The outputs of o or down are added to the residual stream, kept in `projected` (where a norm follows, or where the MLP
+// must not see them), or added together with those kept there.
+enum class Target { kStream, kProjected, kBoth };
 
 class StepRun {
  public:
@@ -61,20 +63,21 @@ class StepRun {
   void embed(Share tokens) const {
     for (int row = tokens.begin; row < tokens.end; row++) {
       embed_row(m.embed, step.token_ids[row], m.embedding_scale, x(row));
+      if (m.positions) add_to(x(row), m.positions + static_cast<size_t>(work.row_position[row]) * m.hidden_padded);
     }
   }
 
-  // Norms the residual stream and quantizes it as the input of a matrix of `kind`.
-  void norm_input(const float* weight, WeightKind kind, int token, int input) const {
-    rms_norm(x(token), weight, m.hidden_padded, m.hidden, m.norm_eps, row_buffer());
-    quantize_row(kind, row_buffer(), m.hidden_padded, work.inputs, input);
+  // Norms the residual stream, if there is a norm, and quantizes it as the input of a matrix of `kind`.
+  void norm_input(const Norm& norm, WeightKind kind, int token, int input) const {
+    if (norm.weight) norm_row(m, x(token), norm, m.hidden_padded, row_buffer());
+    quantize_row(kind, norm.weight ? row_buffer() : x(token), m.hidden_padded, work.inputs, input);
   }
 
   // Copies this thread's share of the hidden states that the step returns.
   void write_hidden() const {
     const Share mine = share_of(step.num_hidden_rows, thread, num_threads);
     for (int i = mine.begin; i < mine.end; i++) {
-      rms_norm(x(step.hidden_rows[i]), m.final_norm, m.hidden_padded, m.hidden, m.norm_eps, row_buffer());
+      norm_row(m, x(step.hidden_rows[i]), m.final_norm, m.hidden_padded, row_buffer());
       float* out = step.hidden + static_cast<size_t>(i) * m.hidden;
       __builtin_memcpy(out, row_buffer(), static_cast<size_t>(m.hidden) * sizeof(float));
     }
@@ -97,7 +100,13 @@ class StepRun {
   }
   static Share all(const Matrix& matrix) { return {0, matrix.num_panels}; }
   Share gate_up_groups(const Layer& layer) const {
-    return share_of(layer.gate_up.num_panels / kGateUpPanels, thread, num_threads);
+    return share_of(num_groups(layer), thread, num_threads);
+  }
+  // Panels of gate and up that compute the inputs of one group of `down`, and the number of these groups.
+  int group_panels() const { return (m.has_gate ? 2 : 1) * kDepth / kPanel; }
+  int num_groups(const Layer& layer) const { return layer.gate_up.num_panels / group_panels(); }
+  void add_to(float* sum, const float* values) const {
+    for (int i = 0; i < m.hidden_padded; i += W) store_f(sum + i, add(load_f(sum + i), load_f(values + i)));
   }
 
   int tokens_of(int sequence) const { return step.query_starts[sequence + 1] - step.query_starts[sequence]; }
@@ -128,8 +137,8 @@ class StepRun {
   void run_down_task(const Layer& layer, int expert, Share panels) const;
   void add_experts(Rows rows) const;
 
-  void norm_inputs(const float* weight, WeightKind kind, Rows rows) const {
-    for (int i = 0; i < rows.count; i++) norm_input(weight, kind, rows.token + i, rows.input + i);
+  void norm_inputs(const Norm& norm, WeightKind kind, Rows rows) const {
+    for (int i = 0; i < rows.count; i++) norm_input(norm, kind, rows.token + i, rows.input + i);
   }
 
   // The output of a head is quantized right after its attention, unless a scale group of `o` spans heads.
@@ -147,12 +156,22 @@ class StepRun {
   void project_qkv(const Layer& layer, Rows rows, Share panels) const;
   void project_gate_up(const GateUp& product, Share groups) const;
   GateUp gate_up_of(const Layer& layer, Rows rows) const {
-    return {&layer.gate_up, layer.down.kind, &work.inputs, &work.gated_inputs, rows.input, rows.scratch, rows.count,
+    return {&layer.gate_up,     layer.down.kind, layer.gate_up_bias, &work.inputs,
+            &work.gated_inputs, rows.input,      rows.scratch,       rows.count,
             adapted_of(layer, kAdaptedGateUp, rows)};
   }
-  void project_residual(const Matrix& matrix, const Activations& inputs, const float* bias, bool direct, Rows rows,
+  bool finishes_qkv(const Layer& layer) const { return layer.q_norms || m.qkv_clip > 0; }
+  void finish_qkv(const Layer& layer, Rows rows) const;
+  void norm_heads(const float* weights, int count, float* heads) const;
+  Target target_of_o(const Layer& layer) const {
+    return layer.post_attn_norm.weight || m.parallel ? Target::kProjected : Target::kStream;
+  }
+  Target target_of_down(const Layer& layer) const {
+    return layer.post_mlp_norm.weight ? Target::kProjected : m.parallel ? Target::kBoth : Target::kStream;
+  }
+  void project_residual(const Matrix& matrix, const Activations& inputs, const float* bias, Target target, Rows rows,
                         Share panels, const Adapted& adapted) const;
-  void add_projected(const float* weight, Rows rows) const;
+  void add_projected(const Norm& norm, Rows rows) const;
 
   Adapted adapted_of(const Layer& layer, AdaptedMatrix matrix, Rows rows) const {
     return {step.adapters != nullptr, static_cast<int>(&layer - m.layers), matrix, rows.token, rows.scratch};
@@ -207,21 +226,36 @@ void StepRun::project_qkv(const Layer& layer, Rows rows, Share panels) const {
        });
 }
 
+// Applies the norms over more than the numbers of a head, or with weights of their own for each head, and the clipping.
+void StepRun::finish_qkv(const Layer& layer, Rows rows) const {
+  const int queries = m.num_heads * d, keys = m.num_kv_heads * d;
+  const vf clip = set_f(m.qkv_clip), negative = set_f(-m.qkv_clip);
+  for (int token = rows.token; token < rows.token + rows.count; token++) {
+    float* heads = qkv(token);
+    if (layer.q_norms) {
+      norm_heads(layer.q_norms, queries, heads);
+      norm_heads(layer.k_norms, keys, heads + queries);
+    }
+    if (m.qkv_clip == 0) continue;
+    for (int i = 0; i < queries + 2 * keys; i += W) store_f(heads + i, max(min(load_f(heads + i), clip), negative));
+  }
+}
+
+void StepRun::norm_heads(const float* weights, int count, float* heads) const {
+  if (!m.norms_by_head) return rms_norm(heads, weights, count, count, m.norm_eps, heads);
+  for (int i = 0; i < count; i += d) layer_norm(heads + i, {weights + i, nullptr}, d, d, m.norm_eps, heads + i);
+}
+
 // Computes gate and up for groups of kDepth inputs of `down`, and quantizes these while they are in the cache.
 void StepRun::project_gate_up(const GateUp& product, Share groups) const {
-  const bool is_silu = m.activation == Activation::kSilu;
+  const int outputs_per_input = m.has_gate ? 2 : 1;
   for (int group = groups.begin; group < groups.end; group++) {
-    const int panel = group * kGateUpPanels;
-    gemm(*product.matrix, *product.inputs, product.first_input, product.num_rows, panel, panel + kGateUpPanels,
+    const int panel = group * group_panels();
+    gemm(*product.matrix, *product.inputs, product.first_input, product.num_rows, panel, panel + group_panels(),
          [&](int row, int count, int column, float* tile) {
            if (product.adapted.any) expand_rows(product.adapted, row, count, column, tile);
-           for (int r = 0; r < count; r++) {
-             float* out = gated(row + r) + column / 2 - group * kDepth;
-             for (int i = 0; i < kPanel / 2; i += W) {
-               const vf gate = load_f(tile + r * kPanel + i), up = load_f(tile + r * kPanel + kPanel / 2 + i);
-               store_f(out + i, mul(is_silu ? silu(gate) : gelu_tanh(gate), up));
-             }
-           }
+           const float* bias = product.bias ? product.bias + column : nullptr;
+           activate_tile(m, tile, bias, count, gated(row) + column / outputs_per_input - group * kDepth);
          });
     for (int i = 0; i < product.num_rows; i++) {
       quantize_row(product.kind, gated(i), kDepth, *product.outputs, product.first_output + i, group * kDepth);
@@ -229,28 +263,29 @@ void StepRun::project_gate_up(const GateUp& product, Share groups) const {
   }
 }
 
-// Adds the product to the residual stream, or stores it in `projected` if a norm follows.
-void StepRun::project_residual(const Matrix& matrix, const Activations& inputs, const float* bias, bool direct,
+void StepRun::project_residual(const Matrix& matrix, const Activations& inputs, const float* bias, Target target,
                                Rows rows, Share panels, const Adapted& adapted) const {
   gemm(matrix, inputs, rows.scratch, rows.count, panels.begin, panels.end,
        [&](int row, int count, int column, float* tile) {
          if (adapted.any) expand_rows(adapted, row, count, column, tile);
          for (int r = 0; r < count; r++) {
-           float* out = (direct ? x(rows.token + row + r) : projected(rows.scratch + row + r)) + column;
+           float *stream = x(rows.token + row + r) + column, *kept = projected(rows.scratch + row + r) + column;
            for (int i = 0; i < kPanel; i += W) {
              vf value = load_f(tile + r * kPanel + i);
              if (bias) value = add(value, load_f(bias + column + i));
-             store_f(out + i, direct ? add(load_f(out + i), value) : value);
+             if (target == Target::kBoth) value = add(value, load_f(kept + i));
+             if (target == Target::kProjected) store_f(kept + i, value);
+             else store_f(stream + i, add(load_f(stream + i), value));
            }
          }
        });
 }
 
-void StepRun::add_projected(const float* weight, Rows rows) const {
+void StepRun::add_projected(const Norm& norm, Rows rows) const {
   const int padded = static_cast<int>(round_up(m.hidden, kPanel));
   for (int i = 0; i < rows.count; i++) {
     float* residual = x(rows.token + i);
-    rms_norm(projected(rows.scratch + i), weight, padded, m.hidden, m.norm_eps, row_buffer());
+    norm_row(m, projected(rows.scratch + i), norm, padded, row_buffer());
     for (int j = 0; j < padded; j += W) store_f(residual + j, add(load_f(residual + j), load_f(row_buffer() + j)));
   }
 }
@@ -298,6 +333,7 @@ void StepRun::attend_range(int index, HeadRows rows, int scratch_offset, const C
   const auto token_of = [&](int row) { return step.query_starts[rows.sequence] + row / m.group; };
   const auto head_of = [&](int row) { return rows.kv_head * m.group + row % m.group; };
   AttentionTile tile;
+  tile.softcap = m.attention_softcap * kLog2E;
   for (int first = rows.begin; first < rows.end; first += kRowsAttention) {
     tile.num_rows = rows.end - first < kRowsAttention ? rows.end - first : kRowsAttention;
     for (int r = 0; r < tile.num_rows; r++) {

@@ -92,9 +92,11 @@ class LogitRun {
     const Share panels = share_of(m.lm_head.num_panels, thread, num_threads);
     gemm(m.lm_head, work.inputs, input, count, panels.begin, panels.end,
          [&](int row, int rows, int column, const float* tile) {
+           alignas(64) float buffer[kPanel];
            for (int r = 0; r < rows; r++) {
-             watch(row + r, tile + r * kPanel, column);
-             if constexpr (KEEP) __builtin_memcpy(logits(row + r) + column, tile + r * kPanel, kPanel * sizeof(float));
+             const float* values = finish_panel(tile + r * kPanel, column, buffer);
+             watch(row + r, values, column);
+             if constexpr (KEEP) __builtin_memcpy(logits(row + r) + column, values, kPanel * sizeof(float));
            }
          });
   }
@@ -108,10 +110,23 @@ class LogitRun {
     for (int panel = 0; panel < m.lm_head.num_panels; panel++) {
       if (mask[panel] == 0 || num_found++ % num_threads != thread) continue;
       gemm(m.lm_head, work.inputs, input, 1, panel, panel + 1, [&](int, int, int column, const float* tile) {
-        watch(i, tile, column);
-        if (keep) __builtin_memcpy(logits(i) + column, tile, kPanel * sizeof(float));
+        alignas(64) float buffer[kPanel];
+        const float* values = finish_panel(tile, column, buffer);
+        watch(i, values, column);
+        if (keep) __builtin_memcpy(logits(i) + column, values, kPanel * sizeof(float));
       });
     }
+  }
+
+  // Returns the logits of a panel, given their products: with bias and softcap, in `buffer` if the model has them.
+  const float* finish_panel(const float* products, int column, float* buffer) const {
+    if (!m.head_bias && m.logit_softcap == 0) return products;
+    for (int i = 0; i < kPanel; i += W) {
+      vf value = load_f(products + i);
+      if (m.head_bias) value = add(value, load_f(m.head_bias + column + i));
+      store_f(buffer + i, m.logit_softcap > 0 ? softcap(value, m.logit_softcap) : value);
+    }
+    return buffer;
   }
 
   void clear_best(int i) const {

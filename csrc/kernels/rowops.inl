@@ -32,6 +32,57 @@ INLINE vf gelu_tanh(vf x) {
   const vf cube = mul(mul(x, x), x);
   return sigmoid_times(x, mul(set_f(2 * 0.7978845608f), fma(cube, set_f(0.044715f), x)));
 }
+// 0.5 x (1 + erf(x / sqrt(2))); absolute error of erf below 2e-7 (Abramowitz & Stegun 7.1.26).
+INLINE vf gelu_erf(vf x) {
+  const vf u = mul(abs(x), set_f(0.70710678f)), t = div(set_f(1.0f), fma(u, set_f(0.3275911f), set_f(1.0f)));
+  vf p = set_f(1.061405429f);
+  p = fma(p, t, set_f(-1.453152027f));
+  p = fma(p, t, set_f(1.421413741f));
+  p = fma(p, t, set_f(-0.284496736f));
+  p = fma(p, t, set_f(0.254829592f));
+  // Half of 1 - erf(u), which is the share that a negative x keeps.
+  const vf tail = mul(mul(mul(p, t), exp2_v(mul(mul(u, u), set_f(-kLog2E)))), set_f(0.5f));
+  return mul(x, select(greater(x, zero_f()), sub(set_f(1.0f), tail), tail));
+}
+INLINE vf relu(vf x) { return max(zero_f(), x); }  // in this order NaN stays NaN
+
+// cap * tanh(x / cap); NaN where x is not finite, so that it is noticed.
+INLINE vf softcap(vf x, float cap) {
+  const vf e = exp2_v(min(mul(x, set_f(2 * kLog2E / cap)), set_f(126.0f)));
+  const vf capped = mul(set_f(cap), sub(set_f(1.0f), div(set_f(2.0f), add(e, set_f(1.0f)))));
+  return fma(x, zero_f(), capped);
+}
+
+// Applies `function` to the gates of `rows` rows of a tile and multiplies them with its up; without gates, to all of it.
+template <class Function>
+INLINE void activate_rows(const float* tile, const float* bias, bool has_gate, int rows, float* out,
+                          const Function& function) {
+  const int width = has_gate ? kPanel / 2 : kPanel;
+  for (int r = 0; r < rows; r++, tile += kPanel, out += kDepth) {
+    for (int i = 0; i < width; i += W) {
+      vf value = load_f(tile + i);
+      if (bias) value = add(value, load_f(bias + i));
+      value = function(value);
+      if (has_gate) {
+        const vf up = load_f(tile + width + i);
+        value = mul(value, bias ? add(up, load_f(bias + width + i)) : up);
+      }
+      store_f(out + i, value);
+    }
+  }
+}
+
+// Writes the inputs of `down` that a tile gives; rows of `out` are kDepth apart.
+NOINLINE void activate_tile(const Model& m, const float* tile, const float* bias, int rows, float* out) {
+  const auto apply = [&](const auto& function) { activate_rows(tile, bias, m.has_gate, rows, out, function); };
+  switch (m.activation) {
+    case Activation::kSilu: return apply([](vf x) { return silu(x); });
+    case Activation::kGeluTanh: return apply([](vf x) { return gelu_tanh(x); });
+    case Activation::kGeluErf: return apply([](vf x) { return gelu_erf(x); });
+    case Activation::kRelu: return apply([](vf x) { return relu(x); });
+    case Activation::kRelu2: return apply([](vf x) { return mul(relu(x), relu(x)); });
+  }
+}
 
 // 1 / root mean square of the first `size` of `padded` numbers (the others are zero).
 INLINE float inverse_rms(const float* x, int padded, int size, float eps) {
@@ -49,6 +100,33 @@ INLINE float inverse_rms(const float* x, int padded, int size, float eps) {
 INLINE void rms_norm(const float* x, const float* weight, int padded, int size, float eps, float* out) {
   const vf factor = set_f(inverse_rms(x, padded, size, eps));
   for (int i = 0; i < padded; i += W) store_f(out + i, mul(mul(load_f(x + i), factor), load_f(weight + i)));
+}
+
+// Applies the layer norm to the first `size` of `padded` numbers (the others, and their weights, are zero).
+INLINE void layer_norm(const float* x, const Norm& norm, int padded, int size, float eps, float* out) {
+  vf total = zero_f(), squares = zero_f();
+  for (int i = 0; i < padded; i += W) total = add(total, load_f(x + i));
+  const vf mean = set_f(sum(total) / static_cast<float>(size));
+  int i = 0;
+  for (; i + W <= size; i += W) {
+    const vf deviation = sub(load_f(x + i), mean);
+    squares = fma(deviation, deviation, squares);
+  }
+  if (i < size) {
+    const vf deviation = select(lanes_between(0, size - i), sub(load_f(x + i), mean), zero_f());
+    squares = fma(deviation, deviation, squares);
+  }
+  const vf factor = set_f(1.0f / __builtin_sqrtf(sum(squares) / static_cast<float>(size) + eps));
+  for (int j = 0; j < padded; j += W) {
+    const vf normed = mul(mul(sub(load_f(x + j), mean), factor), load_f(norm.weight + j));
+    store_f(out + j, norm.bias ? add(normed, load_f(norm.bias + j)) : normed);
+  }
+}
+
+// Applies a norm of the model to a row of the residual stream, or to what is added to it.
+INLINE void norm_row(const Model& m, const float* x, const Norm& norm, int padded, float* out) {
+  if (m.norm == NormKind::kRms) rms_norm(x, norm.weight, padded, m.hidden, m.norm_eps, out);
+  else layer_norm(x, norm, padded, m.hidden, m.norm_eps, out);
 }
 
 // Quantizes `count` (a multiple of W) numbers to TERMS signed bytes, kDepth bytes apart; returns the scale, and the sum of

@@ -25,13 +25,13 @@ void StepRun::run_columns() {
     fetch_first(next, panel);
     barrier_after(phase);
   };
-  const auto norm = [&](const float* weight, const Matrix& matrix) {
-    norm_inputs(weight, matrix.kind, normed);
+  const auto norm = [&](const Norm& of, const Matrix& matrix) {
+    norm_inputs(of, matrix.kind, normed);
     alone ? watch.end(Phase::kNorm) : barrier_after(Phase::kNorm);
   };
-  const auto add_norm = [&](const float* weight) {
-    if (!weight) return;
-    add_projected(weight, split);
+  const auto add_norm = [&](const Norm& of) {
+    if (!of.weight) return;
+    add_projected(of, split);
     barrier_after(Phase::kNorm);
   };
 
@@ -54,6 +54,10 @@ void StepRun::run_columns() {
     shrink(layer, kAdaptedQkv, layer.qkv, work.inputs, every.input, Phase::kQkv);
     project_qkv(layer, every, panels(layer.qkv));
     barrier_after(Phase::kQkv);
+    if (finishes_qkv(layer)) {
+      finish_qkv(layer, split);
+      barrier_after(Phase::kNorm);
+    }
     store_keys_share(index, whole_heads);
     whole_heads ? watch.end(Phase::kKeys) : barrier_after(Phase::kKeys);
     attend_share(index, whole_heads);
@@ -63,9 +67,9 @@ void StepRun::run_columns() {
       barrier_after(Phase::kQuantize);
     }
     shrink(layer, kAdaptedOutput, layer.o, work.inputs, every.scratch, Phase::kOutput);
-    project_residual(layer.o, work.inputs, layer.o_bias, !layer.post_attn_norm, every, panels(layer.o),
+    project_residual(layer.o, work.inputs, layer.o_bias, target_of_o(layer), every, panels(layer.o),
                      adapted_of(layer, kAdaptedOutput, every));
-    barrier_before(layer.gate_up, groups.begin * kGateUpPanels, Phase::kOutput);
+    barrier_before(layer.gate_up, groups.begin * group_panels(), Phase::kOutput);
     add_norm(layer.post_attn_norm);
     if (layer.router) {
       norm_for_experts(layer, split);
@@ -84,7 +88,7 @@ void StepRun::run_columns() {
     project_gate_up(gate_up_of(layer, every), groups);
     barrier_before(layer.down, panels(layer.down).begin, Phase::kGateUp);
     shrink(layer, kAdaptedDown, layer.down, work.gated_inputs, every.scratch, Phase::kDown);
-    project_residual(layer.down, work.gated_inputs, nullptr, !layer.post_mlp_norm, every, panels(layer.down),
+    project_residual(layer.down, work.gated_inputs, layer.down_bias, target_of_down(layer), every, panels(layer.down),
                      adapted_of(layer, kAdaptedDown, every));
     barrier_before(next, panels(next).begin, Phase::kDown);
     add_norm(layer.post_mlp_norm);
@@ -152,6 +156,7 @@ void StepRun::begin_layer(int index, Rows rows) const {
   shrink_block_rows(layer, kAdaptedQkv, layer.qkv, work.inputs, rows.input, rows);
   project_qkv(layer, rows, all(layer.qkv));
   watch.end(Phase::kQkv);
+  if (finishes_qkv(layer)) finish_qkv(layer, rows);
   for (int i = 0; i < rows.count; i++) {
     for (int head = 0; head < m.num_kv_heads; head++) store_keys(index, layer, rows.token + i, head);
   }
@@ -170,21 +175,21 @@ void StepRun::finish_attention(int index, Rows rows) const {
   if (!quantizes_heads(layer)) quantize_attention(layer, rows);
   watch.end(Phase::kQuantize);
   shrink_block_rows(layer, kAdaptedOutput, layer.o, work.inputs, rows.scratch, rows);
-  project_residual(layer.o, work.inputs, layer.o_bias, !layer.post_attn_norm, rows, all(layer.o),
+  project_residual(layer.o, work.inputs, layer.o_bias, target_of_o(layer), rows, all(layer.o),
                    adapted_of(layer, kAdaptedOutput, rows));
   watch.end(Phase::kOutput);
-  if (layer.post_attn_norm) add_projected(layer.post_attn_norm, rows);
+  if (layer.post_attn_norm.weight) add_projected(layer.post_attn_norm, rows);
 }
 
 void StepRun::finish_mlp(const Layer& layer, Rows rows) const {
   norm_inputs(layer.mlp_norm, layer.gate_up.kind, rows);
   watch.end(Phase::kNorm);
   shrink_block_rows(layer, kAdaptedGateUp, layer.gate_up, work.inputs, rows.input, rows);
-  project_gate_up(gate_up_of(layer, rows), {0, layer.gate_up.num_panels / kGateUpPanels});
+  project_gate_up(gate_up_of(layer, rows), {0, num_groups(layer)});
   watch.end(Phase::kGateUp);
   shrink_block_rows(layer, kAdaptedDown, layer.down, work.gated_inputs, rows.scratch, rows);
-  project_residual(layer.down, work.gated_inputs, nullptr, !layer.post_mlp_norm, rows, all(layer.down),
+  project_residual(layer.down, work.gated_inputs, layer.down_bias, target_of_down(layer), rows, all(layer.down),
                    adapted_of(layer, kAdaptedDown, rows));
-  if (layer.post_mlp_norm) add_projected(layer.post_mlp_norm, rows);
+  if (layer.post_mlp_norm.weight) add_projected(layer.post_mlp_norm, rows);
   watch.end(Phase::kDown);
 }

@@ -21,15 +21,26 @@ class ModelConfig:
     num_kv_heads: int
     head_dim: int
     vocab_size: int
-    gelu_tanh: bool
+    num_positions: int
+    activation: str
+    norm: str
+    norms: str
+    norm_bias: bool
+    parallel: bool
+    shared_norm: bool
+    gated_mlp: bool
     tie_embeddings: bool
     qkv_bias: bool
     o_bias: bool
-    qk_norm: bool
-    sandwich_norms: bool
+    qk_norm: str
+    mlp_bias: bool
+    head_bias: bool
     norm_eps: float
     embedding_scale: float
     attention_scale: float
+    attention_softcap: float
+    logit_softcap: float
+    qkv_clip: float
     windows: list[int]
     num_experts: int
     top_k: int

@@ -2,14 +2,29 @@ import math
 
 import pytest
 from transformers import (
+    Cohere2Config,
+    CohereConfig,
+    FalconConfig,
+    Gemma2Config,
     Gemma3TextConfig,
+    GPT2Config,
+    GPTJConfig,
+    GPTNeoXConfig,
     LlamaConfig,
     MistralConfig,
     MixtralConfig,
+    NemotronConfig,
+    Olmo2Config,
+    Olmo3Config,
+    OPTConfig,
+    PhiConfig,
     Qwen2Config,
     Qwen2MoeConfig,
     Qwen3Config,
     Qwen3MoeConfig,
+    StableLmConfig,
+    Starcoder2Config,
+    VaultGemmaConfig,
 )
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
@@ -120,7 +135,7 @@ def test_qwen_3_has_norms_on_q_and_k_and_a_head_size_of_128():
     values = Qwen3Config(**SIZES, tie_word_embeddings=True).to_dict()
     spec = spec_of(values)
 
-    assert (spec.qk_norm, spec.qkv_bias, spec.head_dim, spec.tie_embeddings) == (True, False, 128, True)
+    assert (spec.qk_norm, spec.qkv_bias, spec.head_dim, spec.tie_embeddings) == ("head", False, 128, True)
     assert spec_of({**values, "head_dim": None}).head_dim == 128
 
 
@@ -136,7 +151,7 @@ def test_gemma_3_is_read_in_the_form_of_transformers_5():
     assert spec.rope_of_layer == (1, 1, 1, 1, 1, 0)
     assert spec.embedding_scale == math.sqrt(64)
     assert spec.scale == 64**-0.5
-    assert (spec.activation, spec.qk_norm, spec.sandwich_norms) == ("gelu_tanh", True, True)
+    assert (spec.activation, spec.qk_norm, spec.norms) == ("gelu_tanh", "head", "both")
     assert spec.tie_embeddings
 
 
@@ -190,7 +205,7 @@ def test_the_experts_of_qwen_3_are_read_in_the_forms_of_transformers_4_and_5():
     spec = spec_of(values)
     assert spec == spec_of(older)
     assert spec.moe == MoeSpec(num_experts=128, top_k=8, expert_size=768, layers=(True,) * 6, renormalize=True)
-    assert (spec.qk_norm, spec.head_dim) == (True, 32)
+    assert (spec.qk_norm, spec.head_dim) == ("head", 32)
     assert spec.num_parameters > 6 * 128 * 3 * 64 * 768
 
 
@@ -212,13 +227,16 @@ def test_impossible_experts_are_refused(change, named):
     ("change", "named"),
     [
         ({"model_type": "mamba"}, "'mamba'"),
-        ({"model_type": "gemma2"}, "needs softcapping"),
-        ({"model_type": "cohere"}, "needs LayerNorm"),
+        ({"model_type": "bloom"}, r"needs positions as biases of the scores \(alibi\)"),
+        ({"model_type": "falcon", "alibi": True}, "alibi = True"),
+        ({"model_type": "opt", "do_layer_norm_before": False}, "do_layer_norm_before = False"),
+        ({"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx = True"),
+        ({"model_type": "stablelm", "qk_layernorm": True}, "qk_layernorm = True"),
         ({"model_type": None}, "model_type"),
         ({"quantization_config": {"quant_method": "exl2", "bits": 4}}, "exl2"),
         ({"rope_scaling": {"rope_type": "ntk", "factor": 4.0}}, "'ntk'"),
         ({"hidden_act": "relu"}, "hidden_act = 'relu'"),
-        ({"mlp_bias": True}, "mlp_bias"),
+        ({"model_type": "olmo2", "mlp_bias": True}, "mlp_bias"),
         ({"num_local_experts": 8}, "num_local_experts = 8"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
         ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0"),
@@ -230,6 +248,23 @@ def test_impossible_experts_are_refused(change, named):
 def test_an_unsupported_part_is_named(change, named):
     with pytest.raises(UnsupportedModel, match=named):
         spec_of(TINY_LLAMA | change)
+
+
+@pytest.mark.parametrize(
+    "config_class",
+    [
+        *(Gemma2Config, VaultGemmaConfig, Olmo2Config, Olmo3Config, CohereConfig, Cohere2Config, StableLmConfig),
+        *(Starcoder2Config, PhiConfig, GPTNeoXConfig, GPT2Config, GPTJConfig, FalconConfig, NemotronConfig, OPTConfig),
+    ],
+)
+def test_a_missing_key_means_the_default_of_transformers(config_class):
+    sizes = {key: size for key, size in SIZES.items() if key not in {"num_key_value_heads", "intermediate_size"}}
+    config = config_class(**sizes | {"num_hidden_layers": 5, "num_attention_heads": 32, "hidden_size": 2048})
+    whole = {key: value for key, value in config.to_dict().items() if key not in {"head_dim", "layer_types"}}
+    required = {"model_type", *sizes, *config.attribute_map.values(), "intermediate_size", "head_dim"}
+    short = {key: value for key, value in whole.items() if key in required}
+
+    assert spec_of(short) == spec_of(whole)
 
 
 def test_an_unknown_type_of_layer_is_named():

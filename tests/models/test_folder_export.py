@@ -48,7 +48,7 @@ def test_the_config_of_a_spec_gives_that_spec(changes):
 
 def test_a_network_that_no_config_can_describe_is_refused():
     _, spec = from_config(Fields(TINY_LLAMA, "config.json"))
-    odd = dataclasses.replace(spec, qk_norm=True)
+    odd = dataclasses.replace(spec, qk_norm="head")
     with pytest.raises(UnsupportedModel, match="cannot describe this network"):
         config_from_spec(odd)
 

@@ -172,7 +172,7 @@ def test_an_unknown_architecture_is_named_with_those_that_are_known(tmp_path):
 
 
 def test_gemma_3_alternates_local_and_global_layers(tmp_path):
-    spec = replace(SPEC, num_layers=6, tie_embeddings=True, qk_norm=True, sandwich_norms=True)
+    spec = replace(SPEC, num_layers=6, tie_embeddings=True, qk_norm="head", norms="both")
     file = write_llama(
         tmp_path / "m.gguf",
         random_weights(spec),
@@ -185,7 +185,7 @@ def test_gemma_3_alternates_local_and_global_layers(tmp_path):
     assert read.windows == (16, 16, 16, 16, 16, 0)
     assert [rope.theta for rope in read.ropes] == [1e6, 1e4]
     assert read.rope_of_layer == (1, 1, 1, 1, 1, 0)
-    assert (read.activation, read.qk_norm, read.sandwich_norms) == ("gelu_tanh", True, True)
+    assert (read.activation, read.qk_norm, read.norms) == ("gelu_tanh", "head", "both")
     assert read.embedding_scale == spec.hidden_size**0.5
     assert read.scale == spec.head_dim**-0.5
 
@@ -213,7 +213,7 @@ MOE = {
         {"expert_count": 4, "expert_used_count": 3, "expert_feed_forward_length": 32},
     ),
     "qwen3moe": (
-        replace(SPEC, qk_norm=True),
+        replace(SPEC, qk_norm="head"),
         MoeSpec(num_experts=3, top_k=1, expert_size=32, renormalize=True),
         {"expert_count": 3, "expert_used_count": 1, "expert_feed_forward_length": 32},
     ),

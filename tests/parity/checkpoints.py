@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 import transformers
 from transformers import PretrainedConfig, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from tests.models.model_files import byte_level_tokenizer
 
@@ -67,6 +68,18 @@ def longrope(num_pairs: int, original: int, **others: object) -> dict[str, objec
     return {"rope_parameters": LONGROPE | factors | others, "original_max_position_embeddings": original}
 
 
+GEMMA2 = {
+    "query_pre_attn_scalar": 24,
+    "attn_logit_softcapping": 5.0,
+    "final_logit_softcapping": 20.0,
+    "sliding_window": 17,
+    "tie_word_embeddings": True,
+}
+ABSENT = "absent"
+"""Removes a key of `SHAPE` that the class of a config does not accept."""
+NO_HEAD_DIM = {"head_dim": ABSENT}
+ONE_KEY_A_HEAD = {"num_key_value_heads": None, "n_inner": 96}
+OPT = {"word_embed_proj_dim": 80, "head_dim": 16} | ONE_KEY_A_HEAD
 EXPERTS = {"num_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "decoder_sparse_step": 1}
 
 GRANITE_EXPERTS = {
@@ -201,6 +214,78 @@ NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
         "Qwen3VLForConditionalGeneration",
         {"vision_config": QWEN_VISION, "rope_parameters": MROPE | {"mrope_section": [6, 5, 5]}},
     ),
+    "llama, biases everywhere": ("LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True}),
+    "gemma 2": ("Gemma2ForCausalLM", GEMMA2 | {"query_pre_attn_scalar": 64, "head_dim": 64, "num_hidden_layers": 4}),
+    "gemma 2, no softcap of logits": ("Gemma2ForCausalLM", GEMMA2 | {"final_logit_softcapping": None}),
+    "vaultgemma": ("VaultGemmaForCausalLM", GEMMA2 | {"hidden_size": 80}),
+    "olmo 2": ("Olmo2ForCausalLM", {"hidden_size": 128, "vocab_size": 331}),
+    "olmo 3": (
+        "Olmo3ForCausalLM",
+        {
+            "hidden_size": 128,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "sliding_window": 17,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+                "full_attention": YARN,
+            },
+        },
+    ),
+    "exaone 4": (
+        "Exaone4ForCausalLM",
+        {"sliding_window": None, "layer_types": ["full_attention"] * 3, "rope_parameters": LLAMA3_ROPE},
+    ),
+    "exaone 4, windows": ("Exaone4ForCausalLM", {"sliding_window": 17, "num_hidden_layers": 4, "head_dim": 64}),
+    "starcoder 2": (
+        "Starcoder2ForCausalLM",
+        {
+            "hidden_size": 144,
+            "num_attention_heads": 3,
+            "num_key_value_heads": 1,
+            "head_dim": 48,
+            "sliding_window": 4096,
+        },
+    ),
+    "starcoder 2, window": (
+        "Starcoder2ForCausalLM",
+        {"hidden_size": 128, "use_bias": False, "sliding_window": 17, "num_hidden_layers": 1, "vocab_size": 331},
+    ),
+    "command r": ("CohereForCausalLM", {"hidden_size": 128, "logit_scale": 0.25, "pad_token_id": 0}),
+    "command r+": ("CohereForCausalLM", {"hidden_size": 128, "use_qk_norm": True, "pad_token_id": 0}),
+    "command r7b": (
+        "Cohere2ForCausalLM",
+        {"hidden_size": 128, "num_hidden_layers": 4, "sliding_window": 17, "pad_token_id": 0},
+    ),
+    "stablelm": ("StableLmForCausalLM", {"hidden_size": 128, "use_qkv_bias": True}),
+    "stablelm, parallel": (
+        "StableLmForCausalLM",
+        {
+            "hidden_size": 128,
+            "use_parallel_residual": True,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
+        },
+    ),
+    "phi 2": ("PhiForCausalLM", {"hidden_size": 160, "num_attention_heads": 2, "head_dim": 80} | ONE_KEY_A_HEAD),
+    "gpt neox": ("GPTNeoXForCausalLM", {"hidden_size": 128} | ONE_KEY_A_HEAD),
+    "gpt neox, sequential": (
+        "GPTNeoXForCausalLM",
+        {"hidden_size": 80, "num_attention_heads": 1, "head_dim": 80, "use_parallel_residual": False} | ONE_KEY_A_HEAD,
+    ),
+    "gpt 2": ("GPT2LMHeadModel", {"hidden_size": 144, "num_attention_heads": 3, "head_dim": 48} | ONE_KEY_A_HEAD),
+    "gpt j": ("GPTJForCausalLM", {"hidden_size": 128, "rotary_dim": 8} | ONE_KEY_A_HEAD),
+    "falcon 7b": ("FalconForCausalLM", {"hidden_size": 128, "ffn_hidden_size": 96} | NO_HEAD_DIM),
+    "falcon 40b": (
+        "FalconForCausalLM",
+        {"hidden_size": 192, "num_attention_heads": 6, "num_kv_heads": 2, "new_decoder_architecture": True}
+        | NO_HEAD_DIM,
+    ),
+    "falcon 2": (
+        "FalconForCausalLM",
+        {"hidden_size": 128, "num_kv_heads": 2, "new_decoder_architecture": True, "num_ln_in_parallel_attn": 1}
+        | NO_HEAD_DIM,
+    ),
+    "nemotron": ("NemotronForCausalLM", {"hidden_size": 80, "attention_bias": True, "mlp_bias": True}),
+    "opt": ("OPTForCausalLM", {"hidden_size": 80, "ffn_dim": 96, "num_attention_heads": 5, "pad_token_id": 1} | OPT),
 }
 
 ORACLES: dict[str, tuple[str, dict[str, object]]] = {
@@ -226,8 +311,10 @@ def write_checkpoint(name: str, folder: Path) -> PreTrainedModel:
     torch.manual_seed(0)
     model = model_class(network_config(model_class, SHAPE | changes)).eval()
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(_vector_like(parameter) if parameter.ndim == 1 else _matrix_like(parameter))
+        for module in model.modules():
+            for parameter in module.parameters(recurse=False):
+                turned = parameter.T if isinstance(module, Conv1D) and parameter.ndim > 1 else parameter
+                turned.copy_(_vector_like(turned) if turned.ndim == 1 else _matrix_like(turned))
     model.save_pretrained(folder)
     byte_level_tokenizer(VOCAB_SIZE).save(str(folder / "tokenizer.json"))
     return model
@@ -235,6 +322,7 @@ def write_checkpoint(name: str, folder: Path) -> PreTrainedModel:
 
 def network_config(model_class: type[PreTrainedModel], values: dict[str, object]) -> PretrainedConfig:
     """Return the config of a network; one that also reads images has the values in its `text_config`."""
+    values = {key: value for key, value in values.items() if value != ABSENT}
     if "vision_config" not in values:
         return model_class.config_class(**values)
     tied = bool(values.get("tie_word_embeddings"))

@@ -17,6 +17,7 @@ from tests.parity.test_layouts import write_layout
 
 PERMUTED = ("granite", "granitemoe", "smollm3", "minicpm", "llama", "internlm2", "baichuan")
 """Architectures whose converter interleaves the rows of q and k, which the checkpoint holds as halves."""
+TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
 TWINS = {
     "phi 3, sliding window": ("phi3", {"attention.sliding_window": 17}),
     "phi 4 mini": (
@@ -40,6 +41,29 @@ TWINS = {
     "glm 4, 0414": ("glm4", {"rope.dimension_count": 16}),
     "ernie 4.5": ("ernie4_5", {}),
     "seed oss": ("seed_oss", {}),
+    "gemma 2": (
+        "gemma2",
+        {
+            "attn_logit_softcapping": 5.0,
+            "final_logit_softcapping": 20.0,
+            "attention.sliding_window": 17,
+        },
+    ),
+    "olmo 2": ("olmo2", {}),
+    "exaone 4, windows": ("exaone4", {"attention.sliding_window": 17}),
+    "command r": ("command-r", {"logit_scale": 0.25}),
+    "command r+": ("command-r", {"logit_scale": 0.0625}),
+    "command r7b": ("cohere2", {"logit_scale": 0.0625, "attention.sliding_window": 17}),
+    "stablelm": ("stablelm", {"rope.dimension_count": 8}),
+    "stablelm, parallel": ("stablelm", {}),
+    "starcoder 2": ("starcoder2", {}),
+    "phi 2": ("phi2", {"rope.dimension_count": 40}),
+    "nemotron": ("nemotron", {"rope.dimension_count": 16}),
+    "falcon 7b": ("falcon", {}),
+    "falcon 40b": ("falcon", {}),
+    "gpt neox": ("gptneox", {"rope.dimension_count": 8, "use_parallel_residual": True}),
+    "gpt neox, sequential": ("gptneox", {"rope.dimension_count": 20, "use_parallel_residual": False}),
+    "gpt 2": ("gpt2", {}),
     "qwen 2, yarn with an exact ramp": (
         "qwen2",
         {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 32},
@@ -69,7 +93,11 @@ def converted(folder, architecture, spec):
         if heads and architecture in PERMUTED:
             rows = values.reshape(heads, 2, len(values) // heads // 2, *values.shape[1:])
             values = rows.swapaxes(1, 2).reshape(values.shape)
-        if architecture == "gemma" and "norm" in name:
+        if architecture in {"falcon", "gptneox"} and "query_key_value" in name:
+            values = by_part(values, spec)
+        if architecture == "gpt2" and name.endswith(TRANSPOSED):
+            values = np.ascontiguousarray(values.T)
+        if architecture in {"gemma", "gemma2", "nemotron"} and "norm" in name and name.endswith("weight"):
             values = values + 1
         for part, rows in split(name, values):
             tensors[names.get_name(part, try_suffixes=(".weight", ".bias"))] = rows
@@ -77,6 +105,22 @@ def converted(folder, architecture, spec):
         factors = getattr(spec.ropes[0], f"{kind}_factors")
         tensors |= {f"rope_factors_{kind}.weight": np.array(factors, np.float32)} if factors else {}
     return tensors
+
+
+def metadata_of(spec, architecture):
+    """Return what a converter writes; the key of the epsilon depends on the norms."""
+    metadata = gguf_metadata(spec, architecture)
+    if spec.norm == "layer":
+        epsilon = metadata.pop(f"{architecture}.attention.layer_norm_rms_epsilon")
+        metadata[f"{architecture}.attention.layer_norm_epsilon"] = epsilon
+    return metadata
+
+
+def by_part(values, spec):
+    """Return q, k and v of all heads after each other, which the checkpoint holds by KV head."""
+    heads = values.reshape(spec.num_kv_heads, spec.group_size + 2, spec.head_dim, *values.shape[1:])
+    parts = [heads[:, : spec.group_size], heads[:, spec.group_size], heads[:, spec.group_size + 1]]
+    return np.concatenate([part.reshape(-1, *values.shape[1:]) for part in parts])
 
 
 LAYOUT_TWINS = {
@@ -121,7 +165,7 @@ def check_twin(folder, architecture, metadata, *, is_renamed=False):
         values[f"{architecture}.attention.layer_norm_rms_epsilon"] = 1e-6
     file = write_gguf(
         folder / "model.gguf",
-        gguf_metadata(checkpoint.spec, architecture) | values,
+        metadata_of(checkpoint.spec, architecture) | values,
         converted(folder / "model", architecture, checkpoint.spec),
         architecture=architecture,
     )

@@ -66,8 +66,8 @@ SPECS: Mapping[str, ModelSpec] = {
         head_dim=256,
         num_heads=2,
         num_kv_heads=1,
-        qk_norm=True,
-        sandwich_norms=True,
+        qk_norm="head",
+        norms="both",
         activation="gelu_tanh",
         windows=(40, 0),
         ropes=(RopeSpec(kind="linear", factor=8.0), RopeSpec(theta=1e3)),
@@ -75,7 +75,7 @@ SPECS: Mapping[str, ModelSpec] = {
         embedding_scale=96**0.5,
         attention_scale=0.05,
     ),
-    "qwen 3, wide heads": small_spec(head_dim=128, num_heads=3, num_kv_heads=1, qk_norm=True, intermediate_size=96),
+    "qwen 3, wide heads": small_spec(head_dim=128, num_heads=3, num_kv_heads=1, qk_norm="head", intermediate_size=96),
     "a third of each head turns, one layer without positions": small_spec(
         head_dim=48,
         num_layers=3,
@@ -90,6 +90,47 @@ SPECS: Mapping[str, ModelSpec] = {
     ),
     "experts, shared one of another size": small_spec(
         moe=MoeSpec(num_experts=19, top_k=4, expert_size=32, shared_size=80, has_shared_router=True)
+    ),
+    "softcaps, norms on both sides": small_spec(
+        head_dim=64,
+        num_heads=3,
+        num_kv_heads=1,
+        norms="both",
+        windows=(40, 0),
+        attention_softcap=4.0,
+        logit_softcap=20.0,
+        embedding_scale=96**0.5,
+        activation="gelu_tanh",
+    ),
+    "norms after attention and MLP, one for all heads": small_spec(
+        norms="post", qk_norm="full", hidden_size=80, qkv_clip=1.5
+    ),
+    "layer norms, learned positions, plain MLP, biases": small_spec(
+        norm="layer",
+        norm_bias=True,
+        mlp="plain",
+        activation="gelu_erf",
+        learned_positions=512,
+        rope_of_layer=(-1, -1),
+        qkv_bias=True,
+        o_bias=True,
+        mlp_bias=True,
+        hidden_size=100,
+        intermediate_size=100,
+    ),
+    "parallel MLP with a norm of its own, gated with biases": small_spec(
+        norm="layer", norm_bias=True, parallel="two", mlp_bias=True, activation="relu", head_dim=80, num_layers=3
+    ),
+    "parallel MLP with the norm of attention": small_spec(
+        norm="layer",
+        parallel="one",
+        mlp="plain",
+        activation="relu2",
+        qk_norm="layer",
+        head_bias=True,
+        tie_embeddings=False,
+        head_dim=48,
+        logit_softcap=3.0,
     ),
     "dynamic rope": small_spec(head_dim=96, ropes=(RopeSpec(kind="dynamic", factor=2.0, original_max_positions=128),)),
 }

@@ -46,7 +46,7 @@ def runner_of(**changes):
         {},
         {"windows": (3, 0), "ropes": (RopeSpec(), RopeSpec(theta=100.0)), "rope_of_layer": (1, 0)},
         {"qkv_bias": True, "o_bias": True, "tie_embeddings": True},
-        {"qk_norm": True, "sandwich_norms": True, "activation": "gelu_tanh", "embedding_scale": 32**0.5},
+        {"qk_norm": "head", "norms": "both", "activation": "gelu_tanh", "embedding_scale": 32**0.5},
     ],
 )
 def test_logits_do_not_depend_on_chunks_blocks_or_neighbours(changes):

@@ -21,7 +21,7 @@ NETWORKS = {
     "plain": {},
     "biases, tied": {"qkv_bias": True, "o_bias": True, "tie_embeddings": True},
     "one group": {"num_kv_heads": 6},
-    "gemma": {"qk_norm": True, "sandwich_norms": True, "activation": "gelu_tanh", "embedding_scale": 9.8},
+    "gemma": {"qk_norm": "head", "norms": "both", "activation": "gelu_tanh", "embedding_scale": 9.8},
 }
 
 

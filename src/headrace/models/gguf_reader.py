@@ -5,6 +5,7 @@ Formats that runners support are returned unchanged, Q4_K and ternary types as Q
 """
 
 from collections.abc import Iterable
+from math import prod
 from typing import Final
 
 import numpy as np
@@ -98,14 +99,16 @@ class GgufWeights:
         if place.is_matrix:  # before conversion, which takes time for every row
             data = place.cut(data)
         encoding, data = _converted(self._file, tensor, data)
-        raw = RawTensor(encoding, len(data), tensor.num_columns, data)
-        return raw if place.is_matrix else place.select(raw)
+        if place.is_matrix:
+            return RawTensor(encoding, len(data), tensor.num_columns, data)
+        return place.select(RawTensor(encoding, *place.shape, data.reshape(1, -1)))
 
     def _find(self, stored: str, shape: Shape) -> GgufTensor:
         tensor = self._file.tensors.get(stored)
         if tensor is None:
             raise BrokenModel(f"{self._file.path} has no tensor {stored}, which this network requires.", tensor=stored)
-        if (tensor.num_rows, tensor.num_columns) != shape:
+        found = (tensor.num_rows, tensor.num_columns)
+        if found != shape and (shape[0] != 1 or prod(found) != shape[1]):  # norms of heads are matrices in some files
             raise BrokenModel(
                 f"{self._file.path}: tensor {stored} is {tensor.num_rows} x {tensor.num_columns}; "
                 f"expected {shape[0]} x {shape[1]}.",

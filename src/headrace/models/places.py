@@ -6,7 +6,7 @@ concern whole rows, so every encoding that is stored by rows keeps its bits: a `
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,8 @@ class Place:
     """The rows of a matrix, or the numbers of a vector, in canonical order; None means all of them as they are."""
     factor: float = 1.0
     """Factor of a norm's weights."""
+    transposed: bool = False
+    """The tensor has the inputs as rows; `shape` and `rows` are those after it is transposed."""
 
     @property
     def is_matrix(self) -> bool:
@@ -72,9 +74,20 @@ def merge(parts: Iterable[tuple[Place, Float32]]) -> Float32:
 def folder_places(family: Family, spec: ModelSpec) -> dict[str, Place]:
     """Return the places in a Hugging Face folder, with the names that its checkpoints have."""
     groups = spec.num_kv_heads if family.qkv_by_kv_head else 1
-    return _places(
+    places = _places(
         spec, lambda name: stored_name(name, family.tensors), interleaved=family.interleaved_rope, qkv_groups=groups
     )
+    if family.transposed:
+        is_turned = {name: bool(split_name(name)[0]) and place.is_matrix for name, place in places.items()}
+        places = {name: replace(place, transposed=is_turned[name]) for name, place in places.items()}
+    if family.position_offset and spec.learned_positions:
+        places["positions"] = _shifted(places["positions"], family.position_offset)
+    return places
+
+
+def _shifted(place: Place, offset: int) -> Place:
+    num_rows, num_columns = place.shape
+    return replace(place, shape=(num_rows + offset, num_columns), rows=slice(offset, num_rows + offset))
 
 
 def gguf_places(family: Family, spec: ModelSpec) -> dict[str, Place]:
@@ -117,7 +130,7 @@ def _places(spec: ModelSpec, name_of: Callable[[str], str], *, interleaved: bool
         groups = qkv_groups if names[0].rpartition(".")[2] in _QKV_PARTS else 1
         shape, slices = _fuse([shapes[name] for name in names], groups)
         for name, rows in zip(names, slices, strict=True):
-            factor = spec.logit_scale if name == "final_norm" else 1.0
+            factor = spec.logit_scale if name in {"final_norm", "final_norm_bias"} else 1.0
             places[name] = Place(stored, shape, _rotary_rows(rows, spec, name, shapes[name], interleaved), factor)
     return {name: places[name] for name in shapes}
 

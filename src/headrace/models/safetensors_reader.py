@@ -2,16 +2,18 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from math import prod
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.core.telemetry import get_logger
 from headrace.models.families.family import Family
 from headrace.models.fields import Fields
-from headrace.models.places import folder_places
+from headrace.models.places import Place, folder_places
 from headrace.models.quantized.registry import FORMATS, WEIGHT, find_quantized
 from headrace.models.quantized.stored_weight import StoredWeight, float_tensor
 from headrace.models.shapes import Shape, expected_shapes
@@ -51,7 +53,7 @@ class SafetensorsWeights:
         self._shapes = expected_shapes(spec)
         self._places = folder_places(family, spec)
         stored = {name: _prefixed(place.stored, prefix, tensors) for name, place in self._places.items()}
-        self._weights = {name: self._find(tensors, stored[name], place.shape) for name, place in self._places.items()}
+        self._weights = {name: self._find(tensors, stored[name], place) for name, place in self._places.items()}
         _refuse_unknown_biases(tensors, set(stored.values()))
         _log_losses(folder, self._weights.values())
 
@@ -90,7 +92,8 @@ class SafetensorsWeights:
             return float_tensor(values.reshape(tensor.num_rows, -1))
         return tensor
 
-    def _find(self, tensors: TensorFiles, stored: str, shape: Shape) -> StoredWeight:
+    def _find(self, tensors: TensorFiles, stored: str, place: Place) -> StoredWeight:
+        shape = place.shape
         quantized = find_quantized(tensors, stored, shape, self._quantization)
         if quantized is not None:
             return quantized
@@ -98,10 +101,11 @@ class SafetensorsWeights:
         if tensor is None:
             raise BrokenModel(f"{self._folder} has no tensor {stored}, which this network requires.", tensor=stored)
         tensor = tensor.as_matrix()
-        expected = shape if len(tensor.shape) > 1 else shape[1:]
-        if tensor.shape != expected or (len(tensor.shape) == 1 and shape[0] != 1):
+        expected = shape[::-1] if place.transposed else shape
+        if tensor.shape != expected and (shape[0] != 1 or prod(tensor.shape) != shape[1]):
             raise BrokenModel(
-                f"{tensor.file}: tensor {stored} has shape {list(tensor.shape)}; expected {list(shape)}.", tensor=stored
+                f"{tensor.file}: tensor {stored} has shape {list(tensor.shape)}; expected {list(expected)}.",
+                tensor=stored,
             )
         if tensor.dtype not in {*PLAIN, "F64"}:
             raise UnsupportedModel(
@@ -109,18 +113,28 @@ class SafetensorsWeights:
                 f"or a quantized format ({', '.join(kind.name for kind in FORMATS)}) with all of its tensors.",
                 tensor=stored,
             )
-        return _plain(tensor, shape)
+        return _plain(tensor, shape, transposed=place.transposed)
 
 
-def _plain(tensor: StoredTensor, shape: Shape) -> StoredWeight:
-    """Return a matrix or vector of floats, unchanged but for F64."""
-    if tensor.dtype == "F64":
-        return StoredWeight(
-            Encoding.F32, STORED_BITS[Encoding.F32], lambda: float_tensor(tensor.floats().reshape(shape))
-        )
-    encoding = PLAIN[tensor.dtype]
+def _plain(tensor: StoredTensor, shape: Shape, *, transposed: bool) -> StoredWeight:
+    """Return a matrix or vector of floats, unchanged but for F64 and for the order of its numbers."""
+    encoding = PLAIN.get(tensor.dtype, Encoding.F32)
     data = tensor.data.reshape(shape[0], -1)
-    return StoredWeight(encoding, STORED_BITS[encoding], lambda: RawTensor(encoding, *shape, data))
+
+    def load() -> RawTensor:
+        if tensor.dtype == "F64":
+            values = tensor.floats()
+            return float_tensor(np.ascontiguousarray(values.T) if transposed else values.reshape(shape))
+        return RawTensor(encoding, *shape, _transposed(data, shape) if transposed else data)
+
+    return StoredWeight(encoding, STORED_BITS[encoding], load)
+
+
+def _transposed(data: npt.NDArray[np.uint8], shape: Shape) -> npt.NDArray[np.uint8]:
+    """Return the bytes of a matrix of `shape` that is stored with its inputs as rows."""
+    num_rows, num_columns = shape
+    numbers = data.reshape(num_columns, num_rows, -1).transpose(1, 0, 2)
+    return np.ascontiguousarray(numbers).reshape(num_rows, -1)
 
 
 def _refuse_unknown_biases(tensors: TensorFiles, known: set[str]) -> None:

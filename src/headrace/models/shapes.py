@@ -10,10 +10,14 @@ def expected_shapes(spec: ModelSpec) -> dict[str, Shape]:
     """Return the required shape of every weight of `spec` by canonical name."""
     shapes: dict[str, Shape] = {
         "embed": (spec.vocab_size, spec.hidden_size),
-        "final_norm": (1, spec.hidden_size),
+        **_norm_shapes(spec, "final_norm"),
     }
+    if spec.learned_positions:
+        shapes["positions"] = (spec.learned_positions, spec.hidden_size)
     if not spec.tie_embeddings:
         shapes["lm_head"] = (spec.vocab_size, spec.hidden_size)
+    if spec.head_bias:
+        shapes["lm_head_bias"] = (1, spec.vocab_size)
     attention = _attention_shapes(spec)
     for index in range(spec.num_layers):
         layer = attention | _mlp_shapes(spec, spec.experts(index))
@@ -24,7 +28,7 @@ def expected_shapes(spec: ModelSpec) -> dict[str, Shape]:
 def _mlp_shapes(spec: ModelSpec, moe: MoeSpec | None) -> dict[str, Shape]:
     hidden = spec.hidden_size
     if moe is None:
-        return _gated_shapes("", hidden, spec.intermediate_size)
+        return _dense_shapes(spec)
     shapes: dict[str, Shape] = {"router": (moe.num_experts, hidden)}
     for expert in range(moe.num_experts):
         shapes |= _gated_shapes(f"experts.{expert}.", hidden, moe.expert_size)
@@ -35,6 +39,19 @@ def _mlp_shapes(spec: ModelSpec, moe: MoeSpec | None) -> dict[str, Shape]:
     return shapes
 
 
+def _dense_shapes(spec: ModelSpec) -> dict[str, Shape]:
+    hidden, inner = spec.hidden_size, spec.intermediate_size
+    shapes = _gated_shapes("", hidden, inner)
+    if spec.mlp_bias:
+        shapes |= {"gate_bias": (1, inner), "up_bias": (1, inner), "down_bias": (1, hidden)}
+    return shapes if spec.mlp == "gated" else {name: shapes[name] for name in shapes if not name.startswith("gate")}
+
+
+def _norm_shapes(spec: ModelSpec, *names: str) -> dict[str, Shape]:
+    suffixes = ("", "_bias") if spec.norm_bias else ("",)
+    return {f"{name}{suffix}": (1, spec.hidden_size) for name in names for suffix in suffixes}
+
+
 def _gated_shapes(prefix: str, hidden: int, inner: int) -> dict[str, Shape]:
     return {f"{prefix}gate": (inner, hidden), f"{prefix}up": (inner, hidden), f"{prefix}down": (hidden, inner)}
 
@@ -43,19 +60,22 @@ def _attention_shapes(spec: ModelSpec) -> dict[str, Shape]:
     hidden = spec.hidden_size
     query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     shapes: dict[str, Shape] = {
-        "attn_norm": (1, hidden),
         "q": (query, hidden),
         "k": (key, hidden),
         "v": (key, hidden),
         "o": (hidden, query),
-        "mlp_norm": (1, hidden),
     }
+    if spec.norms != "post":
+        shapes |= _norm_shapes(spec, "attn_norm")
+    if spec.norms != "post" and spec.parallel != "one":
+        shapes |= _norm_shapes(spec, "mlp_norm")
+    if spec.norms != "pre":
+        shapes |= _norm_shapes(spec, "post_attn_norm", "post_mlp_norm")
     if spec.qkv_bias:
         shapes |= {"q_bias": (1, query), "k_bias": (1, key), "v_bias": (1, key)}
     if spec.o_bias:
         shapes["o_bias"] = (1, hidden)
     if spec.qk_norm:
-        shapes |= {"q_norm": (1, spec.head_dim), "k_norm": (1, spec.head_dim)}
-    if spec.sandwich_norms:
-        shapes |= {"post_attn_norm": (1, hidden), "post_mlp_norm": (1, hidden)}
+        by_head = spec.qk_norm == "head"
+        shapes |= {"q_norm": (1, spec.head_dim if by_head else query), "k_norm": (1, spec.head_dim if by_head else key)}
     return shapes

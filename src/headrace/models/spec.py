@@ -7,19 +7,26 @@ the canonical names below. Runners know only this file: they cannot tell Llama f
 Canonical weights (rows = outputs, columns = inputs; rotary halves in the "NeoX" order of Hugging Face):
 
     embed                       (vocab, hidden)
+    positions                   (learned_positions, hidden)     when `learned_positions`
     final_norm                  (hidden,)
     lm_head                     (vocab, hidden)     absent when `tie_embeddings`
-    layers.{i}.attn_norm        (hidden,)
+    lm_head_bias                (vocab,)            when `head_bias`
+    layers.{i}.attn_norm        (hidden,)           unless `norms` is "post"
     layers.{i}.q | k | v        (heads * head_dim, hidden)
     layers.{i}.q_bias | k_bias | v_bias             when `qkv_bias`
-    layers.{i}.q_norm | k_norm  (head_dim,)         when `qk_norm`
+    layers.{i}.q_norm | k_norm  (head_dim,)         when `qk_norm` is "head"
+                                (heads * head_dim,) when `qk_norm` is "full" or "layer"
     layers.{i}.o                (hidden, heads * head_dim)
     layers.{i}.o_bias           (hidden,)           when `o_bias`
-    layers.{i}.post_attn_norm   (hidden,)           when `sandwich_norms`
-    layers.{i}.mlp_norm         (hidden,)
-    layers.{i}.gate | up        (intermediate, hidden)
+    layers.{i}.post_attn_norm   (hidden,)           when `norms` is "post" or "both"
+    layers.{i}.mlp_norm         (hidden,)           unless `norms` is "post" or `parallel` is "one"
+    layers.{i}.gate             (intermediate, hidden)          when `mlp` is "gated"
+    layers.{i}.up               (intermediate, hidden)
+    layers.{i}.gate_bias | up_bias | down_bias      when `mlp_bias`
     layers.{i}.down             (hidden, intermediate)
-    layers.{i}.post_mlp_norm    (hidden,)           when `sandwich_norms`
+    layers.{i}.post_mlp_norm    (hidden,)           when `norms` is "post" or "both"
+
+Each norm but those of q and k also has a `{norm}_bias` when `norm_bias`.
 
 A layer with experts (`moe`) has instead of gate, up and down:
 
@@ -36,6 +43,8 @@ Norm weights are final: a family whose norm is `x * (1 + w)` returns `1 + w`.
 import re
 from dataclasses import dataclass
 from typing import Final, Literal
+
+Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu2"]
 
 _EXPERT: Final = re.compile(r"(.+)\.experts\.(\d+)\.(\w+)")
 
@@ -107,7 +116,7 @@ class MoeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A decoder-only transformer with RMSNorm, rotary positions, grouped-query attention and a gated MLP."""
+    """A decoder-only transformer with grouped-query attention. The defaults are those of Llama."""
 
     family: str
     num_layers: int
@@ -120,7 +129,18 @@ class ModelSpec:
     max_positions: int
     """Longest context that the checkpoint supports (after rope scaling)."""
     norm_eps: float
-    activation: Literal["silu", "gelu_tanh"] = "silu"
+    norm: Literal["rms", "layer"] = "rms"
+    norm_bias: bool = False
+    """Norms add a bias (LayerNorm)."""
+    norms: Literal["pre", "post", "both"] = "pre"
+    """Norms before attention and MLP, after them (before the residual is added; OLMo 2), or both (Gemma 2)."""
+    parallel: Literal["one", "two"] | None = None
+    """The MLP does not see the output of attention, and both have one norm (GPT-J) or one each (GPT-NeoX)."""
+    mlp: Literal["gated", "plain"] = "gated"
+    """`down(activation(gate(x)) * up(x))` or `down(activation(up(x)))`."""
+    activation: Activation = "silu"
+    learned_positions: int = 0
+    """Rows of the table of positions that is added to the embeddings; 0: there is none."""
     ropes: tuple[RopeSpec, ...] = (RopeSpec(),)
     """The rotary embeddings of the network, at least one."""
     rope_of_layer: tuple[int, ...] = ()
@@ -128,16 +148,25 @@ class ModelSpec:
     tie_embeddings: bool = False
     qkv_bias: bool = False
     o_bias: bool = False
-    qk_norm: bool = False
-    """RMSNorm over each head of q and k before the rotary embedding (Qwen 3, Gemma 3)."""
-    sandwich_norms: bool = False
-    """A second norm after attention and after the MLP, before the residual is added (Gemma 3)."""
+    mlp_bias: bool = False
+    head_bias: bool = False
+    qk_norm: Literal["head", "full", "layer"] | None = None
+    """
+    The norm of q and k before the rotary embedding: RMSNorm over each head (Qwen 3, Gemma 3), RMSNorm over all heads at
+    once (OLMo 2), or LayerNorm over each head with weights of its own (Command R+).
+    """
+    qkv_clip: float = 0.0
+    """Largest magnitude of q, k and v before the rotary embedding; larger values are clipped. 0: no limit."""
     embedding_scale: float = 1.0
     """Factor of the token embeddings (Gemma: sqrt(hidden_size))."""
     logit_scale: float = 1.0
     """Factor of the logits. Readers multiply `final_norm` by it, so runners do not apply it (Granite)."""
     attention_scale: float = 0.0
     """Factor of the attention scores; 0 means head_dim ** -0.5."""
+    attention_softcap: float = 0.0
+    """Attention scores s become `cap * tanh(s / cap)` (Gemma 2); 0: they stay as they are."""
+    logit_softcap: float = 0.0
+    """Likewise for the logits."""
     windows: tuple[int, ...] = ()
     """Sliding window of each layer in tokens, the token itself included; 0 means none. Empty: none in any layer."""
 
@@ -182,7 +211,7 @@ class ModelSpec:
         attention = self.hidden_size * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
         mlps = sum(self._mlp_width(layer) for layer in range(self.num_layers))
-        return self.num_layers * attention + 3 * self.hidden_size * mlps + embeddings
+        return self.num_layers * attention + (3 if self.mlp == "gated" else 2) * self.hidden_size * mlps + embeddings
 
     def _mlp_width(self, layer: int) -> int:
         moe = self.experts(layer)

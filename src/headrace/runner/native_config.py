@@ -23,12 +23,17 @@ def native_config(
     config.num_layers, config.hidden_size = spec.num_layers, spec.hidden_size
     config.intermediate_size, config.vocab_size = spec.intermediate_size, spec.vocab_size
     config.num_heads, config.num_kv_heads, config.head_dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
-    config.gelu_tanh = spec.activation == "gelu_tanh"
+    config.norm, config.norms, config.norm_bias = spec.norm, spec.norms, spec.norm_bias
+    config.parallel, config.shared_norm = spec.parallel is not None, spec.parallel == "one"
+    config.gated_mlp, config.activation = spec.mlp == "gated", spec.activation
+    config.num_positions = spec.learned_positions
     config.tie_embeddings = spec.tie_embeddings
-    config.qkv_bias, config.o_bias, config.qk_norm = spec.qkv_bias, spec.o_bias, spec.qk_norm
-    config.sandwich_norms = spec.sandwich_norms
+    config.qkv_bias, config.o_bias = spec.qkv_bias, spec.o_bias
+    config.mlp_bias, config.head_bias = spec.mlp_bias, spec.head_bias
+    config.qk_norm, config.qkv_clip = spec.qk_norm or "", spec.qkv_clip
     config.norm_eps = spec.norm_eps
     config.embedding_scale, config.attention_scale = spec.embedding_scale, spec.scale
+    config.attention_softcap, config.logit_softcap = spec.attention_softcap, spec.logit_softcap
     if spec.moe is not None:
         _set_experts(config, spec.moe)
     config.w8_matrices = list(w8_matrices)

@@ -27,6 +27,7 @@ from headrace.core.sizes import format_size
 from headrace.models.spec import ModelSpec, MoeSpec
 from headrace.models.weights import WeightSource, cut_tensor
 from headrace.runner.decoding import decode
+from headrace.runner.step import Int32
 
 PACKING_VERSION: Final = 3
 """Increased when the layout of packed weights or their quantization changes."""
@@ -150,9 +151,11 @@ def parts_of(spec: ModelSpec, slot_name: str) -> Iterator[Part]:
         yield Part(f"{prefix}q{suffix}")
         yield Part(f"{prefix}k{suffix}", first_row=queries)
         yield Part(f"{prefix}v{suffix}", first_row=queries + keys)
-    elif name == "gate_up":
-        yield Part(f"{prefix}gate", interleaved=True)
-        yield Part(f"{prefix}up", first_row=16, interleaved=True)
+    elif name in {"gate_up", "gate_up_bias"}:
+        suffix = name.removeprefix("gate_up")
+        if spec.mlp == "gated":
+            yield Part(f"{prefix}gate{suffix}", interleaved=True)
+        yield Part(f"{prefix}up{suffix}", first_row=16 * (spec.mlp == "gated"), interleaved=spec.mlp == "gated")
     else:
         yield Part(slot_name)
 
@@ -331,8 +334,13 @@ def _copy_vector(spec: ModelSpec, weights: WeightSource, arena: _native.Arena, s
     for part in parts_of(spec, slot.name):
         values = decode(weights.load(part.name))
         values = values.ravel() if out.ndim == 1 else values
-        place = out[part.first_row : part.first_row + len(values)]
-        place = place if out.ndim == 1 else place[:, : values.shape[1]]
-        if place.shape != values.shape:
+        rows = _rows_of(part, len(values))
+        if rows[-1] >= len(out) or (out.ndim > 1 and values.shape[1] > out.shape[1]):
             raise BrokenModel(f"Weight {part.name} has {values.size} numbers, which is too many.", name=part.name)
-        place[:] = values
+        out[(rows,) if out.ndim == 1 else (rows, slice(values.shape[1]))] = values
+
+
+def _rows_of(part: Part, count: int) -> Int32:
+    """Return the rows of a packed weight that the rows of a part become."""
+    rows: Int32 = np.arange(count, dtype=np.int32)
+    return part.first_row + (rows // 16 * 32 + rows % 16 if part.interleaved else rows)

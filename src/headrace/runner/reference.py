@@ -5,16 +5,19 @@ Letters in shapes: `T` tokens of the step, `C` tokens of one sequence in the ste
 `H` query heads, `K` KV heads, `G` query heads for each KV head, `D` head size, `V` vocabulary.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.models.adapter import Adapter, LowRank
 from headrace.models.rope import Float64, inverse_frequencies
-from headrace.models.spec import ModelSpec, RopeSpec
+from headrace.models.spec import Activation, ModelSpec, RopeSpec
 from headrace.models.weights import WeightSource
 from headrace.runner.checks import check_step, token_slots
 from headrace.runner.decoding import decode
@@ -66,13 +69,18 @@ class ReferenceRunner:
         sequences = _sequences(step, self.limits)
         positions = np.concatenate([np.arange(len(slots) - size, len(slots)) for slots, size in sequences])
         x = self._weights["embed"][step.token_ids] * np.float32(self.spec.embedding_scale)
+        if self.spec.learned_positions:
+            x = x + self._weights["positions"][positions]
         adapted = self._adapted_tokens(step)
         for layer in self._layers:
             x = layer.forward(x, positions, sequences, adapted)
-        return rms_norm(x, self._weights["final_norm"], self.spec.norm_eps)
+        return normed(self.spec, x, self._weights, "final_norm")
 
     def _logits(self, hidden: Float32, step: StepInput) -> Float32:
-        return hidden[step.rows] @ self._lm_head.T
+        logits = hidden[step.rows] @ self._lm_head.T
+        if self.spec.head_bias:
+            logits = logits + self._weights["lm_head_bias"]
+        return softcap(logits, self.spec.logit_softcap)
 
     def load_adapter(self, slot: int, adapter: Adapter) -> None:
         """Fill a slot."""
@@ -129,15 +137,24 @@ class Layer:
             adapted: the adapters of the step.
         """
         self._adapted = adapted
-        attended = self._attention(self._norm(x, "attn_norm"), positions, sequences)
-        x = x + (self._norm(attended, "post_attn_norm") if self._spec.sandwich_norms else attended)
-        fed = self._mlp(self._norm(x, "mlp_norm"))
-        return x + (self._norm(fed, "post_mlp_norm") if self._spec.sandwich_norms else fed)
+        attended = self._attention(self._norm_before(x, "attn_norm"), positions, sequences)
+        if self._spec.parallel:
+            return x + attended + self._mlp(self._norm(x, "attn_norm" if self._spec.parallel == "one" else "mlp_norm"))
+        x = x + self._norm_after(attended, "post_attn_norm")
+        return x + self._norm_after(self._mlp(self._norm_before(x, "mlp_norm")), "post_mlp_norm")
+
+    def _norm_before(self, x: Float32, name: str) -> Float32:
+        return x if self._spec.norms == "post" else self._norm(x, name)
+
+    def _norm_after(self, x: Float32, name: str) -> Float32:
+        return x if self._spec.norms == "pre" else self._norm(x, name)
 
     def _attention(self, x: Float32, positions: Int32, sequences: list[tuple[Int32, int]]) -> Float32:
         queries, keys, values = (self._heads(x, name) for name in "qkv")
         if self._spec.qk_norm:
-            queries, keys = self._norm(queries, "q_norm"), self._norm(keys, "k_norm")
+            queries, keys = self._norm_heads(queries, "q_norm"), self._norm_heads(keys, "k_norm")
+        clip = self._spec.qkv_clip or np.inf
+        queries, keys, values = (heads.clip(-clip, clip) for heads in (queries, keys, values))
         if self._rotation is not None:
             queries, keys = self._rotation.turn(queries, positions), self._rotation.turn(keys, positions)
         new_slots = np.concatenate([slots[len(slots) - size :] for slots, size in sequences])
@@ -152,7 +169,7 @@ class Layer:
         num_queries, num_positions = len(queries), len(slots)
         grouped = queries.reshape(num_queries, spec.num_kv_heads, spec.group_size, spec.head_dim)
         scores = np.einsum("ckgd,pkd->kgcp", grouped, self.keys[slots], optimize=True) * np.float32(spec.scale)
-        scores += _visibility(num_queries, num_positions, self._window)
+        scores = softcap(scores, spec.attention_softcap) + _visibility(num_queries, num_positions, self._window)
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
         scores /= scores.sum(axis=-1, keepdims=True)
         attended = np.einsum("kgcp,pkd->ckgd", scores, self.values[slots], optimize=True)
@@ -165,9 +182,9 @@ class Layer:
         return mix_experts(self._moe, self._weights, x, self._gated, self._choose)
 
     def _gated(self, x: Float32, prefix: str) -> Float32:
-        activation = silu if self._spec.activation == "silu" else gelu_tanh
-        gated = activation(self._linear(x, f"{prefix}gate")) * self._linear(x, f"{prefix}up")
-        return self._linear(gated, f"{prefix}down")
+        activation, up = ACTIVATIONS[self._spec.activation], self._linear(x, f"{prefix}up")
+        inner = activation(self._linear(x, f"{prefix}gate")) * up if self._spec.mlp == "gated" else activation(up)
+        return self._linear(inner, f"{prefix}down")
 
     def _heads(self, x: Float32, name: str) -> Float32:
         """Project (T, hidden) to (T, heads, D)."""
@@ -182,7 +199,36 @@ class Layer:
         return out if bias is None else out + bias
 
     def _norm(self, x: Float32, name: str) -> Float32:
-        return rms_norm(x, self._weights[name], self._spec.norm_eps)
+        return normed(self._spec, x, self._weights, name)
+
+    def _norm_heads(self, heads: Float32, name: str) -> Float32:
+        """Norm (T, heads, D) over each head, or over all heads at once."""
+        spec, weight = self._spec, self._weights[name]
+        if spec.qk_norm == "head":
+            return rms_norm(heads, weight, spec.norm_eps)
+        if spec.qk_norm == "layer":
+            return layer_norm(heads, weight.reshape(heads.shape[1:]), None, spec.norm_eps)
+        return rms_norm(heads.reshape(len(heads), -1), weight, spec.norm_eps).reshape(heads.shape)
+
+
+def normed(spec: ModelSpec, x: Float32, weights: dict[str, Float32], name: str) -> Float32:
+    """Apply a norm of the network over the last axis."""
+    if spec.norm == "rms":
+        return rms_norm(x, weights[name], spec.norm_eps)
+    bias = weights.get(f"{name}_bias")
+    return layer_norm(x, weights[name].reshape(-1), None if bias is None else bias.reshape(-1), spec.norm_eps)
+
+
+def layer_norm(x: Float32, weight: Float32, bias: Float32 | None, eps: float) -> Float32:
+    """Apply the layer norm (Ba et al. 2016) over the last axis."""
+    centred = x - np.mean(x, axis=-1, keepdims=True)
+    normed: Float32 = centred / np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + np.float32(eps)) * weight
+    return normed if bias is None else normed + bias
+
+
+def softcap(x: Float32, cap: float) -> Float32:
+    """Return `cap * tanh(x / cap)`, or `x` if the cap is 0."""
+    return np.float32(cap) * np.tanh(x / np.float32(cap)) if cap else x
 
 
 def rms_norm(x: Float32, weight: Float32, eps: float) -> Float32:
@@ -219,6 +265,28 @@ def gelu_tanh(x: Float32) -> Float32:
     """Apply the tanh approximation of GELU (Hendrycks & Gimpel 2016)."""
     activated: Float32 = 0.5 * x * (1 + np.tanh(np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x**3)))
     return activated
+
+
+def gelu_erf(x: Float32) -> Float32:
+    """Apply GELU with erf from the standard library, one number at a time."""
+    scaled = (x.ravel() * math.sqrt(0.5)).tolist()
+    activated: Float32 = 0.5 * x * (1 + np.fromiter(map(math.erf, scaled), np.float32, x.size).reshape(x.shape))
+    return activated
+
+
+def relu(x: Float32) -> Float32:
+    """Replace negative numbers by 0."""
+    return np.maximum(x, np.float32(0))
+
+
+def relu2(x: Float32) -> Float32:
+    """Square positive numbers and replace negative ones by 0 (So et al. 2021)."""
+    return relu(x) ** 2
+
+
+ACTIVATIONS: Final[Mapping[Activation, Callable[[Float32], Float32]]] = MappingProxyType(
+    {"silu": silu, "gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf, "relu": relu, "relu2": relu2}
+)
 
 
 def _sequences(step: StepInput, limits: RunnerLimits) -> list[tuple[Int32, int]]:

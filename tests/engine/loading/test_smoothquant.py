@@ -9,13 +9,14 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.cli.main import cli
-from headrace.core.errors import InsufficientMemory, SettingsError
+from headrace.core.errors import InsufficientMemory, SettingsError, UnsupportedModel
 from headrace.engine.loading.smoothquant import smoothed_weights
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
 from headrace.models.loading import load_model
 from headrace.models.places import gguf_name
 from headrace.models.weights import Encoding, WeightSource
+from headrace.runner.quantize import check_can_quantize
 from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
 from tests.models.model_files import (
@@ -154,6 +155,23 @@ def test_too_little_memory_is_refused_with_the_numbers_and_leaves_no_files(llama
     with pytest.raises(InsufficientMemory, match="largest layer, the embedding and the activations"):
         smoothed(llama, tmp_path, Told(), available_bytes=1 << 20)
     assert folders(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("network", "difference"),
+    [
+        ("olmo 2", "without attn_norm, mlp_norm"),
+        ("starcoder 2", "with attn_norm_bias"),
+        ("command r", "without mlp_norm"),
+        ("llama, biases everywhere", "with down_bias"),
+    ],
+)
+def test_networks_that_scales_cannot_pass_through_are_refused_by_name(
+    network: str, difference: str, tmp_path: Path
+) -> None:
+    write_checkpoint(network, tmp_path / "model")
+    with pytest.raises(UnsupportedModel, match=f"layers {difference}"):
+        check_can_quantize(load_model(str(tmp_path / "model")))
 
 
 def test_a_gguf_file_is_smoothed_like_offline(tmp_path: Path) -> None:

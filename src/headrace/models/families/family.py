@@ -9,7 +9,7 @@ from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.models.families.rope_config import rope_from_config, rope_from_gguf, scaled_positions
 from headrace.models.fields import Fields
 from headrace.models.quantized.registry import refuse_other_quantization
-from headrace.models.spec import ModelSpec, MoeSpec
+from headrace.models.spec import Activation, ModelSpec, MoeSpec
 
 LLAMA_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -34,6 +34,15 @@ LLAMA_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
 Names in Hugging Face checkpoints; those of a layer follow `layers` and its number. A bias without an entry has the name
 of its weight with another end. `model.` stands for the prefix of the network, whatever it is in a checkpoint.
 """
+POST_NORM_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **LLAMA_TENSORS,
+        "post_attn_norm": "post_attention_layernorm.weight",
+        "mlp_norm": "pre_feedforward_layernorm.weight",
+        "post_mlp_norm": "post_feedforward_layernorm.weight",
+    }
+)
+"""Names of families with norms after attention and MLP (Gemma, OLMo)."""
 
 EXPERT_INDEX: Final = "{expert}"
 """The place of the expert's number in the names of expert tensors."""
@@ -53,6 +62,19 @@ QWEN_EXPERT_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Names in checkpoints with experts that follow Qwen's."""
 
+ACTIVATIONS: Final[Mapping[str, Activation]] = MappingProxyType(
+    {
+        "silu": "silu",
+        "swish": "silu",
+        "gelu_pytorch_tanh": "gelu_tanh",
+        "gelu_new": "gelu_tanh",
+        "gelu_fast": "gelu_tanh",
+        "gelu": "gelu_erf",
+        "relu": "relu",
+        "relu2": "relu2",
+    }
+)
+"""Names in configs."""
 MAX_LAYERS: Final = 1024
 _MAX_EXPERTS: Final = 65536
 """Of all layers together."""
@@ -61,6 +83,7 @@ GGUF_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "layers": "blk",
         "embed": "token_embd.weight",
+        "positions": "position_embd.weight",
         "final_norm": "output_norm.weight",
         "lm_head": "output.weight",
         "attn_norm": "attn_norm.weight",
@@ -112,8 +135,14 @@ class Family:
     """Weights with the same name in a checkpoint are stored one after the other in one tensor (see `places`)."""
     qkv_by_kv_head: bool = False
     """Hugging Face checkpoints store q, k and v in one tensor, one KV head with its query heads after the other."""
+    variant: Callable[["Family", ModelSpec], "Family"] | None = None
+    """Returns the family with the names of one of its networks, where they depend on the spec."""
     norm_offset: float = 0.0
     """Added to the norm weights of Hugging Face checkpoints (Gemma stores `w` of `x * (1 + w)`)."""
+    transposed: bool = False
+    """Hugging Face checkpoints store the matrices of layers with the inputs as rows (GPT-2)."""
+    position_offset: int = 0
+    """Row of position 0 in the table of learned positions."""
     interleaved_rope: bool = False
     """Hugging Face checkpoints interleave the rows of q and k: the two halves of each rotary pair are adjacent."""
     interleaved_gguf_rope: bool = False
@@ -122,6 +151,10 @@ class Family:
     """The models that it reads, for the docs."""
     verified: tuple[Verification, ...] = ()
     """How that was verified, for the docs; the tests of `tests/parity` check it."""
+
+    def variant_of(self, spec: ModelSpec) -> "Family":
+        """Return the family with the names of a network."""
+        return self.variant(self, spec) if self.variant else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +211,7 @@ def base_config_spec(
 
 def base_gguf_spec(header: GgufHeader, family: str, *, moe: MoeSpec | None = None) -> ModelSpec:
     """Read the keys of GGUF metadata that all families share, and refuse parts that none of them supports."""
-    fields = header.fields
+    fields = header.fields.renamed({"attention.layer_norm_rms_epsilon": "attention.layer_norm_epsilon"})
     refuse_foreign_gguf_parts(fields)
     if moe is None:
         fields.refuse("expert_count", "a mixture of experts", unless=(0,))
@@ -232,10 +265,15 @@ def _check_experts(moe: MoeSpec, num_layers: int, source: str) -> None:
         )
 
 
-def require_activation(config: Fields, expected: Literal["silu", "gelu_tanh"], *, key: str = "hidden_act") -> None:
+def require_activation(config: Fields, expected: Activation, *, key: str = "hidden_act") -> None:
     """Refuse any activation but the one that the family uses."""
-    names = {"silu": ("silu", "swish"), "gelu_tanh": ("gelu_pytorch_tanh",)}[expected]
-    config.refuse(key, "the activation", unless=names)
+    config.refuse(key, "the activation", unless=tuple(name for name, kind in ACTIVATIONS.items() if kind == expected))
+
+
+def read_activation(config: Fields, *, key: str = "hidden_act") -> Activation:
+    """Return the activation of a family that has several."""
+    config.refuse(key, "the activation", unless=tuple(ACTIVATIONS))
+    return ACTIVATIONS[config.text(key)]
 
 
 def uniform_window(spec: ModelSpec, window: int) -> ModelSpec:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.models.families.family import (
-    LLAMA_TENSORS,
+    POST_NORM_TENSORS,
     Family,
     GgufHeader,
     base_config_spec,
@@ -105,7 +105,7 @@ def _with_local_rope(spec: ModelSpec) -> ModelSpec:
 
 
 def _gemma(spec: ModelSpec) -> ModelSpec:
-    return replace(_with_gelu(spec), qk_norm=True, sandwich_norms=True)
+    return replace(_with_gelu(spec), qk_norm="head", norms="both")
 
 
 def _with_gelu(spec: ModelSpec) -> ModelSpec:
@@ -145,11 +145,6 @@ GEMMA3: Final = Family(
     spec_from_config=spec_from_config,
     gguf_architectures=("gemma3",),
     spec_from_gguf=spec_from_gguf,
-    tensors=dict(LLAMA_TENSORS)
-    | {
-        "post_attn_norm": "post_attention_layernorm.weight",
-        "mlp_norm": "pre_feedforward_layernorm.weight",
-        "post_mlp_norm": "post_feedforward_layernorm.weight",
-    },
+    tensors=POST_NORM_TENSORS,
     norm_offset=1.0,
 )

@@ -34,13 +34,13 @@ def glm_from_config(config: Fields) -> ModelSpec:
 
 def glm4_from_config(config: Fields) -> ModelSpec:
     """Read a `glm4` config, whose layers have a second norm after attention and MLP."""
-    return replace(_read(config, "glm4"), sandwich_norms=True)
+    return replace(_read(config, "glm4"), norms="both")
 
 
 def glm4_from_gguf(header: GgufHeader) -> ModelSpec:
     """Read GGUF metadata."""
     spec = base_gguf_spec(header, "glm4")
-    return replace(spec, sandwich_norms=True, qkv_bias="blk.0.attn_q.bias" in header.tensor_shapes)
+    return replace(spec, norms="both", qkv_bias="blk.0.attn_q.bias" in header.tensor_shapes)
 
 
 def _read(config: Fields, family: str) -> ModelSpec:

@@ -16,11 +16,12 @@ from headrace.models.spec import ModelSpec
 
 
 def spec_from_config(config: Fields) -> ModelSpec:
-    """Read a Llama config; `attention_bias` puts a bias on all four attention matrices."""
+    """Read a Llama config; `attention_bias` and `mlp_bias` put a bias on all matrices of a half."""
     require_activation(config, "silu")
-    spec = base_config_spec(config, "llama")
+    spec = base_config_spec(config.without("mlp_bias"), "llama")
     biased = config.flag("attention_bias", default=False)
-    return replace(spec, qkv_bias=biased, o_bias=biased)
+    mlp_biased = config.flag("mlp_bias", default=False)
+    return replace(spec, qkv_bias=biased, o_bias=biased, mlp_bias=mlp_biased)
 
 
 def spec_from_gguf(header: GgufHeader) -> ModelSpec:

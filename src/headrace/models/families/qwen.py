@@ -29,7 +29,7 @@ def qwen3_from_config(config: Fields) -> ModelSpec:
     head_dim = config.whole("head_dim", QWEN3_HEAD_DIM)
     spec = base_config_spec(Fields({**config.values, "head_dim": head_dim}, config.source), "qwen3")
     biased = config.flag("attention_bias", default=False)
-    return with_windows(config, replace(spec, qk_norm=True, qkv_bias=biased, o_bias=biased))
+    return with_windows(config, replace(spec, qk_norm="head", qkv_bias=biased, o_bias=biased))
 
 
 def qwen2_from_gguf(header: GgufHeader) -> ModelSpec:
@@ -39,7 +39,7 @@ def qwen2_from_gguf(header: GgufHeader) -> ModelSpec:
 
 def qwen3_from_gguf(header: GgufHeader) -> ModelSpec:
     """Read the GGUF metadata of Qwen 3."""
-    return replace(base_gguf_spec(header, "qwen3"), qk_norm=True)
+    return replace(base_gguf_spec(header, "qwen3"), qk_norm="head")
 
 
 def with_windows(config: Fields, spec: ModelSpec) -> ModelSpec:

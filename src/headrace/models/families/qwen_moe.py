@@ -37,7 +37,7 @@ def qwen3_moe_from_config(config: Fields) -> ModelSpec:
     moe = _experts(config, num_experts=128, top_k=8, expert_size=768)
     spec = base_config_spec(config, "qwen3_moe", moe=moe)
     biased = config.flag("attention_bias", default=False)
-    return with_windows(config, replace(spec, qk_norm=True, qkv_bias=biased, o_bias=biased))
+    return with_windows(config, replace(spec, qk_norm="head", qkv_bias=biased, o_bias=biased))
 
 
 def _experts(config: Fields, *, num_experts: int, top_k: int, expert_size: int) -> MoeSpec:
@@ -63,7 +63,7 @@ def qwen2_moe_from_gguf(header: GgufHeader) -> ModelSpec:
 
 def qwen3_moe_from_gguf(header: GgufHeader) -> ModelSpec:
     """Read the GGUF metadata of Qwen 3 MoE."""
-    return replace(base_gguf_spec(header, "qwen3_moe", moe=gguf_experts(header, renormalize=True)), qk_norm=True)
+    return replace(base_gguf_spec(header, "qwen3_moe", moe=gguf_experts(header, renormalize=True)), qk_norm="head")
 
 
 QWEN2_MOE: Final = Family(

@@ -6,32 +6,46 @@ from typing import Final
 from headrace.core.errors import UnsupportedModel
 from headrace.models.families.baichuan import BAICHUAN
 from headrace.models.families.chatglm import CHATGLM
+from headrace.models.families.cohere import COHERE, COHERE2
 from headrace.models.families.ernie import ERNIE4_5
 from headrace.models.families.exaone3 import EXAONE
+from headrace.models.families.exaone4 import EXAONE4
+from headrace.models.families.falcon import FALCON
 from headrace.models.families.family import Family, GgufHeader
 from headrace.models.families.gemma import GEMMA, GEMMA3
+from headrace.models.families.gemma2 import GEMMA2, VAULTGEMMA
 from headrace.models.families.glm import GLM, GLM4
+from headrace.models.families.gpt2 import GPT2
+from headrace.models.families.gpt_neox import GPT_NEOX
+from headrace.models.families.gptj import GPTJ
 from headrace.models.families.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE
 from headrace.models.families.internlm import INTERNLM2, INTERNLM3
 from headrace.models.families.llama import LLAMA
 from headrace.models.families.minicpm import MINICPM
 from headrace.models.families.mistral import MINISTRAL, MINISTRAL3, MISTRAL
 from headrace.models.families.mixtral import MIXTRAL
+from headrace.models.families.nemotron import NEMOTRON
+from headrace.models.families.olmo import OLMO2, OLMO3
+from headrace.models.families.opt import OPT
 from headrace.models.families.phi import PHI3
+from headrace.models.families.phi2 import PHI
 from headrace.models.families.qwen import QWEN2, QWEN3
 from headrace.models.families.qwen1 import QWEN
 from headrace.models.families.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from headrace.models.families.qwen_vl import QWEN2_VL, QWEN3_VL
 from headrace.models.families.seed_oss import SEED_OSS
 from headrace.models.families.smollm3 import SMOLLM3
+from headrace.models.families.stablelm import STABLELM
+from headrace.models.families.starcoder2 import STARCODER2
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec
 
 FAMILIES: Final = (
     *(LLAMA, MISTRAL, MINISTRAL, MINISTRAL3, QWEN2, QWEN3, GEMMA, GEMMA3),
-    *(PHI3, GRANITE, SMOLLM3, GLM, GLM4),
     *(QWEN2_VL, QWEN3_VL, GRANITE_HYBRID, MINICPM, ERNIE4_5, SEED_OSS),
     *(INTERNLM2, INTERNLM3, QWEN, BAICHUAN, CHATGLM, EXAONE),
+    *(PHI3, GRANITE, SMOLLM3, GLM, GLM4, GEMMA2, VAULTGEMMA, OLMO2, OLMO3, EXAONE4),
+    *(COHERE, COHERE2, STABLELM, STARCODER2, PHI, NEMOTRON, FALCON, GPT_NEOX, GPT2, GPTJ, OPT),
     *(MIXTRAL, QWEN2_MOE, QWEN3_MOE, GRANITE_MOE),
 )
 NESTED: Final = {
@@ -45,14 +59,15 @@ NESTED: Final = {
 _SHARED_KEYS: Final = ("tie_word_embeddings", "quantization_config", "eos_token_id", "bos_token_id", "torch_dtype")
 """Keys beside `text_config` that also count for the text part."""
 _MISSING: Final = {
-    "gemma2": "softcapping",
-    "olmo2": "norms after attention and MLP only",
-    "olmo3": "norms after attention and MLP only",
-    "exaone4": "norms after attention and MLP only",
     **dict.fromkeys(("olmoe", "gpt_oss", "phimoe"), "a mixture of experts"),
-    **dict.fromkeys(("cohere", "cohere2", "stablelm", "starcoder2", "phi", "gpt_neox", "gpt2", "falcon"), "LayerNorm"),
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), "latent attention"),
-    **dict.fromkeys(("mamba", "mamba2", "qwen3_next", "falcon_h1", "lfm2"), "a recurrent state"),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "minicpm3", "kimi_k2"), "latent attention"),
+    **dict.fromkeys(("bloom", "mpt"), "positions as biases of the scores (alibi)"),
+    "gemma3n": "several residual streams and embeddings for each layer",
+    "t5": "an encoder",
+    **dict.fromkeys(
+        ("mamba", "mamba2", "rwkv", "qwen3_next", "qwen3_5", "falcon_h1", "lfm2", "nemotron_h"),
+        "a recurrent state",
+    ),
 }
 """What Headrace lacks for networks that people ask for."""
 
@@ -69,7 +84,8 @@ def from_config(config: Fields) -> tuple[Family, ModelSpec]:
     model_type = config.text("model_type", "")
     for family in FAMILIES:
         if model_type in family.model_types:
-            return family, family.spec_from_config(config)
+            spec = family.spec_from_config(config)
+            return family.variant_of(spec), spec
     known = ", ".join(name for family in FAMILIES for name in family.model_types)
     missing = f" This network needs {_MISSING[model_type]}, which is not supported." if model_type in _MISSING else ""
     raise UnsupportedModel(
@@ -104,7 +120,8 @@ def from_gguf(architecture: str, header: GgufHeader) -> tuple[Family, ModelSpec]
     """Return the family and the spec of GGUF metadata; raises like `from_config`."""
     for family in FAMILIES:
         if architecture in family.gguf_architectures and family.spec_from_gguf is not None:
-            return family, family.spec_from_gguf(header)
+            spec = family.spec_from_gguf(header)
+            return family.variant_of(spec), spec
     known = ", ".join(name for family in FAMILIES for name in family.gguf_architectures)
     raise UnsupportedModel(
         f"{header.fields.source}: the architecture is {architecture!r}; expected one of {known}.",
