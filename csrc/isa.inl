@@ -19,6 +19,7 @@ namespace {
 #include "kernels/keys.inl"
 #include "kernels/attention.inl"
 #include "kernels/layer.inl"
+#include "kernels/products.inl"
 #include "kernels/adapters.inl"
 #include "kernels/experts.inl"
 #include "kernels/step.inl"
