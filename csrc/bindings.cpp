@@ -131,8 +131,9 @@ nb::object owned_array(std::unique_ptr<T[]> data, size_t rows, size_t columns) {
   return nb::cast(nb::ndarray<nb::numpy, T>(pointer, 2, shape, owner));
 }
 
-// Returns nibbles (N, K), scales (N, K / 32) as the bits of halves, and zero points (N, K / 32).
-nb::tuple quantize_int4_matrix(const Floats& values, std::optional<Importance> importance, int num_threads) {
+// Returns nibbles (N, K), scales (N, K / 32) as the bits of halves or bf16, and zero points (N, K / 32).
+nb::tuple quantize_int4_matrix(const Floats& values, std::optional<Importance> importance, bool bf16_scales,
+                               int num_threads) {
   const size_t rows = values.shape(0), columns = values.shape(1), groups = columns / kW4Group;
   if (columns % kW4Group) throw std::invalid_argument("expected rows of a multiple of 32 numbers");
   if (importance && importance->shape(0) != columns) throw std::invalid_argument("expected the importance of each column");
@@ -141,8 +142,9 @@ nb::tuple quantize_int4_matrix(const Floats& values, std::optional<Importance> i
   auto zeros = std::make_unique<uint8_t[]>(rows * groups);
   {
     nb::gil_scoped_release released;
-    quantize_int4_rows(values.data(), importance ? importance->data() : nullptr, static_cast<int64_t>(rows),
-                       static_cast<int64_t>(columns), nibbles.get(), scales.get(), zeros.get(), num_threads);
+    quantize_int4_rows(values.data(), importance ? importance->data() : nullptr, bf16_scales,
+                       static_cast<int64_t>(rows), static_cast<int64_t>(columns), nibbles.get(), scales.get(),
+                       zeros.get(), num_threads);
   }
   return nb::make_tuple(owned_array(std::move(nibbles), rows, columns), owned_array(std::move(scales), rows, groups),
                         owned_array(std::move(zeros), rows, groups));
@@ -168,7 +170,8 @@ void bind_packing(nb::module_& m) {
       .def("checksum", checksum_arena, "num_threads"_a);
   m.def("layout", [](const ModelConfig& config) { return make_layout(config).slots; }, "config"_a);
   m.def("layout_bytes", [](const ModelConfig& config) { return make_layout(config).total_bytes; }, "config"_a);
-  m.def("quantize_int4", quantize_int4_matrix, "values"_a, "importance"_a.none(), nb::kw_only(), "num_threads"_a);
+  m.def("quantize_int4", quantize_int4_matrix, "values"_a, "importance"_a.none(), nb::kw_only(),
+        "bf16_scales"_a = false, "num_threads"_a);
   m.def("pack_tensor", pack_tensor, "arena"_a, "slot"_a, "encoding"_a, "data"_a, "num_rows"_a, "num_columns"_a,
         nb::kw_only(), "first_row"_a, "interleaved"_a, "num_threads"_a);
 }

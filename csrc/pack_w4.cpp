@@ -96,11 +96,12 @@ INLINE W4Group round_w4(const Group& group, float scale, float minimum) {
   return rounded;
 }
 
-INLINE Int4Group round_int4(const Group& group, float scale, int zero) {
+INLINE Int4Group round_int4(const Group& group, float scale, int zero, bool bf16_scale) {
   Int4Group rounded;
-  rounded.scale = float_to_half(scale);
+  rounded.scale = bf16_scale ? float_to_bf16(scale) : float_to_half(scale);
   rounded.zero = static_cast<uint8_t>(zero);
-  const float stored = half_value(rounded.scale);
+  const float stored =
+      bf16_scale ? bits_to_float(static_cast<uint32_t>(rounded.scale) << 16) : half_value(rounded.scale);
   rounded.error = round_group(group, stored, -static_cast<float>(zero) * stored, rounded.nibbles);
   return rounded;
 }
@@ -127,14 +128,14 @@ FOR_EVERY_CPU W4Group quantize_w4(const float* values, const float* importance) 
   return fitted.error < plain.error ? fitted : plain;
 }
 
-FOR_EVERY_CPU Int4Group quantize_int4(const float* values, const float* importance) {
+FOR_EVERY_CPU Int4Group quantize_int4(const float* values, const float* importance, bool bf16_scale) {
   const Group group = load_group(values, importance);
   const float low = std::min(group.low, 0.0f), high = std::max(group.high, 0.0f), range = high - low;
-  if (!(range > 0)) return round_int4(group, 0.0f, 0);
+  if (!(range > 0)) return round_int4(group, 0.0f, 0, bf16_scale);
   const auto zero_at = [&](float inverse) {
     return static_cast<int>(std::clamp(-low * inverse + 0.5f, 0.0f, 15.0f));
   };
-  const Int4Group plain = round_int4(group, range / 15.0f, zero_at(15.0f / range));
+  const Int4Group plain = round_int4(group, range / 15.0f, zero_at(15.0f / range), bf16_scale);
   float best_gain = 0, best_scale = 0;
   int best_zero = 0;
   for (int i = 0; i < kCandidates; i++) {
@@ -149,17 +150,18 @@ FOR_EVERY_CPU Int4Group quantize_int4(const float* values, const float* importan
     }
   }
   if (!(best_scale > 0)) return plain;
-  const Int4Group fitted = round_int4(group, best_scale, best_zero);
+  const Int4Group fitted = round_int4(group, best_scale, best_zero, bf16_scale);
   return fitted.error < plain.error ? fitted : plain;
 }
 
-void quantize_int4_rows(const float* values, const float* importance, int64_t num_rows, int64_t num_columns,
-                        uint8_t* nibbles, uint16_t* scales, uint8_t* zeros, int num_threads) {
+void quantize_int4_rows(const float* values, const float* importance, bool bf16_scales, int64_t num_rows,
+                        int64_t num_columns, uint8_t* nibbles, uint16_t* scales, uint8_t* zeros, int num_threads) {
   const int64_t num_groups = num_columns / kW4Group;
   parallel_for(static_cast<size_t>(num_rows), num_threads, [&](size_t row) {
     for (int64_t g = 0; g < num_groups; g++) {
       const int64_t index = static_cast<int64_t>(row) * num_groups + g;
-      const Int4Group group = quantize_int4(values + index * kW4Group, importance ? importance + g * kW4Group : nullptr);
+      const float* factors = importance ? importance + g * kW4Group : nullptr;
+      const Int4Group group = quantize_int4(values + index * kW4Group, factors, bf16_scales);
       std::copy(group.nibbles, group.nibbles + kW4Group, nibbles + index * kW4Group);
       scales[index] = group.scale;
       zeros[index] = group.zero;

@@ -21,15 +21,15 @@ W4Group quantize_w4(const float* values, const float* importance);
 struct Int4Group {
   uint8_t nibbles[kW4Group];
   uint8_t zero;
-  uint16_t scale;
+  uint16_t scale;  // a half, or bf16
   float error;
 };
 
-Int4Group quantize_int4(const float* values, const float* importance);
+Int4Group quantize_int4(const float* values, const float* importance, bool bf16_scale);
 
 // Quantizes a matrix by quantize_int4. `importance` has a factor for each column, or is null. `nibbles` is [rows][columns],
 // `scales` and `zeros` [rows][columns / kW4Group]; columns are a multiple of kW4Group.
-void quantize_int4_rows(const float* values, const float* importance, int64_t num_rows, int64_t num_columns,
-                        uint8_t* nibbles, uint16_t* scales, uint8_t* zeros, int num_threads);
+void quantize_int4_rows(const float* values, const float* importance, bool bf16_scales, int64_t num_rows,
+                        int64_t num_columns, uint8_t* nibbles, uint16_t* scales, uint8_t* zeros, int num_threads);
 
 }  // namespace headrace

@@ -16,7 +16,8 @@ from headrace.models.loading import load_model
 from headrace.models.model import Model
 
 TEXT = Path(__file__).parents[2] / "LICENSE"
-FORMATS = [("bf16", "bf16"), ("bf16", "int8"), ("w8a8", "bf16"), ("w8a8", "int8"), ("w4a8", "bf16"), ("w4a8", "int8")]
+WEIGHTS = ("bf16", "w8a16", "w8a8", "w4a16", "w4a8")
+FORMATS = [(weights, kv_cache) for weights in WEIGHTS for kv_cache in ("bf16", "int8")]
 QUESTIONS = [
     "What is the capital of France, and what is it known for?",
     "Explain photosynthesis to a ten-year-old.",

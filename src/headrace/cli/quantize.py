@@ -1,4 +1,4 @@
-"""`headrace quantize`: quantize to W8A8 with SmoothQuant, as a folder that other programs load too."""
+"""`headrace quantize`: quantize to 8 bits with SmoothQuant or to 4 bits, as a folder that other programs load too."""
 
 import time
 from collections.abc import Sequence
@@ -24,13 +24,25 @@ headrace quantize smollm2 ./smollm2-w8a8                   built-in texts, stren
 headrace serve ./smollm2-w8a8                              serve the result
 headrace quantize my/model ./out --calibration chats.jsonl calibrate on texts like those you will serve
 headrace quantize my/model ./out --alpha 0.5               the same strength everywhere
+headrace quantize my/model ./out --bits 4                  4-bit weights, rounded by the importance of their inputs
 """
+
+
+_WEIGHTS = {
+    8: "8-bit weights (one scale per row) for 8-bit activations, smoothed with SmoothQuant.",
+    4: "4-bit weights: a scale and a zero point for every 32 inputs, rounded by the importance of each input.",
+}
+_ROUNDED = {
+    8: "both sides rounded to 8 bits, by what they read",
+    4: "weights rounded to 4 bits, inputs taken as uncorrelated",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Options:
     """The options that determine the result."""
 
+    bits: int
     alpha: str
     calibration: Path | None
     samples: int
@@ -41,11 +53,16 @@ class _Options:
 @click.argument("model")
 @click.argument("output_dir", type=click.Path(path_type=Path, file_okay=False))
 @click.option(
-    "--alpha",
-    default="auto",
+    "--bits",
+    type=click.Choice(["8", "4"]),
+    default="8",
     show_default=True,
+    help="Bits of a weight: 8 with 8-bit activations (W8A8), or 4 with activations as they are (W4A16).",
+)
+@click.option(
+    "--alpha",
     metavar="[auto|0..1]",
-    help="Strength of smoothing: searched for each joint, a fixed number, or 0 for none.",
+    help="Strength of smoothing with 8 bits: searched for each joint, a fixed number, or 0 for none.  [default: auto]",
 )
 @click.option(
     "--calibration",
@@ -67,16 +84,18 @@ class _Options:
     help="Maximum tokens of each text.",
 )
 @click.option("--revision", help="Branch, tag or commit of a Hub model.")
-def quantize(*, model: str, output_dir: Path, revision: str | None, **options: Any) -> None:
+def quantize(*, model: str, output_dir: Path, revision: str | None, bits: str, **options: Any) -> None:
     """
-    Quantize MODEL to 8 bits (W8A8 with SmoothQuant) and write it to OUTPUT_DIR.
+    Quantize MODEL to 8 bits (W8A8 with SmoothQuant) or 4 bits (W4A16) and write it to OUTPUT_DIR.
 
     MODEL is any model that `headrace serve` accepts. The folder has the format of Hugging Face and compressed-tensors,
     so vLLM and transformers load it too. Layers are quantized one by one: the largest must fit in memory as float32.
     """
     from headrace.models.folder_export import check_is_free
 
-    chosen = _Options(**options)
+    if bits == "4" and options["alpha"] is not None:
+        raise SettingsError("--alpha has no effect with --bits 4, which smooths nothing. Leave it out.")
+    chosen = _Options(bits=int(bits), **options | {"alpha": options["alpha"] or "auto"})
     alphas = parse_alpha(chosen.alpha)
     check_is_free(output_dir)
     started_s = time.perf_counter()
@@ -104,7 +123,9 @@ def parse_alpha(text: str) -> tuple[float, ...]:
 
 
 def summary(reports: "Sequence[LayerReport]") -> str:
-    """Return a table of the rounding error of each kind of joint before and after smoothing."""
+    """Return a table of the rounding error of each kind of joint or, with 4 bits, of matrix."""
+    if not reports[0].joints:
+        return _summary_of_matrices(reports)
     names = list(reports[0].joints)
     lines = ["input of   error before   after   mean alpha"]
     for name in names:
@@ -115,6 +136,14 @@ def summary(reports: "Sequence[LayerReport]") -> str:
         )
         alpha = sum(joint.alpha for joint in joints) / len(joints)
         lines.append(f"{name:<8}   {before:>10.2f} %   {after:.2f} %   {alpha:>8.2f}")
+    return "\n".join(lines)
+
+
+def _summary_of_matrices(reports: "Sequence[LayerReport]") -> str:
+    lines = ["outputs of   error"]
+    for part in reports[0].errors:
+        errors = [report.errors[part] for report in reports]
+        lines.append(f"{part:<10}   {100 * (sum(errors) / len(errors)) ** 0.5:.2f} %")
     return "\n".join(lines)
 
 
@@ -129,12 +158,12 @@ def _run(
 
     with showing_progress() as progress:
         model = load_model(name, revision=revision, progress=progress)
-        check_can_quantize(model)
+        check_can_quantize(model, bits=chosen.bits)
         samples = calibration_samples(
             model, chosen.calibration, max_samples=chosen.samples, max_sample_tokens=chosen.sample_tokens
         )
         with new_folder(output_dir) as folder:
-            reports = write_quantized(model, folder, samples, alphas=alphas, progress=progress)
+            reports = write_quantized(model, folder, samples, bits=chosen.bits, alphas=alphas, progress=progress)
             card = model_card(model, chosen, reports, num_tokens=sum(map(len, samples)))
             (folder / "README.md").write_text(card, encoding="utf-8")
     return reports
@@ -146,24 +175,27 @@ def model_card(model: "Model", chosen: _Options, reports: "Sequence[LayerReport]
 
     base = f"base_model: {model.name}\n" if "/" in model.name else ""
     texts = "the built-in texts" if chosen.calibration is None else f"`{chosen.calibration.name}`"
+    is_int4 = chosen.bits == 4
+    tags = "int4, w4a16" if is_int4 else "int8, w8a8, smoothquant"
+    option = "--bits 4" if is_int4 else f"--alpha {chosen.alpha}"
     return f"""\
 ---
 {base}pipeline_tag: text-generation
-tags: [compressed-tensors, int8, w8a8, smoothquant]
+tags: [compressed-tensors, {tags}]
 ---
 
-# {model.name}, W8A8
+# {model.name}, {"W4A16" if is_int4 else "W8A8"}
 
-{model.name} with 8-bit weights (one scale per row) for 8-bit activations, smoothed with SmoothQuant.
+{model.name} with {_WEIGHTS[chosen.bits]}
 The embedding, the LM head and the norms are in floating point. The licence of the original model applies.
 
-Made by Headrace {__version__}: `headrace quantize {model.name} OUTPUT_DIR --alpha {chosen.alpha}`,
+Made by Headrace {__version__}: `headrace quantize {model.name} OUTPUT_DIR {option}`,
 calibrated on {num_tokens:,} tokens of {texts}.
 
     headrace serve FOLDER
     vllm serve FOLDER
 
-Error of the outputs of the matrices that read each input, root mean square, both sides rounded to 8 bits:
+Error of the outputs of the matrices, root mean square, {_ROUNDED[chosen.bits]}:
 
 ```
 {summary(reports)}

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from headrace.models.weights import Encoding
 
 FloatArray = npt.NDArray[np.float32]
-_ITEM_BYTES: Final = {"F32": 4, "F16": 2, "BF16": 2, "I8": 1}
+_ITEM_BYTES: Final = {"F32": 4, "F16": 2, "BF16": 2, "I8": 1, "I32": 4, "I64": 8}
 _ALIGNMENT: Final = 8
 STORED: Final = {Encoding.F32: "F32", Encoding.F16: "F16", Encoding.BF16: "BF16"}
 """The names of safetensors for plain encodings."""

@@ -23,9 +23,10 @@ _BLOCK_TOKENS = 32
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The inputs of one matrix: the largest magnitude of each (K,), and the inputs of some tokens in full (S, K)."""
+    """The inputs of one matrix: largest magnitude and mean square of each (K,), and those of some tokens (S, K)."""
 
     maxima: Float32
+    mean_squares: Float32
     tokens: Float32
 
 
@@ -72,10 +73,12 @@ def trace_layers(spec: ModelSpec, weights: WeightSource, samples: Sequence[Seque
 @dataclass(slots=True)
 class _RecordedInputs:
     maxima: Float32
+    squares: Float32
+    num_tokens: int = 0
     tokens: list[Float32] = field(default_factory=list)
 
     def joined(self) -> Inputs:
-        return Inputs(self.maxima, np.concatenate(self.tokens))
+        return Inputs(self.maxima, self.squares / np.float32(self.num_tokens), np.concatenate(self.tokens))
 
 
 class _WatchedLayer(Layer):
@@ -88,8 +91,11 @@ class _WatchedLayer(Layer):
         """Indices of the tokens of the sample that are kept."""
 
     def _linear(self, x: Float32, name: str) -> Float32:
-        recorded = self.recorded.setdefault(name, _RecordedInputs(np.zeros(x.shape[1], np.float32)))
+        nothing = np.zeros(x.shape[1], np.float32)
+        recorded = self.recorded.setdefault(name, _RecordedInputs(nothing, nothing.copy()))
         np.maximum(recorded.maxima, np.abs(x).max(axis=0), out=recorded.maxima)
+        recorded.squares += np.einsum("tk,tk->k", x, x)
+        recorded.num_tokens += len(x)
         recorded.tokens.append(x[self.picked])
         return super()._linear(x, name)
 

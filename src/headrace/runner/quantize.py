@@ -1,4 +1,4 @@
-"""Smooth and quantize a model layer by layer into one safetensors file in the format of compressed-tensors."""
+"""Quantize a model layer by layer into one safetensors file in the formats of compressed-tensors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +13,15 @@ from headrace.core.progress import Progress, no_progress
 from headrace.models.config_export import family_of
 from headrace.models.model import Model
 from headrace.models.places import folder_places, merge
-from headrace.models.quantized.compressed_tensors import SCALE_SUFFIX
 from headrace.models.safetensors_writer import STORED, SafetensorsWriter, encode_floats
-from headrace.models.weights import Encoding, as_float32
+from headrace.models.shapes import expected_shapes
+from headrace.models.weights import Encoding, as_float32, dominant_bits
 from headrace.runner.calibration import trace_layers
+from headrace.runner.cpu import default_threads
 from headrace.runner.decoding import decode
+from headrace.runner.folder_formats import Int4Groups, Int8Rows, MatrixFormat, output_error
 from headrace.runner.smooth_layer import smooth_layer
-from headrace.runner.smoothing import Joint, quantize_rows
+from headrace.runner.smoothing import Joint
 from headrace.runner.step import Float32
 
 if TYPE_CHECKING:
@@ -31,26 +33,34 @@ _KNOWN_PARTS: Final = _REQUIRED_PARTS | {
     *("post_attn_norm", "post_mlp_norm", "q_norm", "k_norm"),
     *("q_bias", "k_bias", "v_bias", "o_bias"),
 }
+_INT4_BITS: Final = 4
 _TASK: Final = "Quantizing"
 
 
 @dataclass(frozen=True, slots=True)
 class LayerReport:
-    """The scales chosen for the joints of a layer (`qkv`, `o`, `gate_up`, `down`)."""
+    """The scales chosen for the joints of a layer (`qkv`, `o`, `gate_up`, `down`), or the errors of its matrices."""
 
     index: int
     joints: dict[str, Joint]
+    """Empty with 4 bits."""
+    errors: dict[str, float]
+    """With 4 bits: squared error of the outputs of each stored matrix, relative to their squares (`output_error`)."""
 
 
-def check_can_quantize(model: Model) -> None:
+def check_can_quantize(model: Model, *, bits: int = 8) -> None:
     """
     Refuse a model that cannot be quantized correctly, before any work is done.
 
     Raises:
-        UnsupportedModel: the model is int8 already, or its layers have unknown parts.
+        UnsupportedModel: the model has so few bits already, or its layers have unknown parts.
     """
     if model.weights.dominant_encoding is Encoding.I8:
         raise UnsupportedModel(f"{model.name} is quantized to int8 already; start from the original checkpoint.")
+    if bits == _INT4_BITS and dominant_bits(model.weights, expected_shapes(model.spec)) <= _INT4_BITS:
+        raise UnsupportedModel(
+            f"{model.name} is stored in 4 bits already. Start from the original checkpoint, or serve it as it is."
+        )
     if model.spec.moe is not None:
         raise UnsupportedModel(
             f"{model.name} has experts; expected a model whose layers are all dense. "
@@ -71,40 +81,49 @@ def quantize_weights(
     samples: Sequence[Sequence[int]],
     file: Path,
     *,
+    bits: int = 8,
     alphas: Sequence[float],
     progress: Progress = no_progress,
 ) -> list[LayerReport]:
     """
-    Write the weights of a model as W8A8.
+    Write the weights of a model as W8A8, or as W4A16.
 
     Args:
         model: the model to quantize.
         samples: token ids of the calibration texts.
         file: the new safetensors file.
-        alphas: smoothing strengths to choose from; empty for no smoothing.
+        bits: 8 or 4.
+        alphas: smoothing strengths to choose from, with 8 bits; empty for no smoothing.
         progress: called after each layer.
 
     Raises:
         BrokenModel: a weight or an activation is not finite.
+        UnsupportedModel: a matrix has no such format.
         OSError: the disk is full.
     """
-    writing = _Writing(model)
+    is_int4 = bits == _INT4_BITS
+    rows: MatrixFormat = Int4Groups(float_encoding(model), threads=default_threads()) if is_int4 else Int8Rows()
+    writing = _Writing(model, rows)
     total = model.spec.num_layers
     reports = []
     with SafetensorsWriter(file, writing.plan()) as out:
         writing.copy_floats(out, "embed")
         progress(_TASK, 0, total, "layers")
         for layer in trace_layers(model.spec, model.weights, samples):
-            smoothed = smooth_layer(
-                model.spec,
-                layer,
-                alphas=alphas,
-                norm_rounding=writing.norm_rounding,
-                bias_rounding=writing.rounding,
-            )
-            weights = {f"layers.{layer.index}.{part}": values for part, values in smoothed.weights.items()}
-            writing.write_layer(out, layer.index, weights)
-            reports.append(LayerReport(layer.index, smoothed.joints))
+            if is_int4:
+                importance = {part: inputs.mean_squares for part, inputs in layer.inputs.items()}
+                errors = writing.write_layer(out, layer.index, layer.weights, importance)
+                reports.append(LayerReport(layer.index, {}, errors))
+            else:
+                smoothed = smooth_layer(
+                    model.spec,
+                    layer,
+                    alphas=alphas,
+                    norm_rounding=writing.norm_rounding,
+                    bias_rounding=writing.rounding,
+                )
+                writing.write_layer(out, layer.index, smoothed.weights, {})
+                reports.append(LayerReport(layer.index, smoothed.joints, {}))
             progress(_TASK, layer.index + 1, total, "layers")
         writing.copy_floats(out, "final_norm")
         if not model.spec.tie_embeddings:
@@ -115,8 +134,9 @@ def quantize_weights(
 class _Writing:
     """The names and types of a model's tensors in the new file."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, matrices: MatrixFormat) -> None:
         self._model = model
+        self._matrices = matrices
         self._family: Family = family_of(model.spec)
         self._places = folder_places(self._family, model.spec)
         self.encoding = float_encoding(model)
@@ -129,26 +149,36 @@ class _Writing:
         for name in ("embed", *(names[0] for tensors in layers for names in tensors.values()), *tails):
             stored, (rows, columns) = self._places[name].stored, self._places[name].shape
             if _is_matrix(name):
-                planned[stored] = ("I8", (rows, columns))
-                planned[stored + SCALE_SUFFIX] = ("F32", (rows, 1))
+                planned |= self._matrices.plan(stored, (rows, columns))
             else:
                 planned[stored] = (STORED[self.encoding], (columns,) if rows == 1 else (rows, columns))
         return planned
 
-    def write_layer(self, out: SafetensorsWriter, index: int, weights: Mapping[str, Float32]) -> None:
-        """Write the weights of a layer, fused and ordered as its family stores them; matrices become int8."""
+    def write_layer(
+        self, out: SafetensorsWriter, index: int, weights: Mapping[str, Float32], importance: Mapping[str, Float32]
+    ) -> dict[str, float]:
+        """
+        Write the weights of a layer by part, fused and ordered as its family stores them.
+
+        Return the error of each matrix whose inputs have an `importance`.
+        """
+        errors = {}
         for stored, names in self._tensors_of(index).items():
-            values = merge((self._places[name], weights[name]) for name in names)
+            values = merge((self._places[name], weights[_part(name)]) for name in names)
             if not np.isfinite(values).all():
                 raise BrokenModel(
                     f"Tensor {stored} of {self._model.name} contains numbers that are not finite.", name=stored
                 )
             if _is_matrix(names[0]):
-                rounded, scales = quantize_rows(values)
-                out.write(stored, rounded.view(np.uint8).reshape(-1))
-                out.write(stored + SCALE_SUFFIX, scales.view(np.uint8))
+                part = _part(names[0])
+                rounded = self._matrices.round(stored, values, importance.get(part))
+                for name, content in rounded.tensors.items():
+                    out.write(name, content)
+                if part in importance:
+                    errors[part] = output_error(values, rounded.values, importance[part])
             else:
                 self._write_floats(out, names[0], values)
+        return errors
 
     def copy_floats(self, out: SafetensorsWriter, name: str) -> None:
         """Write a weight that stays in floating point."""
@@ -184,5 +214,9 @@ def float_encoding(model: Model) -> Encoding:
     return Encoding.F16 if model.weights.load("embed").encoding is Encoding.F16 else Encoding.BF16
 
 
+def _part(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
 def _is_matrix(name: str) -> bool:
-    return name.rpartition(".")[2] in MATRICES
+    return _part(name) in MATRICES

@@ -1,4 +1,4 @@
-"""Write a complete Hugging Face folder with W8A8 weights: config, tokenizer, chat template and weights."""
+"""Write a complete Hugging Face folder with quantized weights: config, tokenizer, chat template and weights."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from headrace.core.progress import Progress, no_progress
 from headrace.models.folder_export import export_files
 from headrace.models.model import Model
-from headrace.models.quantized.compressed_tensors import w8a8_config
+from headrace.models.quantized.compressed_tensors import w4a16_config, w8a8_config
 from headrace.models.weight_files import SINGLE
 from headrace.models.weights import Encoding
 from headrace.runner.quantize import LayerReport, float_encoding, quantize_weights
@@ -17,17 +17,19 @@ def write_quantized(
     folder: Path,
     samples: Sequence[Sequence[int]],
     *,
+    bits: int = 8,
     alphas: Sequence[float],
     progress: Progress = no_progress,
 ) -> list[LayerReport]:
     """
-    Write a model as W8A8 into an empty folder.
+    Write a model as W8A8 (or with 4 bits as W4A16) into an empty folder.
 
     Args:
         model: a model that `check_can_quantize` accepts.
         folder: the target folder.
         samples: token ids of the calibration texts.
-        alphas: smoothing strengths to choose from; empty for no smoothing.
+        bits: 8 or 4.
+        alphas: smoothing strengths to choose from, with 8 bits; empty for no smoothing.
         progress: called after each layer.
 
     Raises:
@@ -36,7 +38,7 @@ def write_quantized(
     """
     changes = {
         "torch_dtype": "float16" if float_encoding(model) is Encoding.F16 else "bfloat16",
-        "quantization_config": w8a8_config(["lm_head"]),
+        "quantization_config": (w8a8_config if bits == 8 else w4a16_config)(["lm_head"]),
     }
     export_files(model, folder, changes)
-    return quantize_weights(model, samples, folder / SINGLE, alphas=alphas, progress=progress)
+    return quantize_weights(model, samples, folder / SINGLE, bits=bits, alphas=alphas, progress=progress)

@@ -3,7 +3,7 @@ The formats of compressed-tensors, which llm-compressor writes for vLLM: int8, p
 
 int-quantized ("W8A8"): `weight` (int8), `weight_scale` for each row or group of columns, and perhaps
 `weight_zero_point`. pack-quantized ("W4A16", "W8A16"): `weight_packed` (rows, columns * bits / 32), codes with half
-their range added; zero points are packed along the rows. Headrace writes int-quantized itself.
+their range added; zero points are packed along the rows. Headrace writes both itself.
 Source: compressed-tensors 0.20, `quantization/quant_config.py`, `quant_args.py`, `compressors/`.
 """
 
@@ -31,11 +31,17 @@ from headrace.models.weights import Encoding, RawTensor
 METHOD: Final = "compressed-tensors"
 SCALE_SUFFIX: Final = "_scale"
 """Suffix that turns the name of a matrix into the name of its scales."""
+PACKED_SUFFIX: Final = "_packed"
+ZERO_SUFFIX: Final = "_zero_point"
+SHAPE_SUFFIX: Final = "_shape"
+INT4_GROUP: Final = 32
+"""Columns that share a scale in the 4-bit folders of `headrace quantize`."""
 _INT8: Final = "int-quantized"
+_PACKED: Final = "pack-quantized"
 _FORMATS: Final = (
     _INT8,
     "naive-quantized",
-    "pack-quantized",
+    _PACKED,
     "float-quantized",
     "mxfp4-pack-quantized",
     "nvfp4-pack-quantized",
@@ -55,9 +61,27 @@ def w8a8_config(ignore: list[str]) -> dict[str, object]:
         "input_activations": {**common, "strategy": "token", "dynamic": True},
         "output_activations": None,
     }
+    return _config(_INT8, group, ignore)
+
+
+def w4a16_config(ignore: list[str]) -> dict[str, object]:
+    """Return a `quantization_config`: 4 bits with zero points for every 32 columns; `ignore` stays float."""
+    weights = {
+        "num_bits": 4,
+        "type": "int",
+        "symmetric": False,
+        "strategy": "group",
+        "group_size": INT4_GROUP,
+        "dynamic": False,
+    }
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": None, "output_activations": None}
+    return _config(_PACKED, group, ignore)
+
+
+def _config(layout: str, group: object, ignore: list[str]) -> dict[str, object]:
     return {
         "quant_method": METHOD,
-        "format": _INT8,
+        "format": layout,
         "quantization_status": "compressed",
         "config_groups": {"group_0": group},
         "ignore": ignore,

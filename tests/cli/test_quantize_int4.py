@@ -1,0 +1,91 @@
+"""`headrace quantize --bits 4` writes folders that Headrace and the package compressed-tensors read alike."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from compressed_tensors.compressors import BaseCompressor
+from compressed_tensors.quantization import QuantizationConfig
+from safetensors.torch import load_file
+
+from headrace.models.loading import load_model
+from headrace.models.weights import Encoding
+from headrace.runner.decoding import decode
+from tests.cli.test_quantize import has_experts, logits, quantize
+from tests.parity.checkpoints import NETWORKS, write_checkpoint
+
+
+def divides_by_groups(name):
+    settings = NETWORKS[name][1]
+    return settings.get("hidden_size", 64) % 32 == 0 and settings.get("intermediate_size", 64) % 32 == 0
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("llama")
+    write_checkpoint("llama", folder)
+    return folder
+
+
+@pytest.fixture
+def int4(headrace, llama, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("quantized") / "int4"
+    quantize(headrace, llama, folder, "--bits", 4)
+    return folder
+
+
+@pytest.mark.parametrize("name", [name for name in NETWORKS if not has_experts(name) and divides_by_groups(name)])
+def test_every_family_computes_about_the_same_from_its_4_bit_folder(headrace, tmp_path, name):
+    write_checkpoint(name, tmp_path / "source")
+    quantize(headrace, tmp_path / "source", tmp_path / "out", "--bits", 4)
+    before, after = logits(tmp_path / "source"), logits(tmp_path / "out")
+    assert np.abs(after - before).std() < 0.2 * before.std()
+    model = load_model(str(tmp_path / "out"))
+    assert model.spec == load_model(str(tmp_path / "source")).spec
+    assert model.weights.dominant_encoding is Encoding.Q4_1
+
+
+def test_the_package_decompresses_the_values_that_headrace_reads(int4):
+    config = json.loads((int4 / "config.json").read_text())["quantization_config"]
+    (scheme,) = QuantizationConfig.model_validate(config).config_groups.values()
+    stored = load_file(int4 / "model.safetensors")
+    package = BaseCompressor.get_value_from_registry("pack-quantized")
+    weights = load_model(str(int4)).weights
+    for part, name in (("q", "self_attn.q_proj"), ("gate", "mlp.gate_proj"), ("down", "mlp.down_proj")):
+        prefix = f"model.layers.1.{name}."
+        state = {key.removeprefix(prefix): tensor for key, tensor in stored.items() if key.startswith(prefix)}
+        assert set(state) == {"weight_packed", "weight_scale", "weight_zero_point", "weight_shape"}
+        expected = package.decompress(state, scheme)["weight"]
+        ours = weights.load(f"layers.1.{part}")
+        assert ours.encoding is Encoding.Q4_1
+        largest = expected.abs().max().item()
+        np.testing.assert_allclose(decode(ours), expected.float().numpy(), rtol=0, atol=2.0**-8 * largest)
+
+
+def test_codes_scales_and_zero_points_are_read_back_as_they_were_written(int4):
+    stored = load_file(int4 / "model.safetensors")
+    prefix = "model.layers.0.mlp.down_proj.weight"
+    raw = load_model(str(int4)).weights.load("layers.0.down")
+    blocks = raw.data.reshape(raw.num_rows, -1, 20)
+    scales = blocks[..., :2].copy().view("<f2")[..., 0].astype(np.float32)
+    np.testing.assert_array_equal(scales, stored[prefix + "_scale"].float().numpy())
+    words = stored[prefix + "_packed"].numpy().view(np.uint32)
+    codes = (words[..., None] >> np.arange(0, 32, 4, dtype=np.uint32) & 15).reshape(raw.num_rows, -1, 32)
+    np.testing.assert_array_equal(np.concatenate([blocks[..., 4:] & 15, blocks[..., 4:] >> 4], axis=2), codes)
+    assert stored["model.embed_tokens.weight"].dtype is torch.bfloat16
+
+
+def test_the_card_names_the_format_and_the_errors(int4):
+    card = (int4 / "README.md").read_text()
+    assert "--bits 4" in card
+    assert "w4a16" in card
+    assert "outputs of   error\nq " in card
+
+
+def test_a_strength_of_smoothing_a_4_bit_model_and_odd_sizes_are_refused(headrace, llama, int4, tmp_path):
+    alpha = headrace("quantize", llama, tmp_path / "out", "--bits", 4, "--alpha", 0.5)
+    assert (alpha.exit_code, "--alpha has no effect with --bits 4" in alpha.stderr) == (2, True)
+    twice = headrace("quantize", int4, tmp_path / "out", "--bits", 4)
+    assert (twice.exit_code, "stored in 4 bits already" in twice.stderr) == (2, True)
+    assert not (tmp_path / "out").exists()
