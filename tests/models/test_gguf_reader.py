@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -246,3 +247,18 @@ def test_stacked_experts_are_read_one_by_one(architecture, kind, tmp_path):
     for name in ("layers.1.experts.2.down", "layers.1.experts.0.gate", "layers.1.router"):
         expected = quants.dequantize(quants.quantize(weights[name], kind), kind)
         np.testing.assert_array_equal(as_floats(source.load(name)), expected)
+
+
+def test_experts_of_old_files_lie_in_tensors_of_their_own(tmp_path):
+    base, moe, keys = MOE["llama"]
+    spec = replace(base, moe=moe)
+    weights = random_weights(spec)
+    names = {name: re.sub(r"layers.(\d+).experts.(\d+).(\w+)", r"blk.\1.ffn_\3.\2.weight", name) for name in weights}
+    experts = {names[name]: weights[name] for name in weights if ".experts." in name}
+    others = {name: values for name, values in weights.items() if ".experts." not in name}
+    metadata = {f"llama.{key}": value for key, value in keys.items()}
+    file = write_llama(tmp_path / "m.gguf", others, spec=spec, extra=experts, metadata=metadata)
+    source = GgufWeights(file, *read_gguf_spec(file))
+
+    for name in ("layers.1.experts.2.down", "layers.0.experts.4.gate", "layers.1.router"):
+        np.testing.assert_array_equal(as_floats(source.load(name)), weights[name])

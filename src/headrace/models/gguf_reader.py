@@ -62,7 +62,7 @@ class GgufWeights:
     def __init__(self, file: GgufFile, family: Family, spec: ModelSpec) -> None:
         self._file = file
         self._shapes = expected_shapes(spec)
-        self._places = gguf_places(family, spec)
+        self._places = gguf_places(family, spec, file.tensors)
         self._tensors = {name: self._find(place.stored, place.shape) for name, place in self._places.items()}
 
     @property

@@ -5,13 +5,13 @@ A stored tensor may hold several weights (fused q, k and v), and store the rows 
 concern whole rows, so every encoding that is stored by rows keeps its bits: a `Place` selects rows and decodes nothing.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace.models.families.family import EXPERT_INDEX, GGUF_TENSORS, Family
+from headrace.models.families.family import EXPERT_INDEX, GGUF_SEPARATE_EXPERTS, GGUF_TENSORS, Family
 from headrace.models.shapes import Shape, expected_shapes
 from headrace.models.spec import ModelSpec, RopeSpec, split_name
 from headrace.models.weights import Encoding, RawTensor, as_float32
@@ -90,11 +90,12 @@ def _shifted(place: Place, offset: int) -> Place:
     return replace(place, shape=(num_rows + offset, num_columns), rows=slice(offset, num_rows + offset))
 
 
-def gguf_places(family: Family, spec: ModelSpec) -> dict[str, Place]:
-    """Return the places in a GGUF file."""
-    return _places(
-        spec, lambda name: gguf_name(name, family.gguf_tensors), interleaved=family.interleaved_gguf_rope, qkv_groups=1
-    )
+def gguf_places(family: Family, spec: ModelSpec, stored: Collection[str]) -> dict[str, Place]:
+    """Return the places in a GGUF file with the tensors `stored`; files from before April 2024 do not stack experts."""
+    tensors = family.gguf_tensors
+    if gguf_name("layers.0.experts.0.gate", GGUF_SEPARATE_EXPERTS) in stored:
+        tensors = {**tensors, **GGUF_SEPARATE_EXPERTS}
+    return _places(spec, lambda name: gguf_name(name, tensors), interleaved=family.interleaved_gguf_rope, qkv_groups=1)
 
 
 def stored_name(name: str, tensors: Mapping[str, str]) -> str:
@@ -105,8 +106,7 @@ def stored_name(name: str, tensors: Mapping[str, str]) -> str:
 
 def gguf_name(name: str, tensors: Mapping[str, str] = GGUF_TENSORS) -> str:
     """Return the name that GGUF files use for a canonical name."""
-    layer, part, _ = split_name(name)
-    return _full_name(layer, _tensor_of(part, tensors), tensors)
+    return stored_name(name, tensors)
 
 
 def _tensor_of(part: str, tensors: Mapping[str, str]) -> str:

@@ -111,6 +111,14 @@ GGUF_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Names in GGUF files, the same for most families. Experts are stacked."""
 
+GGUF_SEPARATE_EXPERTS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "layers": GGUF_TENSORS["layers"],
+        **{f"expert_{part}": f"ffn_{part}.{EXPERT_INDEX}.weight" for part in ("gate", "up", "down")},
+    }
+)
+"""Names of experts in old GGUF files of Mixtral, one tensor each."""
+
 
 Verification = Literal["transformers", "layout", "GGUF twin", "real model"]
 """
