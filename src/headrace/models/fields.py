@@ -4,11 +4,14 @@ Typed access to the values of a `config.json` or of GGUF metadata.
 Every getter names the key and the file that are wrong, so that a broken checkpoint gives one clear error.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final, TypeGuard
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
+
+_MAX_NUMBER: Final = 1e15
+_LEAST_POSITIVE: Final = 1e-30
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,26 +41,30 @@ class Fields:
         return self.values.get(key) is not None
 
     def whole(self, key: str, default: int | None = None, *, minimum: int = 1) -> int:
-        """Return an integer of at least `minimum`."""
+        """Return an integer of at least `minimum`, and not so large that sizes made of it overflow."""
         value = self._get(key, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
             raise self._wrong(key, value, f"a whole number of at least {minimum}")
+        if value > _MAX_NUMBER:
+            raise self._wrong(key, value, f"a whole number of at most {_MAX_NUMBER:g}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """Return a finite number."""
+        """Return a number whose square and products fit a float."""
         value = self._get(key, default)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-            raise self._wrong(key, value, "a number")
+        if not _is_number(value):
+            raise self._wrong(key, value, f"a number of at most {_MAX_NUMBER:g}")
         return float(value)
 
     def positive(self, key: str, default: float | None = None) -> float:
         """Return a finite number above zero."""
         value = self.number(key, default)
-        if value <= 0:
-            raise self._wrong(key, value, "a number above 0")
+        if value < _LEAST_POSITIVE:
+            raise self._wrong(
+                key, value, f"a number of at least {_LEAST_POSITIVE:g}" if value > 0 else "a number above 0"
+            )
         return value
 
     def flag(self, key: str, default: bool | None = None) -> bool:
@@ -84,9 +91,7 @@ class Fields:
     def numbers(self, key: str) -> tuple[float, ...]:
         """Return a list of finite numbers; empty when absent."""
         value = self._get(key, [])
-        if not isinstance(value, list) or not all(
-            isinstance(item, int | float) and not isinstance(item, bool) and math.isfinite(item) for item in value
-        ):
+        if not isinstance(value, list) or not all(_is_number(item) for item in value):
             raise self._wrong(key, value, "a list of numbers")
         return tuple(float(item) for item in value)
 
@@ -121,3 +126,7 @@ class Fields:
 
     def _wrong(self, key: str, value: object, expected: str) -> BrokenModel:
         return BrokenModel(f"{self.source}: {key} is {value!r:.200}; expected {expected}.", key=key)
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MAX_NUMBER

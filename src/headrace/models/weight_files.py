@@ -69,7 +69,7 @@ def _indexed_files(folder: Path, index: Path) -> list[Path]:
         names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
         raise BrokenModel(f"{index} is not a valid index of files with weights.") from exc
-    if not all(isinstance(name, str) and Path(name).name == name for name in names):
+    if not all(isinstance(name, str) and Path(name).name == name not in {"", ".."} for name in names):
         raise BrokenModel(f"{index} names files outside its folder.")
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:

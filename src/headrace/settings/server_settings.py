@@ -33,11 +33,7 @@ class ServerSettings:
     """Settings of one model server. None and `auto` are resolved at the start, from the model and the machine."""
 
     model: str = setting(rules.text("an alias, a Hub id, an s3:// prefix, a folder or a .gguf file"), "")
-    """
-    Model to serve: an alias (`smollm2`), a Hub id, an `s3://` prefix, a local folder or a `.gguf` file.
-
-    There is no default.
-    """
+    """Model to serve: an alias (`smollm2`), a Hub id, an `s3://` prefix, a folder or a `.gguf` file. No default."""
 
     revision: str | None = setting(rules.text("a branch, tag or commit"), None)
     """Branch, tag or commit of a Hub model. Default: its main branch."""

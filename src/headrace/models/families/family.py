@@ -76,6 +76,8 @@ ACTIVATIONS: Final[Mapping[str, Activation]] = MappingProxyType(
 )
 """Names in configs."""
 MAX_LAYERS: Final = 1024
+_MAX_SIZE: Final = 1 << 24
+"""A bound on sizes of config.json: lists of so many numbers are made before the tensors are looked at."""
 _MAX_EXPERTS: Final = 65536
 """Of all layers together."""
 
@@ -252,6 +254,16 @@ def checked(spec: ModelSpec, source: str) -> ModelSpec:
     """Return the spec, or refuse sizes that no real network has."""
     if spec.num_layers > MAX_LAYERS:
         raise BrokenModel(f"{source}: the network has {spec.num_layers} layers; expected at most {MAX_LAYERS}.")
+    sizes = {
+        "hidden size": spec.hidden_size,
+        "MLP size": spec.intermediate_size,
+        "size of all heads": spec.num_heads * spec.head_dim,
+        "vocabulary": spec.vocab_size,
+        "context": spec.max_positions,
+    }
+    for name, size in sizes.items():
+        if size > _MAX_SIZE:
+            raise BrokenModel(f"{source}: the {name} is {size}; expected at most {_MAX_SIZE}.")
     if spec.num_heads % spec.num_kv_heads:
         raise BrokenModel(
             f"{source}: there are {spec.num_heads} query heads; expected a multiple of {spec.num_kv_heads} key heads."
