@@ -218,6 +218,8 @@ NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
     "gemma 2": ("Gemma2ForCausalLM", GEMMA2 | {"query_pre_attn_scalar": 64, "head_dim": 64, "num_hidden_layers": 4}),
     "gemma 2, no softcap of logits": ("Gemma2ForCausalLM", GEMMA2 | {"final_logit_softcapping": None}),
     "vaultgemma": ("VaultGemmaForCausalLM", GEMMA2 | {"hidden_size": 80}),
+    "olmo": ("OlmoForCausalLM", {"hidden_size": 128, "clip_qkv": 1.5, "pad_token_id": 0}),
+    "olmo, biases": ("OlmoForCausalLM", {"hidden_size": 128, "attention_bias": True, "pad_token_id": 0}),
     "olmo 2": ("Olmo2ForCausalLM", {"hidden_size": 128, "vocab_size": 331}),
     "olmo 3": (
         "Olmo3ForCausalLM",

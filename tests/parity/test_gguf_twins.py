@@ -15,7 +15,7 @@ from tests.models.model_files import gguf_metadata, write_gguf
 from tests.parity.checkpoints import write_checkpoint
 from tests.parity.test_layouts import write_layout
 
-PERMUTED = ("granite", "granitemoe", "smollm3", "minicpm", "llama", "internlm2", "baichuan")
+PERMUTED = ("granite", "olmo", "granitemoe", "smollm3", "minicpm", "llama", "internlm2", "baichuan")
 """Architectures whose converter interleaves the rows of q and k, which the checkpoint holds as halves."""
 TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
 TWINS = {
@@ -49,6 +49,7 @@ TWINS = {
             "attention.sliding_window": 17,
         },
     ),
+    "olmo": ("olmo", {"attention.clamp_kqv": 1.5}),
     "olmo 2": ("olmo2", {}),
     "exaone 4, windows": ("exaone4", {"attention.sliding_window": 17}),
     "command r": ("command-r", {"logit_scale": 0.25}),

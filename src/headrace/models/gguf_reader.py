@@ -19,7 +19,7 @@ from headrace.models.fields import Fields
 from headrace.models.gguf_dequantize import TERNARY, dequantize, ternary_as_q4_1
 from headrace.models.gguf_file import GgufFile, GgufTensor
 from headrace.models.gguf_kquants import q4_k_as_q4_1
-from headrace.models.places import gguf_places
+from headrace.models.places import Place, gguf_places
 from headrace.models.shapes import Shape, expected_shapes
 from headrace.models.spec import ModelSpec
 from headrace.models.weights import STORED_BITS, Encoding, RawTensor
@@ -63,7 +63,7 @@ class GgufWeights:
         self._file = file
         self._shapes = expected_shapes(spec)
         self._places = gguf_places(family, spec, file.tensors)
-        self._tensors = {name: self._find(place.stored, place.shape) for name, place in self._places.items()}
+        self._tensors = {name: self._find(place) for name, place in self._places.items()}
 
     @property
     def fingerprint(self) -> str:
@@ -103,7 +103,10 @@ class GgufWeights:
             return RawTensor(encoding, len(data), tensor.num_columns, data)
         return place.select(RawTensor(encoding, *place.shape, data.reshape(1, -1)))
 
-    def _find(self, stored: str, shape: Shape) -> GgufTensor:
+    def _find(self, place: Place) -> GgufTensor:
+        stored, shape = place.stored, place.shape
+        if place.is_ones:
+            return _ones(stored, shape)
         tensor = self._file.tensors.get(stored)
         if tensor is None:
             raise BrokenModel(f"{self._file.path} has no tensor {stored}, which this network requires.", tensor=stored)
@@ -120,6 +123,12 @@ class GgufWeights:
                 tensor=stored,
             )
         return tensor
+
+
+def _ones(name: str, shape: Shape) -> GgufTensor:
+    num_rows, num_columns = shape
+    rows = np.ones(shape, np.float32).view(np.uint8)
+    return GgufTensor(name=name, type_id=_F32, num_rows=num_rows, num_columns=num_columns, rows=rows)
 
 
 def _handed_out(type_id: int) -> Encoding:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from headrace.models.families.family import EXPERT_INDEX, GGUF_SEPARATE_EXPERTS, GGUF_TENSORS, Family
+from headrace.models.families.family import EXPERT_INDEX, GGUF_SEPARATE_EXPERTS, GGUF_TENSORS, ONES, Family
 from headrace.models.shapes import Shape, expected_shapes
 from headrace.models.spec import ModelSpec, RopeSpec, split_name
 from headrace.models.weights import Encoding, RawTensor, as_float32
@@ -36,6 +36,11 @@ class Place:
     """Factor of a norm's weights."""
     transposed: bool = False
     """The tensor has the inputs as rows; `shape` and `rows` are those after it is transposed."""
+
+    @property
+    def is_ones(self) -> bool:
+        """Return True if no tensor is stored, and the weights are ones."""
+        return self.stored.rpartition(".")[2] == ONES
 
     @property
     def is_matrix(self) -> bool:

@@ -94,6 +94,9 @@ class SafetensorsWeights:
 
     def _find(self, tensors: TensorFiles, stored: str, place: Place) -> StoredWeight:
         shape = place.shape
+        if place.is_ones:
+            ones = float_tensor(np.ones(shape, np.float32))
+            return StoredWeight(Encoding.F32, STORED_BITS[Encoding.F32], lambda: ones)
         quantized = find_quantized(tensors, stored, shape, self._quantization)
         if quantized is not None:
             return quantized

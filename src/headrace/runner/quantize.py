@@ -66,6 +66,11 @@ def check_can_quantize(model: Model, *, bits: int = 8) -> None:
             f"{model.name} has experts; expected a model whose layers are all dense. "
             "Serve it with --dtype w8a8 or w4a8, which quantizes without calibration."
         )
+    if any(place.is_ones for place in folder_places(family_of(model.spec), model.spec).values()):
+        raise UnsupportedModel(
+            f"{model.name} has norms without weights, which `headrace quantize` does not support. "
+            "Serve it with --dtype w8a8, which quantizes without calibration."
+        )
     parts = {name.rpartition(".")[2] for name in model.weights.names() if name.startswith("layers.")}
     unknown, missing = parts - _KNOWN_PARTS, _REQUIRED_PARTS - parts
     if unknown or missing:

@@ -160,17 +160,18 @@ def test_too_little_memory_is_refused_with_the_numbers_and_leaves_no_files(llama
 @pytest.mark.parametrize(
     ("network", "difference"),
     [
-        ("olmo 2", "without attn_norm, mlp_norm"),
-        ("starcoder 2", "with attn_norm_bias"),
-        ("command r", "without mlp_norm"),
-        ("llama, biases everywhere", "with down_bias"),
+        ("olmo", "has norms without weights"),
+        ("olmo 2", "has layers without attn_norm, mlp_norm"),
+        ("starcoder 2", "has layers with attn_norm_bias"),
+        ("command r", "has layers without mlp_norm"),
+        ("llama, biases everywhere", "has layers with down_bias"),
     ],
 )
 def test_networks_that_scales_cannot_pass_through_are_refused_by_name(
     network: str, difference: str, tmp_path: Path
 ) -> None:
     write_checkpoint(network, tmp_path / "model")
-    with pytest.raises(UnsupportedModel, match=f"layers {difference}"):
+    with pytest.raises(UnsupportedModel, match=difference):
         check_can_quantize(load_model(str(tmp_path / "model")))
 
 

@@ -44,6 +44,9 @@ POST_NORM_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Names of families with norms after attention and MLP (Gemma, OLMo)."""
 
+ONES: Final = "ones"
+"""The name of norm weights that a family does not have: they are ones, and not in the file."""
+
 EXPERT_INDEX: Final = "{expert}"
 """The place of the expert's number in the names of expert tensors."""
 

@@ -1,9 +1,16 @@
-"""OLMo 2 and 3: norms after attention and MLP, and over all heads of q and k at once."""
+"""
+OLMo 1: layer norms without weights.
+
+OLMo 2 and 3: norms after attention and MLP, and over all heads of q and k at once.
+"""
 
 from dataclasses import replace
 from typing import Final
 
 from headrace.models.families.family import (
+    GGUF_TENSORS,
+    LLAMA_TENSORS,
+    ONES,
     POST_NORM_TENSORS,
     Family,
     GgufHeader,
@@ -18,7 +25,24 @@ from headrace.models.spec import ModelSpec, RopeSpec
 
 OLMO2_DEFAULTS: Final = {"rms_norm_eps": 1e-5, "max_position_embeddings": 2048}
 """Source: transformers `Olmo2Config` and `Olmo3Config`."""
+OLMO_EPS: Final = 1e-5
+"""Source: transformers `OlmoLayerNorm`."""
 OLMO3_THETA: Final = 500_000.0
+
+
+def olmo_from_config(config: Fields) -> ModelSpec:
+    """Read an `olmo` config."""
+    config = config.with_defaults({"max_position_embeddings": 2048, "rms_norm_eps": OLMO_EPS})
+    require_activation(config, "silu")
+    biased = config.flag("attention_bias", default=False)
+    spec = replace(base_config_spec(config.without("clip_qkv"), "olmo"), qkv_bias=biased, o_bias=biased)
+    return replace(spec, norm="layer", qkv_clip=config.positive("clip_qkv") if config.has("clip_qkv") else 0.0)
+
+
+def olmo_from_gguf(header: GgufHeader) -> ModelSpec:
+    """Read the GGUF metadata of OLMo 1."""
+    clip = header.fields.number("attention.clamp_kqv", 0.0)
+    return replace(base_gguf_spec(header, "olmo"), norm="layer", qkv_clip=clip)
 
 
 def olmo2_from_config(config: Fields) -> ModelSpec:
@@ -75,6 +99,19 @@ def _ropes(config: Fields, spec: ModelSpec) -> tuple[RopeSpec, RopeSpec]:
     return first, second
 
 
+_NORMS_OF_ONES: Final = dict.fromkeys(("attn_norm", "mlp_norm", "final_norm"), ONES)
+OLMO: Final = Family(
+    name="olmo",
+    models="OLMo 1",
+    verified=("transformers", "GGUF twin"),
+    model_types=("olmo",),
+    spec_from_config=olmo_from_config,
+    gguf_architectures=("olmo",),
+    spec_from_gguf=olmo_from_gguf,
+    tensors={**LLAMA_TENSORS, **_NORMS_OF_ONES},
+    gguf_tensors={**GGUF_TENSORS, **_NORMS_OF_ONES},
+    interleaved_gguf_rope=True,
+)
 OLMO2: Final = Family(
     name="olmo2",
     models="OLMo 2; in GGUF files also OLMo 3",

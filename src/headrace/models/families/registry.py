@@ -25,7 +25,7 @@ from headrace.models.families.minicpm import MINICPM
 from headrace.models.families.mistral import MINISTRAL, MINISTRAL3, MISTRAL
 from headrace.models.families.mixtral import MIXTRAL
 from headrace.models.families.nemotron import NEMOTRON
-from headrace.models.families.olmo import OLMO2, OLMO3
+from headrace.models.families.olmo import OLMO, OLMO2, OLMO3
 from headrace.models.families.opt import OPT
 from headrace.models.families.phi import PHI3
 from headrace.models.families.phi2 import PHI
@@ -44,7 +44,7 @@ FAMILIES: Final = (
     *(LLAMA, MISTRAL, MINISTRAL, MINISTRAL3, QWEN2, QWEN3, GEMMA, GEMMA3),
     *(QWEN2_VL, QWEN3_VL, GRANITE_HYBRID, MINICPM, ERNIE4_5, SEED_OSS),
     *(INTERNLM2, INTERNLM3, QWEN, BAICHUAN, CHATGLM, EXAONE),
-    *(PHI3, GRANITE, SMOLLM3, GLM, GLM4, GEMMA2, VAULTGEMMA, OLMO2, OLMO3, EXAONE4),
+    *(PHI3, GRANITE, SMOLLM3, GLM, GLM4, GEMMA2, VAULTGEMMA, OLMO, OLMO2, OLMO3, EXAONE4),
     *(COHERE, COHERE2, STABLELM, STARCODER2, PHI, NEMOTRON, FALCON, GPT_NEOX, GPT2, GPTJ, OPT),
     *(MIXTRAL, QWEN2_MOE, QWEN3_MOE, GRANITE_MOE),
 )
