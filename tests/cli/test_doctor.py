@@ -10,9 +10,11 @@ from headrace.cli.checks import Finding, judge_disk, judge_memory
 def test_doctor_reports_kernels_memory_and_stores(headrace) -> None:
     result = headrace("doctor")
     assert result.exit_code == 0, result.stdout
-    for name in ("CPU features", "kernels", "memory", "port", "packages", "packed weights", "disk"):
+    for name in ("CPU features", "kernels", "memory", "port", "packages", "packed weights", "disk", "bandwidth"):
         assert name in result.stdout
     assert "This machine can serve." in result.stdout
+    assert "qwen3_moe" in result.stdout
+    assert "AWQ" in result.stdout
 
 
 def test_doctor_for_scripts_is_one_json_object(headrace) -> None:

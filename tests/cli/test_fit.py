@@ -5,11 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.fit import advice_text
+from headrace.cli.fit_report import advice_text
 from headrace.cli.sizing import FORMATS, Advice, advise, fit_formats
-from headrace.core.errors import InsufficientMemory
+from headrace.core.errors import InsufficientMemory, UnsupportedModel
 from headrace.engine.loading.formats import Formats
+from headrace.models.fields import Fields
+from headrace.models.loading import load_model
+from headrace.models.quantized.config_bits import promised_bits
 from headrace.runner.memory import MemoryPlan
+from tests.parity.checkpoints import write_checkpoint
 
 WEIGHTS = {"bf16": 1000, "w8a16": 500, "w8a8": 500, "w4a16": 250, "w4a8": 250}
 KV = {"bf16": 2, "int8": 1}
@@ -135,3 +139,79 @@ def test_an_invalid_memory_size_is_refused(headrace, smollm2_path) -> None:
     result = headrace("fit", smollm2_path, "--memory", "lots")
     assert result.exit_code == 2
     assert "16GiB" in result.stderr
+
+
+@pytest.fixture(scope="module")
+def mixtral(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mixtral")
+    write_checkpoint("mixtral", folder)
+    return folder
+
+
+def values_of(headrace, *args) -> dict:
+    result = headrace("fit", *args, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_a_token_reads_the_experts_that_it_chooses(headrace, mixtral) -> None:
+    value = values_of(headrace, mixtral, "--memory", "1GiB", "--bandwidth", "1GB")
+    spec = load_model(str(mixtral)).spec
+    idle = spec.num_layers * 4 * 3 * spec.hidden_size * spec.moe.expert_size
+    assert value["num_active_parameters"] == value["num_parameters"] - idle
+    row = value["formats"][0]
+    assert row["weight_bytes_per_token"] < row["plan"]["weights_bytes"] - 2 * idle
+    assert row["kv_bytes_per_token_at_max_model_len"] == value["max_model_len"] * row["plan"]["kv_bytes_per_token"]
+    assert row["tokens_per_s"] == pytest.approx(1e9 / row["weight_bytes_per_token"], rel=1e-3)
+    assert row["tokens_per_s_at_max_model_len"] < row["tokens_per_s"]
+    assert "2 of 6 experts a token" in headrace("fit", mixtral, "--bandwidth", "1GB").stdout
+
+
+def test_layers_with_a_window_read_only_that_of_a_full_context(headrace, tmp_path) -> None:
+    write_checkpoint("gemma 3", tmp_path)
+    value = values_of(headrace, tmp_path, "--bandwidth", "1GB", "--rope", '{"full_attention": {"factor": 16.0}}')
+    assert value["rope"].startswith("full_attention: linear, theta 10000, factor 16, ")
+    row = value["formats"][0]
+    full = value["max_model_len"] * row["plan"]["kv_bytes_per_token"]
+    assert row["kv_bytes_per_token_at_max_model_len"] == pytest.approx(
+        full / 3 * (1 + 2 * 17 / value["max_model_len"]), rel=1e-3
+    )
+
+
+def test_a_model_that_does_not_fit_is_refused_in_the_words_of_the_server(headrace, mixtral) -> None:
+    result = headrace("fit", mixtral, "--memory", "1MiB", "--bandwidth", "1GB")
+    assert "would refuse: Weights" in result.stdout
+    assert "do not fit into the 1 MiB that are available. Lower max_model_len" in result.stdout
+
+
+def test_an_unknown_network_is_refused_in_the_words_of_the_server(headrace, tmp_path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mamba"}))
+    with pytest.raises(UnsupportedModel) as refused:
+        load_model(str(tmp_path))
+    fit = headrace("fit", tmp_path)
+    assert fit.exit_code == 2
+    assert "needs a recurrent state" in fit.stderr
+    assert str(refused.value) in fit.stderr
+
+
+def test_the_advice_names_the_rope_that_was_asked_for(headrace, mixtral) -> None:
+    rope = '{"rope_type": "linear", "factor": 4}'
+    result = headrace("fit", mixtral, "--rope", rope, "--bandwidth", "1GB")
+    assert f"headrace serve {mixtral} --rope '{rope}'" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("quantization", "bits"),
+    [
+        (None, 16),
+        ({"quant_method": "awq", "bits": 4}, 4),
+        ({"quant_method": "gptq", "bits": 8}, 8),
+        ({"quant_method": "fp8"}, 8),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 4),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, 8),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, 4),
+        ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 4}}}}, 4),
+    ],
+)
+def test_the_bits_of_a_model_of_the_hub_are_those_of_its_config(quantization, bits) -> None:
+    assert promised_bits(Fields({"quantization_config": quantization}, "config.json")) == bits

@@ -14,11 +14,12 @@ from typing import Literal
 
 from headrace import __version__
 from headrace.core.sizes import format_size
-from headrace.engine.loading.formats import SMALL_MODEL_PARAMETERS, Machine, choose_formats
+from headrace.engine.loading.formats import BYTES_PER_WEIGHT, SMALL_MODEL_PARAMETERS, Machine, choose_formats
 
 LOW_MEMORY_BYTES = 2 << 30
 TOO_LITTLE_MEMORY_BYTES = 512 << 20
 LOW_DISK_BYTES = 5 << 30
+LARGE_MODEL_PARAMETERS = 8_000_000_000
 PORT = 8080
 
 
@@ -88,6 +89,35 @@ def judge_memory(available: int) -> Finding:
     return Finding(name="memory", status="ok", found=found)
 
 
+def check_bandwidth() -> Iterator[Finding]:
+    """Measure how fast the threads of a step read memory, which bounds the speed of decoding."""
+    try:
+        from headrace.runner.cpu import default_threads
+        from headrace.runner.decode_speed import measure_bandwidth
+    except ImportError:
+        return
+    bandwidth = measure_bandwidth()
+    rates = ", ".join(
+        f"{bandwidth / (LARGE_MODEL_PARAMETERS * BYTES_PER_WEIGHT[weights]):.1f} in {name}"
+        for weights, name in (("bf16", "bf16"), ("w8", "w8a8"), ("w4", "w4a8"))
+    )
+    found = (
+        f"{bandwidth / 1e9:.1f} GB/s read by {default_threads()} threads; an 8 B model decodes at most {rates} tokens/s"
+    )
+    yield Finding(name="bandwidth", status="ok", found=found)
+
+
+def check_families() -> Iterator[Finding]:
+    """Report the families of models and the formats of checkpoints that can be read."""
+    from headrace.models.families.registry import FAMILIES
+    from headrace.models.quantized.registry import FORMATS
+
+    names = ", ".join(sorted({name for family in FAMILIES for name in family.model_types}))
+    yield Finding(name="model types", status="ok", found=names)
+    formats = ", ".join(sorted({kind.name for kind in FORMATS}))
+    yield Finding(name="checkpoints", status="ok", found=f"safetensors, .bin, .pth and GGUF; quantized: {formats}")
+
+
 def check_formats() -> Iterator[Finding]:
     """Report the formats that `--dtype auto` selects on this machine for a small and a large model."""
     try:
@@ -97,7 +127,7 @@ def check_formats() -> Iterator[Finding]:
         return
     machine = Machine(available_bytes=available_memory_bytes(), has_native_bf16=has_native_bf16())
     for num_parameters, size in ((SMALL_MODEL_PARAMETERS // 2, "0.5 B"), (SMALL_MODEL_PARAMETERS * 3, "3 B")):
-        for stored_bits in (16, 4):
+        for stored_bits in (16, 8, 4):
             formats = choose_formats(
                 "auto", "auto", num_parameters=num_parameters, stored_bits=stored_bits, machine=machine
             )
@@ -229,6 +259,8 @@ CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     check_versions,
     check_native,
     check_memory,
+    check_bandwidth,
+    check_families,
     check_formats,
     check_huge_pages,
     check_port,

@@ -22,7 +22,7 @@ MARKS = {"ok": ("ok", "green"), "warning": ("warn", "yellow"), "failed": ("FAIL"
 @click.pass_context
 def doctor(ctx: click.Context, /, *, as_json: bool) -> None:
     """
-    Check what this machine can do: CPU features and the kernels chosen, memory, port, disk, packages, stored models.
+    Check what this machine can do: CPU features and kernels, memory and its bandwidth, models and formats, port, disk.
 
     The exit code is 1 if serving cannot work, and 0 otherwise.
     """

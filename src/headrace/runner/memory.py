@@ -105,7 +105,7 @@ def plan_memory(
     )
     needed_bytes = workspace_bytes + adapter_bytes + num_blocks * block_bytes + reserve_bytes
     mapping = _mapping(weights_bytes, needed_bytes, usable_bytes)
-    resident_bytes = _resident_bytes(config) if mapping == "required" else weights_bytes
+    resident_bytes = active_weight_bytes(config) if mapping == "required" else weights_bytes
     plan = MemoryPlan(
         weights_bytes=weights_bytes,
         resident_weights_bytes=resident_bytes,
@@ -131,8 +131,8 @@ def _mapping(weights_bytes: int, needed_bytes: int, usable_bytes: int) -> Mappin
     return "preferred" if weights_bytes > usable_bytes * _COPIED_SHARE else "none"
 
 
-def _resident_bytes(config: _native.ModelConfig) -> int:
-    """Return the bytes of the weights that one token reads: all but the experts that it does not choose."""
+def active_weight_bytes(config: _native.ModelConfig) -> int:
+    """Return the bytes of all weights but the experts that a token does not choose."""
     slots = config.num_experts + config.num_shared_experts
     total = 0
     for slot in _native.layout(config):

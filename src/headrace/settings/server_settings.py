@@ -116,10 +116,7 @@ class ServerSettings:
     """Longest prompt + answer, tokens. Default: the model's trained context, or less if memory is short."""
 
     rope: Mapping[str, object] | None = setting(rules.json_object('{"rope_type": "yarn", "factor": 4.0}'), None)
-    """
-    Rotary embedding: `rope_parameters` as in transformers 5, merged into the checkpoint's, to serve contexts longer
-    than those of the training. Another `rope_type` replaces the checkpoint's scaling. Default: as in the checkpoint.
-    """
+    """Rotary embedding: `rope_parameters` merged into the checkpoint's, for longer contexts. Default: as stored."""
 
     max_prompt_tokens: int | None = setting(rules.integer(1), None)
     """Longest prompt, tokens. Default: `max_model_len` - 1."""

@@ -1,0 +1,181 @@
+"""The output of `headrace fit`: the facts of a checkpoint, a table of formats, and the recommended command."""
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from headrace.cli.sizing import Advice, FormatFit
+from headrace.core.sizes import format_size
+from headrace.engine.loading.formats import Formats
+from headrace.engine.loading.plan import DEFAULT_MAX_MODEL_LEN
+from headrace.models.rope_layers import describe_ropes
+from headrace.models.spec import ModelSpec
+from headrace.models.weights import Encoding
+
+if TYPE_CHECKING:
+    from headrace.runner.decode_speed import DecodeBytes
+
+_FASTER = {
+    "bf16": " --dtype w8a8 reads half the bytes per token, which is faster.",
+    "w8a16": " --dtype w8a8 computes prompts and large batches faster, less accurately.",
+    "w8a8": " --dtype w4a8 reads fewer bytes per token, which is faster and less accurate.",
+    "w4a16": " --dtype w4a8 computes prompts and large batches faster, less accurately.",
+}
+LENGTHS = (512, 2048, 8192, 32768)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFacts:
+    """The facts about a checkpoint that sizing depends on."""
+
+    spec: ModelSpec
+    encoding: Encoding
+    stored_bits: int
+    w8_matrices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Everything that the command prints."""
+
+    model: str
+    facts: CheckpointFacts
+    fits: Sequence[FormatFit]
+    speeds: "Sequence[DecodeBytes]"
+    """Of the formats in `fits`."""
+    auto: Formats
+    advice: Advice | None
+    available_bytes: int
+    bandwidth: float
+    """Bytes per second."""
+    max_model_len: int
+    max_num_seqs: int
+
+    @property
+    def refusal(self) -> str:
+        """The error of `headrace serve` with the default format; empty if it fits."""
+        auto = (self.auto.dtype, self.auto.kv_dtype)
+        return next((fit_.refusal for fit_ in self.fits if (fit_.dtype, fit_.kv_dtype) == auto), "")
+
+    def head(self) -> str:
+        """Return the lines above the table."""
+        spec, moe = self.facts.spec, self.facts.spec.moe
+        experts = ""
+        if moe is not None:
+            experts = (
+                f" ({moe.top_k} of {moe.num_experts} experts a token: {_active_parameters(spec) / 1e6:,.0f} M active)"
+            )
+        return (
+            f"{self.model}: {spec.family}, {spec.num_parameters / 1e6:,.0f} M parameters{experts}, "
+            f"{spec.num_layers} layers, {spec.num_heads} heads ({spec.num_kv_heads} for KV), "
+            f"supports {spec.max_positions:,} tokens; stored with {self.facts.stored_bits} bits per weight.\n"
+            f"rope: {describe_ropes(spec, self.max_model_len)}\n"
+            f"{format_size(self.available_bytes)} of memory, read with {self.bandwidth / 1e9:.1f} GB/s; "
+            f"contexts of {self.max_model_len:,} tokens, {self.max_num_seqs} sequences at once."
+        )
+
+    def values(self) -> dict[str, object]:
+        """Return the report as JSON."""
+        spec = self.facts.spec
+        return {
+            "model": self.model,
+            "family": spec.family,
+            "num_parameters": spec.num_parameters,
+            "num_active_parameters": _active_parameters(spec),
+            "rope": describe_ropes(spec, self.max_model_len),
+            "encoding": self.facts.encoding,
+            "stored_bits": self.facts.stored_bits,
+            "available_bytes": self.available_bytes,
+            "bandwidth_bytes_per_s": round(self.bandwidth),
+            "max_model_len": self.max_model_len,
+            "max_num_seqs": self.max_num_seqs,
+            "default": asdict(self.auto),
+            "formats": [
+                asdict(fit_)
+                | {
+                    "weight_bytes_per_token": speed.weights,
+                    "kv_bytes_per_token_at_max_model_len": speed.kv_at_max_model_len,
+                    "tokens_per_s": round(speed.tokens_per_s(self.bandwidth), 2),
+                    "tokens_per_s_at_max_model_len": round(speed.tokens_per_s(self.bandwidth, is_full=True), 2),
+                }
+                for fit_, speed in zip(self.fits, self.speeds, strict=True)
+            ],
+            "advice": None if self.advice is None else asdict(self.advice),
+            "refusal": self.refusal,
+        }
+
+
+def _active_parameters(spec: ModelSpec) -> int:
+    """Return the weights in matrices that a token uses: all but those of the experts that it does not choose."""
+    routed = [moe for layer in range(spec.num_layers) if (moe := spec.experts(layer)) is not None]
+    idle = sum((moe.num_experts - moe.top_k) * moe.expert_size for moe in routed)
+    return spec.num_parameters - 3 * spec.hidden_size * idle
+
+
+def print_table(report: Report) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    lengths = sorted({min(length, report.max_model_len) for length in LENGTHS})
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("weights", "KV", "weights", "KV per token", "as served", "KV tokens that fit"):
+        table.add_column(name, justify="right")
+    for length in lengths:
+        table.add_column(f"x {length:,}", justify="right")
+    for name in ("read per token", "tokens/s", "full"):
+        table.add_column(name, justify="right")
+    for fit_, speed in zip(report.fits, report.speeds, strict=True):
+        counts = [f"{fit_.sequences_of(length):,}" for length in lengths]
+        rates = [f"{speed.tokens_per_s(report.bandwidth, is_full=is_full):,.1f}" for is_full in (False, True)]
+        table.add_row(fit_.dtype, fit_.kv_dtype, *_sizes(fit_), *counts, format_size(speed.weights), *rates)
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    console.print(table)
+    console.print("x N: concurrent sequences of N tokens that fit if all memory is used.", highlight=False)
+    console.print(
+        "tokens/s: decoding of one sequence at most, by the memory bandwidth; full: at the end of its context.",
+        highlight=False,
+    )
+
+
+def _sizes(fit_: FormatFit) -> list[str]:
+    plan = fit_.plan
+    if plan is None:
+        return ["does not fit", "", "", ""]
+    sizes = (plan.weights_bytes, plan.kv_bytes_per_token, plan.total_bytes)
+    weights, *others = map(format_size, sizes)
+    if plan.mapping == "required":
+        weights = f"{weights}, part on disk"
+    return [weights, *others, f"{fit_.room_tokens:,}"]
+
+
+def advice_text(
+    model: str,
+    advice: Advice | None,
+    auto: Formats,
+    max_model_len: int,
+    *,
+    rope: Mapping[str, object] | None = None,
+    refusal: str = "",
+) -> str:
+    """Return the recommended command to start the server, and the reason; `refusal` is its error by default."""
+    refused = f"`headrace serve {model}` would refuse: {refusal}\n" if refusal else ""
+    if advice is None:
+        return (
+            f"{refused}The model does not fit here in any format, even with a short context. "
+            "Use a smaller model or more memory."
+        )
+    command = ["headrace", "serve", model, *([] if rope is None else ["--rope", json.dumps(rope)])]
+    why = f"The default format fits: {auto.reason}."
+    if (advice.dtype, advice.kv_dtype) != (auto.dtype, auto.kv_dtype):
+        command += ["--dtype", advice.dtype, "--kv-dtype", advice.kv_dtype]
+        why = "The default format does not fit; this is the best one that does."
+    if advice.max_model_len != max_model_len or max_model_len > DEFAULT_MAX_MODEL_LEN:
+        command += ["--max-model-len", str(advice.max_model_len)]
+    if advice.max_model_len != max_model_len:
+        why = f"A context of {max_model_len:,} tokens fits in no format; this is the longest that fits."
+    hint = _FASTER.get(advice.dtype, "")
+    return f"{refused}{why}{hint}\n  {shlex.join(command)}"
