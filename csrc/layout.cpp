@@ -42,7 +42,7 @@ void add_layer(LayoutBuilder& builder, const ModelConfig& config, const Model& m
   };
   const int32_t hidden = model.hidden_padded, outputs = static_cast<int32_t>(round_up(config.hidden_size, kPanel));
   const int32_t queries = config.num_heads * config.head_dim, keys = config.num_kv_heads * config.head_dim;
-  if (config.norms != "post") builder.add_norm(prefix + "attn_norm", config, hidden);
+  if (config.has_norms_before()) builder.add_norm(prefix + "attn_norm", config, hidden);
   add_matrix("qkv", model.qkv_padded, hidden);
   if (config.qkv_bias) builder.add_vector(prefix + "qkv_bias", model.qkv_padded);
   if (!config.qk_norm.empty()) {
@@ -52,7 +52,7 @@ void add_layer(LayoutBuilder& builder, const ModelConfig& config, const Model& m
   add_matrix("o", outputs, model.attention_padded);
   if (config.o_bias) builder.add_vector(prefix + "o_bias", hidden);
   if (config.norms != "pre") builder.add_norm(prefix + "post_attn_norm", config, hidden);
-  if (config.norms != "post" && !config.shared_norm) builder.add_norm(prefix + "mlp_norm", config, hidden);
+  if (config.has_norms_before() && !config.shared_norm) builder.add_norm(prefix + "mlp_norm", config, hidden);
   const Experts& experts = model.experts;
   const bool routed = config.has_experts(index);
   const int32_t inner = routed ? experts.size_padded : model.intermediate_padded, copies = routed ? experts.total() : 1;
@@ -91,7 +91,7 @@ void check_norms(const ModelConfig& config) {
     require(std::find(names.begin(), names.end(), value) != names.end(), std::string(field) + " is " + value);
   };
   expect("norm", config.norm, {"rms", "layer"});
-  expect("norms", config.norms, {"pre", "post", "both"});
+  expect("norms", config.norms, {"pre", "post", "both", "stream"});
   expect("qk_norm", config.qk_norm, {"", "head", "full", "layer"});
   require(config.norm == "layer" || !config.norm_bias, "an RMS norm has no bias");
   require(config.norms == "pre" || !config.parallel, "parallel attention and MLP need their norms before them");
@@ -147,6 +147,12 @@ WeightKind ModelConfig::embed_kind() const {
   return main_kind() == WeightKind::kBf16 ? WeightKind::kBf16 : WeightKind::kW8;
 }
 
+bool ModelConfig::has_norms_before() const { return norms == "pre" || norms == "both"; }
+
+// Without a causal mask a sequence is computed in one step. Its keys live for one layer, while other rows of it may still
+// attend to those of the layer before.
+int32_t ModelConfig::kv_layers() const { return causal ? num_layers : std::min(num_layers, 2); }
+
 KvKind ModelConfig::kv_kind() const { return kv_dtype == "int8" ? KvKind::kInt8 : KvKind::kBf16; }
 
 const Slot& Layout::find(const std::string& name) const {
@@ -171,7 +177,9 @@ Layout make_layout(const ModelConfig& config) {
   builder.add_matrix("embed", config.embed_kind(), model.vocab_padded, model.hidden_padded);
   for (int32_t i = 0; i < config.num_layers; i++) add_layer(builder, config, model, i);
   if (config.num_positions > 0) builder.add_vector("positions", model.hidden_padded, config.num_positions);
-  builder.add_norm("final_norm", config, model.hidden_padded);
+  if (config.embedding_norm) builder.add_norm("embed_norm", config, model.hidden_padded);
+  if (config.token_type) builder.add_vector("token_type", model.hidden_padded);
+  if (config.norms != "stream") builder.add_norm("final_norm", config, model.hidden_padded);
   if (!config.tie_embeddings)
     builder.add_matrix("lm_head", config.embed_kind(), model.vocab_padded, model.hidden_padded);
   if (config.head_bias) builder.add_vector("lm_head_bias", model.vocab_padded);
@@ -184,7 +192,7 @@ size_t kv_head_bytes(const ModelConfig& config) {
 }
 
 size_t kv_block_bytes(const ModelConfig& config) {
-  return kv_head_bytes(config) * config.num_kv_heads * config.num_layers;
+  return kv_head_bytes(config) * config.num_kv_heads * config.kv_layers();
 }
 
 Model make_dimensions(const ModelConfig& config) {
@@ -205,6 +213,8 @@ Model make_dimensions(const ModelConfig& config) {
   model.vocab_padded = static_cast<int32_t>(round_up(config.vocab_size, kPanel));
   model.activation = parse_activation(config.activation);
   model.norm = config.norm == "rms" ? NormKind::kRms : NormKind::kLayer;
+  model.causal = config.causal;
+  model.norms_stream = config.norms == "stream";
   model.parallel = config.parallel;
   model.has_gate = config.gated_mlp;
   model.norms_by_head = config.qk_norm == "layer";

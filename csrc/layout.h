@@ -18,8 +18,11 @@ struct ModelConfig {
   int32_t num_positions = 0;         // rows of the table of learned positions; 0: there is none
   std::string activation = "silu";   // silu, gelu_tanh, gelu_erf, relu or relu2
   std::string norm = "rms";          // rms or layer
-  std::string norms = "pre";         // pre, post or both
+  std::string norms = "pre";         // pre, post, both or stream
   std::string qk_norm;               // head, full or layer; empty: none
+  bool causal = true;                // false: a token attends to all of its sequence
+  bool embedding_norm = false;       // a norm of the embeddings
+  bool token_type = false;           // a vector that is added to every embedding
   bool norm_bias = false, parallel = false, shared_norm = false, gated_mlp = true, tie_embeddings = false;
   bool qkv_bias = false, o_bias = false, mlp_bias = false, head_bias = false;
   float norm_eps = 1e-5f, embedding_scale = 1.0f, attention_scale = 0.0f;
@@ -42,6 +45,8 @@ struct ModelConfig {
   WeightKind layer_kind(const std::string& slot) const;
   WeightKind embed_kind() const;  // 4 bits cost too much quality in the embedding and the LM head
   KvKind kv_kind() const;
+  int32_t kv_layers() const;      // layers whose keys and values are kept
+  bool has_norms_before() const;
 };
 
 // The fields of `RunnerLimits` (runner/step.py) that determine memory.

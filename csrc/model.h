@@ -116,6 +116,8 @@ struct Model {
   int32_t num_heads, num_kv_heads, group, head_dim, attention_padded, qkv_padded, vocab, vocab_padded;
   Activation activation;
   NormKind norm;
+  bool causal;             // false: a token attends to all of its sequence, which is in one step
+  bool norms_stream;       // the norms after attention and MLP apply to the stream, after the residual was added
   bool parallel;           // attention and MLP both read the input of the layer
   bool has_gate;           // of the MLP
   bool norms_by_head;      // `q_norms` and `k_norms` are layer norms of each head, not one RMS norm of all heads
@@ -124,6 +126,8 @@ struct Model {
   float attention_softcap, logit_softcap, qkv_clip;  // 0: none
   const Layer* layers;
   Norm final_norm;
+  Norm embed_norm;         // of the embeddings
+  const float* token_type;  // added to every embedding; null: there is none
   const float* positions;  // [position][hidden_padded], added to the embeddings; null: there is none
   const float* head_bias;  // null: there is none
   Matrix embed, lm_head;   // the same panels when tied

@@ -149,7 +149,7 @@ Runtime::Runtime(const ModelConfig& config, const Limits& limits, std::shared_pt
   work_ = carve_workspace(model_, limits, num_threads, input_format(config), carver);
   ropes_ = carve_ropes(config, limits, carver);
   for (size_t i = 0; i < ropes_.size(); i++) fill_rope(ropes_[i], config.rope_frequencies[i], config.rope_factors[i]);
-  kv_ = {kv_memory_.data(), config.kv_kind(), config.num_layers, config.num_kv_heads, kv_head_bytes(config)};
+  kv_ = {kv_memory_.data(), config.kv_kind(), config.kv_layers(), config.num_kv_heads, kv_head_bytes(config)};
   connect_weights();
   model_.adapters = adapters_.table();
   for (int i = 0; i < num_threads; i++) scratch_.push_back(std::make_unique<SampleScratch>(config.vocab_size));
@@ -186,7 +186,9 @@ Matrix matrix_at(const Slot& slot, const uint8_t* base) {
 void Runtime::connect_weights() {
   const Layout layout = make_layout(config_);
   const uint8_t* base = weights_->data();
-  model_.final_norm = norm_at(layout, "final_norm");
+  model_.final_norm = config_.norms == "stream" ? Norm{} : norm_at(layout, "final_norm");
+  model_.embed_norm = config_.embedding_norm ? norm_at(layout, "embed_norm") : Norm{};
+  model_.token_type = config_.token_type ? vector_at(layout, "token_type") : nullptr;
   model_.positions = config_.num_positions > 0 ? vector_at(layout, "positions") : nullptr;
   model_.head_bias = config_.head_bias ? vector_at(layout, "lm_head_bias") : nullptr;
   model_.embed = matrix_at(layout.find("embed"), base);
@@ -215,8 +217,8 @@ void Runtime::connect_layer(const Layout& layout, int index) {
   };
   const auto matrix = [&](const std::string& name) { return matrix_at(layout.find(prefix + name), base); };
   Layer& layer = layers_[index];
-  layer.attn_norm = norm("attn_norm", config_.norms != "post");
-  layer.mlp_norm = norm(config_.shared_norm ? "attn_norm" : "mlp_norm", config_.norms != "post");
+  layer.attn_norm = norm("attn_norm", config_.has_norms_before());
+  layer.mlp_norm = norm(config_.shared_norm ? "attn_norm" : "mlp_norm", config_.has_norms_before());
   layer.post_attn_norm = norm("post_attn_norm", config_.norms != "pre");
   layer.post_mlp_norm = norm("post_mlp_norm", config_.norms != "pre");
   layer.qkv_bias = vector("qkv_bias", config_.qkv_bias);
@@ -299,6 +301,7 @@ void Runtime::check_sequence(const Step& step, int s) const {
   const int64_t start = step.query_starts[s], stop = step.query_starts[s + 1], context = step.context_lens[s];
   if (start < 0 || stop <= start || stop > step.num_tokens) fail(name() + " needs a token, and query_starts must ascend");
   if (context < 0) fail(name() + " has a negative context");
+  if (!config_.causal && context > 0) fail(name() + " has a context, but this network computes a sequence in one step");
   const int64_t total = context + stop - start, blocks = (total + kBlockTokens - 1) / kBlockTokens;
   if (total > limits_.max_context_tokens) {
     fail(name() + " has " + std::to_string(total) + " tokens; expected at most " +

@@ -64,6 +64,8 @@ class StepRun {
     for (int row = tokens.begin; row < tokens.end; row++) {
       embed_row(m.embed, step.token_ids[row], m.embedding_scale, x(row));
       if (m.positions) add_to(x(row), m.positions + static_cast<size_t>(work.row_position[row]) * m.hidden_padded);
+      if (m.token_type) add_to(x(row), m.token_type);
+      if (m.embed_norm.weight) norm_row(m, x(row), m.embed_norm, m.hidden_padded, x(row));
     }
   }
 
@@ -77,9 +79,10 @@ class StepRun {
   void write_hidden() const {
     const Share mine = share_of(step.num_hidden_rows, thread, num_threads);
     for (int i = mine.begin; i < mine.end; i++) {
-      norm_row(m, x(step.hidden_rows[i]), m.final_norm, m.hidden_padded, row_buffer());
+      const float* state = x(step.hidden_rows[i]);
+      if (m.final_norm.weight) norm_row(m, state, m.final_norm, m.hidden_padded, row_buffer());
       float* out = step.hidden + static_cast<size_t>(i) * m.hidden;
-      __builtin_memcpy(out, row_buffer(), static_cast<size_t>(m.hidden) * sizeof(float));
+      __builtin_memcpy(out, m.final_norm.weight ? row_buffer() : state, static_cast<size_t>(m.hidden) * sizeof(float));
     }
     watch.end(Phase::kNorm);
   }
@@ -164,10 +167,10 @@ class StepRun {
   void finish_qkv(const Layer& layer, Rows rows) const;
   void norm_heads(const float* weights, int count, float* heads) const;
   Target target_of_o(const Layer& layer) const {
-    return layer.post_attn_norm.weight || m.parallel ? Target::kProjected : Target::kStream;
+    return (layer.post_attn_norm.weight && !m.norms_stream) || m.parallel ? Target::kProjected : Target::kStream;
   }
   Target target_of_down(const Layer& layer) const {
-    return layer.post_mlp_norm.weight ? Target::kProjected : m.parallel ? Target::kBoth : Target::kStream;
+    return layer.post_mlp_norm.weight && !m.norms_stream ? Target::kProjected : m.parallel ? Target::kBoth : Target::kStream;
   }
   void project_residual(const Matrix& matrix, const Activations& inputs, const float* bias, Target target, Rows rows,
                         Share panels, const Adapted& adapted) const;
@@ -192,6 +195,7 @@ class StepRun {
   void prefetch_keys(int index, int token, int kv_head) const;
   void store_keys(int index, const Layer& layer, int token, int kv_head) const;
   void store_keys_share(int index, bool whole_heads) const;
+  Share seen_by(int index, int token) const;
   Context context_of(int index, HeadRows rows) const;
   void attend_range(int index, HeadRows rows, int scratch_offset, const Context& following) const;
   template <class Visit>
@@ -215,14 +219,14 @@ void StepRun::store_keys(int index, const Layer& layer, int token, int kv_head) 
   const int sequence = work.row_sequence[token], position = work.row_position[token];
   const int32_t* table = step.block_tables + static_cast<size_t>(sequence) * step.table_width;
   const float* key = qkv(token) + (m.num_heads + kv_head) * d;
-  store_kv({&layer, d, m.norm_eps}, kv.kind, kv.piece(index, table[position / kBlockTokens], kv_head), position, key,
+  store_kv({&layer, d, m.norm_eps}, kv.kind, kv.piece(index % kv.num_layers, table[position / kBlockTokens], kv_head), position, key,
            key + m.num_kv_heads * d);
 }
 
 void StepRun::prefetch_keys(int index, int token, int kv_head) const {
   const int position = work.row_position[token];
   const int32_t* table = step.block_tables + static_cast<size_t>(work.row_sequence[token]) * step.table_width;
-  prefetch_slot(kv.kind, kv.piece(index, table[position / kBlockTokens], kv_head), position, d);
+  prefetch_slot(kv.kind, kv.piece(index % kv.num_layers, table[position / kBlockTokens], kv_head), position, d);
 }
 
 // Stores the keys of this thread's share of rows and KV heads; with `whole_heads` those that it attends to itself.
@@ -237,12 +241,21 @@ void StepRun::store_keys_share(int index, bool whole_heads) const {
   for (int i = keys.begin; i < keys.end; i++) store_keys(index, layer, i / m.num_kv_heads, i % m.num_kv_heads);
 }
 
+// Returns the positions that a token sees.
+Share StepRun::seen_by(int index, int token) const {
+  const int position = work.row_position[token], window = m.layers[index].window, after = position + 1;
+  const int begin = window && after > window ? after - window : 0;
+  if (m.causal) return {begin, after};
+  const int total = tokens_of(work.row_sequence[token]);
+  return {begin, window && position + window < total ? position + window : total};
+}
+
 Context StepRun::context_of(int index, HeadRows rows) const {
-  const int start = step.query_starts[rows.sequence], window = m.layers[index].window;
-  const int first = work.row_position[start + rows.begin / m.group];
-  const int last = work.row_position[start + (rows.end - 1) / m.group];
-  return {&kv, step.block_tables + static_cast<size_t>(rows.sequence) * step.table_width, index, rows.kv_head,
-          window && first >= window ? (first + 1 - window) / kBlockTokens : 0, last / kBlockTokens};
+  const int start = step.query_starts[rows.sequence];
+  const Share first = seen_by(index, start + rows.begin / m.group);
+  const Share last = seen_by(index, start + (rows.end - 1) / m.group);
+  return {&kv, step.block_tables + static_cast<size_t>(rows.sequence) * step.table_width, index % kv.num_layers,
+          rows.kv_head, first.begin / kBlockTokens, (last.end - 1) / kBlockTokens};
 }
 
 // Attention of a range of rows. The output of token t goes to row t + scratch_offset of `wide` (t counted from the
@@ -260,8 +273,9 @@ void StepRun::attend_range(int index, HeadRows rows, int scratch_offset, const C
     for (int r = 0; r < tile.num_rows; r++) {
       const int token = token_of(first + r), head = head_of(first + r), position = work.row_position[token];
       load_query(tile, r, kv.kind, shape, qkv(token) + head * d, position, m.attention_scale);
-      tile.end[r] = position + 1;
-      tile.begin[r] = layer.window && position + 1 > layer.window ? position + 1 - layer.window : 0;
+      const Share seen = seen_by(index, token);
+      tile.begin[r] = seen.begin;
+      tile.end[r] = seen.end;
       tile.out[r] = wide(token + scratch_offset) + head * d;
     }
     repeat_last_row(tile);

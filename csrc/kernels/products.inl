@@ -71,6 +71,10 @@ void StepRun::project_residual(const Matrix& matrix, const Activations& inputs, 
 }
 
 void StepRun::add_projected(const Norm& norm, Rows rows) const {
+  if (m.norms_stream) {
+    for (int i = 0; i < rows.count; i++) norm_row(m, x(rows.token + i), norm, m.hidden_padded, x(rows.token + i));
+    return;
+  }
   const int padded = static_cast<int>(round_up(m.hidden, kPanel));
   for (int i = 0; i < rows.count; i++) {
     float* residual = x(rows.token + i);

@@ -116,7 +116,7 @@ void StepRun::wait_for_keys(int stage, int block, int num_blocks) const {
   const int last = tokens.end - 1, sequence = work.row_sequence[last];
   const int rest = kBlockTokens - 1 - work.row_position[last] % kBlockTokens, stop = step.query_starts[sequence + 1];
   const int first_row = step.query_starts[work.row_sequence[tokens.begin]];
-  const int last_row = last + rest < stop ? last + rest : stop - 1;
+  const int last_row = m.causal && last + rest < stop ? last + rest : stop - 1;
   for (int other = 0; other < num_blocks; other++) {
     const Share rows = share_of(step.num_tokens, other, num_blocks);
     if (rows.begin <= last_row && rows.end > first_row) team.wait_for_stages(other, stage);

@@ -22,6 +22,9 @@ class ModelConfig:
     head_dim: int
     vocab_size: int
     num_positions: int
+    causal: bool
+    embedding_norm: bool
+    token_type: bool
     activation: str
     norm: str
     norms: str

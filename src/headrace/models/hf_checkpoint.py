@@ -50,7 +50,7 @@ def read_hf_checkpoint(folder: Path) -> Checkpoint:
             repetition_penalty=_optional(generation, "repetition_penalty"),
         ),
         pooler=read_pooler(folder, config),
-        generates=has_lm_head(config),
+        generates=spec.is_causal and has_lm_head(config),
     )
 
 

@@ -30,6 +30,8 @@ _PREFIXES: Final = (
     "gpt_neox.",
     "model.decoder.",
     "decoder.",
+    "bert.",
+    "roberta.",
     "",
 )
 """

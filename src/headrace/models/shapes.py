@@ -10,8 +10,13 @@ def expected_shapes(spec: ModelSpec) -> dict[str, Shape]:
     """Return the required shape of every weight of `spec` by canonical name."""
     shapes: dict[str, Shape] = {
         "embed": (spec.vocab_size, spec.hidden_size),
-        **_norm_shapes(spec, "final_norm"),
     }
+    if spec.norms != "stream":
+        shapes |= _norm_shapes(spec, "final_norm")
+    if spec.embedding_norm:
+        shapes |= _norm_shapes(spec, "embed_norm")
+    if spec.token_types:
+        shapes["token_type"] = (1, spec.hidden_size)
     if spec.learned_positions:
         shapes["positions"] = (spec.learned_positions, spec.hidden_size)
     if not spec.tie_embeddings:
@@ -65,9 +70,10 @@ def _attention_shapes(spec: ModelSpec) -> dict[str, Shape]:
         "v": (key, hidden),
         "o": (hidden, query),
     }
-    if spec.norms != "post":
+    has_norms_before = spec.norms in {"pre", "both"}
+    if has_norms_before:
         shapes |= _norm_shapes(spec, "attn_norm")
-    if spec.norms != "post" and spec.parallel != "one":
+    if has_norms_before and spec.parallel != "one":
         shapes |= _norm_shapes(spec, "mlp_norm")
     if spec.norms != "pre":
         shapes |= _norm_shapes(spec, "post_attn_norm", "post_mlp_norm")

@@ -132,8 +132,15 @@ class ModelSpec:
     norm: Literal["rms", "layer"] = "rms"
     norm_bias: bool = False
     """Norms add a bias (LayerNorm)."""
-    norms: Literal["pre", "post", "both"] = "pre"
-    """Norms before attention and MLP, after them (before the residual is added; OLMo 2), or both (Gemma 2)."""
+    norms: Literal["pre", "post", "both", "stream"] = "pre"
+    """
+    Norms before attention and MLP, after them (before the residual is added; OLMo 2), or both (Gemma 2). `stream`:
+    after the residual is added, of the sum that goes on; there is no final norm (BERT).
+    """
+    embedding_norm: bool = False
+    """A norm of the embeddings, before the first layer."""
+    token_types: int = 0
+    """Rows of the table of token types, of which the first is added to every embedding (BERT); 0: there is none."""
     parallel: Literal["one", "two"] | None = None
     """The MLP does not see the output of attention, and both have one norm (GPT-J) or one each (GPT-NeoX)."""
     mlp: Literal["gated", "plain"] = "gated"

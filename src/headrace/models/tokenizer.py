@@ -48,6 +48,8 @@ class ByteForm(StrEnum):
     """One printable character for each byte (GPT-2)."""
     SENTENCEPIECE = "sentencepiece"
     """Text with a mark for spaces, and `<0xNN>` for bytes that are not text."""
+    WORDPIECE = "wordpiece"
+    """Words, and parts of words that begin with `##` (BERT)."""
 
 
 class Tokenizer:
@@ -232,6 +234,8 @@ class Tokenizer:
             return b""
         if self.form is ByteForm.BYTE_LEVEL:
             return _byte_level(piece)
+        if self.form is ByteForm.WORDPIECE:
+            return piece.removeprefix("##").encode() if piece.startswith("##") else f" {piece}".encode()
         match = _BYTE_TOKEN.fullmatch(piece)
         return bytes([int(match[1], 16)]) if match else piece.replace(SPACE_MARK, " ").encode()
 
@@ -291,6 +295,8 @@ def _byte_form(backend: "tokenizers.Tokenizer", source: str) -> ByteForm:
         return ByteForm.BYTE_LEVEL
     if kinds & {"Metaspace", "ByteFallback"}:
         return ByteForm.SENTENCEPIECE
+    if "WordPiece" in kinds:
+        return ByteForm.WORDPIECE
     raise UnsupportedModel(
         f"{source} has a decoder of type {', '.join(sorted(kinds))}; expected a byte-level or SentencePiece decoder."
     )

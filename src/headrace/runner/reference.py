@@ -71,10 +71,14 @@ class ReferenceRunner:
         x = self._weights["embed"][step.token_ids] * np.float32(self.spec.embedding_scale)
         if self.spec.learned_positions:
             x = x + self._weights["positions"][positions]
+        if self.spec.token_types:
+            x = x + self._weights["token_type"]
+        if self.spec.embedding_norm:
+            x = normed(self.spec, x, self._weights, "embed_norm")
         adapted = self._adapted_tokens(step)
         for layer in self._layers:
             x = layer.forward(x, positions, sequences, adapted)
-        return normed(self.spec, x, self._weights, "final_norm")
+        return x if self.spec.norms == "stream" else normed(self.spec, x, self._weights, "final_norm")
 
     def _logits(self, hidden: Float32, step: StepInput) -> Float32:
         logits = hidden[step.rows] @ self._lm_head.T
@@ -140,11 +144,14 @@ class Layer:
         attended = self._attention(self._norm_before(x, "attn_norm"), positions, sequences)
         if self._spec.parallel:
             return x + attended + self._mlp(self._norm(x, "attn_norm" if self._spec.parallel == "one" else "mlp_norm"))
+        if self._spec.norms == "stream":
+            x = self._norm(x + attended, "post_attn_norm")
+            return self._norm(x + self._mlp(x), "post_mlp_norm")
         x = x + self._norm_after(attended, "post_attn_norm")
         return x + self._norm_after(self._mlp(self._norm_before(x, "mlp_norm")), "post_mlp_norm")
 
     def _norm_before(self, x: Float32, name: str) -> Float32:
-        return x if self._spec.norms == "post" else self._norm(x, name)
+        return self._norm(x, name) if self._spec.norms in {"pre", "both"} else x
 
     def _norm_after(self, x: Float32, name: str) -> Float32:
         return x if self._spec.norms == "pre" else self._norm(x, name)
@@ -169,7 +176,9 @@ class Layer:
         num_queries, num_positions = len(queries), len(slots)
         grouped = queries.reshape(num_queries, spec.num_kv_heads, spec.group_size, spec.head_dim)
         scores = np.einsum("ckgd,pkd->kgcp", grouped, self.keys[slots], optimize=True) * np.float32(spec.scale)
-        scores = softcap(scores, spec.attention_softcap) + _visibility(num_queries, num_positions, self._window)
+        scores = softcap(scores, spec.attention_softcap) + _visibility(
+            num_queries, num_positions, self._window, is_causal=spec.is_causal
+        )
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
         scores /= scores.sum(axis=-1, keepdims=True)
         attended = np.einsum("kgcp,pkd->ckgd", scores, self.values[slots], optimize=True)
@@ -296,9 +305,11 @@ def _sequences(step: StepInput, limits: RunnerLimits) -> list[tuple[Int32, int]]
     return [(token_slots(table, int(old + new), limits.block_tokens), int(new)) for table, old, new in pieces]
 
 
-def _visibility(num_queries: int, num_positions: int, window: int) -> Float32:
+def _visibility(num_queries: int, num_positions: int, window: int, *, is_causal: bool) -> Float32:
     """Return the additive attention mask (C, P): 0 where a query sees a position, else -inf."""
     query = np.arange(num_positions - num_queries, num_positions)[:, None]
     key = np.arange(num_positions)
-    visible = (key <= query) & ((key > query - window) if window else True)
+    visible = (key <= query) if is_causal else (key < num_positions)
+    if window:
+        visible = visible & (np.abs(key - query) < window)
     return np.where(visible, np.float32(0), np.float32(-np.inf))

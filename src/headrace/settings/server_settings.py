@@ -67,10 +67,7 @@ class ServerSettings:
     """Origins whose web pages may call the server, separated by commas; `*` allows all. Default: none."""
 
     task: str = setting(rules.choice("auto", "generate", "embed", "score", "features"), "auto")
-    """
-    `generate` text, `embed` texts or `score` them; `features`: `embed`, with a vector per token on `/invocations` as of
-    Hugging Face's `feature-extraction`. `auto` is what the model was made for; a model for generation also embeds.
-    """
+    """Use of the model, by default by its files. `features`: `embed`, and `/invocations` returns a vector per token."""
 
     pooling: str = setting(rules.choice("auto", "last", "mean", "cls"), "auto")
     """Pooling of embeddings. `auto` is what the model's files say, else `last` for decoders, `mean` for encoders."""

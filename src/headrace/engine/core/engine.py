@@ -49,7 +49,9 @@ class Engine:
     ) -> None:
         self.step_times = StepTimeModel()
         self.row_costs = RowCostModel()
-        self.scheduler = Scheduler(limits, runner.limits, self.step_times, self.row_costs)
+        self.scheduler = Scheduler(
+            limits, runner.limits, self.step_times, self.row_costs, has_chunks=runner.spec.is_causal
+        )
         self.num_failures_in_row = 0
         """Consecutive failed steps."""
         self.last_failure: Exception | None = None

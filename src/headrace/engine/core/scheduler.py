@@ -75,13 +75,30 @@ class Scheduler:
     """Owns the block pool and the running and waiting queues."""
 
     def __init__(
-        self, limits: EngineLimits, runner: RunnerLimits, step_times: StepTimeModel, row_costs: RowCostModel
+        self,
+        limits: EngineLimits,
+        runner: RunnerLimits,
+        step_times: StepTimeModel,
+        row_costs: RowCostModel,
+        *,
+        has_chunks: bool = True,
     ) -> None:
+        """
+        Begin without sequences.
+
+        Args:
+            limits: of the engine.
+            runner: limits of the runner.
+            step_times: predicts the time of a step.
+            row_costs: predicts the cost of draft tokens.
+            has_chunks: False for a network that attends to whole sequences: each is computed in one step.
+        """
         assert limits.max_num_batched_tokens >= limits.max_num_seqs <= runner.max_step_rows
         self.pool = BlockPool(runner.num_blocks)
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
         self._limits = limits
+        self._has_chunks = has_chunks
         self._block_tokens = runner.block_tokens
         self._max_rows = runner.max_step_rows
         self._step_times = step_times
@@ -204,8 +221,9 @@ class Scheduler:
 
     def _plan_chunk(self, plan: StepPlan, sequence: Sequence) -> bool:
         """Add the largest chunk that fits into the step; return whether there was room."""
-        count = min(sequence.num_tokens - sequence.num_computed_tokens, self._chunk_room(plan, sequence))
-        if count <= 0:
+        wanted, room = sequence.num_tokens - sequence.num_computed_tokens, self._chunk_room(plan, sequence)
+        count = min(wanted, room)
+        if count <= 0 or (count < wanted and not self._has_chunks):
             return False
         plan.add(sequence, count)
         return True
@@ -245,12 +263,15 @@ class Scheduler:
             if hits is None:
                 index += 1  # another sequence is computing what this one needs
                 continue
-            if not self._fits(sequence, hits) or self._chunk_room(plan, sequence) <= 0:
+            if not self._fits(sequence, hits) or self._chunk_room(plan, sequence) < self._least_chunk(sequence):
                 return
             del self.waiting[index]
             self._admit(sequence, hits)
             plan.admitted.append(sequence)
             self._plan_chunk(plan, sequence)
+
+    def _least_chunk(self, sequence: Sequence) -> int:
+        return 1 if self._has_chunks else sequence.num_tokens
 
     def _cached_blocks(self, sequence: Sequence) -> list[int] | None:
         """Return the cached blocks of a sequence's prefix; None if its next block is being computed."""

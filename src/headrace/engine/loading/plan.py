@@ -97,7 +97,9 @@ def resolve_limits(config: EngineConfig, spec: ModelSpec, *, max_model_len: int 
         max_model_len=max_model_len,
         max_prompt_tokens=min(max_prompt_tokens, max_model_len - 1),
         max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
+        max_num_batched_tokens=max(
+            config.max_num_batched_tokens, config.max_num_seqs, 0 if spec.is_causal else max_model_len
+        ),
         max_waiting_seqs=config.max_waiting_seqs,
         max_draft_tokens=config.max_draft_tokens,
         max_step_s=config.max_itl_ms / 1000 or None,

@@ -200,6 +200,12 @@ class RequestProcessor:
             return cut(self._tokenizer.encode(self._render(prompt), add_special_tokens=False), most, params.truncate)
         if len(prompt) > _INLINE_CHARS and params.truncate is None:
             self._refuse_huge(prompt)
+        if params.document is not None and not self._pooler.takes_pairs:
+            raise InvalidRequest(
+                "This model tells the two texts of a pair apart by token types, which are not supported: it scores "
+                "single texts only. Rerankers of the XLM-RoBERTa family (bge-reranker) have no token types.",
+                param="query",
+            )
         template = "" if params.document is None else self._pooler.pair_template
         return encode_input(self._tokenizer, prompt, params.document, template, most=most, side=params.truncate)
 

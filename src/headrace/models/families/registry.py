@@ -5,6 +5,7 @@ from typing import Final
 
 from headrace.core.errors import UnsupportedModel
 from headrace.models.families.baichuan import BAICHUAN
+from headrace.models.families.bert import BERT, ROBERTA
 from headrace.models.families.chatglm import CHATGLM
 from headrace.models.families.cohere import COHERE, COHERE2
 from headrace.models.families.ernie import ERNIE4_5
@@ -47,6 +48,7 @@ FAMILIES: Final = (
     *(PHI3, GRANITE, SMOLLM3, GLM, GLM4, GEMMA2, VAULTGEMMA, OLMO, OLMO2, OLMO3, EXAONE4),
     *(COHERE, COHERE2, STABLELM, STARCODER2, PHI, NEMOTRON, FALCON, GPT_NEOX, GPT2, GPTJ, OPT),
     *(MIXTRAL, QWEN2_MOE, QWEN3_MOE, GRANITE_MOE),
+    *(BERT, ROBERTA),
 )
 NESTED: Final = {
     "gemma3": "gemma3_text",
