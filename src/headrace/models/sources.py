@@ -66,6 +66,11 @@ def _local(path: Path) -> Located:
     name = path.resolve().name
     if (path / "config.json").is_file():
         return Located(name, path)
+    if (path / "params.json").is_file():
+        raise UnsupportedModel(
+            f"{path} is a checkpoint in the format of Mistral or Meta (params.json); expected a config.json. "
+            "Use the checkpoint in the format of Hugging Face, which most repositories hold beside it."
+        )
     files = sorted(path.glob("*.gguf"))
     if files and files == split_parts(files[0]):
         return Located(name, files[0])
