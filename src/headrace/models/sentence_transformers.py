@@ -25,6 +25,8 @@ _METHODS: Final[Mapping[str, PoolingMethod]] = {
 }
 _MODE_NAMES: Final[Mapping[str, PoolingMethod]] = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
 _HEAD: Final = "ForSequenceClassification"
+_WITHOUT_LM_HEAD: Final = (_HEAD, "Model", "ForTokenClassification")
+"""Ends of architectures; `GPT2LMHeadModel` has a head."""
 _MAX_LABELS: Final = 10_000
 _HEADS: Final[tuple[tuple[PoolingMethod, tuple[tuple[str, str], ...]], ...]] = (
     ("last", (("score", "identity"),)),
@@ -52,7 +54,7 @@ def read_pooler(folder: Path, config: Fields) -> Pooler | None:
 def has_lm_head(config: Fields) -> bool:
     """Return whether a checkpoint can generate: those of bare networks and classifiers have no LM head."""
     names = config.texts("architectures")
-    return not names or not all(name.endswith((_HEAD, "Model", "ForTokenClassification")) for name in names)
+    return not names or not all(name.endswith(_WITHOUT_LM_HEAD) and "LMHead" not in name for name in names)
 
 
 def _read_modules(folder: Path) -> Pooler:
