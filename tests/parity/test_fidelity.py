@@ -1,12 +1,16 @@
 """Quality of each weight format on the real model: the bounds that we promise. Method: benchmarks/fidelity."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from benchmarks.fidelity.measure import native_runner, predict_native, predict_torch, torch_model
 
 from headrace.models.loading import load_model
+from headrace.models.quantized.stored_weight import int8_tensor
+from headrace.runner.decoding import decode
 
 NUM_TOKENS = 2048
 """With half of them the standard error of a change of perplexity is as large as the bounds."""
@@ -46,7 +50,9 @@ def predict(model, tokens, tmp_path_factory):
     return once
 
 
-@pytest.mark.parametrize(("dtype", "allowed"), [("bf16", 0.003), ("w8a8", 0.015), ("w4a8", 0.02)])
+@pytest.mark.parametrize(
+    ("dtype", "allowed"), [("bf16", 0.003), ("w8a16", 0.013), ("w8a8", 0.015), ("w4a16", 0.006), ("w4a8", 0.02)]
+)
 def test_a_weight_format_costs_little_perplexity(dtype, allowed, predict, expected):
     change = predict(dtype, "bf16").perplexity / expected.perplexity - 1
     assert abs(change) <= allowed if dtype == "bf16" else change <= allowed
@@ -57,6 +63,36 @@ def test_an_int8_kv_cache_costs_little_perplexity(dtype, predict):
     assert predict(dtype, "int8").perplexity / predict(dtype, "bf16").perplexity - 1 <= 0.005
 
 
-@pytest.mark.parametrize(("dtype", "wanted"), [("bf16", 0.95), ("w8a8", 0.92), ("w4a8", 0.92)])
+@pytest.mark.parametrize(
+    ("dtype", "wanted"), [("bf16", 0.95), ("w8a16", 0.93), ("w8a8", 0.92), ("w4a16", 0.95), ("w4a8", 0.92)]
+)
 def test_a_weight_format_chooses_the_same_tokens(dtype, wanted, predict, expected):
     assert predict(dtype, "bf16").agreement(expected) >= wanted
+
+
+class Int8Embedding:
+    """The weights of a checkpoint with its embedding as the W8 formats pack it."""
+
+    def __init__(self, weights):
+        self._weights = weights
+        self.fingerprint = f"{weights.fingerprint}, int8 embedding"
+        self.dominant_encoding = weights.dominant_encoding
+        self.names, self.stored_bits = weights.names, weights.stored_bits
+
+    def load(self, name):
+        raw = self._weights.load(name)
+        if name != "embed":
+            return raw
+        values = decode(raw)
+        scales = np.abs(values).max(axis=1, keepdims=True) / np.float32(127)
+        return int8_tensor(scales, np.rint(values / scales).astype(np.int8))
+
+
+def test_two_bytes_for_each_activation_are_as_good_as_bf16_on_the_same_weights(model, tokens, tmp_path):
+    same = replace(model, weights=Int8Embedding(model.weights))
+    perplexities = []
+    for dtype in ("bf16", "w4a16"):
+        runner = native_runner(same, dtype, "bf16", isa=None, cache_dir=tmp_path)
+        perplexities.append(predict_native(runner, tokens).perplexity)
+        runner.close()
+    assert abs(perplexities[1] / perplexities[0] - 1) <= 0.0015
