@@ -148,6 +148,8 @@ NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
             "tie_word_embeddings": True,
         },
     ),
+    "olmoe": ("OlmoeForCausalLM", NO_HEAD_DIM | {"num_experts": 10, "num_experts_per_tok": 3}),
+    "olmoe, clipped": ("OlmoeForCausalLM", NO_HEAD_DIM | {"num_experts": 6, "num_experts_per_tok": 2, "clip_qkv": 0.8}),
     "granite moe": (
         "GraniteMoeForCausalLM",
         GRANITE_EXPERTS | {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "tie_word_embeddings": True},

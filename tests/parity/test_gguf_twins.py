@@ -1,5 +1,6 @@
 """The GGUF file of a checkpoint, with the names and permutations of llama.cpp's converter, gives the same network."""
 
+import re
 from dataclasses import replace
 
 import gguf
@@ -32,6 +33,7 @@ TWINS = {
         "granite",
         {"attention.scale": 0.1, "embedding_scale": 12.0, "residual_scale": 0.22, "logit_scale": 8.0},
     ),
+    "olmoe": ("olmoe", {"expert_count": 10, "expert_used_count": 3}),
     "granite moe, shared": (
         "granitemoe",
         {"attention.scale": 0.1, "logit_scale": 8.0, "expert_count": 6, "expert_used_count": 2},
@@ -72,6 +74,20 @@ TWINS = {
 }
 
 
+def stack_experts(tensors):
+    """Return the tensors with all experts of a layer in one."""
+    stacks = {}
+    for name, values in tensors.items():
+        stacks.setdefault(re.sub(r"experts\.\d+\.", "experts.", name), {})[name] = values
+    by_number = {
+        name: sorted(parts, key=lambda part: [*map(int, re.findall(r"\d+", part))]) for name, parts in stacks.items()
+    }
+    return {
+        name: np.stack([parts[part] for part in by_number[name]]) if len(parts) > 1 else parts.popitem()[1]
+        for name, parts in stacks.items()
+    }
+
+
 def split(name, values):
     """Yield a tensor, or gate and up of one that holds both, which some converters store apart."""
     if "input_linear" not in name:
@@ -87,7 +103,7 @@ def converted(folder, architecture, spec):
     known = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
     names = gguf.get_tensor_name_map(known[architecture], spec.num_layers)
     tensors = {}
-    for stored_name, stored in load_file(folder / "model.safetensors").items():
+    for stored_name, stored in stack_experts(load_file(folder / "model.safetensors")).items():
         name = stored_name.removeprefix("transformer.") if architecture == "chatglm" else stored_name
         values = stored
         heads = spec.num_heads if "q_proj" in name else spec.num_kv_heads if "k_proj" in name else 0

@@ -27,6 +27,7 @@ from headrace.models.families.mistral import MINISTRAL, MINISTRAL3, MISTRAL
 from headrace.models.families.mixtral import MIXTRAL
 from headrace.models.families.nemotron import NEMOTRON
 from headrace.models.families.olmo import OLMO, OLMO2, OLMO3
+from headrace.models.families.olmoe import OLMOE
 from headrace.models.families.opt import OPT
 from headrace.models.families.phi import PHI3
 from headrace.models.families.phi2 import PHI
@@ -47,7 +48,7 @@ FAMILIES: Final = (
     *(INTERNLM2, INTERNLM3, QWEN, BAICHUAN, CHATGLM, EXAONE),
     *(PHI3, GRANITE, SMOLLM3, GLM, GLM4, GEMMA2, VAULTGEMMA, OLMO, OLMO2, OLMO3, EXAONE4),
     *(COHERE, COHERE2, STABLELM, STARCODER2, PHI, NEMOTRON, FALCON, GPT_NEOX, GPT2, GPTJ, OPT),
-    *(MIXTRAL, QWEN2_MOE, QWEN3_MOE, GRANITE_MOE),
+    *(MIXTRAL, QWEN2_MOE, QWEN3_MOE, GRANITE_MOE, OLMOE),
     *(BERT, ROBERTA),
 )
 NESTED: Final = {
@@ -61,7 +62,7 @@ NESTED: Final = {
 _SHARED_KEYS: Final = ("tie_word_embeddings", "quantization_config", "eos_token_id", "bos_token_id", "torch_dtype")
 """Keys beside `text_config` that also count for the text part."""
 _MISSING: Final = {
-    **dict.fromkeys(("olmoe", "gpt_oss", "phimoe"), "a mixture of experts"),
+    **dict.fromkeys(("gpt_oss", "phimoe"), "a mixture of experts"),
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "minicpm3", "kimi_k2"), "latent attention"),
     **dict.fromkeys(("bloom", "mpt"), "positions as biases of the scores (alibi)"),
     "gemma3n": "several residual streams and embeddings for each layer",
