@@ -23,6 +23,7 @@ from headrace.core.generation import (
 )
 from headrace.engine.config import EngineLimits
 from headrace.engine.core.observer import EngineObserver
+from headrace.engine.service.adapters import ReadAdapter
 from headrace.engine.service.async_engine import AsyncEngine
 from headrace.engine.service.request_processor import TextParts
 from headrace.engine.spec_decode.drafting import RowCostModel
@@ -79,6 +80,7 @@ def make_engine(
     pooler: Pooler | None = None,
     pooling: PoolingInfo | None = None,
     generates: bool = True,
+    read_adapter: ReadAdapter | None = None,
 ) -> AsyncEngine:
     """An engine that is not started."""
     runner = runner_type(
@@ -113,7 +115,7 @@ def make_engine(
         eos_token_ids=tokenizer.eos_token_ids,
         pooler=pooler or Pooler(),
     )
-    return AsyncEngine(runner, parts, limits, info, observer=observer)
+    return AsyncEngine(runner, parts, limits, info, observer=observer, read_adapter=read_adapter)
 
 
 @asynccontextmanager

@@ -116,6 +116,8 @@ def _option(row: SettingRow) -> Decorator:
     help_text = f"{row.help}  [{_facts(row)}]"
     if row.rule.is_flag:
         return click.option(f"{row.flag}/--no-{row.flag.removeprefix('--')}", row.name, default=None, help=help_text)
+    if row.rule.is_repeatable:
+        return click.option(row.flag, row.name, metavar="NAME=FOLDER", multiple=True, default=None, help=help_text)
     return click.option(row.flag, row.name, metavar=_metavar(row), help=help_text)
 
 

@@ -172,7 +172,9 @@ class GenerationRequest:
     truncate_prompt_tokens: int | None = None
     """Keep only this many tokens at the end of the prompt."""
     cache_salt: str = ""
-    """Requests with different salts never share prefix-cache blocks (tenants, adapters)."""
+    """Requests with different salts never share prefix-cache blocks (tenants)."""
+    adapter: str | None = None
+    """Name of the adapter to generate with; None: the base model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +283,18 @@ class PoolingInfo:
     prompts: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Prompts that precede a text, by name."""
     default_prompt: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterInfo:
+    """A description of a loaded adapter."""
+
+    name: str
+    path: str
+    """The folder it was read from."""
+    rank: int
+    created_s: int
+    """Time of loading, seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

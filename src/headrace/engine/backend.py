@@ -6,9 +6,10 @@ The protocol between a server and what generates its answers: `generate` yields 
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from pathlib import Path
 from typing import Protocol
 
-from headrace.core.generation import ChatPrompt, Chunk, EngineStats, GenerationRequest, ModelInfo, TextSpan
+from headrace.core.generation import AdapterInfo, ChatPrompt, Chunk, EngineStats, GenerationRequest, ModelInfo, TextSpan
 
 Take = Callable[[Chunk], bool]
 """Takes a chunk on the event loop without waiting; False: await a `Drain` before the next one."""
@@ -51,6 +52,24 @@ class Backend(Protocol):
 
     def tokenize(self, prompt: str | ChatPrompt) -> tuple[str, tuple[TextSpan, ...]]:
         """Return the text after the chat template, and its tokens."""
+        ...
+
+    @property
+    def adapters(self) -> tuple[AdapterInfo, ...]:
+        """The adapters that requests may name."""
+        ...
+
+    async def load_adapter(self, name: str, path: Path, *, replaces: bool = False) -> AdapterInfo:
+        """
+        Load an adapter while requests run; with `replaces`, in place of a loaded one of that name.
+
+        Raises `InvalidRequest` for a name that is taken, `InsufficientMemory` if all slots are, and `BrokenModel` or
+        `UnsupportedModel` for a folder that cannot be applied.
+        """
+        ...
+
+    async def unload_adapter(self, name: str) -> None:
+        """Remove an adapter: running requests finish with it. Raises `NotFound`."""
         ...
 
     def stats(self) -> EngineStats:

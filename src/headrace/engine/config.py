@@ -22,6 +22,8 @@ class ModelSource:
     revision: str | None = None
     served_model_name: str | None = None
     """Name that clients use; None: the model's own."""
+    adapter: tuple[str, ...] = ()
+    """Adapters to load at the start, each `name=folder`."""
     max_model_len: int | None = None
     """Prompt + answer in tokens; None: the checkpoint's own, at most 8192."""
     chat_template: str | None = None
@@ -63,6 +65,10 @@ class EngineConfig:
     """Draft tokens of one sequence in one step at most; 0: no speculation."""
     max_itl_ms: float
     """While sequences decode, prompt chunks are sized to keep steps under this; 0: no limit."""
+    max_loras: int = 0
+    """Adapters that may be loaded at the same time; 0: none."""
+    max_lora_rank: int = 16
+    """The largest rank of an adapter."""
     max_waiting_seqs: int
     """Sequences that may wait in addition to the running ones; more are refused with `Busy`."""
     request_limits: RequestLimits

@@ -35,10 +35,15 @@ def model_source(settings: ServerSettings) -> ModelSource:
 def engine_config(settings: ServerSettings) -> EngineConfig:
     """Return what the settings ask of the engine."""
     return EngineConfig(
-        **_settings_of(EngineConfig, settings),
+        **{**_settings_of(EngineConfig, settings), "max_loras": num_adapter_slots(settings)},
         max_waiting_seqs=settings.max_concurrent_requests,
         request_limits=request_limits(settings),
     )
+
+
+def num_adapter_slots(settings: ServerSettings) -> int:
+    """Return the number of adapters that may be loaded at the same time."""
+    return max(settings.max_loras, len(settings.adapter)) if settings.enable_lora else 0
 
 
 def request_limits(settings: ServerSettings) -> RequestLimits:

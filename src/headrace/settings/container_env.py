@@ -12,7 +12,6 @@ from headrace.settings.container_meanings import (
     NO_CUSTOM_CODE,
     NO_GPU,
     NO_LOAD_TIMEOUT,
-    NO_LORA,
     NO_NEURON,
     NO_SESSIONS,
     NO_TIMEOUT,
@@ -160,7 +159,8 @@ ENVIRONMENT: dict[str, Meaning] = {
     "TOKENIZER_CONFIG_PATH": NoEffect("the tokenizer of the model is used"),
     "DISABLE_GRAMMAR_SUPPORT": NoEffect("grammars are always supported", ("false", "0")),
     "MAX_CLIENT_BATCH_SIZE": NoEffect("a request has one prompt"),
-    "LORA_ADAPTERS": NO_LORA,
+    "LORA_ADAPTERS": Fills("adapter"),
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": Fills("allow_runtime_lora_updating"),
     "USAGE_STATS": NoEffect("usage statistics are never sent", ("off",)),
     "ENABLE_PREFILL_LOGPROBS": ALWAYS,
     **dict.fromkeys(

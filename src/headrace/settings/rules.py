@@ -7,6 +7,7 @@ give text, so that a value is parsed and refused in the same way whichever sourc
 
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,8 @@ class Rule:
     choices: tuple[str, ...] = ()
     is_flag: bool = False
     """A command line flag without a value: `--name / --no-name`."""
+    is_repeatable: bool = False
+    """A command line option that may be given several times."""
     is_secret: bool = False
     """True for a value that must never be shown or logged."""
 
@@ -99,8 +102,19 @@ def names() -> Rule:
     return Rule(expected="names separated by commas", read=_read_names)
 
 
+def assignments() -> Rule:
+    """Accept `name=value` pairs, separated by commas or white space, or in options of their own."""
+    return Rule(expected="name=folder, several separated by commas", read=_read_assignments, is_repeatable=True)
+
+
 def _range(minimum: int, maximum: int | None) -> str:
     return f" from {minimum} up" if maximum is None else f" from {minimum} to {maximum}"
+
+
+def _read_assignments(raw: str) -> tuple[str, ...]:
+    """Return the pairs; a name alone is a folder of that name, as in TGI."""
+    pairs = [pair.strip() for pair in re.split(r",|\s+(?=[^\s=,]+=)", raw) if pair.strip()]
+    return tuple(pair if "=" in pair else f"{pair}={pair}" for pair in pairs)
 
 
 def _read_text(raw: str) -> str:

@@ -166,6 +166,33 @@ class ServerSettings:
     than can run at once, so that the engine never idles, and few enough that the last one does not wait minutes.
     """
 
+    enable_lora: bool = setting(rules.boolean(), False)
+    """
+    Reserve slots for LoRA adapters, which requests choose by name, and load those in the folder `adapters` of the
+    model. Default: true if `adapter` is set.
+    """
+
+    adapter: tuple[str, ...] = setting(rules.assignments(), ())
+    """Adapter to load at the start: `name=folder`, a folder that PEFT wrote. May be repeated."""
+
+    max_loras: int = setting(rules.integer(1, 1024), 4)
+    """
+    Adapters that may be loaded at the same time; with more in `adapter`, as many as those. Each takes memory for
+    `max_lora_rank` once it is loaded.
+    """
+
+    max_lora_rank: int = setting(rules.integer(1, 512), 16)
+    """Largest rank of an adapter."""
+
+    allow_runtime_lora_updating: bool = setting(rules.boolean(), False)
+    """Load and unload adapters over HTTP. Off by default: whoever reaches the server could change its answers."""
+
+    adapter_folders: tuple[str, ...] = setting(rules.names(), ())
+    """
+    Folders below which adapters may be loaded over HTTP, separated by commas. Default: only the folder `adapters` of
+    the model.
+    """
+
     max_best_of: int = setting(rules.integer(1), 8)
     """Largest `n` and `best_of` of one request; each candidate is a sequence of its own."""
 
@@ -320,7 +347,9 @@ def load_settings(
     """
     values = _own_env(env)
     values |= {
-        name: _read(name, flag_name(name), text_of(value)) for name, value in overrides.items() if value is not None
+        name: _read(name, flag_name(name), text_of(value))
+        for name, value in overrides.items()
+        if value not in (None, ())  # an option that may be repeated and was not given
     }
     is_container = bool(values.get("container", container))
     foreign = read_container_names(env, properties or {}, model_config or {}, container=is_container)
@@ -333,6 +362,7 @@ def load_settings(
         values.setdefault("host", "0.0.0.0")  # noqa: S104 -- a container's port is published by its platform
     if values.get("dialect", "auto") == "auto":
         values["dialect"] = "lmi-17" if foreign.is_lmi else "torchserve" if model_config else "tgi-3"
+    values.setdefault("enable_lora", bool(values.get("adapter")))
     settings = ServerSettings(**values)
     if settings.smoothquant_alpha is not None and settings.dtype != "smoothquant":
         name = foreign.values.get("smoothquant_alpha", ("smoothquant_alpha", ""))[0]
@@ -383,6 +413,8 @@ def _check_together(settings: ServerSettings) -> None:
             "or raise the second.",
             name="max_kv_cache_tokens",
         )
+    if settings.adapter and not settings.enable_lora:
+        raise SettingsError("adapter is set and enable_lora is false. Remove one of them.", name="adapter")
     check_shutdown(settings.shutdown_delay_s, grace_s=settings.shutdown_grace_s)
     is_open = not is_loopback(settings.host) and settings.api_key is None
     if is_open and not settings.allow_anonymous and not settings.container:

@@ -14,9 +14,11 @@ import time
 import zlib
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from headrace.core.errors import ContextTooLong, HeadraceError, InvalidRequest, PromptTooLong, Unavailable
+from headrace.core.errors import ContextTooLong, HeadraceError, InvalidRequest, NotFound, PromptTooLong, Unavailable
 from headrace.core.generation import (
+    AdapterInfo,
     ChatPrompt,
     Chunk,
     EngineStats,
@@ -77,6 +79,7 @@ class EchoBackend:
         """All requests, oldest first."""
         self.aborted: list[str] = []
         """Ids of requests that were closed before their end."""
+        self._adapters: dict[str, AdapterInfo] = {}
         self._running: set[str] = set()
         self._closing = False
         self._stop_now = False
@@ -108,6 +111,23 @@ class EchoBackend:
     def info(self) -> ModelInfo:
         """The name and limits that are served."""
         return self._info
+
+    @property
+    def adapters(self) -> tuple[AdapterInfo, ...]:
+        """The adapters that were loaded."""
+        return tuple(self._adapters.values())
+
+    async def load_adapter(self, name: str, path: Path, *, replaces: bool = False) -> AdapterInfo:
+        """Remember an adapter, whose answers are those of the model."""
+        if name in self._adapters and not replaces:
+            raise InvalidRequest(f"The adapter `{name}` has already been loaded.", param="name")
+        self._adapters[name] = AdapterInfo(name=name, path=str(path), rank=8, created_s=int(time.time()))
+        return self._adapters[name]
+
+    async def unload_adapter(self, name: str) -> None:
+        """Forget an adapter."""
+        if self._adapters.pop(name, None) is None:
+            raise NotFound(f"The adapter `{name}` is not loaded.")
 
     def stats(self) -> EngineStats:
         """Return the current load; every running request holds one block."""
@@ -180,6 +200,8 @@ class EchoBackend:
             raise Unavailable("The server is shutting down.")
         if self.script.refusal is not None:
             raise self.script.refusal
+        if request.adapter is not None and request.adapter not in self._adapters:
+            raise NotFound(f"The adapter `{request.adapter}` is not loaded.")
         if request.sampling.n < 1:
             raise InvalidRequest(f"n is {request.sampling.n}; expected at least 1.", param="n")
         prompt_tokens = len(self._prompt_pieces(request))

@@ -1,5 +1,6 @@
 """One choice of a request inside the engine: sequence, text, grammar state and times."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from headrace.core.generation import Chunk, Finish, FinishReason, PoolingParams, Token, TokenLogprob
@@ -43,6 +44,8 @@ class Choice:
     admitted_s: float | None = None
     first_token_s: float | None = None
     logprob_sum: float = 0.0
+    on_end: Callable[[], None] | None = None
+    """Called on the engine thread once no step uses the sequence any more."""
 
     @property
     def mean_logprob(self) -> float:

@@ -224,6 +224,8 @@ class Engine:
             self._builder.release(choice.sequence.slot)
         self.scheduler.finish(choice.sequence)
         self._choices.pop(choice.sequence.arrival_id, None)
+        if choice.on_end is not None:
+            choice.on_end()
         self._observer.choice_finished(choice.report(chunk.finish.reason, self._clock()))
         return chunk
 

@@ -48,6 +48,8 @@ class Sequence:
     root_hash: bytes
     """Parent of the first block's hash, derived from the request's salt."""
     seed: int = 0
+    adapter_slot: int = -1
+    """The slot of its adapter in the runner, or -1."""
     scores_prompt: bool = False
     """Whether the logprobs of the prompt are computed."""
     can_draft: bool = True

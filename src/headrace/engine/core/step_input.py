@@ -98,6 +98,7 @@ class StepBuilder:
             query_starts=step.query_starts,
             context_lens=_context_lens(cached.sequences),
             block_tables=step.block_tables,
+            adapters=step.adapters,
             rows=step.rows,
             sampling=sampling,
             histories=histories,
@@ -119,6 +120,7 @@ class StepBuilder:
             query_starts=starts,
             context_lens=_context_lens(sequences),
             block_tables=np.ascontiguousarray(self._tables[slots, :most_blocks]),
+            adapters=_adapters(sequences),
             rows=rows,
             hidden_rows=hidden_rows,
             sampling=sampling,
@@ -212,6 +214,11 @@ def sampling_row(params: SamplingParams, seed: int) -> SamplingRows:
 
 def _context_lens(sequences: list[Sequence]) -> Int32:
     return np.array([s.num_computed_tokens for s in sequences], np.int32)
+
+
+def _adapters(sequences: list[Sequence]) -> Int32 | None:
+    slots = [s.adapter_slot for s in sequences]
+    return np.array(slots, np.int32) if max(slots) >= 0 else None
 
 
 def _newest_tokens(decoding: list[Sequence]) -> Int32:

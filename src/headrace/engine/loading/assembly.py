@@ -6,11 +6,14 @@ Blocks while loading; the server calls it on a thread.
 
 import os
 import time
+from functools import partial
 
+from headrace.core.errors import SettingsError
 from headrace.core.generation import ModelInfo, RecommendedSampling
 from headrace.core.progress import Progress, no_progress
 from headrace.engine.config import EngineConfig, ModelSource, fit_to_runner
 from headrace.engine.core.observer import EngineObserver
+from headrace.engine.loading.adapters import start_adapters
 from headrace.engine.loading.plan import EnginePlan, plan_engine
 from headrace.engine.loading.pooling import Use, pooling_info, resolve_use
 from headrace.engine.loading.smoothquant import smoothed_weights
@@ -18,6 +21,7 @@ from headrace.engine.service.async_engine import AsyncEngine
 from headrace.engine.service.request_processor import TextParts
 from headrace.models.loading import load_model
 from headrace.models.model import GenerationDefaults, Model
+from headrace.models.peft_adapter import read_peft_adapter
 from headrace.models.pooling import Pooler
 from headrace.models.rope_layers import describe_ropes
 from headrace.models.sources import home_folder
@@ -51,6 +55,12 @@ def assemble(
     plan = plan_engine(config, model, max_model_len=source.max_model_len)
     cache_dir = source.cache_dir or home_folder(os.environ)
     weights = model.weights
+    if plan.formats.is_smoothed and config.max_loras:
+        raise SettingsError(
+            "dtype is smoothquant and adapters are on, which were trained on inputs that are not smoothed. "
+            "Choose another dtype, such as w8a8.",
+            name="dtype",
+        )
     if plan.formats.is_smoothed:
         weights = smoothed_weights(
             model,
@@ -63,7 +73,15 @@ def assemble(
         model.spec, weights, plan.runner, isa=config.isa, cache_dir=cache_dir, progress=progress
     )
     info = _model_info(source.served_model_name or model.name, model, plan, runner, use)
-    return AsyncEngine(runner, _text_parts(model, use), plan.limits, info, observer=observer)
+    return AsyncEngine(
+        runner,
+        _text_parts(model, use),
+        plan.limits,
+        info,
+        observer=observer,
+        read_adapter=partial(read_peft_adapter, spec=model.spec, max_rank=config.max_lora_rank),
+        start_adapters=start_adapters(source.adapter, model.path) if config.max_loras else {},
+    )
 
 
 def _text_parts(model: Model, use: Use) -> TextParts:

@@ -74,6 +74,8 @@ def plan_engine(config: EngineConfig, model: Model, *, max_model_len: int | None
         budget=budget,
         threads=config.threads,
         w8_matrices=w8_matrices,
+        max_adapters=config.max_loras,
+        max_adapter_rank=config.max_lora_rank,
     )
     return EnginePlan(limits=limits, formats=formats, runner=runner)
 

@@ -6,11 +6,16 @@ The engine thread and the event loop meet only in `EngineThread` (commands in) a
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import NoReturn
 
-from headrace.core.errors import Busy, EngineFailed, Unavailable
+from headrace.core.errors import Busy, EngineFailed, SettingsError, Unavailable
 from headrace.core.generation import (
+    AdapterInfo,
     ChatPrompt,
     Chunk,
     EngineStats,
@@ -25,6 +30,7 @@ from headrace.engine.backend import Drain, Take, relay_chunks
 from headrace.engine.config import EngineLimits, fit_to_runner
 from headrace.engine.core.engine import Engine
 from headrace.engine.core.observer import EngineObserver, NoObserver
+from headrace.engine.service.adapters import AdapterRegistry, LoadedAdapter, ReadAdapter
 from headrace.engine.service.best_of import best_chunks
 from headrace.engine.service.request_processor import RequestProcessor, TextParts
 from headrace.engine.service.stream import ChunkStream, deliver
@@ -50,6 +56,8 @@ class AsyncEngine:
         info: ModelInfo,
         *,
         observer: EngineObserver | None = None,
+        read_adapter: ReadAdapter | None = None,
+        start_adapters: Mapping[str, Path] = MappingProxyType({}),
     ) -> None:
         table = TokenTable(parts.tokenizer)
         limits = fit_to_runner(limits, runner.limits)
@@ -62,6 +70,8 @@ class AsyncEngine:
         self._processor = RequestProcessor(
             parts, table, limits, vocab_size=runner.spec.vocab_size, generates=info.generates, pooling=info.pooling
         )
+        self._adapters = AdapterRegistry(runner, read_adapter or _no_adapters)
+        self._start_adapters = start_adapters
         self._streams: set[ChunkStream] = set()
         self._num_open = 0
         self._is_accepting = False
@@ -88,11 +98,16 @@ class AsyncEngine:
 
     async def start(self) -> None:
         """
-        Start the thread and produce a first token, and a few more for the step-time model; or pool a first prompt.
+        Load the adapters of the start, and start the thread.
+
+        Then produce a first token, and a few more for the step-time model; or pool a first prompt.
 
         Raises:
             EngineFailed: The model does not run.
+            BrokenModel, UnsupportedModel: An adapter cannot be read or applied.
         """
+        for name, path in self._start_adapters.items():
+            await self._adapters.load(name, path)
         self._thread.start()
         self._is_accepting = True
         prompt_tokens = max(1, min(_WARM_UP_TOKENS, self.limits.max_prompt_tokens - _WARM_UP_ANSWER_TOKENS))
@@ -146,6 +161,19 @@ class AsyncEngine:
         """Return the text after the chat template, and its tokens."""
         return self._processor.tokenize(prompt)
 
+    @property
+    def adapters(self) -> tuple[AdapterInfo, ...]:
+        """The adapters that requests may name."""
+        return self._adapters.infos
+
+    async def load_adapter(self, name: str, path: Path, *, replaces: bool = False) -> AdapterInfo:
+        """Load an adapter while requests run; see `Backend.load_adapter`."""
+        return await self._adapters.load(name, path, replaces=replaces)
+
+    async def unload_adapter(self, name: str) -> None:
+        """Remove an adapter; see `Backend.unload_adapter`."""
+        self._adapters.unload(name)
+
     def stats(self) -> EngineStats:
         """Return the current load of the engine."""
         stats = self._engine.stats()
@@ -168,11 +196,20 @@ class AsyncEngine:
             self._freed_at_s = time.perf_counter()
         self._streams.add(stream)
         self._is_drained.clear()
+        adapter: LoadedAdapter | None = None
         try:
-            stream.open(await self._processor.prepare(request, stream, now_s=time.perf_counter()))
+            if request.adapter is not None:
+                adapter = self._adapters.acquire(request.adapter, num_choices)
+            choices = await self._processor.prepare(request, stream, now_s=time.perf_counter(), adapter=adapter)
+            if adapter is not None:
+                for choice in choices:
+                    choice.on_end = partial(self._adapters.release, adapter)
+            stream.open(choices)
             self._check_accepting()
             self._thread.add(stream.choices)
         except BaseException:
+            if adapter is not None:
+                self._adapters.release(adapter, num_choices)
             self._num_open -= num_choices
             self._forget(stream)
             raise
@@ -236,3 +273,7 @@ class AsyncEngine:
             await asyncio.wait_for(self._is_drained.wait(), 1.0)
         except TimeoutError:
             return  # readers that do not read
+
+
+def _no_adapters(_path: Path) -> NoReturn:
+    raise SettingsError("Adapters are off. Start the server with --enable-lora.")

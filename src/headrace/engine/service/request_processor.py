@@ -28,6 +28,7 @@ from headrace.engine.core.choice import Choice, prompt_token
 from headrace.engine.core.pooling import SequencePool
 from headrace.engine.core.row_extras import make_extras
 from headrace.engine.core.sequence import Sequence
+from headrace.engine.service.adapters import LoadedAdapter
 from headrace.engine.service.pooled_inputs import cut, encode_input
 from headrace.engine.service.validation import check_lengths, check_pooling, check_sampling, check_token_ids
 from headrace.engine.structured_output.compiler import GrammarCompiler
@@ -98,7 +99,9 @@ class RequestProcessor:
         else:
             check_sampling(request.sampling, self._limits, vocab_size=self._vocab_size)
 
-    async def prepare(self, request: GenerationRequest, owner: object, *, now_s: float) -> list[Choice]:
+    async def prepare(
+        self, request: GenerationRequest, owner: object, *, now_s: float, adapter: LoadedAdapter | None = None
+    ) -> list[Choice]:
         """
         Return one `Choice` per candidate answer.
 
@@ -125,9 +128,10 @@ class RequestProcessor:
             owner,
             tokens,
             len(token_ids),
-            self._root(request),
+            self._root(request, adapter),
             now_s,
             self._pooler,
+            -1 if adapter is None else adapter.slot,
         )
         return list(make.choices(self._arrival_ids, grammar))
 
@@ -255,10 +259,11 @@ class RequestProcessor:
             )
         return self._chat_template.render(prompt)
 
-    def _root(self, request: GenerationRequest) -> bytes:
+    def _root(self, request: GenerationRequest, adapter: LoadedAdapter | None) -> bytes:
         """Return the root hash; without prefix caching the choices of a request still share blocks with each other."""
         if self._limits.enable_prefix_caching:
-            return root_hash(f"salt:{request.cache_salt}")
+            prefix = "" if adapter is None else f"adapter:{adapter.identity}:"  # its content: names are reused
+            return root_hash(f"{prefix}salt:{request.cache_salt}")
         return root_hash(f"request:{secrets.token_hex(16)}")
 
 
@@ -275,6 +280,7 @@ class _ChoiceMaker:
     root: bytes
     now_s: float
     pooler: Pooler
+    adapter_slot: int
 
     def choices(self, arrival_ids: Iterator[int], grammar: GrammarState | None) -> Iterator[Choice]:
         """Yield the choices, each with its own tokens, seed and grammar state."""
@@ -304,6 +310,7 @@ class _ChoiceMaker:
             params=params,
             root_hash=self.root,
             seed=seed,
+            adapter_slot=self.adapter_slot,
             scores_prompt=scores_prompt,
             can_draft=grammar is None,  # the mask of a row depends on the tokens before it
             pool=self._pool(),

@@ -1,0 +1,41 @@
+"""Adapters to load at the start: those that the settings name, and those in the folder `adapters` of the model."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from headrace.core.errors import SettingsError
+from headrace.models.peft_adapter import is_peft_folder
+
+FOLDER = "adapters"
+"""Source: LMI, which registers every adapter in this folder beside the model."""
+
+
+def start_adapters(named: Iterable[str], model: Path) -> dict[str, Path]:
+    """
+    Return the folders of adapters by name.
+
+    Args:
+        named: `name=folder` each.
+        model: the model's folder or file.
+
+    Raises:
+        SettingsError: an entry is malformed, a name is given twice, or a folder is no adapter.
+    """
+    root = (model if model.is_dir() else model.parent) / FOLDER
+    beside = sorted(root.iterdir()) if root.is_dir() else []
+    folders = {folder.name: folder for folder in beside if is_peft_folder(folder)}
+    given: dict[str, Path] = {}
+    for entry in named:
+        name, separator, folder = (part.strip() for part in entry.partition("="))
+        if not (name and separator and folder):
+            raise SettingsError(f"adapter is {entry!r}; expected name=folder.", name="adapter")
+        if name in given:
+            raise SettingsError(f"The adapter {name} is given twice; expected each name once.", name="adapter")
+        given[name] = Path(folder).expanduser().resolve()
+        if not is_peft_folder(given[name]):
+            raise SettingsError(
+                f"The adapter {name} is to be loaded from {folder}, which has no adapter_config.json; "
+                "expected a folder that PEFT's save_pretrained wrote.",
+                name="adapter",
+            )
+    return folders | given

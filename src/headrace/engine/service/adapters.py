@@ -1,0 +1,161 @@
+"""
+The adapters of an engine: loaded and unloaded while requests run, each in a slot of the runner.
+
+Unloading removes the name at once: new requests are refused, running ones finish with the adapter, and its slot is
+free when the last of them has ended. Used on the event loop; only `release` is also called on the engine thread.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from headrace.core.client_text import shortened
+from headrace.core.errors import InsufficientMemory, InvalidRequest, NotFound
+from headrace.core.generation import AdapterInfo
+from headrace.models.adapter import Adapter
+from headrace.runner.step import Runner
+
+_log = structlog.get_logger("headrace.engine")
+
+ReadAdapter = Callable[[Path], Adapter]
+"""Reads an adapter for the engine's model; blocks."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class LoadedAdapter:
+    """An adapter in a slot."""
+
+    info: AdapterInfo
+    slot: int
+    identity: str
+    """The hash of its content, which salts the prefix cache."""
+    num_uses: int = 0
+    """Choices that have not ended."""
+    is_listed: bool = True
+    """False once its name was removed."""
+
+
+@dataclass(slots=True)
+class _Books:
+    """The state that the event loop and the engine thread share."""
+
+    free: list[int]
+    by_name: dict[str, LoadedAdapter] = field(default_factory=dict)
+    loading: set[str] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class AdapterRegistry:
+    """Adapters by name."""
+
+    def __init__(self, runner: Runner, read: ReadAdapter) -> None:
+        self._runner = runner
+        self._read = read
+        self._num_slots = runner.limits.max_adapters
+        self._books = _Books(free=list(range(self._num_slots)))
+
+    @property
+    def infos(self) -> tuple[AdapterInfo, ...]:
+        """The adapters that requests may name, oldest first."""
+        return tuple(adapter.info for adapter in self._books.by_name.values())
+
+    def acquire(self, name: str, count: int) -> LoadedAdapter:
+        """
+        Return an adapter, which stays in its slot until `release` was called `count` times.
+
+        Raises:
+            NotFound: no adapter has this name.
+        """
+        with self._books.lock:
+            adapter = self._books.by_name.get(name)
+            if adapter is None:
+                raise NotFound(f"The adapter `{shortened(name)}` is not loaded. Loaded: {self._names()}.")
+            adapter.num_uses += count
+            return adapter
+
+    def release(self, adapter: LoadedAdapter, count: int = 1) -> None:
+        """End uses of an adapter."""
+        with self._books.lock:
+            adapter.num_uses -= count
+            self._free_if_unused(adapter)
+
+    async def load(self, name: str, path: Path, *, replaces: bool = False) -> AdapterInfo:
+        """
+        Read an adapter and fill a slot with it.
+
+        With `replaces`, requests that name a loaded one get the new content from then on.
+
+        Raises:
+            InvalidRequest: the name is empty or taken.
+            InsufficientMemory: all slots are taken.
+            BrokenModel, UnsupportedModel: the folder cannot be read or applied to this model.
+        """
+        slot = self._reserve(name, replaces=replaces)
+        try:
+            adapter = await asyncio.to_thread(self._fill, slot, path)
+        except BaseException:
+            with self._books.lock:
+                self._books.loading.discard(name)
+                self._books.free.append(slot)
+            raise
+        info = AdapterInfo(name=name, path=str(path), rank=adapter.rank, created_s=int(time.time()))
+        with self._books.lock:
+            self._books.loading.discard(name)
+            self._delist(name)
+            self._books.by_name[name] = LoadedAdapter(info=info, slot=slot, identity=adapter.identity)
+        _log.info("adapter.loaded", name=name, path=str(path), rank=adapter.rank, slot=slot)
+        return info
+
+    def unload(self, name: str) -> None:
+        """
+        Remove a name; its slot is free when the last request with it has ended.
+
+        Raises:
+            NotFound: no adapter has this name.
+        """
+        with self._books.lock:
+            if name not in self._books.by_name:
+                raise NotFound(f"The adapter `{shortened(name)}` is not loaded. Loaded: {self._names()}.")
+            self._delist(name)
+        _log.info("adapter.unloaded", name=name)
+
+    def _fill(self, slot: int, path: Path) -> Adapter:
+        adapter = self._read(path)
+        self._runner.load_adapter(slot, adapter)
+        return adapter
+
+    def _reserve(self, name: str, *, replaces: bool) -> int:
+        books = self._books
+        with books.lock:
+            if not name:
+                raise InvalidRequest("The name of the adapter is empty; expected a name.", param="name")
+            if name in books.loading or (name in books.by_name and not replaces):
+                raise InvalidRequest(
+                    f"The adapter `{shortened(name)}` has already been loaded. Unload it first, or replace it.",
+                    param="name",
+                )
+            if not books.free:
+                raise InsufficientMemory(
+                    f"All {self._num_slots} slots for adapters are taken ({self._names()}, and those that still finish "
+                    "requests). Unload an adapter, or start the server with a larger max_loras."
+                )
+            books.loading.add(name)
+            return books.free.pop(0)
+
+    def _delist(self, name: str) -> None:
+        adapter = self._books.by_name.pop(name, None)
+        if adapter is not None:
+            adapter.is_listed = False
+            self._free_if_unused(adapter)
+
+    def _free_if_unused(self, adapter: LoadedAdapter) -> None:
+        if not adapter.is_listed and adapter.num_uses == 0:
+            self._books.free.append(adapter.slot)
+
+    def _names(self) -> str:
+        return ", ".join(shortened(name) for name in self._books.by_name) or "none"
