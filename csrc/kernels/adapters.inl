@@ -19,11 +19,14 @@ INLINE void dequantize_row(const Activations& inputs, int row, int k, int depth,
   }
 }
 
+constexpr int kShrinkAhead = 4096;  // numbers: a block of ranks is too short for the prefetcher of the hardware
+
 // Computes kRankBlock inner values.
 INLINE void shrink_block(const uint16_t* weights, Slabs x, int k, uint16_t* out) {
   vf total[kRankBlock];
   UNROLL for (int r = 0; r < kRankBlock; r++) total[r] = zero_f();
   for (int slab = 0; slab < k / kSlab; slab++, weights += kRankBlock * kSlab) {
+    for (int i = 0; i < kRankBlock * kSlab; i += 32) prefetch(weights + kShrinkAhead + i);
     const uint8_t* input = x.first + slab * x.pitch;
     UNROLL for (int i = 0; i < kSlab; i += 2 * W) {
       const vi b = load_i(input + i * 2);

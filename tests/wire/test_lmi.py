@@ -2,7 +2,15 @@ import json
 
 import pytest
 
-from headrace.core.errors import Busy, EngineFailed, HeadraceError, InsufficientMemory, NotFound, Unavailable
+from headrace.core.errors import (
+    Busy,
+    EngineFailed,
+    HeadraceError,
+    InsufficientMemory,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+)
 from headrace.core.generation import Chunk, FinishReason, Token
 from headrace.wire.lmi.dialect import Lmi
 from tests.wire.samples import CONTEXT, answer, finish, line_objects, parse, sse_objects, streamed, token, whole
@@ -246,9 +254,23 @@ def test_bad_values_are_424_with_a_reason(fields, text):
     assert text in written["error"]
 
 
-def test_an_adapter_is_not_registered():
-    with pytest.raises(NotFound, match="Adapter a1 is not registered"):
-        parse(lmi("17"), inputs="hi", adapters="a1")
+@pytest.mark.parametrize(
+    ("inputs", "adapters", "expected"),
+    [
+        ("hi", "a1", ["a1"]),
+        ("hi", None, [None]),
+        (["hi", "ho"], "a1", ["a1", "a1"]),
+        (["hi", "ho"], ["a1", ""], ["a1", None]),
+    ],
+)
+def test_adapters_are_named_for_all_inputs_or_for_each(inputs, adapters, expected):
+    parsed = parse(lmi("17"), inputs=inputs, adapters=adapters)
+    assert [request.adapter for request in parsed.requests] == expected
+
+
+def test_a_list_of_adapters_has_a_name_for_each_input():
+    with pytest.raises(InvalidRequest, match="'adapters' has 1 names; expected one for each of 2 inputs"):
+        parse(lmi("17"), inputs=["hi", "ho"], adapters=["a1"])
 
 
 @pytest.mark.parametrize(

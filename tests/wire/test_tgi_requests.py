@@ -180,10 +180,10 @@ def test_empty_inputs_are_refused():
     assert "`inputs` cannot be empty" in refusal(inputs="")[1]
 
 
-def test_an_adapter_is_not_found():
-    status, written = refusal(adapter_id="lora-1")
-    assert status == 404
-    assert "lora-1" in written
+def test_the_adapter_of_a_request_is_its_adapter_id():
+    named = parse(NEW, inputs="hi", parameters={"adapter_id": "lora-1"})
+    assert named.requests[0].adapter == "lora-1"
+    assert parse(NEW, inputs="hi", parameters={}).requests[0].adapter is None
 
 
 @pytest.mark.parametrize(

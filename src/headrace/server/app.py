@@ -6,6 +6,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
 from headrace.engine.backend import Backend
+from headrace.server.adapter_routes import adapter_routes
 from headrace.server.auth import RequireKey
 from headrace.server.draining import CloseConnections
 from headrace.server.errors import EXCEPTION_HANDLERS
@@ -46,6 +47,7 @@ def _routes(service: Service) -> list[Route]:
         *pooling_routes(service),
         *tgi_routes(service),
         *sagemaker_routes(service),
+        *adapter_routes(service),
         *(page_routes() if service.settings.web else ()),
     ]
 

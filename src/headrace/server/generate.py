@@ -7,10 +7,14 @@ disconnects, the backend's relay is cancelled, which aborts the request. Each re
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
-from headrace.core.errors import HeadraceError
+from starlette.datastructures import Headers, QueryParams
+
+from headrace.core.client_text import shortened
+from headrace.core.errors import HeadraceError, InvalidRequest
 from headrace.core.generation import Chunk
 from headrace.core.telemetry import RequestRecord, get_logger, log_request
 from headrace.core.tracing import trace_of
@@ -21,6 +25,7 @@ from headrace.http.errors import CLIENT_GONE_STATUS, errors_answered
 from headrace.http.exchange import Exchange
 from headrace.server.batch import run_window
 from headrace.server.service import Service
+from headrace.wire.adapters import IDENTIFIER_HEADER
 from headrace.wire.answers import Collector, failure_of
 from headrace.wire.dialect import Dialect, ParsedRequest, StreamRenderer, Timings
 
@@ -60,7 +65,7 @@ class GenerationRoute:
             async with errors_answered(generation.answer_error, request_id=record.request_id):
                 backend = self._service.backend
                 async with self._service.admit(scope, receive) as body:
-                    parsed = await generation.parse(body, self._choose)
+                    parsed = await generation.parse(body, self._choose, adapter=adapter_of(scope))
                     async with exchange.cancelled_on_disconnect():
                         await generation.run(backend, parsed)
         except ClientGone:
@@ -73,6 +78,32 @@ class GenerationRoute:
             record.status = record.status or CLIENT_GONE_STATUS
             self._service.metrics.count(record)
             log_request(get_logger(), record)
+
+
+def adapter_of(scope: Scope) -> str | None:
+    """Return the adapter that a header (SageMaker) or the query (LMI) names."""
+    query = scope.get("query_string", b"")
+    named = Headers(scope=scope).get(IDENTIFIER_HEADER)
+    return named or (QueryParams(query).get("adapter") if query else None) or None
+
+
+def with_adapter(parsed: ParsedRequest, adapter: str | None) -> ParsedRequest:
+    """
+    Return a parsed body with the adapter that was named beside it.
+
+    Raises:
+        InvalidRequest: the body names another one.
+    """
+    if adapter is None:
+        return parsed
+    for request in parsed.requests:
+        if request.adapter not in {None, adapter}:
+            raise InvalidRequest(
+                f"The header or the query names the adapter {shortened(adapter)} and the body "
+                f"{shortened(str(request.adapter))}; expected one of them.",
+                param="adapters",
+            )
+    return replace(parsed, requests=tuple(replace(request, adapter=adapter) for request in parsed.requests))
 
 
 class _Generation:
@@ -88,9 +119,9 @@ class _Generation:
         self._texts: list[str] | None = [] if service.settings.log_prompts else None
         self._renderer: StreamRenderer | None = None
 
-    async def parse(self, body: bytes, choose: ChooseDialect | None) -> ParsedRequest:
+    async def parse(self, body: bytes, choose: ChooseDialect | None, *, adapter: str | None) -> ParsedRequest:
         """
-        Find the dialect of a body and parse it.
+        Find the dialect of a body and parse it; `adapter` was named beside the body.
 
         Raises:
             HeadraceError: the body is not what the dialect expects.
@@ -102,6 +133,7 @@ class _Generation:
         record.dialect = dialect.name
         context = service.context(record.request_id)
         parsed = await service.understand(body, lambda body: dialect.parse(body, context))
+        parsed = with_adapter(parsed, adapter)
         sampling = parsed.requests[0].sampling
         record.stream = parsed.stream
         record.ignored = parsed.ignored

@@ -19,13 +19,14 @@ def openai_routes(service: Service) -> list[Route]:
     """Return the routes for models, completions, chat completions and embeddings."""
 
     async def models(_request: Request) -> Response:
-        return Response(render_models(service.backend.info), media_type=_JSON)
+        return Response(render_models(service.backend.info, adapters=service.backend.adapters), media_type=_JSON)
 
     async def model(request: Request) -> Response:
         name = request.path_params["name"]
         if not name:
             raise HTTPException(404)
-        return Response(render_model(service.backend.info, name), media_type=_JSON)
+        backend = service.backend
+        return Response(render_model(backend.info, name, adapters=backend.adapters), media_type=_JSON)
 
     chat = GenerationRoute(service, route="/v1/chat/completions", dialect=OpenAIChat())
     completions = GenerationRoute(service, route="/v1/completions", dialect=OpenAICompletions())

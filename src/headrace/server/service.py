@@ -46,6 +46,9 @@ class ServerPhase(StrEnum):
     """The engine cannot continue; only a restart helps."""
 
 
+_CHAT_NAMES = ("tgi", "lmi")
+"""Names of the only model in the documentation of TGI and LMI."""
+
 NOT_READY = {
     ServerPhase.LOADING: "The model is still loading.",
     ServerPhase.TERMINATING: "The server is shutting down. Requests that still arrive are answered.",
@@ -109,6 +112,11 @@ class Service:
         """Return facts about the model; None while it loads."""
         return None if self._backend is None else self._backend.info
 
+    @property
+    def model_names(self) -> frozenset[str]:
+        """Names of the base model; where adapters have names too, requests may use no others."""
+        return frozenset({self.backend.info.name, self.settings.model, *_CHAT_NAMES})
+
     def stats(self) -> EngineStats:
         """Return the engine's size and load."""
         return EngineStats() if self._backend is None else self._backend.stats()
@@ -152,4 +160,6 @@ class Service:
             model=self.backend.info,
             limits=self.limits,
             default_max_new_tokens=self.settings.default_max_new_tokens,
+            accepted_models=self.model_names if self.settings.enable_lora else None,
+            adapters=frozenset(adapter.name for adapter in self.backend.adapters),
         )

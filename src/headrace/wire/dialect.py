@@ -46,6 +46,8 @@ class RequestContext:
     """Length of an answer in the TorchServe dialect, where the body is only a prompt."""
     accepted_models: frozenset[str] | None = None
     """Names of the model that OpenAI requests may use; None: any name, as one model is served."""
+    adapters: frozenset[str] = frozenset()
+    """Names of adapters, which OpenAI requests may use in `model`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,6 +48,8 @@ def parsed_pooling(
     context: RequestContext,
     body: Callable[[Sequence[Answer]], bytes],
     ignored: tuple[str, ...] = (),
+    *,
+    adapter: str | None = None,
 ) -> ParsedRequest:
     """Return one request per input, with its own parameters or the same for all, and the reply."""
     each = [params] * len(inputs) if isinstance(params, PoolingParams) else params
@@ -56,6 +58,7 @@ def parsed_pooling(
             request_id=context.request_id if len(inputs) == 1 else f"{context.request_id}-{number}",
             prompt=text,
             pooling=own,
+            adapter=adapter,
         )
         for number, (text, own) in enumerate(zip(inputs, each, strict=True))
     )

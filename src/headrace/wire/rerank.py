@@ -16,7 +16,7 @@ from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
 from headrace.wire.fields import FieldTable, Refused, struct_fields
 from headrace.wire.framing import decode_body, refusing_deep_nesting, to_json
 from headrace.wire.openai.errors import render_error
-from headrace.wire.openai.parameters import check_model_name, check_range
+from headrace.wire.openai.parameters import check_range, model_named
 from headrace.wire.pooled import MAX_INPUTS, activated, parsed_pooling, vector_of
 
 
@@ -84,7 +84,7 @@ class Rerank:
             ModelNotFound: the request names another model.
         """
         fields = decode_body(body, _rerank_decoder)
-        check_model_name(fields.model, context)
+        context, adapter = model_named(fields.model, context)
         ignored = _RERANK_FIELDS.check(body)
         _check_scores(context)
         documents = [item if isinstance(item, str) else item.text for item in fields.documents]
@@ -96,7 +96,7 @@ class Rerank:
         def render(answers: Sequence[Answer]) -> bytes:
             return self._render(fields, documents, answers, context)
 
-        return parsed_pooling([fields.query] * len(documents), params, context, render, ignored)
+        return parsed_pooling([fields.query] * len(documents), params, context, render, ignored, adapter=adapter)
 
     def render_error(self, error: HeadraceError) -> ErrorReply:
         """Render `{"error": {...}}`."""
@@ -143,7 +143,7 @@ class Score:
             ModelNotFound: the request names another model.
         """
         fields = decode_body(body, _score_decoder)
-        check_model_name(fields.model, context)
+        context, adapter = model_named(fields.model, context)
         ignored = _SCORE_FIELDS.check(body)
         _check_scores(context)
         queries = _texts("queries", fields.queries, fields.text_1)
@@ -166,7 +166,7 @@ class Score:
             head = {"id": f"score-{context.request_id}", "object": "list", "created": context.created_s}
             return to_json({**head, "model": context.model.name, "data": data, "usage": _usage(answers)})
 
-        return parsed_pooling(queries, params, context, render, ignored)
+        return parsed_pooling(queries, params, context, render, ignored, adapter=adapter)
 
     def render_error(self, error: HeadraceError) -> ErrorReply:
         """Render `{"error": {...}}`."""

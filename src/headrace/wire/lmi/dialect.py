@@ -21,6 +21,7 @@ from headrace.wire.lmi.parameters import (
     LmiBody,
     LmiParameters,
     Version,
+    adapters_of,
     prompts_of,
     sampling_params,
 )
@@ -63,12 +64,12 @@ class Lmi:
 
         Raises:
             InvalidRequest: with DJL's text if it has one.
-            NotFound: the request names a LoRA adapter.
         """
         decoded = decode_body(body, _decoder)
         ignored = check_nested(body, BODY_FIELDS, PARAMETER_FIELDS)
         parameters = decoded.parameters or LmiParameters()
         prompts = prompts_of(decoded)
+        adapters = adapters_of(decoded, len(prompts))
         is_batch = isinstance(decoded.inputs, list)
         form, stream = self._form(parameters, wants_stream=bool(decoded.stream))
         if is_batch or parameters.num_candidates > 1:
@@ -97,8 +98,9 @@ class Lmi:
                 prompt=prompt,
                 sampling=sampling,
                 truncate_prompt_tokens=parameters.truncate,
+                adapter=adapter,
             )
-            for number, prompt in enumerate(prompts)
+            for number, (prompt, adapter) in enumerate(zip(prompts, adapters, strict=True))
         )
         return ParsedRequest(
             requests=requests,

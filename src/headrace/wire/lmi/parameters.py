@@ -9,8 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from headrace.core.client_text import shortened
-from headrace.core.errors import InvalidRequest, NotFound
+from headrace.core.errors import InvalidRequest
 from headrace.core.generation import SamplingParams
 from headrace.wire.constraints import ConstraintFields, read_constraint
 from headrace.wire.dialect import MAX_CHOICES, RequestContext
@@ -101,7 +100,6 @@ def prompts_of(body: LmiBody) -> tuple[str, ...]:
 
     Raises:
         InvalidRequest: a prompt is empty, or there are too many.
-        NotFound: the request names a LoRA adapter.
     """
     prompts = (body.inputs,) if isinstance(body.inputs, str) else tuple(body.inputs)
     if not prompts or "" in prompts:
@@ -109,11 +107,22 @@ def prompts_of(body: LmiBody) -> tuple[str, ...]:
     if len(prompts) > MAX_CHOICES:
         text = f"'inputs' has {len(prompts)} prompts; expected at most {MAX_CHOICES}."
         raise InvalidRequest(text, param="inputs")
-    adapters = (body.adapters,) if isinstance(body.adapters, str) else tuple(body.adapters or ())
-    named = next((adapter for adapter in adapters if adapter), None)
-    if named is not None:
-        raise NotFound(f"Adapter {shortened(named)} is not registered: this server has no LoRA adapters.")
     return prompts
+
+
+def adapters_of(body: LmiBody, num_prompts: int) -> tuple[str | None, ...]:
+    """
+    Return the adapter of each prompt: one name for all of them, or a list; "" is the base model.
+
+    Raises:
+        InvalidRequest: the list has another length.
+    """
+    if body.adapters is None or isinstance(body.adapters, str):
+        return (body.adapters or None,) * num_prompts
+    if len(body.adapters) != num_prompts:
+        text = f"'adapters' has {len(body.adapters)} names; expected one for each of {num_prompts} inputs."
+        raise InvalidRequest(text, param="adapters")
+    return tuple(name or None for name in body.adapters)
 
 
 def sampling_params(

@@ -18,11 +18,11 @@ from headrace.wire.openai.messages import Message, template_messages
 from headrace.wire.openai.parameters import (
     CommonFields,
     Framing,
-    check_model,
     check_range,
     include_usage,
     is_stream,
     sampling_params,
+    served_model,
 )
 from headrace.wire.openai.tools import Tool, ToolChoice, ToolPlan, plan_tools, template_tools
 
@@ -67,7 +67,7 @@ class OpenAIChat:
             ModelNotFound: the request names another model.
         """
         fields = decode_body(body, _decoder)
-        check_model(fields, context)
+        context, adapter = served_model(fields, context)
         ignored = FIELDS.check(body)
         stream = is_stream(fields)
         plan = plan_tools(fields.tools, fields.tool_choice, parallel=fields.parallel_tool_calls is not False)
@@ -92,6 +92,7 @@ class OpenAIChat:
             sampling=sampling,
             truncate_prompt_tokens=fields.truncate_prompt_tokens,
             cache_salt=fields.cache_salt or "",
+            adapter=adapter,
         )
         return ParsedRequest(
             requests=(request,),

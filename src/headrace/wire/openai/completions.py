@@ -16,11 +16,11 @@ from headrace.wire.openai.fields import COMPLETIONS_REFUSED, NO_EFFECT
 from headrace.wire.openai.parameters import (
     CommonFields,
     Framing,
-    check_model,
     check_range,
     include_usage,
     is_stream,
     sampling_params,
+    served_model,
 )
 
 DEFAULT_MAX_TOKENS = 16
@@ -63,7 +63,7 @@ class OpenAICompletions:
             ModelNotFound: the request names another model.
         """
         fields = decode_body(body, _decoder)
-        check_model(fields, context)
+        context, adapter = served_model(fields, context)
         ignored = FIELDS.check(body)
         stream = is_stream(fields)
         prompts = _prompts(fields.prompt, context)
@@ -91,6 +91,7 @@ class OpenAICompletions:
                     sampling=sampling,
                     truncate_prompt_tokens=fields.truncate_prompt_tokens,
                     cache_salt=fields.cache_salt or "",
+                    adapter=adapter,
                 )
                 for number, prompt in enumerate(prompts)
             ),

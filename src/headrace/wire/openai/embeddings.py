@@ -16,7 +16,7 @@ from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
 from headrace.wire.fields import FieldTable, Refused, struct_fields
 from headrace.wire.framing import decode_body, refusing_deep_nesting, to_json
 from headrace.wire.openai.errors import render_error
-from headrace.wire.openai.parameters import check_model_name, check_range
+from headrace.wire.openai.parameters import check_range, model_named
 from headrace.wire.pooled import MAX_INPUTS, Input, parsed_pooling, pooled_of, vector_of, with_prompt
 
 Encoding = Literal["float", "base64"]
@@ -70,11 +70,11 @@ class OpenAIEmbeddings:
             ModelNotFound: the request names another model.
         """
         fields = decode_body(body, _decoder)
-        check_model_name(fields.model, context)
+        context, adapter = model_named(fields.model, context)
         ignored = FIELDS.check(body)
         inputs = with_prompt(read_inputs(fields.input, context), fields.prompt_name, context.model.pooling)
         render = partial(_render, model=context.model.name, encoding=_encoding(fields))
-        return parsed_pooling(inputs, _params(fields, context), context, render, ignored)
+        return parsed_pooling(inputs, _params(fields, context), context, render, ignored, adapter=adapter)
 
     def render_error(self, error: HeadraceError) -> ErrorReply:
         """Render `{"error": {...}}`."""

@@ -27,7 +27,7 @@ _COMMON: Mapping[str, Refused] = {
     "custom_params": Refused("custom logits processors are not supported"),
     "custom_logit_processor": Refused("custom logits processors are not supported"),
     "stop_regex": Refused("stop conditions are strings and token ids", "Use 'stop'."),
-    "lora_path": Refused("LoRA adapters are not supported"),
+    "lora_path": Refused("an adapter is chosen by its name", "Name it in 'model'."),
     "session_params": Refused("stateful sessions are not supported"),
 }
 

@@ -5,6 +5,7 @@ The names are OpenAI's, vLLM's and SGLang's. `openai.fields` lists the fields th
 Source: OpenAI API reference; vLLM `entrypoints/openai/*/protocol.py`; SGLang `entrypoints/openai/protocol.py`.
 """
 
+from dataclasses import replace
 from typing import Literal
 
 import msgspec
@@ -60,22 +61,25 @@ class CommonFields(ConstraintFields, kw_only=True):
     cache_salt: str | None = None
 
 
-def check_model(fields: CommonFields, context: RequestContext) -> None:
+def served_model(fields: CommonFields, context: RequestContext) -> tuple[RequestContext, str | None]:
     """
-    Check that the requested `model` is served.
+    Return the context with the model that answers, and the adapter if `model` names one.
 
     Raises:
         ModelNotFound: the server accepts certain names only, and this is none of them.
     """
-    check_model_name(fields.model, context)
+    return model_named(fields.model, context)
 
 
-def check_model_name(name: str | None, context: RequestContext) -> None:
-    """Check a `model` as `check_model` does."""
+def model_named(name: str | None, context: RequestContext) -> tuple[RequestContext, str | None]:
+    """Return what `served_model` does for a `model`."""
+    if name in context.adapters:
+        return replace(context, model=replace(context.model, name=name)), name
     accepted = context.accepted_models
     if name is None or accepted is None or name in accepted or name == context.model.name:
-        return
-    raise ModelNotFound(f"The model `{shortened(name)}` does not exist. Served here: `{context.model.name}`.")
+        return context, None
+    served = ", ".join(f"`{served}`" for served in (context.model.name, *sorted(context.adapters)))
+    raise ModelNotFound(f"The model `{shortened(name)}` does not exist. Served here: {served}.")
 
 
 def is_stream(fields: CommonFields) -> bool:

@@ -55,7 +55,6 @@ class Tgi:
 
         Raises:
             InvalidRequest: with TGI's text.
-            NotFound: the request names a LoRA adapter.
         """
         decoded = decode_body(body, _decoder)
         ignored = check_nested(body, BODY_FIELDS, PARAMETER_FIELDS)
@@ -75,6 +74,7 @@ class Tgi:
             prompt=decoded.inputs,
             sampling=sampling,
             truncate_prompt_tokens=parameters.truncate,
+            adapter=parameters.adapter_id or None,
         )
         return ParsedRequest(
             requests=(request,),

@@ -8,8 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from headrace.core.client_text import shortened
-from headrace.core.errors import InvalidRequest, NotFound
+from headrace.core.errors import InvalidRequest
 from headrace.core.generation import Grammar, RequestLimits, SamplingParams
 from headrace.wire.constraints import ConstraintFields, read_constraint
 from headrace.wire.fields import MISPLACED_CONSTRAINTS, SAMPLING_REFUSED, FieldTable, Refused, struct_fields
@@ -66,14 +65,10 @@ def sampling_params(
 
     Raises:
         InvalidRequest: with TGI's text, without its prefix `Input validation error: `.
-        NotFound: the request names a LoRA adapter.
     """
     best_of = _best_of(parameters, stream=stream, limits=limits)
     _check_ranges(parameters)
     _check_counts(parameters, limits=limits, max_input_tokens=max_input_tokens)
-    if parameters.adapter_id is not None:
-        name = shortened(parameters.adapter_id)
-        raise NotFound(f"The adapter `{name}` is not loaded: this server has no LoRA adapters.")
     wants_tokens = stream or bool(parameters.details or parameters.decoder_input_details) or best_of > 1
     top_n = parameters.top_n_tokens or 0
     max_new_tokens = parameters.max_new_tokens

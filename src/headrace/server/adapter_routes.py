@@ -1,0 +1,143 @@
+"""Routes that list, load and unload adapters: vLLM's, LMI's and those of SageMaker's container contract."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from headrace.core.client_text import shortened
+from headrace.core.errors import Forbidden, InvalidRequest, NotFound
+from headrace.engine.backend import Backend
+from headrace.server.service import Service
+from headrace.settings.server_settings import ServerSettings
+from headrace.wire.adapters import (
+    AdapterChange,
+    parse_register,
+    parse_vllm,
+    render_adapter,
+    render_adapters,
+    render_change,
+)
+
+_JSON = "application/json"
+
+
+def adapter_routes(service: Service) -> list[Route]:
+    """Return all routes for adapters; LMI's exist with and without the model's name."""
+    routes = _AdapterRoutes(service)
+    lmi = [
+        route
+        for prefix in ("", "/models/{model}")
+        for route in (
+            Route(f"{prefix}/adapters", routes.list_all, methods=["GET"]),
+            Route(f"{prefix}/adapters", routes.register, methods=["POST"]),
+            Route(f"{prefix}/adapters/{{name}}", routes.describe, methods=["GET"]),
+            Route(f"{prefix}/adapters/{{name}}/update", routes.update, methods=["POST"]),
+            Route(f"{prefix}/adapters/{{name}}", routes.unregister, methods=["DELETE"]),
+        )
+    ]
+    return [
+        Route("/v1/load_lora_adapter", routes.load, methods=["POST"]),
+        Route("/v1/unload_lora_adapter", routes.unload, methods=["POST"]),
+        *lmi,
+    ]
+
+
+def checked_folder(source: str, allowed: Sequence[Path]) -> Path:
+    """
+    Return the folder of an adapter that was named over HTTP, with links resolved.
+
+    Raises:
+        Forbidden: it is not below an allowed folder; whether it exists is not told.
+    """
+    folder = Path(source.removeprefix("file://")).resolve()
+    if any(folder.is_relative_to(root) for root in allowed):
+        return folder
+    names = ", ".join(str(root) for root in allowed) or "none"
+    raise Forbidden(
+        f"Adapters may not be loaded from {shortened(source)}; expected a folder below one of: {names}. "
+        "Set adapter_folders to allow others."
+    )
+
+
+def allowed_folders(settings: ServerSettings) -> tuple[Path, ...]:
+    """Return the folders below which adapters may be loaded over HTTP."""
+    if settings.adapter_folders:
+        return tuple(Path(folder).expanduser().resolve() for folder in settings.adapter_folders)
+    model = Path(settings.model)
+    return ((model / "adapters").resolve(),) if model.is_dir() else ()
+
+
+class _AdapterRoutes:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def load(self, request: Request) -> Response:
+        """Load an adapter, as vLLM does."""
+        async with self._service.admit(request.scope, request.receive) as body:
+            change = parse_vllm(body, loads=True)
+            await self._load(change)
+            return PlainTextResponse(f"Success: LoRA adapter '{change.name}' added successfully.")
+
+    async def unload(self, request: Request) -> Response:
+        """Unload an adapter, as vLLM does."""
+        async with self._service.admit(request.scope, request.receive) as body:
+            name = parse_vllm(body, loads=False).name
+            await self._changeable().unload_adapter(name)
+            return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
+
+    async def list_all(self, _request: Request) -> Response:
+        """List the loaded adapters."""
+        return Response(render_adapters(self._service.backend.adapters), media_type=_JSON)
+
+    async def describe(self, request: Request) -> Response:
+        """Describe one adapter."""
+        name = request.path_params["name"]
+        for adapter in self._service.backend.adapters:
+            if adapter.name == name:
+                return Response(render_adapter(adapter), media_type=_JSON)
+        raise NotFound(f"The adapter `{shortened(name)}` is not loaded.")
+
+    async def register(self, request: Request) -> Response:
+        """Load an adapter."""
+        async with self._service.admit(request.scope, request.receive) as body:
+            change = parse_register(body, request.query_params)
+            await self._load(change)
+            return Response(render_change(change.name, "registered"), media_type=_JSON)
+
+    async def update(self, request: Request) -> Response:
+        """Load other content under the name of a loaded adapter."""
+        name = request.path_params["name"]
+        async with self._service.admit(request.scope, request.receive) as body:
+            change = parse_register(body, {"name": name, **request.query_params})
+            if change.name != name:
+                raise InvalidRequest(f"`name` is {shortened(change.name)}; expected {shortened(name)}.", param="name")
+            if all(adapter.name != name for adapter in self._service.backend.adapters):
+                raise NotFound(f"The adapter `{shortened(name)}` is not loaded.")
+            await self._load(AdapterChange(name=name, source=change.source, replaces=True))
+            return Response(render_change(name, "updated"), media_type=_JSON)
+
+    async def unregister(self, request: Request) -> Response:
+        """Unload an adapter."""
+        name = request.path_params["name"]
+        await self._changeable().unload_adapter(name)
+        return Response(render_change(name, "unregistered"), media_type=_JSON)
+
+    async def _load(self, change: AdapterChange) -> None:
+        backend = self._changeable()
+        if change.name in self._service.model_names:
+            raise InvalidRequest(f"The name {shortened(change.name)} is the model's own.", param="name")
+        folder = checked_folder(change.source, allowed_folders(self._service.settings))
+        await backend.load_adapter(change.name, folder, replaces=change.replaces)
+
+    def _changeable(self) -> Backend:
+        """Return the backend; raise `Forbidden` if adapters may not be changed over HTTP."""
+        settings = self._service.settings
+        if not (settings.enable_lora and settings.allow_runtime_lora_updating):
+            raise Forbidden(
+                "Adapters cannot be loaded or unloaded over HTTP here. Start the server with --enable-lora and "
+                "--allow-runtime-lora-updating."
+            )
+        return self._service.backend
