@@ -81,6 +81,7 @@ def test_each_type_of_layer_has_a_setting_of_its_own():
         (LAYERED, {"full_attention": 4}, "full_attention is 4; expected an object"),
         (LAYERED, {"full_attention": {"faktor": 4}}, "The rope setting, full_attention has the keys faktor"),
         (replace(LAYERED, windows=()), {"factor": 2.0}, "cannot change the 2 rotary embeddings"),
+        (replace(SPEC, rope_of_layer=(-1, -1)), {"factor": 2.0}, "this network .family llama. has none. Remove it"),
         (SPEC, {"full_attention": {"factor": 2.0}}, "one rotary embedding for all layers"),
         (
             SPEC,
@@ -109,6 +110,7 @@ def test_an_attention_factor_of_the_checkpoint_stays():
 
 def test_descriptions_name_what_is_in_use():
     assert describe_ropes(SPEC, 128) == "default, theta 500"
+    assert describe_ropes(replace(SPEC, rope_of_layer=(-1, -1)), 128) == "none"
     assert describe_ropes(LAYERED, 128) == (
         "full_attention: linear, theta 10000, factor 8; sliding_attention: default, theta 100"
     )

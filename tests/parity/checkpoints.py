@@ -193,6 +193,7 @@ NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
     "glm 4": ("GlmForCausalLM", {"attention_bias": True, "head_dim": 64, "pad_token_id": 0}),
     "glm 4, 0414": ("Glm4ForCausalLM", {"attention_bias": True, "hidden_size": 96, "pad_token_id": 0}),
     "ernie 4.5": ("Ernie4_5ForCausalLM", {"tie_word_embeddings": True, "pad_token_id": 0}),
+    "arcee": ("ArceeForCausalLM", {"hidden_act": "relu2"}),
     "seed oss": ("SeedOssForCausalLM", {"pad_token_id": 0}),
     "granite 4, dense": (
         "GraniteMoeHybridForCausalLM",

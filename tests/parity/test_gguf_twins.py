@@ -16,7 +16,7 @@ from tests.models.model_files import gguf_metadata, write_gguf
 from tests.parity.checkpoints import write_checkpoint
 from tests.parity.test_layouts import write_layout
 
-PERMUTED = ("granite", "olmo", "granitemoe", "smollm3", "minicpm", "llama", "internlm2", "baichuan")
+PERMUTED = ("arcee", "granite", "olmo", "granitemoe", "smollm3", "minicpm", "llama", "internlm2", "baichuan")
 """Architectures whose converter interleaves the rows of q and k, which the checkpoint holds as halves."""
 TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
 TWINS = {
@@ -43,6 +43,7 @@ TWINS = {
     "glm 4, 0414": ("glm4", {"rope.dimension_count": 16}),
     "ernie 4.5": ("ernie4_5", {}),
     "seed oss": ("seed_oss", {}),
+    "arcee": ("arcee", {}),
     "gemma 2": (
         "gemma2",
         {

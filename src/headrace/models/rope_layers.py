@@ -24,13 +24,15 @@ def ropes_by_layer_type(spec: ModelSpec) -> dict[str, int]:
 
 def describe_ropes(spec: ModelSpec, context_tokens: int) -> str:
     """Return the rotary embeddings of a network that serves contexts of some length, for logs and `/info`."""
+    num_without = spec.rope_of_layer.count(-1)
+    if num_without == spec.num_layers:
+        return "none"
     texts = [_describe(rope, context_tokens) for rope in spec.ropes]
     by_type = ropes_by_layer_type(spec)
     if by_type:
         text = "; ".join(f"{layer_type}: {texts[by_type[layer_type]]}" for layer_type in LAYER_TYPES)
     else:
         text = "; ".join(texts)
-    num_without = spec.rope_of_layer.count(-1)
     return f"{text}; none on {num_without} of {spec.num_layers} layers" if num_without else text
 
 

@@ -50,6 +50,8 @@ def _parts(
     spec: ModelSpec, values: Mapping[str, object], by_type: Mapping[str, int]
 ) -> list[tuple[int, str, Mapping[str, object]]]:
     """Return the index, the type of layer and the values of each rotary embedding that the setting changes."""
+    if spec.rope_of_layer.count(-1) == spec.num_layers:
+        raise SettingsError(f"{_SOURCE} has no effect: this network (family {spec.family}) has none. Remove it.")
     if len(spec.ropes) == 1:
         nested = [key for key in LAYER_TYPES if key in values]
         if nested:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from headrace.core.errors import UnsupportedModel
+from headrace.models.families.arcee import ARCEE
 from headrace.models.families.baichuan import BAICHUAN
 from headrace.models.families.bert import BERT, ROBERTA
 from headrace.models.families.chatglm import CHATGLM
@@ -45,7 +46,7 @@ from headrace.models.spec import ModelSpec
 FAMILIES: Final = (
     *(LLAMA, MISTRAL, MINISTRAL, MINISTRAL3, QWEN2, QWEN3, GEMMA, GEMMA3),
     *(QWEN2_VL, QWEN3_VL, GRANITE_HYBRID, MINICPM, ERNIE4_5, SEED_OSS),
-    *(INTERNLM2, INTERNLM3, QWEN, BAICHUAN, CHATGLM, EXAONE),
+    *(INTERNLM2, INTERNLM3, QWEN, BAICHUAN, CHATGLM, EXAONE, ARCEE),
     *(PHI3, GRANITE, SMOLLM3, GLM, GLM4, GEMMA2, VAULTGEMMA, OLMO, OLMO2, OLMO3, EXAONE4),
     *(COHERE, COHERE2, STABLELM, STARCODER2, PHI, NEMOTRON, FALCON, GPT_NEOX, GPT2, GPTJ, OPT),
     *(MIXTRAL, QWEN2_MOE, QWEN3_MOE, GRANITE_MOE, OLMOE),
