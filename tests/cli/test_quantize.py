@@ -14,9 +14,11 @@ from safetensors.torch import load_file
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
 from headrace.models.loading import load_model
-from headrace.models.places import gguf_name
+from headrace.models.places import folder_places, gguf_name
+from headrace.models.shapes import expected_shapes
 from headrace.models.weights import Encoding
 from headrace.runner.decoding import decode
+from headrace.runner.quantize import _KNOWN_PARTS, _REQUIRED_PARTS
 from headrace.runner.reference import ReferenceRunner
 from tests.models.model_files import (
     TINY_LLAMA,
@@ -26,7 +28,7 @@ from tests.models.model_files import (
     random_weights,
     write_gguf,
 )
-from tests.parity.checkpoints import NETWORKS, write_checkpoint
+from tests.parity.checkpoints import NETWORKS, SHAPE, network_config, write_checkpoint
 from tests.runner.native_models import LIMITS
 from tests.runner.steps import make_step
 
@@ -51,11 +53,17 @@ def quantize(headrace, source, target, *options):
     return result
 
 
-def has_experts(name):
-    return any("expert" in key for key in NETWORKS[name][1])
+def can_be_quantized(name):
+    """Return True unless layers have experts, plain MLPs, biased norms or norms without weights."""
+    architecture, changes = NETWORKS[name]
+    config = network_config(getattr(transformers, architecture), SHAPE | changes)
+    family, spec = from_config(Fields(config.to_dict(), "config.json"))
+    parts = {part.rpartition(".")[2] for part in expected_shapes(spec) if part.startswith("layers.")}
+    has_ones = any(place.is_ones for place in folder_places(family, spec).values())
+    return spec.moe is None and not has_ones and _REQUIRED_PARTS <= parts <= _KNOWN_PARTS
 
 
-@pytest.mark.parametrize("name", [name for name in NETWORKS if not has_experts(name)])
+@pytest.mark.parametrize("name", [name for name in NETWORKS if can_be_quantized(name)])
 def test_every_family_computes_nearly_the_same_from_its_int8_folder(headrace, tmp_path, name):
     write_checkpoint(name, tmp_path / "source")
     quantize(headrace, tmp_path / "source", tmp_path / "out")
@@ -70,6 +78,15 @@ def test_a_mixture_of_experts_is_refused_with_the_way_to_serve_it(headrace, tmp_
     result = headrace("quantize", tmp_path / "source", tmp_path / "out")
     assert result.exit_code == 2
     assert "has experts" in result.stderr
+    assert "--dtype w8a8" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["arcee", "gpt neox"])
+def test_layers_of_another_kind_are_refused_with_the_way_to_serve_them(headrace, tmp_path, name):
+    write_checkpoint(name, tmp_path / "source")
+    result = headrace("quantize", tmp_path / "source", tmp_path / "out")
+    assert result.exit_code == 2
     assert "--dtype w8a8" in result.stderr
     assert not (tmp_path / "out").exists()
 
