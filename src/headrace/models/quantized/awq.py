@@ -14,13 +14,13 @@ import numpy as np
 
 from headrace.core.errors import UnsupportedModel
 from headrace.models.fields import Fields
-from headrace.models.quantized.affine import Affine, Groups, affine_weight, column_groups, unpack
+from headrace.models.quantized.affine import Affine, Codes, Groups, affine_weight, column_groups, unpack
 from headrace.models.quantized.stored_weight import MatrixFiles, StoredWeight
 from headrace.models.stored_tensor import StoredTensor
 
 _BITS: Final = 4
 _PER_WORD: Final = 8
-_UNSHUFFLED: Final = np.array([0, 4, 1, 5, 2, 6, 3, 7])
+_UNSHUFFLED: Final = (0, 4, 1, 5, 2, 6, 3, 7)
 """The nibble of a word that holds each output."""
 _GEMM: Final = ("gemm", "exllama", "ipex", "bitblas", "torch")
 _GEMV: Final = "gemv"
@@ -86,9 +86,12 @@ def _groups(scales: StoredTensor, num_columns: int, num_groups: int, quantizatio
 
 
 def _load_gemm(qweight: StoredTensor, qzeros: StoredTensor, scales: StoredTensor) -> Affine:
-    def outputs_first(tensor: StoredTensor) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
-        words = unpack(tensor.words(), _BITS).reshape(len(tensor.words()), -1, _PER_WORD)
-        return np.ascontiguousarray(words[:, :, _UNSHUFFLED].reshape(len(words), -1).T)
+    def outputs_first(tensor: StoredTensor) -> Codes:
+        words = np.ascontiguousarray(tensor.words().T)
+        codes = np.empty((len(words), _PER_WORD, words.shape[1]), np.uint8)
+        for output, nibble in enumerate(_UNSHUFFLED):
+            codes[:, output] = words >> _BITS * nibble & 15
+        return codes.reshape(-1, words.shape[1])
 
     return Affine(
         codes=outputs_first(qweight),

@@ -11,7 +11,6 @@ from typing import Final
 import numpy as np
 
 from headrace.models.fields import Fields
-from headrace.models.quantized.affine import Floats
 from headrace.models.quantized.stored_weight import MatrixFiles, StoredWeight, float_tensor
 from headrace.models.shapes import Shape
 from headrace.models.stored_tensor import StoredTensor
@@ -75,15 +74,10 @@ def _declared_block(quantization: Fields) -> Shape:
 
 def _load(weight: StoredTensor, scale: StoredTensor, block: Shape) -> RawTensor:
     values = weight.floats()
-    values *= _spread(scale.floats(), values.shape, block)
+    scales = scale.floats()
+    if scales.size == 1 or block[0] == 1:
+        values *= scales.reshape(-1, 1)
+        return float_tensor(values)
+    for first, row in zip(range(0, len(values), block[0]), scales, strict=True):
+        values[first : first + block[0]] *= np.repeat(row, block[1])[: values.shape[1]]
     return float_tensor(values)
-
-
-def _spread(scales: Floats, shape: tuple[int, ...], block: Shape) -> Floats:
-    """Return one scale for each row and column, or an array that broadcasts to them."""
-    if scales.size == 1:
-        return scales.reshape(1, 1)
-    if block[0] == 1 and block[1] == shape[1]:
-        return scales.reshape(-1, 1)
-    rows, columns = np.arange(shape[0]) // block[0], np.arange(shape[1]) // block[1]
-    return scales[rows[:, np.newaxis], columns]
