@@ -10,6 +10,7 @@ from headrace.models.families.family import Family
 from headrace.models.families.registry import FAMILIES, from_config, text_part
 from headrace.models.fields import Fields
 from tests.parity.checkpoints import NETWORKS, SHAPE, network_config
+from tests.parity.test_embeddings import KINDS
 from tests.parity.test_gguf_twins import LAYOUT_TWINS, RENAMED, TWINS
 from tests.parity.test_layouts import LAYOUTS, write_layout
 
@@ -30,7 +31,7 @@ def read_by_transformers() -> set[str]:
     for architecture, changes in NETWORKS.values():
         config = network_config(getattr(transformers, architecture), SHAPE | changes)
         families.add(reader_of(config.to_dict()).name)
-    return families
+    return families | {reader_of(config.to_dict()).name for _, config in KINDS.values()}
 
 
 def read_as_layouts(folder: Path) -> set[str]:
