@@ -309,6 +309,7 @@ def test_yarn_stretches_the_context_of_a_config_that_names_the_original_one():
         ({"type": "longrope", "short_factor": [1.0], "long_factor": [1.0] * 4}, "1 short factors; expected 4"),
         ({"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [0.0] * 4}, "long factors"),
         ({"type": "longrope", "short_factor": ["1"]}, "a list of numbers"),
+        ({"type": "longrope", "original_max_position_embeddings": 1}, "a whole number of at least 2"),
         ({"type": "yarn", "factor": 0.5}, "at least 1"),
         ({"type": "llama3", "factor": 2.0, "low_freq_factor": 4.0, "high_freq_factor": 1.0}, "low_freq_factor"),
     ],

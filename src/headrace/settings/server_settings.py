@@ -185,7 +185,7 @@ class ServerSettings:
     """Largest rank of an adapter."""
 
     allow_runtime_lora_updating: bool = setting(rules.boolean(), False)
-    """Load and unload adapters over HTTP. Off by default: whoever reaches the server could change its answers."""
+    """Load and unload adapters over HTTP. Off by default: a client that can load adapters can change answers."""
 
     adapter_folders: tuple[str, ...] = setting(rules.names(), ())
     """

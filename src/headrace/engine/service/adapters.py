@@ -51,7 +51,7 @@ class _Books:
 
 
 class AdapterRegistry:
-    """Adapters by name."""
+    """The adapters of a runner by name: loading, use by requests, and unloading once the last request has ended."""
 
     def __init__(self, runner: Runner, read: ReadAdapter) -> None:
         self._runner = runner

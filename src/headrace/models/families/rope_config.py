@@ -177,7 +177,7 @@ def _yarn(scaling: Fields, plain: RopeSpec, max_positions: int) -> RopeSpec:
 
 
 def _longrope(scaling: Fields, plain: RopeSpec, max_positions: int) -> RopeSpec:
-    original = scaling.whole("original_max_position_embeddings", max_positions)
+    original = scaling.whole("original_max_position_embeddings", max_positions, minimum=2)
     attention_factor = longrope_attention_factor(scaling.positive("factor", max_positions / original), original)
     return replace(
         plain,
