@@ -148,10 +148,19 @@ def test_half_a_surrogate_pair_is_refused_with_its_place():
 
 def test_a_vocabulary_whose_bytes_are_unknown_is_refused():
     backend = Backend(models.WordLevel({"a": 0}, unk_token="a"))
-    backend.decoder = decoders.WordPiece()
+    backend.decoder = decoders.CTC()
 
-    with pytest.raises(UnsupportedModel, match="WordPiece"):
+    with pytest.raises(UnsupportedModel, match="CTC"):
         Tokenizer(backend, vocab_size=1)
+
+
+def test_a_word_of_wordpiece_begins_with_a_space_and_its_other_parts_do_not():
+    backend = Backend(models.WordPiece({"[UNK]": 0, "stream": 1, "##ing": 2}, unk_token="[UNK]"))
+    backend.decoder = decoders.WordPiece()
+    tokenizer = Tokenizer(backend, vocab_size=3)
+
+    assert tokenizer.encode("streaming") == [1, 2]
+    assert [tokenizer.token_bytes(token) for token in (1, 2)] == [b" stream", b"ing"]
 
 
 def test_the_grammar_tokenizer_has_the_same_vocabulary():
