@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from botocore.exceptions import ClientError, WaiterError
 
@@ -20,6 +21,14 @@ from .running import IMAGE, Running, until, up
 pytestmark = pytest.mark.model
 
 WAIT = {"Delay": 1, "MaxAttempts": round(WAIT_S)}
+ECR = "763104351884.dkr.ecr.us-east-1.amazonaws.com"
+EMBEDDING_CONTAINERS = {
+    "tei": (f"{ECR}/tei-cpu:2.0.1-tei1.8.2-cpu-py310-ubuntu22.04", {}),
+    "toolkit": (
+        f"{ECR}/huggingface-pytorch-inference:2.6.0-transformers4.49.0-cpu-py312-ubuntu22.04",
+        {"HF_TASK": "feature-extraction"},
+    ),
+}
 PROMPT = {"inputs": "The sea is", "parameters": {"max_new_tokens": 12, "details": True}}
 
 
@@ -154,6 +163,32 @@ def test_openai_clients_name_the_endpoint(platform: Running, endpoint: str) -> N
             model=endpoint, messages=[{"role": "user", "content": "Say hi."}], max_tokens=8, stream=True
         )
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+
+
+def test_embedding_images_answer_as_their_containers_do(platform: Running, minilm_path: Path) -> None:
+    for name, (image, variables) in EMBEDDING_CONTAINERS.items():
+        make_endpoint(platform, name, {"Image": image, "Environment": {"HF_MODEL_ID": str(minilm_path), **variables}})
+    in_service = platform.client("sagemaker").get_waiter("endpoint_in_service")
+    for name in EMBEDDING_CONTAINERS:
+        in_service.wait(EndpointName=name, WaiterConfig=WAIT)
+    text = "A man is eating food."
+
+    (vector,) = invoke(platform, "tei", {"inputs": text})
+    assert len(vector) == 384
+    assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
+    ((rows,),) = invoke(platform, "toolkit", {"inputs": [text]})
+    assert np.array(rows).shape == (8, 384), "five words and a full stop between [CLS] and [SEP]"
+    mean = np.mean(rows, axis=0)
+    assert mean / np.linalg.norm(mean) == pytest.approx(vector, abs=1e-5)
+    assert invoke(platform, "toolkit", {"inputs": text}) == [rows]
+
+    from openai import OpenAI
+
+    with OpenAI(base_url=f"{platform.url}/v1", api_key="-") as client:
+        answer = client.embeddings.create(model="tei", input=["Another text.", text])
+    assert answer.data[1].embedding == pytest.approx(vector, abs=1e-6)
+    for name in EMBEDDING_CONTAINERS:
+        delete_endpoint(platform, name)
 
 
 def test_the_ids_of_a_request_are_in_the_logs_of_platform_and_worker(platform: Running, endpoint: str) -> None:
