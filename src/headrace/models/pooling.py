@@ -46,13 +46,13 @@ class Pooler:
     prompts: Mapping[str, str] = field(default_factory=dict)
     """Prompts by name (`query`, `document`), which precede a text."""
     default_prompt: str = ""
+    """The prompt of requests that name none."""
     max_tokens: int = 0
     """Longest input that the model was trained with; 0: that of the network."""
     takes_pairs: bool = True
     """False for networks that tell the two texts of a pair apart by types of tokens, which the runner does not know."""
     pair_template: str = ""
     """The text of a pair for a reranker that is a decoder, with `{query}` and `{document}`; empty: two segments."""
-    """The prompt of requests that name none."""
 
     def size(self, hidden_size: int) -> int:
         """Return the length of a pooled vector."""

@@ -103,7 +103,7 @@ OPTIONS: dict[str, Meaning] = {
     "enforce_eager": NoEffect("there are no graphs to capture", ("true", "false")),
     "block_size": NoEffect("the kernels determine the block size"),
     "tokens_per_block": NoEffect("the kernels determine the block size"),
-    "normalize": NoEffect("it applies to embeddings, which are not served"),
+    "normalize": NoEffect("the model's files say whether vectors are normalized, unless a request sets `normalize`"),
     "smoothquant_alpha": Fills("smoothquant_alpha"),
     "smoothquant_per_token": Requires(("true",), "Activations always have a scale for each token. Remove it."),
     "smoothquant_per_channel": Requires(("true",), "Weights always have a scale for each channel. Remove it."),

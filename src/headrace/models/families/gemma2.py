@@ -32,7 +32,7 @@ DEFAULTS: Final = {
 }
 """Source: transformers `Gemma2Config` and `VaultGemmaConfig`."""
 SOFTCAPS: Final = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
-"""Of scores and of logits where a config has no such key; null means none."""
+"""Softcaps of scores and of logits in configs without the key; null means none."""
 LAYERS_OF_27B: Final = 46
 """The 27B model scales its scores by hidden size / heads, all others by the head size. Source: llama.cpp gemma2."""
 
@@ -50,9 +50,8 @@ def vaultgemma_from_config(config: Fields) -> ModelSpec:
 def gemma2_from_gguf(header: GgufHeader) -> ModelSpec:
     """Read GGUF metadata, which omits the layers with a window and the scale of the scores."""
     fields = header.fields
-    keys = ("attn_logit_softcapping", "final_logit_softcapping")
-    spec = base_gguf_spec(replace(header, fields=fields.without(*keys)), "gemma2")
-    attention_cap, logit_cap = (fields.number(key, default) for key, default in zip(keys, (50.0, 30.0), strict=True))
+    spec = base_gguf_spec(replace(header, fields=fields.without(*SOFTCAPS)), "gemma2")
+    attention_cap, logit_cap = (fields.number(key, default) for key, default in SOFTCAPS.items())
     window = fields.whole("attention.sliding_window", 4096)
     scalar = spec.hidden_size // spec.num_heads if spec.num_layers == LAYERS_OF_27B else spec.head_dim
     return replace(
