@@ -9,15 +9,23 @@ import pytest
 from huggingface_hub import InferenceClient
 
 from headrace.core.errors import Busy
+from headrace.core.telemetry import setup_logging
 from headrace.testing.echo import EchoBackend, EchoScript
 from tests.server.conftest import serving
 from tests.waiting import WAIT_S
 
 
 @pytest.fixture(scope="module")
-def embedder():
+def shared_embedder():
     with serving(EchoBackend(max_model_len=16, generates=False)) as echo:
         yield echo
+
+
+@pytest.fixture
+def embedder(shared_embedder):
+    """A server that writes the log of the process, which the server started last has taken over."""
+    setup_logging(format="json", level="info", stream=shared_embedder.log)
+    return shared_embedder
 
 
 @pytest.fixture(scope="module")
