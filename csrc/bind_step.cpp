@@ -123,8 +123,10 @@ int32_t check_sampling(const SamplingRow* sampling, int32_t num_rows, int32_t vo
 nb::tuple execute(Runtime& runtime, const Ints& token_ids, const Ints& query_starts, const Ints& context_lens,
                   const Table& block_tables, const Ints& rows, const Ints& hidden_rows, const Bytes& sampling,
                   const nb::tuple& histories, const nb::tuple& biases, const nb::tuple& masks,
-                  const std::optional<Ints>& adapters) {
+                  const std::optional<Ints>& adapters, const std::optional<Ints>& token_types) {
   Step step = make_step(token_ids, query_starts, context_lens, block_tables, adapters);
+  require(!token_types || token_types->shape(0) == token_ids.shape(0), "token_types must have one entry for each token");
+  step.token_types = token_types ? token_types->data() : nullptr;
   add_rows(step, rows);
   step.hidden_rows = hidden_rows.data();
   step.num_hidden_rows = static_cast<int32_t>(hidden_rows.shape(0));
@@ -220,7 +222,8 @@ void bind_steps(nb::class_<Runtime>& runtime) {
   using nb::literals::operator""_a;
   runtime.def("execute", execute, "token_ids"_a.noconvert(), "query_starts"_a.noconvert(), "context_lens"_a.noconvert(),
               "block_tables"_a.noconvert(), "rows"_a.noconvert(), "hidden_rows"_a.noconvert(), "sampling"_a.noconvert(),
-              "histories"_a, "biases"_a, "masks"_a, "adapters"_a.noconvert().none());
+              "histories"_a, "biases"_a, "masks"_a, "adapters"_a.noconvert().none(),
+              "token_types"_a.noconvert().none());
   runtime.def("logits", logits, "token_ids"_a.noconvert(), "query_starts"_a.noconvert(), "context_lens"_a.noconvert(),
               "block_tables"_a.noconvert(), "rows"_a.noconvert(), "adapters"_a.noconvert().none());
   runtime.def("experts", experts, "token_ids"_a.noconvert(), "query_starts"_a.noconvert(),

@@ -178,7 +178,7 @@ Layout make_layout(const ModelConfig& config) {
   for (int32_t i = 0; i < config.num_layers; i++) add_layer(builder, config, model, i);
   if (config.num_positions > 0) builder.add_vector("positions", model.hidden_padded, config.num_positions);
   if (config.embedding_norm) builder.add_norm("embed_norm", config, model.hidden_padded);
-  if (config.token_type) builder.add_vector("token_type", model.hidden_padded);
+  if (config.num_token_types > 0) builder.add_vector("token_types", model.hidden_padded, config.num_token_types);
   if (config.norms != "stream") builder.add_norm("final_norm", config, model.hidden_padded);
   if (!config.tie_embeddings)
     builder.add_matrix("lm_head", config.embed_kind(), model.vocab_padded, model.hidden_padded);

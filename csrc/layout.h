@@ -16,13 +16,13 @@ struct ModelConfig {
   int32_t num_layers = 0, hidden_size = 0, intermediate_size = 0;
   int32_t num_heads = 0, num_kv_heads = 0, head_dim = 0, vocab_size = 0;
   int32_t num_positions = 0;         // rows of the table of learned positions; 0: there is none
+  int32_t num_token_types = 0;       // rows of the table of token types; 0: there is none
   std::string activation = "silu";   // silu, gelu_tanh, gelu_erf, relu or relu2
   std::string norm = "rms";          // rms or layer
   std::string norms = "pre";         // pre, post, both or stream
   std::string qk_norm;               // head, full or layer; empty: none
   bool causal = true;                // false: a token attends to all of its sequence
   bool embedding_norm = false;       // a norm of the embeddings
-  bool token_type = false;           // a vector that is added to every embedding
   bool norm_bias = false, parallel = false, shared_norm = false, gated_mlp = true, tie_embeddings = false;
   bool qkv_bias = false, o_bias = false, mlp_bias = false, head_bias = false;
   float norm_eps = 1e-5f, embedding_scale = 1.0f, attention_scale = 0.0f;

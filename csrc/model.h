@@ -127,7 +127,7 @@ struct Model {
   const Layer* layers;
   Norm final_norm;
   Norm embed_norm;         // of the embeddings
-  const float* token_type;  // added to every embedding; null: there is none
+  const float* token_types;  // [types][hidden_padded] added to the embeddings; null: there are none
   const float* positions;  // [position][hidden_padded], added to the embeddings; null: there is none
   const float* head_bias;  // null: there is none
   Matrix embed, lm_head;   // the same panels when tied
@@ -214,6 +214,7 @@ struct StepOutputs {
 
 struct Step {
   const int32_t *token_ids, *query_starts, *context_lens, *block_tables, *rows;
+  const int32_t* token_types;  // of each token; null: all are 0
   const int32_t* adapters;  // slot of each sequence, or -1; null if no sequence has an adapter
   const int32_t* hidden_rows;  // tokens whose final hidden states are returned; none of them is in `rows`
   int32_t num_tokens, num_sequences, num_rows, num_hidden_rows, table_width;

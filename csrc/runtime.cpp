@@ -188,7 +188,7 @@ void Runtime::connect_weights() {
   const uint8_t* base = weights_->data();
   model_.final_norm = config_.norms == "stream" ? Norm{} : norm_at(layout, "final_norm");
   model_.embed_norm = config_.embedding_norm ? norm_at(layout, "embed_norm") : Norm{};
-  model_.token_type = config_.token_type ? vector_at(layout, "token_type") : nullptr;
+  model_.token_types = config_.num_token_types > 0 ? vector_at(layout, "token_types") : nullptr;
   model_.positions = config_.num_positions > 0 ? vector_at(layout, "positions") : nullptr;
   model_.head_bias = config_.head_bias ? vector_at(layout, "lm_head_bias") : nullptr;
   model_.embed = matrix_at(layout.find("embed"), base);
@@ -281,6 +281,10 @@ void Runtime::check(const Step& step) const {
   for (int i = 0; i < step.num_tokens; i++) {
     const int32_t token = step.token_ids[i];
     if (token < 0 || token >= config_.vocab_size) fail("token id " + std::to_string(token) + " is not in the vocabulary");
+  }
+  for (int i = 0; step.token_types && i < step.num_tokens; i++) {
+    const int32_t type = step.token_types[i];
+    if (type < 0 || type >= config_.num_token_types) fail("token type " + std::to_string(type) + " does not exist");
   }
   check_ascending("rows", step.rows, step.num_rows, step.num_tokens);
   check_ascending("hidden_rows", step.hidden_rows, step.num_hidden_rows, step.num_tokens);

@@ -64,7 +64,7 @@ class StepRun {
     for (int row = tokens.begin; row < tokens.end; row++) {
       embed_row(m.embed, step.token_ids[row], m.embedding_scale, x(row));
       if (m.positions) add_to(x(row), m.positions + static_cast<size_t>(work.row_position[row]) * m.hidden_padded);
-      if (m.token_type) add_to(x(row), m.token_type);
+      if (m.token_types) add_to(x(row), token_type(row));
       if (m.embed_norm.weight) norm_row(m, x(row), m.embed_norm, m.hidden_padded, x(row));
     }
   }
@@ -88,6 +88,10 @@ class StepRun {
   }
 
  private:
+  const float* token_type(int row) const {
+    const int32_t type = step.token_types ? step.token_types[row] : 0;
+    return m.token_types + static_cast<size_t>(type) * m.hidden_padded;
+  }
   float* x(int token) const { return work.x + static_cast<size_t>(token) * m.hidden_padded; }
   float* qkv(int token) const { return work.qkv + static_cast<size_t>(token) * m.qkv_padded; }
   float* gated(int row) const {

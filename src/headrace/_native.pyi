@@ -22,9 +22,9 @@ class ModelConfig:
     head_dim: int
     vocab_size: int
     num_positions: int
+    num_token_types: int
     causal: bool
     embedding_norm: bool
-    token_type: bool
     activation: str
     norm: str
     norms: str
@@ -125,6 +125,7 @@ class Runtime:
         biases: tuple[Bias, ...],
         masks: tuple[Mask, ...],
         adapters: Int32 | None,
+        token_types: Int32 | None,
     ) -> tuple[Int32, Float32, Int32, Float32, Float32]: ...
     def logits(
         self,

@@ -11,7 +11,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-from headrace.core.errors import InvalidRequest, SettingsError
+from headrace.core.errors import SettingsError
 from headrace.core.generation import GenerationRequest, PoolingParams, RequestLimits
 from headrace.engine.config import EngineConfig, ModelSource
 from headrace.engine.loading.assembly import assemble
@@ -55,7 +55,7 @@ def write_model(kind: str, folder: Path, model_class=None, **config):
     backend.decoder = tokenizers.decoders.WordPiece()
     backend.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]"])
     backend.post_processor = tokenizers.processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     backend.save(str(folder / "tokenizer.json"))
     return model, backend
@@ -192,21 +192,20 @@ async def test_scores_are_those_of_the_classification_head(kind, model_class, tm
     async with engine_of(folder, tmp_path) as engine:
         assert engine.info.pooling.labels == ("LABEL_0",)
         found = await vectors(engine, TEXTS, task="score", normalize=False)
-        if kind == "xlm-roberta":
-            (pair,) = await vectors(engine, ["red fox"], task="score", normalize=False, document="blue sky")
-        if kind == "bert":
-            with pytest.raises(InvalidRequest, match="token types"):
-                await vectors(engine, ["red"], task="score", document="blue")
+        (pair,) = await vectors(engine, ["red fox"], task="score", normalize=False, document="blue sky")
     expected = []
     for text in TEXTS:
         with torch.no_grad():
             expected.append(model(input_ids=torch.tensor([backend.encode(text).ids])).logits[0, 0].item())
     scale = max(map(abs, expected))
     assert [vector[0, 0] for vector in found] == pytest.approx(expected, abs=0.04 * scale + 0.01)
-    if kind == "xlm-roberta":
-        ids = torch.tensor([backend.encode("red fox", "blue sky").ids])
-        with torch.no_grad():
-            assert pair[0, 0] == pytest.approx(model(input_ids=ids).logits[0, 0].item(), abs=0.04 * scale + 0.01)
+    encoding = backend.encode("red fox", "blue sky")
+    types = {"token_type_ids": torch.tensor([encoding.type_ids])} if kind == "bert" else {}
+    with torch.no_grad():
+        logit = model(input_ids=torch.tensor([encoding.ids]), **types).logits[0, 0].item()
+        of_one_type = model(input_ids=torch.tensor([encoding.ids])).logits[0, 0].item()
+    assert kind != "bert" or abs(logit - of_one_type) > 0.1 * scale
+    assert pair[0, 0] == pytest.approx(logit, abs=0.04 * scale + 0.01)
 
 
 async def test_a_reranker_without_a_head_scores_by_yes_and_no(tmp_path):

@@ -54,6 +54,32 @@ def test_a_hidden_state_has_the_same_bits_in_any_step_and_on_any_threads(dtype, 
     np.testing.assert_array_equal(runner.execute(alone).hidden[0], everything[259])
 
 
+def test_each_token_has_the_vector_of_its_type(tmp_path):
+    spec = replace(small_spec(), token_types=3)
+    weights = random_weights(spec)
+    types = np.random.default_rng(1).integers(0, 3, 350).astype(np.int32)
+    step = replace(pooled_step([], range(0, 350, 7)), token_types=types)
+    reference, runner = ReferenceRunner(spec, weights, LIMITS), load(spec, weights, tmp_path, dtype="bf16", threads=2)
+    expected, actual = reference.execute(step).hidden, runner.execute(step).hidden
+    assert np.linalg.norm(actual - expected) < 0.03 * np.linalg.norm(expected)
+    untyped = replace(step, token_types=None)
+    assert np.linalg.norm(runner.execute(untyped).hidden - expected) > 0.1 * np.linalg.norm(expected)
+    assert np.linalg.norm(reference.execute(untyped).hidden - expected) > 0.1 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("types", [[0] * 349 + [2], [-1] * 350, [0] * 349])
+def test_token_types_that_do_not_exist_are_refused(types, tmp_path):
+    spec = replace(small_spec(), token_types=2)
+    weights = random_weights(spec)
+    step = replace(pooled_step([], [0]), token_types=np.array(types, np.int32))
+    for runner in (
+        load(spec, weights, tmp_path, dtype="bf16", kv_dtype="bf16", threads=1),
+        ReferenceRunner(spec, weights, LIMITS),
+    ):
+        with pytest.raises(EngineFailed, match=r"token type|token_types|a type that does not exist"):
+            runner.execute(step)
+
+
 @pytest.mark.parametrize(
     ("rows", "hidden_rows", "message"),
     [([], [5, 5], "ascend"), ([], [350], "within"), ([], [-1], "within"), ([4, 9], [3, 9], "both")],

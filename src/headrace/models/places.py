@@ -87,9 +87,6 @@ def folder_places(family: Family, spec: ModelSpec) -> dict[str, Place]:
         places = {name: replace(place, transposed=is_turned[name]) for name, place in places.items()}
     if family.position_offset and spec.learned_positions:
         places["positions"] = _shifted(places["positions"], family.position_offset)
-    if spec.token_types > 1:
-        table = (spec.token_types, spec.hidden_size)
-        places["token_type"] = replace(places["token_type"], shape=table, rows=slice(0, 1))
     return places
 
 

@@ -49,8 +49,8 @@ class Pooler:
     """The prompt of requests that name none."""
     max_tokens: int = 0
     """Longest input that the model was trained with; 0: that of the network."""
-    takes_pairs: bool = True
-    """False for networks that tell the two texts of a pair apart by types of tokens, which the runner does not know."""
+    has_token_types: bool = False
+    """Whether the network tells the two texts of a pair apart by the types of their tokens."""
     pair_template: str = ""
     """The text of a pair for a reranker that is a decoder, with `{query}` and `{document}`; empty: two segments."""
 

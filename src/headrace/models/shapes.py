@@ -16,7 +16,7 @@ def expected_shapes(spec: ModelSpec) -> dict[str, Shape]:
     if spec.embedding_norm:
         shapes |= _norm_shapes(spec, "embed_norm")
     if spec.token_types:
-        shapes["token_type"] = (1, spec.hidden_size)
+        shapes["token_types"] = (spec.token_types, spec.hidden_size)
     if spec.learned_positions:
         shapes["positions"] = (spec.learned_positions, spec.hidden_size)
     if not spec.tie_embeddings:

@@ -140,7 +140,7 @@ class ModelSpec:
     embedding_norm: bool = False
     """A norm of the embeddings, before the first layer."""
     token_types: int = 0
-    """Rows of the table of token types, of which the first is added to every embedding (BERT); 0: there is none."""
+    """Rows of the table of token types that is added to the embeddings (BERT); 0: there is none."""
     parallel: Literal["one", "two"] | None = None
     """The MLP does not see the output of attention, and both have one norm (GPT-J) or one each (GPT-NeoX)."""
     mlp: Literal["gated", "plain"] = "gated"

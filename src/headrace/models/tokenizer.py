@@ -103,21 +103,23 @@ class Tokenizer:
 
     def encode_segments(
         self, first: str, second: str | None, *, most: int | None = None, side: str = "right"
-    ) -> list[int]:
+    ) -> tuple[list[int], int]:
         """
         Return the token ids of a text, or of two texts as segments of one input, with special tokens.
 
+        Beside them: the position of the first token of type 1, or -1.
         With `most`, the text (of two texts the second one) is cut on `side` so that no more tokens remain.
         """
-        ids = self._encode_pair(first, second).ids
-        if most is None or len(ids) <= most:
-            return self._checked(ids)
+        encoding = self._encode_pair(first, second)
+        if most is None or len(encoding.ids) <= most:
+            return self._checked(encoding.ids), _second_start(encoding)
         texts = (first,) if second is None else (first, second)
         parts = [self._encode(text, add_special_tokens=False, has_offsets=False) for text in texts]
         room = most - self._backend.num_special_tokens_to_add(second is not None)
         parts[-1].truncate(max(0, room - sum(len(part.ids) for part in parts[:-1])), direction=side)
         pair = parts[1] if len(parts) > 1 else None
-        return self._checked(self._backend.post_process(parts[0], pair).ids)
+        encoding = self._backend.post_process(parts[0], pair)
+        return self._checked(encoding.ids), _second_start(encoding)
 
     def encode_spans(self, text: str, *, add_special_tokens: bool = True) -> list[TextSpan]:
         """Return the tokens of a text with the characters each covers (none for an added bos token)."""
@@ -336,3 +338,8 @@ class _GrammarVocabulary:
 
     def __call__(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False)
+
+
+def _second_start(encoding: "tokenizers.Encoding") -> int:
+    types = encoding.type_ids
+    return types.index(1) if 1 in types else -1

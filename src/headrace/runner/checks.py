@@ -36,6 +36,9 @@ def check_step(step: StepInput, spec: ModelSpec, limits: RunnerLimits) -> None:
     both = np.intersect1d(step.rows, step.hidden_rows, assume_unique=True)
     _require(len(both) == 0, "a row cannot be both a logit row and a hidden row")
     _require(_within(step.token_ids, spec.vocab_size), "a token id lies outside the vocabulary")
+    if step.token_types is not None:
+        _require(step.token_types.shape == (num_tokens,), "token_types must have one entry for each token")
+        _require(_within(step.token_types, spec.token_types), "a token has a type that does not exist")
     if step.adapters is not None:
         _require(step.adapters.shape == (num_sequences,), "adapters must have one entry for each of context_lens")
         _require(

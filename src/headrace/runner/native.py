@@ -45,6 +45,7 @@ class NativeRunner:
                 step.biases,
                 step.masks,
                 step.adapters,
+                step.token_types,
             )
         except (TypeError, ValueError, RuntimeError) as exc:
             raise _cannot_run(exc) from exc

@@ -72,7 +72,7 @@ class ReferenceRunner:
         if self.spec.learned_positions:
             x = x + self._weights["positions"][positions]
         if self.spec.token_types:
-            x = x + self._weights["token_type"]
+            x = x + self._weights["token_types"][0 if step.token_types is None else step.token_types]
         if self.spec.embedding_norm:
             x = normed(self.spec, x, self._weights, "embed_norm")
         adapted = self._adapted_tokens(step)

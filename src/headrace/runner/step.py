@@ -96,6 +96,8 @@ class StepInput:
     """(P,) ascending indices of the tokens whose hidden states are returned, for pooling; none of them in `rows`."""
     adapters: Int32 | None = None
     """(S,) slot of each sequence's adapter, -1 for none; None: no sequence has one."""
+    token_types: Int32 | None = None
+    """(T,) type of each token (BERT: 1 for the second text of a pair); None: all are 0."""
     histories: tuple[History, ...] = ()
     """At most one for each row; the same holds for biases and masks."""
     biases: tuple[Bias, ...] = ()

@@ -90,6 +90,15 @@ def test_a_cached_step_equals_a_newly_built_one(rounds: list[str]) -> None:
             sequence.blocks += [sequence.arrival_id * 10 + len(sequence.blocks)] * (sequence.num_tokens % 4 == 1)
 
 
+def test_tokens_have_the_type_of_their_text() -> None:
+    single, pair = make_sequence(0, prompt=3, output=0, computed=0), make_sequence(1, prompt=5, output=0, computed=0)
+    step, _ = builder_for(single, pair).build(plan_of([], [(single, 3), (pair, 5)]))
+    assert step.token_types is None
+    pair = replace(pair, second_start=2)
+    step, _ = builder_for(single, pair).build(plan_of([], [(single, 3), (pair, 5)]))
+    assert step.token_types.tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
+
+
 def test_a_chunk_that_reaches_the_end_of_the_prompt_draws() -> None:
     reading = make_sequence(2, prompt=7, output=0, computed=4, temperature=0.5, seed=77)
     step, logit_rows = builder_for(reading).build(plan_of([], [(reading, 3)]))

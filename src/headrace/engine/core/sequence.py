@@ -50,6 +50,8 @@ class Sequence:
     seed: int = 0
     adapter_slot: int = -1
     """The slot of its adapter in the runner, or -1."""
+    second_start: int = -1
+    """Position from which tokens are of type 1: the second text of a pair (BERT); -1: all are of type 0."""
     scores_prompt: bool = False
     """Whether the logprobs of the prompt are computed."""
     can_draft: bool = True

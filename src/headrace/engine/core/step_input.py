@@ -121,6 +121,7 @@ class StepBuilder:
             context_lens=_context_lens(sequences),
             block_tables=np.ascontiguousarray(self._tables[slots, :most_blocks]),
             adapters=_adapters(sequences),
+            token_types=_token_types(sequences, starts),
             rows=rows,
             hidden_rows=hidden_rows,
             sampling=sampling,
@@ -219,6 +220,17 @@ def _context_lens(sequences: list[Sequence]) -> Int32:
 def _adapters(sequences: list[Sequence]) -> Int32 | None:
     slots = [s.adapter_slot for s in sequences]
     return np.array(slots, np.int32) if max(slots) >= 0 else None
+
+
+def _token_types(sequences: list[Sequence], starts: Int32) -> Int32 | None:
+    """Return the type of each token of the step; None if all are of type 0."""
+    if all(s.second_start < 0 for s in sequences):
+        return None
+    types = np.zeros(starts[-1], np.int32)
+    for sequence, start, stop in zip(sequences, starts[:-1], starts[1:], strict=True):
+        if sequence.second_start >= 0:
+            types[start + max(0, sequence.second_start - sequence.num_computed_tokens) : stop] = 1
+    return types
 
 
 def _newest_tokens(decoding: list[Sequence]) -> Int32:

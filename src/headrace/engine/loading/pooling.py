@@ -66,7 +66,7 @@ def resolve_use(model: Model, *, task: str, pooling: str) -> Use:
         pooler = Pooler(method=default if pooling == "auto" else method)
     elif pooling != "auto":
         pooler = replace(pooler, method=method)
-    pooler = replace(pooler, takes_pairs=model.spec.token_types <= 1)
+    pooler = replace(pooler, has_token_types=model.spec.token_types > 1)
     return Use(generates=task == "auto" and model.generates and model.pooler is None, pooler=pooler)
 
 

@@ -1,11 +1,19 @@
 """Tokens of inputs that are pooled: texts, pairs of texts, and what is cut of those that are too long."""
 
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from headrace.models.tokenizer import Tokenizer
 
 Side = Literal["left", "right"]
 Ids = TypeVar("Ids", list[int], tuple[int, ...])
+
+
+class InputTokens(NamedTuple):
+    """The tokens of a prompt or input."""
+
+    ids: list[int] | tuple[int, ...]
+    second_start: int = -1
+    """Position of the first token of type 1, for networks with token types; -1: all are of type 0."""
 
 
 def cut(ids: Ids, most: int, side: Side | None) -> Ids:
@@ -17,7 +25,7 @@ def cut(ids: Ids, most: int, side: Side | None) -> Ids:
 
 def encode_input(
     tokenizer: Tokenizer, text: str, document: str | None, pair_template: str, *, most: int, side: Side | None
-) -> list[int]:
+) -> InputTokens:
     """
     Return the tokens of a text or of a query with its document; with `side`, at most `most` of them.
 
@@ -26,10 +34,10 @@ def encode_input(
     """
     limit = most if side is not None else None
     if document is None or not pair_template:
-        return tokenizer.encode_segments(text, document, most=limit, side=side or "right")
+        return InputTokens(*tokenizer.encode_segments(text, document, most=limit, side=side or "right"))
     before, after = (part.replace("{query}", text) for part in pair_template.split("{document}"))
     ids = tokenizer.encode(f"{before}{document}{after}", add_special_tokens=False)
     if limit is None or len(ids) <= limit:
-        return ids
+        return InputTokens(ids)
     head, middle, tail = (tokenizer.encode(part, add_special_tokens=False) for part in (before, document, after))
-    return [*head, *cut(middle, max(0, limit - len(head) - len(tail)), side), *tail]
+    return InputTokens([*head, *cut(middle, max(0, limit - len(head) - len(tail)), side), *tail])

@@ -29,7 +29,7 @@ from headrace.engine.core.pooling import SequencePool
 from headrace.engine.core.row_extras import make_extras
 from headrace.engine.core.sequence import Sequence
 from headrace.engine.service.adapters import LoadedAdapter
-from headrace.engine.service.pooled_inputs import cut, encode_input
+from headrace.engine.service.pooled_inputs import InputTokens, cut, encode_input
 from headrace.engine.service.validation import check_lengths, check_pooling, check_sampling, check_token_ids
 from headrace.engine.structured_output.compiler import GrammarCompiler
 from headrace.engine.structured_output.state import GrammarState
@@ -110,7 +110,7 @@ class RequestProcessor:
             PromptTooLong, ContextTooLong: The prompt is too long, alone or with the answer.
         """
         self.check(request)
-        token_ids = await self._prompt_ids(request)
+        token_ids, second_start = await self._prompt_tokens(request)
         params = request.sampling
         if request.pooling is None:
             max_total_tokens = check_lengths(len(token_ids), params, self._limits)
@@ -132,6 +132,7 @@ class RequestProcessor:
             now_s,
             self._pooler,
             -1 if adapter is None else adapter.slot,
+            second_start,
         )
         return list(make.choices(self._arrival_ids, grammar))
 
@@ -159,9 +160,9 @@ class RequestProcessor:
             raise PromptTooLong(prompt_tokens=num_tokens, max_prompt_tokens=self._pooling.max_tokens)
         return num_tokens
 
-    async def _prompt_ids(self, request: GenerationRequest) -> tuple[int, ...] | list[int]:
+    async def _prompt_tokens(self, request: GenerationRequest) -> InputTokens:
         if request.pooling is not None:
-            return await self._pooled_ids(request.prompt, request.pooling)
+            return await self._pooled_tokens(request.prompt, request.pooling)
         prompt = request.prompt
         can_be_cut = request.truncate_prompt_tokens is not None
         ids: tuple[int, ...] | list[int]
@@ -178,40 +179,34 @@ class RequestProcessor:
                     param="truncate_prompt_tokens",
                 )
             ids = ids[-request.truncate_prompt_tokens :]
-        return ids
+        return InputTokens(ids)
 
-    async def _pooled_ids(
-        self, prompt: str | tuple[int, ...] | ChatPrompt, params: PoolingParams
-    ) -> tuple[int, ...] | list[int]:
+    async def _pooled_tokens(self, prompt: str | tuple[int, ...] | ChatPrompt, params: PoolingParams) -> InputTokens:
         """Return the tokens of an input that is pooled, cut if the request allows it."""
         assert self._pooling is not None
         most = min(params.max_tokens or self._pooling.max_tokens, self._pooling.max_tokens)
         if isinstance(prompt, tuple):
-            ids: tuple[int, ...] | list[int] = cut(prompt, most, params.truncate)
+            tokens = InputTokens(cut(prompt, most, params.truncate))
         elif _num_characters(prompt) + len(params.document or "") <= _INLINE_CHARS:
-            ids = self._encode_pooled(prompt, params, most)
+            tokens = self._encode_pooled(prompt, params, most)
         else:
-            ids = await asyncio.to_thread(self._encode_pooled, prompt, params, most)
-        if not ids:
+            tokens = await asyncio.to_thread(self._encode_pooled, prompt, params, most)
+        if not tokens.ids:
             raise InvalidRequest("The input is empty; expected at least one token.", param="input")
-        if len(ids) > most:
-            raise PromptTooLong(prompt_tokens=len(ids), max_prompt_tokens=most)
-        return ids
+        if len(tokens.ids) > most:
+            raise PromptTooLong(prompt_tokens=len(tokens.ids), max_prompt_tokens=most)
+        return tokens
 
-    def _encode_pooled(self, prompt: str | ChatPrompt, params: PoolingParams, most: int) -> list[int]:
+    def _encode_pooled(self, prompt: str | ChatPrompt, params: PoolingParams, most: int) -> InputTokens:
         self._check_size(_num_characters(prompt) + len(params.document or ""))
         if isinstance(prompt, ChatPrompt):
-            return cut(self._tokenizer.encode(self._render(prompt), add_special_tokens=False), most, params.truncate)
+            ids = self._tokenizer.encode(self._render(prompt), add_special_tokens=False)
+            return InputTokens(cut(ids, most, params.truncate))
         if len(prompt) > _INLINE_CHARS and params.truncate is None:
             self._refuse_huge(prompt)
-        if params.document is not None and not self._pooler.takes_pairs:
-            raise InvalidRequest(
-                "This model tells the two texts of a pair apart by token types, which are not supported: it scores "
-                "single texts only. Rerankers of the XLM-RoBERTa family (bge-reranker) have no token types.",
-                param="query",
-            )
         template = "" if params.document is None else self._pooler.pair_template
-        return encode_input(self._tokenizer, prompt, params.document, template, most=most, side=params.truncate)
+        tokens = encode_input(self._tokenizer, prompt, params.document, template, most=most, side=params.truncate)
+        return tokens if self._pooler.has_token_types else InputTokens(tokens.ids)
 
     def _encode(self, prompt: str | ChatPrompt, *, can_be_cut: bool) -> list[int]:
         is_chat = isinstance(prompt, ChatPrompt)
@@ -281,6 +276,7 @@ class _ChoiceMaker:
     now_s: float
     pooler: Pooler
     adapter_slot: int
+    second_start: int
 
     def choices(self, arrival_ids: Iterator[int], grammar: GrammarState | None) -> Iterator[Choice]:
         """Yield the choices, each with its own tokens, seed and grammar state."""
@@ -311,6 +307,7 @@ class _ChoiceMaker:
             root_hash=self.root,
             seed=seed,
             adapter_slot=self.adapter_slot,
+            second_start=self.second_start,
             scores_prompt=scores_prompt,
             can_draft=grammar is None,  # the mask of a row depends on the tokens before it
             pool=self._pool(),

@@ -27,7 +27,7 @@ _TENSORS: Final = {
     "layers": "model.encoder.layer",
     "embed": "model.embeddings.word_embeddings.weight",
     "positions": "model.embeddings.position_embeddings.weight",
-    "token_type": "model.embeddings.token_type_embeddings.weight",
+    "token_types": "model.embeddings.token_type_embeddings.weight",
     "embed_norm": "model.embeddings.LayerNorm.weight",
     "q": "attention.self.query.weight",
     "k": "attention.self.key.weight",
