@@ -19,7 +19,12 @@ def no_fetching(uri: str) -> Path:
 def settings_of(env=None, *, folder: Path | None = None, fetch=no_fetching, threads=None, memory=None, **options: str):
     spec = WorkerSpec(name="w", options=options, threads=threads, memory_bytes=memory)
     prepared = PreparedWorker(
-        spec=spec, port=PORT, model_folder=folder, fetch_model=fetch, report_notices=lambda _: None
+        spec=spec,
+        port=PORT,
+        model_folder=folder,
+        fetch_model=fetch,
+        fetch_adapter=no_fetching,
+        report_notices=lambda _: None,
     )
     return worker_settings(prepared, env or {})
 

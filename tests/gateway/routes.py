@@ -3,12 +3,14 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from headrace.state.records import AnyKind, NoStatus, Record, StoredRecord, Unreadable
 from headrace.state.routes import (
     ROUTE,
+    AdapterRoute,
     AsyncOutput,
     ComponentRoute,
     Fleet,
@@ -54,9 +56,12 @@ def asleep(name: str = "AllTraffic", *, weight: float = 1.0) -> VariantRoute:
     return variant(name, [], weight=weight, standby=True)
 
 
-def component(name: str, urls: list[str], *, host: str = "AllTraffic", **more: Any) -> ComponentRoute:
+def component(
+    name: str, urls: list[str], *, host: str = "AllTraffic", adapter: AdapterRoute | None = None, **more: Any
+) -> ComponentRoute:
     """An inference component with a copy at each URL; at zero if there are none."""
-    return ComponentRoute(name=name, variant=host, route=variant(host, urls, standby=not urls, **more))
+    copies = replace(variant(host, urls, standby=not urls, **more), adapter=adapter)
+    return ComponentRoute(name=name, variant=host, route=copies)
 
 
 def route(

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.gateway.routing import ComponentNeeded, NoReplica, RoutingQuery, UnknownComponent, UnknownVariant, choose
+from headrace.state.routes import AdapterRoute
 from tests.waiting import WAIT_S
 
 from .conftest import Running
@@ -25,6 +26,20 @@ def two(gateway: Running) -> tuple[object, object]:
         route(HOST, components=[component(name, [worker.url]) for name, worker in zip("ab", workers, strict=True)])
     )
     return workers
+
+
+def test_requests_for_an_adapter_reach_the_copies_of_its_base_with_its_name(gateway):
+    worker = gateway.worker(chat)
+    adapter = component("a", [worker.url], adapter=AdapterRoute(name="a", base="chat"))
+    gateway.put(route(HOST, components=[component("chat", [worker.url]), adapter]))
+    for name in ("a", "chat"):
+        gateway.client.post(
+            "/endpoints/ep/invocations",
+            content=b"{}",
+            headers={"X-Amzn-SageMaker-Inference-Component": name, "X-Amzn-SageMaker-Adapter-Identifier": "forged"},
+        )
+    identifiers = [asked.headers.get("x-amzn-sagemaker-adapter-identifier") for asked in worker.asked]
+    assert identifiers == ["a", None]
 
 
 def error_of(call, **parameters) -> dict:

@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from headrace.core.telemetry import setup_logging
-from headrace.state.routes import AsyncOutput
+from headrace.state.routes import AdapterRoute, AsyncOutput
 from headrace.state.signals import WakeTarget
 from tests.waiting import WAIT_S
 
@@ -203,6 +203,19 @@ def test_a_request_wakes_the_component_that_it_names(sleepy, waker):
         asking = pool.submit(sleepy.boto.invoke_endpoint, EndpointName="ep", InferenceComponentName="ic", Body=b"x")
         assert waker.told.wait(WAIT_S)
         assert waker.wanted == [WakeTarget(endpoint="ep", component="ic")]
+        worker = sleepy.worker()
+        sleepy.put(route(variant("AllTraffic"), components=[component("ic", [worker.url])]))
+        assert asking.result(WAIT_S)["Body"].read() == b"x"
+
+
+def test_a_request_for_an_adapter_wakes_its_base(sleepy, waker):
+    sleepy.put(
+        route(variant("AllTraffic"), components=[component("ic", [], adapter=AdapterRoute(name="ic", base="chat"))])
+    )
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(sleepy.boto.invoke_endpoint, EndpointName="ep", InferenceComponentName="ic", Body=b"x")
+        assert waker.told.wait(WAIT_S)
+        assert waker.wanted == [WakeTarget(endpoint="ep", component="chat")]
         worker = sleepy.worker()
         sleepy.put(route(variant("AllTraffic"), components=[component("ic", [worker.url])]))
         assert asking.result(WAIT_S)["Body"].read() == b"x"

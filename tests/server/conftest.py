@@ -20,8 +20,8 @@ from headrace.http.asgi import Receive, Scope, Send
 from headrace.http.listener import bind, url_of
 from headrace.http.protocol import StreamingProtocol
 from headrace.http.server import http_limits
-from headrace.server.app import create_app
-from headrace.server.service import Service
+from headrace.server.app import app_of
+from headrace.server.service import FetchAdapter, Service
 from headrace.settings.server_settings import ServerSettings
 from headrace.testing.echo import EchoBackend, EchoScript
 from tests.prompt_server import PromptServer
@@ -71,6 +71,7 @@ def serving(
     http: str = "headrace",
     watch_scope: Callable[[Scope], None] = lambda _: None,
     timeout_keep_alive: int = 75,
+    fetch_adapter: FetchAdapter | None = None,
     **settings: Any,
 ) -> Iterator[Echo]:
     """Serve until the block ends, as `headrace serve` does or by plain uvicorn (`http="httptools"`)."""
@@ -78,7 +79,7 @@ def serving(
     log = io.StringIO()
     setup_logging(format="json", level="info", stream=log)
     resolved = ServerSettings(**{"model": "echo", "dialect": "tgi-3", **settings})
-    app = create_app(resolved, backend if ready else None)
+    app = app_of(Service(resolved, backend if ready else None, fetch_adapter=fetch_adapter))
 
     open_calls: set[int] = set()
 

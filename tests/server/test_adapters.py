@@ -5,7 +5,7 @@ import json
 import openai
 import pytest
 
-from headrace.core.errors import Forbidden
+from headrace.core.errors import Forbidden, InvalidRequest
 from headrace.server.adapter_routes import allowed_folders, checked_folder
 from headrace.settings.server_settings import ServerSettings
 
@@ -149,3 +149,36 @@ def test_without_folders_in_the_settings_only_those_beside_the_model_are_allowed
 def test_any_model_name_is_accepted_where_no_adapter_can_be_meant(echo):
     answer = echo.post("/v1/completions", {"model": "anything", "prompt": "hi"})
     assert (answer.status_code, json.loads(answer.text)["model"]) == (200, "echo")
+
+
+def test_a_platform_loads_and_unloads_by_location_without_the_setting_and_may_repeat_it(tmp_path):
+    (tmp_path / "one").mkdir()
+    asked = []
+
+    def fetch(uri):
+        asked.append(uri)
+        if uri.endswith("missing"):
+            raise InvalidRequest("There is nothing.", param="src")
+        return tmp_path / "one"
+
+    with serving(enable_lora=True, fetch_adapter=fetch) as echo:
+        for _ in range(2):
+            assert echo.post("/adapters", {"name": "a", "src": "s3://b/one"}).status_code == 200
+        assert echo.post("/adapters", {"name": "b", "src": "s3://b/missing"}).status_code == 422
+        assert asked == ["s3://b/one"] * 2 + ["s3://b/missing"]
+        assert echo.post("/v1/load_lora_adapter", {"lora_name": "c", "lora_path": str(tmp_path)}).status_code == 403
+        chat = {"model": "any", "messages": [{"role": "user", "content": "x"}]}
+        answer = echo.client.post(
+            "/v1/chat/completions", json=chat, headers={"X-Amzn-SageMaker-Adapter-Identifier": "a"}
+        )
+        assert answer.status_code == 200, answer.text
+        assert used(echo) == "a"
+        assert echo.client.delete("/adapters/a").status_code == 200
+        assert echo.client.delete("/adapters/a").status_code == 404
+
+
+def test_a_platform_is_told_how_to_make_slots_for_adapters(tmp_path):
+    with serving(fetch_adapter=lambda _: tmp_path) as echo:
+        refused = echo.post("/adapters", {"name": "a", "src": "s3://b/one"})
+        assert refused.status_code == 403
+        assert "OPTION_ENABLE_LORA=true" in refused.text

@@ -38,7 +38,7 @@ def component_row(component: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         component["InferenceComponentName"],
         component["InferenceComponentStatus"],
-        "{}/{}".format(*copies_of(component)),
+        f"on {base}" if (base := base_name(component)) else "{}/{}".format(*copies_of(component)),
         component["EndpointName"],
         component["VariantName"],
         age(component["CreationTime"], datetime.now(UTC)),
@@ -52,7 +52,7 @@ def component_rows(component: Mapping[str, Any]) -> list[tuple[str, str]]:
         *(
             (f"  {label}", value)
             for label, value in _facts(component)
-            if label in ("status", "reason", "model", "copies", "needs")
+            if label in ("status", "reason", "model", "copies", "needs", "base", "adapter")
         ),
     ]
 
@@ -60,6 +60,11 @@ def component_rows(component: Mapping[str, Any]) -> list[tuple[str, str]]:
 def whole_component(component: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the lines of `headrace describe COMPONENT`."""
     return [("component", component["InferenceComponentName"]), *_facts(component)]
+
+
+def base_name(component: Mapping[str, Any]) -> str:
+    """Return the base of an adapter component; empty for any other component."""
+    return str(_specification(component).get("BaseInferenceComponentName") or "")
 
 
 def copies_of(component: Mapping[str, Any]) -> tuple[int, int]:
@@ -75,15 +80,20 @@ def _facts(component: Mapping[str, Any]) -> list[tuple[str, str]]:
     placed = (component.get("RuntimeConfig") or {}).get("PlacementStatus") or ()
     types = ", ".join(status["InstanceType"] for status in placed if status.get("CurrentCopyCount"))
     strategy = (specification.get("SchedulingConfig") or {}).get("PlacementStrategy", "SPREAD")
+    own = [
+        ("model", specification.get("ModelName") or image),
+        ("copies", f"{current} of {desired}" + (f", on {types}" if types else "")),
+        ("needs", needs_text(specification.get("ComputeResourceRequirements") or {})),
+        ("placement", strategy),
+    ]
+    if base := base_name(component):
+        own = [("base", base), ("adapter", (specification.get("Container") or {}).get("ArtifactUrl", ""))]
     return [
         ("status", component["InferenceComponentStatus"]),
         ("reason", component.get("FailureReason", "")),
         ("endpoint", component["EndpointName"]),
         ("variant", component["VariantName"]),
-        ("model", specification.get("ModelName") or image),
-        ("copies", f"{current} of {desired}" + (f", on {types}" if types else "")),
-        ("needs", needs_text(specification.get("ComputeResourceRequirements") or {})),
-        ("placement", strategy),
+        *own,
         ("created", f"{component['CreationTime']:%Y-%m-%d %H:%M:%S %Z}"),
         ("arn", component["InferenceComponentArn"]),
     ]

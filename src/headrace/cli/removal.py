@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from headrace.cli.components import described_component
+from headrace.cli.components import base_name, described_component
 from headrace.cli.deployed import TAG
 from headrace.cli.group import Examples, UserFailed
 from headrace.cli.platform_client import Platform, find_platform, is_not_found, platform_option, translate_errors
@@ -23,8 +23,8 @@ def rm(*, names: tuple[str, ...], url: str | None, wait: bool) -> None:
     """
     Delete the endpoints and inference components NAMES; running requests may finish.
 
-    The endpoint configuration and the model are deleted too if `headrace deploy` created them. Components are deleted
-    before their endpoint if both are named.
+    The endpoint configuration and the model are deleted too if `headrace deploy` created them. Adapters are deleted
+    before their base, and components before their endpoint, if both are named.
     """
     platform = find_platform(url)
     with translate_errors():
@@ -34,7 +34,7 @@ def rm(*, names: tuple[str, ...], url: str | None, wait: bool) -> None:
             for name in names
             if name not in endpoints and (found := described_component(platform, name)) is not None
         }
-        for name, component in components.items():
+        for name, component in sorted(components.items(), key=lambda named: not base_name(named[1])):
             _remove_component(platform, name, component)
         if wait or endpoints:
             _until_gone(components, lambda name: described_component(platform, name))

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.cli.group import Examples
-from headrace.core.errors import SettingsError
+from headrace.core.errors import InvalidRequest, SettingsError
 from headrace.settings.near_names import near_name
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def serve_model(prepared: "PreparedWorker") -> int:
     settings, notices = worker_settings(prepared, os.environ)
     prepared.report_notices([notice.message for notice in notices if notice.kind != "applied"])
     with showing_progress() as progress:
-        return run_server(settings, notices=notices, progress=progress)
+        return run_server(settings, notices=notices, progress=progress, fetch_adapter=_adapter_fetcher(prepared))
 
 
 def worker_settings(prepared: "PreparedWorker", env: Mapping[str, str]) -> "tuple[ServerSettings, list[Notice]]":
@@ -79,6 +79,19 @@ def worker_settings(prepared: "PreparedWorker", env: Mapping[str, str]) -> "tupl
             served_model_name=settings.served_model_name or settings.model.rstrip("/").rpartition("/")[2],
         )
     return settings, notices
+
+
+def _adapter_fetcher(prepared: "PreparedWorker") -> Callable[[str], Path]:
+    """Return the server's way to an adapter that the platform names by the location of its artifacts."""
+    from headrace.cluster.fetch_bounds import FetchFailed
+
+    def fetch(uri: str) -> Path:
+        try:
+            return _model_root(prepared.fetch_adapter(uri))
+        except FetchFailed as error:
+            raise InvalidRequest(str(error), param="src") from error
+
+    return fetch
 
 
 def _model_root(folder: Path) -> Path:

@@ -49,6 +49,8 @@ class PreparedWorker:
     """The equivalent of `/opt/ml/model` in a container; None without artifacts."""
     fetch_model: Callable[[str], Path]
     """Fetches a model that the settings name by an `s3://` URI; returns its folder."""
+    fetch_adapter: Callable[[str], Path]
+    """Fetches the artifacts of an adapter while the server runs; returns their folder. Callable from any thread."""
     report_notices: Callable[[Sequence[str]], None]
     """Reports settings that could not be honoured, in sentences, for the description of the endpoint."""
 
@@ -87,12 +89,7 @@ class _Worker:
         self._notices: tuple[str, ...] = ()
         self._empty_notices: tuple[str, ...] = ()
         self._cache = ContentCache(Path(assignment.cache_folder))
-        self._fetcher = Fetcher(
-            s3=self._spec.s3,
-            cache=self._cache,
-            scratch=files.scratch,
-            deadline=Deadline(self._spec.artifact_timeout_s),
-        )
+        self._fetcher = self._make_fetcher()
 
     def run(self, serve: Serve) -> int:
         if self._assignment.parent is not None:
@@ -115,6 +112,7 @@ class _Worker:
             token=self._assignment.token,
             model_folder=self._link_channels(fetched),
             fetch_model=self._fetch_model,
+            fetch_adapter=self._fetch_adapter,
             report_notices=self._report_notices,
         )
         return serve(prepared)
@@ -135,11 +133,21 @@ class _Worker:
 
     def _fetch_model(self, uri: str) -> Path:
         self._report(WorkerPhase.FETCHING)
-        is_archive = uri.endswith((".tar.gz", ".tgz"))
-        is_prefix = not is_archive and not uri.endswith(_SINGLE_FILES)
-        folder = self._fetcher.fetch(ArtifactSource(uri=uri, is_prefix=is_prefix, is_archive=is_archive))
+        folder = self._fetcher.fetch(_source_of(uri))
         self._report(WorkerPhase.STARTING)
         return folder
+
+    def _fetch_adapter(self, uri: str) -> Path:
+        return self._make_fetcher().fetch(_source_of(uri))
+
+    def _make_fetcher(self) -> Fetcher:
+        """Return a fetcher whose time begins now."""
+        return Fetcher(
+            s3=self._spec.s3,
+            cache=self._cache,
+            scratch=self._files.scratch,
+            deadline=Deadline(self._spec.artifact_timeout_s),
+        )
 
     def _link_channels(self, fetched: Fetched) -> Path | None:
         """Link the channels into the worker's own folder; returns the model's folder."""
@@ -191,6 +199,12 @@ def _read_assignment(path: Path) -> Assignment:
             f"{path} cannot be read as a worker's assignment; expected a file that `headrace up` has written."
         )
     return assignment
+
+
+def _source_of(uri: str) -> ArtifactSource:
+    """Return the source that a URI alone names: an archive, a single file, or else a folder."""
+    is_archive = uri.endswith((".tar.gz", ".tgz"))
+    return ArtifactSource(uri=uri, is_prefix=not is_archive and not uri.endswith(_SINGLE_FILES), is_archive=is_archive)
 
 
 def _fill_in(text: str, facts: dict[str, str]) -> str:

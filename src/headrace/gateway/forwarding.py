@@ -38,6 +38,7 @@ from headrace.http.client import ClientRequest, HttpClient
 from headrace.http.client_response import ClientResponse, ConnectFailed, NoResponse, ResponseHeadBroken
 from headrace.state.routes import Replica, Route, VariantRoute
 from headrace.state.signals import QuarantineListener, Wake, WakeTarget
+from headrace.wire.adapters import IDENTIFIER_HEADER
 from headrace.wire.aws.errors import AwsError
 
 MAX_TRIES = 3
@@ -194,7 +195,7 @@ class Forwarder:
         """Send the request to one replica; None if it did not answer and another one may be tried."""
         replica, lease = decision.replica, self.loads.acquire(decision.replica.worker)
         try:
-            response = await self._upstream.send(replica.url, _with_token(request, replica.token))
+            response = await self._upstream.send(replica.url, _for_replica(request, decision))
         except NoResponse as failure:
             lease.release()
             self._handle_failure(replica, failure, state)
@@ -338,14 +339,18 @@ class Forwarder:
 
 
 def _wake_target(target: WakeTarget, asleep: VariantRoute) -> WakeTarget:
-    """Return what has to be woken for a request to `target`: its component, or the variant `asleep`."""
+    """Return what has to be woken for `target`: its component, the base of its adapter, or the variant `asleep`."""
     if target.component is not None:
-        return WakeTarget(endpoint=target.endpoint, component=target.component)
+        component = target.component if asleep.adapter is None else asleep.adapter.base
+        return WakeTarget(endpoint=target.endpoint, component=component)
     return WakeTarget(endpoint=target.endpoint, variant=asleep.name)
 
 
-def _with_token(request: ClientRequest, token: str) -> ClientRequest:
-    """Add the bearer token that the worker requires, if it requires one."""
-    if not token:
-        return request
-    return replace(request, headers=(*request.headers, ("Authorization", f"Bearer {token}")))
+def _for_replica(request: ClientRequest, decision: RoutingDecision) -> ClientRequest:
+    """Add the bearer token that the worker requires, and the adapter that it applies, where there are any."""
+    added = []
+    if decision.replica.token:
+        added.append(("Authorization", f"Bearer {decision.replica.token}"))
+    if decision.variant.adapter is not None:
+        added.append((IDENTIFIER_HEADER, decision.variant.adapter.name))
+    return replace(request, headers=(*request.headers, *added)) if added else request

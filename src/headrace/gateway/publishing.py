@@ -218,7 +218,12 @@ class Sampler:
 
 
 def _served(route: Route, *, with_hosts: bool) -> Iterator[_Sampled]:
-    """Yield the variants and components of a route; variants that host components with the copies of all of them."""
+    """
+    Yield the variants and components of a route; variants that host components with the copies of all of them.
+
+    Adapters are left out: the requests in flight are known by worker, and their workers are those of their base.
+    """
+    components = [component for component in route.components if component.route.adapter is None]
     for variant in route.variants:
         labels, is_host = InvocationLabels(route.endpoint, variant.name, ""), bool(variant.instances)
         if not is_host:
@@ -226,12 +231,12 @@ def _served(route: Route, *, with_hosts: bool) -> Iterator[_Sampled]:
         elif with_hosts:
             copies = [
                 worker
-                for component in route.components
+                for component in components
                 if component.variant == variant.name
                 for worker in _workers_of(component.route)
             ]
             yield _Sampled(labels, copies, variant.instances, is_host=True)
-    for component in route.components:
+    for component in components:
         labels = InvocationLabels(route.endpoint, component.route.name, component.name)
         yield _Sampled(labels, _workers_of(component.route), num_replicas(component.route))
 

@@ -1,5 +1,6 @@
 """Routes that list, load and unload adapters: vLLM's, LMI's and those of SageMaker's container contract."""
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from starlette.routing import Route
 from headrace.core.client_text import shortened
 from headrace.core.errors import Forbidden, InvalidRequest, NotFound
 from headrace.engine.backend import Backend
-from headrace.server.service import Service
+from headrace.server.service import FetchAdapter, Service
 from headrace.settings.server_settings import ServerSettings
 from headrace.wire.adapters import (
     AdapterChange,
@@ -101,10 +102,13 @@ class _AdapterRoutes:
         raise NotFound(f"The adapter `{shortened(name)}` is not loaded.")
 
     async def register(self, request: Request) -> Response:
-        """Load an adapter."""
+        """Load an adapter; the platform may repeat it, and gives the location of artifacts instead of a folder."""
         async with self._service.admit(request.scope, request.receive) as body:
             change = parse_register(body, request.query_params)
-            await self._load(change)
+            if self._service.fetch_adapter is None:
+                await self._load(change)
+            else:
+                await self._fetch_and_load(change, self._service.fetch_adapter)
             return Response(render_change(change.name, "registered"), media_type=_JSON)
 
     async def update(self, request: Request) -> Response:
@@ -122,7 +126,8 @@ class _AdapterRoutes:
     async def unregister(self, request: Request) -> Response:
         """Unload an adapter."""
         name = request.path_params["name"]
-        await self._changeable().unload_adapter(name)
+        backend = self._changeable() if self._service.fetch_adapter is None else self._changeable_by_platform()
+        await backend.unload_adapter(name)
         return Response(render_change(name, "unregistered"), media_type=_JSON)
 
     async def _load(self, change: AdapterChange) -> None:
@@ -131,6 +136,20 @@ class _AdapterRoutes:
             raise InvalidRequest(f"The name {shortened(change.name)} is the model's own.", param="name")
         folder = checked_folder(change.source, allowed_folders(self._service.settings))
         await backend.load_adapter(change.name, folder, replaces=change.replaces)
+
+    async def _fetch_and_load(self, change: AdapterChange, fetch: FetchAdapter) -> None:
+        backend = self._changeable_by_platform()
+        folder = await asyncio.to_thread(fetch, change.source)
+        await backend.load_adapter(change.name, folder, replaces=True)
+
+    def _changeable_by_platform(self) -> Backend:
+        """Return the backend; raise `Forbidden` if it has no slots for adapters."""
+        if not self._service.settings.enable_lora:
+            raise Forbidden(
+                "The model server has no slots for adapters. Set OPTION_ENABLE_LORA=true in the Environment of the "
+                "base component's model, and OPTION_MAX_LORAS and OPTION_MAX_LORA_RANK as needed."
+            )
+        return self._service.backend
 
     def _changeable(self) -> Backend:
         """Return the backend; raise `Forbidden` if adapters may not be changed over HTTP."""

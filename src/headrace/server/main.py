@@ -33,7 +33,7 @@ from headrace.http.server import http_limits, http_server
 from headrace.server.app import app_of
 from headrace.server.engine_config import load_engine
 from headrace.server.observer import MetricsObserver
-from headrace.server.service import Service
+from headrace.server.service import FetchAdapter, Service
 from headrace.settings.container_names import Notice
 from headrace.settings.server_settings import ServerSettings, resolve_shutdown_delay
 
@@ -59,6 +59,7 @@ def run_server(
     progress: Progress = no_progress,
     load: LoadBackend = load_measured_engine,
     on_ready: OnReady | None = None,
+    fetch_adapter: FetchAdapter | None = None,
 ) -> int:
     """
     Serve until a signal stops the server.
@@ -69,6 +70,7 @@ def run_server(
         progress: called with the progress of loading.
         load: loads the backend, in a thread of its own.
         on_ready: called when the server is ready.
+        fetch_adapter: see `Service`.
 
     Returns:
         The exit code; the error of a failure has been written to stderr.
@@ -79,7 +81,9 @@ def run_server(
         log(f"setting.{notice.kind}", name=notice.name, message=notice.message)
     try:
         with bind(settings.host, settings.port) as listener:
-            lifecycle = _ServerLifecycle(settings, listener, load, progress, on_ready)
+            lifecycle = _ServerLifecycle(
+                Service(settings, fetch_adapter=fetch_adapter), listener, load, progress, on_ready
+            )
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(lifecycle.run())
     except HeadraceError as error:
@@ -92,24 +96,24 @@ class _ServerLifecycle:
 
     def __init__(
         self,
-        settings: ServerSettings,
+        service: Service,
         listener: socket.socket,
         load: LoadBackend,
         progress: Progress,
         on_ready: OnReady | None,
     ) -> None:
-        self._settings = settings
+        self._settings = service.settings
         self._listener = listener
         self._load = load
         self._progress = progress
         self._on_ready = on_ready
-        self._service = Service(settings)
+        self._service = service
         self._stop = asyncio.Event()
         self._delay_s = 0.0
         self._stopped_s: float | None = None
         """Time of the signal, by the monotonic clock."""
         self._started_s = perf_counter()
-        self._http = http_server(app_of(self._service), limits=http_limits(settings))
+        self._http = http_server(app_of(self._service), limits=http_limits(service.settings))
 
     async def run(self) -> int:
         """Listen, load and serve until a signal; return the exit code."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from enum import StrEnum
+from pathlib import Path
 from typing import TypeVar
 
 from headrace.core.errors import Unavailable
@@ -46,6 +47,9 @@ class ServerPhase(StrEnum):
     """The engine cannot continue; only a restart helps."""
 
 
+FetchAdapter = Callable[[str], Path]
+"""Fetch an adapter from the location of its artifacts; return its folder, or raise `HeadraceError`. Blocks."""
+
 _CHAT_NAMES = ("tgi", "lmi")
 """Names of the only model in the documentation of TGI and LMI."""
 
@@ -61,9 +65,20 @@ NOT_READY = {
 class Service:
     """The state that all routes of a server share."""
 
-    def __init__(self, settings: ServerSettings, backend: Backend | None = None) -> None:
-        """Begin with a started backend, or without one until `attach`."""
+    def __init__(
+        self, settings: ServerSettings, backend: Backend | None = None, *, fetch_adapter: FetchAdapter | None = None
+    ) -> None:
+        """
+        Begin with a started backend, or without one until `attach`.
+
+        Args:
+            settings: of the server.
+            backend: generates; None: it is attached later.
+            fetch_adapter: fetches adapters for the platform that runs this server: it loads and unloads them through
+                `/adapters`, and is the only client of those routes.
+        """
         self.settings = settings
+        self.fetch_adapter = fetch_adapter
         self.phase = ServerPhase.LOADING if backend is None else ServerPhase.READY
         self.limiter = RequestLimiter(settings.max_concurrent_requests)
         self.budget = BodyBudget(settings.max_buffered_bytes)
@@ -117,6 +132,11 @@ class Service:
         """Names of the base model; where adapters have names too, requests may use no others."""
         return frozenset({self.backend.info.name, self.settings.model, *_CHAT_NAMES})
 
+    @property
+    def is_managed(self) -> bool:
+        """True on a platform, which has already chosen model and adapter: its clients know them by other names."""
+        return self.fetch_adapter is not None
+
     def stats(self) -> EngineStats:
         """Return the engine's size and load."""
         return EngineStats() if self._backend is None else self._backend.stats()
@@ -160,6 +180,6 @@ class Service:
             model=self.backend.info,
             limits=self.limits,
             default_max_new_tokens=self.settings.default_max_new_tokens,
-            accepted_models=self.model_names if self.settings.enable_lora else None,
+            accepted_models=self.model_names if self.settings.enable_lora and not self.is_managed else None,
             adapters=frozenset(adapter.name for adapter in self.backend.adapters),
         )

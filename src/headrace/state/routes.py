@@ -35,6 +35,16 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterRoute:
+    """The adapter that the copies of another inference component apply to a request."""
+
+    name: str
+    """The name by which the copies know it."""
+    base: str
+    """The inference component whose copies they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VariantRoute:
     """The fleets and routing of a production variant."""
 
@@ -47,6 +57,8 @@ class VariantRoute:
     """No replica serves, but requests may wait for one: the variant is scaled to zero, or its first copies start."""
     instances: int = 0
     """Instances available for inference components; 0 for a variant with its own model."""
+    adapter: AdapterRoute | None = None
+    """Set for an adapter inference component: its replicas are copies of the base component."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -131,7 +131,7 @@ def test_an_invalid_component_is_refused(still_platform: Platform) -> None:
     with pytest.raises(ClientError, match="Inference Components are not supported in this Endpoint"):
         component(client, "c")
     host(client, "host")
-    with pytest.raises(ClientError, match="adapter inference components are not supported"):
+    with pytest.raises(ClientError, match="Could not find inference component"):
         client.create_inference_component(
             InferenceComponentName="c",
             EndpointName="host",

@@ -18,7 +18,7 @@ HAS = {"cpus": 8.0, "accelerators": 4.0, "memory_mb": 61 * 1024.0}
 
 def told(name: str, **more: Any) -> dict[str, Any]:
     facts = {"variant": "AllTraffic", "model": "m", "status": "InService", "serving": 1, "desired": 1, "need": NEED}
-    return {"name": name, **facts, "placement": "SPREAD", "failure_reason": "", "created_s": 0.0, **more}
+    return {"name": name, **facts, "base": "", "placement": "SPREAD", "failure_reason": "", "created_s": 0.0, **more}
 
 
 def copy(component: str, **more: Any) -> dict[str, Any]:
@@ -40,6 +40,7 @@ def host_of(platform: FakePlatform) -> None:
         "components": [
             told("chat", serving=2, desired=3),
             told("big", status="Failed", failure_reason="There is no room."),
+            told("legal", base="chat", model="", serving=0, desired=0),
         ],
         "hosts": [{"variant": "AllTraffic", "instance_type": "ml.p3.8xlarge", "has": HAS, "instances": instances}],
     }
@@ -58,6 +59,7 @@ def test_components_are_shown_with_their_requirements_and_failure_reasons(page: 
     assert rows[0][:5] == ["chat", "InService", "2 of 3", "1 CPU, 1 accelerator, 1 GB", "m"]
     assert rows[1][:2] == ["big", "Failed"]
     assert rows[2] == ["There is no room."]
+    assert rows[3] == ["legal", "InService", "", "", "adapter of chat", "Talk\nDelete"]
     assert "1 of 2 instances" in page.text("#variants")
     assert '"model": "chat"' in page.text("#example")
     assert 'InferenceComponentName="chat"' in page.text("#example")

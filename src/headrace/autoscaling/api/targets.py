@@ -16,7 +16,7 @@ from headrace.autoscaling.planning.targets import (
     target_arn,
 )
 from headrace.autoscaling.records.activities import MAX_AGE_S, SCALING_ACTIVITY, ActivityRecord
-from headrace.autoscaling.records.capacity import read_capacity
+from headrace.autoscaling.records.capacity import find_scaled, read_capacity
 from headrace.autoscaling.records.policies import remove_target
 from headrace.control.api.context import CallContext
 from headrace.state.records import AlreadyExists, Conflict, Json, Unreadable, readable
@@ -38,6 +38,8 @@ def register_scalable_target(context: CallContext, params: Json) -> Json:
     _check_bounds(spec)
     if read_capacity(context.store, key) is None:
         title = "SageMaker inference component" if key.component else "SageMaker endpoint or variant"
+        if key.component and find_scaled(context.store, key) is not None:
+            raise validation_error(f"{key.resource_id} is an adapter and has no capacity of its own. Scale its base.")
         raise validation_error(f"{title} does not exist: {key.resource_id}")
     if old is None:
         old = _create(context, key, spec, params)

@@ -40,12 +40,12 @@ class Capacity:
 
 
 def read_capacity(store: Store, key: TargetKey) -> Capacity | None:
-    """Return the capacity as it is now; None if there is no such target, or it cannot be read."""
+    """Return the capacity as it is now; None if there is no such target, it is an adapter, or it cannot be read."""
     record = find_scaled(store, key)
     if record is None:
         return None
     workload = settled_revision(record).workload(key.variant) if key.variant else _only(settled_revision(record))
-    if workload is None:
+    if workload is None or workload.adapter_url:
         return None
     progress = record.status.progress
     keys = (ready_key(workload.variant, number) for number in record.status.revisions)

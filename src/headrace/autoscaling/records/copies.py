@@ -85,7 +85,7 @@ def release_copies(store: Store, key: TargetKey) -> None:
 
 
 def components_of(store: Store, key: TargetKey) -> Sequence[ComponentRecord]:
-    """Return the readable components on a variant, without those that are being deleted."""
+    """Return the readable components with copies on a variant, without those that are being deleted."""
     endpoint = store.get(ENDPOINT, key.endpoint) if key.endpoint else None
     if endpoint is None:
         return ()
@@ -96,6 +96,7 @@ def components_of(store: Store, key: TargetKey) -> Sequence[ComponentRecord]:
         and record.spec.endpoint_uid == endpoint.uid
         and record.deleting_s is None
         and record.spec.revision.variant == key.variant
+        and not record.spec.revision.base
     ]
 
 

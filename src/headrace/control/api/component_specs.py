@@ -6,6 +6,7 @@ A container in the specification itself becomes a model with the component's nam
 
 from collections.abc import Sequence
 
+from headrace.control.api.adapter_specs import check_adapter_params
 from headrace.control.api.context import CallContext
 from headrace.control.model.component import ComponentRevision, check_num_copies
 from headrace.control.model.definitions import MODEL, image_profile
@@ -58,11 +59,6 @@ def check_specification(context: CallContext, specification: Json, host: Workloa
     Raises:
         AwsError: ValidationException, which names the member and what is expected.
     """
-    if base := specification.get("BaseInferenceComponentName"):
-        raise validation_error(
-            f"BaseInferenceComponentName is {base}; adapter inference components are not supported by Headrace yet. "
-            "Deploy the merged model as a component of its own."
-        )
     container = specification.get("Container")
     if bool(specification.get("ModelName")) == bool(container):
         raise validation_error("Give one of ModelName and Container in the Specification of the inference component.")
@@ -102,7 +98,10 @@ def make_revision(
     """
     check_num_copies(copies)
     specification = chosen_specification(params, host.instance_type)
-    check_specification(context, specification, host)
+    if specification.get("BaseInferenceComponentName"):
+        check_adapter_params(params, specification)
+    else:
+        check_specification(context, specification, host)
     return ComponentRevision(
         number=number,
         variant=host.variant,
@@ -116,6 +115,8 @@ def make_revision(
 
 
 def _model_of(context: CallContext, name: str, specification: Json) -> Json:
+    if specification.get("BaseInferenceComponentName"):
+        return {}
     if model_name := specification.get("ModelName"):
         return context.get(MODEL, model_name).spec.members
     given: Json = specification["Container"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.control.api.adapter_specs import base_of, refuse_deletion_with_adapters, refuse_other_base
 from headrace.control.api.component_specs import make_revision
 from headrace.control.api.context import CallContext
 from headrace.control.api.listing import Listed, list_page
@@ -54,9 +55,11 @@ def create_inference_component(context: CallContext, params: dict[str, Any]) -> 
     name = params["InferenceComponentName"]
     context.refuse_existing(INFERENCE_COMPONENT, name)
     endpoint = context.get(ENDPOINT, params["EndpointName"])
-    host = _host_of(context, endpoint, params.get("VariantName"))
-    copies = int((params.get("RuntimeConfig") or {}).get("CopyCount", 1))
-    if copies == 0 and context.is_strict:
+    base = base_of(context, params, endpoint)
+    wanted = params.get("VariantName") if base is None else base.spec.revision.variant
+    host = _host_of(context, endpoint, wanted)
+    copies = int((params.get("RuntimeConfig") or {}).get("CopyCount", 1)) if base is None else 0
+    if base is None and copies == 0 and context.is_strict:
         raise validation_error(_NO_COPIES)
     spec = ComponentSpec(
         endpoint=endpoint.name,
@@ -78,6 +81,7 @@ def update_inference_component(context: CallContext, params: dict[str, Any]) -> 
             raise validation_error("Nothing to update: give Specification, Specifications or RuntimeConfig.")
         return _scale(context, record, int(copies))
     endpoint = context.get(ENDPOINT, record.spec.endpoint)
+    refuse_other_base(record, params)
     host = _host_of(context, endpoint, record.spec.revision.variant)
     revision = make_revision(
         context,
@@ -139,6 +143,7 @@ def delete_inference_component(context: CallContext, params: dict[str, Any]) -> 
     if context.is_strict and is_busy:
         arn = context.arn(INFERENCE_COMPONENT, record.name)
         raise validation_error(f'Cannot delete in-progress inference component "{arn}".')
+    refuse_deletion_with_adapters(context, record)
     context.store.update(record, is_deleting=True)
     return {}
 
@@ -212,14 +217,15 @@ def _details(record: ComponentRecord) -> dict[str, Any]:
     current, num_serving = serving_revision(record), current_copies(record)
     answer: dict[str, Any] = {
         **_specifications(current, record.created_s),
-        "RuntimeConfig": {
-            "DesiredCopyCount": record.spec.revision.copies,
-            "CurrentCopyCount": num_serving,
-            "PlacementStatus": [{"InstanceType": current.instance_type, "CurrentCopyCount": num_serving}],
-        },
         "InferenceComponentStatus": component_status(record),
         "LastModifiedTime": changed_s(record),
     }
+    if not current.base:
+        answer["RuntimeConfig"] = {
+            "DesiredCopyCount": record.spec.revision.copies,
+            "CurrentCopyCount": num_serving,
+            "PlacementStatus": [{"InstanceType": current.instance_type, "CurrentCopyCount": num_serving}],
+        }
     if reason := failure_reason(record):
         answer["FailureReason"] = reason
     if current.deployment:
@@ -251,7 +257,8 @@ def _specification_summary(
     `revision` is the one with this specification; None for a specification of another instance type.
     """
     summary = dict(specification)
-    if container := summary.get("Container"):
+    container = summary.get("Container")
+    if container and not summary.get("BaseInferenceComponentName"):
         deployed: dict[str, Any] = {"SpecifiedImage": container.get("Image", "")}
         if revision is not None:
             image = container_of(revision.model)["Image"]

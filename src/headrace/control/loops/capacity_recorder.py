@@ -80,8 +80,8 @@ def of_endpoint(record: EndpointRecord | Unreadable) -> Iterator[CapacityMetric]
 
 
 def of_component(record: ComponentRecord | Unreadable) -> Iterator[CapacityMetric]:
-    """Yield the copies of a component; none of one that is being deleted, or cannot be read."""
-    if isinstance(record, Unreadable) or record.deleting_s is not None:
+    """Yield the copies of a component; none of an adapter, or of one that is being deleted or cannot be read."""
+    if isinstance(record, Unreadable) or record.deleting_s is not None or record.spec.revision.base:
         return
     dimensions = (("InferenceComponentName", record.name),)
     counts = current_copies(record), record.spec.revision.copies

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from headrace.cluster.launcher import Handle, Launcher
 from headrace.control.loops import store_access
+from headrace.control.loops.adapter_loader import AdapterLoader
 from headrace.control.loops.endpoint_pass import EndpointPass
 from headrace.control.loops.failure_log import FailureLog
 from headrace.control.loops.garbage_collection import GarbageCollector
@@ -66,8 +67,16 @@ class Reconciler:
         """
         config = replace(config or ReconcilerConfig(), awake_since_s=clock())
         self._store = store
+        self.adapters = AdapterLoader(store, clock=clock)
+        """The calls that load and unload adapters."""
         self._workers = WorkerManager(
-            store=store, launcher=launcher, logs=logs, defaults=defaults, config=config, clock=clock
+            store=store,
+            launcher=launcher,
+            logs=logs,
+            adapters=self.adapters,
+            defaults=defaults,
+            config=config,
+            clock=clock,
         )
         self._garbage = GarbageCollector(store, self._workers, config=config, clock=clock)
         self._failures = FailureLog()
@@ -87,17 +96,23 @@ class Reconciler:
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
-        with store_access.changes(self._store) as changed:
-            while True:
-                changed.clear()
-                try:
-                    pause_s = await self.pass_once()
-                    self._failures.clear(None)
-                except Exception as error:  # noqa: BLE001 -- an edge: logged, and tried again
-                    self._failures.note(None, error)
-                    pause_s = WATCH_PAUSE_S
-                await self.wake_up.wait(changed, pause_s)
-                await asyncio.sleep(_BURST_S)
+        try:
+            with store_access.changes(self._store) as changed:
+                await self._run(changed)
+        finally:
+            await self.adapters.close()
+
+    async def _run(self, changed: asyncio.Event) -> None:
+        while True:
+            changed.clear()
+            try:
+                pause_s = await self.pass_once()
+                self._failures.clear(None)
+            except Exception as error:  # noqa: BLE001 -- an edge: logged, and tried again
+                self._failures.note(None, error)
+                pause_s = WATCH_PAUSE_S
+            await self.wake_up.wait(changed, pause_s)
+            await asyncio.sleep(_BURST_S)
 
     async def pass_once(self) -> float:
         """Read, plan, act and record once for everything; returns after how many seconds to look again."""

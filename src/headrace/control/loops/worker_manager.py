@@ -21,6 +21,7 @@ from headrace.cluster.launcher import (
     WorkerSpec,
 )
 from headrace.control.loops import store_access
+from headrace.control.loops.adapter_loader import AdapterLoader
 from headrace.control.model.component import ComponentRecord, is_component
 from headrace.control.model.endpoint import EndpointRecord
 from headrace.control.model.log_reader import LogKeeper
@@ -42,7 +43,18 @@ from headrace.control.model.worker import (
 )
 from headrace.control.model.workload import Revision
 from headrace.control.planning.config import ReconcilerConfig
-from headrace.control.planning.worker_actions import Action, Drain, Forget, GiveUp, Launch, RemoveRecord, Start, Stop
+from headrace.control.planning.worker_actions import (
+    Action,
+    Drain,
+    Forget,
+    GiveUp,
+    Launch,
+    LoadAdapter,
+    RemoveRecord,
+    Start,
+    Stop,
+    UnloadAdapter,
+)
 from headrace.control.planning.worker_build import WorkerDefaults, build_worker
 from headrace.core.telemetry import get_logger
 from headrace.state.store import Store
@@ -78,11 +90,13 @@ class WorkerManager:
         store: Store,
         launcher: Launcher,
         logs: LogKeeper,
+        adapters: AdapterLoader,
         defaults: WorkerDefaults,
         config: ReconcilerConfig,
         clock: Callable[[], float],
     ) -> None:
         self._store = store
+        self._adapters = adapters
         self._launcher = launcher
         self._logs = logs
         self._defaults = defaults
@@ -137,6 +151,8 @@ class WorkerManager:
                 await self._stop(owned, name, grace_s)
             case Forget(worker=name):
                 await self._forget(owned, name)
+            case LoadAdapter() | UnloadAdapter():
+                self._adapters.act(action)
             case RemoveRecord():
                 raise AssertionError("the endpoint pass removes endpoints and components")
 

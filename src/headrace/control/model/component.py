@@ -44,6 +44,16 @@ class ComponentRevision(Revision, frozen=True, kw_only=True, dict=True):
     """CreateModel's members; a model made from the specification's own container has the component's name."""
     copies: int
 
+    @property
+    def base(self) -> str:
+        """The inference component whose copies load this adapter; empty for a component with its own copies."""
+        return str(self.specification.get("BaseInferenceComponentName") or "")
+
+    @property
+    def artifact_url(self) -> str:
+        """Location of the artifacts of the specification's own container; empty without one."""
+        return str((self.specification.get("Container") or {}).get("ArtifactUrl") or "")
+
     def with_desired(self, desired: Mapping[str, DesiredCapacity]) -> Self:
         """Return the same revision with another number of copies."""
         return msgspec.structs.replace(self, copies=desired[self.variant].count)
@@ -56,13 +66,14 @@ class ComponentRevision(Revision, frozen=True, kw_only=True, dict=True):
             variant=self.variant,
             weight=1.0,
             count=self.copies,
-            model=self.model,
+            model=None if self.base else self.model,
             instance_type=self.instance_type,
             download_timeout_s=float(startup.get("ModelDataDownloadTimeoutInSeconds", DOWNLOAD_TIMEOUT_S)),
             health_timeout_s=float(startup.get("ContainerStartupHealthCheckTimeoutInSeconds", HEALTH_TIMEOUT_S)),
             need=read_requirements(requirements),
             max_memory_mb=None if max_mb is None else float(max_mb),
             placement=read_strategy(self.specification),
+            adapter_url=self.artifact_url if self.base else "",
             notices=variant_notices({}, {}, self.model),
         )
         return (workload,)
@@ -212,9 +223,14 @@ def with_copies(record: ComponentRecord, copies: int, *, arn: str, density: Dens
         density: the ratio that its copies follow from now on.
 
     Raises:
-        AwsError: the component is being updated, has failed, or would have too many copies.
+        AwsError: the component is an adapter, is being updated, has failed, or would have too many copies.
     """
     check_num_copies(copies)
+    if base := record.spec.revision.base:
+        raise validation_error(
+            f'Inference component "{arn}" is an adapter and has no copies of its own. Change the copies of its base '
+            f"{base} instead."
+        )
     refuse_busy(record, arn)
     current = serving_revision(record)
     return msgspec.structs.replace(

@@ -1,6 +1,6 @@
 """Workers: their records, the changes of their status after observations, and the view that planners get of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -68,6 +68,21 @@ class ReplicaSpec(RecordPart, frozen=True, kw_only=True):
         return self.variant, self.revision
 
 
+class AdapterState(RecordPart, frozen=True, kw_only=True):
+    """An adapter in a worker, as the platform loaded it last."""
+
+    loaded: str = ""
+    """The loaded version; empty if none is."""
+    failed: str = ""
+    """The version that could not be loaded last; empty if none failed since the last success."""
+    failed_s: float = 0.0
+    """Time of that failure."""
+    failure: str = ""
+    """Its text."""
+    is_permanent: bool = False
+    """True if another attempt would fail for the same reason."""
+
+
 class ReplicaStatus(RecordPart, frozen=True, kw_only=True):
     """The observed state of a worker."""
 
@@ -90,6 +105,8 @@ class ReplicaStatus(RecordPart, frozen=True, kw_only=True):
     """True if another worker would fail for the same reason."""
     notices: list[str] = msgspec.field(default_factory=list)
     """Settings that could not be honoured."""
+    adapters: dict[str, AdapterState] = msgspec.field(default_factory=dict)
+    """Adapters that were loaded into it, or could not be, by the name of their inference component."""
 
 
 WorkerRecord = Record[ReplicaSpec, ReplicaStatus]
@@ -138,6 +155,8 @@ class WorkerView:
     """Known requests in flight."""
     is_leaving: bool = False
     """True while its instance is being emptied: it is stopped once another copy serves in its place."""
+    adapters: Mapping[str, AdapterState] = field(default_factory=dict)
+    """By the name of their inference component."""
 
     @property
     def fleet(self) -> FleetKey:
@@ -214,6 +233,7 @@ def view_worker(record: WorkerRecord, *, num_requests: int = 0) -> WorkerView:
         waiting=status.waiting,
         is_permanent=status.is_permanent,
         num_requests=num_requests,
+        adapters=status.adapters,
     )
 
 
@@ -255,6 +275,12 @@ def launched_status(status: ReplicaStatus, handle: Handle, *, notices: Sequence[
         notices=list(notices),
         waiting="",
     )
+
+
+def adapter_status(status: ReplicaStatus, name: str, state: AdapterState | None) -> ReplicaStatus:
+    """Return the status after an adapter was loaded, could not be loaded, or was unloaded (None)."""
+    others = {known: kept for known, kept in status.adapters.items() if known != name}
+    return changed(status, adapters=others if state is None else {**others, name: state})
 
 
 def observed_status(status: ReplicaStatus, seen: Observation, *, now_s: float) -> ReplicaStatus:

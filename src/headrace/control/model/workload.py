@@ -37,7 +37,8 @@ class Workload:
     """
     Equal workers of one model: a production variant, or an inference component on the instances of one.
 
-    A production variant without a model is a workload without workers: its instances host components.
+    A production variant without a model is a workload without workers: its instances host components. So is an adapter:
+    the workers of another workload load it.
     """
 
     variant: str
@@ -46,7 +47,7 @@ class Workload:
     count: int
     """Number of workers; of instances for a host of components."""
     model: Json | None = field(repr=False)
-    """CreateModel's members, which may contain secrets; None for a host of inference components."""
+    """CreateModel's members, which may contain secrets; None for a host of inference components and an adapter."""
     instance_type: str
     strategy: RoutingStrategy = "RANDOM"
     download_timeout_s: float = DOWNLOAD_TIMEOUT_S
@@ -56,6 +57,8 @@ class Workload:
     max_memory_mb: float | None = None
     """`MaxMemoryRequiredInMb`, the memory limit of a component's worker."""
     placement: Strategy = "SPREAD"
+    adapter_url: str = ""
+    """Location of the adapter that the copies of its base component load; such a workload has no workers."""
     managed_scaling: Json = field(default_factory=dict)
     """`ManagedInstanceScaling` of a host."""
     notices: tuple[str, ...] = ()
@@ -64,12 +67,12 @@ class Workload:
     @property
     def is_host(self) -> bool:
         """True if its instances host inference components."""
-        return self.model is None
+        return self.model is None and not self.adapter_url
 
     @property
     def num_workers(self) -> int:
-        """Number of its own workers: none for a host of components."""
-        return 0 if self.is_host else self.count
+        """Number of its own workers: none for a host of components, or an adapter."""
+        return 0 if self.model is None else self.count
 
 
 class Revision(RecordPart, frozen=True, kw_only=True, dict=True):

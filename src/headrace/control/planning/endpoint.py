@@ -15,7 +15,8 @@ from headrace.control.model.component import ComponentRecord
 from headrace.control.model.endpoint import ENDPOINT, EndpointRecord, HostInstance
 from headrace.control.model.names import arn_of
 from headrace.control.model.worker import WorkerRecord, WorkerView, view_worker
-from headrace.control.model.workload import Deployable
+from headrace.control.model.workload import Deployable, State
+from headrace.control.planning.adapters import Base, plan_adapter
 from headrace.control.planning.config import PassContext
 from headrace.control.planning.deployment import NO_CONDITIONS, Deployment, ExternalConditions
 from headrace.control.planning.instances import ComponentView, VariantInstances, variant_instances
@@ -210,15 +211,33 @@ def plan_components(
         instances: by variant, as they were after the last pass; a variant that is missing has none yet.
         unreadable: copies of components that cannot be read: they stay where they are.
     """
-    variants = variant_instances(host, components, instances, unreadable, context)
+    hosted = [component for component in components if not component.record.spec.revision.base]
+    variants = variant_instances(host, hosted, instances, unreadable, context)
     plans = {
         component.record.name: _plan_component(component, variants.get(component.variant), context)
-        for component in components
+        for component in hosted
     }
+    bases = {component.record.name: _base(component, plans[component.record.name]) for component in hosted}
+    for component in components:
+        if base := component.record.spec.revision.base:
+            plans[component.record.name] = plan_adapter(component.record, bases.get(base), context)
     return ComponentPlans(
         plans=plans,
         routes=_component_routes(plans, variants),
         instances={name: variant.kept(context.now_s) for name, variant in variants.items()},
+    )
+
+
+def _base(component: ComponentView, plan: Plan) -> Base:
+    """Return a component as the adapters on its copies see it."""
+    deployment = plan.deployment
+    revision = None if deployment is None else deployment.target or deployment.stable
+    return Base(
+        name=component.record.name,
+        state=State.DELETING if deployment is None else deployment.progress.state,
+        route=plan.variants[0] if plan.variants else None,
+        workers=component.workers,
+        num_copies=0 if revision is None else revision.num_workers,
     )
 
 

@@ -5,7 +5,7 @@ Actions are idempotent: an action that is done twice, or half, does no harm.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.cluster.launcher import WorkerPhase
 from headrace.control.model.worker import FleetKey, WorkerView
@@ -70,7 +70,33 @@ class RemoveRecord:
     """Remove the record of an endpoint or a component that has nothing left."""
 
 
-Action = Start | Launch | Drain | GiveUp | Stop | Forget | RemoveRecord
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadAdapter:
+    """Load an adapter into a worker, in place of another version of it."""
+
+    worker: str
+    url: str
+    token: str = field(default="", repr=False)
+    adapter: str
+    """Name of the adapter's inference component."""
+    version: str
+    source: str
+    """Location of the artifacts."""
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnloadAdapter:
+    """Remove an adapter from a worker."""
+
+    worker: str
+    url: str
+    token: str = field(default="", repr=False)
+    adapter: str
+
+
+AdapterAction = LoadAdapter | UnloadAdapter
+Action = Start | Launch | Drain | GiveUp | Stop | Forget | RemoveRecord | AdapterAction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,9 +41,9 @@ export class Components {
     const cells = [
       element("strong", { textContent: component.name }),
       state,
-      `${component.serving} of ${component.desired}`,
-      needText(component.need),
-      component.model || "its own container",
+      component.base ? "" : `${component.serving} of ${component.desired}`,
+      component.base ? "" : needText(component.need),
+      component.base ? `adapter of ${component.base}` : component.model || "its own container",
       this.doings(endpoint, component),
     ];
     const row = element("tr", {}, ...cells.map((cell) => element("td", {}, cell)));
@@ -55,13 +55,15 @@ export class Components {
   /** Links to other tabs, and the actions of a component. */
   doings(endpoint, component) {
     const place = (tab) => `#/${encodeURIComponent(endpoint)}/${tab}/${encodeURIComponent(component.name)}`;
-    const tabs = [["playground", "Talk"], ["scaling", "Scaling"], ["logs", "Logs"]];
+    const talk = ["playground", "Talk"];
+    const tabs = component.base ? [talk] : [talk, ["scaling", "Scaling"], ["logs", "Logs"]];
     const links = tabs.map(([tab, textContent]) => element("a", { href: place(tab), textContent }));
     const buttons = [
       doing(component, "copies", "Copies", `Set the copies of ${component.name}`, () => this.askCopies(component)),
       doing(component, "delete", "Delete", `Delete ${component.name}`, () => this.askDelete(component)),
     ];
     buttons[1].className = "danger";
+    if (component.base) buttons.shift(); // the copies are those of its base
     return element("div", { className: "doings" }, ...links, ...buttons);
   }
 
