@@ -2,12 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from headrace.models.model import GenerationDefaults
 from headrace.models.pooling import Pooler
 from headrace.models.spec import ModelSpec
 from headrace.models.tokenizer import Tokenizer
 from headrace.models.weights import WeightSource
+
+SMOOTHED_KEY: Final = "headrace_smoothed"
+"""The flag in the `config.json` of a smoothed folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,3 +28,5 @@ class Checkpoint:
     """The pooling that its files describe; None: they describe none."""
     generates: bool = True
     """False without an LM head."""
+    is_smoothed: bool = False
+    """True if the inputs of its matrices were rescaled (SmoothQuant): adapters of the original do not fit."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace.core.errors import BrokenModel
-from headrace.models.checkpoint import Checkpoint
+from headrace.models.checkpoint import SMOOTHED_KEY, Checkpoint
 from headrace.models.families.family import Family
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
@@ -51,6 +51,7 @@ def read_hf_checkpoint(folder: Path) -> Checkpoint:
         ),
         pooler=read_pooler(folder, config),
         generates=spec.is_causal and has_lm_head(config),
+        is_smoothed=config.flag(SMOOTHED_KEY, default=False),
     )
 
 

@@ -59,6 +59,7 @@ def load_model(
         defaults=checkpoint.defaults,
         pooler=checkpoint.pooler,
         generates=checkpoint.generates,
+        is_smoothed=checkpoint.is_smoothed,
     )
 
 

@@ -39,3 +39,5 @@ class Model:
     """The pooling that its files describe; None: they describe none."""
     generates: bool = True
     """False without an LM head."""
+    is_smoothed: bool = False
+    """See `Checkpoint`."""

@@ -99,6 +99,20 @@ def test_an_engine_with_dtype_smoothquant_runs_smoothed_weights_as_w8a8(llama: P
     assert len(plain) == 1, "other weights than those of plain w8a8"
 
 
+def test_adapters_are_refused_where_the_inputs_are_smoothed(llama: Path, tmp_path: Path) -> None:
+    for alpha in ("0.5", "0"):
+        made = CliRunner().invoke(
+            cli, ["quantize", str(llama), str(tmp_path / alpha), "--alpha", alpha, "--samples", "1"]
+        )
+        assert made.exit_code == 0, made.stderr
+    settings = ServerSettings(model=str(llama), enable_lora=True, cache_dir=tmp_path, max_model_len=64, threads=1)
+    with pytest.raises(SettingsError, match=r"dtype is smoothquant and adapters are on.*Choose another dtype"):
+        load_engine(replace(settings, dtype="smoothquant"))
+    with pytest.raises(SettingsError, match=r"0\.5 was smoothed by `headrace quantize`.*--alpha 0"):
+        load_engine(replace(settings, model=str(tmp_path / "0.5")))
+    load_engine(replace(settings, model=str(tmp_path / "0")))
+
+
 def test_a_second_start_uses_the_cached_weights_unless_options_differ(llama: Path, tmp_path: Path) -> None:
     first, second, other = Told(), Told(), Told()
     made = smoothed(llama, tmp_path, first).fingerprint

@@ -14,6 +14,7 @@ from headrace.core.progress import Progress, no_progress
 from headrace.engine.config import EngineConfig, ModelSource, fit_to_runner
 from headrace.engine.core.observer import EngineObserver
 from headrace.engine.loading.adapters import start_adapters
+from headrace.engine.loading.formats import Formats
 from headrace.engine.loading.plan import EnginePlan, plan_engine
 from headrace.engine.loading.pooling import Use, pooling_info, resolve_use
 from headrace.engine.loading.smoothquant import smoothed_weights
@@ -55,12 +56,8 @@ def assemble(
     plan = plan_engine(config, model, max_model_len=source.max_model_len)
     cache_dir = source.cache_dir or home_folder(os.environ)
     weights = model.weights
-    if plan.formats.is_smoothed and config.max_loras:
-        raise SettingsError(
-            "dtype is smoothquant and adapters are on, which were trained on inputs that are not smoothed. "
-            "Choose another dtype, such as w8a8.",
-            name="dtype",
-        )
+    if config.max_loras:
+        _refuse_smoothed(model, plan.formats)
     if plan.formats.is_smoothed:
         weights = smoothed_weights(
             model,
@@ -81,6 +78,20 @@ def assemble(
         observer=observer,
         read_adapter=partial(read_peft_adapter, spec=model.spec, max_rank=config.max_lora_rank),
         start_adapters=start_adapters(source.adapter, model.path) if config.max_loras else {},
+    )
+
+
+def _refuse_smoothed(model: Model, formats: Formats) -> None:
+    """Refuse to serve adapters on rescaled inputs, which they were not trained on: answers would be wrong."""
+    if formats.is_smoothed:
+        reason, fix = "dtype is smoothquant", "Choose another dtype, such as w8a8."
+    elif model.is_smoothed:
+        reason = f"{model.name} was smoothed by `headrace quantize`"
+        fix = "Serve the original checkpoint with --dtype w8a8, or quantize it with --alpha 0."
+    else:
+        return
+    raise SettingsError(
+        f"{reason} and adapters are on, which were trained on inputs that are not smoothed. {fix}", name="enable_lora"
     )
 
 
