@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -180,6 +181,21 @@ def test_the_engines_numbers_are_read_when_asked():
     assert found["vllm:spec_decode_num_accepted_tokens"].samples[0].value == 7
     assert found["headrace_requests_in_flight"].samples[0].value == 3
     assert found["headrace_model_info"].samples[0].labels["dtype"] == "w8a8"
+
+
+def test_adapters_that_were_unloaded_leave_no_totals():
+    loaded = set()
+    made = replace(metrics(), adapters=lambda: loaded)
+    for number in range(100):
+        loaded.add(str(number))
+        made.count_adapter(str(number), requests=1, prompt_tokens=5, output_tokens=2)
+        loaded.remove(str(number))
+        made.count_adapter(str(number), requests=1, prompt_tokens=5, output_tokens=2)
+    assert made.by_adapter == {}
+    loaded.update({"a", "b"})
+    made.count_adapter("a", requests=1, prompt_tokens=5, output_tokens=2)
+    samples = families(made)["headrace_adapter_prompt_tokens"].samples
+    assert {sample.labels["adapter"]: sample.value for sample in samples} == {"a": 5, "b": 0}
 
 
 @pytest.mark.parametrize(

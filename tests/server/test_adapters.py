@@ -4,6 +4,7 @@ import json
 
 import openai
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.core.errors import Forbidden, InvalidRequest
 from headrace.server.adapter_routes import allowed_folders, checked_folder
@@ -76,6 +77,28 @@ def test_lmi_names_adapters_in_the_body():
         assert used(echo) == "a"
         refused = echo.post("/invocations", GENERATE | {"adapters": "b"})
         assert (refused.status_code, "`b` is not loaded" in refused.text) == (404, True)
+
+
+def totals(echo, name):
+    """Return the value of a metric by adapter."""
+    page = text_string_to_metric_families(echo.client.get("/metrics").text)
+    (family,) = (family for family in page if family.name == name)
+    return {sample.labels["adapter"]: sample.value for sample in family.samples if sample.name.endswith("_total")}
+
+
+def test_requests_and_tokens_are_counted_by_loaded_adapter(served):
+    assert totals(served, "headrace_adapter_requests") == {"a": 0, "b": 0}
+    parameters = {"max_new_tokens": 2, "adapter_id": "a"}
+    assert served.post("/generate", {"inputs": "one two", "parameters": parameters}).status_code == 200
+    streamed = served.post("/v1/completions", {"model": "b", "prompt": ["one two three"] * 2, "n": 2, "stream": True})
+    assert streamed.status_code == 200
+    assert served.post("/generate", GENERATE).status_code == 200  # the base model
+    assert served.post("/generate", {"inputs": "x", "parameters": {"adapter_id": "nope"}}).status_code == 404
+    assert totals(served, "headrace_adapter_requests") == {"a": 1, "b": 2}
+    prompt, output = totals(served, "headrace_adapter_prompt_tokens"), totals(served, "headrace_adapter_output_tokens")
+    assert (prompt["b"], output["a"]) == (3 * prompt["a"], 2)
+    served.post("/v1/unload_lora_adapter", {"lora_name": "b"})
+    assert set(totals(served, "headrace_adapter_requests")) == {"a"}
 
 
 def test_vllms_routes_load_and_unload(served):

@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from headrace.core.generation import EngineStats
-from headrace.core.metrics import Distribution, Metrics
+from headrace.core.metrics import AdapterTotals, Distribution, Metrics
 
 _VLLM_REASONS = {"eos_token": "stop", "stop_sequence": "stop", "disconnected": "abort"}
 
@@ -132,12 +132,33 @@ def _request_metrics(metrics: Metrics, model: str) -> Iterator[Metric]:
     for kind, count in metrics.failures.items():
         failed.add_metric([kind], count)
     yield failed
+    yield from _adapter_metrics(metrics, model)
     total, failures = sum(metrics.by_status.values()), sum(metrics.failures.values())
     yield CounterMetricFamily("tgi_request_count", "Requests answered.", value=total)
     yield CounterMetricFamily("tgi_request_success", "Requests that did not fail.", value=total - failures)
     for names, help_text, distribution in _distributions(metrics):
         for name in names:
             yield _histogram(name, help_text, model, distribution)
+
+
+def _adapter_metrics(metrics: Metrics, model: str) -> Iterator[Metric]:
+    """Yield the totals of the loaded adapters: clients choose the names, so unloaded ones are not kept."""
+    labels = ["model_name", "adapter"]
+    requests = CounterMetricFamily(
+        "headrace_adapter_requests", "Requests answered with a loaded adapter.", labels=labels
+    )
+    prompts = CounterMetricFamily(
+        "headrace_adapter_prompt_tokens", "Prompt tokens of requests answered with a loaded adapter.", labels=labels
+    )
+    outputs = CounterMetricFamily(
+        "headrace_adapter_output_tokens", "Tokens generated with a loaded adapter.", labels=labels
+    )
+    for name in sorted(metrics.adapters()):
+        totals = metrics.by_adapter.get(name, AdapterTotals())
+        requests.add_metric([model, name], totals.requests)
+        prompts.add_metric([model, name], totals.prompt_tokens)
+        outputs.add_metric([model, name], totals.output_tokens)
+    yield from (requests, prompts, outputs)
 
 
 def _distributions(metrics: Metrics) -> tuple[tuple[tuple[str, ...], str, Distribution], ...]:

@@ -1,7 +1,7 @@
 """Counters and histograms of one server. `core.exposition` names them for Prometheus."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from headrace.core.generation import EngineStats, FinishReason, ModelInfo
@@ -47,6 +47,20 @@ class Distribution:
 
 
 @dataclass(slots=True, eq=False)
+class AdapterTotals:
+    """The answered requests of one adapter."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+
+def no_adapters() -> frozenset[str]:
+    """Return no names, as a server without slots for adapters does."""
+    return frozenset()
+
+
+@dataclass(slots=True, eq=False)
 class Metrics:
     """
     All metrics of one server.
@@ -58,11 +72,15 @@ class Metrics:
     info: Callable[[], ModelInfo | None]
     in_flight: Callable[[], int]
     """Number of requests in flight."""
+    adapters: Callable[[], Collection[str]] = no_adapters
+    """Names of the loaded adapters."""
     by_status: dict[tuple[str, str], int] = field(default_factory=dict)
     """(dialect, HTTP status) → requests."""
     by_finish: dict[str, int] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
     """TGI's failure label → requests."""
+    by_adapter: dict[str, AdapterTotals] = field(default_factory=dict)
+    """Loaded adapters only, so that clients who load and unload many do not fill it."""
     ttft_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
     itl_s: Distribution = field(default_factory=lambda: Distribution(SHORT_SECONDS))
     mean_itl_s: Distribution = field(default_factory=lambda: Distribution(SHORT_SECONDS))
@@ -99,6 +117,17 @@ class Metrics:
         self.generation_s.observe(record.last_s - record.first_s)
         if record.output_tokens > 1:
             self.mean_itl_s.observe((record.last_s - record.first_s) / (record.output_tokens - 1))
+
+    def count_adapter(self, name: str, *, requests: int, prompt_tokens: int, output_tokens: int) -> None:
+        """Add to the totals of an adapter; without effect if it has been unloaded."""
+        loaded = self.adapters()
+        for known in self.by_adapter.keys() - loaded:
+            del self.by_adapter[known]
+        if name in loaded:
+            totals = self.by_adapter.setdefault(name, AdapterTotals())
+            totals.requests += requests
+            totals.prompt_tokens += prompt_tokens
+            totals.output_tokens += output_tokens
 
 
 _TGI_FAILURES = {"busy": "overloaded", "aborted": "incomplete", "engine_failed": "generation"}

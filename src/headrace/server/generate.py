@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, QueryParams
 
 from headrace.core.client_text import shortened
 from headrace.core.errors import HeadraceError, InvalidRequest
-from headrace.core.generation import Chunk
+from headrace.core.generation import Chunk, Finish
 from headrace.core.telemetry import RequestRecord, get_logger, log_request
 from headrace.core.tracing import trace_of
 from headrace.engine.backend import Backend
@@ -180,7 +180,7 @@ class _Generation:
         render, put = renderer.chunk, exchange.put
 
         def take(number: int, chunk: Chunk) -> bool:
-            self._note(chunk)
+            self._note(chunk, parsed.requests[number].adapter)
             failure = failure_of(chunk.finish)
             if failure is not None:
                 raise failure
@@ -199,7 +199,7 @@ class _Generation:
         collector = Collector(parsed.requests)
 
         def take(number: int, chunk: Chunk) -> bool:
-            self._note(chunk)
+            self._note(chunk, parsed.requests[number].adapter)
             collector.add(chunk, request=number)
             return True
 
@@ -228,7 +228,7 @@ class _Generation:
                 task.cancel()
             await asyncio.gather(*relays, return_exceptions=True)
 
-    def _note(self, chunk: Chunk) -> None:
+    def _note(self, chunk: Chunk, adapter: str | None) -> None:
         """Record the times of a chunk, and the totals of the last one."""
         record = self._record
         now_s = perf_counter()
@@ -240,14 +240,23 @@ class _Generation:
         record.output_tokens += len(chunk.tokens)
         if self._texts is not None and chunk.pooled is None:
             self._texts.append(chunk.text)
-        finish = chunk.finish
-        if finish is not None:
-            if chunk.index == 0:
-                record.prompt_tokens += finish.prompt_tokens
-                record.cached_tokens += finish.cached_tokens
-            if self._is_one_stream:
-                record.output_tokens = finish.output_tokens
-            record.finish = finish.reason.value
+        if chunk.finish is not None:
+            self._note_end(chunk.finish, adapter, is_first=chunk.index == 0)
+
+    def _note_end(self, finish: Finish, adapter: str | None, *, is_first: bool) -> None:
+        """Record the totals of a choice; the first one also stands for the prompt."""
+        record = self._record
+        prompt_tokens = finish.prompt_tokens if is_first else 0
+        record.prompt_tokens += prompt_tokens
+        if is_first:
+            record.cached_tokens += finish.cached_tokens
+        if self._is_one_stream:
+            record.output_tokens = finish.output_tokens
+        record.finish = finish.reason.value
+        if adapter is not None:
+            self._service.metrics.count_adapter(
+                adapter, requests=int(is_first), prompt_tokens=prompt_tokens, output_tokens=finish.output_tokens
+            )
 
     def _timings(self) -> Timings:
         record, now_s = self._record, perf_counter()

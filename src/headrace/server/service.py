@@ -84,7 +84,12 @@ class Service:
         self.budget = BodyBudget(settings.max_buffered_bytes)
         self._large_bodies = asyncio.Semaphore(1)
         self.limits = request_limits(settings)
-        self.metrics = Metrics(stats=self.stats, info=self.info, in_flight=lambda: self.limiter.in_flight)
+        self.metrics = Metrics(
+            stats=self.stats,
+            info=self.info,
+            in_flight=lambda: self.limiter.in_flight,
+            adapters=lambda: self.adapter_names,
+        )
         self.keep_alive_s = KEEP_ALIVE_S
         self._backend = backend
 
@@ -131,6 +136,11 @@ class Service:
     def model_names(self) -> frozenset[str]:
         """Names of the base model; where adapters have names too, requests may use no others."""
         return frozenset({self.backend.info.name, self.settings.model, *_CHAT_NAMES})
+
+    @property
+    def adapter_names(self) -> frozenset[str]:
+        """Names of the loaded adapters."""
+        return frozenset(adapter.name for adapter in self._backend.adapters) if self._backend else frozenset()
 
     @property
     def is_managed(self) -> bool:
@@ -181,5 +191,5 @@ class Service:
             limits=self.limits,
             default_max_new_tokens=self.settings.default_max_new_tokens,
             accepted_models=self.model_names if self.settings.enable_lora and not self.is_managed else None,
-            adapters=frozenset(adapter.name for adapter in self.backend.adapters),
+            adapters=self.adapter_names,
         )
