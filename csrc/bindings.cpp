@@ -39,6 +39,7 @@ void bind_config(nb::module_& m) {
       .def_rw("num_positions", &ModelConfig::num_positions)
       .def_rw("causal", &ModelConfig::causal)
       .def_rw("embedding_norm", &ModelConfig::embedding_norm)
+      .def_rw("first_attn_norm", &ModelConfig::first_attn_norm)
       .def_rw("num_token_types", &ModelConfig::num_token_types)
       .def_rw("activation", &ModelConfig::activation)
       .def_rw("norm", &ModelConfig::norm)

@@ -42,7 +42,7 @@ void add_layer(LayoutBuilder& builder, const ModelConfig& config, const Model& m
   };
   const int32_t hidden = model.hidden_padded, outputs = static_cast<int32_t>(round_up(config.hidden_size, kPanel));
   const int32_t queries = config.num_heads * config.head_dim, keys = config.num_kv_heads * config.head_dim;
-  if (config.has_norms_before()) builder.add_norm(prefix + "attn_norm", config, hidden);
+  if (config.has_attn_norm(index)) builder.add_norm(prefix + "attn_norm", config, hidden);
   add_matrix("qkv", model.qkv_padded, hidden);
   if (config.qkv_bias) builder.add_vector(prefix + "qkv_bias", model.qkv_padded);
   if (!config.qk_norm.empty()) {
@@ -96,6 +96,7 @@ void check_norms(const ModelConfig& config) {
   require(config.norm == "layer" || !config.norm_bias, "an RMS norm has no bias");
   require(config.norms == "pre" || !config.parallel, "parallel attention and MLP need their norms before them");
   require(config.parallel || !config.shared_norm, "only parallel attention and MLP can share a norm");
+  require(!config.shared_norm || config.first_attn_norm, "a norm that the first MLP shares must exist");
 }
 
 }  // namespace
@@ -148,6 +149,8 @@ WeightKind ModelConfig::embed_kind() const {
 }
 
 bool ModelConfig::has_norms_before() const { return norms == "pre" || norms == "both"; }
+
+bool ModelConfig::has_attn_norm(int32_t layer) const { return has_norms_before() && (layer > 0 || first_attn_norm); }
 
 // Without a causal mask a sequence is computed in one step. Its keys live for one layer, while other rows of it may still
 // attend to those of the layer before.

@@ -23,6 +23,7 @@ struct ModelConfig {
   std::string qk_norm;               // head, full or layer; empty: none
   bool causal = true;                // false: a token attends to all of its sequence
   bool embedding_norm = false;       // a norm of the embeddings
+  bool first_attn_norm = true;       // false: the first layer has no norm before attention
   bool norm_bias = false, parallel = false, shared_norm = false, gated_mlp = true, tie_embeddings = false;
   bool qkv_bias = false, o_bias = false, mlp_bias = false, head_bias = false;
   float norm_eps = 1e-5f, embedding_scale = 1.0f, attention_scale = 0.0f;
@@ -47,6 +48,7 @@ struct ModelConfig {
   KvKind kv_kind() const;
   int32_t kv_layers() const;      // layers whose keys and values are kept
   bool has_norms_before() const;
+  bool has_attn_norm(int32_t layer) const;
 };
 
 // The fields of `RunnerLimits` (runner/step.py) that determine memory.

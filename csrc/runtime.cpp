@@ -217,7 +217,7 @@ void Runtime::connect_layer(const Layout& layout, int index) {
   };
   const auto matrix = [&](const std::string& name) { return matrix_at(layout.find(prefix + name), base); };
   Layer& layer = layers_[index];
-  layer.attn_norm = norm("attn_norm", config_.has_norms_before());
+  layer.attn_norm = norm("attn_norm", config_.has_attn_norm(index));
   layer.mlp_norm = norm(config_.shared_norm ? "attn_norm" : "mlp_norm", config_.has_norms_before());
   layer.post_attn_norm = norm("post_attn_norm", config_.norms != "pre");
   layer.post_mlp_norm = norm("post_mlp_norm", config_.norms != "pre");

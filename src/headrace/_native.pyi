@@ -25,6 +25,7 @@ class ModelConfig:
     num_token_types: int
     causal: bool
     embedding_norm: bool
+    first_attn_norm: bool
     activation: str
     norm: str
     norms: str

@@ -19,11 +19,33 @@ from headrace.engine.loading.assembly import assemble
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "red", "green", "blue", "fox", "sky", "yes", "no", "##es", "a", "query"]
 TEXTS = ["red fox", "a green sky foxes", "blue", "red green blue " * 20]
 BERT = {"num_hidden_layers": 3, "hidden_size": 96, "num_attention_heads": 3, "intermediate_size": 200, "vocab_size": 40}
+MODERNBERT = {
+    "hidden_size": 96, "num_hidden_layers": 5, "num_attention_heads": 3, "intermediate_size": 100, "vocab_size": 40,
+    "max_position_embeddings": 80, "local_attention": 16, "pad_token_id": 0,
+    **dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 2),
+}  # fmt: skip
 KINDS = {
     "bert": (transformers.BertModel, transformers.BertConfig(**BERT, max_position_embeddings=80)),
     "xlm-roberta": (
         transformers.XLMRobertaModel,
         transformers.XLMRobertaConfig(**BERT, max_position_embeddings=82, type_vocab_size=1, layer_norm_eps=1e-5),
+    ),
+    "modernbert": (transformers.ModernBertModel, transformers.ModernBertConfig(**MODERNBERT)),
+    "modernbert with biases": (
+        transformers.ModernBertModel,
+        transformers.ModernBertConfig(
+            **MODERNBERT | {"num_hidden_layers": 1}, attention_bias=True, mlp_bias=True, norm_bias=True,
+            hidden_activation="silu", classifier_pooling="mean", classifier_bias=True,
+        ),
+    ),
+    "nomic_bert": (transformers.NomicBertModel, transformers.NomicBertConfig(**BERT, max_position_embeddings=80)),
+    "embeddinggemma": (
+        transformers.Gemma3TextModel,
+        transformers.Gemma3TextConfig(
+            hidden_size=80, num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=1, head_dim=48,
+            intermediate_size=100, vocab_size=40, max_position_embeddings=96, query_pre_attn_scalar=48,
+            sliding_window=20, sliding_window_pattern=3, use_bidirectional_attention=True,
+        ),
     ),
     "qwen3": (
         transformers.Qwen3Model,
@@ -43,8 +65,8 @@ def write_model(kind: str, folder: Path, model_class=None, **config):
     model = (model_class or base)(values).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            scale = 0.3 if parameter.dim() == 1 else 0.12
-            parameter.add_(torch.randn_like(parameter) * scale) if "norm" not in name.lower() else None
+            scale = 0.1 if "norm" in name.lower() else 0.3 if parameter.dim() == 1 else 0.12
+            parameter.add_(torch.randn_like(parameter) * scale)
             parameter.copy_(parameter.to(torch.bfloat16).float())
     model.save_pretrained(folder)
     backend = tokenizers.Tokenizer(
@@ -122,7 +144,11 @@ POOL = {"mean_tokens": lambda states: states.mean(0), "cls_token": lambda s: s[0
 
 @pytest.mark.parametrize(
     ("kind", "mode"),
-    [("bert", "mean_tokens"), ("bert", "cls_token"), ("xlm-roberta", "mean_tokens"), ("qwen3", "lasttoken")],
+    [
+        *(("bert", "mean_tokens"), ("bert", "cls_token"), ("xlm-roberta", "mean_tokens"), ("qwen3", "lasttoken")),
+        *(("modernbert", "cls_token"), ("modernbert with biases", "mean_tokens")),
+        *(("nomic_bert", "mean_tokens"), ("embeddinggemma", "mean_tokens")),
+    ],
 )
 async def test_embeddings_are_those_of_transformers(kind, mode, tmp_path):
     folder = tmp_path / "model"
@@ -184,6 +210,8 @@ async def test_dense_modules_follow_the_pooling_and_prompts_are_read(tmp_path):
         ("xlm-roberta", transformers.XLMRobertaForSequenceClassification),
         ("qwen3", transformers.Qwen3ForSequenceClassification),
         ("bert", transformers.BertForSequenceClassification),
+        ("modernbert", transformers.ModernBertForSequenceClassification),
+        ("modernbert with biases", transformers.ModernBertForSequenceClassification),
     ],
 )
 async def test_scores_are_those_of_the_classification_head(kind, model_class, tmp_path):

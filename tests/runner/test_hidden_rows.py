@@ -6,13 +6,24 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import EngineFailed
+from headrace.models.spec import RopeSpec
 from headrace.runner.reference import ReferenceRunner
-from tests.runner.native_models import LIMITS, SPECS, load, small_spec
+from tests.runner.native_models import ISAS, LIMITS, SPECS, load, small_spec
 from tests.runner.steps import make_step
 from tests.runner.weights import random_weights
 
 TOKENS = np.random.default_rng(5).integers(0, 60, 350).tolist()
 TABLES = [[5, 9, 1, 30, 2, 8, 11], [7, 3, 20, 21, 22]]
+ENCODERS = {
+    "bert": small_spec(
+        is_causal=False, norm="layer", norm_bias=True, norms="stream", embedding_norm=True, token_types=2, mlp="plain",
+        activation="gelu_erf", learned_positions=512, rope_of_layer=(-1, -1), qkv_bias=True, o_bias=True, mlp_bias=True,
+    ),
+    "modernbert": small_spec(
+        is_causal=False, norm="layer", embedding_norm=True, first_attn_norm=False, activation="gelu_erf",
+        ropes=(RopeSpec(theta=1.6e5), RopeSpec()), rope_of_layer=(0, 1, 1), windows=(0, 33, 33), num_layers=3,
+    ),
+}  # fmt: skip
 
 
 def pooled_step(rows, hidden_rows, stop=350):
@@ -37,6 +48,21 @@ def test_hidden_states_are_those_of_the_reference(name, tmp_path):
     assert actual.shape == (9, spec.hidden_size)
     error = np.linalg.norm(actual - expected, axis=1) / np.linalg.norm(expected, axis=1)
     assert error.max() < 0.03
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", ENCODERS)
+def test_tokens_of_an_encoder_attend_to_both_sides_of_them(name, isa, tmp_path):
+    spec = ENCODERS[name]
+    weights = random_weights(spec)
+    step = pooled_step([], [0, 1, 31, 32, 33, 100, 199, 200, 232, 233, 349])
+    expected = ReferenceRunner(spec, weights, LIMITS).execute(step).hidden
+    runner = load(spec, weights, tmp_path, dtype="bf16", kv_dtype="bf16", threads=2, isa=isa)
+    actual = runner.execute(step).hidden
+    assert (np.linalg.norm(actual - expected, axis=1) < 0.03 * np.linalg.norm(expected, axis=1)).all()
+    alone = replace(make_step((TOKENS[200:350], 0, TABLES[1]), all_rows=True), hidden_rows=np.array([0], np.int32))
+    alone = replace(alone, rows=np.empty(0, np.int32), sampling=alone.sampling[:0])
+    np.testing.assert_array_equal(runner.execute(alone).hidden[0], actual[7])
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "w8a8", "w4a8"])

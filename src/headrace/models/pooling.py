@@ -1,5 +1,6 @@
-"""Pooling of hidden states into embeddings or scores, and the dense layers after it."""
+"""Pooling of hidden states into embeddings or scores, and the layers after it."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -11,11 +12,20 @@ from headrace.core.generation import PoolingMethod
 
 Float32 = npt.NDArray[np.float32]
 
+
+def gelu(x: Float32) -> Float32:
+    """Apply GELU with erf from the standard library."""
+    scaled = (x * math.sqrt(0.5)).tolist()
+    activated: Float32 = 0.5 * x * (1 + np.array([math.erf(value) for value in scaled], np.float32))
+    return activated
+
+
 ACTIVATIONS: Final[Mapping[str, Callable[[Float32], Float32]]] = {
     "identity": lambda x: x,
     "tanh": np.tanh,
     "relu": lambda x: np.maximum(x, 0),
     "sigmoid": lambda x: 0.5 * np.tanh(0.5 * x) + 0.5,
+    "gelu": gelu,
 }
 
 
@@ -35,11 +45,27 @@ class DenseLayer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NormLayer:
+    """A layer norm of the pooled vector, in single precision."""
+
+    weight: Float32
+    """(outputs,)"""
+    bias: Float32 | None = None
+    eps: float = 1e-5
+
+    def apply(self, x: Float32) -> Float32:
+        """Return the outputs for one vector."""
+        centred = x - x.mean()
+        y: Float32 = centred / np.sqrt((centred * centred).mean() + np.float32(self.eps)) * self.weight
+        return y if self.bias is None else y + self.bias
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pooler:
     """The pooling of a model. With `labels` its outputs are scores of a classifier or reranker."""
 
     method: PoolingMethod = "last"
-    layers: tuple[DenseLayer, ...] = ()
+    layers: tuple[DenseLayer | NormLayer, ...] = ()
     normalizes: bool = True
     """Embeddings are L2-normalised unless a request says otherwise."""
     labels: tuple[str, ...] = ()
@@ -59,7 +85,7 @@ class Pooler:
         return len(self.layers[-1].weight) if self.layers else hidden_size
 
     def project(self, vector: Float32) -> Float32:
-        """Apply the dense layers."""
+        """Apply the layers."""
         for layer in self.layers:
             vector = layer.apply(vector)
         return vector

@@ -14,7 +14,7 @@ import numpy as np
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.core.generation import PoolingMethod
 from headrace.models.fields import Fields
-from headrace.models.pooling import ACTIVATIONS, DenseLayer, Pooler
+from headrace.models.pooling import ACTIVATIONS, DenseLayer, NormLayer, Pooler
 from headrace.models.stored_tensor import TensorFiles
 from headrace.models.weight_files import open_folder
 
@@ -34,6 +34,7 @@ _HEADS: Final[tuple[tuple[PoolingMethod, tuple[tuple[str, str], ...]], ...]] = (
     ("cls", (("bert.pooler.dense", "tanh"), ("classifier", "identity"))),
 )
 """Heads of decoders, of RoBERTa and XLM-RoBERTa, and of BERT: layers with their activations."""
+_MODERNBERT_HEAD: Final = ("head.dense", "head.norm", "classifier")
 
 
 def read_pooler(folder: Path, config: Fields) -> Pooler | None:
@@ -136,20 +137,50 @@ def _length(folder: Path) -> int:
 
 def _read_head(folder: Path, config: Fields) -> Pooler:
     tensors, _ = open_folder(folder)
+    method, layers = _head(folder, tensors, config)
+    return Pooler(method=method, layers=layers, normalizes=False, labels=_labels(config, len(layers[-1].weight)))
+
+
+def _head(
+    folder: Path, tensors: TensorFiles, config: Fields
+) -> tuple[PoolingMethod, tuple[DenseLayer | NormLayer, ...]]:
+    if all(f"{name}.weight" in tensors for name in _MODERNBERT_HEAD):
+        return _modernbert_head(folder, tensors, config)
     for method, parts in _HEADS:
         if all(f"{name}.weight" in tensors for name, _ in parts):
-            layers = tuple(
-                DenseLayer(
-                    weight=_tensor(folder, tensors, f"{name}.weight"),
-                    bias=_tensor(folder, tensors, f"{name}.bias").reshape(-1) if f"{name}.bias" in tensors else None,
-                    activation=activation,
-                )
-                for name, activation in parts
-            )
-            return Pooler(
-                method=method, layers=layers, normalizes=False, labels=_labels(config, len(layers[-1].weight))
-            )
+            return method, tuple(_linear(folder, tensors, name, activation) for name, activation in parts)
     raise UnsupportedModel(f"{config.source}: this classification head is not supported.")
+
+
+def _modernbert_head(
+    folder: Path, tensors: TensorFiles, config: Fields
+) -> tuple[PoolingMethod, tuple[DenseLayer | NormLayer, ...]]:
+    dense, norm, classifier = _MODERNBERT_HEAD
+    activation, pooling = config.text("classifier_activation", "gelu"), config.text("classifier_pooling", "cls")
+    if activation not in ACTIVATIONS:
+        raise UnsupportedModel(f"{config.source}: the activation {activation} is not supported.")
+    if pooling not in _MODE_NAMES:
+        raise UnsupportedModel(f"{config.source}: classifier_pooling is {pooling}; expected cls or mean.")
+    return _MODE_NAMES[pooling], (
+        _linear(folder, tensors, dense, activation),
+        NormLayer(
+            weight=_tensor(folder, tensors, f"{norm}.weight").reshape(-1),
+            bias=_bias(folder, tensors, norm),
+            eps=config.positive("norm_eps", 1e-5),
+        ),
+        _linear(folder, tensors, classifier, "identity"),
+    )
+
+
+def _linear(folder: Path, tensors: TensorFiles, name: str, activation: str) -> DenseLayer:
+    return DenseLayer(
+        weight=_tensor(folder, tensors, f"{name}.weight"), bias=_bias(folder, tensors, name), activation=activation
+    )
+
+
+def _bias(folder: Path, tensors: TensorFiles, name: str) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]] | None":
+    name = f"{name}.bias"
+    return _tensor(folder, tensors, name).reshape(-1) if name in tensors else None
 
 
 def _labels(config: Fields, count: int) -> tuple[str, ...]:

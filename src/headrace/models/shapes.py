@@ -26,6 +26,8 @@ def expected_shapes(spec: ModelSpec) -> dict[str, Shape]:
     attention = _attention_shapes(spec)
     for index in range(spec.num_layers):
         layer = attention | _mlp_shapes(spec, spec.experts(index))
+        if index == 0 and not spec.first_attn_norm:
+            layer = {part: shape for part, shape in layer.items() if part not in {"attn_norm", "attn_norm_bias"}}
         shapes.update({f"layers.{index}.{part}": shape for part, shape in layer.items()})
     return shapes
 

@@ -11,7 +11,7 @@ Canonical weights (rows = outputs, columns = inputs; rotary halves in the "NeoX"
     final_norm                  (hidden,)
     lm_head                     (vocab, hidden)     absent when `tie_embeddings`
     lm_head_bias                (vocab,)            when `head_bias`
-    layers.{i}.attn_norm        (hidden,)           unless `norms` is "post"
+    layers.{i}.attn_norm        (hidden,)           unless `norms` is "post", or `first_attn_norm` says otherwise
     layers.{i}.q | k | v        (heads * head_dim, hidden)
     layers.{i}.q_bias | k_bias | v_bias             when `qkv_bias`
     layers.{i}.q_norm | k_norm  (head_dim,)         when `qk_norm` is "head"
@@ -139,6 +139,8 @@ class ModelSpec:
     """
     embedding_norm: bool = False
     """A norm of the embeddings, before the first layer."""
+    first_attn_norm: bool = True
+    """The first layer has a norm before attention. False: that of the embeddings takes its place (ModernBERT)."""
     token_types: int = 0
     """Rows of the table of token types that is added to the embeddings (BERT); 0: there is none."""
     parallel: Literal["one", "two"] | None = None

@@ -28,6 +28,7 @@ def native_config(
     config.gated_mlp, config.activation = spec.mlp == "gated", spec.activation
     config.num_positions, config.causal = spec.learned_positions, spec.is_causal
     config.embedding_norm, config.num_token_types = spec.embedding_norm, spec.token_types
+    config.first_attn_norm = spec.first_attn_norm
     config.tie_embeddings = spec.tie_embeddings
     config.qkv_bias, config.o_bias = spec.qkv_bias, spec.o_bias
     config.mlp_bias, config.head_bias = spec.mlp_bias, spec.head_bias

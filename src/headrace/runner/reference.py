@@ -151,7 +151,7 @@ class Layer:
         return x + self._norm_after(self._mlp(self._norm_before(x, "mlp_norm")), "post_mlp_norm")
 
     def _norm_before(self, x: Float32, name: str) -> Float32:
-        return self._norm(x, name) if self._spec.norms in {"pre", "both"} else x
+        return self._norm(x, name) if name in self._weights else x
 
     def _norm_after(self, x: Float32, name: str) -> Float32:
         return x if self._spec.norms == "pre" else self._norm(x, name)

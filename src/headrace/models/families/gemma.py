@@ -1,8 +1,8 @@
 """
-Gemma 1 and the text part of Gemma 3.
+Gemma 1, the text part of Gemma 3, and EmbeddingGemma.
 
-Both scale the embeddings and add 1 to norm weights. Gemma 3 has norms around both halves of a layer, and five local
-layers to one global one.
+All scale the embeddings and add 1 to norm weights. Gemma 3 has norms around both halves of a layer, and five local
+layers to one global one. EmbeddingGemma is a Gemma 3 whose tokens attend to those before and after them.
 """
 
 import math
@@ -72,15 +72,19 @@ def spec_from_config(config: Fields) -> ModelSpec:
     require_activation(config, "gelu_tanh", key="hidden_activation")
     config.refuse("attention_bias", "biases in attention", unless=(False,))
     max_positions = config.whole("max_position_embeddings")
-    without_rope = {key: value for key, value in config.values.items() if not key.startswith("rope_")}
-    spec = base_config_spec(Fields(without_rope, config.source), "gemma3")
+    is_causal = not config.flag("use_bidirectional_attention", default=False)
+    rope_keys = [key for key in config.values if key.startswith("rope_")]
+    spec = base_config_spec(config.without("use_bidirectional_attention", *rope_keys), "gemma3")
     spec = replace(
         _gemma(spec),
+        is_causal=is_causal,
         ropes=tuple(_rope(config, layer_type, max_positions) for layer_type in ("full_attention", "sliding_attention")),
         attention_scale=config.positive("query_pre_attn_scalar") ** -0.5,
     )
     pattern = config.whole("sliding_window_pattern", PATTERN)
-    spec = layer_windows(config, spec, config.whole("sliding_window"), _sliding(spec.num_layers, pattern))
+    window = config.whole("sliding_window")
+    window = window if is_causal else window // 2 + 1
+    spec = layer_windows(config, spec, window, _sliding(spec.num_layers, pattern))
     return _with_local_rope(spec)
 
 
@@ -139,7 +143,7 @@ GEMMA: Final = Family(
 )
 GEMMA3: Final = Family(
     name="gemma3",
-    models="Gemma 3, also the text part of checkpoints with images",
+    models="Gemma 3, also the text part of checkpoints with images; EmbeddingGemma",
     verified=("transformers", "real model"),
     model_types=("gemma3_text",),
     spec_from_config=spec_from_config,

@@ -26,7 +26,9 @@ from headrace.models.families.llama import LLAMA
 from headrace.models.families.minicpm import MINICPM
 from headrace.models.families.mistral import MINISTRAL, MINISTRAL3, MISTRAL
 from headrace.models.families.mixtral import MIXTRAL
+from headrace.models.families.modernbert import MODERNBERT
 from headrace.models.families.nemotron import NEMOTRON
+from headrace.models.families.nomic_bert import NOMIC_BERT
 from headrace.models.families.olmo import OLMO, OLMO2, OLMO3
 from headrace.models.families.olmoe import OLMOE
 from headrace.models.families.opt import OPT
@@ -50,7 +52,7 @@ FAMILIES: Final = (
     *(PHI3, GRANITE, SMOLLM3, GLM, GLM4, GEMMA2, VAULTGEMMA, OLMO, OLMO2, OLMO3, EXAONE4),
     *(COHERE, COHERE2, STABLELM, STARCODER2, PHI, NEMOTRON, FALCON, GPT_NEOX, GPT2, GPTJ, OPT),
     *(MIXTRAL, QWEN2_MOE, QWEN3_MOE, GRANITE_MOE, OLMOE),
-    *(BERT, ROBERTA),
+    *(BERT, ROBERTA, MODERNBERT, NOMIC_BERT),
 )
 NESTED: Final = {
     "gemma3": "gemma3_text",
