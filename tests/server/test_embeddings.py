@@ -128,6 +128,19 @@ def test_tei_routes_and_invocations_answer_alike(embedder):
     assert "must have less than 16 tokens. Given: 17" in too_long.json()["error"]
 
 
+def test_in_teis_dialect_a_model_that_generates_text_computes_vectors_on_invocations():
+    with serving(EchoBackend(max_model_len=16), dialect="tei") as echo:
+        vectors = echo.post("/embed", {"inputs": ["red", "green blue"]}).json()
+        assert echo.post("/invocations", {"inputs": ["red", "green blue"]}).json() == vectors
+        assert echo.post("/invocations", {"input": "red"}).json()["data"][0]["embedding"] == vectors[0]
+        assert "embedding" in echo.client.get("/info").json()["model_type"]
+        assert (
+            echo.post("/invocations", {"messages": [{"role": "user", "content": "Hi"}]}).json()["error_type"]
+            == "validation"
+        )
+        assert echo.post("/generate", {"inputs": "red"}).status_code == 200
+
+
 def test_tei_describes_the_model(embedder, reranker):
     info = embedder.client.get("/info").json()
     assert info["model_type"] == {"embedding": {"pooling": "mean"}}

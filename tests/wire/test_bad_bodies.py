@@ -127,7 +127,7 @@ def test_nearly_valid_bodies_are_parsed_or_refused(dialect, fields, more):
         b'{"messages": [{"role": "user", "content": ' + b"[" * 20000,
         b'{"x": ' + b"[" * 20000 + b"]" * 20000 + b"}",
         b'{"x": ' + b'{"a":' * 20000 + b"1" + b"}" * 20000 + b"}",
-        b'{"inputs": "a", "parameters": {"seed": ' + b"9" * 6000 + b"}}",
+        b'{"inputs": "a", "parameters": {"seed": ' + b"9" * 6000 + b'}, "dimensions": ' + b"9" * 6000 + b"}",
         b"\x00" * 100,
         b"Today the weather is really nice",
     ],

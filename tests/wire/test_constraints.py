@@ -90,7 +90,7 @@ SPELLINGS = [
 ]
 
 DIALECTS = {
-    **{name: get_dialect(name) for name in DIALECT_NAMES if name != "openai"},
+    **{name: get_dialect(name) for name in DIALECT_NAMES if name not in {"openai", "tei"}},
     "chat": OpenAIChat(),
     "completions": OpenAICompletions(),
 }

@@ -73,9 +73,10 @@ class _TgiPages:
         return Response(render_unhealthy(NOT_READY[health]), status_code=503, media_type=_JSON)
 
     async def info(self, _request: Request) -> Response:
-        """Describe the model and its limits, as TEI does if it generates no text."""
+        """Describe the model and its limits, as TEI does in its dialect and for a model that generates no text."""
         stats, model = self._service.stats(), self._service.backend.info
-        if not model.generates and model.pooling is not None:
+        is_tei = self._service.settings.dialect == "tei" or not model.generates
+        if is_tei and model.pooling is not None:
             described = render_tei_info(
                 model,
                 model.pooling,

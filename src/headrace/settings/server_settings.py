@@ -73,7 +73,9 @@ class ServerSettings:
     """Pooling of embeddings. `auto` is what the model's files say, else `last` for decoders, `mean` for encoders."""
 
     dialect: str = setting(
-        rules.choice("auto", "tgi-1.0", "tgi-3", "lmi-0.25", "lmi-0.26", "lmi-0.27", "lmi-17", "openai", "torchserve"),
+        rules.choice(
+            "auto", "tgi-1.0", "tgi-3", "lmi-0.25", "lmi-0.26", "lmi-0.27", "lmi-17", "openai", "torchserve", "tei"
+        ),
         "auto",
     )
     """

@@ -3,6 +3,7 @@ Lookup of dialects by name, and selection of the dialect of a body on `/invocati
 
 The settings name the dialect of the native routes; `/v1/...` is always OpenAI's. On `/invocations` the fields of a body
 select the dialect: `messages` is an OpenAI chat, `prompt` a completion, anything else is in the configured dialect.
+Embedding models, and all models in TEI's dialect, compute vectors or scores instead.
 """
 
 from headrace.core.errors import SettingsError
@@ -27,6 +28,7 @@ _DIALECTS: dict[str, Dialect] = {
     "lmi-0.25": Lmi(version="0.25"),
     "openai": OpenAIChat(),
     "torchserve": TorchServe(),
+    "tei": Tei("embed"),
 }
 
 DIALECT_NAMES = tuple(_DIALECTS)
@@ -74,7 +76,8 @@ def select_dialect(
 ) -> Dialect:
     """Return the dialect of a body on `/invocations`, given the configured one and the model that is served."""
     names = field_names(body)
-    if model is not None and not model.generates and model.pooling is not None:
+    pools = isinstance(configured, Tei) or (model is not None and not model.generates)
+    if pools and model is not None and model.pooling is not None:
         return _pooling_dialect(names, model.pooling, returns_features=returns_features)
     framing = configured.openai_framing if isinstance(configured, Lmi) else "sse"
     if "inputs" in names:
@@ -87,7 +90,7 @@ def select_dialect(
 
 
 def _pooling_dialect(names: frozenset[str], info: PoolingInfo, *, returns_features: bool) -> Dialect:
-    """Return the dialect of a body for a model that generates no text: TEI's unless its fields are another's."""
+    """Return the dialect of a body that asks for vectors or scores: TEI's unless its fields are another's."""
     for required, dialect in _POOLING_BODIES:
         if required <= names:
             return dialect

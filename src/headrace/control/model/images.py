@@ -106,7 +106,7 @@ FAMILIES: tuple[Family, ...] = (
         title="Text Embeddings Inference",
         repository=re.compile(r"(?:^|/)(?:huggingface-)?tei(?:-|$)|text-embeddings-inference"),
         version=re.compile(rf"(?:tei|cpu-|^)({_NUMBER}(?:\.{_NUMBER})+)"),
-        dialects=(((0,), "tgi-3"),),
+        dialects=(((0,), "tei"),),
     ),
     Family(
         name="vllm",
