@@ -108,6 +108,17 @@ def test_experts_may_exceed_the_memory_if_what_a_token_reads_fits(tmp_path):
     np.testing.assert_array_equal(mapped.logits(step), copied.logits(step))
 
 
+def test_a_large_kv_cache_is_refused_instead_of_mapping_experts_from_the_disk():
+    moe = MoeSpec(num_experts=64, top_k=2, expert_size=256)
+    spec = small_spec(hidden_size=256, moe=moe)
+    weights_bytes = plan(spec).weights_bytes
+    memory_bytes = 2 * weights_bytes
+    fitting = plan(spec, available_bytes=memory_bytes, kv_cache_bytes=weights_bytes // 8)
+    assert fitting.resident_weights_bytes == weights_bytes
+    with pytest.raises(InsufficientMemory, match="kv_cache_bytes"):
+        plan(spec, available_bytes=memory_bytes, kv_cache_bytes=weights_bytes)
+
+
 def test_a_model_that_does_not_fit_is_refused_with_the_sum():
     with pytest.raises(InsufficientMemory, match=r"Weights .* MiB \+ workspace .* MiB \+ KV cache") as caught:
         plan(small_spec(), available_bytes=1 << 20)

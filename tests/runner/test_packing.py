@@ -67,6 +67,41 @@ def test_mapped_weights_are_the_same_bytes_and_use_the_same_file(dtype, tmp_path
     assert load(spec, tmp_path / "mapped", dtype).origin == "cached"
 
 
+@pytest.mark.parametrize("at", [0, 20, 4096, -1])
+def test_a_file_damaged_at_its_ends_is_not_mapped(at, tmp_path):
+    good = load(small_spec(), tmp_path, mapping="required").arena.view().copy()
+    path = packed_file(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x41
+    path.write_bytes(data)
+    again = load(small_spec(), tmp_path, mapping="required")
+    assert again.origin == "packed and mapped"
+    np.testing.assert_array_equal(again.arena.view(), good)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.98])
+def test_a_file_of_which_a_part_was_never_written_is_not_mapped(share, tmp_path):
+    load(small_spec(), tmp_path, mapping="required")
+    path = packed_file(tmp_path)
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.truncate(int(size * share))
+        file.truncate(size)  # zeros, as a crash leaves blocks that were reserved
+    assert load(small_spec(), tmp_path, mapping="required").origin == "packed and mapped"
+    assert load(small_spec(), tmp_path, mapping="required").origin == "mapped"
+
+
+def test_a_file_that_is_replaced_stays_as_it_was_where_it_is_mapped(tmp_path):
+    mapped = load(small_spec(), tmp_path, mapping="required").arena
+    good, path = mapped.view().copy(), packed_file(tmp_path)
+    kept = path.stat().st_ino
+    with path.open("r+b") as file:
+        file.write(b"another version")
+    assert load(small_spec(), tmp_path, mapping="required").origin == "packed and mapped"
+    assert path.stat().st_ino != kept
+    np.testing.assert_array_equal(mapped.view(), good)
+
+
 @pytest.mark.parametrize("size", [0, 100, 4096, 9000])
 def test_a_truncated_file_is_not_mapped(size, tmp_path):
     spec = small_spec()

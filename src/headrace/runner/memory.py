@@ -103,8 +103,9 @@ def plan_memory(
         block_bytes=block_bytes,
         free_bytes=usable_bytes - reserve_bytes - weights_bytes - workspace_bytes - adapter_bytes,
     )
-    needed_bytes = workspace_bytes + adapter_bytes + num_blocks * block_bytes + reserve_bytes
-    mapping = _mapping(weights_bytes, needed_bytes, usable_bytes)
+    least_blocks = min(num_blocks, _blocks_per_context(limits))
+    least_bytes = workspace_bytes + adapter_bytes + least_blocks * block_bytes + reserve_bytes
+    mapping = _mapping(weights_bytes, least_bytes, usable_bytes)
     resident_bytes = active_weight_bytes(config) if mapping == "required" else weights_bytes
     plan = MemoryPlan(
         weights_bytes=weights_bytes,
@@ -124,9 +125,13 @@ def plan_memory(
     return plan
 
 
-def _mapping(weights_bytes: int, needed_bytes: int, usable_bytes: int) -> Mapping:
-    """Decide whether weights are mapped; `needed_bytes` is the memory for everything else."""
-    if weights_bytes + needed_bytes > usable_bytes:
+def _mapping(weights_bytes: int, least_bytes: int, usable_bytes: int) -> Mapping:
+    """
+    Decide whether weights are mapped; `least_bytes` is the memory for everything else with the smallest KV cache.
+
+    A larger `kv_cache_bytes` must not push weights to the disk: the plan is refused instead.
+    """
+    if weights_bytes + least_bytes > usable_bytes:
         return "required"
     return "preferred" if weights_bytes > usable_bytes * _COPIED_SHARE else "none"
 

@@ -2,8 +2,10 @@
 Packed weights: the checkpoint in the layout of the native kernels, packed once and cached.
 
 A packed file is one page with a JSON header, followed by the weights as they are in memory. It is written under a
-temporary name and renamed, so servers that start concurrently never see half a file. A file that is truncated, damaged
-or of another version is rebuilt. The cache is optional: where it cannot be written, weights are packed at every start.
+temporary name and renamed, so servers that start concurrently never see half a file, and one that has a file mapped
+keeps it when it is replaced. A file that is truncated, damaged or of another version is rebuilt: weights that are
+copied are compared with a checksum of all bytes, those that are mapped with one of pages across the file, which finds
+what a crash left unwritten. The cache is optional: where it cannot be written, weights are packed at every start.
 
 The weights of small models are copied out of the file. Those that fill much of the memory are packed into the file and
 mapped, so that they are in memory once, and experts that no token chooses are never read.
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace import _native
 from headrace.core.errors import BrokenModel, SettingsError
@@ -35,6 +38,8 @@ Mapping = Literal["none", "preferred", "required"]
 """Weights are copied into memory, mapped from their file if it can be written, or mapped in any case."""
 _MAGIC: Final = b"HEADRACE"
 _HEADER_BYTES: Final = 4096
+_SAMPLED_PAGES: Final = 64
+_PAGE_BYTES: Final = 4096
 _W4_BITS: Final = 4
 MATRICES: Final = ("qkv", "o", "gate_up", "down")
 """The packed matrices of a layer."""
@@ -231,11 +236,11 @@ def _map_weights(
     """
     Return the weights mapped from their file, which is written first if need be. Raises OSError.
 
-    The checksum is not verified, since that would read every expert. A file is complete before it gets its name.
+    Only a sample of it is verified, since the whole checksum would read every expert.
     """
     num_bytes = _native.layout_bytes(config)
     origin = "mapped"
-    if _read_header(path, key, num_bytes) is None:
+    if not _is_intact(path, key, num_bytes):
         _pack_into_file(spec, weights, config, path=path, key=key, threads=threads, progress=progress)
         origin = "packed and mapped"
     arena = _native.Arena.map(str(path), _HEADER_BYTES, num_bytes, writable=False)
@@ -262,7 +267,8 @@ def _pack_into_file(
         os.posix_fallocate(handle, 0, _HEADER_BYTES + num_bytes)  # a full disk must not show while pages are written
         arena = _native.Arena.map(temporary, _HEADER_BYTES, num_bytes, writable=True)
         pack(spec, weights, config, arena, threads=threads, progress=progress)
-        os.pwrite(handle, _header(key, arena.checksum(threads)), 0)
+        os.fsync(handle)  # the header must not reach the disk before the weights
+        os.pwrite(handle, _header(key, arena, threads), 0)
         os.fsync(handle)
         Path(temporary).replace(path)
     except BaseException:
@@ -272,8 +278,27 @@ def _pack_into_file(
         os.close(handle)
 
 
-def _header(key: str, checksum: int) -> bytes:
-    return (_MAGIC + json.dumps({"key": key, "checksum": checksum}).encode()).ljust(_HEADER_BYTES, b"\0")
+def _is_intact(path: Path, key: str, num_bytes: int) -> bool:
+    """Return whether there is a file with that key whose size and sampled pages are right."""
+    header = _read_header(path, key, num_bytes)
+    if header is None:
+        return False
+    return header.get("sample") == _sample(np.memmap(path, np.uint8, "r", offset=_HEADER_BYTES))
+
+
+def _sample(weights: npt.NDArray[np.uint8]) -> str:
+    """Return a hash of pages that are spread over the weights, the first and the last among them."""
+    digest = hashlib.blake2b(digest_size=16)
+    last = max(weights.size - _PAGE_BYTES, 0)
+    for index in range(_SAMPLED_PAGES):
+        start = last * index // (_SAMPLED_PAGES - 1)
+        digest.update(weights[start : start + _PAGE_BYTES].tobytes())
+    return digest.hexdigest()
+
+
+def _header(key: str, arena: _native.Arena, threads: int) -> bytes:
+    values = {"key": key, "checksum": arena.checksum(threads), "sample": _sample(arena.view())}
+    return (_MAGIC + json.dumps(values).encode()).ljust(_HEADER_BYTES, b"\0")
 
 
 def write_packed(path: Path, key: str, arena: _native.Arena, *, threads: int) -> None:
@@ -282,7 +307,7 @@ def write_packed(path: Path, key: str, arena: _native.Arena, *, threads: int) ->
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(_header(key, arena.checksum(threads)))
+            file.write(_header(key, arena, threads))
             file.write(arena.view().data)
         Path(temporary).replace(path)
     except OSError:
