@@ -54,6 +54,7 @@ CASES = {
     "int-quantized in groups, zero points": (writers.int_quantized(32, symmetric=False), Encoding.F32, 8),
     "FP8": (writers.fp8(), Encoding.F32, 8),
     "FP8 by row": (writers.fp8("row", method="fbgemm_fp8"), Encoding.F32, 8),
+    "FP8 of Mistral": (writers.fp8(name="qscale_weight"), Encoding.F32, 8),
     "FP8 in blocks": (writers.fp8("block", name="weight_scale_inv"), Encoding.F32, 8),
     "LLM.int8": (writers.llm_int8, Encoding.I8, 8),
     "nf4": (writers.four_bits(), Encoding.F32, 4),
@@ -64,6 +65,12 @@ CASES = {
     "NVFP4 of ModelOpt": (writers.nvfp4(modelopt=True), Encoding.F32, 4),
     "int8 of torchao": (writers.torchao(), Encoding.I8, 8),
     "int8 of torchao in groups": (writers.torchao(32), Encoding.F32, 8),
+    "int4 of torchao": (writers.torchao_int4(32), Encoding.Q4_1, 4),
+    "int4 of torchao in groups of 64": (writers.torchao_int4(64), Encoding.Q4_1, 4),
+    "int4 of torchao, tiled": (writers.torchao_int4(128, tiled=True), Encoding.Q4_1, 4),
+    "HQQ": (writers.hqq(), Encoding.Q4_1, 4),
+    "HQQ in groups of 16": (writers.hqq(group=16), Encoding.F32, 4),
+    "HQQ, 8 bits": (writers.hqq(bits=8), Encoding.F32, 8),
     "FP8 of torchao": (writers.torchao_fp8(), Encoding.F32, 8),
     "FP8 of torchao, one scale": (writers.torchao_fp8("tensor"), Encoding.F32, 8),
 }
@@ -122,6 +129,36 @@ def test_scales_that_a_half_cannot_hold_are_decoded(tmp_path):
     np.testing.assert_allclose(decode(raw), expected["layers.0.q"], rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("case", "scale"),
+    [
+        ("NVFP4 of ModelOpt", {"weight_scale_2": torch.tensor(3e38)}),
+        ("NVFP4", {"weight_global_scale": torch.tensor([1e-44])}),
+        ("FP8", {"weight_scale": torch.tensor([3e38])}),
+        ("LLM.int8", {"SCB": torch.full((32,), torch.inf)}),
+    ],
+)
+def test_scales_that_make_values_infinite_are_an_error_that_names_the_tensor(tmp_path, case, scale):
+    written = CASES[case][0](np.random.default_rng(0), 32, 64)
+    stored = {
+        f"m.{part}": StoredTensor(tmp_path, f"m.{part}", TORCH_NAMES[tensor.dtype], tuple(tensor.shape), raw(tensor))
+        for part, tensor in (written.tensors | scale).items()
+    }
+    with pytest.raises(BrokenModel, match=r"tensor m\.weight.*(not finite|finite number)"):
+        find_quantized(stored, "m.weight", (32, 64), Fields(written.config, "config.json")).load()
+
+
+def test_scaled_inputs_of_torchao_are_refused(tmp_path):
+    def writer(rng, num_rows, num_columns):
+        written = writers.torchao_int4(32)(rng, num_rows, num_columns)
+        written.tensors["_weight_act_pre_scale"] = torch.ones(num_columns)
+        return written
+
+    write_quantized(tmp_path, writer)
+    with pytest.raises(UnsupportedModel, match="act_pre_scale scales the inputs"):
+        read_hf_weights(tmp_path)
+
+
 def test_every_format_of_the_registry_is_tested_and_documented(pytestconfig):
     page = (pytestconfig.rootpath / "docs" / "models.md").read_text()
     assert [kind.name for kind in FORMATS if f"| {kind.name} |" not in page] == []
@@ -176,8 +213,13 @@ def test_the_config_of_older_writers_is_read_from_its_own_file(tmp_path, file, m
         ({"quant_method": "gptq", "checkpoint_format": "marlin"}, "marlin"),
         ({"quant_method": "gptq", "is_marlin_format": True}, "is_marlin_format"),
         ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "W4A8_AWQ"),
-        ({"quant_method": "hqq"}, "quantized with hqq"),
-        (writers.torchao_config("Int4WeightOnlyConfig"), "configuration is 'Int4WeightOnlyConfig'"),
+        ({"quant_method": "aqlm"}, "quantized with aqlm"),
+        (writers.hqq(axis=0)(np.random.default_rng(0), 64, 64).config, "axis = 0"),
+        (writers.hqq(nbits=3)(np.random.default_rng(0), 64, 64).config, "nbits = 3"),
+        ({"quant_method": "hqq", "quant_config": {"mlp": {"weight_quant_params": {"axis": 0}}}}, "axis = 0"),
+        (writers.torchao_config("IntxWeightOnlyConfig"), "configuration is 'IntxWeightOnlyConfig'"),
+        (writers.torchao_config("Int4WeightOnlyConfig", int4_packing_format="preshuffled"), "is 'preshuffled'"),
+        (writers.torchao_config("Int4WeightOnlyConfig", int4_tile_packed_ntile=16), "tiles of AMD"),
         ({"quant_method": "torchao", "quant_type": "int4_weight_only"}, "configuration is 'int4_weight_only'"),
     ],
 )
@@ -197,7 +239,7 @@ def test_tensors_of_any_shape_type_and_config_end_in_values_or_in_a_named_error(
     stored = {}
     for part, tensor in written.tensors.items():
         dtype, shape = TORCH_NAMES[tensor.dtype], tuple(tensor.shape)
-        content = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().copy()
+        content = raw(tensor)
         if data.draw(st.integers(0, 3)) == 0:
             dtype = data.draw(st.sampled_from([dtype, *ITEM_BYTES]))
             shape = data.draw(st.one_of(st.just(shape), st.lists(SIZES, max_size=3).map(tuple)))
@@ -220,6 +262,10 @@ def test_tensors_of_any_shape_type_and_config_end_in_values_or_in_a_named_error(
             assert decode(found.load()).shape == (32, 64)
     except (BrokenModel, UnsupportedModel):
         pass
+
+
+def raw(tensor):
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().copy()
 
 
 TORCH_NAMES = {

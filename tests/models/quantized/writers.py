@@ -242,8 +242,63 @@ def torchao_fp8(granularity="row") -> Writer:
     return write
 
 
-def torchao_config(kind):
-    return {"quant_method": "torchao", "quant_type": {"default": {"_type": kind, "_version": 2, "_data": {}}}}
+def torchao_int4(group, *, tiled=False) -> Writer:
+    """Values are `code * scale + zero` with codes from -8 to 7."""
+
+    def write(rng, num_rows, num_columns):
+        rows = -(-num_rows // 8) * 8 if tiled else num_rows
+        columns = -(-num_columns // 1024) * 1024 if tiled else num_columns
+        codes = rng.integers(-8, 8, (rows, columns))
+        scales = torch.from_numpy(rng.uniform(0.001, 0.02, (rows, columns // group))).bfloat16()
+        zeros = (scales * torch.from_numpy(rng.uniform(-7, 7, scales.shape))).bfloat16()
+        each = [np.repeat(numbers.float().numpy(), group, axis=1) for numbers in (scales, zeros)]
+        values = (codes * each[0] + each[1])[:num_rows, :num_columns].astype(np.float32)
+        if tiled:
+            pairs = torch.stack([scales.T, zeros.T], dim=-1).contiguous()
+            tensors = {"_weight_qdata": tensor_core_words(codes + 8), "_weight_scale_and_zero": pairs}
+        else:
+            packed = (codes[:, ::2] & 15 | codes[:, 1::2] << 4).astype(np.int8)
+            tensors = {"_weight_qdata": torch.from_numpy(packed), "_weight_scale": scales.T.contiguous()}
+            tensors["_weight_zero_point"] = zeros.T.contiguous()
+        packing = {"_type": "Int4PackingFormat", "_data": "TILE_PACKED_TO_4D" if tiled else "PLAIN"}
+        config = torchao_config("Int4WeightOnlyConfig", group_size=group, int4_packing_format=packing)
+        return Written(tensors, values, config)
+
+    return write
+
+
+def tensor_core_words(codes):
+    """Pack word by word as `_convert_weight_to_int4pack` does with eight inner tiles of 16 columns."""
+    rows, columns = codes.shape
+    words = np.zeros((rows // 8, columns // 128, 32, 4), np.uint32)
+    for tile, outer, lane, inner in np.ndindex(*words.shape):
+        first = outer * 128 + inner * 32 + lane % 4 * 2
+        numbers = codes[tile * 8 + lane // 4]
+        low_to_high = [0, 8, 16, 24, 1, 9, 17, 25]
+        words[tile, outer, lane, inner] = sum(int(numbers[first + k]) << 4 * i for i, k in enumerate(low_to_high))
+    return torch.from_numpy(words.view(np.int32))
+
+
+def torchao_config(kind, **data):
+    return {"quant_method": "torchao", "quant_type": {"default": {"_type": kind, "_version": 2, "_data": data}}}
+
+
+def hqq(bits=4, group=64, **changes) -> Writer:
+    """A group in a row of `W_q`; 4 bits: the first half of the groups in the high nibbles."""
+
+    def write(rng, num_rows, num_columns):
+        num_groups = num_rows * num_columns // group
+        codes = rng.integers(0, 2**bits, (num_groups, group)).astype(np.uint8)
+        scales = torch.from_numpy(rng.uniform(0.001, 0.02, (num_groups, 1))).half()
+        zeros = torch.from_numpy(rng.uniform(0, 2**bits - 1, (num_groups, 1))).half()
+        values = (codes - zeros.float().numpy()) * scales.float().numpy()
+        packed = codes if bits == 8 else codes[: num_groups // 2] << 4 | codes[num_groups // 2 :]
+        weights = {"nbits": bits, "group_size": group, "axis": 1, "view_as_float": False} | changes
+        config = {"quant_method": "hqq", "quant_config": {"weight_quant_params": weights, "scale_quant_params": None}}
+        tensors = {"W_q": torch.from_numpy(packed), "scale": scales, "zero": zeros}
+        return Written(tensors, values.reshape(num_rows, num_columns).astype(np.float32), config)
+
+    return write
 
 
 FP4 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6]

@@ -21,6 +21,8 @@ from headrace.models.weights import Encoding, RawTensor
 MXFP4_BLOCK: Final = 32
 _NVFP4_BLOCK: Final = 16
 _BITS: Final = 4
+_LEAST_DIVISOR: Final = 2.0**-127
+"""The reciprocal of a smaller one is not a float32."""
 _LOSS: Final = "e2m1 is not evenly spaced"
 
 
@@ -56,8 +58,8 @@ def _global_factor(matrix: MatrixFiles, block: int) -> np.float32:
         return np.float32(multiplier.expect((), (1,)).floats().reshape(-1)[0])
     tensor = matrix.required("weight_global_scale").expect((), (1,))
     divisor = tensor.floats().reshape(-1)[0]
-    if not divisor > 0:
-        raise tensor.broken(f"its value is {divisor}, expected a number above 0")
+    if not _LEAST_DIVISOR <= divisor < np.inf:
+        raise tensor.broken(f"its value is {divisor}, expected a finite number of at least {_LEAST_DIVISOR:g}")
     return np.float32(1 / divisor)
 
 

@@ -1,7 +1,7 @@
 """
 Matrices of e4m3 with a scale for the matrix, for each row, or for each block of rows and columns.
 
-`weight_scale` and `weight_scale_inv` both multiply, whatever the name says.
+`weight_scale` and `weight_scale_inv` both multiply, whatever the name says; Mistral's own name is `qscale_weight`.
 Source: vLLM `fp8.py`, DeepSeek-V3's README (blocks of 128 x 128), compressed-tensors `float-quantized`.
 """
 
@@ -17,7 +17,7 @@ from headrace.models.stored_tensor import StoredTensor
 from headrace.models.weights import Encoding, RawTensor
 
 _BITS: Final = 8
-_SCALES: Final = ("weight_scale", "weight_scale_inv")
+_SCALES: Final = ("weight_scale", "weight_scale_inv", "qscale_weight")
 _DEFAULT_BLOCK: Final = 128
 _MATRIX: Final = 2
 

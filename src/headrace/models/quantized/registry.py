@@ -5,9 +5,12 @@ A matrix is recognised by its tensors: what a `quantization_config` lists as ign
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Final
+
+import numpy as np
 
 from headrace.core.errors import UnsupportedModel
 from headrace.models.fields import Fields
@@ -17,10 +20,20 @@ from headrace.models.quantized.compressed_tensors import check_compressed_tensor
 from headrace.models.quantized.fp4 import read_fp4
 from headrace.models.quantized.fp8 import check_fp8, check_modelopt, read_fp8
 from headrace.models.quantized.gptq import check_gptq, read_gptq
+from headrace.models.quantized.hqq import check_hqq, read_hqq
 from headrace.models.quantized.stored_weight import MatrixFiles, ReadFormat, StoredWeight
-from headrace.models.quantized.torchao import CODES, SCALES, check_torchao, read_torchao_fp8, read_torchao_int8
+from headrace.models.quantized.torchao import (
+    CODES,
+    PAIRS,
+    SCALES,
+    check_torchao,
+    read_torchao_fp8,
+    read_torchao_integers,
+    read_torchao_tiles,
+)
 from headrace.models.shapes import Shape
-from headrace.models.stored_tensor import TensorFiles
+from headrace.models.stored_tensor import StoredTensor, TensorFiles
+from headrace.models.weights import Encoding, RawTensor
 
 WEIGHT: Final = ".weight"
 
@@ -49,10 +62,13 @@ FORMATS: Final = (
     Format(name="nf4 and fp4", tensor="weight", dtype="U8", companion="weight.quant_map", read=read_four_bits),
     Format(name="FP8", tensor="weight", dtype="F8_E4M3", companion="weight_scale", read=read_fp8),
     Format(name="FP8 in blocks", tensor="weight", dtype="F8_E4M3", companion="weight_scale_inv", read=read_fp8),
+    Format(name="FP8 of Mistral", tensor="weight", dtype="F8_E4M3", companion="qscale_weight", read=read_fp8),
     Format(name="MXFP4 and NVFP4", tensor="weight_packed", dtype="U8", companion="weight_scale", read=read_fp4),
     Format(name="NVFP4 of ModelOpt", tensor="weight", dtype="U8", companion="weight_scale_2", read=read_fp4),
-    Format(name="int8 of torchao", tensor=CODES, dtype="I8", companion=SCALES, read=read_torchao_int8),
+    Format(name="int8 and int4 of torchao", tensor=CODES, dtype="I8", companion=SCALES, read=read_torchao_integers),
+    Format(name="tiled int4 of torchao", tensor=CODES, dtype="I32", companion=PAIRS, read=read_torchao_tiles),
     Format(name="FP8 of torchao", tensor=CODES, dtype="F8_E4M3", companion=SCALES, read=read_torchao_fp8),
+    Format(name="HQQ", method="hqq", tensor="W_q", dtype="U8", companion="scale", read=read_hqq),
 )
 
 METHODS: Final[Mapping[str, Callable[[Fields], None]]] = MappingProxyType(
@@ -63,6 +79,7 @@ METHODS: Final[Mapping[str, Callable[[Fields], None]]] = MappingProxyType(
         "fbgemm_fp8": lambda _: None,
         "fp8": check_fp8,
         "gptq": check_gptq,
+        "hqq": check_hqq,
         "modelopt": check_modelopt,
         "torchao": check_torchao,
     }
@@ -96,7 +113,8 @@ def find_quantized(tensors: TensorFiles, name: str, shape: Shape, quantization: 
     Return the matrix that a checkpoint stores under `name` in a quantized format, or None if there is none.
 
     Raises:
-        BrokenModel: A tensor of it is missing or of the wrong shape; the message names it.
+        BrokenModel: A tensor of it is missing or of the wrong shape; the message names it. The loaded matrix raises it
+            if its values are not finite.
     """
     matrix = MatrixFiles(tensors, name.removesuffix(WEIGHT), shape, quantization)
     method = quantization.text("quant_method", "")
@@ -105,5 +123,16 @@ def find_quantized(tensors: TensorFiles, name: str, shape: Shape, quantization: 
         if codes is None or codes.dtype != kind.dtype or matrix.get(kind.companion) is None:
             continue
         if kind.method in ("", method):
-            return kind.read(matrix)
+            weight = kind.read(matrix)
+            return replace(weight, load=partial(_load_finite, weight.load, codes))
     return None
+
+
+def _load_finite(load: Callable[[], RawTensor], codes: StoredTensor) -> RawTensor:
+    """Return a matrix, or refuse one whose scales exceed what its values can be."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        tensor = load()
+    values = tensor.data if tensor.encoding is Encoding.F32 else np.ascontiguousarray(tensor.data[:, :4])
+    if tensor.encoding is not Encoding.Q4_1 and not np.isfinite(values.view(np.float32)).all():
+        raise codes.broken("its values are not finite: the scales of its quantization are damaged")
+    return tensor
