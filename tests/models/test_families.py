@@ -231,7 +231,6 @@ def test_impossible_experts_are_refused(change, named):
         ({"model_type": "falcon", "alibi": True}, "alibi = True"),
         ({"model_type": "opt", "do_layer_norm_before": False}, "do_layer_norm_before = False"),
         ({"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx = True"),
-        ({"model_type": "stablelm", "qk_layernorm": True}, "qk_layernorm = True"),
         ({"model_type": None}, "model_type"),
         ({"quantization_config": {"quant_method": "exl2", "bits": 4}}, "exl2"),
         ({"rope_scaling": {"rope_type": "ntk", "factor": 4.0}}, "'ntk'"),

@@ -262,6 +262,10 @@ NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
         {"hidden_size": 128, "num_hidden_layers": 4, "sliding_window": 17, "pad_token_id": 0},
     ),
     "stablelm": ("StableLmForCausalLM", {"hidden_size": 128, "use_qkv_bias": True}),
+    "stablelm, norms by head": (
+        "StableLmForCausalLM",
+        {"hidden_size": 128, "qk_layernorm": True, "use_parallel_residual": True},
+    ),
     "stablelm, parallel": (
         "StableLmForCausalLM",
         {

@@ -1,7 +1,9 @@
 """Weights of a Hugging Face checkpoint by canonical name, whatever their files and their format."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import count as count_up
 from math import prod
 from pathlib import Path
 from typing import Final
@@ -11,7 +13,7 @@ import numpy.typing as npt
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.core.telemetry import get_logger
-from headrace.models.families.family import Family
+from headrace.models.families.family import HEAD_INDEX, Family
 from headrace.models.fields import Fields
 from headrace.models.places import Place, folder_places
 from headrace.models.quantized.registry import FORMATS, WEIGHT, find_quantized
@@ -55,6 +57,7 @@ class SafetensorsWeights:
         self._shapes = expected_shapes(spec)
         self._places = folder_places(family, spec)
         stored = {name: _prefixed(place.stored, prefix, tensors) for name, place in self._places.items()}
+        tensors = tensors | _joined_heads(tensors, stored.values())
         self._weights = {name: self._find(tensors, stored[name], place) for name, place in self._places.items()}
         _refuse_unknown_biases(tensors, set(stored.values()))
         _log_losses(folder, self._weights.values())
@@ -140,6 +143,25 @@ def _transposed(data: npt.NDArray[np.uint8], shape: Shape) -> npt.NDArray[np.uin
     num_rows, num_columns = shape
     numbers = data.reshape(num_columns, num_rows, -1).transpose(1, 0, 2)
     return np.ascontiguousarray(numbers).reshape(num_rows, -1)
+
+
+def _joined_heads(tensors: TensorFiles, names: Iterable[str]) -> dict[str, StoredTensor]:
+    """Return the vectors that are stored in a tensor for each head, each joined to one."""
+    joined = {}
+    for name in names:
+        parts = [tensors[found] for found in _heads(name, tensors)] if HEAD_INDEX in name else []
+        if len({part.dtype for part in parts}) == 1:
+            data = np.concatenate([part.data for part in parts])
+            joined[name] = replace(parts[0], name=name, shape=(sum(prod(part.shape) for part in parts),), data=data)
+    return joined
+
+
+def _heads(name: str, tensors: TensorFiles) -> Iterator[str]:
+    for head in count_up():
+        found = name.replace(HEAD_INDEX, str(head))
+        if found not in tensors:
+            return
+        yield found
 
 
 def _refuse_unknown_biases(tensors: TensorFiles, known: set[str]) -> None:

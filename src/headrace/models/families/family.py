@@ -50,6 +50,9 @@ ONES: Final = "ones"
 EXPERT_INDEX: Final = "{expert}"
 """The place of the expert's number in the names of expert tensors."""
 
+HEAD_INDEX: Final = "{head}"
+"""The place of the head's number in the names of norms that have a tensor for each head."""
+
 QWEN_EXPERT_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
     {
         **LLAMA_TENSORS,

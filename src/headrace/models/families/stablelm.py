@@ -1,9 +1,12 @@
-"""StableLM and StableLM 2: layer norms, a quarter of each head turns."""
+"""StableLM and StableLM 2: layer norms, a quarter of each head turns; the 12B has norms of q and k by head."""
 
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 from headrace.models.families.family import (
+    HEAD_INDEX,
+    LLAMA_TENSORS,
     Family,
     GgufHeader,
     base_config_spec,
@@ -22,8 +25,9 @@ def spec_from_config(config: Fields) -> ModelSpec:
     """Read a `stablelm` config."""
     config = config.with_defaults(DEFAULTS).renamed({"rms_norm_eps": "layer_norm_eps"})
     require_activation(config, "silu")
-    config.refuse("qk_layernorm", "norms of q and k in a tensor for each head", unless=(False,))
     spec = base_config_spec(config, "stablelm", rotary_fraction=ROTARY_FRACTION)
+    if config.flag("qk_layernorm", default=False):
+        spec = replace(spec, qk_norm="layer")
     return _with_parts(
         replace(spec, qkv_bias=config.flag("use_qkv_bias", default=False)),
         is_parallel=config.flag("use_parallel_residual", default=False),
@@ -44,10 +48,17 @@ def _with_parts(spec: ModelSpec, *, is_parallel: bool) -> ModelSpec:
 
 STABLELM: Final = Family(
     name="stablelm",
-    models="StableLM, StableLM 2 (12B: from GGUF files only)",
+    models="StableLM, StableLM 2",
     verified=("transformers", "GGUF twin"),
     model_types=("stablelm",),
     spec_from_config=spec_from_config,
     gguf_architectures=("stablelm",),
     spec_from_gguf=spec_from_gguf,
+    tensors=MappingProxyType(
+        {
+            **LLAMA_TENSORS,
+            "q_norm": f"self_attn.q_layernorm.norms.{HEAD_INDEX}.weight",
+            "k_norm": f"self_attn.k_layernorm.norms.{HEAD_INDEX}.weight",
+        }
+    ),
 )
