@@ -244,11 +244,10 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
         find(path, tmp_path)
 
 
-def test_the_own_format_of_mistral_is_refused_by_name(tmp_path):
+def test_a_folder_in_the_own_format_of_mistral_is_a_model(tmp_path):
     (tmp_path / "params.json").write_text("{}")
 
-    with pytest.raises(UnsupportedModel, match=r"params\.json\); expected a config\.json"):
-        find(tmp_path, tmp_path)
+    assert find(tmp_path, tmp_path).path == tmp_path
 
 
 def test_the_environment_sets_the_folder_of_downloads():

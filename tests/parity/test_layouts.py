@@ -16,6 +16,8 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
+from headrace.models.families.mistral_params import config_of_params
+from headrace.models.fields import Fields
 from headrace.models.loading import load_model
 from headrace.runner.reference import ReferenceRunner
 from tests.parity.checkpoints import write_checkpoint
@@ -133,12 +135,75 @@ def minicpm(config: Config) -> Config:
     return others | {"model_type": "minicpm", "scale_emb": 12.0, "scale_depth": 1.4, "dim_model_base": 8}
 
 
+def mistral_params(config: Config) -> Config:
+    """Return Mistral's `params.json` of a Llama with yarn."""
+    yarn = config["rope_parameters"]
+    return {
+        "dim": config["hidden_size"],
+        "n_layers": config["num_hidden_layers"],
+        "head_dim": config["head_dim"],
+        "hidden_dim": config["intermediate_size"],
+        "n_heads": config["num_attention_heads"],
+        "n_kv_heads": config["num_key_value_heads"],
+        "norm_eps": config["rms_norm_eps"],
+        "vocab_size": config["vocab_size"],
+        "tied_embeddings": False,
+        "rope_theta": yarn["rope_theta"],
+        "max_position_embeddings": config["max_position_embeddings"],
+        "yarn": {
+            "factor": yarn["factor"],
+            "original_max_position_embeddings": yarn["original_max_position_embeddings"],
+            "beta": 32,
+            "alpha": 1,
+            "apply_scale": True,
+        },
+    }
+
+
+def mixtral_params(config: Config) -> Config:
+    """Return Mistral's `params.json` of a Mixtral, from before contexts were named."""
+    names = {"dim": "hidden_size", "n_layers": "num_hidden_layers", "hidden_dim": "intermediate_size"}
+    names |= {"n_heads": "num_attention_heads", "n_kv_heads": "num_key_value_heads", "norm_eps": "rms_norm_eps"}
+    moe = {"num_experts": config["num_local_experts"], "num_experts_per_tok": config["num_experts_per_tok"]}
+    theta = config["rope_parameters"]["rope_theta"]
+    same = {name: config[name] for name in ("head_dim", "vocab_size")}
+    return same | {name: config[other] for name, other in names.items()} | {"rope_theta": theta, "moe": moe}
+
+
+def with_pairs(tensors: Tensors, head_dim: int) -> Tensors:
+    """Put the two halves of each rotary pair of q and k side by side, as Meta's and Mistral's code does."""
+    heads = {name: (-1, 2, head_dim // 2, tensor.shape[-1]) for name, tensor in tensors.items()}
+    return {
+        name: tensor.reshape(heads[name]).swapaxes(1, 2).reshape(tensor.shape) if ".wq." in name or ".wk." in name
+        else tensor
+        for name, tensor in tensors.items()
+    }  # fmt: skip
+
+
+MISTRAL_NAMES = {
+    "model.layers": "layers",
+    "model.embed_tokens": "tok_embeddings",
+    "model.norm": "norm",
+    "lm_head": "output",
+    "input_layernorm": "attention_norm",
+    "post_attention_layernorm": "ffn_norm",
+    **{f"self_attn.{part}_proj": f"attention.w{part}" for part in "qkvo"},
+    **{f"mlp.{part}_proj": f"feed_forward.w{number}" for number, part in enumerate(("gate", "down", "up"), 1)},
+}
 GPT_NAMES = {
     "model.layers.": "transformer.h.",
     "model.embed_tokens": "transformer.wte",
     "model.norm": "transformer.ln_f",
 }
 LAYOUTS = {
+    "mistral's params.json": Layout(
+        "llama, yarn", mistral_params, lambda tensors: with_pairs(renamed(MISTRAL_NAMES)(tensors), 32)
+    ),
+    "mixtral's params.json": Layout(
+        "mixtral",
+        mixtral_params,
+        lambda tensors: with_pairs(renamed(MISTRAL_NAMES | {"block_sparse_moe": "feed_forward"})(tensors), 32),
+    ),
     "internlm 2": Layout(
         "llama",
         lambda config: llama(config, model_type="internlm2", bias=False),
@@ -219,12 +284,23 @@ def write_layout(name: str, folder: Path) -> torch.nn.Module:
     """Write the checkpoint of a family; return the equivalent network."""
     layout = LAYOUTS[name]
     network = write_checkpoint(layout.oracle, folder)
-    config = folder / "config.json"
-    config.write_text(json.dumps(layout.config(json.loads(config.read_text()))))
-    weights = folder / "model.safetensors"
+    config, weights = folder / "config.json", folder / "model.safetensors"
+    values = layout.config(json.loads(config.read_text()))
     tensors = {key: value.copy() for key, value in load_file(weights).items()}
-    save_file(layout.tensors(tensors), weights)
+    config.unlink()
+    weights.unlink()
+    is_mistrals = "dim" in values
+    (folder / ("params.json" if is_mistrals else "config.json")).write_text(json.dumps(values))
+    save_file(layout.tensors(tensors), folder / ("consolidated.safetensors" if is_mistrals else "model.safetensors"))
     return network
+
+
+def read_layout_config(folder: Path) -> Config:
+    """Return the config of a folder as the registry of families reads it."""
+    params = folder / "params.json"
+    if params.is_file():
+        return dict(config_of_params(Fields(json.loads(params.read_text()), "params.json")).values)
+    return json.loads((folder / "config.json").read_text())
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

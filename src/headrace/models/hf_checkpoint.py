@@ -9,12 +9,14 @@ from typing import Final
 from headrace.core.errors import BrokenModel
 from headrace.models.checkpoint import SMOOTHED_KEY, Checkpoint
 from headrace.models.families.family import Family
+from headrace.models.families.mistral_params import config_of_params
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
 from headrace.models.hf_tokenizer import read_hf_tokenizer
 from headrace.models.model import GenerationDefaults
 from headrace.models.safetensors_reader import SafetensorsWeights
 from headrace.models.sentence_transformers import has_lm_head, read_pooler
+from headrace.models.snapshots import PARAMS
 from headrace.models.spec import ModelSpec
 
 _OLDER_QUANTIZATION: Final = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
@@ -104,7 +106,14 @@ def _read_settings(folder: Path) -> Fields:
 
 
 def _read_config(folder: Path) -> Fields:
-    """Return `config.json`, with the `quantization_config` that older writers of GPTQ and AWQ kept in another file."""
+    """
+    Return `config.json`, with the `quantization_config` that older writers of GPTQ and AWQ kept in another file.
+
+    Mistral's own folders have a `params.json` instead.
+    """
+    params = folder / PARAMS
+    if params.is_file() and not (folder / "config.json").is_file():
+        return config_of_params(_read_json(params))
     config = _read_json(folder / "config.json", required=True)
     if config.has("quantization_config"):
         return config

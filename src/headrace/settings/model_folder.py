@@ -24,8 +24,8 @@ PROPERTIES_FILE = "serving.properties"
 MODEL_CONFIG_FILE = "model-config.yaml"
 MODEL_ID = "option.model_id"
 
-_MARKERS = (PROPERTIES_FILE, MODEL_CONFIG_FILE, "config.json", "*.gguf", "MAR-INF")
-_WEIGHTS = ("config.json", "*.gguf")
+_MARKERS = (PROPERTIES_FILE, MODEL_CONFIG_FILE, "config.json", "params.json", "*.gguf", "MAR-INF")
+_WEIGHTS = ("config.json", "params.json", "*.gguf")
 _CODE = ("model.py", "requirements.txt", "*handler*.py", "code/*.py", "code/requirements.txt")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _MAX_FILE_BYTES = 1024 * 1024

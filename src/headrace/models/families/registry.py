@@ -25,6 +25,7 @@ from headrace.models.families.internlm import INTERNLM2, INTERNLM3
 from headrace.models.families.llama import LLAMA
 from headrace.models.families.minicpm import MINICPM
 from headrace.models.families.mistral import MINISTRAL, MINISTRAL3, MISTRAL
+from headrace.models.families.mistral_params import MISTRAL_PARAMS
 from headrace.models.families.mixtral import MIXTRAL
 from headrace.models.families.modernbert import MODERNBERT
 from headrace.models.families.nemotron import NEMOTRON
@@ -46,7 +47,7 @@ from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec
 
 FAMILIES: Final = (
-    *(LLAMA, MISTRAL, MINISTRAL, MINISTRAL3, QWEN2, QWEN3, GEMMA, GEMMA3),
+    *(LLAMA, MISTRAL, MISTRAL_PARAMS, MINISTRAL, MINISTRAL3, QWEN2, QWEN3, GEMMA, GEMMA3),
     *(QWEN2_VL, QWEN3_VL, GRANITE_HYBRID, MINICPM, ERNIE4_5, SEED_OSS),
     *(INTERNLM2, INTERNLM3, QWEN, BAICHUAN, CHATGLM, EXAONE, ARCEE),
     *(PHI3, GRANITE, SMOLLM3, GLM, GLM4, GEMMA2, VAULTGEMMA, OLMO, OLMO2, OLMO3, EXAONE4),
