@@ -1,6 +1,7 @@
 #include "adapters.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <stdexcept>
 
@@ -29,12 +30,13 @@ void list_shapes(const ModelConfig& config, AdaptedShape* shapes) {
   shapes[kAdaptedDown] = {1, model.intermediate_padded, outputs};
 }
 
-// Numbers of an addition with `rank` to each part.
-size_t shrink_size(const AdaptedShape& shape, int32_t rank) { return size_t{1} * shape.num_parts * rank * shape.k; }
-size_t expand_size(const AdaptedShape& shape, int32_t rank) { return size_t{1} * shape.num_outputs * rank; }
+// Bytes of an addition with `rank` to each part.
+size_t shrink_bytes(const AdaptedShape& shape, int32_t rank) { return size_t{1} * shape.num_parts * rank * shape.k; }
+size_t expand_bytes(const AdaptedShape& shape, int32_t rank) { return shape.num_outputs / kPanel * expand_panel_bytes(rank); }
 
 size_t shape_bytes(const AdaptedShape& shape, int32_t rank) {
-  return round_up((shrink_size(shape, rank) + expand_size(shape, rank)) * sizeof(uint16_t), 64);
+  const size_t scales = size_t{1} * shape.num_parts * rank * sizeof(float);
+  return round_up(shrink_bytes(shape, rank) + expand_bytes(shape, rank) + scales, 64);
 }
 
 // The part that each 16 outputs of a packed matrix belong to.
@@ -49,23 +51,48 @@ std::vector<uint8_t> part_of_outputs(const ModelConfig& config, int32_t matrix, 
   return parts;
 }
 
-// [rank block][K / 32][8 ranks][32 inputs]: the kernel reads one stream, and 8 ranks share the load of an input.
-void pack_shrink(const AdapterPart& part, int32_t first_rank, int32_t k, uint16_t* out) {
+float peak_of(const float* values, int32_t count, int32_t pitch) {
+  float peak = 0;
+  for (int32_t i = 0; i < count; i++) peak = std::max(peak, std::abs(values[static_cast<size_t>(i) * pitch]));
+  return peak;
+}
+
+// The nearest step; `scale` may have been rounded, so that the peak lies a little above the last step.
+int8_t step_of(float value, float scale) {
+  return scale > 0 ? static_cast<int8_t>(std::clamp(std::nearbyint(value / scale), -127.0f, 127.0f)) : int8_t{0};
+}
+
+// [rank block][K / 64][8 ranks][64 inputs], plus 128: the kernel reads one stream, and 8 ranks share the load of an
+// input. The scale of a rank is that of its row here times its largest number in the other factor, `expand_peaks`.
+void pack_shrink(const AdapterPart& part, const std::vector<float>& expand_peaks, int32_t first_rank, int32_t k,
+                 uint8_t* out, float* rank_scales) {
   for (int32_t r = 0; r < part.rank; r++) {
     const int32_t rank = first_rank + r;
-    uint16_t* block = out + static_cast<size_t>(rank / kRankBlock) * kRankBlock * k + rank % kRankBlock * kSlab;
+    uint8_t* block = out + static_cast<size_t>(rank / kRankBlock) * kRankBlock * k + rank % kRankBlock * kDepth;
     const float* row = part.shrink + static_cast<size_t>(r) * part.num_columns;
-    for (int32_t i = 0; i < part.num_columns; i++) block[i / kSlab * kRankBlock * kSlab + i % kSlab] = float_to_bf16(row[i]);
+    const float scale = peak_of(row, part.num_columns, 1) / 127;
+    for (int32_t i = 0; i < part.num_columns; i++) {
+      block[i / kDepth * kRankBlock * kDepth + i % kDepth] = static_cast<uint8_t>(step_of(row[i], scale) + 128);
+    }
+    rank_scales[rank] = scale * expand_peaks[static_cast<size_t>(r)];
   }
 }
 
-// [outputs / 32][rank / 2][32 outputs][2 ranks], as a bf16 matrix whose inputs are the ranks.
-void pack_expand(const AdapterPart& part, int32_t padded, uint16_t* out) {
+// [outputs / 32]([rank / 2][32 outputs][2 ranks], scales). Numbers are relative to the peak of their rank, so that ranks of
+// different magnitude share the scale of an output.
+void pack_expand(const AdapterPart& part, const std::vector<float>& peaks, int32_t padded, int8_t* out) {
+  std::vector<float> relative(static_cast<size_t>(part.rank));
   for (int32_t i = 0; i < part.num_rows; i++) {
     const int32_t output = part.first_row + (part.interleaved ? i / kHalf * kPanel + i % kHalf : i);
-    uint16_t* panel = out + static_cast<size_t>(output / kPanel) * padded * kPanel + output % kPanel * 2;
+    int8_t* panel = out + static_cast<size_t>(output / kPanel) * expand_panel_bytes(padded) + output % kPanel * 2;
     const float* row = part.expand + static_cast<size_t>(i) * part.rank;
-    for (int32_t r = 0; r < part.rank; r++) panel[r / 2 * 2 * kPanel + r % 2] = float_to_bf16(row[r]);
+    for (size_t r = 0; r < relative.size(); r++) relative[r] = peaks[r] > 0 ? row[r] / peaks[r] : 0;
+    const uint16_t half = float_to_half(peak_of(relative.data(), part.rank, 1) / 127);
+    const float scale = half_to_float(reinterpret_cast<const uint8_t*>(&half));
+    for (int32_t r = 0; r < part.rank; r++) {
+      panel[r / 2 * 2 * kPanel + r % 2] = step_of(relative[static_cast<size_t>(r)], scale);
+    }
+    std::memcpy(panel + static_cast<size_t>(padded) * kPanel, &half, sizeof half);
   }
 }
 
@@ -126,16 +153,20 @@ void AdapterSlots::set(int32_t slot, int32_t layer, const std::string& matrix, c
     rank = std::max(rank, padded_rank(part.rank));
   }
   if (rank == 0) return;
-  auto* shrink = reinterpret_cast<uint16_t*>(
-      memory_.data() + (static_cast<size_t>(slot) * config_.num_layers + layer) * layer_bytes_ + offsets_[index]);
-  uint16_t* expand = shrink + shrink_size(shape, rank);
-  std::memset(shrink, 0, (shrink_size(shape, rank) + expand_size(shape, rank)) * sizeof(uint16_t));
+  const size_t place = (static_cast<size_t>(slot) * config_.num_layers + layer) * layer_bytes_ + offsets_[index];
+  auto* shrink = reinterpret_cast<uint8_t*>(memory_.data() + place);
+  auto* expand = reinterpret_cast<int8_t*>(shrink + shrink_bytes(shape, rank));
+  auto* rank_scales = reinterpret_cast<float*>(expand + expand_bytes(shape, rank));
+  std::memset(shrink, 0, shape_bytes(shape, rank));
+  std::memset(shrink, 128, shrink_bytes(shape, rank));
   for (size_t i = 0; i < parts.size(); i++) {
-    if (parts[i].rank == 0) continue;
-    pack_shrink(parts[i], static_cast<int32_t>(i) * rank, shape.k, shrink);
-    pack_expand(parts[i], rank, expand);
+    const AdapterPart& part = parts[i];
+    std::vector<float> peaks;
+    for (int32_t r = 0; r < part.rank; r++) peaks.push_back(peak_of(part.expand + r, part.num_rows, part.rank));
+    pack_shrink(part, peaks, static_cast<int32_t>(i) * rank, shape.k, shrink, rank_scales);
+    pack_expand(part, peaks, rank, expand);
   }
-  at(slot, layer, index) = {rank, shape.num_parts * rank, shrink, expand};
+  at(slot, layer, index) = {rank, shape.num_parts * rank, shrink, expand, rank_scales};
 }
 
 AdapterTable AdapterSlots::table() const {

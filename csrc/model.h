@@ -69,12 +69,17 @@ struct AdaptedShape {
   int32_t num_parts, k, num_outputs;
 };
 
-// The addition of an adapter to a matrix, in bf16; csrc/adapters.cpp describes the order of the numbers.
+// The addition of an adapter to a matrix, in int8; csrc/adapters.cpp describes the order of the numbers.
 struct LowRank {
   int32_t rank;       // of each part, padded; 0: the adapter does not change the matrix
   int32_t num_ranks;  // of all parts
-  const uint16_t *shrink, *expand;
+  const uint8_t* shrink;  // plus 128
+  const int8_t* expand;
+  const float* rank_scales;  // [num_ranks], of both factors
 };
+
+// A panel of `expand`: int8 numbers, then a scale for each output in half precision.
+constexpr size_t expand_panel_bytes(int32_t rank) { return size_t{kPanel} * rank + kPanel * sizeof(uint16_t); }
 
 struct AdapterTable {
   int32_t num_layers;
@@ -197,9 +202,10 @@ struct Workspace {
   int32_t* row_sequence;   // [T]
   int32_t* row_position;   // [T]
   int32_t* row_adapter;    // [T] slots, or -1
-  uint16_t* adapter_inner;   // [scratch_rows][adapter_inner_pitch] bf16
-  uint16_t* adapter_inputs;  // [threads][adapter_inputs_pitch] bf16
-  int32_t adapter_inner_pitch, adapter_inputs_pitch;
+  int16_t* adapter_inner;       // [scratch_rows][adapter_inner_pitch]
+  float* adapter_inner_scales;  // [scratch_rows][adapter_inner_pitch / kRankBlock]
+  Activations adapter_inputs;   // [threads], of bf16 base weights
+  int32_t adapter_inner_pitch;
   int32_t scratch_rows, gated_rows;
   ExpertWorkspace experts;
 };

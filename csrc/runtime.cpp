@@ -91,9 +91,10 @@ Workspace carve_workspace(const Model& model, const Limits& limits, int num_thre
   if (limits.max_adapters > 0) {
     work.row_adapter = carver.take<int32_t>(tokens);
     work.adapter_inner_pitch = 3 * static_cast<int32_t>(round_up(limits.max_adapter_rank, kRankBlock));
-    work.adapter_inputs_pitch = std::max({model.hidden_padded, model.attention_padded, model.intermediate_padded});
-    work.adapter_inner = carver.take<uint16_t>(rows * work.adapter_inner_pitch);
-    work.adapter_inputs = carver.take<uint16_t>(threads * work.adapter_inputs_pitch);
+    work.adapter_inner = carver.take<int16_t>(rows * work.adapter_inner_pitch);
+    work.adapter_inner_scales = carver.take<float>(rows * work.adapter_inner_pitch / kRankBlock);
+    const int32_t widest = std::max({model.hidden_padded, model.attention_padded, model.intermediate_padded});
+    work.adapter_inputs = carve_activations(threads, widest, {2, 2}, carver);
   }
   work.experts = carve_experts(model, tokens, rows, format, carver);
   return work;

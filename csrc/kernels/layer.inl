@@ -21,6 +21,18 @@ struct Slabs {
   size_t pitch;
 };
 
+// A row of int8 inputs; `depth` of them share a scale.
+struct InputRow {
+  const Activations* inputs;
+  int row, depth;
+};
+
+// The inner values of a row's adapter; kRankBlock of them share a scale.
+struct InnerRow {
+  int16_t* values;
+  float* scales;
+};
+
 // The matrix of a product that adapters change, and the first of its rows: their token and their scratch row.
 struct Adapted {
   bool any;  // false: no row of the step has an adapter, or the product is an expert's
@@ -183,9 +195,12 @@ class StepRun {
   Adapted adapted_of(const Layer& layer, AdaptedMatrix matrix, Rows rows) const {
     return {step.adapters != nullptr, static_cast<int>(&layer - m.layers), matrix, rows.token, rows.scratch};
   }
-  uint16_t* inner(int row) const { return work.adapter_inner + static_cast<size_t>(row) * work.adapter_inner_pitch; }
+  InnerRow inner(int row) const {
+    const size_t first = static_cast<size_t>(row) * work.adapter_inner_pitch;
+    return {work.adapter_inner + first, work.adapter_inner_scales + first / kRankBlock};
+  }
   const LowRank* low_rank(const Adapted& adapted, int row) const;
-  Slabs bf16_inputs(WeightKind kind, const Activations& inputs, int row, int k) const;
+  InputRow int8_inputs(WeightKind kind, const Activations& inputs, int row, int k) const;
   void shrink_rows(const Adapted& adapted, const Matrix& base, const Activations& inputs, int first_input, int num_rows,
                    bool is_shared) const;
   // Of a block of rows that one thread computes alone.

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import EngineFailed, InsufficientMemory
+from headrace.models.adapter import LowRank
 from headrace.runner.memory import MemoryBudget
 from headrace.runner.plan import plan_runner
 from headrace.runner.reference import ReferenceRunner
@@ -89,6 +90,28 @@ def test_native_kernels_stay_close_to_the_reference_in_every_network(name, tmp_p
 @pytest.mark.parametrize(("dtype", "kv_dtype"), FORMATS[::2])
 def test_native_kernels_stay_close_to_the_reference_in_every_format(dtype, kv_dtype, isa, tmp_path):
     check_native(small_spec(), tmp_path, dtype=dtype, kv_dtype=kv_dtype, isa=isa)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_ranks_and_outputs_of_very_different_magnitude_keep_their_precision(isa, tmp_path):
+    spec, weights = small_spec(), random_weights(small_spec())
+    rng = np.random.default_rng(8)
+
+    def spread(matrix):
+        ranks, outputs = (2.0 ** rng.integers(-6, 7, size) for size in (matrix.rank, len(matrix.expand)))
+        expand = matrix.expand * (outputs / outputs.max())[:, None] / ranks
+        return LowRank((matrix.shrink * ranks[:, None]).astype(np.float32), expand.astype(np.float32))
+
+    plain = random_adapter(spec, seed=1, scale=2.0)
+    adapter = replace(plain, matrices={name: spread(matrix) for name, matrix in plain.matrices.items()})
+    step = all_rows([(prompts_of(spec)[1], 0, [3, 1])], slots(0))
+    reference = ReferenceRunner(spec, weights, SLOTS)
+    runner = load(spec, weights, tmp_path, limits=SLOTS, isa=isa)
+    for each in (reference, runner):
+        each.load_adapter(0, adapter)
+    expected = reference.logits(step)
+    assert relative_error(runner.logits(step), expected) < TOLERANCES["bf16"]
+    assert relative_error(reference.logits(replace(step, adapters=None)), expected) > 3 * TOLERANCES["bf16"]
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -181,7 +204,7 @@ def test_slots_are_part_of_the_memory_plan():
         matrix.shrink.size + matrix.expand.size for matrix in random_adapter(spec, ranks=(16,)).matrices.values()
     )
     assert plain.adapter_bytes == 0
-    assert 4 * 2 * numbers <= plan.adapter_bytes < 4 * 2 * numbers * 1.5
-    assert plan.total_bytes > plain.total_bytes + 4 * 2 * numbers
+    assert 4 * numbers <= plan.adapter_bytes < 4 * numbers * 1.5
+    assert plan.total_bytes > plain.total_bytes + 4 * numbers
     with pytest.raises(InsufficientMemory, match="max_loras"):
         plan_runner(spec, budget=budget, max_adapters=1000, max_adapter_rank=512, **options)
