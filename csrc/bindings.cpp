@@ -2,6 +2,7 @@
 #include "bindings.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -68,7 +69,7 @@ void bind_config(nb::module_& m) {
       .def_rw("renormalize", &ModelConfig::renormalize)
       .def_rw("shared_gate", &ModelConfig::shared_gate)
       .def_rw("expert_layers", &ModelConfig::expert_layers)
-      .def_rw("w8_matrices", &ModelConfig::w8_matrices)
+      .def_rw("layer_formats", &ModelConfig::layer_formats)
       .def_rw("rope_frequencies", &ModelConfig::rope_frequencies)
       .def_rw("rope_factors", &ModelConfig::rope_factors)
       .def_rw("rope_of_layer", &ModelConfig::rope_of_layer);

@@ -125,6 +125,8 @@ void ModelConfig::check() const {
     require(rope >= 0 && rope < num_ropes, "rope_of_layer names rope " + std::to_string(rope) + "; expected 0 to " +
                                                std::to_string(num_ropes - 1));
   require(num_positions >= 0 && num_positions <= (1 << 20), "num_positions must lie between 0 and 1048576");
+  for (const auto& [slot, format] : layer_formats)
+    require(format == "w8" || format == "w4_symmetric", slot + " is " + format + "; expected w8 or w4_symmetric");
   parse_activation(activation);
   check_norms(*this);
   check_experts(*this);
@@ -140,8 +142,9 @@ WeightKind ModelConfig::main_kind() const {
 int32_t ModelConfig::terms() const { return dtype == "w8a16" || dtype == "w4a16" ? 2 : 1; }
 
 WeightKind ModelConfig::layer_kind(const std::string& slot) const {
-  const bool keeps_8_bits = std::find(w8_matrices.begin(), w8_matrices.end(), slot) != w8_matrices.end();
-  return main_kind() == WeightKind::kW4 && keeps_8_bits ? WeightKind::kW8 : main_kind();
+  const auto found = layer_formats.find(slot);
+  if (main_kind() != WeightKind::kW4 || found == layer_formats.end()) return main_kind();
+  return found->second == "w8" ? WeightKind::kW8 : WeightKind::kW4Symmetric;
 }
 
 WeightKind ModelConfig::embed_kind() const {
@@ -170,6 +173,7 @@ size_t panel_bytes(WeightKind kind, int32_t k) {
     case WeightKind::kBf16: return kPanel * depth * 2;
     case WeightKind::kW8: return kPanel * depth + kPanel * sizeof(float);
     case WeightKind::kW4: return depth / kW4Group * (kPanel * kW4Group / 2 + kPanel * 4);
+    case WeightKind::kW4Symmetric: return depth / kW4Group * (kPanel * kW4Group / 2 + kPanel * 2);
   }
   return 0;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,8 @@ struct ModelConfig {
   int32_t num_shared_experts = 0;                       // of the same size as the others
   bool renormalize = false, shared_gate = false;
   std::vector<bool> expert_layers;        // per layer; empty: experts in all layers
-  std::vector<std::string> w8_matrices;   // slots of layers that keep 8 bits in w4a8 and w4a16
+  // Slots of layers that w4a8 and w4a16 store as w8 or w4_symmetric instead of w4.
+  std::map<std::string, std::string> layer_formats;
   std::vector<std::vector<double>> rope_frequencies;  // of each rope: radians per position, head_dim / 2
   std::vector<double> rope_factors;                   // of each rope: factor of the cosines and sines of pairs that turn
   std::vector<int32_t> rope_of_layer;                 // per layer; empty: the first rope on all layers

@@ -42,7 +42,8 @@ constexpr int num_row_blocks(int num_tokens, int num_threads) {
   return num_threads * ((num_tokens + per_round - 1) / per_round);
 }
 
-enum class WeightKind : int32_t { kBf16 = 0, kW8 = 1, kW4 = 2 };
+enum class WeightKind : int32_t { kBf16 = 0, kW8 = 1, kW4 = 2, kW4Symmetric = 3 };
+constexpr bool has_nibbles(WeightKind kind) { return kind == WeightKind::kW4 || kind == WeightKind::kW4Symmetric; }
 enum class KvKind : int32_t { kBf16 = 0, kInt8 = 1 };
 enum class Activation : int32_t { kSilu = 0, kGeluTanh = 1, kGeluErf = 2, kRelu = 3, kRelu2 = 4 };
 enum class NormKind : int32_t { kRms = 0, kLayer = 1 };
@@ -52,6 +53,7 @@ enum class NormKind : int32_t { kRms = 0, kLayer = 1 };
 //   W8    [K/4][32][4]  unsigned bytes w + 128, then [32] fp32 scales
 //   W4    per 32 inputs: [4][32][4] bytes (low nibble: inputs 8u..8u+3 of slice u, high nibble: 8u+4..8u+7),
 //         then [32] f16 scales and [32] f16 minima: w = scale * nibble + minimum
+//   W4 symmetric: the same without minima: w = scale * (nibble - 8)
 struct Matrix {
   WeightKind kind;
   int32_t num_panels;

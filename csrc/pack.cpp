@@ -46,30 +46,44 @@ void copy_w8(const uint8_t* row, int32_t num_columns, int32_t k, int lane, uint8
   std::memcpy(panel + static_cast<size_t>(k) * kPanel + lane * sizeof(float), row, sizeof(float));
 }
 
-constexpr size_t kW4GroupBytes = kPanel * kW4Group / 2 + kPanel * 4;
+constexpr size_t kNibbleBytes = kPanel * kW4Group / 2;
+constexpr size_t kW4GroupBytes = kNibbleBytes + kPanel * 4, kW4SymmetricGroupBytes = kNibbleBytes + kPanel * 2;
 
-// `nibbles`: the 32 values (0..15) of a group.
-void write_w4_group(const uint8_t* nibbles, uint16_t scale, uint16_t minimum, int lane, uint8_t* group) {
+// `nibbles`: the 32 values (0..15) of a group; a symmetric one has only these and the scale.
+void write_w4_group(const uint8_t* nibbles, uint16_t scale, int lane, uint8_t* group) {
   for (int i = 0; i < kW4Group; i += 8) {
     uint8_t* out = group + (i / 8) * 4 * kPanel + lane * 4;
     for (int j = 0; j < 4; j++) out[j] = static_cast<uint8_t>(nibbles[i + j] | nibbles[i + 4 + j] << 4);
   }
-  std::memcpy(group + kPanel * kW4Group / 2 + lane * 2, &scale, 2);
-  std::memcpy(group + kPanel * kW4Group / 2 + kPanel * 2 + lane * 2, &minimum, 2);
+  std::memcpy(group + kNibbleBytes + lane * 2, &scale, 2);
+}
+
+void write_minimum(uint16_t minimum, int lane, uint8_t* group) {
+  std::memcpy(group + kNibbleBytes + kPanel * 2 + lane * 2, &minimum, 2);
 }
 
 void pack_w4(const float* row, int32_t k, int lane, uint8_t* panel) {
   for (int32_t g = 0; g < k / kW4Group; g++) {
     const W4Group group = quantize_w4(row + g * kW4Group, nullptr);
-    write_w4_group(group.nibbles, group.scale, group.minimum, lane, panel + g * kW4GroupBytes);
+    write_w4_group(group.nibbles, group.scale, lane, panel + g * kW4GroupBytes);
+    write_minimum(group.minimum, lane, panel + g * kW4GroupBytes);
   }
 }
 
-// Q4_0 and Q4_1 already have 4 bits with a scale (and a minimum) per 32.
-void copy_w4(Encoding encoding, const uint8_t* row, int32_t num_columns, int lane, uint8_t* panel) {
+void pack_w4_symmetric(const float* row, int32_t k, int lane, uint8_t* panel) {
+  for (int32_t g = 0; g < k / kW4Group; g++) {
+    const Int4Group group = quantize_w4_symmetric(row + g * kW4Group);
+    write_w4_group(group.nibbles, group.scale, lane, panel + g * kW4SymmetricGroupBytes);
+  }
+}
+
+// Q4_0 and Q4_1 already have 4 bits with a scale (and a minimum) per 32; only Q4_0 has a symmetric form.
+void copy_w4(WeightKind kind, Encoding encoding, const uint8_t* row, int32_t num_columns, int lane, uint8_t* panel) {
+  const bool is_symmetric = kind == WeightKind::kW4Symmetric;
   const bool has_minimum = encoding == Encoding::kQ4_1;
   const size_t block_bytes = encoded_row_bytes(encoding, kW4Group);
   for (int32_t g = 0; g < num_columns / kW4Group; g++, row += block_bytes) {
+    uint8_t* group = panel + g * (is_symmetric ? kW4SymmetricGroupBytes : kW4GroupBytes);
     uint16_t scale, minimum;
     std::memcpy(&scale, row, 2);
     if (has_minimum) std::memcpy(&minimum, row + 2, 2);
@@ -77,7 +91,8 @@ void copy_w4(Encoding encoding, const uint8_t* row, int32_t num_columns, int lan
     const uint8_t* packed = row + (has_minimum ? 4 : 2);
     uint8_t nibbles[kW4Group];
     for (int i = 0; i < 16; i++) nibbles[i] = packed[i] & 15, nibbles[i + 16] = packed[i] >> 4;
-    write_w4_group(nibbles, scale, minimum, lane, panel + g * kW4GroupBytes);
+    write_w4_group(nibbles, scale, lane, group);
+    if (!is_symmetric) write_minimum(minimum, lane, group);
   }
 }
 
@@ -86,8 +101,10 @@ void pack_one_row(const Slot& slot, const PackSource& source, int32_t r, uint8_t
   uint8_t* panel = panels + static_cast<size_t>(output / kPanel) * panel_bytes(slot.kind, slot.num_columns);
   const int lane = output % kPanel;
   const uint8_t* row = source.data + static_cast<size_t>(r) * encoded_row_bytes(source.encoding, source.num_columns);
-  const bool has_nibbles = source.encoding == Encoding::kQ4_0 || source.encoding == Encoding::kQ4_1;
-  if (slot.kind == WeightKind::kW4 && has_nibbles) return copy_w4(source.encoding, row, source.num_columns, lane, panel);
+  const bool is_symmetric = source.encoding == Encoding::kQ4_0, has_minimum = source.encoding == Encoding::kQ4_1;
+  if (has_nibbles(slot.kind) && (is_symmetric || (has_minimum && slot.kind == WeightKind::kW4))) {
+    return copy_w4(slot.kind, source.encoding, row, source.num_columns, lane, panel);
+  }
   if (slot.kind == WeightKind::kW8 && source.encoding == Encoding::kI8) {
     return copy_w8(row, source.num_columns, slot.num_columns, lane, panel);
   }
@@ -96,6 +113,7 @@ void pack_one_row(const Slot& slot, const PackSource& source, int32_t r, uint8_t
     case WeightKind::kBf16: return pack_bf16(decoded.data(), slot.num_columns, lane, panel);
     case WeightKind::kW8: return pack_w8(decoded.data(), slot.num_columns, lane, panel);
     case WeightKind::kW4: return pack_w4(decoded.data(), slot.num_columns, lane, panel);
+    case WeightKind::kW4Symmetric: return pack_w4_symmetric(decoded.data(), slot.num_columns, lane, panel);
   }
 }
 

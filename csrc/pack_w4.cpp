@@ -154,6 +154,12 @@ FOR_EVERY_CPU Int4Group quantize_int4(const float* values, const float* importan
   return fitted.error < plain.error ? fitted : plain;
 }
 
+FOR_EVERY_CPU Int4Group quantize_w4_symmetric(const float* values) {
+  const Group group = load_group(values, nullptr);
+  const float largest = group.high > -group.low ? group.high : group.low;
+  return round_int4(group, largest / -8.0f, 8, false);
+}
+
 void quantize_int4_rows(const float* values, const float* importance, bool bf16_scales, int64_t num_rows,
                         int64_t num_columns, uint8_t* nibbles, uint16_t* scales, uint8_t* zeros, int num_threads) {
   const int64_t num_groups = num_columns / kW4Group;

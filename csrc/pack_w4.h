@@ -27,6 +27,9 @@ struct Int4Group {
 
 Int4Group quantize_int4(const float* values, const float* importance, bool bf16_scale);
 
+// Quantizes kW4Group numbers with a scale (a half) and a zero point of 8, as Q4_0 does: the largest number becomes -8 or 8.
+Int4Group quantize_w4_symmetric(const float* values);
+
 // Quantizes a matrix by quantize_int4. `importance` has a factor for each column, or is null. `nibbles` is [rows][columns],
 // `scales` and `zeros` [rows][columns / kW4Group]; columns are a multiple of kW4Group.
 void quantize_int4_rows(const float* values, const float* importance, bool bf16_scales, int64_t num_rows,

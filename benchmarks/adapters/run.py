@@ -15,7 +15,7 @@ from headrace.models.shapes import expected_shapes
 from headrace.models.spec import ModelSpec
 from headrace.runner.memory import MemoryBudget, available_memory_bytes
 from headrace.runner.native import NativeRunner, load_native_runner
-from headrace.runner.packing import eight_bit_matrices
+from headrace.runner.packing import layer_formats_of
 from headrace.runner.plan import plan_runner
 from headrace.runner.sampling import stack_sampling
 from headrace.runner.step import Int32, StepInput
@@ -49,7 +49,7 @@ def load_runner(model_name: str, dtype: str, *, slots: int, rank: int, cache_dir
         max_num_seqs=slots,
         max_num_batched_tokens=512,
         budget=MemoryBudget(available_bytes=available_memory_bytes()),
-        w8_matrices=eight_bit_matrices(model.spec, model.weights),
+        layer_formats=layer_formats_of(model.spec, model.weights),
         max_adapters=slots,
         max_adapter_rank=rank,
     )

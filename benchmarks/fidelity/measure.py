@@ -14,7 +14,7 @@ from headrace.models.weights import WeightSource
 from headrace.runner.decoding import decode
 from headrace.runner.memory import MemoryBudget
 from headrace.runner.native import NativeRunner, load_native_runner
-from headrace.runner.packing import eight_bit_matrices
+from headrace.runner.packing import layer_formats_of
 from headrace.runner.plan import plan_runner
 from headrace.runner.sampling import stack_sampling
 from headrace.runner.step import Float32, RunnerLimits, StepInput
@@ -96,7 +96,7 @@ def native_runner(model: Model, dtype: str, kv_dtype: str, *, isa: str | None, c
         max_num_seqs=1,
         max_num_batched_tokens=CHUNK_TOKENS,
         budget=MemoryBudget(available_bytes=1 << 34),
-        w8_matrices=eight_bit_matrices(model.spec, model.weights),
+        layer_formats=layer_formats_of(model.spec, model.weights),
     )
     return load_native_runner(model.spec, model.weights, replace(plan, limits=LIMITS), isa=isa, cache_dir=cache_dir)
 

@@ -22,7 +22,7 @@ import numpy as np
 from headrace.models.loading import load_model
 from headrace.runner.memory import MemoryBudget, available_memory_bytes
 from headrace.runner.native import NativeRunner, load_native_runner
-from headrace.runner.packing import eight_bit_matrices
+from headrace.runner.packing import layer_formats_of
 from headrace.runner.plan import plan_runner
 from headrace.runner.sampling import stack_sampling
 from headrace.runner.step import Int32, StepInput
@@ -47,7 +47,7 @@ def load(ref: str, weights_and_kv: str, arguments: argparse.Namespace) -> Native
         max_num_batched_tokens=CONTEXT,
         budget=MemoryBudget(available_bytes=available_memory_bytes()),
         threads=arguments.threads,
-        w8_matrices=eight_bit_matrices(model.spec, model.weights),
+        layer_formats=layer_formats_of(model.spec, model.weights),
     )
     return load_native_runner(model.spec, model.weights, plan, isa=arguments.isa, cache_dir=arguments.cache_dir)
 

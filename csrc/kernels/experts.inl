@@ -35,7 +35,7 @@ INLINE void copy_row(WeightKind kind, int num_inputs, const Activations& from, i
   const size_t from_groups = static_cast<size_t>(from_row) * from.groups_pitch;
   const size_t to_groups = static_cast<size_t>(to_row) * to.groups_pitch;
   __builtin_memcpy(to.scales + to_groups, from.scales + from_groups, bytes);
-  if (kind == WeightKind::kW4) {
+  if (has_nibbles(kind)) {
     __builtin_memcpy(to.sums + to_groups, from.sums + from_groups, bytes);
     return;
   }

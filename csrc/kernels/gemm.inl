@@ -99,22 +99,22 @@ NOINLINE void tile_w8(const Tile& t) {
   }
 }
 
-template <int ROWS, int TERMS>
+template <int ROWS, int TERMS, bool SYMMETRIC>
 NOINLINE void tile_w4(const Tile& t) {
   Ahead<ROWS * TERMS> ahead(t.ahead, t.num_tiles);
-  constexpr size_t kNibbleBytes = kPanel * kW4Group / 2;
+  constexpr size_t kNibbleBytes = kPanel * kW4Group / 2, kGroupBytes = kNibbleBytes + (SYMMETRIC ? 2 : 4) * kPanel;
   const int32_t num_groups = t.k / kW4Group;
   for (int lane = 0; lane < kPanel; lane += 2 * W) {
     const uint8_t* p = t.panel;
     const int8_t* q = t.values;
     vf total[ROWS][2];
     UNROLL for (int r = 0; r < ROWS; r++) total[r][0] = total[r][1] = zero_f();
-    for (int32_t g = 0; g < num_groups; g++, p += kNibbleBytes + 4 * kPanel, q += g % 2 ? kW4Group : t.pitch - kW4Group) {
+    for (int32_t g = 0; g < num_groups; g++, p += kGroupBytes, q += g % 2 ? kW4Group : t.pitch - kW4Group) {
       vi part[ROWS][TERMS][2];
       UNROLL for (int r = 0; r < ROWS; r++) {
         UNROLL for (int term = 0; term < TERMS; term++) part[r][term][0] = part[r][term][1] = zero_i();
       }
-      ahead.fetch(static_cast<int>(kNibbleBytes + 4 * kPanel) / 64);
+      ahead.fetch(static_cast<int>(kGroupBytes) / 64);
       UNROLL for (int u = 0; u < kW4Group / 8; u++) {
         const uint8_t* slice = p + u * 4 * kPanel + lane * 4;
         const vi x0 = load_i(slice), x1 = load_i(slice + 4 * W);
@@ -130,6 +130,14 @@ NOINLINE void tile_w4(const Tile& t) {
       }
       const auto* halves = reinterpret_cast<const uint16_t*>(p + kNibbleBytes) + lane;
       const vf d0 = load_f16(halves), d1 = load_f16(halves + W);
+      if constexpr (SYMMETRIC) {
+        UNROLL for (int r = 0; r < ROWS; r++) {
+          const vf scale = set_f(t.scales[r * t.groups_pitch + g]), offset = set_f(-8 * t.sums[r * t.groups_pitch + g]);
+          total[r][0] = fma(fma(add_terms<TERMS>(part[r], 0), scale, offset), d0, total[r][0]);
+          total[r][1] = fma(fma(add_terms<TERMS>(part[r], 1), scale, offset), d1, total[r][1]);
+        }
+        continue;
+      }
       const vf m0 = load_f16(halves + kPanel), m1 = load_f16(halves + kPanel + W);
       UNROLL for (int r = 0; r < ROWS; r++) {
         const vf scale = set_f(t.scales[r * t.groups_pitch + g]), total_q = set_f(t.sums[r * t.groups_pitch + g]);
@@ -182,7 +190,7 @@ INLINE void run_tile(const Tile& tile, int rows) {
   if constexpr (ROWS > 0) {
     if (rows < ROWS) return run_tile<KIND, TERMS, ROWS - 1>(tile, rows);
     if constexpr (KIND == WeightKind::kW8) tile_w8<ROWS, TERMS>(tile);
-    else if constexpr (KIND == WeightKind::kW4) tile_w4<ROWS, TERMS>(tile);
+    else if constexpr (has_nibbles(KIND)) tile_w4<ROWS, TERMS, KIND == WeightKind::kW4Symmetric>(tile);
     else tile_bf16<ROWS>(tile);
   }
 }
@@ -196,6 +204,7 @@ NOINLINE void run_tile(WeightKind kind, int terms, const Tile& tile, int rows) {
   switch (kind) {
     case WeightKind::kW8: return run_int_tile<WeightKind::kW8>(tile, terms, rows);
     case WeightKind::kW4: return run_int_tile<WeightKind::kW4>(tile, terms, rows);
+    case WeightKind::kW4Symmetric: return run_int_tile<WeightKind::kW4Symmetric>(tile, terms, rows);
     case WeightKind::kBf16: return run_tile<WeightKind::kBf16, 1, kRowsBf16>(tile, rows);
   }
 }

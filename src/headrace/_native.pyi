@@ -53,7 +53,7 @@ class ModelConfig:
     renormalize: bool
     shared_gate: bool
     expert_layers: list[bool]
-    w8_matrices: list[str]
+    layer_formats: dict[str, str]
     rope_frequencies: list[list[float]]
     rope_factors: list[float]
     rope_of_layer: list[int]

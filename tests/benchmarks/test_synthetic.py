@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from benchmarks.synthetic.make import SHAPES, write_folder, write_gguf
+from benchmarks.synthetic.run import batched_rows, work_of
 
 from headrace.models.loading import load_model
 
@@ -22,3 +23,30 @@ def test_the_folder_and_the_file_of_a_shape_hold_the_same_network(name, tmp_path
         assert (model.spec.moe.top_k if model.spec.moe else 0) == shape.top_k
         assert len(list(model.weights.names())) > 0
         assert model.tokenizer.encode("Hi !") != []
+
+
+def test_the_rows_of_a_table_of_llama_batched_bench_are_read():
+    text = (
+        "main: n_kv_max = 1280, n_batch = 2048\n\n"
+        "|    PP |     TG |    B |   N_KV |   T_PP s | S_PP t/s |   T_TG s | S_TG t/s |      T s |    S t/s |\n"
+        "|-------|--------|------|--------|----------|----------|----------|----------|----------|----------|\n"
+        "|   128 |     32 |    1 |    160 |    0.411 |   311.44 |    0.795 |    40.25 |    1.206 |   132.67 |\n"
+        "|   128 |     32 |    8 |   1280 |    3.500 |   292.57 |    2.100 |   121.90 |    5.600 |   228.57 |\n"
+    )
+    assert list(batched_rows(text)) == [
+        {"sequences": 1, "prefill": 311.44, "decode": 40.25},
+        {"sequences": 8, "prefill": 292.57, "decode": 121.90},
+    ]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_work_of_a_token_counts_the_chosen_experts_only(name, tmp_path):
+    shape = replace(SHAPES[name], **SMALL | {"intermediate": 128})
+    write_gguf(shape, tmp_path / "file.gguf")
+    model = load_model(str(tmp_path / "file.gguf"))
+    work = work_of(shape, tmp_path / "file.gguf", "bf16")
+    inactive = shape.layers * 3 * shape.hidden * shape.intermediate * max(0, shape.experts - shape.top_k)
+    layers = model.spec.num_parameters - inactive - 2 * shape.vocab * shape.hidden
+    assert work.operations == pytest.approx(2 * layers, rel=0.01)
+    routers_bytes = 4 * shape.layers * shape.hidden * shape.experts
+    assert work.decode_bytes == pytest.approx(2 * (layers + shape.vocab * shape.hidden) + routers_bytes, rel=0.05)

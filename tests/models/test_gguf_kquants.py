@@ -18,7 +18,7 @@ from headrace.models.shapes import expected_shapes
 from headrace.models.weights import Encoding, dominant_bits
 from headrace.runner.decoding import decode
 from headrace.runner.native_config import native_config
-from headrace.runner.packing import eight_bit_matrices
+from headrace.runner.packing import layer_formats_of
 from headrace.runner.reference import ReferenceRunner
 from tests.models.model_files import gguf_metadata, random_weights, write_gguf
 from tests.models.test_gguf_reader import SPEC as TINY
@@ -87,8 +87,8 @@ MIXED = dict.fromkeys(("q", "k", "o", "gate", "up"), Type.Q4_K) | {"v": Type.Q6_
 def test_a_mixed_file_keeps_8_bits_where_it_has_more_than_4(tmp_path):
     spec, weights = write(tmp_path / "m.gguf", MIXED)
     assert dominant_bits(weights, expected_shapes(spec)) == 4
-    kept = eight_bit_matrices(spec, weights)
-    assert kept == ("layers.0.qkv", "layers.0.down", "layers.1.qkv", "layers.1.down")
+    kept = layer_formats_of(spec, weights)
+    assert kept == dict.fromkeys(("layers.0.qkv", "layers.0.down", "layers.1.qkv", "layers.1.down"), "w8")
     sizes = slot_bytes(spec, kept)
     assert sizes["layers.0.down"] == 256 * 512 + 256 * 4
     assert sizes["layers.0.o"] == 256 * 256 * 5 // 8
@@ -97,7 +97,7 @@ def test_a_mixed_file_keeps_8_bits_where_it_has_more_than_4(tmp_path):
 @pytest.mark.parametrize("kind", [Type.Q4_K, Type.Q6_K])
 def test_a_file_of_one_type_is_not_mixed(kind, tmp_path):
     spec, weights = write(tmp_path / "m.gguf", dict.fromkeys((*MIXED, "v"), kind))
-    assert eight_bit_matrices(spec, weights) == ()
+    assert layer_formats_of(spec, weights) == {}
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -110,10 +110,10 @@ def test_a_mixed_file_runs_as_the_reference_does(isa, tmp_path):
     again = load(spec, weights, tmp_path, dtype="w4a8", isa=isa)
     assert again.info.facts["packed_weights"] == "cached"
     assert np.array_equal(again.logits(step), runner.logits(step))
-    whole = sum(slot_bytes(spec, ()).values())
-    assert whole < runner.info.weights_bytes < sum(slot_bytes(spec, (), dtype="w8a8").values())
+    whole = sum(slot_bytes(spec, {}).values())
+    assert whole < runner.info.weights_bytes < sum(slot_bytes(spec, {}, dtype="w8a8").values())
 
 
 def slot_bytes(spec, kept, *, dtype="w4a8"):
-    config = native_config(spec, dtype=dtype, kv_dtype="int8", max_context_tokens=64, w8_matrices=kept)
+    config = native_config(spec, dtype=dtype, kv_dtype="int8", max_context_tokens=64, layer_formats=kept)
     return {slot.name: slot.num_bytes for slot in _native.layout(config)}

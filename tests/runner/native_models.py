@@ -8,10 +8,10 @@ import numpy as np
 
 from headrace import _native
 from headrace.models.spec import ModelSpec, MoeSpec, RopeSpec
-from headrace.models.weights import Encoding, RawTensor, WeightSource
+from headrace.models.weights import STORED_BITS, Encoding, RawTensor, WeightSource
 from headrace.runner.memory import MemoryBudget
 from headrace.runner.native import NativeRunner, load_native_runner
-from headrace.runner.packing import eight_bit_matrices
+from headrace.runner.packing import layer_formats_of
 from headrace.runner.plan import plan_runner
 from headrace.runner.reference import ReferenceRunner
 from headrace.runner.step import Float32, Int32, RunnerLimits, StepInput
@@ -143,9 +143,18 @@ class BlockWeights(ArrayWeights):
         super().__init__(arrays)
         self._encoding = encoding
 
+    def encoding(self, name: str) -> Encoding:
+        return self._encoding if self._has_blocks(name) else Encoding.F32
+
+    def stored_bits(self, name: str) -> int:
+        return STORED_BITS[self.encoding(name)]
+
+    def _has_blocks(self, name: str) -> bool:
+        return name.startswith("layers.") and len(self.arrays[name]) > 1
+
     def load(self, name: str) -> RawTensor:
         tensor = super().load(name)
-        if not name.startswith("layers.") or tensor.num_rows == 1:
+        if not self._has_blocks(name):
             return tensor
         rng = np.random.default_rng(len(name) + tensor.num_rows)
         num_blocks = tensor.num_columns // 32
@@ -186,7 +195,7 @@ def load(
         max_num_batched_tokens=limits.max_step_tokens,
         budget=MemoryBudget(available_bytes=1 << 34),
         threads=threads,
-        w8_matrices=eight_bit_matrices(spec, weights),
+        layer_formats=layer_formats_of(spec, weights),
     )
     return load_native_runner(spec, weights, replace(plan, limits=limits), isa=isa, cache_dir=cache_dir)
 

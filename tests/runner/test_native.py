@@ -54,18 +54,20 @@ def test_logits_match_the_reference(name, dtype, kv_dtype, isa, tmp_path):
 def test_quantized_checkpoints_lose_precision_only_in_activations(encoding, dtype, isa, tmp_path):
     spec = small_spec(intermediate_size=192)
     plain = random_weights(spec)
-    weights = BlockWeights({name: plain._arrays[name] for name in plain.names()}, encoding)
+    weights = BlockWeights({name: plain.arrays[name] for name in plain.names()}, encoding)
     runner = load(spec, weights, tmp_path, dtype=dtype, isa=isa)
     step = make_step((prompt(spec, 40), 0, BLOCKS), all_rows=True)
     assert relative_error(runner.logits(step), ReferenceRunner(spec, weights, LIMITS).logits(step)) < 0.04
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize(("encoding", "dtype"), [(Encoding.Q4_1, "w4a16"), (Encoding.I8, "w8a16")])
+@pytest.mark.parametrize(
+    ("encoding", "dtype"), [(Encoding.Q4_0, "w4a16"), (Encoding.Q4_1, "w4a16"), (Encoding.I8, "w8a16")]
+)
 def test_two_bytes_for_each_activation_lose_less_than_a_bf16_cache(encoding, dtype, isa, tmp_path):
     """All matrices can be packed exactly, so the only other rounding is that of keys and values."""
     spec = small_spec(intermediate_size=192)
-    arrays = dict(random_weights(spec)._arrays)
+    arrays = dict(random_weights(spec).arrays)
     scales = np.abs(arrays["embed"]).max(axis=1, keepdims=True) / 127
     arrays["embed"] = np.rint(arrays["embed"] / scales) * scales
     weights = BlockWeights(arrays, encoding)
@@ -89,7 +91,7 @@ def test_half_precision_checkpoints_are_read(encoding, tmp_path):
             halves = values.astype("<f2") if encoding is Encoding.F16 else (values.view("<u4") >> 16).astype("<u2")
             return type(tensor)(encoding, tensor.num_rows, tensor.num_columns, halves.view(np.uint8))
 
-    weights = HalfWeights({name: plain._arrays[name] for name in plain.names()})
+    weights = HalfWeights({name: plain.arrays[name] for name in plain.names()})
     step = make_step((prompt(spec, 40), 0, BLOCKS), all_rows=True)
     expected = ReferenceRunner(spec, weights, LIMITS).logits(step)
     assert relative_error(load(spec, weights, tmp_path).logits(step), expected) < 0.015
@@ -123,7 +125,7 @@ def test_decoding_with_experts_matches_the_reference(batch, name, isa, tmp_path)
 
 def test_equal_scores_choose_the_experts_with_the_lowest_index(tmp_path):
     spec = small_spec(moe=MoeSpec(num_experts=20, top_k=2, expert_size=32))
-    arrays = dict(random_weights(spec)._arrays)
+    arrays = dict(random_weights(spec).arrays)
     for name, array in arrays.items():
         expert = name.partition(".experts.")[2].partition(".")[0]
         if name.endswith(".router") or (expert and int(expert) not in (0, 1)):

@@ -10,7 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.runner.native_models import FORMATS, ISAS, LIMITS, SPECS, load, small_spec
+from headrace.models.weights import Encoding
+from tests.runner.native_models import FORMATS, ISAS, LIMITS, SPECS, BlockWeights, load, small_spec
 from tests.runner.steps import make_step
 from tests.runner.weights import ArrayWeights, random_weights
 
@@ -59,9 +60,11 @@ def random_tables(rng):
     return [blocks.tolist() for blocks in np.split(order[: sum(counts)], np.cumsum(counts)[:-1])]
 
 
-def check(spec, tmp_path, *, dtype, kv_dtype, isa, seed, rounds=2):
+def check(spec, tmp_path, *, dtype, kv_dtype, isa, seed, rounds=2, encoding=None):
     rng = np.random.default_rng(seed)
     weights = random_weights(spec)
+    if encoding is not None:
+        weights = BlockWeights(weights.arrays, encoding)
     prompts = [rng.integers(0, spec.vocab_size, length).tolist() for length in LENGTHS]
     options = {"dtype": dtype, "kv_dtype": kv_dtype, "isa": isa}
     expected = alone(load(spec, weights, tmp_path, threads=1, **options), prompts, random_tables(rng))
@@ -77,6 +80,13 @@ def check(spec, tmp_path, *, dtype, kv_dtype, isa, seed, rounds=2):
 @pytest.mark.parametrize(("dtype", "kv_dtype"), FORMATS)
 def test_logits_do_not_depend_on_the_batch_the_chunks_or_the_threads(dtype, kv_dtype, isa, tmp_path):
     check(small_spec(), tmp_path, dtype=dtype, kv_dtype=kv_dtype, isa=isa, seed=1)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["w4a8", "w4a16"])
+def test_nor_do_they_with_symmetric_blocks_of_4_bits(dtype, isa, tmp_path):
+    spec = small_spec(intermediate_size=192)
+    check(spec, tmp_path, dtype=dtype, kv_dtype="int8", isa=isa, seed=1, rounds=1, encoding=Encoding.Q4_0)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -114,7 +124,7 @@ def test_rows_without_logits_do_not_change_the_others(rows, threads, tmp_path):
 @pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
 def test_stale_block_contents_do_not_change_logits_even_if_nan(kv_dtype, isa, tmp_path):
     spec = small_spec(tie_embeddings=False)
-    arrays = dict(random_weights(spec)._arrays)
+    arrays = dict(random_weights(spec).arrays)
     arrays["embed"][0] = np.nan
     step = make_step(([1, 2, 3, 4, 5], 0, [4]), all_rows=True)
     clean = load(spec, ArrayWeights(arrays), tmp_path, kv_dtype=kv_dtype, isa=isa).logits(step)

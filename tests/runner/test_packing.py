@@ -6,9 +6,12 @@ import pytest
 from headrace import _native
 from headrace.core.errors import BrokenModel, SettingsError
 from headrace.models.weights import Encoding, RawTensor
+from headrace.runner.decoding import decode
 from headrace.runner.native_config import native_config
-from headrace.runner.packing import load_packed, packing_key
-from tests.runner.native_models import small_spec
+from headrace.runner.packing import MATRICES, layer_formats_of, load_packed, packing_key
+from tests.runner.native_models import BlockWeights, relative_error, small_spec
+from tests.runner.native_models import load as load_runner
+from tests.runner.steps import make_step
 from tests.runner.weights import ArrayWeights, random_weights
 
 
@@ -132,7 +135,7 @@ def test_weights_that_must_be_mapped_need_a_cache_that_can_be_written(tmp_path):
 
 def test_a_checkpoint_that_is_broken_leaves_no_file(tmp_path):
     spec = small_spec()
-    weights = ArrayWeights(dict(random_weights(spec)._arrays) | {"layers.1.down": np.zeros((96, 999), np.float32)})
+    weights = ArrayWeights(dict(random_weights(spec).arrays) | {"layers.1.down": np.zeros((96, 999), np.float32)})
     with pytest.raises(BrokenModel, match=r"layers\.1\.down"):
         load_packed(spec, weights, config_of(spec), cache_dir=tmp_path, threads=1, mapping="preferred")
     assert list((tmp_path / "packed").iterdir()) == []
@@ -163,7 +166,7 @@ def test_progress_ends_at_the_total(tmp_path):
 
 def test_a_tensor_of_the_wrong_shape_is_named(tmp_path):
     spec = small_spec()
-    arrays = dict(random_weights(spec)._arrays) | {"layers.1.down": np.zeros((96, 999), np.float32)}
+    arrays = dict(random_weights(spec).arrays) | {"layers.1.down": np.zeros((96, 999), np.float32)}
     with pytest.raises(BrokenModel, match=r"layers\.1\.down"):
         load_packed(spec, ArrayWeights(arrays), config_of(spec), cache_dir=tmp_path, threads=1)
 
@@ -181,7 +184,7 @@ def test_a_tensor_with_too_few_bytes_is_named(tmp_path):
             )
 
     with pytest.raises(BrokenModel, match=r"layers\.0\.o"):
-        load_packed(spec, Truncated(random_weights(spec)._arrays), config_of(spec), cache_dir=tmp_path, threads=1)
+        load_packed(spec, Truncated(random_weights(spec).arrays), config_of(spec), cache_dir=tmp_path, threads=1)
 
 
 def test_four_bit_blocks_are_copied_nibble_for_nibble():
@@ -238,3 +241,62 @@ def test_int8_rows_are_packed_as_they_are(tmp_path):
     differing = np.flatnonzero(packed("i8", int8(lower)) != same)
     assert len(differing) == 97
     assert set(same[differing].tolist()) - {int(values[5, 7]) + 128} == {127 + 128}
+
+
+def blocks(spec, encoding):
+    return BlockWeights(random_weights(spec).arrays, encoding)
+
+
+def slots_of(spec, weights):
+    config = native_config(
+        spec,
+        dtype="w4a8",
+        kv_dtype="int8",
+        max_context_tokens=128,
+        layer_formats=layer_formats_of(spec, weights),
+    )
+    return {slot.name: slot for slot in _native.layout(config)}
+
+
+@pytest.mark.parametrize(("encoding", "bits"), [(Encoding.Q4_0, 4.5), (Encoding.Q4_1, 5)])
+def test_matrices_of_symmetric_blocks_are_packed_without_minima(encoding, bits):
+    spec = small_spec()
+    slots = slots_of(spec, blocks(spec, encoding))
+    for name in MATRICES:
+        slot = slots[f"layers.0.{name}"]
+        assert slot.num_bytes * 8 == slot.num_rows * slot.num_columns * bits
+
+
+def test_a_matrix_with_one_tensor_of_another_encoding_keeps_its_minima():
+    class Mixed(BlockWeights):
+        def encoding(self, name):
+            return Encoding.Q4_1 if name.endswith(".k") else super().encoding(name)
+
+    spec = small_spec()
+    weights = Mixed(random_weights(spec).arrays, Encoding.Q4_0)
+    formats = layer_formats_of(spec, weights)
+    others = [f"layers.{layer}.{name}" for layer in range(spec.num_layers) for name in MATRICES[1:]]
+    assert formats == dict.fromkeys(others, "w4_symmetric")
+
+
+def test_floats_where_symmetric_blocks_were_declared_are_rounded_to_them(tmp_path):
+    class Decoded(BlockWeights):
+        def load(self, name):
+            raw = super().load(name)
+            values = decode(raw).astype(np.float32)
+            return RawTensor(Encoding.F32, *values.shape, np.ascontiguousarray(values).view(np.uint8))
+
+    spec = small_spec()
+    arrays = random_weights(spec).arrays
+    step = make_step((np.arange(20), 0, [1, 2]), all_rows=True)
+    exact = load_runner(spec, BlockWeights(arrays, Encoding.Q4_0), tmp_path, dtype="w4a8").logits(step)
+    rounded = load_runner(spec, Decoded(arrays, Encoding.Q4_0), tmp_path / "decoded", dtype="w4a8").logits(step)
+    assert 0 < relative_error(rounded, exact) < 0.2
+
+
+def test_an_unknown_format_of_a_matrix_is_refused():
+    config = native_config(
+        small_spec(), dtype="w4a8", kv_dtype="int8", max_context_tokens=64, layer_formats={"layers.0.o": "w3"}
+    )
+    with pytest.raises(ValueError, match=r"layers\.0\.o is w3; expected w8 or w4_symmetric"):
+        _native.layout(config)

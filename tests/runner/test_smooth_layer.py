@@ -31,7 +31,7 @@ def bf16(values):
 
 def with_outliers(spec):
     """A few large norm weights, which make a few large channels."""
-    arrays = {name: array.copy() for name, array in random_weights(spec)._arrays.items()}
+    arrays = {name: array.copy() for name, array in random_weights(spec).arrays.items()}
     for name, array in arrays.items():
         if name.endswith(("attn_norm", "mlp_norm")):
             array[0, ::17] *= 50

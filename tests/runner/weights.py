@@ -14,11 +14,11 @@ class ArrayWeights:
     """A `WeightSource` over float32 arrays."""
 
     def __init__(self, arrays: Mapping[str, Float32]) -> None:
-        self._arrays = {name: np.atleast_2d(np.asarray(array, np.float32)) for name, array in arrays.items()}
+        self.arrays = {name: np.atleast_2d(np.asarray(array, np.float32)) for name, array in arrays.items()}
 
     @property
     def fingerprint(self) -> str:
-        return str(hash(tuple(float(array.sum()) for array in self._arrays.values())))
+        return str(hash(tuple(float(array.sum()) for array in self.arrays.values())))
 
     @property
     def dominant_encoding(self) -> Encoding:
@@ -27,11 +27,14 @@ class ArrayWeights:
     def stored_bits(self, name: str) -> int:
         return 32
 
+    def encoding(self, name: str) -> Encoding:
+        return Encoding.F32
+
     def names(self) -> Iterable[str]:
-        return self._arrays
+        return self.arrays
 
     def load(self, name: str) -> RawTensor:
-        array = np.ascontiguousarray(self._arrays[name])
+        array = np.ascontiguousarray(self.arrays[name])
         return RawTensor(Encoding.F32, *array.shape, array.view(np.uint8))
 
 

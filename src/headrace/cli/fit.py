@@ -100,7 +100,7 @@ def _make_report(
         "auto",
         num_parameters=facts.spec.num_parameters,
         stored_bits=facts.stored_bits,
-        is_mixed=bool(facts.w8_matrices),
+        is_mixed="w8" in facts.layer_formats.values(),
         machine=Machine(available_bytes=available, has_native_bf16=has_native_bf16()),
     )
     speeds = [
@@ -109,7 +109,7 @@ def _make_report(
             dtype=fit_.dtype,
             kv_dtype=fit_.kv_dtype,
             max_model_len=served.max_model_len,
-            w8_matrices=facts.w8_matrices,
+            layer_formats=facts.layer_formats,
         )
         for fit_ in fits
     ]
@@ -132,7 +132,7 @@ def read_facts(
     """Read the spec and the encoding of a checkpoint with as little I/O as possible."""
     from headrace.models.hub import parse_hub_ref
     from headrace.models.loading import load_model
-    from headrace.runner.packing import eight_bit_matrices
+    from headrace.runner.packing import layer_formats_of
 
     ref = parse_hub_ref(model)
     if ref is not None and ref.file_name is None and not Path(model).exists():
@@ -142,7 +142,7 @@ def read_facts(
         spec=loaded.spec,
         encoding=loaded.weights.dominant_encoding,
         stored_bits=dominant_bits(loaded.weights, expected_shapes(loaded.spec)),
-        w8_matrices=eight_bit_matrices(loaded.spec, loaded.weights),
+        layer_formats=layer_formats_of(loaded.spec, loaded.weights),
     )
 
 
@@ -179,7 +179,7 @@ def _planner(facts: CheckpointFacts, served: EngineLimits, available_bytes: int)
     def plan(**format_and_size: Any) -> MemoryPlan:
         return plan_runner(
             facts.spec,
-            w8_matrices=facts.w8_matrices,
+            layer_formats=facts.layer_formats,
             block_tokens=BLOCK_TOKENS,
             max_num_batched_tokens=served.max_num_batched_tokens,
             budget=MemoryBudget(available_bytes=available_bytes),

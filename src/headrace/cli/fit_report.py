@@ -4,7 +4,7 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.cli.sizing import Advice, FormatFit
@@ -34,7 +34,7 @@ class CheckpointFacts:
     spec: ModelSpec
     encoding: Encoding
     stored_bits: int
-    w8_matrices: tuple[str, ...] = ()
+    layer_formats: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,9 +74,9 @@ class GgufWeights:
     def dominant_encoding(self) -> Encoding:
         """Return the encoding of most of the weights in layers, after conversion."""
         weights: dict[Encoding, int] = {}
-        for name, tensor in self._tensors.items():
+        for name in self._tensors:
             if name.startswith("layers."):
-                encoding = _handed_out(tensor.type_id)
+                encoding = self.encoding(name)
                 num_rows, num_columns = self._shapes[name]
                 weights[encoding] = weights.get(encoding, 0) + num_rows * num_columns
         return max(weights, key=weights.__getitem__)
@@ -85,6 +85,10 @@ class GgufWeights:
         """Return the bits of the tensor's type."""
         type_id = self._tensors[name].type_id
         return STORED_BITS[RAW_TYPES[type_id]] if type_id in RAW_TYPES else _BITS.get(type_id, 32)
+
+    def encoding(self, name: str) -> Encoding:
+        """Return the encoding of a tensor after conversion."""
+        return _handed_out(self._tensors[name].type_id)
 
     def names(self) -> Iterable[str]:
         """Return the names that the spec requires; the constructor has checked that they exist."""

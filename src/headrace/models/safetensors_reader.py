@@ -80,6 +80,10 @@ class SafetensorsWeights:
                 numbers[self._weights[name].encoding] += num_rows * num_columns
         return max(numbers, key=numbers.__getitem__)
 
+    def encoding(self, name: str) -> Encoding:
+        """Return the encoding of a tensor after conversion."""
+        return self._weights[name].encoding
+
     def names(self) -> Iterable[str]:
         """Return the names that the spec requires; the constructor has checked that they exist."""
         return self._weights.keys()

@@ -103,6 +103,10 @@ class WeightSource(Protocol):
         """Return the bits per number of a tensor in the file, without scales: 4 for Q4_K, 16 for BF16."""
         ...
 
+    def encoding(self, name: str) -> Encoding:
+        """Return the encoding that `load` returns for all but rare values of a tensor."""
+        ...
+
     def names(self) -> Iterable[str]:
         """Return the canonical names of all weights."""
         ...

@@ -1,5 +1,6 @@
 """The bytes that a token reads and the memory bandwidth of this machine, whose ratio bounds the speed of decoding."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -7,7 +8,7 @@ from headrace import _native
 from headrace.models.spec import ModelSpec
 from headrace.runner.cpu import default_threads
 from headrace.runner.memory import active_weight_bytes
-from headrace.runner.native_config import native_config
+from headrace.runner.native_config import NO_FORMATS, native_config
 
 _PROBE_BYTES: Final = 256 << 20
 """Several times the caches of common CPUs."""
@@ -30,11 +31,11 @@ class DecodeBytes:
 
 
 def decode_bytes(
-    spec: ModelSpec, *, dtype: str, kv_dtype: str, max_model_len: int, w8_matrices: tuple[str, ...] = ()
+    spec: ModelSpec, *, dtype: str, kv_dtype: str, max_model_len: int, layer_formats: Mapping[str, str] = NO_FORMATS
 ) -> DecodeBytes:
     """Return the bytes that one token reads, for formats of weights and KV cache."""
     config = native_config(
-        spec, dtype=dtype, kv_dtype=kv_dtype, max_context_tokens=max_model_len, w8_matrices=w8_matrices
+        spec, dtype=dtype, kv_dtype=kv_dtype, max_context_tokens=max_model_len, layer_formats=layer_formats
     )
     layer_bytes = _native.kv_block_bytes(config) / _native.BLOCK_TOKENS / spec.num_layers
     read = sum(min(spec.window(layer) or max_model_len, max_model_len) for layer in range(spec.num_layers))

@@ -1,22 +1,31 @@
 """Convert `ModelSpec` and `RunnerLimits` to the structures of the native module."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
 
 from headrace import _native
 from headrace.models.rope import inverse_frequencies
 from headrace.models.spec import ModelSpec, MoeSpec
 from headrace.runner.step import RunnerLimits
 
+NO_FORMATS: Final[Mapping[str, str]] = MappingProxyType({})
+
 
 def native_config(
-    spec: ModelSpec, *, dtype: str, kv_dtype: str, max_context_tokens: int, w8_matrices: Sequence[str] = ()
+    spec: ModelSpec,
+    *,
+    dtype: str,
+    kv_dtype: str,
+    max_context_tokens: int,
+    layer_formats: Mapping[str, str] = NO_FORMATS,
 ) -> _native.ModelConfig:
     """
     Return the native configuration of a network.
 
     `dtype` is bf16, w8a16, w8a8, w4a16 or w4a8, `kv_dtype` bf16 or int8; `max_context_tokens` resolves dynamic and
     long rope scaling.
-    `w8_matrices` names the packed matrices that keep 8 bits in w4a8 and w4a16 (see `packing.eight_bit_matrices`).
+    `layer_formats` names the packed matrices that are not plain w4 in w4a8 and w4a16 (see `packing.layer_formats_of`).
     """
     config = _native.ModelConfig()
     config.dtype, config.kv_dtype = dtype, kv_dtype
@@ -38,7 +47,7 @@ def native_config(
     config.attention_softcap, config.logit_softcap = spec.attention_softcap, spec.logit_softcap
     if spec.moe is not None:
         _set_experts(config, spec.moe)
-    config.w8_matrices = list(w8_matrices)
+    config.layer_formats = dict(layer_formats)
     config.windows = list(spec.windows)
     _set_ropes(config, spec, max_context_tokens)
     return config

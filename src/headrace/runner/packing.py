@@ -28,11 +28,11 @@ from headrace.core.errors import BrokenModel, SettingsError
 from headrace.core.progress import Progress, no_progress
 from headrace.core.sizes import format_size
 from headrace.models.spec import ModelSpec, MoeSpec
-from headrace.models.weights import WeightSource, cut_tensor
+from headrace.models.weights import Encoding, WeightSource, cut_tensor
 from headrace.runner.decoding import decode
 from headrace.runner.step import Int32
 
-PACKING_VERSION: Final = 3
+PACKING_VERSION: Final = 4
 """Increased when the layout of packed weights or their quantization changes."""
 Mapping = Literal["none", "preferred", "required"]
 """Weights are copied into memory, mapped from their file if it can be written, or mapped in any case."""
@@ -183,17 +183,24 @@ def _expert_parts(moe: MoeSpec, prefix: str, name: str) -> Iterator[Part]:
             yield Part(f"{tensors}up", first_row=16, interleaved=True, expert=expert, rows=piece)
 
 
-def eight_bit_matrices(spec: ModelSpec, weights: WeightSource) -> tuple[str, ...]:
+def layer_formats_of(spec: ModelSpec, weights: WeightSource) -> dict[str, str]:
     """
-    Return the packed matrices that keep 8 bits in w4a8 and w4a16: those that a mixed file stores with more than 4 bits.
+    Return the formats of packed matrices that are not plain w4 in w4a8 and w4a16.
 
-    If a file stores no matrix in 4 bits, these formats mean 4 bits for all of them.
+    "w8" are those that a mixed file stores with more than 4 bits; if a file stores no matrix in 4 bits, these formats
+    mean 4 bits for all of them. "w4_symmetric" are those of which all tensors are Q4_0: without minima a layer takes
+    4.5 bits a weight instead of 5.
     """
     matrices = [f"layers.{layer}.{name}" for layer in range(spec.num_layers) for name in MATRICES]
-    bits = {matrix: max(weights.stored_bits(part.name) for part in parts_of(spec, matrix)) for matrix in matrices}
+    tensors = {matrix: [part.name for part in parts_of(spec, matrix)] for matrix in matrices}
+    bits = {matrix: max(map(weights.stored_bits, names)) for matrix, names in tensors.items()}
     if min(bits.values()) > _W4_BITS:
-        return ()
-    return tuple(matrix for matrix in matrices if bits[matrix] > _W4_BITS)
+        return {}
+    formats = {matrix: "w8" for matrix in matrices if bits[matrix] > _W4_BITS}
+    for matrix, names in tensors.items():
+        if all(weights.encoding(name) is Encoding.Q4_0 for name in names):
+            formats[matrix] = "w4_symmetric"
+    return formats
 
 
 def read_packed(path: Path, key: str, num_bytes: int, *, threads: int) -> _native.Arena | None:

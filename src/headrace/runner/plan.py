@@ -1,6 +1,6 @@
 """The plan of a native runner: formats, step sizes, threads and memory, decided before anything is allocated."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from headrace import _native
@@ -8,7 +8,7 @@ from headrace.core.errors import SettingsError
 from headrace.models.spec import ModelSpec
 from headrace.runner.cpu import default_threads
 from headrace.runner.memory import MemoryBudget, MemoryPlan, plan_memory
-from headrace.runner.native_config import native_config
+from headrace.runner.native_config import NO_FORMATS, native_config
 from headrace.runner.step import RunnerLimits
 
 
@@ -33,7 +33,7 @@ def plan_runner(  # noqa: PLR0913 - each parameter is a setting
     max_num_batched_tokens: int,
     budget: MemoryBudget,
     threads: int | None = None,
-    w8_matrices: Sequence[str] = (),
+    layer_formats: Mapping[str, str] = NO_FORMATS,
     max_adapters: int = 0,
     max_adapter_rank: int = 0,
 ) -> RunnerPlan:
@@ -52,7 +52,7 @@ def plan_runner(  # noqa: PLR0913 - each parameter is a setting
         threads: Threads of a step; None: the physical cores.
         max_adapters: Slots for adapters.
         max_adapter_rank: The largest rank of one.
-        w8_matrices: Matrices that keep 8 bits in w4a8 and w4a16 (see `packing.eight_bit_matrices`).
+        layer_formats: Matrices that are not plain w4 in w4a8 and w4a16 (see `packing.layer_formats_of`).
 
     Raises:
         InsufficientMemory: The model does not fit; the message has the sum and the settings to change.
@@ -61,7 +61,7 @@ def plan_runner(  # noqa: PLR0913 - each parameter is a setting
     if block_tokens != _native.BLOCK_TOKENS:
         raise SettingsError(f"block_tokens is {block_tokens}; expected {_native.BLOCK_TOKENS} on a CPU.")
     config = native_config(
-        spec, dtype=dtype, kv_dtype=kv_dtype, max_context_tokens=max_model_len, w8_matrices=w8_matrices
+        spec, dtype=dtype, kv_dtype=kv_dtype, max_context_tokens=max_model_len, layer_formats=layer_formats
     )
     limits = RunnerLimits(
         num_blocks=1,

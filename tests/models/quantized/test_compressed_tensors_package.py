@@ -18,7 +18,7 @@ from tests.models.quantized.test_formats import TORCH_NAMES
 ROWS, COLUMNS = 64, 256
 SCHEMES = {
     "W8A8": Encoding.I8,
-    "W4A16": Encoding.Q4_1,
+    "W4A16": Encoding.Q4_0,
     "W4A16_ASYM": Encoding.Q4_1,
     "W2A16": Encoding.Q4_1,
     "W8A16": Encoding.F32,
@@ -75,5 +75,11 @@ def test_a_matrix_of_each_scheme_has_the_values_of_the_package(name, tmp_path):
     raw = found.load()
     assert raw.encoding is SCHEMES[name]
     largest = expected.float().abs().max().item()
-    tolerance = 2.0**-9 if raw.encoding is Encoding.Q4_1 else 2.0**-8 if expected.dtype is torch.bfloat16 else 1e-6
+    tolerance = (
+        2.0**-9
+        if raw.encoding in (Encoding.Q4_0, Encoding.Q4_1)
+        else 2.0**-8
+        if expected.dtype is torch.bfloat16
+        else 1e-6
+    )
     np.testing.assert_allclose(decode(raw), expected.float().numpy(), rtol=0, atol=tolerance * largest)

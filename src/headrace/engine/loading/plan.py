@@ -43,7 +43,7 @@ def plan_engine(config: EngineConfig, model: Model, *, max_model_len: int | None
     # The native module is not needed for the pure part of this file.
     from headrace.runner.cpu import has_native_bf16
     from headrace.runner.memory import MemoryBudget, available_memory_bytes
-    from headrace.runner.packing import eight_bit_matrices
+    from headrace.runner.packing import layer_formats_of
     from headrace.runner.plan import plan_runner
 
     check_threads(config.threads, _num_cpus())
@@ -54,14 +54,14 @@ def plan_engine(config: EngineConfig, model: Model, *, max_model_len: int | None
         kv_cache_bytes=config.kv_cache_bytes,
         max_kv_cache_tokens=config.max_kv_cache_tokens,
     )
-    w8_matrices = eight_bit_matrices(model.spec, model.weights)
+    layer_formats = layer_formats_of(model.spec, model.weights)
     formats = choose_formats(
         config.dtype,
         config.kv_dtype,
         num_parameters=model.spec.num_parameters,
         stored_bits=dominant_bits(model.weights, expected_shapes(model.spec)),
         machine=Machine(available_bytes=budget.usable_bytes, has_native_bf16=has_native_bf16(config.isa)),
-        is_mixed=bool(w8_matrices),
+        is_mixed="w8" in layer_formats.values(),
     )
     runner = plan_runner(
         model.spec,
@@ -73,7 +73,7 @@ def plan_engine(config: EngineConfig, model: Model, *, max_model_len: int | None
         max_num_batched_tokens=limits.max_num_batched_tokens,
         budget=budget,
         threads=config.threads,
-        w8_matrices=w8_matrices,
+        layer_formats=layer_formats,
         max_adapters=config.max_loras,
         max_adapter_rank=config.max_lora_rank,
     )

@@ -3,7 +3,8 @@ Matrices of small integers with a scale and a zero point for each group of colum
 
 AWQ, GPTQ and the packed format of compressed-tensors differ only in the order of their bits; all become this form.
 Up to 4 bits it maps on Q4_1 (`code * d + m` for 32 columns) without a second rounding: the codes are kept, `d` is the
-scale, and `m = -zero * scale` is rounded to a half, an error of at most 2^-11 of itself.
+scale, and `m = -zero * scale` is rounded to a half, an error of at most 2^-11 of itself. Symmetric codes of 4 bits have
+the zero point 8, and map on Q4_0 exactly.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,6 @@ from headrace.models.stored_tensor import StoredTensor
 from headrace.models.weights import Encoding, RawTensor
 
 BLOCK: Final = 32
-_Q4_1_BYTES: Final = 20
 _SCALE_ERROR: Final = 2.0**-11
 """Largest error of a scale as a half, relative to the largest scale of the matrix."""
 _INT8_OFFSET: Final = 128
@@ -39,9 +39,11 @@ class Affine:
     zeros: Floats
 
 
-def affine_weight(bits: int, groups: Groups, load: Callable[[], Affine], *, num_groups: int) -> StoredWeight:
+def affine_weight(
+    bits: int, groups: Groups, load: Callable[[], Affine], *, num_groups: int, symmetric: bool = False
+) -> StoredWeight:
     """
-    Return a matrix whose columns belong to `groups`; `load` reads its numbers.
+    Return a matrix whose columns belong to `groups`; `load` reads its numbers, with zero points of 8 if `symmetric`.
 
     Columns whose groups change inside a block of 32 cannot share its scale; they are decoded.
     """
@@ -54,7 +56,8 @@ def affine_weight(bits: int, groups: Groups, load: Callable[[], Affine], *, num_
     if blocks is None:
         loss = "groups of columns do not begin at multiples of 32 (act-order or a small group)"
         return StoredWeight(Encoding.F32, bits, lambda: decode_affine(load(), groups), loss)
-    return StoredWeight(Encoding.Q4_1, bits, lambda: _q4_1(load(), blocks, groups))
+    encoding = Encoding.Q4_0 if symmetric and bits == 4 else Encoding.Q4_1
+    return StoredWeight(encoding, bits, lambda: _blocks(encoding, load(), blocks, groups))
 
 
 def column_groups(num_columns: int, num_groups: int, group_size: int) -> Groups | None:
@@ -77,7 +80,8 @@ def check_groups(index: StoredTensor, num_columns: int, num_groups: int) -> Grou
 
 def decode_affine(affine: Affine, groups: Groups) -> RawTensor:
     """Return the values as float32."""
-    return float_tensor((affine.codes - affine.zeros[:, groups]) * affine.scales[:, groups])
+    with np.errstate(over="ignore", invalid="ignore"):  # of scales that no checkpoint should have
+        return float_tensor((affine.codes - affine.zeros[:, groups]) * affine.scales[:, groups])
 
 
 def unpack(words: npt.NDArray[np.uint32], bits: int) -> Codes:
@@ -106,7 +110,7 @@ def _block_groups(groups: Groups) -> Groups | None:
     return blocks[:, 0] if (blocks == blocks[:, :1]).all() else None
 
 
-def _q4_1(affine: Affine, blocks: Groups, groups: Groups) -> RawTensor:
+def _blocks(encoding: Encoding, affine: Affine, blocks: Groups, groups: Groups) -> RawTensor:
     with np.errstate(over="ignore"):
         scales = affine.scales.astype("<f2")
         minima = (-affine.scales * affine.zeros).astype("<f2")
@@ -114,11 +118,10 @@ def _q4_1(affine: Affine, blocks: Groups, groups: Groups) -> RawTensor:
         return decode_affine(affine, groups)
     num_rows, num_columns = affine.codes.shape
     halves = affine.codes.reshape(num_rows, -1, 2, BLOCK // 2)
-    rows = np.empty((num_rows, num_columns // BLOCK, _Q4_1_BYTES), np.uint8)
-    heads = np.stack([scales, minima], axis=-1)[:, blocks]
-    rows[..., :4] = np.ascontiguousarray(heads).view(np.uint8)
-    rows[..., 4:] = halves[:, :, 0] | halves[:, :, 1] << 4
-    return RawTensor(Encoding.Q4_1, num_rows, num_columns, rows.reshape(num_rows, -1))
+    parts = [scales] if encoding is Encoding.Q4_0 else [scales, minima]
+    heads = np.ascontiguousarray(np.stack(parts, axis=-1)[:, blocks]).view(np.uint8)
+    rows = np.concatenate([heads, halves[:, :, 0] | halves[:, :, 1] << 4], axis=-1)
+    return RawTensor(encoding, num_rows, num_columns, rows.reshape(num_rows, -1))
 
 
 def _fits(scales: Floats, halves: npt.NDArray[np.float16]) -> bool:

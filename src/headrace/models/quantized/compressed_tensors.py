@@ -138,7 +138,7 @@ def read_packed(matrix: MatrixFiles) -> StoredWeight:
     else:
         _zeros(zero, scales, matrix.shape)
     load = partial(_load_packed, packed, scales, zero, bits, matrix.shape)
-    return affine_weight(bits, groups, load, num_groups=scales.shape[1])
+    return affine_weight(bits, groups, load, num_groups=scales.shape[1], symmetric=zero is None)
 
 
 def _by_group(tensor: StoredTensor, values: npt.NDArray[np.generic], shape: Shape) -> Floats:

@@ -57,7 +57,8 @@ def read_gptq(matrix: MatrixFiles) -> StoredWeight:
             raise scales.broken(f"its groups do not divide {num_columns} columns")
         groups = found
     load = partial(_load, qweight, qzeros, scales, bits, _zeros(matrix.quantization, bits))
-    return affine_weight(bits, groups, load, num_groups=num_groups)
+    symmetric = matrix.quantization.flag("sym", default=False)
+    return affine_weight(bits, groups, load, num_groups=num_groups, symmetric=symmetric)
 
 
 def _load(qweight: StoredTensor, qzeros: StoredTensor, scales: StoredTensor, bits: int, zeros: _Zeros) -> Affine:
