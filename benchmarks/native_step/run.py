@@ -6,7 +6,8 @@ Time one step of the native runtime: no HTTP, no tokenizer, no scheduler.
 
 Decode: B sequences of 128 + i tokens, i up to `--decode-steps`, on scattered blocks, greedy. Prefill: one prompt in one
 chunk. Formats take turns, so that a slow phase of the machine affects all of them; the best and the median of all
-steps are printed. The last line is one JSON object.
+steps are printed. Memory is read before each step of one sequence, so that its share of the bandwidth can be told.
+The last line is one JSON object.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from headrace import _native
 from headrace.models.loading import load_model
 from headrace.runner.memory import MemoryBudget, available_memory_bytes
 from headrace.runner.native import NativeRunner, load_native_runner
@@ -30,6 +32,7 @@ from headrace.runner.step import Int32, StepInput
 CONTEXT = 1024
 BLOCK = 32
 DECODE_START = 128
+BANDWIDTH_BYTES = 256 << 20
 
 
 def load(ref: str, weights_and_kv: str, arguments: argparse.Namespace) -> NativeRunner:
@@ -115,8 +118,28 @@ def timed(runner: NativeRunner, step: StepInput) -> float:
     return (time.perf_counter() - start) * 1e3
 
 
-def measure(runners: dict[str, NativeRunner], arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
-    """Return the milliseconds of every step, by format and case."""
+def read_bandwidth(memory: _native.Arena, runner: NativeRunner) -> float:
+    """Return bytes per second, one reading."""
+    facts = runner.info.facts
+    return _native.read_bandwidth(memory, isa=str(facts["isa"]), num_threads=int(str(facts["threads"])))
+
+
+def measure_single(runner: NativeRunner, steps: list[StepInput], memory: _native.Arena) -> tuple[list[float], float]:
+    """Return the milliseconds of every step, and the median of the bandwidth before each."""
+    milliseconds, bandwidths = [], []
+    for step in steps:
+        bandwidths.append(read_bandwidth(memory, runner))
+        milliseconds.append(timed(runner, step))
+    return milliseconds, statistics.median(bandwidths)
+
+
+def measure(
+    runners: dict[str, NativeRunner], arguments: argparse.Namespace
+) -> tuple[dict[str, dict[str, list[float]]], dict[str, float]]:
+    """Return the milliseconds of every step by format and case, and the bandwidth beside steps of one sequence."""
+    memory = _native.Arena(BANDWIDTH_BYTES)
+    memory.view()[:] = 1
+    bandwidths: dict[str, list[float]] = {name: [] for name in runners}
     times: dict[str, dict[str, list[float]]] = {name: {} for name in runners}
     for runner in runners.values():
         for batch in arguments.batches:
@@ -125,12 +148,17 @@ def measure(runners: dict[str, NativeRunner], arguments: argparse.Namespace) -> 
         for batch in arguments.batches:
             for name, runner in runners.items():
                 steps = list(decode_steps(runner, batch, arguments.decode_steps))
-                times[name].setdefault(f"decode {batch}", []).extend(timed(runner, step) for step in steps)
+                if batch == 1:
+                    found, bandwidth = measure_single(runner, steps, memory)
+                    bandwidths[name].append(bandwidth)
+                else:
+                    found = [timed(runner, step) for step in steps]
+                times[name].setdefault(f"decode {batch}", []).extend(found)
         for num_tokens in arguments.prefills:
             for name, runner in runners.items():
                 step = prefill_step(runner, num_tokens)
                 times[name].setdefault(f"prefill {num_tokens}", []).extend(timed(runner, step) for _ in range(3))
-    return times
+    return times, {name: statistics.median(found) for name, found in bandwidths.items() if found}
 
 
 def profile(runner: NativeRunner, steps: list[StepInput]) -> dict[str, float]:
@@ -196,7 +224,9 @@ def main() -> None:
         print_profiles(runners, arguments)
         return
     facts = {name: runner.info.facts for name, runner in runners.items()}
-    print(json.dumps({"model": arguments.model, "runners": facts, "cases": report(measure(runners, arguments))}))
+    times, bandwidths = measure(runners, arguments)
+    result = {"model": arguments.model, "runners": facts, "read_bytes_per_s": bandwidths, "cases": report(times)}
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -52,13 +52,17 @@ class Engine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One run of an engine: tokens per second by cell, the cores that other programs used, and the roof beside it."""
+    """One run of an engine."""
 
     engine: str
     tokens_per_s: dict[str, float]
-    foreign_cores: float
+    """By cell."""
+    shares: dict[str, float]
+    """Of the roof beside the run; of Headrace only."""
     read_bytes_per_s: float
     operations_per_s: float
+    foreign_cores: float
+    """Cores that other programs used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,25 +90,28 @@ def work_of(shape: Shape, path: Path, dtype: str) -> Work:
     return Work(decode_bytes=read.weights, operations=2 * shape.layers * shape.hidden * (heads + mlp))
 
 
-def run(engine: Engine, path: Path, packed: Path) -> dict[str, float]:
-    """Run all cells once in processes of their own; return tokens per second by cell."""
-    if engine.tools is None:
-        script = Path(__file__).parents[1] / "native_step" / "run.py"
-        options = ["--batches", "1,8", "--prefills", "512", "--rounds", "1", "--decode-steps", str(STEPS)]
-        kv = "int8" if engine.dtype.endswith("a8") else "bf16"
-        command = [sys.executable, str(script), str(path), "--formats", f"{engine.dtype}/{kv}", *options]
-        last = _output([*command, "--cache-dir", str(packed)]).splitlines()[-1]
-        (cases,) = json.loads(last)["cases"].values()
-        return {cell: cases[cell]["tokens_per_s"] for cell in CELLS}
-    speeds = {}
-    for prompt, steps, sequences in ((PROMPT, STEPS, "1,8"), (512, 1, "1")):
-        threads = str(physical_cores())
-        shape = ["-npp", str(prompt), "-ntg", str(steps), "-npl", sequences, "-c", str(8 * (PROMPT + STEPS))]
-        command = [str(engine.tools / "llama-batched-bench"), "-m", str(path), "-t", threads, "-tb", threads]
-        for row in batched_rows(_output([*command, *engine.options, *shape])):
-            cell = f"decode {row['sequences']}" if prompt == PROMPT else "prefill 512"
-            speeds[cell] = row["decode" if prompt == PROMPT else "prefill"]
-    return speeds
+def run_headrace(engine: Engine, path: Path, packed: Path) -> tuple[dict[str, float], float]:
+    """Run all cells in a process of its own; return tokens per second by cell, and the bandwidth beside `decode 1`."""
+    script = Path(__file__).parents[1] / "native_step" / "run.py"
+    options = ["--batches", "1,8", "--prefills", "512", "--rounds", "1", "--decode-steps", str(STEPS)]
+    formats = f"{engine.dtype}/{'int8' if engine.dtype.endswith('a8') else 'bf16'}"
+    command = [sys.executable, str(script), str(path), "--formats", formats, *options, "--cache-dir", str(packed)]
+    result = json.loads(_run(command).stdout.splitlines()[-1])
+    cases = result["cases"][formats]
+    return {cell: cases[cell]["tokens_per_s"] for cell in CELLS}, result["read_bytes_per_s"][formats]
+
+
+def run_peer(engine: Engine, path: Path) -> dict[str, float]:
+    """Run all cells in two processes; return tokens per second by cell."""
+    threads = str(physical_cores())
+    command = [f"{engine.tools}/llama-batched-bench", "-m", str(path), "-t", threads, "-tb", threads, *engine.options]
+    context = ["-c", str(8 * (PROMPT + STEPS))]
+    decoded = _run([*command, *context, "-npp", str(PROMPT), "-ntg", str(STEPS), "-npl", "1,8"])
+    prompt = _run([*command, *context, "-npp", "512", "-ntg", "1", "-npl", "1"])
+    # llama.cpp prints the table to stdout, ik_llama.cpp to stderr.
+    speeds = {f"decode {row['sequences']}": row["decode"] for row in batched_rows(decoded.stdout + decoded.stderr)}
+    (row,) = batched_rows(prompt.stdout + prompt.stderr)
+    return speeds | {"prefill 512": row["prefill"]}
 
 
 def batched_rows(text: str) -> Iterator[dict[str, float]]:
@@ -115,51 +122,51 @@ def batched_rows(text: str) -> Iterator[dict[str, float]]:
             yield {"sequences": int(fields[2]), "prefill": fields[5], "decode": fields[7]}
 
 
-def _output(command: list[str]) -> str:
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     result = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
     )
     if result.returncode != 0:
         raise RuntimeError(f"{command} exited with {result.returncode}: {result.stderr[-2000:]}")
-    return result.stdout
+    return result
 
 
-def take_turn(engine: Engine, path: Path, packed: Path) -> Turn:
+def take_turn(engine: Engine, path: Path, packed: Path, work: Work) -> Turn:
     """Run one engine; again if other programs ran meanwhile, and return the quietest run."""
-    turns = []
-    for _ in range(TRIES):
-        bandwidth = measure_bandwidth()
-        isa = _native.available_isas()[0]
-        peak = max(_native.peak_operations("w8a8", isa=isa, num_threads=physical_cores()) for _ in range(5))
-        before = read_usage(os.getpgrp())
-        speeds = run(engine, path, packed)
-        foreign = foreign_cores(before, read_usage(os.getpgrp()))
-        turns.append(
-            Turn(
-                engine=engine.name,
-                tokens_per_s=speeds,
-                foreign_cores=foreign,
-                read_bytes_per_s=bandwidth,
-                operations_per_s=peak,
-            )
-        )
-        if foreign < QUIET_CORES:
-            break
+    turns: list[Turn] = []
+    while len(turns) < TRIES and not any(turn.foreign_cores < QUIET_CORES for turn in turns):
+        turns.append(_turn(engine, path, packed, work))
     return min(turns, key=lambda turn: turn.foreign_cores)
 
 
-def table(name: str, work: Work, turns: list[Turn], peers: list[str]) -> str:
-    """Return one model's table: medians, shares of the roof of Headrace, ratios to each peer."""
+def _turn(engine: Engine, path: Path, packed: Path, work: Work) -> Turn:
+    isa, cores = _native.available_isas()[0], physical_cores()
+    peak = max(_native.peak_operations("w8a8", isa=isa, num_threads=cores) for _ in range(5))
+    before = read_usage(os.getpgrp())
+    if engine.tools is None:
+        speeds, bandwidth = run_headrace(engine, path, packed)
+        decoded, prompt = speeds["decode 1"] * work.decode_bytes, speeds["prefill 512"] * work.operations
+        shares = {"decode 1": decoded / bandwidth, "prefill 512": prompt / peak}
+    else:
+        speeds, bandwidth, shares = run_peer(engine, path), measure_bandwidth(), {}
+    return Turn(
+        engine=engine.name,
+        tokens_per_s=speeds,
+        shares=shares,
+        read_bytes_per_s=bandwidth,
+        operations_per_s=peak,
+        foreign_cores=foreign_cores(before, read_usage(os.getpgrp())),
+    )
+
+
+def table(name: str, work: Work, turns: list[Turn]) -> str:
+    """Return the table of one model: medians, and of Headrace the shares of the roof and the ratios to each peer."""
     read = statistics.median(turn.read_bytes_per_s for turn in turns)
     peak = statistics.median(turn.operations_per_s for turn in turns)
-    limits = {"decode 1": read / work.decode_bytes, "prefill 512": peak / work.operations}
-    medians = {
-        engine: {
-            cell: statistics.median(turn.tokens_per_s[cell] for turn in turns if turn.engine == engine)
-            for cell in CELLS
-        }
-        for engine in dict.fromkeys(turn.engine for turn in turns)
+    by_engine = {
+        engine: [turn for turn in turns if turn.engine == engine] for engine in dict.fromkeys(t.engine for t in turns)
     }
+    peers = {engine: mine for engine, mine in by_engine.items() if not mine[0].shares}
     lines = [
         f"## {name}, {LAYERS[name]} of {SHAPES[name].layers} layers\n",
         f"A token reads {work.decode_bytes / 1e9:.2f} GB and takes {work.operations / 1e9:.2f} G operations in layers.",
@@ -167,23 +174,26 @@ def table(name: str, work: Work, turns: list[Turn], peers: list[str]) -> str:
         "| tokens/s | " + " | ".join(CELLS) + " |",
         "|---" * (len(CELLS) + 1) + "|",
     ]
-    for engine, speeds in medians.items():
-        texts = []
-        for cell in CELLS:
-            share = (
-                f" ({speeds[cell] / limits[cell]:.0%} of the roof)" if cell in limits and engine not in peers else ""
-            )
-            ratios = "".join(
-                f", {speeds[cell] / medians[peer][cell]:.2f}x {peer}" for peer in peers if engine not in peers
-            )
-            texts.append(f"{speeds[cell]:.1f}{share}{ratios}")
-        lines.append(f"| {engine} | " + " | ".join(texts) + " |")
+    for engine, mine in by_engine.items():
+        cells = [_cell(cell, mine, {} if engine in peers else peers) for cell in CELLS]
+        lines.append(f"| {engine} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _cell(cell: str, turns: list[Turn], peers: dict[str, list[Turn]]) -> str:
+    def speed(of: list[Turn]) -> float:
+        return statistics.median(turn.tokens_per_s[cell] for turn in of)
+
+    shares = [turn.shares[cell] for turn in turns if cell in turn.shares]
+    share = [f"{statistics.median(shares):.0%} of the roof"] if shares else []
+    ratios = [f"{speed(turns) / speed(theirs):.2f}x {peer}" for peer, theirs in peers.items()]
+    notes = ", ".join(share + ratios)
+    return f"{speed(turns):.1f}" + (f" ({notes})" if notes else "")
 
 
 def engines_of(arguments: argparse.Namespace) -> list[Engine]:
     """Return the engines to compare: Headrace in each format, and the peers that are installed."""
-    engines = [Engine(name=f"Headrace {dtype}", dtype=dtype) for dtype in arguments.dtypes]
+    engines = [Engine(name=f"Headrace {arguments.dtype}", dtype=arguments.dtype)]
     peer = read_manifest(DEFAULT_ROOT.expanduser()).peers.get("llamacpp")
     if peer and peer.tools:
         engines.append(Engine(name="llama.cpp", tools=Path(peer.tools), options=("-fa", "on")))
@@ -204,33 +214,32 @@ def measure(name: str, engines: list[Engine], arguments: argparse.Namespace) -> 
         unfinished = path.with_suffix(".unfinished")
         write_gguf(shape, unfinished)
         unfinished.replace(path)
-    turns = []
+    work, turns = work_of(shape, path, arguments.dtype), []
     for number in range(arguments.rounds):
         for engine in engines:
             began_s = time.perf_counter()
-            turns.append(take_turn(engine, path, folder / "packed"))
+            turns.append(take_turn(engine, path, folder / "packed", work))
             speeds = ", ".join(f"{cell} {speed:.1f}" for cell, speed in turns[-1].tokens_per_s.items())
             took_s = time.perf_counter() - began_s
             print(f"{name}, round {number + 1}, {engine.name}: {speeds} tokens/s ({took_s:.0f} s)", flush=True)
-    return work_of(shape, path, arguments.dtypes[0]), turns
+    return work, turns
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=lambda text: text.split(","), default=list(LAYERS))
-    parser.add_argument("--dtypes", type=lambda text: text.split(","), default=["w4a8"])
+    parser.add_argument("--dtype", default="w4a8", help="of Headrace")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=DEFAULT_ROOT / "synthetic", help="for the files")
     parser.add_argument("--ik-llamacpp", type=Path, help="folder with the programs of ik_llama.cpp, see README.md")
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     engines = engines_of(arguments)
-    peers = [engine.name for engine in engines if engine.tools]
     machine = describe_machine()
     sections, results = [], {}
     for name in arguments.models:
         work, turns = measure(name, engines, arguments)
-        sections.append(table(name, work, turns, peers))
+        sections.append(table(name, work, turns))
         results[name] = {"work": asdict(work), "turns": [asdict(turn) for turn in turns]}
         print(sections[-1], flush=True)
     head = "# Models of known shapes\n\n" + f"{machine['cpu']}, {machine['physical_cores']} cores.\n"
