@@ -14,6 +14,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -123,9 +124,16 @@ def batched_rows(text: str) -> Iterator[dict[str, float]]:
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    result = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
-    )
+    with tempfile.TemporaryDirectory() as folder:  # ik_llama.cpp writes a log into the current folder
+        result = subprocess.run(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_S,
+        )
     if result.returncode != 0:
         raise RuntimeError(f"{command} exited with {result.returncode}: {result.stderr[-2000:]}")
     return result
