@@ -6,8 +6,7 @@ Time one step of the native runtime: no HTTP, no tokenizer, no scheduler.
 
 Decode: B sequences of 128 + i tokens, i up to `--decode-steps`, on scattered blocks, greedy. Prefill: one prompt in one
 chunk. Formats take turns, so that a slow phase of the machine affects all of them; the best and the median of all
-steps are printed. Memory is read before each step of one sequence, so that its share of the bandwidth can be told.
-The last line is one JSON object.
+steps are printed. The last line is one JSON object.
 """
 
 import argparse
@@ -124,22 +123,25 @@ def read_bandwidth(memory: _native.Arena, runner: NativeRunner) -> float:
     return _native.read_bandwidth(memory, isa=str(facts["isa"]), num_threads=int(str(facts["threads"])))
 
 
-def measure_single(runner: NativeRunner, steps: list[StepInput], memory: _native.Arena) -> tuple[list[float], float]:
-    """Return the milliseconds of every step, and the median of the bandwidth before each."""
-    milliseconds, bandwidths = [], []
-    for step in steps:
-        bandwidths.append(read_bandwidth(memory, runner))
-        milliseconds.append(timed(runner, step))
-    return milliseconds, statistics.median(bandwidths)
-
-
-def measure(
-    runners: dict[str, NativeRunner], arguments: argparse.Namespace
-) -> tuple[dict[str, dict[str, list[float]]], dict[str, float]]:
-    """Return the milliseconds of every step by format and case, and the bandwidth beside steps of one sequence."""
+def measure_bandwidth(runners: dict[str, NativeRunner], arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Return the medians of steps of one sequence, and of the bandwidth beside them, by format."""
     memory = _native.Arena(BANDWIDTH_BYTES)
     memory.view()[:] = 1
-    bandwidths: dict[str, list[float]] = {name: [] for name in runners}
+    found = {}
+    for name, runner in runners.items():
+        readings, milliseconds = [], []
+        for step in decode_steps(runner, 1, arguments.decode_steps):
+            readings.append(read_bandwidth(memory, runner))
+            milliseconds.append(timed(runner, step))
+        found[name] = {
+            "read_bytes_per_s": statistics.median(readings),
+            "tokens_per_s": 1e3 / statistics.median(milliseconds),
+        }
+    return found
+
+
+def measure(runners: dict[str, NativeRunner], arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+    """Return the milliseconds of every step, by format and case."""
     times: dict[str, dict[str, list[float]]] = {name: {} for name in runners}
     for runner in runners.values():
         for batch in arguments.batches:
@@ -148,17 +150,12 @@ def measure(
         for batch in arguments.batches:
             for name, runner in runners.items():
                 steps = list(decode_steps(runner, batch, arguments.decode_steps))
-                if batch == 1:
-                    found, bandwidth = measure_single(runner, steps, memory)
-                    bandwidths[name].append(bandwidth)
-                else:
-                    found = [timed(runner, step) for step in steps]
-                times[name].setdefault(f"decode {batch}", []).extend(found)
+                times[name].setdefault(f"decode {batch}", []).extend(timed(runner, step) for step in steps)
         for num_tokens in arguments.prefills:
             for name, runner in runners.items():
                 step = prefill_step(runner, num_tokens)
                 times[name].setdefault(f"prefill {num_tokens}", []).extend(timed(runner, step) for _ in range(3))
-    return times, {name: statistics.median(found) for name, found in bandwidths.items() if found}
+    return times
 
 
 def profile(runner: NativeRunner, steps: list[StepInput]) -> dict[str, float]:
@@ -213,6 +210,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--decode-steps", type=int, default=64)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--bandwidth", action="store_true", help="read memory beside more steps of one sequence")
     parser.add_argument("--profile", action="store_true", help="print where the time goes instead")
     parser.add_argument("--isa")
     parser.add_argument("--cache-dir", type=Path)
@@ -224,8 +222,9 @@ def main() -> None:
         print_profiles(runners, arguments)
         return
     facts = {name: runner.info.facts for name, runner in runners.items()}
-    times, bandwidths = measure(runners, arguments)
-    result = {"model": arguments.model, "runners": facts, "read_bytes_per_s": bandwidths, "cases": report(times)}
+    result = {"model": arguments.model, "runners": facts, "cases": report(measure(runners, arguments))}
+    if arguments.bandwidth:
+        result["bandwidth"] = measure_bandwidth(runners, arguments)
     print(json.dumps(result))
 
 

@@ -91,15 +91,16 @@ def work_of(shape: Shape, path: Path, dtype: str) -> Work:
     return Work(decode_bytes=read.weights, operations=2 * shape.layers * shape.hidden * (heads + mlp))
 
 
-def run_headrace(engine: Engine, path: Path, packed: Path) -> tuple[dict[str, float], float]:
-    """Run all cells in a process of its own; return tokens per second by cell, and the bandwidth beside `decode 1`."""
+def run_headrace(engine: Engine, path: Path, packed: Path) -> tuple[dict[str, float], dict[str, float]]:
+    """Run all cells in a process of its own; return tokens per second by cell, and the bandwidth beside more steps."""
     script = Path(__file__).parents[1] / "native_step" / "run.py"
     options = ["--batches", "1,8", "--prefills", "512", "--rounds", "1", "--decode-steps", str(STEPS)]
     formats = f"{engine.dtype}/{'int8' if engine.dtype.endswith('a8') else 'bf16'}"
-    command = [sys.executable, str(script), str(path), "--formats", formats, *options, "--cache-dir", str(packed)]
+    options += ["--cache-dir", str(packed), "--bandwidth"]
+    command = [sys.executable, str(script), str(path), "--formats", formats, *options]
     result = json.loads(_run(command).stdout.splitlines()[-1])
     cases = result["cases"][formats]
-    return {cell: cases[cell]["tokens_per_s"] for cell in CELLS}, result["read_bytes_per_s"][formats]
+    return {cell: cases[cell]["tokens_per_s"] for cell in CELLS}, result["bandwidth"][formats]
 
 
 def run_peer(engine: Engine, path: Path) -> dict[str, float]:
@@ -152,9 +153,12 @@ def _turn(engine: Engine, path: Path, packed: Path, work: Work) -> Turn:
     peak = max(_native.peak_operations("w8a8", isa=isa, num_threads=cores) for _ in range(5))
     before = read_usage(os.getpgrp())
     if engine.tools is None:
-        speeds, bandwidth = run_headrace(engine, path, packed)
-        decoded, prompt = speeds["decode 1"] * work.decode_bytes, speeds["prefill 512"] * work.operations
-        shares = {"decode 1": decoded / bandwidth, "prefill 512": prompt / peak}
+        speeds, beside = run_headrace(engine, path, packed)
+        bandwidth = beside["read_bytes_per_s"]
+        shares = {
+            "decode 1": beside["tokens_per_s"] * work.decode_bytes / bandwidth,
+            "prefill 512": speeds["prefill 512"] * work.operations / peak,
+        }
     else:
         speeds, bandwidth, shares = run_peer(engine, path), measure_bandwidth(), {}
     return Turn(
