@@ -29,6 +29,7 @@ from tests.models.model_files import (
     write_gguf,
 )
 from tests.parity.checkpoints import NETWORKS, SHAPE, network_config, write_checkpoint
+from tests.parity.test_layouts import LAYOUTS, write_layout
 from tests.runner.native_models import LIMITS
 from tests.runner.steps import make_step
 
@@ -87,7 +88,23 @@ def test_layers_of_another_kind_are_refused_with_the_way_to_serve_them(headrace,
     write_checkpoint(name, tmp_path / "source")
     result = headrace("quantize", tmp_path / "source", tmp_path / "out")
     assert result.exit_code == 2
+    assert "--bits 4" in result.stderr
     assert "--dtype w8a8" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("gpt 2", "stored transposed"),
+        ("stablelm, norms by head", "norms for each head"),
+        ("mistral's params.json", "a config.json"),
+    ],
+)
+def test_folders_that_other_programs_could_not_read_are_refused(headrace, tmp_path, name, kind):
+    (write_layout if name in LAYOUTS else write_checkpoint)(name, tmp_path / "source")
+    result = headrace("quantize", tmp_path / "source", tmp_path / "out", "--bits", 4)
+    assert (result.exit_code, kind in result.stderr) == (2, True)
     assert not (tmp_path / "out").exists()
 
 

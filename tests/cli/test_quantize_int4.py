@@ -35,7 +35,12 @@ def int4(headrace, llama, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", [name for name in NETWORKS if can_be_quantized(name) and divides_by_groups(name)])
+SMOOTHED = [name for name in NETWORKS if can_be_quantized(name) and divides_by_groups(name)]
+ONLY_ROUNDED = ["gpt neox", "olmo", "olmo 2", "command r", "phi 2", "llama, biases everywhere"]
+"""Biased norms, none, only after, one for both halves, plain MLPs, biased MLPs: 8 bits refuse these."""
+
+
+@pytest.mark.parametrize("name", [*SMOOTHED, *ONLY_ROUNDED])
 def test_every_family_computes_about_the_same_from_its_4_bit_folder(headrace, tmp_path, name):
     write_checkpoint(name, tmp_path / "source")
     quantize(headrace, tmp_path / "source", tmp_path / "out", "--bits", 4)

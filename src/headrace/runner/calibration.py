@@ -13,12 +13,14 @@ from headrace.core.errors import BrokenModel
 from headrace.models.spec import ModelSpec
 from headrace.models.weights import WeightSource
 from headrace.runner.decoding import decode
-from headrace.runner.reference import Layer
+from headrace.runner.reference import Layer, embedded
 from headrace.runner.step import Float32, Int32, RunnerLimits
 
 SEARCH_TOKENS = 512
 """Tokens, spread over the samples, whose activations are kept in full to evaluate scales on."""
 _BLOCK_TOKENS = 32
+_TABLES = frozenset({"embed", "positions", "token_types", "embed_norm", "embed_norm_bias"})
+"""The weights before the first layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +54,9 @@ def trace_layers(spec: ModelSpec, weights: WeightSource, samples: Sequence[Seque
         BrokenModel: activations are not finite.
     """
     limits = _limits(max(map(len, samples)))
-    embed = decode(weights.load("embed"))
-    states = [embed[list(sample)] * np.float32(spec.embedding_scale) for sample in samples]
-    del embed
+    tables = {name: decode(weights.load(name)) for name in weights.names() if name in _TABLES}
+    states = [embedded(spec, tables, np.array(ids, np.int32), np.arange(len(ids), dtype=np.int32)) for ids in samples]
+    del tables
     for index in range(spec.num_layers):
         prefix = f"layers.{index}."
         loaded = {name: decode(weights.load(name)) for name in weights.names() if name.startswith(prefix)}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.core.progress import Progress, no_progress
 from headrace.models.config_export import family_of
+from headrace.models.families.family import HEAD_INDEX, Family
 from headrace.models.model import Model
 from headrace.models.places import folder_places, merge
 from headrace.models.safetensors_writer import STORED, SafetensorsWriter, encode_floats
@@ -24,15 +25,15 @@ from headrace.runner.smooth_layer import smooth_layer
 from headrace.runner.smoothing import Joint
 from headrace.runner.step import Float32
 
-if TYPE_CHECKING:
-    from headrace.models.families.family import Family
-
 MATRICES: Final = ("q", "k", "v", "o", "gate", "up", "down")
 _REQUIRED_PARTS: Final = frozenset({*MATRICES, "attn_norm", "mlp_norm"})
+"""Parts of a layer that can be smoothed."""
 _KNOWN_PARTS: Final = _REQUIRED_PARTS | {
     *("post_attn_norm", "post_mlp_norm", "q_norm", "k_norm"),
     *("q_bias", "k_bias", "v_bias", "o_bias"),
 }
+_LAST: Final = ("final_norm", "final_norm_bias", "lm_head", "lm_head_bias")
+"""Weights after the layers."""
 _INT4_BITS: Final = 4
 _TASK: Final = "Quantizing"
 
@@ -66,18 +67,41 @@ def check_can_quantize(model: Model, *, bits: int = 8) -> None:
             f"{model.name} has experts; expected a model whose layers are all dense. "
             "Serve it with --dtype w8a8 or w4a8, which quantizes without calibration."
         )
-    if any(place.is_ones for place in folder_places(family_of(model.spec), model.spec).values()):
+    kind = _other_kind(model)
+    if kind is not None:
         raise UnsupportedModel(
-            f"{model.name} has norms without weights, which `headrace quantize` does not support. "
+            f"{model.name} is {kind}, which `headrace quantize` does not support. "
             "Serve it with --dtype w8a8, which quantizes without calibration."
         )
+    if bits != _INT4_BITS:
+        _check_can_smooth(model)
+
+
+def _other_kind(model: Model) -> str | None:
+    """Return the reason why other programs could not read a folder of this model, or None."""
+    family = family_of(model.spec)
+    if model.path.is_dir() and not (model.path / "config.json").is_file():
+        return "a folder without a config.json"
+    if not model.spec.is_causal:
+        return "an encoder"
+    if family.transposed:
+        return "a network whose matrices are stored transposed"
+    if any(HEAD_INDEX in place.stored for place in folder_places(family, model.spec).values()):
+        return "a network with norms for each head"
+    return None
+
+
+def _check_can_smooth(model: Model) -> None:
     parts = {name.rpartition(".")[2] for name in model.weights.names() if name.startswith("layers.")}
     unknown, missing = parts - _KNOWN_PARTS, _REQUIRED_PARTS - parts
-    if unknown or missing:
-        difference = f"with {', '.join(sorted(unknown))}" if unknown else f"without {', '.join(sorted(missing))}"
+    has_ones = any(place.is_ones for place in folder_places(family_of(model.spec), model.spec).values())
+    if unknown or missing or has_ones:
+        difference = "with norms without weights"
+        if unknown or missing:
+            difference = f"with {', '.join(sorted(unknown))}" if unknown else f"without {', '.join(sorted(missing))}"
         raise UnsupportedModel(
-            f"{model.name} has layers {difference}, which `headrace quantize` does not support. "
-            "Serve it with --dtype w8a8, which quantizes without calibration."
+            f"{model.name} has layers {difference}, which cannot be smoothed. Use --bits 4, which smooths nothing, "
+            "or serve it with --dtype w8a8, which quantizes without calibration."
         )
 
 
@@ -112,7 +136,8 @@ def quantize_weights(
     total = model.spec.num_layers
     reports = []
     with SafetensorsWriter(file, writing.plan()) as out:
-        writing.copy_floats(out, "embed")
+        for name in writing.first:
+            writing.copy_floats(out, name)
         progress(_TASK, 0, total, "layers")
         for layer in trace_layers(model.spec, model.weights, samples):
             if is_int4:
@@ -130,9 +155,8 @@ def quantize_weights(
                 writing.write_layer(out, layer.index, smoothed.weights, {})
                 reports.append(LayerReport(layer.index, smoothed.joints, {}))
             progress(_TASK, layer.index + 1, total, "layers")
-        writing.copy_floats(out, "final_norm")
-        if not model.spec.tie_embeddings:
-            writing.copy_floats(out, "lm_head")
+        for name in writing.last:
+            writing.copy_floats(out, name)
     return reports
 
 
@@ -145,13 +169,16 @@ class _Writing:
         self._family: Family = family_of(model.spec)
         self._places = folder_places(self._family, model.spec)
         self.encoding = float_encoding(model)
+        stored = [name for name, place in self._places.items() if not (name.startswith("layers.") or place.is_ones)]
+        self.first = tuple(name for name in stored if name not in _LAST)
+        """The weights before the layers."""
+        self.last = tuple(name for name in _LAST if name in stored)
 
     def plan(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Return dtype and shape of every tensor in the order of writing."""
         layers = [self._tensors_of(index) for index in range(self._model.spec.num_layers)]
-        tails = [name for name in ("final_norm", "lm_head") if name in self._places]
         planned: dict[str, tuple[str, tuple[int, ...]]] = {}
-        for name in ("embed", *(names[0] for tensors in layers for names in tensors.values()), *tails):
+        for name in (*self.first, *(names[0] for tensors in layers for names in tensors.values()), *self.last):
             stored, (rows, columns) = self._places[name].stored, self._places[name].shape
             if _is_matrix(name):
                 planned |= self._matrices.plan(stored, (rows, columns))
@@ -209,7 +236,7 @@ class _Writing:
         """Return the stored tensors of a layer, each with the weights that it holds."""
         tensors: dict[str, list[str]] = {}
         for name in self._model.weights.names():
-            if name.startswith(f"layers.{index}."):
+            if name.startswith(f"layers.{index}.") and not self._places[name].is_ones:
                 tensors.setdefault(self._places[name].stored, []).append(name)
         return tensors
 

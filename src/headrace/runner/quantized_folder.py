@@ -5,6 +5,7 @@ from pathlib import Path
 
 from headrace.core.progress import Progress, no_progress
 from headrace.models.checkpoint import SMOOTHED_KEY
+from headrace.models.config_export import family_of
 from headrace.models.folder_export import export_files
 from headrace.models.model import Model
 from headrace.models.quantized.compressed_tensors import w4a16_config, w8a8_config
@@ -37,9 +38,10 @@ def write_quantized(
         BrokenModel: a weight or an activation is not finite.
         OSError: the disk is full.
     """
+    head = family_of(model.spec).tensors["lm_head"].removesuffix(".weight")
     changes: dict[str, object] = {
         "torch_dtype": "float16" if float_encoding(model) is Encoding.F16 else "bfloat16",
-        "quantization_config": (w8a8_config if bits == 8 else w4a16_config)(["lm_head"]),
+        "quantization_config": (w8a8_config if bits == 8 else w4a16_config)([head]),
     }
     if bits == 8 and alphas:
         changes[SMOOTHED_KEY] = True

@@ -68,13 +68,8 @@ class ReferenceRunner:
         check_step(step, self.spec, self.limits)
         sequences = _sequences(step, self.limits)
         positions = np.concatenate([np.arange(len(slots) - size, len(slots)) for slots, size in sequences])
-        x = self._weights["embed"][step.token_ids] * np.float32(self.spec.embedding_scale)
-        if self.spec.learned_positions:
-            x = x + self._weights["positions"][positions]
-        if self.spec.token_types:
-            x = x + self._weights["token_types"][0 if step.token_types is None else step.token_types]
-        if self.spec.embedding_norm:
-            x = normed(self.spec, x, self._weights, "embed_norm")
+        token_types = 0 if step.token_types is None else step.token_types
+        x = embedded(self.spec, self._weights, step.token_ids, positions, token_types)
         adapted = self._adapted_tokens(step)
         for layer in self._layers:
             x = layer.forward(x, positions, sequences, adapted)
@@ -101,6 +96,18 @@ class ReferenceRunner:
 
     def close(self) -> None:
         """Do nothing: the arrays are freed with the object."""
+
+
+def embedded(
+    spec: ModelSpec, weights: dict[str, Float32], token_ids: Int32, positions: Int32, token_types: Int32 | int = 0
+) -> Float32:
+    """Return the input of the first layer (T, hidden)."""
+    x: Float32 = weights["embed"][token_ids] * np.float32(spec.embedding_scale)
+    if spec.learned_positions:
+        x = x + weights["positions"][positions]
+    if spec.token_types:
+        x = x + weights["token_types"][token_types]
+    return normed(spec, x, weights, "embed_norm") if spec.embedding_norm else x
 
 
 class Layer:
