@@ -69,6 +69,7 @@ _MISSING: Final = {
     **dict.fromkeys(("gpt_oss", "phimoe"), "a mixture of experts"),
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "minicpm3", "kimi_k2"), "latent attention"),
     **dict.fromkeys(("bloom", "mpt"), "positions as biases of the scores (alibi)"),
+    "mllama": "cross-attention to images",
     "gemma3n": "several residual streams and embeddings for each layer",
     "t5": "an encoder",
     **dict.fromkeys(
@@ -77,6 +78,10 @@ _MISSING: Final = {
     ),
 }
 """What Headrace lacks for networks that people ask for."""
+_RUN_ELSEWHERE: Final = (
+    " This network needs {part}, which is not supported. Use vLLM or llama.cpp, which run it; on the platform, an "
+    "image with a command of your own starts one of them (docs/images.md)."
+)
 
 
 def from_config(config: Fields) -> tuple[Family, ModelSpec]:
@@ -94,7 +99,7 @@ def from_config(config: Fields) -> tuple[Family, ModelSpec]:
             spec = family.spec_from_config(config)
             return family.variant_of(spec), spec
     known = ", ".join(name for family in FAMILIES for name in family.model_types)
-    missing = f" This network needs {_MISSING[model_type]}, which is not supported." if model_type in _MISSING else ""
+    missing = _RUN_ELSEWHERE.format(part=_MISSING[model_type]) if model_type in _MISSING else ""
     raise UnsupportedModel(
         f"{config.source}: model_type is {model_type!r}; expected one of {known}.{missing}", model_type=model_type
     )
