@@ -1,17 +1,21 @@
 """`headrace serve` as a process: it starts, reports readiness, stops, and refuses invalid settings in one sentence."""
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.e2e.conftest import free_port
+from tests.parity.checkpoints import write_checkpoint
 from tests.waiting import WAIT_S
 
 
@@ -72,27 +76,46 @@ def test_too_little_memory_for_the_cache_is_reported_with_the_sum(smollm2_path: 
     assert "MiB" in refused(smollm2_path, "--port", "0", "--kv-cache-bytes", "1MiB")
 
 
-@pytest.mark.model
-def test_a_real_model_is_served_until_a_signal_comes(smollm2_path: Path, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    port = free_port()
-    args = (smollm2_path, "--port", port, "--max-model-len", 512, "--max-num-seqs", 4)
+@contextmanager
+def served(folder: Path, *args: object) -> Iterator[tuple[httpx.Client, Path]]:
+    """Start a server; yield a client of it and its log. It must stop by itself after a signal."""
+    log, port = folder / "log", free_port()
     with log.open("wb") as file:
-        server = subprocess.Popen(command(*args), stderr=file, env=clean_env(HEADRACE_HOME=str(tmp_path)))
+        server = subprocess.Popen(
+            command(*args, "--port", port), stderr=file, env=clean_env(HEADRACE_HOME=str(folder / "home"))
+        )
     try:
         deadline_s = time.monotonic() + WAIT_S
         while not _is_ready(port):
             assert time.monotonic() < deadline_s, log.read_text()
             assert server.poll() is None, log.read_text()
             time.sleep(0.05)
-        body = {"inputs": "The capital of France is", "parameters": {"max_new_tokens": 3}}
-        answer = httpx.post(f"http://127.0.0.1:{port}/generate", json=body, timeout=WAIT_S).json()
-        assert "Paris" in answer["generated_text"]
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=WAIT_S) as client:
+            yield client, log
         server.send_signal(signal.SIGINT)
         assert server.wait(timeout=WAIT_S) == 0
     finally:
         server.kill()
         server.wait()
+
+
+@pytest.mark.model
+def test_a_real_model_is_served_until_a_signal_comes(smollm2_path: Path, tmp_path: Path) -> None:
+    with served(tmp_path, smollm2_path, "--max-model-len", 512, "--max-num-seqs", 4) as (client, _):
+        body = {"inputs": "The capital of France is", "parameters": {"max_new_tokens": 3}}
+        assert "Paris" in client.post("/generate", json=body).json()["generated_text"]
+
+
+def test_a_longer_rope_is_logged_shown_and_answers_beyond_the_original_context(tmp_path: Path) -> None:
+    write_checkpoint("llama", tmp_path / "model")  # 128 positions
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+    with served(tmp_path, tmp_path / "model", "--rope", json.dumps(rope), "--max-model-len", 512) as (client, log):
+        assert "yarn" in client.get("/info").json()["headrace"]["rope"]
+        prompt = "a b c d e f " * 40
+        answer = client.post("/generate", json={"inputs": prompt, "parameters": {"max_new_tokens": 5, "details": True}})
+        assert answer.json()["details"]["generated_tokens"] >= 1
+        assert len(client.post("/tokenize", json={"inputs": prompt}).json()) > 200
+    assert "yarn" in log.read_text()
 
 
 def _is_ready(port: int) -> bool:
