@@ -87,6 +87,10 @@ METHODS: Final[Mapping[str, Callable[[Fields], None]]] = MappingProxyType(
 """Every supported `quant_method`, with the check of its `quantization_config`."""
 
 
+_FLOAT_BYTES: Final = {Encoding.F32: slice(None), Encoding.I8: slice(4)}
+"""Bytes of a row that are float32 by encoding; the halves of others are checked where they are made."""
+
+
 def refuse_other_quantization(config: Fields) -> None:
     """
     Refuse a `quantization_config` whose weights cannot be read.
@@ -132,7 +136,7 @@ def _load_finite(load: Callable[[], RawTensor], codes: StoredTensor) -> RawTenso
     """Return a matrix, or refuse one whose scales exceed what its values can be."""
     with np.errstate(over="ignore", invalid="ignore"):
         tensor = load()
-    values = tensor.data if tensor.encoding is Encoding.F32 else np.ascontiguousarray(tensor.data[:, :4])
-    if tensor.encoding is not Encoding.Q4_1 and not np.isfinite(values.view(np.float32)).all():
+    columns = _FLOAT_BYTES.get(tensor.encoding, slice(0))
+    if not np.isfinite(np.ascontiguousarray(tensor.data[:, columns]).view(np.float32)).all():
         raise codes.broken("its values are not finite: the scales of its quantization are damaged")
     return tensor
