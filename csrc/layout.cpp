@@ -171,7 +171,7 @@ size_t panel_bytes(WeightKind kind, int32_t k) {
   const size_t depth = static_cast<size_t>(k);
   switch (kind) {
     case WeightKind::kBf16: return kPanel * depth * 2;
-    case WeightKind::kW8: return kPanel * depth + kPanel * sizeof(float);
+    case WeightKind::kW8: return depth / kDepth * kW8GroupBytes + kPanel * sizeof(float);
     case WeightKind::kW4: return depth / kW4Group * (kPanel * kW4Group / 2 + kPanel * 4);
     case WeightKind::kW4Symmetric: return depth / kW4Group * (kPanel * kW4Group / 2 + kPanel * 2);
   }

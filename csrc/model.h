@@ -13,7 +13,7 @@
 namespace headrace {
 
 constexpr int kPanel = 32;         // outputs of a weight panel
-constexpr int kDepth = 64;         // K is padded to a multiple of this; also the group of W8 activation scales
+constexpr int kDepth = 64;         // K is padded to a multiple of this; also the group of W8 weights and their activations
 constexpr int kW4Group = 32;       // group of W4 weights and of their activation scales
 constexpr float kTermRatio = 254;  // steps of the second term of an activation in one of the first: half a step is 127
 constexpr int kBlockTokens = 32;   // tokens of a KV block
@@ -50,10 +50,13 @@ enum class NormKind : int32_t { kRms = 0, kLayer = 1 };
 
 // A matrix in panels of 32 outputs. Within a panel the inputs are the outermost dimension:
 //   bf16  [K/2][32][2]  bf16
-//   W8    [K/4][32][4]  unsigned bytes w + 128, then [32] fp32 scales
+//   W8    per 64 inputs: [16][32][4] unsigned bytes b and [32] f16 scales; then [32] fp32 scales of whole outputs:
+//         w = output scale * scale * (b - 128)
 //   W4    per 32 inputs: [4][32][4] bytes (low nibble: inputs 8u..8u+3 of slice u, high nibble: 8u+4..8u+7),
 //         then [32] f16 scales and [32] f16 minima: w = scale * nibble + minimum
 //   W4 symmetric: the same without minima: w = scale * (nibble - 8)
+constexpr size_t kW8Bytes = kPanel * kDepth;                // of a group of a panel, without its scales
+constexpr size_t kW8GroupBytes = kW8Bytes + kPanel * 2;
 struct Matrix {
   WeightKind kind;
   int32_t num_panels;

@@ -24,26 +24,51 @@ void pack_bf16(const float* row, int32_t k, int lane, uint8_t* panel) {
   for (int32_t i = 0; i < k; i++) out[(i / 2) * 2 * kPanel + lane * 2 + i % 2] = float_to_bf16(row[i]);
 }
 
-void pack_w8(const float* row, int32_t k, int lane, uint8_t* panel) {
+float largest_of(const float* values, int32_t count) {
   float largest = 0;
-  for (int32_t i = 0; i < k; i++) largest = std::max(largest, std::fabs(row[i]));
-  const float inverse = largest > 0 ? 127.0f / largest : 0.0f, scale = largest / 127.0f;
-  for (int32_t i = 0; i < k; i += 4) {
-    uint8_t four[4];
-    for (int j = 0; j < 4; j++) four[j] = static_cast<uint8_t>(round_to_int(row[i + j] * inverse) + 128);
-    std::memcpy(panel + (i / 4) * 4 * kPanel + lane * 4, four, 4);
-  }
-  std::memcpy(panel + static_cast<size_t>(k) * kPanel + lane * sizeof(float), &scale, sizeof scale);
+  for (int32_t i = 0; i < count; i++) largest = std::max(largest, std::fabs(values[i]));
+  return largest;
 }
 
-// Copies values and scale of an I8 row; padding columns stay at 128, which means zero.
-void copy_w8(const uint8_t* row, int32_t num_columns, int32_t k, int lane, uint8_t* panel) {
-  const uint8_t* values = row + kI8ScaleBytes;
-  for (int32_t i = 0; i < k; i++) {
-    const uint8_t value = i < num_columns ? static_cast<uint8_t>(values[i] + 128) : 128;
-    panel[(i / 4) * 4 * kPanel + lane * 4 + i % 4] = value;
+void write_w8_group(const int32_t* values, uint16_t scale, int lane, uint8_t* group) {
+  for (int i = 0; i < kDepth; i++)
+    group[i / 4 * 4 * kPanel + lane * 4 + i % 4] = static_cast<uint8_t>(values[i] + 128);
+  std::memcpy(group + kW8Bytes + lane * sizeof scale, &scale, sizeof scale);
+}
+
+void write_w8_output_scale(float scale, int32_t k, int lane, uint8_t* panel) {
+  std::memcpy(panel + static_cast<size_t>(k / kDepth) * kW8GroupBytes + lane * sizeof scale, &scale, sizeof scale);
+}
+
+// The scale of the output is a power of two, so that the scales of its groups are normal halves up to 1.
+void pack_w8(const float* row, int32_t k, int lane, uint8_t* panel) {
+  const float largest = largest_of(row, k);
+  int exponent = 0;
+  std::frexp(largest / 127.0f, &exponent);
+  const float output_scale = std::isinf(largest) ? largest : std::ldexp(1.0f, exponent);
+  for (int32_t g = 0; g < k / kDepth; g++, row += kDepth) {
+    const uint16_t scale = float_to_half(largest_of(row, kDepth) / 127.0f / output_scale);
+    const float step = half_to_float(reinterpret_cast<const uint8_t*>(&scale)) * output_scale;
+    const float inverse = step > 0 ? 1.0f / step : 0.0f;
+    int32_t values[kDepth];
+    for (int i = 0; i < kDepth; i++) values[i] = round_to_int(std::clamp(row[i] * inverse, -127.0f, 127.0f));
+    write_w8_group(values, scale, lane, panel + g * kW8GroupBytes);
   }
-  std::memcpy(panel + static_cast<size_t>(k) * kPanel + lane * sizeof(float), row, sizeof(float));
+  write_w8_output_scale(output_scale, k, lane, panel);
+}
+
+// Copies values and scale of an I8 row.
+void copy_w8(const uint8_t* row, int32_t num_columns, int32_t k, int lane, uint8_t* panel) {
+  const auto* bytes = reinterpret_cast<const int8_t*>(row + kI8ScaleBytes);
+  const uint16_t one = float_to_half(1.0f);
+  for (int32_t first = 0; first < k; first += kDepth) {
+    int32_t values[kDepth];
+    for (int i = 0; i < kDepth; i++) values[i] = first + i < num_columns ? bytes[first + i] : 0;
+    write_w8_group(values, one, lane, panel + first / kDepth * kW8GroupBytes);
+  }
+  float scale;
+  std::memcpy(&scale, row, sizeof scale);
+  write_w8_output_scale(scale, k, lane, panel);
 }
 
 constexpr size_t kNibbleBytes = kPanel * kW4Group / 2;

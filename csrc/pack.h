@@ -29,8 +29,8 @@ struct PackSource {
   bool interleaved;
 };
 
-// `panels` is the start of the slot, zero where nothing was packed before. W8 has one scale per output and copies I8
-// rows unchanged. W4 copies Q4_0 and Q4_1 blocks unchanged and quantizes anything else.
+// `panels` is the start of the slot, zero where nothing was packed before. W8 copies I8 rows unchanged, W4
+// Q4_0 and Q4_1 blocks; anything else is quantized.
 void pack_rows(const Slot& slot, uint8_t* panels, const PackSource& source, int num_threads);
 
 }  // namespace headrace

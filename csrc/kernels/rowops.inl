@@ -216,14 +216,16 @@ INLINE void embed_row(const Matrix& matrix, int32_t token, float factor, float* 
     }
     return;
   }
-  float scale;
-  __builtin_memcpy(&scale, panel + static_cast<size_t>(matrix.k) * kPanel + lane * sizeof(float), 4);
-  for (int i = 0; i < matrix.k; i += 4) {
-    uint8_t four[4];
-    __builtin_memcpy(four, panel + i * kPanel + lane * 4, 4);
-    for (int j = 0; j < 4; j++) {
-      const float value = four[j] ? static_cast<float>(four[j] - 128) * scale : 0.0f;  // 0: padding, never packed
-      out[i + j] = value * factor;
+  float output_scale;
+  __builtin_memcpy(&output_scale, panel + matrix.k / kDepth * kW8GroupBytes + lane * sizeof(float), 4);
+  for (int first = 0; first < matrix.k; first += kDepth, panel += kW8GroupBytes, out += kDepth) {
+    float scales[kPanel];
+    for (int i = 0; i < kPanel; i += W) {
+      store_f(scales + i, load_f16(reinterpret_cast<const uint16_t*>(panel + kW8Bytes) + i));
+    }
+    const float scale = scales[lane] * output_scale;
+    for (int i = 0; i < kDepth; i++) {
+      out[i] = static_cast<float>(panel[i / 4 * 4 * kPanel + lane * 4 + i % 4] - 128) * scale * factor;
     }
   }
 }

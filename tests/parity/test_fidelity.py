@@ -9,8 +9,9 @@ import torch
 from benchmarks.fidelity.measure import native_runner, predict_native, predict_torch, torch_model
 
 from headrace.models.loading import load_model
-from headrace.models.quantized.stored_weight import int8_tensor
+from headrace.models.weights import Encoding, RawTensor
 from headrace.runner.decoding import decode
+from tests.runner.weights import round_to_w8
 
 NUM_TOKENS = 2048
 """With half of them the standard error of a change of perplexity is as large as the bounds."""
@@ -70,29 +71,29 @@ def test_a_weight_format_chooses_the_same_tokens(dtype, wanted, predict, expecte
     assert predict(dtype, "bf16").agreement(expected) >= wanted
 
 
-class Int8Embedding:
-    """The weights of a checkpoint with its embedding as the W8 formats pack it."""
+class EightBits:
+    """The weights of a checkpoint with its embedding, and perhaps the matrices of its layers, as W8 packs them."""
 
-    def __init__(self, weights):
-        self._weights = weights
-        self.fingerprint = f"{weights.fingerprint}, int8 embedding"
+    def __init__(self, weights, *, layers):
+        self._weights, self._layers = weights, layers
+        self.fingerprint = f"{weights.fingerprint}, 8 bits, layers: {layers}"
         self.dominant_encoding = weights.dominant_encoding
-        self.names, self.stored_bits = weights.names, weights.stored_bits
+        self.names, self.stored_bits, self.encoding = weights.names, weights.stored_bits, weights.encoding
 
     def load(self, name):
         raw = self._weights.load(name)
-        if name != "embed":
+        if raw.num_rows == 1 or (name != "embed" and not self._layers):
             return raw
-        values = decode(raw)
-        scales = np.abs(values).max(axis=1, keepdims=True) / np.float32(127)
-        return int8_tensor(scales, np.rint(values / scales).astype(np.int8))
+        values = np.ascontiguousarray(round_to_w8(decode(raw)))
+        return RawTensor(Encoding.F32, *values.shape, values.view(np.uint8))
 
 
-def test_two_bytes_for_each_activation_are_as_good_as_bf16_on_the_same_weights(model, tokens, tmp_path):
-    same = replace(model, weights=Int8Embedding(model.weights))
+@pytest.mark.parametrize("dtype", ["w4a16", "w8a16"])
+def test_two_bytes_for_each_activation_are_as_good_as_bf16_on_the_same_weights(dtype, model, tokens, tmp_path):
+    same = replace(model, weights=EightBits(model.weights, layers=dtype == "w8a16"))
     perplexities = []
-    for dtype in ("bf16", "w4a16"):
-        runner = native_runner(same, dtype, "bf16", isa=None, cache_dir=tmp_path)
+    for name in ("bf16", dtype):
+        runner = native_runner(same, name, "bf16", isa=None, cache_dir=tmp_path)
         perplexities.append(predict_native(runner, tokens).perplexity)
         runner.close()
     assert abs(perplexities[1] / perplexities[0] - 1) <= 0.0015

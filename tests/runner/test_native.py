@@ -24,7 +24,7 @@ from tests.runner.native_models import (
     small_spec,
 )
 from tests.runner.steps import make_step
-from tests.runner.weights import ArrayWeights, random_weights, weight_shapes
+from tests.runner.weights import ArrayWeights, random_weights, round_to_w8, weight_shapes
 
 TOLERANCES = {"bf16": 0.015, "w8a16": 0.02, "w8a8": 0.04, "w4a16": 0.2, "w4a8": 0.2}
 """4-bit rounding of random weights is coarse; exact 4-bit weights are tested below with the tolerance of 8 bits."""
@@ -68,8 +68,7 @@ def test_two_bytes_for_each_activation_lose_less_than_a_bf16_cache(encoding, dty
     """All matrices can be packed exactly, so the only other rounding is that of keys and values."""
     spec = small_spec(intermediate_size=192)
     arrays = dict(random_weights(spec).arrays)
-    scales = np.abs(arrays["embed"]).max(axis=1, keepdims=True) / 127
-    arrays["embed"] = np.rint(arrays["embed"] / scales) * scales
+    arrays["embed"] = round_to_w8(arrays["embed"])
     weights = BlockWeights(arrays, encoding)
     step = make_step((prompt(spec, 40), 0, BLOCKS), all_rows=True)
     expected = ReferenceRunner(spec, weights, LIMITS).logits(step)

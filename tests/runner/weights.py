@@ -9,6 +9,8 @@ from headrace.models.spec import ModelSpec
 from headrace.models.weights import Encoding, RawTensor
 from headrace.runner.step import Float32
 
+W8_GROUP = 64
+
 
 class ArrayWeights:
     """A `WeightSource` over float32 arrays."""
@@ -42,6 +44,18 @@ def random_weights(spec: ModelSpec, seed: int = 0) -> ArrayWeights:
     """Return every weight that a spec requires, scaled to keep activations near 1."""
     rng = np.random.default_rng(seed)
     return ArrayWeights({name: _random(rng, name, shape) for name, shape in weight_shapes(spec).items()})
+
+
+def round_to_w8(values: Float32) -> Float32:
+    """Return what W8 keeps of a matrix: bytes with a half for every 64 columns, relative to a scale of the row."""
+    num_rows, num_columns = values.shape
+    groups = np.pad(values, ((0, 0), (0, -num_columns % W8_GROUP))).reshape(num_rows, -1, W8_GROUP)
+    steps = np.abs(groups).max(axis=2, keepdims=True) / np.float32(127)
+    row_scales = np.ldexp(np.float32(1), np.frexp(steps.max(axis=1, keepdims=True))[1])
+    steps = (steps / row_scales).astype(np.float16).astype(np.float32) * row_scales
+    inverse = np.divide(1, steps, out=np.zeros_like(steps), where=steps > 0)
+    rounded: Float32 = np.clip(np.rint(groups * inverse), -127, 127) * steps
+    return rounded.reshape(num_rows, -1)[:, :num_columns]
 
 
 def weight_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:

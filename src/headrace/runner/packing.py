@@ -32,7 +32,7 @@ from headrace.models.weights import Encoding, WeightSource, cut_tensor
 from headrace.runner.decoding import decode
 from headrace.runner.step import Int32
 
-PACKING_VERSION: Final = 4
+PACKING_VERSION: Final = 5
 """Increased when the layout of packed weights or their quantization changes."""
 Mapping = Literal["none", "preferred", "required"]
 """Weights are copied into memory, mapped from their file if it can be written, or mapped in any case."""

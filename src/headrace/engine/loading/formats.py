@@ -17,7 +17,7 @@ SMOOTHQUANT: Final = "smoothquant"
 KV_DTYPES: Final = ("bf16", "int8")
 SMALL_MODEL_PARAMETERS: Final = 1_000_000_000
 """Smaller models are fast in any format and lose most quality by rounding."""
-BYTES_PER_WEIGHT: Final = {"bf16": 2.0, "w8": 1.0, "w4": 0.625}
+BYTES_PER_WEIGHT: Final = {"bf16": 2.0, "w8": 1.03125, "w4": 0.625}
 """By the part of a format that describes weights."""
 _W4_BITS: Final = 4
 _W8_BITS: Final = 8
