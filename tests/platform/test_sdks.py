@@ -26,6 +26,7 @@ PIECES = {
     "tgi": ("at once:", "streamed:"),
     "lmi": ("the last ended by", "mean probability of a token: 0."),
     "lmi_environment": ("at once:", "streamed:"),
+    "embeddings": ("dimensions: 384", "food and bread: 0.7"),
     "torchserve": ("Today the weather is really nice and I am planning on ",),
 }
 
@@ -39,18 +40,18 @@ runpy.run_path(sys.argv.pop(1), run_name="__main__")
 
 
 def started(
-    python: str, script: Path, shell: Mapping[str, str], smollm2_path: Path, folder: Path
+    python: str, script: Path, shell: Mapping[str, str], model: Path, folder: Path, *, alias: str = "smollm2"
 ) -> subprocess.Popen[str]:
     """The example on the model of this test run instead of the alias, which would be fetched."""
     folder.mkdir()
     code = script.read_text()
-    assert "smollm2" in code
-    for quoted in ('"HF_MODEL_ID": "smollm2"', "option.model_id=smollm2"):
-        code = code.replace(quoted, quoted.replace("smollm2", str(smollm2_path)))
+    assert alias in code
+    for quoted in (f'"HF_MODEL_ID": "{alias}"', f"option.model_id={alias}"):
+        code = code.replace(quoted, quoted.replace(alias, str(model)))
     copy = folder / script.name
     copy.write_text(code)
     shutil.copy(EXAMPLES / "line_iterator.py", folder)
-    command = [python, "-W", "ignore", "-c", IMPATIENT, str(copy), str(smollm2_path)]
+    command = [python, "-W", "ignore", "-c", IMPATIENT, str(copy), str(model)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, env=dict(shell), cwd=folder, **pipes)
 
@@ -72,18 +73,25 @@ def check_all(
 
 @pytest.mark.timeout(1200)
 def test_the_sdk_examples_run_in_parallel_and_leave_nothing(
-    platform: Running, shell: dict[str, str], smollm2_path: Path, tmp_path: Path
+    platform: Running, shell: dict[str, str], smollm2_path: Path, minilm_path: Path, tmp_path: Path
 ) -> None:
     scripts = sorted(path for path in EXAMPLES.glob("*.py") if path.stem not in RUN_ELSEWHERE)
     assert {path.stem for path in scripts} == set(PIECES)
     processes = {
-        path.stem: started(sys.executable, path, shell, smollm2_path, tmp_path / path.stem) for path in scripts
+        path.stem: started(sys.executable, path, shell, smollm2_path, tmp_path / path.stem)
+        for path in scripts
+        if path.stem != "embeddings"
     }
+    embeddings = started(
+        sys.executable, EXAMPLES / "embeddings.py", shell, minilm_path, tmp_path / "embeddings", alias="minilm"
+    )
+    processes["embeddings"] = embeddings
     check_all(processes, PIECES, platform)
     client = platform.client("sagemaker")
-    until(lambda: not client.list_endpoints(NameContains="smollm2-")["Endpoints"], "all endpoints were deleted")
-    assert not client.list_models(NameContains="smollm2-")["Models"]
-    assert not client.list_endpoint_configs(NameContains="smollm2-")["EndpointConfigs"]
+    for prefix in ("smollm2-", "minilm-"):
+        until(lambda name=prefix: not client.list_endpoints(NameContains=name)["Endpoints"], "endpoints were deleted")
+        assert not client.list_models(NameContains=prefix)["Models"]
+        assert not client.list_endpoint_configs(NameContains=prefix)["EndpointConfigs"]
 
 
 def aws(shell: Mapping[str, str], *arguments: str) -> str:
