@@ -49,6 +49,8 @@ def _add_vocabulary(writer: gguf.GGUFWriter, folder: Path) -> None:
     kinds = [gguf.TokenType.CONTROL if piece in special else gguf.TokenType.NORMAL for piece in pieces]
     writer.add_token_types(kinds)
     for name, piece in _SPECIAL.items():
+        if piece not in vocabulary:
+            continue
         getattr(writer, f"add_{name}_token_id")(vocabulary[piece])
 
 

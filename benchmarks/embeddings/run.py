@@ -4,6 +4,7 @@ import argparse
 import importlib.metadata
 import json
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -138,6 +139,7 @@ def main() -> None:
     parser.add_argument("--peers-root", type=Path, default=DEFAULT_ROOT)
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that the engines are ended too
     folder = load_model("minilm").path
     versions = {name: importlib.metadata.version(name) for name in ("headrace", "torch", "transformers")}
     report = {"machine": describe_machine(), "versions": versions, "threads": options.threads, "cells": {}}
