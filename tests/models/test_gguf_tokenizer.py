@@ -186,7 +186,7 @@ def test_sentencepiece_texts_start_with_bos_and_a_space_unless_the_file_says_oth
 @pytest.mark.parametrize(
     ("values", "error", "named"),
     [
-        ({"model": "bert"}, UnsupportedModel, "'bert'"),
+        ({"model": "t5"}, UnsupportedModel, "'t5'"),
         ({"pre": "unheard-of"}, UnsupportedModel, "'unheard-of'"),
         ({"tokens": 3}, BrokenModel, "no list tokens"),
         ({"merges": ["a b", "abc"]}, BrokenModel, "merges"),

@@ -9,6 +9,7 @@ import pytest
 import tokenizers
 import torch
 import transformers
+from benchmarks.embeddings.gguf_model import write_gguf
 from safetensors.torch import save_file
 
 from headrace.core.errors import SettingsError
@@ -180,6 +181,19 @@ async def test_the_real_minilm_embeds_as_transformers_does(minilm_path, tmp_path
     eating, bread, market = (vector[0] for vector in found[:3])
     assert eating @ bread > 0.6
     assert eating @ market < 0.2
+
+
+async def test_a_gguf_file_of_an_encoder_embeds_as_its_folder_does(tmp_path):
+    folder = tmp_path / "model"
+    write_model("bert", folder)
+    write_modules(folder, "mean_tokens")
+    texts = [*TEXTS, "FOX Skyes, réd-fox", "[CLS] fox"]
+    async with engine_of(folder, tmp_path) as engine:
+        expected = await vectors(engine, texts)
+    async with engine_of(write_gguf(folder, tmp_path / "model.gguf"), tmp_path) as engine:
+        assert not engine.info.generates
+        found = await vectors(engine, texts)
+    np.testing.assert_array_equal(found, expected)
 
 
 async def test_int8_weights_keep_the_direction_of_an_embedding(tmp_path):

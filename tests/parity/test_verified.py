@@ -10,7 +10,7 @@ from headrace.models.families.registry import FAMILIES, from_config, text_part
 from headrace.models.fields import Fields
 from tests.parity.checkpoints import NETWORKS, SHAPE, network_config
 from tests.parity.test_embeddings import KINDS
-from tests.parity.test_gguf_twins import LAYOUT_TWINS, RENAMED, TWINS
+from tests.parity.test_gguf_twins import ENCODER_TWINS, LAYOUT_TWINS, RENAMED, TWINS
 from tests.parity.test_layouts import LAYOUTS, read_layout_config, write_layout
 
 REAL_MODELS = {"llama", "gemma3", "bert"}
@@ -43,6 +43,7 @@ def read_as_layouts(folder: Path) -> set[str]:
 
 def read_from_gguf() -> set[str]:
     architectures = {architecture for architecture, _ in (TWINS | LAYOUT_TWINS).values()} | set(RENAMED)
+    architectures |= set(ENCODER_TWINS.values())
     return {family.name for family in FAMILIES if architectures & set(family.gguf_architectures)}
 
 

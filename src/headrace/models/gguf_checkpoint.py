@@ -5,13 +5,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from headrace.core.errors import UnsupportedModel
+from headrace.core.generation import PoolingMethod
 from headrace.models.checkpoint import Checkpoint
+from headrace.models.fields import Fields
 from headrace.models.gguf_reader import GgufWeights, read_gguf_spec
 from headrace.models.gguf_split import open_all_parts
 from headrace.models.gguf_tokenizer import read_gguf_tokenizer
 from headrace.models.model import GenerationDefaults
+from headrace.models.pooling import Pooler
 
 _TEMPLATE: Final = "tokenizer.chat_template"
+_POOLING: Final[Mapping[int, PoolingMethod | None]] = {0: None, 1: "mean", 2: "cls", 3: "last"}
+"""Values of `pooling_type`; 4 is a reranker."""
 
 
 def read_gguf_checkpoint(path: Path) -> Checkpoint:
@@ -36,7 +42,21 @@ def read_gguf_checkpoint(path: Path) -> Checkpoint:
         tokenizer=tokenizer,
         templates=templates,
         defaults=_read_defaults(file.metadata, tokenizer.eos_token_ids),
+        pooler=_read_pooler(Fields(file.metadata, str(path))),
+        generates=spec.is_causal,
     )
+
+
+def _read_pooler(metadata: Fields) -> Pooler | None:
+    """Return the pooling of an embedding model; None if the file names none."""
+    key = f"{metadata.text('general.architecture')}.pooling_type"
+    kind = metadata.whole(key, 0, minimum=0)
+    if kind not in _POOLING:
+        raise UnsupportedModel(
+            f"{metadata.source}: {key} is {kind}; expected 0 to 3. Rerankers load from Hugging Face folders.", key=key
+        )
+    method = _POOLING[kind]
+    return None if method is None else Pooler(method=method)
 
 
 def _read_defaults(metadata: Mapping[str, object], eos_token_ids: frozenset[int]) -> GenerationDefaults:

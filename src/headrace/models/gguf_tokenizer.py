@@ -1,7 +1,8 @@
 """
 Build a tokenizer from the vocabulary of a GGUF file.
 
-Two kinds of vocabulary: `gpt2` (byte-level BPE with a list of merges) and `llama` (SentencePiece BPE with scores).
+Three kinds of vocabulary: `gpt2` (byte-level BPE with a list of merges), `llama` (SentencePiece BPE with scores), and
+`bert` (WordPiece).
 Source: llama.cpp `src/llama-vocab.cpp`, and the tokenizer.json files of the same models.
 """
 
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.models.fields import Fields
 from headrace.models.gguf_file import GgufFile
+from headrace.models.gguf_wordpiece import wordpiece, wordpieces
 from headrace.models.pretokenizers import PRE_TOKENIZERS, byte_level_parts
 from headrace.models.sentencepiece_backend import Pieces, add_special_pieces, bpe_model, set_spaces
 from headrace.models.sentencepiece_file import CONTROL, NORMAL
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
 _PREFIX: Final = "tokenizer.ggml."
 _ENDS: Final = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>")
 """Control tokens that always end an answer: the metadata often names only one of several."""
+_WORDPIECE_ENDS: Final = (
+    ("[CLS]", "cls_token_id", "bos_token_id"),
+    ("[SEP]", "seperator_token_id", "eos_token_id"),
+)
+"""The usual piece that begins and ends a text, and the keys that name others, spelled as GGUF spells them."""
 _SPECIAL_NAMES: Final = {
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",
@@ -43,6 +50,8 @@ def read_gguf_tokenizer(file: GgufFile, vocab_size: int) -> Tokenizer:
     fields = Fields(values, f"{source}, {_PREFIX[:-1]}")
     tokens = _strings(fields, "tokens")
     types = _numbers(fields, "token_type", len(tokens), default=NORMAL)
+    if fields.text("model") == "bert":
+        tokens = wordpieces(tokens, types)
     backend = _backend(fields, tokens, types)
     add_special_pieces(backend, tokens, types)
     bos = _token_id(fields, "bos_token_id", len(tokens))
@@ -66,13 +75,16 @@ def _backend(fields: Fields, tokens: list[str], types: list[float]) -> "tokenize
         if model == "llama":
             scores = _numbers(fields, "scores", len(tokens), default=0.0)
             return _sentencepiece_bpe(fields, Pieces(tokens, scores, types))
+        if model == "bert":
+            unknown = _token_id(fields, "unknown_token_id", len(tokens))
+            return wordpiece(tokens, types, "[UNK]" if unknown is None else tokens[unknown])
     except (BrokenModel, UnsupportedModel):
         raise
     except Exception as exc:
         # `tokenizers` raises nothing more specific.
         raise BrokenModel(f"{fields.source}: the vocabulary is inconsistent: {exc}.") from exc
     raise UnsupportedModel(
-        f"{fields.source}: the vocabulary has type {model!r}; expected gpt2 or llama.", tokenizer=model
+        f"{fields.source}: the vocabulary has type {model!r}; expected gpt2, llama or bert.", tokenizer=model
     )
 
 
@@ -114,6 +126,10 @@ def _set_ends(
 ) -> None:
     from tokenizers import processors
 
+    if fields.text("model") == "bert":
+        cls, sep = (_end_of_wordpieces(fields, tokens, *keys) for keys in _WORDPIECE_ENDS)
+        backend.post_processor = processors.BertProcessing((tokens[sep], sep), (tokens[cls], cls))
+        return
     sentencepiece = fields.text("model") == "llama"
     by_default = sentencepiece or PRE_TOKENIZERS[fields.text("pre", "default")].add_bos
     template, names = ["$A"], []
@@ -130,6 +146,14 @@ def _set_ends(
         backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=special)
     elif not sentencepiece:
         backend.post_processor = processors.ByteLevel(trim_offsets=False)
+
+
+def _end_of_wordpieces(fields: Fields, tokens: list[str], piece: str, *keys: str) -> int:
+    """Return the token that begins or separates texts: the first key that the metadata has, or the usual piece."""
+    index = next((_token_id(fields, key, len(tokens)) for key in keys if fields.has(key)), None)
+    if index is None and piece not in tokens:
+        raise BrokenModel(f"{fields.source} has no {keys[0]} and no piece {piece}.", key=keys[0])
+    return tokens.index(piece) if index is None else index
 
 
 def _eos_ids(fields: Fields, tokens: list[str], types: list[float]) -> list[int]:

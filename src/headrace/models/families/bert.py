@@ -4,7 +4,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from headrace.models.families.family import Family, base_config_spec, read_activation
+from headrace.models.families.family import (
+    GGUF_TENSORS,
+    Family,
+    GgufHeader,
+    base_config_spec,
+    base_gguf_spec,
+    read_activation,
+)
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec
 
@@ -38,11 +45,27 @@ _TENSORS: Final = {
     "down": "output.dense.weight",
     "post_mlp_norm": "output.LayerNorm.weight",
 }
+GGUF_ENCODER_TENSORS: Final = {
+    **GGUF_TENSORS,
+    "token_types": "token_types.weight",
+    "embed_norm": "token_embd_norm.weight",
+    "post_attn_norm": "attn_output_norm.weight",
+    "post_mlp_norm": "layer_output_norm.weight",
+}
 
 
 def bert_from_config(config: Fields) -> ModelSpec:
     """Read a `bert` config."""
     return _encoder(config.with_defaults(_BERT), "bert", offset=0)
+
+
+def bert_from_gguf(header: GgufHeader) -> ModelSpec:
+    """Read GGUF metadata; the table of positions begins with that of the first token."""
+    header.fields.refuse("attention.causal", "an encoder as a decoder", unless=(False,))
+    spec = replace(base_gguf_spec(header, "bert"), activation="gelu_erf")
+    token_types, _ = header.tensor_shapes.get(GGUF_ENCODER_TENSORS["token_types"], (0, 0))
+    positions, _ = header.tensor_shapes.get(GGUF_TENSORS["positions"], (spec.max_positions, 0))
+    return _post_norm(spec, positions=min(spec.max_positions, positions), token_types=token_types)
 
 
 def roberta_from_config(config: Fields) -> ModelSpec:
@@ -57,20 +80,23 @@ def _encoder(config: Fields, family: str, *, offset: int) -> ModelSpec:
     config.refuse("is_decoder", "an encoder as a decoder", unless=(False,))
     config.refuse("add_cross_attention", "attention to an encoder", unless=(False,))
     spec = base_config_spec(config.renamed({"rms_norm_eps": "layer_norm_eps"}), family)
-    positions = spec.max_positions - offset
+    spec = replace(spec, activation=read_activation(config, key="hidden_act"))
+    return _post_norm(spec, positions=spec.max_positions - offset, token_types=config.whole("type_vocab_size"))
+
+
+def _post_norm(spec: ModelSpec, *, positions: int, token_types: int) -> ModelSpec:
     return replace(
         spec,
         is_causal=False,
         max_positions=positions,
         learned_positions=positions,
         rope_of_layer=(-1,) * spec.num_layers,
-        token_types=config.whole("type_vocab_size"),
+        token_types=token_types,
         embedding_norm=True,
         norm="layer",
         norm_bias=True,
         norms="stream",
         mlp="plain",
-        activation=read_activation(config, key="hidden_act"),
         qkv_bias=True,
         o_bias=True,
         mlp_bias=True,
@@ -81,10 +107,13 @@ def _encoder(config: Fields, family: str, *, offset: int) -> ModelSpec:
 BERT: Final = Family(
     name="bert",
     models="BERT encoders: MiniLM, bge, e5, gte (embeddings)",
-    verified=("transformers", "real model"),
+    verified=("transformers", "GGUF twin", "real model"),
     model_types=("bert",),
     spec_from_config=bert_from_config,
+    gguf_architectures=("bert",),
+    spec_from_gguf=bert_from_gguf,
     tensors=_TENSORS,
+    gguf_tensors=GGUF_ENCODER_TENSORS,
 )
 ROBERTA: Final = Family(
     name="roberta",

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from headrace.models.families.family import Family, base_config_spec, read_activation
+from headrace.models.families.bert import GGUF_ENCODER_TENSORS
+from headrace.models.families.family import Family, GgufHeader, base_config_spec, base_gguf_spec, read_activation
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec
 
@@ -63,15 +64,26 @@ def spec_from_config(config: Fields) -> ModelSpec:
     config.refuse("rotary_emb_scale_base", "scaling of rotary pairs (xpos)")
     config = config.renamed(_PUBLISHED_KEYS).with_defaults(_DEFAULTS)
     spec = base_config_spec(config.renamed({"rms_norm_eps": "layer_norm_eps"}), "nomic_bert")
+    spec = replace(spec, activation=read_activation(config, key="hidden_act"))
+    return _post_norm(spec, token_types=config.whole("type_vocab_size"))
+
+
+def spec_from_gguf(header: GgufHeader) -> ModelSpec:
+    """Read GGUF metadata."""
+    header.fields.refuse("attention.causal", "an encoder as a decoder", unless=(False,))
+    token_types, _ = header.tensor_shapes.get(GGUF_ENCODER_TENSORS["token_types"], (0, 0))
+    return _post_norm(base_gguf_spec(header, "nomic_bert"), token_types=token_types)
+
+
+def _post_norm(spec: ModelSpec, *, token_types: int) -> ModelSpec:
     return replace(
         spec,
         is_causal=False,
-        token_types=config.whole("type_vocab_size"),
+        token_types=token_types,
         embedding_norm=True,
         norm="layer",
         norm_bias=True,
         norms="stream",
-        activation=read_activation(config, key="hidden_act"),
         tie_embeddings=True,
     )
 
@@ -79,8 +91,11 @@ def spec_from_config(config: Fields) -> ModelSpec:
 NOMIC_BERT: Final = Family(
     name="nomic_bert",
     models="Nomic BERT encoders: nomic-embed-text, arctic-embed-m-long",
-    verified=("transformers",),
+    verified=("transformers", "GGUF twin"),
     model_types=("nomic_bert",),
     spec_from_config=spec_from_config,
+    gguf_architectures=("nomic-bert",),
+    spec_from_gguf=spec_from_gguf,
     tensors=_TENSORS,
+    gguf_tensors={**GGUF_ENCODER_TENSORS, **dict.fromkeys(("q", "k", "v"), "attn_qkv.weight")},
 )

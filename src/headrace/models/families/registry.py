@@ -72,6 +72,7 @@ _MISSING: Final = {
     "mllama": "cross-attention to images",
     "gemma3n": "several residual streams and embeddings for each layer",
     "t5": "an encoder",
+    **dict.fromkeys(("mpnet", "deberta", "deberta-v2"), "relative positions"),
     **dict.fromkeys(
         ("mamba", "mamba2", "rwkv", "qwen3_next", "qwen3_5", "falcon_h1", "lfm2", "nemotron_h"),
         "a recurrent state",
