@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <limits>
 #include <stdexcept>
 #include <vector>
 
@@ -176,20 +177,21 @@ nb::object logits(Runtime& runtime, const Ints& token_ids, const Ints& query_sta
   return make_array(out.release(), {num_rows, vocab});
 }
 
-// Returns the experts that every row chose in each layer, the best first; -1 in dense layers.
-nb::object experts(Runtime& runtime, const Ints& token_ids, const Ints& query_starts, const Ints& context_lens,
-                   const Table& block_tables) {
+// Returns the scores of every row in the router of each layer; NaN in dense layers.
+nb::object router_scores(Runtime& runtime, const Ints& token_ids, const Ints& query_starts, const Ints& context_lens,
+                         const Table& block_tables) {
   Step step = make_step(token_ids, query_starts, context_lens, block_tables);
   const size_t num_layers = static_cast<size_t>(runtime.config().num_layers);
-  const size_t top_k = static_cast<size_t>(runtime.config().top_k), num_tokens = static_cast<size_t>(step.num_tokens);
-  auto out = std::make_unique<int32_t[]>(num_layers * num_tokens * top_k);
-  std::fill_n(out.get(), num_layers * num_tokens * top_k, -1);
-  step.all_experts = out.get();
+  const size_t num_experts = static_cast<size_t>(runtime.config().num_experts);
+  const size_t num_tokens = static_cast<size_t>(step.num_tokens);
+  auto out = std::make_unique<float[]>(num_layers * num_tokens * num_experts);
+  std::fill_n(out.get(), num_layers * num_tokens * num_experts, std::numeric_limits<float>::quiet_NaN());
+  step.all_scores = out.get();
   {
     nb::gil_scoped_release released;
     runtime.execute(step);
   }
-  return make_array(out.release(), {num_layers, num_tokens, top_k});
+  return make_array(out.release(), {num_layers, num_tokens, num_experts});
 }
 
 using Matrix32 = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
@@ -226,7 +228,7 @@ void bind_steps(nb::class_<Runtime>& runtime) {
               "token_types"_a.noconvert().none());
   runtime.def("logits", logits, "token_ids"_a.noconvert(), "query_starts"_a.noconvert(), "context_lens"_a.noconvert(),
               "block_tables"_a.noconvert(), "rows"_a.noconvert(), "adapters"_a.noconvert().none());
-  runtime.def("experts", experts, "token_ids"_a.noconvert(), "query_starts"_a.noconvert(),
+  runtime.def("router_scores", router_scores, "token_ids"_a.noconvert(), "query_starts"_a.noconvert(),
               "context_lens"_a.noconvert(), "block_tables"_a.noconvert());
   runtime.def("clear_adapter", [](Runtime& self, int32_t slot) { self.adapters().clear(slot); }, "slot"_a);
   runtime.def("set_adapter", set_adapter, "slot"_a, "layer"_a, "matrix"_a, "parts"_a);

@@ -49,6 +49,7 @@ void add_layer(LayoutBuilder& builder, const ModelConfig& config, const Model& m
     builder.add_vector(prefix + "q_norm", config.qk_norm == "head" ? config.head_dim : queries);
     builder.add_vector(prefix + "k_norm", config.qk_norm == "head" ? config.head_dim : keys);
   }
+  if (config.sinks) builder.add_vector(prefix + "sinks", config.num_heads);
   add_matrix("o", outputs, model.attention_padded);
   if (config.o_bias) builder.add_vector(prefix + "o_bias", hidden);
   if (config.norms != "pre") builder.add_norm(prefix + "post_attn_norm", config, hidden);
@@ -56,12 +57,14 @@ void add_layer(LayoutBuilder& builder, const ModelConfig& config, const Model& m
   const Experts& experts = model.experts;
   const bool routed = config.has_experts(index);
   const int32_t inner = routed ? experts.size_padded : model.intermediate_padded, copies = routed ? experts.total() : 1;
+  const bool biased = routed ? config.expert_bias : config.mlp_bias;
   if (routed) builder.add_vector(prefix + "router", hidden, experts.num_scores());
+  if (routed && config.router_bias) builder.add_vector(prefix + "router_bias", experts.score_pitch());
   const int32_t inputs_of_down = config.gated_mlp ? 2 * inner : inner;
   add_matrix("gate_up", copies * inputs_of_down, hidden);
-  if (config.mlp_bias) builder.add_vector(prefix + "gate_up_bias", inputs_of_down);
+  if (biased) builder.add_vector(prefix + "gate_up_bias", inputs_of_down, copies);
   add_matrix("down", copies * outputs, inner);
-  if (config.mlp_bias) builder.add_vector(prefix + "down_bias", hidden);
+  if (biased) builder.add_vector(prefix + "down_bias", hidden, copies);
   if (config.norms != "pre") builder.add_norm(prefix + "post_mlp_norm", config, hidden);
 }
 
@@ -74,15 +77,19 @@ void check_experts(const ModelConfig& config) {
   require(int64_t{1} * (config.num_experts + config.num_shared_experts) * config.expert_size < (int64_t{1} << 28),
           "the experts of a layer are too large");
   require(config.norms == "pre" && !config.parallel && config.gated_mlp && !config.mlp_bias,
-          "experts with biases, without a gate, beside attention or with a norm after them are not supported");
+          "experts without a gate, beside attention or with a norm after them, and dense layers with biases beside them, "
+          "are not supported");
+  require(config.num_shared_experts == 0 || !config.expert_bias, "shared experts with biases are not supported");
+  require(config.expert_tolerance >= 0 && (config.expert_tolerance == 0 || !config.renormalize),
+          "expert_tolerance must not be negative, nor above 0 if factors are renormalized");
   require(config.expert_layers.empty() || config.expert_layers.size() == static_cast<size_t>(config.num_layers),
           "expert_layers must have one entry a layer");
 }
 
 Activation parse_activation(const std::string& name) {
-  static const char* const names[] = {"silu", "gelu_tanh", "gelu_erf", "relu", "relu2"};
+  static const char* const names[] = {"silu", "gelu_tanh", "gelu_erf", "relu", "relu2", "clamped_swiglu"};
   const auto found = std::find(std::begin(names), std::end(names), name);
-  require(found != std::end(names), "activation is " + name + "; expected silu, gelu_tanh, gelu_erf, relu or relu2");
+  require(found != std::end(names), "activation is " + name + "; expected silu, gelu_tanh, gelu_erf, relu, relu2 or clamped_swiglu");
   return static_cast<Activation>(found - std::begin(names));
 }
 
@@ -127,7 +134,8 @@ void ModelConfig::check() const {
   require(num_positions >= 0 && num_positions <= (1 << 20), "num_positions must lie between 0 and 1048576");
   for (const auto& [slot, format] : layer_formats)
     require(format == "w8" || format == "w4_symmetric", slot + " is " + format + "; expected w8 or w4_symmetric");
-  parse_activation(activation);
+  require(parse_activation(activation) != Activation::kClampedSwiglu || (gated_mlp && swiglu_limit > 0),
+          "clamped_swiglu needs a gate and a limit above 0");
   check_norms(*this);
   check_experts(*this);
 }
@@ -227,7 +235,8 @@ Model make_dimensions(const ModelConfig& config) {
   model.norms_by_head = config.qk_norm == "layer";
   if (config.num_experts > 0) {
     model.experts = {config.num_experts, config.top_k, config.num_shared_experts,
-                     static_cast<int32_t>(round_up(config.expert_size, kDepth)), config.renormalize, config.shared_gate};
+                     static_cast<int32_t>(round_up(config.expert_size, kDepth)), config.renormalize, config.shared_gate,
+                     config.expert_tolerance};
   }
   model.norm_eps = config.norm_eps;
   model.embedding_scale = config.embedding_scale;
@@ -235,6 +244,7 @@ Model make_dimensions(const ModelConfig& config) {
   model.attention_softcap = config.attention_softcap;
   model.logit_softcap = config.logit_softcap;
   model.qkv_clip = config.qkv_clip;
+  model.swiglu_limit = config.swiglu_limit;
   return model;
 }
 

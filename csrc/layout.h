@@ -18,7 +18,7 @@ struct ModelConfig {
   int32_t num_heads = 0, num_kv_heads = 0, head_dim = 0, vocab_size = 0;
   int32_t num_positions = 0;         // rows of the table of learned positions; 0: there is none
   int32_t num_token_types = 0;       // rows of the table of token types; 0: there is none
-  std::string activation = "silu";   // silu, gelu_tanh, gelu_erf, relu or relu2
+  std::string activation = "silu";   // silu, gelu_tanh, gelu_erf, relu, relu2 or clamped_swiglu
   std::string norm = "rms";          // rms or layer
   std::string norms = "pre";         // pre, post, both or stream
   std::string qk_norm;               // head, full or layer; empty: none
@@ -29,10 +29,13 @@ struct ModelConfig {
   bool qkv_bias = false, o_bias = false, mlp_bias = false, head_bias = false;
   float norm_eps = 1e-5f, embedding_scale = 1.0f, attention_scale = 0.0f;
   float attention_softcap = 0.0f, logit_softcap = 0.0f, qkv_clip = 0.0f;  // 0: none
+  float swiglu_limit = 0.0f;              // of the clamped swiglu
+  bool sinks = false;                     // a score of each head that takes part in the softmax of attention
   std::vector<int32_t> windows;           // per layer
   int32_t num_experts = 0, top_k = 0, expert_size = 0;  // num_experts 0: all layers are dense
   int32_t num_shared_experts = 0;                       // of the same size as the others
-  bool renormalize = false, shared_gate = false;
+  bool renormalize = false, shared_gate = false, expert_bias = false, router_bias = false;
+  float expert_tolerance = 0.0f;          // of the sparsemixer; 0: the factors are a softmax
   std::vector<bool> expert_layers;        // per layer; empty: experts in all layers
   // Slots of layers that w4a8 and w4a16 store as w8 or w4_symmetric instead of w4.
   std::map<std::string, std::string> layer_formats;

@@ -45,7 +45,7 @@ constexpr int num_row_blocks(int num_tokens, int num_threads) {
 enum class WeightKind : int32_t { kBf16 = 0, kW8 = 1, kW4 = 2, kW4Symmetric = 3 };
 constexpr bool has_nibbles(WeightKind kind) { return kind == WeightKind::kW4 || kind == WeightKind::kW4Symmetric; }
 enum class KvKind : int32_t { kBf16 = 0, kInt8 = 1 };
-enum class Activation : int32_t { kSilu = 0, kGeluTanh = 1, kGeluErf = 2, kRelu = 3, kRelu2 = 4 };
+enum class Activation : int32_t { kSilu = 0, kGeluTanh = 1, kGeluErf = 2, kRelu = 3, kRelu2 = 4, kClampedSwiglu = 5 };
 enum class NormKind : int32_t { kRms = 0, kLayer = 1 };
 
 // A matrix in panels of 32 outputs. Within a panel the inputs are the outermost dimension:
@@ -100,11 +100,14 @@ struct Norm {
 struct Layer {
   Norm attn_norm, mlp_norm;            // before attention and MLP; the same one if they share it
   Norm post_attn_norm, post_mlp_norm;  // after them
-  const float *qkv_bias, *o_bias, *gate_up_bias, *down_bias;  // null where there is none
+  // null where there is none; with a router, `gate_up_bias` and `down_bias` have a row for each expert
+  const float *qkv_bias, *o_bias, *gate_up_bias, *down_bias;
   const float *q_norm, *k_norm;        // of every head alike; null where there is none
   const float *q_norms, *k_norms;      // one weight for each output of q and k; null where there is none
   const float* rope;                            // [position][D], D/2 cosines and then D/2 sines
+  const float* sinks;                           // [heads] scores beside those of the tokens; null: there are none
   const float* router;                          // [experts, then the shared gate][hidden_padded]; null in dense layers
+  const float* router_bias;                     // [score_pitch]; null: there is none
   // gate and up alternate every 16 outputs (without a gate: up alone); with a router: of all experts
   Matrix qkv, o, gate_up, down;
   int32_t window;                               // 0: none
@@ -114,6 +117,7 @@ struct Layer {
 struct Experts {
   int32_t count, top_k, num_shared, size_padded;  // count 0: the model has none
   bool renormalize, has_shared_gate;
+  float tolerance;  // sparsemixer: relative distance of scores that share the softmax of a choice; 0: one softmax
 
   constexpr int total() const { return count + num_shared; }
   constexpr int slots() const { return top_k + num_shared; }                   // experts of a row
@@ -134,6 +138,7 @@ struct Model {
   Experts experts;
   float norm_eps, embedding_scale, attention_scale;
   float attention_softcap, logit_softcap, qkv_clip;  // 0: none
+  float swiglu_limit;      // of the clamped swiglu
   const Layer* layers;
   Norm final_norm;
   Norm embed_norm;         // of the embeddings
@@ -234,7 +239,7 @@ struct Step {
   StepOutputs out;
   float* all_logits;  // [rows][vocab] instead of sampling, or null
   float* hidden;      // [hidden rows][hidden] after the final norm
-  int32_t* all_experts;  // [layers][tokens][top_k] the choice of every row in layers with experts, or null
+  float* all_scores;  // [layers][tokens][experts] of the routers, untouched in dense layers; or null
 };
 
 class Team;

@@ -5,6 +5,8 @@
 // masked before they can reach a maximum, a scale or a sum. So it is independent of the other rows of the batch, of
 // the chunking of its prompt, and of stale values in unused slots of a block.
 
+constexpr float kNoScore = -1e30f;
+
 struct AttentionTile {
   alignas(64) int8_t queries[kRowsAttention][kMaxHeadDim * 2];  // signed bytes or bf16, times scale and log2(e)
   float scales[kRowsAttention];
@@ -12,6 +14,7 @@ struct AttentionTile {
   int begin[kRowsAttention], end[kRowsAttention];  // positions that the row sees
   float* out[kRowsAttention];
   int num_rows;
+  float sinks[kRowsAttention];  // a score times log2(e) that takes part in the softmax, or kNoScore
   float softcap;  // of the scores times log2(e); 0: none
 };
 
@@ -50,8 +53,6 @@ INLINE void load_query(AttentionTile& tile, int r, KvKind kind, const HeadShape&
     store_bf16(reinterpret_cast<uint16_t*>(tile.queries[r]) + i, mul(load_f(query + i), factor));
   }
 }
-
-constexpr float kNoScore = -1e30f;
 
 template <int ROWS>
 struct AttentionState {
@@ -265,8 +266,8 @@ NOINLINE void attend_rows(const AttentionTile& tile, const Context& context, con
   for (int r = 0; r < ROWS; r++) {
     first = tile.begin[r] < first ? tile.begin[r] : first;
     last = tile.end[r] > last ? tile.end[r] : last;
-    s.largest[r] = kNoScore;
-    s.sum[r] = 0;
+    s.largest[r] = tile.sinks[r];
+    s.sum[r] = tile.sinks[r] > kNoScore ? 1.0f : 0.0f;
     for (int i = 0; i < d; i += W) store_f(&s.out[r][i], zero_f());
   }
   for (int chunk = first / kChunkTokens * kChunkTokens; chunk < last; chunk += kChunkTokens) {
@@ -316,7 +317,7 @@ INLINE void repeat_last_row(AttentionTile& tile) {
   const int last = tile.num_rows - 1;
   for (int r = tile.num_rows; r < padded_rows(tile.num_rows); r++) {
     __builtin_memcpy(tile.queries[r], tile.queries[last], sizeof tile.queries[r]);
-    tile.scales[r] = tile.scales[last], tile.biases[r] = tile.biases[last];
+    tile.scales[r] = tile.scales[last], tile.biases[r] = tile.biases[last], tile.sinks[r] = tile.sinks[last];
     tile.begin[r] = tile.begin[last], tile.end[r] = tile.end[last], tile.out[r] = tile.out[last];
   }
 }

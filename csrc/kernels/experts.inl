@@ -47,7 +47,7 @@ INLINE void copy_row(WeightKind kind, int num_inputs, const Activations& from, i
 
 // Scores of experts [begin, end) for ROWS rows; each sum has the same order for any ROWS.
 template <int ROWS>
-INLINE void score_rows(const float* router, int size, Share experts, const float* x, float* scores, int pitch) {
+INLINE void score_rows(const float* router, const float* bias, int size, Share experts, const float* x, float* scores, int pitch) {
   for (int expert = experts.begin; expert < experts.end; expert++) {
     const float* weight = router + static_cast<size_t>(expert) * size;
     vf sums[ROWS];
@@ -56,7 +56,8 @@ INLINE void score_rows(const float* router, int size, Share experts, const float
       const vf w = load_f(weight + i);
       UNROLL for (int r = 0; r < ROWS; r++) sums[r] = fma(load_f(x + static_cast<size_t>(r) * size + i), w, sums[r]);
     }
-    UNROLL for (int r = 0; r < ROWS; r++) scores[static_cast<size_t>(r) * pitch + expert] = sum(sums[r]);
+    const float offset = bias ? bias[expert] : 0.0f;
+    UNROLL for (int r = 0; r < ROWS; r++) scores[static_cast<size_t>(r) * pitch + expert] = sum(sums[r]) + offset;
   }
 }
 
@@ -97,17 +98,54 @@ void StepRun::score_experts(const Layer& layer, Rows rows, Share experts) const 
     float* scores = work.experts.scores + static_cast<size_t>(rows.token + i) * pitch;
     const float* row = normed(rows.scratch + i);
     if (rows.count - i >= kRouterRows) {
-      score_rows<kRouterRows>(layer.router, size, experts, row, scores, pitch);
+      score_rows<kRouterRows>(layer.router, layer.router_bias, size, experts, row, scores, pitch);
       i += kRouterRows;
     } else {
-      score_rows<1>(layer.router, size, experts, row, scores, pitch);
+      score_rows<1>(layer.router, layer.router_bias, size, experts, row, scores, pitch);
       i++;
     }
   }
 }
 
-// Chooses the experts of rows, the best first and the lower one of two equals, and their factors: the softmax of all
-// scores, or of the chosen ones (`renormalize`).
+INLINE int best_of(const float* scores, int count) {
+  int best = 0;
+  for (int i = 1; i < count; i++) best = scores[i] > scores[best] ? i : best;
+  return best;
+}
+
+// Factors are the softmax of all scores, or of the chosen ones (`renormalize`). Overwrites `scores`.
+void StepRun::choose_by_softmax(float* scores, int32_t* chosen, float* shares) const {
+  const Experts& experts = m.experts;
+  const float top = scores[best_of(scores, experts.count)];
+  float total = experts.renormalize ? 0.0f : sum_of_exponentials(scores, experts.count, top);
+  for (int slot = 0; slot < experts.top_k; slot++) {
+    const int best = chosen[slot] = best_of(scores, experts.count);
+    shares[slot] = exp2_one((scores[best] - top) * kLog2E);
+    scores[best] = -__builtin_inff();
+    if (experts.renormalize) total += shares[slot];
+  }
+  for (int slot = 0; slot < experts.top_k; slot++) shares[slot] /= total;
+}
+
+// Factors are each the softmax of the scores near that of the choice, without those chosen before (Liu et al. 2023).
+// Overwrites `scores`.
+void StepRun::choose_by_sparsemixer(float* scores, int32_t* chosen, float* shares) const {
+  const Experts& experts = m.experts;
+  for (int slot = 0; slot < experts.top_k; slot++) {
+    const int best = chosen[slot] = best_of(scores, experts.count);
+    const float top = scores[best];
+    float total = 0.0f;
+    for (int i = 0; i < experts.count; i++) {
+      const float size = __builtin_fabsf(scores[i]), distance = (top - scores[i]) / (size > top ? size : top);
+      const bool is_chosen = scores[i] == -__builtin_inff();
+      if (!is_chosen && !(distance > experts.tolerance)) total += exp2_one((scores[i] - top) * kLog2E);
+    }
+    shares[slot] = 1.0f / total;
+    scores[best] = -__builtin_inff();
+  }
+}
+
+// Chooses the experts of rows, the best first and the lower one of two equals, and their factors.
 void StepRun::choose_experts(int index, Share tokens) const {
   const Experts& experts = m.experts;
   for (int token = tokens.begin; token < tokens.end; token++) {
@@ -115,22 +153,12 @@ void StepRun::choose_experts(int index, Share tokens) const {
     int32_t* chosen = work.experts.chosen + static_cast<size_t>(token) * experts.slots();
     float* shares = work.experts.shares + static_cast<size_t>(token) * experts.slots();
     const float gate = experts.has_shared_gate ? sigmoid_one(scores[experts.count]) : 1.0f;
-    float top = scores[0], total = 0.0f;
-    for (int i = 1; i < experts.count; i++) top = scores[i] > top ? scores[i] : top;
-    if (!experts.renormalize) total = sum_of_exponentials(scores, experts.count, top);
-    for (int slot = 0; slot < experts.top_k; slot++) {
-      int best = 0;
-      for (int i = 1; i < experts.count; i++) best = scores[i] > scores[best] ? i : best;
-      chosen[slot] = best;
-      shares[slot] = exp2_one((scores[best] - top) * kLog2E);
-      scores[best] = -__builtin_inff();
-      if (experts.renormalize) total += shares[slot];
+    if (step.all_scores) {
+      float* out = step.all_scores + (static_cast<size_t>(index) * step.num_tokens + token) * experts.count;
+      __builtin_memcpy(out, scores, sizeof(float) * experts.count);
     }
-    for (int slot = 0; slot < experts.top_k; slot++) shares[slot] /= total;
-    if (step.all_experts) {
-      int32_t* out = step.all_experts + (static_cast<size_t>(index) * step.num_tokens + token) * experts.top_k;
-      for (int slot = 0; slot < experts.top_k; slot++) out[slot] = chosen[slot];
-    }
+    if (experts.tolerance > 0) choose_by_sparsemixer(scores, chosen, shares);
+    else choose_by_softmax(scores, chosen, shares);
     for (int i = 0; i < experts.num_shared; i++) {
       chosen[experts.top_k + i] = experts.count + i;
       shares[experts.top_k + i] = gate;
@@ -192,10 +220,12 @@ void StepRun::run_gate_up_task(const Layer& layer, int expert, Share groups) con
   const Matrix matrix = expert_of(layer.gate_up, expert);
   const Activations inputs = part_of(work.experts.inputs, matrix.kind, first, count);
   const Activations outputs = part_of(work.experts.gated_inputs, layer.down.kind, first, count);
+  const size_t num_outputs = static_cast<size_t>(matrix.num_panels) * kPanel;
+  const float* bias = layer.gate_up_bias ? layer.gate_up_bias + expert * num_outputs : nullptr;
   for (int group = groups.begin; group < groups.end; group++) {
     for (int row = 0; row < count; row += work.gated_rows) {
       const int rows = count - row < work.gated_rows ? count - row : work.gated_rows;
-      project_gate_up({&matrix, layer.down.kind, nullptr, &inputs, &outputs, row, row, rows}, {group, group + 1});
+      project_gate_up({&matrix, layer.down.kind, bias, &inputs, &outputs, row, row, rows}, {group, group + 1});
     }
   }
 }
@@ -204,11 +234,15 @@ void StepRun::run_down_task(const Layer& layer, int expert, Share panels) const 
   const int first = work.experts.starts[expert], count = work.experts.starts[expert + 1] - first;
   const Matrix matrix = expert_of(layer.down, expert);
   const Activations inputs = part_of(work.experts.gated_inputs, matrix.kind, first, count);
+  const float* bias = layer.down_bias ? layer.down_bias + static_cast<size_t>(expert) * m.hidden_padded : nullptr;
   gemm(matrix, inputs, 0, count, panels.begin, panels.end, [&](int row, int rows, int column, const float* tile) {
     for (int r = 0; r < rows; r++) {
       const size_t place = static_cast<size_t>(work.experts.places[first + row + r]);
       float* out = work.experts.outputs + place * m.hidden_padded + column;
-      for (int i = 0; i < kPanel; i += W) store_f(out + i, load_f(tile + r * kPanel + i));
+      for (int i = 0; i < kPanel; i += W) {
+        const vf value = load_f(tile + r * kPanel + i);
+        store_f(out + i, bias ? add(value, load_f(bias + column + i)) : value);
+      }
     }
   });
 }

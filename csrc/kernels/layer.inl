@@ -148,6 +148,8 @@ class StepRun {
   void norm_for_experts(const Layer& layer, Rows rows) const;
   void score_experts(const Layer& layer, Rows rows, Share experts) const;
   void choose_experts(int index, Share tokens) const;
+  void choose_by_softmax(float* scores, int32_t* chosen, float* shares) const;
+  void choose_by_sparsemixer(float* scores, int32_t* chosen, float* shares) const;
   void sort_places() const;
   void gather_inputs(const Layer& layer, Share places) const;
   Matrix expert_of(const Matrix& stack, int expert) const;
@@ -296,6 +298,7 @@ void StepRun::attend_range(int index, HeadRows rows, int scratch_offset, const C
       tile.begin[r] = seen.begin;
       tile.end[r] = seen.end;
       tile.out[r] = wide(token + scratch_offset) + head * d;
+      tile.sinks[r] = layer.sinks ? layer.sinks[head] * kLog2E : kNoScore;
     }
     repeat_last_row(tile);
     if (kv.kind == KvKind::kInt8) attend<KvKind::kInt8>(tile, context, following, d);

@@ -53,7 +53,14 @@ INLINE vf softcap(vf x, float cap) {
   return fma(x, zero_f(), capped);
 }
 
-// Applies `function` to the gates of `rows` rows of a tile and multiplies them with its up; without gates, to all of it.
+// (up + 1) * gate * sigmoid(1.702 gate), both clamped to `limit`, up also from below; NaN stays NaN.
+INLINE vf clamped_swiglu(vf gate, vf up, float limit) {
+  gate = min(set_f(limit), gate);
+  up = max(set_f(-limit), min(set_f(limit), up));
+  return mul(add(up, set_f(1.0f)), sigmoid_times(gate, mul(gate, set_f(1.702f))));
+}
+
+// Applies `function` to the gates of `rows` rows of a tile and its up; without gates, to all of it and 1.
 template <class Function>
 INLINE void activate_rows(const float* tile, const float* bias, bool has_gate, int rows, float* out,
                           const Function& function) {
@@ -62,25 +69,28 @@ INLINE void activate_rows(const float* tile, const float* bias, bool has_gate, i
     for (int i = 0; i < width; i += W) {
       vf value = load_f(tile + i);
       if (bias) value = add(value, load_f(bias + i));
-      value = function(value);
+      vf up = set_f(1.0f);
       if (has_gate) {
-        const vf up = load_f(tile + width + i);
-        value = mul(value, bias ? add(up, load_f(bias + width + i)) : up);
+        up = load_f(tile + width + i);
+        if (bias) up = add(up, load_f(bias + width + i));
       }
-      store_f(out + i, value);
+      store_f(out + i, function(value, up));
     }
   }
 }
 
 // Writes the inputs of `down` that a tile gives; rows of `out` are kDepth apart.
 NOINLINE void activate_tile(const Model& m, const float* tile, const float* bias, int rows, float* out) {
-  const auto apply = [&](const auto& function) { activate_rows(tile, bias, m.has_gate, rows, out, function); };
+  const auto combine = [&](const auto& function) { activate_rows(tile, bias, m.has_gate, rows, out, function); };
+  const auto apply = [&](const auto& function) { combine([&](vf x, vf up) { return mul(function(x), up); }); };
   switch (m.activation) {
     case Activation::kSilu: return apply([](vf x) { return silu(x); });
     case Activation::kGeluTanh: return apply([](vf x) { return gelu_tanh(x); });
     case Activation::kGeluErf: return apply([](vf x) { return gelu_erf(x); });
     case Activation::kRelu: return apply([](vf x) { return relu(x); });
     case Activation::kRelu2: return apply([](vf x) { return mul(relu(x), relu(x)); });
+    case Activation::kClampedSwiglu:
+      return combine([&](vf gate, vf up) { return clamped_swiglu(gate, up, m.swiglu_limit); });
   }
 }
 

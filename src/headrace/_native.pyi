@@ -45,12 +45,17 @@ class ModelConfig:
     attention_softcap: float
     logit_softcap: float
     qkv_clip: float
+    swiglu_limit: float
+    sinks: bool
     windows: list[int]
     num_experts: int
     top_k: int
     expert_size: int
     num_shared_experts: int
     renormalize: bool
+    expert_bias: bool
+    router_bias: bool
+    expert_tolerance: float
     shared_gate: bool
     expert_layers: list[bool]
     layer_formats: dict[str, str]
@@ -137,7 +142,9 @@ class Runtime:
         rows: Int32,
         adapters: Int32 | None,
     ) -> Float32: ...
-    def experts(self, token_ids: Int32, query_starts: Int32, context_lens: Int32, block_tables: Int32) -> Int32: ...
+    def router_scores(
+        self, token_ids: Int32, query_starts: Int32, context_lens: Int32, block_tables: Int32
+    ) -> Float32: ...
     def clear_adapter(self, slot: int) -> None: ...
     def set_adapter(
         self, slot: int, layer: int, matrix: str, parts: list[tuple[Float32, Float32, int, bool] | None]

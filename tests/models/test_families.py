@@ -10,6 +10,7 @@ from transformers import (
     GPT2Config,
     GPTJConfig,
     GPTNeoXConfig,
+    GptOssConfig,
     LlamaConfig,
     MistralConfig,
     MixtralConfig,
@@ -18,6 +19,7 @@ from transformers import (
     Olmo3Config,
     OPTConfig,
     PhiConfig,
+    PhimoeConfig,
     Qwen2Config,
     Qwen2MoeConfig,
     Qwen3Config,
@@ -209,6 +211,43 @@ def test_the_experts_of_qwen_3_are_read_in_the_forms_of_transformers_4_and_5():
     assert spec.num_parameters > 6 * 128 * 3 * 64 * 768
 
 
+def test_gpt_oss_is_read_in_the_forms_of_transformers_4_and_5():
+    values = GptOssConfig(**SIZES, num_local_experts=32).to_dict()
+    scaling = {key: value for key, value in values["rope_parameters"].items() if key != "rope_theta"}
+    older = {key: value for key, value in values.items() if key not in {"rope_parameters", "swiglu_alpha"}}
+    older |= {"rope_theta": 150000, "rope_scaling": scaling, "quantization_config": {"quant_method": "mxfp4"}}
+
+    spec = spec_of(values)
+    assert spec == spec_of(older)
+    assert spec.moe == MoeSpec(
+        num_experts=32, top_k=4, expert_size=96, renormalize=True, router_bias=True, expert_bias=True
+    )
+    assert (spec.activation, spec.swiglu_limit, spec.sinks) == ("clamped_swiglu", 7.0, True)
+    assert (spec.qkv_bias, spec.o_bias, spec.windows) == (True, True, (128, 0) * 3)
+    (rope,) = spec.ropes
+    assert (rope.kind, rope.theta, rope.factor, rope.truncate) == ("yarn", 150000.0, 32.0, False)
+    with pytest.raises(UnsupportedModel, match="swiglu_alpha = 2"):
+        spec_of(values | {"swiglu_alpha": 2.0})
+
+
+def test_phi_3_5_moe_is_refused_if_its_attention_factor_depends_on_the_length():
+    factors = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "type": "longrope"}
+    values = PhimoeConfig(**SIZES, attention_bias=True).to_dict()
+    values["rope_parameters"] = None
+
+    def scaled(short, long):
+        scaling = factors | {"short_mscale": short, "long_mscale": long, "original_max_position_embeddings": 4096}
+        return spec_of(values | {"rope_scaling": scaling})
+
+    spec = scaled(1.25, 1.25)
+    assert spec.moe == MoeSpec(num_experts=16, top_k=2, expert_size=96, tolerance=0.02)
+    assert (spec.ropes[0].attention_factor, spec.norm, spec.qkv_bias) == (1.25, "layer", True)
+    with pytest.raises(UnsupportedModel, match=r"short_mscale is 1.0 and long_mscale 1.25"):
+        scaled(1.0, 1.25)
+    with pytest.raises(UnsupportedModel, match="num_experts_per_tok = 3"):
+        spec_of(values | {"num_experts_per_tok": 3})
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -254,6 +293,7 @@ def test_an_unsupported_part_is_named(change, named):
     [
         *(Gemma2Config, VaultGemmaConfig, Olmo2Config, Olmo3Config, CohereConfig, Cohere2Config, StableLmConfig),
         *(Starcoder2Config, PhiConfig, GPTNeoXConfig, GPT2Config, GPTJConfig, FalconConfig, NemotronConfig, OPTConfig),
+        *(GptOssConfig, PhimoeConfig),
     ],
 )
 def test_a_missing_key_means_the_default_of_transformers(config_class):

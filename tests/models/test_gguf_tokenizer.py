@@ -18,6 +18,11 @@ LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+O200K_WORDS = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 TEXTS = st.text(st.sampled_from("abcXYZ 0123456789\n\t'.,!?$+<éüßдж日本🦊👩\u200d") | st.characters(codec="utf-8"))
 BACKEND = byte_level_tokenizer()
 
@@ -59,6 +64,7 @@ def hugging_face(pre: str) -> Backend:
         ),
         "llama-bpe": pre_tokenizers.Sequence([split(Regex(LLAMA3_WORDS), "isolated"), level]),
         "qwen2": pre_tokenizers.Sequence([split(Regex(LLAMA3_WORDS.replace("{1,3}", "")), "isolated"), level]),
+        "gpt-4o": pre_tokenizers.Sequence([split(Regex(O200K_WORDS), "isolated"), level]),
     }[pre]
     backend.normalizer = normalizers.NFC() if pre == "qwen2" else None
     backend.decoder = decoders.ByteLevel()
@@ -66,7 +72,7 @@ def hugging_face(pre: str) -> Backend:
     return backend
 
 
-@pytest.mark.parametrize("pre", ["gpt-2", "smollm", "llama-bpe", "qwen2"])
+@pytest.mark.parametrize("pre", ["gpt-2", "smollm", "llama-bpe", "qwen2", "gpt-4o"])
 def test_byte_level_vocabularies_give_the_tokens_of_tokenizer_json(pre):
     ours = read_gguf_tokenizer(byte_level(pre=pre, add_bos_token=False), 320)
     theirs = hugging_face(pre)
@@ -109,6 +115,17 @@ def test_chat_tokens_end_an_answer_even_if_the_metadata_names_another():
     file = byte_level(tokens=[*tokens, "<|im_end|>"], token_type=[*types, 3], eot_token_id=5)
 
     assert read_gguf_tokenizer(file, 330).eos_token_ids == {1, 5, 320}
+
+
+@pytest.mark.parametrize(
+    ("added", "ends"),
+    [(["<|end|>", "<|user|>"], {1, 320}), (["<|return|>", "<|end|>", "<|call|>", "<|start|>"], {1, 320, 322})],
+)
+def test_the_end_of_a_message_ends_an_answer_unless_another_token_does(added, ends):
+    tokens, _ = vocabulary(BACKEND)
+    types = [3, 3] + [1] * (len(tokens) - 2) + [3] * len(added)
+
+    assert read_gguf_tokenizer(byte_level(tokens=[*tokens, *added], token_type=types), 330).eos_token_ids == ends
 
 
 def sentencepiece(**changes) -> GgufFile:

@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 import transformers
 from transformers import PretrainedConfig, PreTrainedModel
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 from transformers.pytorch_utils import Conv1D
 
 from tests.models.model_files import byte_level_tokenizer
@@ -75,6 +76,8 @@ GEMMA2 = {
     "sliding_window": 17,
     "tie_word_embeddings": True,
 }
+TRANSPOSED = (Conv1D, GptOssExperts)
+"""Modules whose matrices have the inputs as rows."""
 ABSENT = "absent"
 """Removes a key of `SHAPE` that the class of a config does not accept."""
 NO_HEAD_DIM = {"head_dim": ABSENT}
@@ -155,6 +158,21 @@ NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
         GRANITE_EXPERTS | {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "tie_word_embeddings": True},
     ),
     "granite moe, shared": ("GraniteMoeSharedForCausalLM", GRANITE_EXPERTS | {"shared_intermediate_size": 64}),
+    "gpt oss": (
+        "GptOssForCausalLM",
+        {
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "sliding_window": 17,
+            "swiglu_limit": 0.5,
+            "rope_parameters": YARN | {"truncate": False},
+        },
+    ),
+    "phi 3.5 moe": (
+        "PhimoeForCausalLM",
+        {"num_local_experts": 6, "attention_bias": True, "lm_head_bias": True, "head_dim": 16}
+        | longrope(8, 112, short_mscale=1.25, long_mscale=1.25, original_max_position_embeddings=112),
+    ),
     "granite, biases": ("GraniteForCausalLM", {"attention_bias": True, "residual_multiplier": 2.0}),
     "smollm 3": ("SmolLM3ForCausalLM", {"num_hidden_layers": 5, "hidden_size": 96, "head_dim": 64}),
     "smollm 3, layers named": ("SmolLM3ForCausalLM", {"no_rope_layers": [0, 1, 1]}),
@@ -322,7 +340,7 @@ def write_checkpoint(name: str, folder: Path) -> PreTrainedModel:
     with torch.no_grad():
         for module in model.modules():
             for parameter in module.parameters(recurse=False):
-                turned = parameter.T if isinstance(module, Conv1D) and parameter.ndim > 1 else parameter
+                turned = parameter.mT if isinstance(module, TRANSPOSED) and parameter.ndim > 1 else parameter
                 turned.copy_(_vector_like(turned) if turned.ndim == 1 else _matrix_like(turned))
     model.save_pretrained(folder)
     byte_level_tokenizer(VOCAB_SIZE).save(str(folder / "tokenizer.json"))

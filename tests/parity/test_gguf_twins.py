@@ -40,6 +40,26 @@ TWINS = {
         "granitemoe",
         {"attention.scale": 0.1, "logit_scale": 8.0, "expert_count": 6, "expert_used_count": 2},
     ),
+    "gpt oss": (
+        "gpt-oss",
+        {
+            "expert_count": 6,
+            "expert_used_count": 2,
+            "attention.sliding_window": 17,
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 32,
+        },
+    ),
+    "phi 3.5 moe": (
+        "phimoe",
+        {
+            "expert_count": 6,
+            "expert_used_count": 2,
+            "rope.scaling.original_context_length": 112,
+            "rope.scaling.attn_factor": 1.25,
+        },
+    ),
     "smollm 3": ("smollm3", {}),
     "gemma": ("gemma", {}),
     "glm 4, 0414": ("glm4", {"rope.dimension_count": 16}),
@@ -93,6 +113,15 @@ def stack_experts(tensors):
 
 def split(name, values):
     """Yield a tensor, or gate and up of one that holds both, which some converters store apart."""
+    if re.search(r"mlp\.experts\.(gate_up|down)_proj(_bias)?$", name):  # gpt-oss
+        turned = values if name.endswith("bias") else values.swapaxes(1, 2)
+        suffix = ".bias" if name.endswith("bias") else ".weight"
+        prefix = name.removesuffix("_bias").removesuffix("gate_up_proj")
+        parts = {prefix + suffix: turned}
+        if "gate_up" in name:
+            parts = {f"{prefix}gate_proj{suffix}": turned[:, 0::2], f"{prefix}up_proj{suffix}": turned[:, 1::2]}
+        yield from ((part, np.ascontiguousarray(rows)) for part, rows in parts.items())
+        return
     if "input_linear" not in name:
         yield name, values
         return
@@ -120,7 +149,8 @@ def converted(folder, architecture, spec):
         if architecture in {"gemma", "gemma2", "nemotron"} and "norm" in name and name.endswith("weight"):
             values = values + 1
         for part, rows in split(name, values):
-            tensors[names.get_name(part, try_suffixes=(".weight", ".bias"))] = rows
+            name = names.get_name(part, try_suffixes=(".weight", ".bias"))
+            tensors[f"{name}.weight" if part.endswith("sinks") else name] = rows
     for kind in ("short", "long"):
         factors = getattr(spec.ropes[0], f"{kind}_factors")
         tensors |= {f"rope_factors_{kind}.weight": np.array(factors, np.float32)} if factors else {}
@@ -216,4 +246,6 @@ def comparable(spec):
     """Return the spec without numbers beyond the precision of float32, and without what GGUF files do not hold."""
     exact = ("attention_scale", "embedding_scale", "logit_scale", "norm_eps")
     ropes = [replace(rope, attention_factor=round(rope.attention_factor, 5), truncate=True) for rope in spec.ropes]
+    moe = spec.moe and replace(spec.moe, tolerance=float(spec.moe.tolerance > 0))
+    spec = replace(spec, swiglu_limit=0.0, moe=moe)
     return replace(spec, **{key: float(f"{getattr(spec, key):.5g}") for key in exact}, ropes=tuple(ropes))

@@ -14,7 +14,7 @@ from headrace.runner.native import NativeRunner, load_native_runner
 from headrace.runner.packing import layer_formats_of
 from headrace.runner.plan import plan_runner
 from headrace.runner.reference import ReferenceRunner
-from headrace.runner.step import Float32, Int32, RunnerLimits, StepInput
+from headrace.runner.step import Float32, RunnerLimits, StepInput
 from tests.runner.weights import ArrayWeights
 
 ISAS = tuple(_native.available_isas())
@@ -28,8 +28,6 @@ LIMITS = RunnerLimits(
     max_step_rows=400,
     max_context_tokens=512,
 )
-CHOICE_SLACK = 2
-"""Error of a chosen expert's score that is allowed: multiple of the tolerated error of the logits."""
 
 
 def small_spec(**changes) -> ModelSpec:
@@ -90,6 +88,18 @@ SPECS: Mapping[str, ModelSpec] = {
     ),
     "experts, shared one of another size": small_spec(
         moe=MoeSpec(num_experts=19, top_k=4, expert_size=32, shared_size=80, has_shared_router=True)
+    ),
+    "experts with biases and clamped gates, attention sinks": small_spec(
+        moe=MoeSpec(num_experts=7, top_k=3, expert_size=80, renormalize=True, router_bias=True, expert_bias=True),
+        sinks=True,
+        activation="clamped_swiglu",
+        swiglu_limit=1.0,
+        windows=(40, 0),
+        qkv_bias=True,
+        o_bias=True,
+    ),
+    "experts with a softmax each, layer norms": small_spec(
+        moe=MoeSpec(num_experts=6, top_k=2, expert_size=64, tolerance=0.02), norm="layer", norm_bias=True
     ),
     "softcaps, norms on both sides": small_spec(
         head_dim=64,
@@ -202,33 +212,29 @@ def load(
 
 class GuidedReference:
     """
-    The reference network, which takes the experts that a native runner chose in the same step.
+    The reference network, whose experts are chosen by the router scores of a native runner in the same step.
 
     Rounding changes the choice where scores nearly tie, and so the logits of that row and of all that attend to it.
-    With the same choice, all rows must agree. The choice itself is checked against the scores of the reference.
+    With the same scores, choice and factors must be the same, and all rows must agree. The scores themselves are held
+    against those of the reference.
     """
 
     def __init__(
         self, runner: NativeRunner, weights: WeightSource, tolerance: float, *, limits: RunnerLimits = LIMITS
     ) -> None:
         self._runner = runner
-        self._slack = CHOICE_SLACK * tolerance
-        self._chosen: Int32 = np.zeros((0, 0, 0), np.int32)
-        self._reference = ReferenceRunner(runner.spec, weights, limits, choose=self._choose)
+        self._tolerance = tolerance
+        self._scores: Float32 = np.zeros((0, 0, 0), np.float32)
+        self._reference = ReferenceRunner(runner.spec, weights, limits, rescore=self._rescore)
 
     def logits(self, step: StepInput) -> Float32:
         if self._runner.spec.moe is not None:
-            self._chosen = self._runner.experts(step)
+            self._scores = self._runner.router_scores(step)
         return self._reference.logits(step)
 
-    def _choose(self, layer: int, _moe: MoeSpec, scores: Float32) -> Int32:
-        chosen = self._chosen[layer]
-        assert all(len(set(row)) == len(row) for row in chosen.tolist())
-        expected = -np.sort(-scores, axis=1)[:, : chosen.shape[1]]
-        lost = expected - np.take_along_axis(scores, chosen, axis=1)
-        spread = np.sqrt(np.mean(scores**2, axis=1, keepdims=True))
-        assert np.abs(lost / spread).max() < self._slack
-        return chosen
+    def _rescore(self, layer: int, scores: Float32) -> Float32:
+        assert relative_error(self._scores[layer], scores) < self._tolerance
+        return self._scores[layer]
 
 
 def relative_error(actual, expected) -> float:

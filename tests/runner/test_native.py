@@ -136,6 +136,20 @@ def test_equal_scores_choose_the_experts_with_the_lowest_index(tmp_path):
 
 
 @pytest.mark.parametrize("isa", ISAS)
+def test_a_tolerance_shares_the_softmax_with_scores_near_the_chosen_one(isa, tmp_path):
+    moe = MoeSpec(num_experts=6, top_k=3, expert_size=32, tolerance=0.3, router_bias=True)
+    spec = small_spec(moe=moe)
+    arrays = dict(random_weights(spec).arrays)
+    for layer in range(spec.num_layers):
+        arrays[f"layers.{layer}.router"] *= 0
+        arrays[f"layers.{layer}.router_bias"] = np.array([0.37, 1.0, -0.1, 0.9, 0.4, -0.12], np.float32)
+    weights = ArrayWeights(arrays)
+    step = make_step((prompt(spec, 40), 0, BLOCKS), all_rows=True)
+    expected = ReferenceRunner(spec, weights, LIMITS).logits(step)
+    assert relative_error(load(spec, weights, tmp_path, isa=isa).logits(step), expected) < TOLERANCES["bf16"]
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("batch", [1, 5])
 def test_sampling_matches_the_reference(batch, isa, tmp_path):
     spec = small_spec()

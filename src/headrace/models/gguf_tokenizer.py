@@ -22,8 +22,13 @@ if TYPE_CHECKING:
     import tokenizers
 
 _PREFIX: Final = "tokenizer.ggml."
-_ENDS: Final = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>")
-"""Control tokens that always end an answer: the metadata often names only one of several."""
+_ENDS: Final = (
+    *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>"),
+    *("<|end|>", "<|return|>", "<|call|>"),
+)
+"""Control tokens that end an answer: the metadata often names only one of several."""
+_ENDS_A_MESSAGE: Final = "<|end|>"
+"""Ends an answer, but only one of its messages in vocabularies with `<|return|>` (Harmony, the format of gpt-oss)."""
 _WORDPIECE_ENDS: Final = (
     ("[CLS]", "cls_token_id", "bos_token_id"),
     ("[SEP]", "seperator_token_id", "eos_token_id"),
@@ -159,7 +164,7 @@ def _end_of_wordpieces(fields: Fields, tokens: list[str], piece: str, *keys: str
 def _eos_ids(fields: Fields, tokens: list[str], types: list[float]) -> list[int]:
     named = [_token_id(fields, key, len(tokens)) for key in ("eos_token_id", "eot_token_id", "eom_token_id")]
     ids = {token: index for index, token in enumerate(tokens) if types[index] == CONTROL}
-    ends = [ids.get(name) for name in _ENDS]
+    ends = [ids.get(name) for name in _ENDS if name != _ENDS_A_MESSAGE or "<|return|>" not in ids]
     return list(dict.fromkeys(index for index in named + ends if index is not None))
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from headrace.models.families.family import EXPERT_INDEX, GGUF_SEPARATE_EXPERTS, GGUF_TENSORS, ONES, Family
 from headrace.models.shapes import Shape, expected_shapes
-from headrace.models.spec import ModelSpec, RopeSpec, split_name
+from headrace.models.spec import ModelSpec, MoeSpec, RopeSpec, split_name
 from headrace.models.weights import Encoding, RawTensor, as_float32
 
 Rows = slice | npt.NDArray[np.intp]
@@ -36,6 +36,8 @@ class Place:
     """Factor of a norm's weights."""
     transposed: bool = False
     """The tensor has the inputs as rows; `shape` and `rows` are those after it is transposed."""
+    num_stacked: int = 1
+    """Matrices in the tensor, each of which is transposed on its own."""
 
     @property
     def is_ones(self) -> bool:
@@ -85,9 +87,22 @@ def folder_places(family: Family, spec: ModelSpec) -> dict[str, Place]:
     if family.transposed:
         is_turned = {name: bool(split_name(name)[0]) and place.is_matrix for name, place in places.items()}
         places = {name: replace(place, transposed=is_turned[name]) for name, place in places.items()}
+    if family.alternating_experts and spec.moe is not None:
+        places |= {name: _alternating(spec.moe, name, places[name]) for name in places if ".experts." in name}
     if family.position_offset and spec.learned_positions:
         places["positions"] = _shifted(places["positions"], family.position_offset)
     return places
+
+
+def _alternating(moe: MoeSpec, name: str, place: Place) -> Place:
+    """Return the place of an expert's weight in a tensor whose gates and ups alternate."""
+    _, part, expert = split_name(name)
+    count = moe.num_experts if place.is_matrix else 1
+    place = replace(place, transposed=place.is_matrix, num_stacked=count)
+    if part.startswith("expert_down"):
+        return place
+    first, stop = 2 * moe.expert_size * expert, 2 * moe.expert_size * (expert + 1)
+    return replace(place, rows=slice(first + part.startswith("expert_up"), stop, 2))
 
 
 def _shifted(place: Place, offset: int) -> Place:

@@ -13,11 +13,14 @@ _LLAMA3: Final = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _QWEN2: Final = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
-_TEKKEN: Final = (
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
-    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_WORDS_BY_CASE: Final = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
 )
+_OTHERS: Final = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_TEKKEN: Final = "|".join([*_WORDS_BY_CASE, r"\p{N}", _OTHERS])
+_ENDING: Final = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_O200K: Final = "|".join([*(words + _ENDING for words in _WORDS_BY_CASE), r"\p{N}{1,3}", _OTHERS])
 _PUNCTUATION: Final = r"[\p{P}\$\+<=>\^~\|]+"
 
 
@@ -42,6 +45,7 @@ PRE_TOKENIZERS: Final = MappingProxyType(
         "smollm": PreTokenizer(patterns=(r"\p{N}", _GPT2)),
         "llama-bpe": PreTokenizer(patterns=(_LLAMA3,), ignore_merges=True, add_bos=True),
         "qwen2": PreTokenizer(patterns=(_QWEN2,), compose=True),
+        "gpt-4o": PreTokenizer(patterns=(_O200K,)),
         "tekken": PreTokenizer(patterns=(_TEKKEN,), ignore_merges=True, add_bos=True),
     }
 )

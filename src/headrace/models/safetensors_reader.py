@@ -16,6 +16,7 @@ from headrace.core.telemetry import get_logger
 from headrace.models.families.family import HEAD_INDEX, Family
 from headrace.models.fields import Fields
 from headrace.models.places import Place, folder_places
+from headrace.models.quantized.expert_stack import find_experts
 from headrace.models.quantized.registry import FORMATS, WEIGHT, find_quantized
 from headrace.models.quantized.stored_weight import StoredWeight, float_tensor
 from headrace.models.shapes import Shape, expected_shapes
@@ -92,7 +93,10 @@ class SafetensorsWeights:
         """Return a tensor, or its rows of a fused tensor; norms of Gemma are returned as F32 with their 1 added."""
         if name not in self._weights:
             raise BrokenModel(f"{self._folder} has no weight {name}.", name=name)
-        return self._places[name].select(self._load_stored(name))
+        weight, place = self._weights[name], self._places[name]
+        if weight.load_rows is not None and place.rows is not None:
+            return weight.load_rows(place.rows)
+        return place.select(self._load_stored(name))
 
     def _load_stored(self, name: str) -> RawTensor:
         tensor = self._weights[name].load()
@@ -106,6 +110,8 @@ class SafetensorsWeights:
         if place.is_ones:
             ones = float_tensor(np.ones(shape, np.float32))
             return StoredWeight(Encoding.F32, STORED_BITS[Encoding.F32], lambda: ones)
+        if place.num_stacked > 1 and (experts := find_experts(tensors, stored, shape, place.num_stacked)) is not None:
+            return experts
         quantized = find_quantized(tensors, stored, shape, self._quantization)
         if quantized is not None:
             return quantized

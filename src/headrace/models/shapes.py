@@ -37,8 +37,12 @@ def _mlp_shapes(spec: ModelSpec, moe: MoeSpec | None) -> dict[str, Shape]:
     if moe is None:
         return _dense_shapes(spec)
     shapes: dict[str, Shape] = {"router": (moe.num_experts, hidden)}
+    if moe.router_bias:
+        shapes["router_bias"] = (1, moe.num_experts)
     for expert in range(moe.num_experts):
         shapes |= _gated_shapes(f"experts.{expert}.", hidden, moe.expert_size)
+        if moe.expert_bias:
+            shapes |= _bias_shapes(f"experts.{expert}.", hidden, moe.expert_size)
     if moe.shared_size:
         shapes |= _gated_shapes("shared_", hidden, moe.shared_size)
     if moe.has_shared_router:
@@ -50,7 +54,7 @@ def _dense_shapes(spec: ModelSpec) -> dict[str, Shape]:
     hidden, inner = spec.hidden_size, spec.intermediate_size
     shapes = _gated_shapes("", hidden, inner)
     if spec.mlp_bias:
-        shapes |= {"gate_bias": (1, inner), "up_bias": (1, inner), "down_bias": (1, hidden)}
+        shapes |= _bias_shapes("", hidden, inner)
     return shapes if spec.mlp == "gated" else {name: shapes[name] for name in shapes if not name.startswith("gate")}
 
 
@@ -61,6 +65,10 @@ def _norm_shapes(spec: ModelSpec, *names: str) -> dict[str, Shape]:
 
 def _gated_shapes(prefix: str, hidden: int, inner: int) -> dict[str, Shape]:
     return {f"{prefix}gate": (inner, hidden), f"{prefix}up": (inner, hidden), f"{prefix}down": (hidden, inner)}
+
+
+def _bias_shapes(prefix: str, hidden: int, inner: int) -> dict[str, Shape]:
+    return {f"{prefix}gate_bias": (1, inner), f"{prefix}up_bias": (1, inner), f"{prefix}down_bias": (1, hidden)}
 
 
 def _attention_shapes(spec: ModelSpec) -> dict[str, Shape]:
@@ -83,6 +91,8 @@ def _attention_shapes(spec: ModelSpec) -> dict[str, Shape]:
         shapes |= {"q_bias": (1, query), "k_bias": (1, key), "v_bias": (1, key)}
     if spec.o_bias:
         shapes["o_bias"] = (1, hidden)
+    if spec.sinks:
+        shapes["sinks"] = (1, spec.num_heads)
     if spec.qk_norm:
         by_head = spec.qk_norm == "head"
         shapes |= {"q_norm": (1, spec.head_dim if by_head else query), "k_norm": (1, spec.head_dim if by_head else key)}

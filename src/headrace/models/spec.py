@@ -16,6 +16,7 @@ Canonical weights (rows = outputs, columns = inputs; rotary halves in the "NeoX"
     layers.{i}.q_bias | k_bias | v_bias             when `qkv_bias`
     layers.{i}.q_norm | k_norm  (head_dim,)         when `qk_norm` is "head"
                                 (heads * head_dim,) when `qk_norm` is "full" or "layer"
+    layers.{i}.sinks            (heads,)            when `sinks`
     layers.{i}.o                (hidden, heads * head_dim)
     layers.{i}.o_bias           (hidden,)           when `o_bias`
     layers.{i}.post_attn_norm   (hidden,)           when `norms` is "post" or "both"
@@ -31,8 +32,10 @@ Each norm but those of q and k also has a `{norm}_bias` when `norm_bias`.
 A layer with experts (`moe`) has instead of gate, up and down:
 
     layers.{i}.router                           (experts, hidden)
+    layers.{i}.router_bias                      (experts,)              when `router_bias`
     layers.{i}.experts.{e}.gate | up            (expert_size, hidden)
     layers.{i}.experts.{e}.down                 (hidden, expert_size)
+    layers.{i}.experts.{e}.gate_bias | up_bias | down_bias              when `expert_bias`
     layers.{i}.shared_gate | shared_up          (shared_size, hidden)   when `shared_size`
     layers.{i}.shared_down                      (hidden, shared_size)   when `shared_size`
     layers.{i}.shared_router                    (1, hidden)             when `has_shared_router`
@@ -44,7 +47,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu2"]
+Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu2", "clamped_swiglu"]
 
 _EXPERT: Final = re.compile(r"(.+)\.experts\.(\d+)\.(\w+)")
 
@@ -92,7 +95,8 @@ class MoeSpec:
     """
     A mixture of experts: gated MLPs of which a router chooses `top_k` for each token.
 
-    The output is the sum of the chosen experts, each multiplied by its softmax. Of equal scores the lower index wins.
+    The output is the sum of the chosen experts, each multiplied by its factor, which is a softmax of scores. Of equal
+    scores the lower index wins.
     """
 
     num_experts: int
@@ -103,6 +107,15 @@ class MoeSpec:
     """True for layers with experts; the others have a dense MLP. Empty: all layers have experts."""
     renormalize: bool = False
     """The softmax is over the scores of the chosen experts instead of all, so that the factors add up to 1."""
+    tolerance: float = 0.0
+    """
+    Each factor is a softmax of its own over the scores s that are left and near the chosen one, t: those with
+    `(t - s) / max(|s|, t)` of at most this (the sparsemixer of Phi-3.5-MoE). 0: all factors are of one softmax.
+    """
+    router_bias: bool = False
+    """The scores have biases."""
+    expert_bias: bool = False
+    """Gate, up and down have biases."""
     shared_size: int = 0
     """Width of the MLP that every token passes through in addition; 0 for none."""
     has_shared_router: bool = False
@@ -148,6 +161,9 @@ class ModelSpec:
     mlp: Literal["gated", "plain"] = "gated"
     """`down(activation(gate(x)) * up(x))` or `down(activation(up(x)))`."""
     activation: Activation = "silu"
+    """`clamped_swiglu` takes gate and up: `(up + 1) * gate * sigmoid(1.702 * gate)` within `swiglu_limit` (gpt-oss)."""
+    swiglu_limit: float = 0.0
+    """Largest gate, and largest magnitude of up, in `clamped_swiglu`."""
     learned_positions: int = 0
     """Rows of the table of positions that is added to the embeddings; 0: there is none."""
     ropes: tuple[RopeSpec, ...] = (RopeSpec(),)
@@ -172,6 +188,8 @@ class ModelSpec:
     """Factor of the logits. Readers multiply `final_norm` by it, so runners do not apply it (Granite)."""
     attention_scale: float = 0.0
     """Factor of the attention scores; 0 means head_dim ** -0.5."""
+    sinks: bool = False
+    """Each head has a score that takes part in the softmax of attention, without a value (gpt-oss)."""
     attention_softcap: float = 0.0
     """Attention scores s become `cap * tanh(s / cap)` (Gemma 2); 0: they stay as they are."""
     logit_softcap: float = 0.0

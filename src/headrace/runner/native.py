@@ -16,7 +16,7 @@ from headrace.runner.cpu import CpuReport, cpu_report
 from headrace.runner.native_config import native_limits
 from headrace.runner.packing import MATRICES, load_packed, parts_of
 from headrace.runner.plan import RunnerPlan
-from headrace.runner.step import Float32, Int32, RunnerInfo, RunnerLimits, StepInput, StepOutput
+from headrace.runner.step import Float32, RunnerInfo, RunnerLimits, StepInput, StepOutput
 
 __all__ = ["CpuReport", "NativeRunner", "cpu_report", "load_native_runner"]
 
@@ -68,10 +68,10 @@ class NativeRunner:
         except (TypeError, ValueError, RuntimeError) as exc:
             raise _cannot_run(exc) from exc
 
-    def experts(self, step: StepInput) -> Int32:
-        """Run one step and return the experts (layers, T, k) of its tokens, -1 in dense layers: for tests, as above."""
+    def router_scores(self, step: StepInput) -> Float32:
+        """Run one step and return the scores (layers, T, E) of its routers, NaN in dense layers: for tests."""
         try:
-            return self._open().experts(step.token_ids, step.query_starts, step.context_lens, step.block_tables)
+            return self._open().router_scores(step.token_ids, step.query_starts, step.context_lens, step.block_tables)
         except (TypeError, ValueError, RuntimeError) as exc:
             raise _cannot_run(exc) from exc
 

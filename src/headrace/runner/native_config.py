@@ -45,6 +45,7 @@ def native_config(
     config.norm_eps = spec.norm_eps
     config.embedding_scale, config.attention_scale = spec.embedding_scale, spec.scale
     config.attention_softcap, config.logit_softcap = spec.attention_softcap, spec.logit_softcap
+    config.swiglu_limit, config.sinks = spec.swiglu_limit, spec.sinks
     if spec.moe is not None:
         _set_experts(config, spec.moe)
     config.layer_formats = dict(layer_formats)
@@ -80,5 +81,6 @@ def _set_ropes(config: _native.ModelConfig, spec: ModelSpec, max_context_tokens:
 def _set_experts(config: _native.ModelConfig, moe: MoeSpec) -> None:
     config.num_experts, config.top_k, config.expert_size = moe.num_experts, moe.top_k, moe.expert_size
     config.num_shared_experts, config.shared_gate = moe.num_shared_experts, moe.has_shared_router
-    config.renormalize = moe.renormalize
+    config.renormalize, config.expert_tolerance = moe.renormalize, moe.tolerance
+    config.expert_bias, config.router_bias = moe.expert_bias, moe.router_bias
     config.expert_layers = list(moe.layers)

@@ -147,7 +147,7 @@ def parts_of(spec: ModelSpec, slot_name: str) -> Iterator[Part]:
     prefix, _, name = slot_name.rpartition(".")
     moe = spec.experts(int(prefix.removeprefix("layers."))) if prefix else None
     prefix = f"{prefix}." if prefix else ""
-    if moe is not None and name in {"router", "gate_up", "down"}:
+    if moe is not None and name.removesuffix("_bias") in {"router", "gate_up", "down"}:
         yield from _expert_parts(moe, prefix, name)
         return
     queries, keys = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
@@ -167,20 +167,21 @@ def parts_of(spec: ModelSpec, slot_name: str) -> Iterator[Part]:
 
 def _expert_parts(moe: MoeSpec, prefix: str, name: str) -> Iterator[Part]:
     """Yield the parts of all experts; the shared MLP is cut into experts of the same size, which follow the others."""
-    if name == "router":
-        yield Part(f"{prefix}router")
-        if moe.has_shared_router:
+    if name.startswith("router"):
+        yield Part(f"{prefix}{name}")
+        if moe.has_shared_router and name == "router":
             yield Part(f"{prefix}shared_router", first_row=moe.num_experts)
         return
     for expert in range(moe.num_experts + moe.num_shared_experts):
         start = (expert - moe.num_experts) * moe.expert_size
         piece = range(start, min(start + moe.expert_size, moe.shared_size)) if start >= 0 else None
         tensors = f"{prefix}experts.{expert}." if piece is None else f"{prefix}shared_"
-        if name == "down":
-            yield Part(f"{tensors}down", expert=expert, columns=piece)
+        if name.startswith("down"):
+            yield Part(f"{tensors}{name}", expert=expert, columns=piece)
         else:
-            yield Part(f"{tensors}gate", interleaved=True, expert=expert, rows=piece)
-            yield Part(f"{tensors}up", first_row=16, interleaved=True, expert=expert, rows=piece)
+            suffix = name.removeprefix("gate_up")
+            yield Part(f"{tensors}gate{suffix}", interleaved=True, expert=expert, rows=piece)
+            yield Part(f"{tensors}up{suffix}", first_row=16, interleaved=True, expert=expert, rows=piece)
 
 
 def layer_formats_of(spec: ModelSpec, weights: WeightSource) -> dict[str, str]:
@@ -361,11 +362,11 @@ def _pack_matrix(
 
 def _copy_vector(spec: ModelSpec, weights: WeightSource, arena: _native.Arena, slot: _native.Slot) -> None:
     out = arena.view()[slot.offset : slot.offset + slot.num_bytes].view(np.float32)
-    if slot.num_rows > 1:
-        out = out.reshape(slot.num_rows, slot.num_columns)
+    is_table = slot.num_rows > 1 and not slot.name.endswith("_bias")
+    table = out.reshape(slot.num_rows, slot.num_columns)
     for part in parts_of(spec, slot.name):
         values = decode(weights.load(part.name))
-        values = values.ravel() if out.ndim == 1 else values
+        out, values = (table, values) if is_table else (table[part.expert], values.ravel())
         rows = _rows_of(part, len(values))
         if rows[-1] >= len(out) or (out.ndim > 1 and values.shape[1] > out.shape[1]):
             raise BrokenModel(f"Weight {part.name} has {values.size} numbers, which is too many.", name=part.name)

@@ -21,7 +21,7 @@ from headrace.models.spec import Activation, ModelSpec, RopeSpec
 from headrace.models.weights import WeightSource
 from headrace.runner.checks import check_step, token_slots
 from headrace.runner.decoding import decode
-from headrace.runner.reference_moe import Choose, choose_best, mix_experts
+from headrace.runner.reference_moe import Scoring, as_computed, mix_experts
 from headrace.runner.sampling import sample_rows
 from headrace.runner.step import Float32, Int32, RunnerInfo, RunnerLimits, StepInput, StepOutput
 
@@ -37,13 +37,13 @@ class ReferenceRunner:
     """
 
     def __init__(
-        self, spec: ModelSpec, weights: WeightSource, limits: RunnerLimits, *, choose: Choose = choose_best
+        self, spec: ModelSpec, weights: WeightSource, limits: RunnerLimits, *, rescore: Scoring = as_computed
     ) -> None:
         self.spec = spec
         self.limits = limits
         self._adapters: dict[int, Adapter] = {}
         self._weights = {name: decode(weights.load(name)) for name in weights.names()}
-        self._layers = [Layer(spec, index, self._weights, limits, choose) for index in range(spec.num_layers)]
+        self._layers = [Layer(spec, index, self._weights, limits, rescore) for index in range(spec.num_layers)]
         self._lm_head = self._weights["embed" if spec.tie_embeddings else "lm_head"]
         self.info = RunnerInfo(
             dtype="f32",
@@ -119,11 +119,11 @@ class Layer:
         index: int,
         weights: dict[str, Float32],
         limits: RunnerLimits,
-        choose: Choose = choose_best,
+        rescore: Scoring = as_computed,
     ) -> None:
         prefix = f"layers.{index}."
         self._spec = spec
-        self._choose = partial(choose, index)
+        self._rescore = partial(rescore, index)
         self._weights = {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
         self._moe = spec.experts(index)
         self._prefix = prefix
@@ -186,21 +186,25 @@ class Layer:
         scores = softcap(scores, spec.attention_softcap) + _visibility(
             num_queries, num_positions, self._window, is_causal=spec.is_causal
         )
-        scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        scores /= scores.sum(axis=-1, keepdims=True)
-        attended = np.einsum("kgcp,pkd->ckgd", scores, self.values[slots], optimize=True)
+        weights = softmax(scores, self._weights.get("sinks"))
+        attended = np.einsum("kgcp,pkd->ckgd", weights, self.values[slots], optimize=True)
         joined: Float32 = attended.reshape(num_queries, spec.num_heads * spec.head_dim)
         return joined
 
     def _mlp(self, x: Float32) -> Float32:
         if self._moe is None:
             return self._gated(x, "")
-        return mix_experts(self._moe, self._weights, x, self._gated, self._choose)
+        return mix_experts(self._moe, self._weights, x, self._gated, self._rescore)
 
     def _gated(self, x: Float32, prefix: str) -> Float32:
-        activation, up = ACTIVATIONS[self._spec.activation], self._linear(x, f"{prefix}up")
-        inner = activation(self._linear(x, f"{prefix}gate")) * up if self._spec.mlp == "gated" else activation(up)
-        return self._linear(inner, f"{prefix}down")
+        return self._linear(self._activated(x, prefix), f"{prefix}down")
+
+    def _activated(self, x: Float32, prefix: str) -> Float32:
+        spec, up = self._spec, self._linear(x, f"{prefix}up")
+        if spec.activation == "clamped_swiglu":
+            return clamped_swiglu(self._linear(x, f"{prefix}gate"), up, spec.swiglu_limit)
+        activation = ACTIVATIONS[spec.activation]
+        return activation(self._linear(x, f"{prefix}gate")) * up if spec.mlp == "gated" else activation(up)
 
     def _heads(self, x: Float32, name: str) -> Float32:
         """Project (T, hidden) to (T, heads, D)."""
@@ -240,6 +244,15 @@ def layer_norm(x: Float32, weight: Float32, bias: Float32 | None, eps: float) ->
     centred = x - np.mean(x, axis=-1, keepdims=True)
     normed: Float32 = centred / np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + np.float32(eps)) * weight
     return normed if bias is None else normed + bias
+
+
+def softmax(scores: Float32, sinks: Float32 | None) -> Float32:
+    """Return the weights of scores (K, G, C, P); the sink of each head takes part and is dropped."""
+    by_head = np.float32(-np.inf) if sinks is None else sinks.reshape(*scores.shape[:2], 1, 1)
+    largest = np.maximum(scores.max(axis=-1, keepdims=True), by_head)
+    weights: Float32 = np.exp(scores - largest)
+    weights /= weights.sum(axis=-1, keepdims=True) + np.exp(by_head - largest)
+    return weights
 
 
 def softcap(x: Float32, cap: float) -> Float32:
@@ -298,6 +311,13 @@ def relu(x: Float32) -> Float32:
 def relu2(x: Float32) -> Float32:
     """Square positive numbers and replace negative ones by 0 (So et al. 2021)."""
     return relu(x) ** 2
+
+
+def clamped_swiglu(gate: Float32, up: Float32, limit: float) -> Float32:
+    """Apply the gated activation of gpt-oss, whose gate is only bounded above."""
+    gate, up = gate.clip(None, limit), up.clip(-limit, limit)
+    activated: Float32 = (up + 1) * gate * (0.5 * np.tanh(0.5 * np.float32(1.702) * gate) + 0.5)
+    return activated
 
 
 ACTIVATIONS: Final[Mapping[Activation, Callable[[Float32], Float32]]] = MappingProxyType(

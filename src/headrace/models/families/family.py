@@ -99,6 +99,7 @@ GGUF_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
         "k": "attn_k.weight",
         "v": "attn_v.weight",
         "o": "attn_output.weight",
+        "sinks": "attn_sinks.weight",
         "q_norm": "attn_q_norm.weight",
         "k_norm": "attn_k_norm.weight",
         "post_attn_norm": "post_attention_norm.weight",
@@ -157,6 +158,8 @@ class Family:
     """Added to the norm weights of Hugging Face checkpoints (Gemma stores `w` of `x * (1 + w)`)."""
     transposed: bool = False
     """Hugging Face checkpoints store the matrices of layers with the inputs as rows (GPT-2)."""
+    alternating_experts: bool = False
+    """Hugging Face checkpoints stack the experts with gate and up as alternating outputs, and the inputs as rows."""
     position_offset: int = 0
     """Row of position 0 in the table of learned positions."""
     interleaved_rope: bool = False

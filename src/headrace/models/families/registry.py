@@ -19,6 +19,7 @@ from headrace.models.families.gemma2 import GEMMA2, VAULTGEMMA
 from headrace.models.families.glm import GLM, GLM4
 from headrace.models.families.gpt2 import GPT2
 from headrace.models.families.gpt_neox import GPT_NEOX
+from headrace.models.families.gpt_oss import GPT_OSS
 from headrace.models.families.gptj import GPTJ
 from headrace.models.families.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE
 from headrace.models.families.internlm import INTERNLM2, INTERNLM3
@@ -35,6 +36,7 @@ from headrace.models.families.olmoe import OLMOE
 from headrace.models.families.opt import OPT
 from headrace.models.families.phi import PHI3
 from headrace.models.families.phi2 import PHI
+from headrace.models.families.phimoe import PHIMOE
 from headrace.models.families.qwen import QWEN2, QWEN3
 from headrace.models.families.qwen1 import QWEN
 from headrace.models.families.qwen_moe import QWEN2_MOE, QWEN3_MOE
@@ -52,7 +54,7 @@ FAMILIES: Final = (
     *(INTERNLM2, INTERNLM3, QWEN, BAICHUAN, CHATGLM, EXAONE, ARCEE),
     *(PHI3, GRANITE, SMOLLM3, GLM, GLM4, GEMMA2, VAULTGEMMA, OLMO, OLMO2, OLMO3, EXAONE4),
     *(COHERE, COHERE2, STABLELM, STARCODER2, PHI, NEMOTRON, FALCON, GPT_NEOX, GPT2, GPTJ, OPT),
-    *(MIXTRAL, QWEN2_MOE, QWEN3_MOE, GRANITE_MOE, OLMOE),
+    *(MIXTRAL, QWEN2_MOE, QWEN3_MOE, GRANITE_MOE, OLMOE, GPT_OSS, PHIMOE),
     *(BERT, ROBERTA, MODERNBERT, NOMIC_BERT),
 )
 NESTED: Final = {
@@ -66,7 +68,6 @@ NESTED: Final = {
 _SHARED_KEYS: Final = ("tie_word_embeddings", "quantization_config", "eos_token_id", "bos_token_id", "torch_dtype")
 """Keys beside `text_config` that also count for the text part."""
 _MISSING: Final = {
-    **dict.fromkeys(("gpt_oss", "phimoe"), "a mixture of experts"),
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "minicpm3", "kimi_k2"), "latent attention"),
     **dict.fromkeys(("bloom", "mpt"), "positions as biases of the scores (alibi)"),
     "mllama": "cross-attention to images",

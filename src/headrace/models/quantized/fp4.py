@@ -23,15 +23,11 @@ _NVFP4_BLOCK: Final = 16
 _BITS: Final = 4
 _LEAST_DIVISOR: Final = 2.0**-127
 """The reciprocal of a smaller one is not a float32."""
-_LOSS: Final = "e2m1 is not evenly spaced"
+LOSS: Final = "e2m1 is not evenly spaced"
 
 
 def mxfp4_values(blocks: npt.NDArray[np.uint8], scales: npt.NDArray[np.uint8]) -> Floats:
-    """
-    Decode MXFP4: `blocks` (..., groups, 16) and their exponents (..., groups) give (..., groups * 32).
-
-    gpt-oss stores its experts so, as `gate_up_proj_blocks` and `gate_up_proj_scales`.
-    """
+    """Decode MXFP4: `blocks` (..., groups, 16) and their exponents (..., groups) give (..., groups * 32)."""
     values: Floats = e2m1_values(blocks) * e8m0_values(scales)[..., np.newaxis]
     return values.reshape(*scales.shape[:-1], -1)
 
@@ -48,7 +44,7 @@ def read_fp4(matrix: MatrixFiles) -> StoredWeight:
     packed.expect((num_rows, num_columns // 2))
     scale.expect((num_rows, num_columns // block))
     load = partial(_load, packed, scale, _global_factor(matrix, block), block)
-    return StoredWeight(Encoding.F32, _BITS, load, _LOSS)
+    return StoredWeight(Encoding.F32, _BITS, load, LOSS)
 
 
 def _global_factor(matrix: MatrixFiles, block: int) -> np.float32:

@@ -81,6 +81,7 @@ METHODS: Final[Mapping[str, Callable[[Fields], None]]] = MappingProxyType(
         "gptq": check_gptq,
         "hqq": check_hqq,
         "modelopt": check_modelopt,
+        "mxfp4": lambda _: None,
         "torchao": check_torchao,
     }
 )

@@ -12,6 +12,9 @@ from headrace.models.shapes import Shape
 from headrace.models.stored_tensor import StoredTensor, TensorFiles
 from headrace.models.weights import Encoding, RawTensor
 
+Rows = slice | npt.NDArray[np.intp]
+"""Rows of a matrix, or numbers of a vector."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredWeight:
@@ -24,6 +27,8 @@ class StoredWeight:
     load: Callable[[], RawTensor]
     loss: str = ""
     """The reason why the weights are rounded a second time; empty if they need not be."""
+    load_rows: Callable[[Rows], RawTensor] | None = None
+    """Returns some rows, where it would be too much to convert all of them at once: stacks of experts."""
 
 
 @dataclass(frozen=True, slots=True)
