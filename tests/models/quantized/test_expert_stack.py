@@ -73,6 +73,15 @@ def test_stacks_of_floats_keep_their_type_and_are_transposed(folder):
         np.testing.assert_array_equal(decode(weights.load(f"layers.1.experts.2.{part}")), expected.numpy())
 
 
+def test_an_exponent_that_means_nan_is_refused(quantized):
+    folder, tensors, _ = quantized
+    name = "model.layers.0.mlp.experts.down_proj_scales"
+    save_file(tensors | {name: torch.full_like(tensors[name], 255)}, folder / "model.safetensors")
+    weights = read_hf_weights(folder)
+    with pytest.raises(BrokenModel, match=r"down_proj_scales.* not finite"):
+        weights.load("layers.0.experts.3.down")
+
+
 @pytest.mark.parametrize(
     ("suffix", "change", "named"),
     [

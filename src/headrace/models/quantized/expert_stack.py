@@ -61,7 +61,11 @@ def _find_mxfp4(blocks: StoredTensor, scales: StoredTensor, shape: tuple[int, in
 
     def load(part: _Part) -> RawTensor:
         expert, chosen = part
-        return float_tensor(mxfp4_values(codes[expert][chosen], exponents[expert][chosen]))
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = mxfp4_values(codes[expert][chosen], exponents[expert][chosen])
+        if not np.isfinite(values).all():
+            raise scales.broken("its values are not finite: the scales of its quantization are damaged")
+        return float_tensor(values)
 
     return _stack(Encoding.F32, _MXFP4_BITS, load, (num_experts, rows), loss=LOSS)
 
