@@ -42,7 +42,8 @@ class StoredTensor:
         if self.dtype == "F8_E4M3":
             return e4m3_values(self.data).reshape(self.shape)
         if self.dtype == "F64":
-            return self.data.view("<f8").astype(np.float32).reshape(self.shape)
+            with np.errstate(over="ignore"):  # numbers that exceed a float32 become infinite, as in other types
+                return self.data.view("<f8").astype(np.float32).reshape(self.shape)
         return as_float32(self.data, PLAIN[self.dtype]).reshape(self.shape)
 
     def integers(self) -> npt.NDArray[np.integer]:
