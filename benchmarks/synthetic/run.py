@@ -58,8 +58,8 @@ class Turn:
     engine: str
     tokens_per_s: dict[str, float]
     """By cell."""
-    shares: dict[str, float]
-    """Of the roof beside the run; of Headrace only."""
+    bandwidth_share: float | None
+    """Of the bandwidth beside it, in decode steps of one sequence; None for peers."""
     read_bytes_per_s: float
     operations_per_s: float
     foreign_cores: float
@@ -155,16 +155,13 @@ def _turn(engine: Engine, path: Path, packed: Path, work: Work) -> Turn:
     if engine.tools is None:
         speeds, beside = run_headrace(engine, path, packed)
         bandwidth = beside["read_bytes_per_s"]
-        shares = {
-            "decode 1": beside["tokens_per_s"] * work.decode_bytes / bandwidth,
-            "prefill 512": speeds["prefill 512"] * work.operations / peak,
-        }
+        share = beside["tokens_per_s"] * work.decode_bytes / bandwidth
     else:
-        speeds, bandwidth, shares = run_peer(engine, path), measure_bandwidth(), {}
+        speeds, bandwidth, share = run_peer(engine, path), measure_bandwidth(), None
     return Turn(
         engine=engine.name,
         tokens_per_s=speeds,
-        shares=shares,
+        bandwidth_share=share,
         read_bytes_per_s=bandwidth,
         operations_per_s=peak,
         foreign_cores=foreign_cores(before, read_usage(os.getpgrp())),
@@ -173,12 +170,12 @@ def _turn(engine: Engine, path: Path, packed: Path, work: Work) -> Turn:
 
 def table(name: str, work: Work, turns: list[Turn]) -> str:
     """Return the table of one model: medians, and of Headrace the shares of the roof and the ratios to each peer."""
-    read = statistics.median(turn.read_bytes_per_s for turn in turns)
-    peak = statistics.median(turn.operations_per_s for turn in turns)
-    by_engine = {
-        engine: [turn for turn in turns if turn.engine == engine] for engine in dict.fromkeys(t.engine for t in turns)
-    }
-    peers = {engine: mine for engine, mine in by_engine.items() if not mine[0].shares}
+    by_engine: dict[str, list[Turn]] = {}
+    for turn in turns:
+        by_engine.setdefault(turn.engine, []).append(turn)
+    peers = {engine: medians(mine) for engine, mine in by_engine.items() if mine[0].bandwidth_share is None}
+    read = statistics.median(turn.read_bytes_per_s for turn in turns if turn.engine not in peers)
+    peak = max(turn.operations_per_s for turn in turns)
     lines = [
         f"## {name}, {LAYERS[name]} of {SHAPES[name].layers} layers\n",
         f"A token reads {work.decode_bytes / 1e9:.2f} GB and takes {work.operations / 1e9:.2f} G operations in layers.",
@@ -187,20 +184,26 @@ def table(name: str, work: Work, turns: list[Turn]) -> str:
         "|---" * (len(CELLS) + 1) + "|",
     ]
     for engine, mine in by_engine.items():
-        cells = [_cell(cell, mine, {} if engine in peers else peers) for cell in CELLS]
+        speeds = medians(mine)
+        shares: dict[str, float] = {}
+        if engine not in peers:
+            shares["decode 1"] = statistics.median(turn.bandwidth_share or 0 for turn in mine)
+            shares["prefill 512"] = speeds["prefill 512"] * work.operations / peak
+        cells = [_cell(cell, speeds, shares, {} if engine in peers else peers) for cell in CELLS]
         lines.append(f"| {engine} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _cell(cell: str, turns: list[Turn], peers: dict[str, list[Turn]]) -> str:
-    def speed(of: list[Turn]) -> float:
-        return statistics.median(turn.tokens_per_s[cell] for turn in of)
+def medians(turns: list[Turn]) -> dict[str, float]:
+    """Return the median speed of each cell."""
+    return {cell: statistics.median(turn.tokens_per_s[cell] for turn in turns) for cell in CELLS}
 
-    shares = [turn.shares[cell] for turn in turns if cell in turn.shares]
-    share = [f"{statistics.median(shares):.0%} of the roof"] if shares else []
-    ratios = [f"{speed(turns) / speed(theirs):.2f}x {peer}" for peer, theirs in peers.items()]
+
+def _cell(cell: str, speeds: dict[str, float], shares: dict[str, float], peers: dict[str, dict[str, float]]) -> str:
+    share = [f"{shares[cell]:.0%} of the roof"] if cell in shares else []
+    ratios = [f"{speeds[cell] / theirs[cell]:.2f}x {peer}" for peer, theirs in peers.items()]
     notes = ", ".join(share + ratios)
-    return f"{speed(turns):.1f}" + (f" ({notes})" if notes else "")
+    return f"{speeds[cell]:.1f}" + (f" ({notes})" if notes else "")
 
 
 def engines_of(arguments: argparse.Namespace) -> list[Engine]:
