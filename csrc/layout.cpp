@@ -133,7 +133,8 @@ void ModelConfig::check() const {
                                                std::to_string(num_ropes - 1));
   require(num_positions >= 0 && num_positions <= (1 << 20), "num_positions must lie between 0 and 1048576");
   for (const auto& [slot, format] : layer_formats)
-    require(format == "w8" || format == "w4_symmetric", slot + " is " + format + "; expected w8 or w4_symmetric");
+    require(format == "w8" || format == "w4_symmetric" || format == "fp4",
+            slot + " is " + format + "; expected w8, w4_symmetric or fp4");
   require(parse_activation(activation) != Activation::kClampedSwiglu || (gated_mlp && swiglu_limit > 0),
           "clamped_swiglu needs a gate and a limit above 0");
   check_norms(*this);
@@ -152,7 +153,8 @@ int32_t ModelConfig::terms() const { return dtype == "w8a16" || dtype == "w4a16"
 WeightKind ModelConfig::layer_kind(const std::string& slot) const {
   const auto found = layer_formats.find(slot);
   if (main_kind() != WeightKind::kW4 || found == layer_formats.end()) return main_kind();
-  return found->second == "w8" ? WeightKind::kW8 : WeightKind::kW4Symmetric;
+  if (found->second == "w8") return WeightKind::kW8;
+  return found->second == "fp4" ? WeightKind::kFp4 : WeightKind::kW4Symmetric;
 }
 
 WeightKind ModelConfig::embed_kind() const {
@@ -181,7 +183,8 @@ size_t panel_bytes(WeightKind kind, int32_t k) {
     case WeightKind::kBf16: return kPanel * depth * 2;
     case WeightKind::kW8: return depth / kDepth * kW8GroupBytes + kPanel * sizeof(float);
     case WeightKind::kW4: return depth / kW4Group * (kPanel * kW4Group / 2 + kPanel * 4);
-    case WeightKind::kW4Symmetric: return depth / kW4Group * (kPanel * kW4Group / 2 + kPanel * 2);
+    case WeightKind::kW4Symmetric:
+    case WeightKind::kFp4: return depth / kW4Group * (kPanel * kW4Group / 2 + kPanel * 2);
   }
   return 0;
 }

@@ -37,7 +37,7 @@ struct ModelConfig {
   bool renormalize = false, shared_gate = false, expert_bias = false, router_bias = false;
   float expert_tolerance = 0.0f;          // of the sparsemixer; 0: the factors are a softmax
   std::vector<bool> expert_layers;        // per layer; empty: experts in all layers
-  // Slots of layers that w4a8 and w4a16 store as w8 or w4_symmetric instead of w4.
+  // Slots of layers that w4a8 and w4a16 store as w8, w4_symmetric or fp4 instead of w4.
   std::map<std::string, std::string> layer_formats;
   std::vector<std::vector<double>> rope_frequencies;  // of each rope: radians per position, head_dim / 2
   std::vector<double> rope_factors;                   // of each rope: factor of the cosines and sines of pairs that turn

@@ -42,8 +42,13 @@ constexpr int num_row_blocks(int num_tokens, int num_threads) {
   return num_threads * ((num_tokens + per_round - 1) / per_round);
 }
 
-enum class WeightKind : int32_t { kBf16 = 0, kW8 = 1, kW4 = 2, kW4Symmetric = 3 };
-constexpr bool has_nibbles(WeightKind kind) { return kind == WeightKind::kW4 || kind == WeightKind::kW4Symmetric; }
+enum class WeightKind : int32_t { kBf16 = 0, kW8 = 1, kW4 = 2, kW4Symmetric = 3, kFp4 = 4 };
+constexpr bool has_nibbles(WeightKind kind) {
+  return kind == WeightKind::kW4 || kind == WeightKind::kW4Symmetric || kind == WeightKind::kFp4;
+}
+// The 16 values of e2m1 in halves, from the least.
+constexpr uint8_t kFp4Middle = 12;
+constexpr uint8_t kFp4Steps[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 enum class KvKind : int32_t { kBf16 = 0, kInt8 = 1 };
 enum class Activation : int32_t { kSilu = 0, kGeluTanh = 1, kGeluErf = 2, kRelu = 3, kRelu2 = 4, kClampedSwiglu = 5 };
 enum class NormKind : int32_t { kRms = 0, kLayer = 1 };
@@ -55,6 +60,7 @@ enum class NormKind : int32_t { kRms = 0, kLayer = 1 };
 //   W4    per 32 inputs: [4][32][4] bytes (low nibble: inputs 8u..8u+3 of slice u, high nibble: 8u+4..8u+7),
 //         then [32] f16 scales and [32] f16 minima: w = scale * nibble + minimum
 //   W4 symmetric: the same without minima: w = scale * (nibble - 8)
+//   FP4   likewise, with nibbles of e2m1: w = scale * (kFp4Steps[nibble] - kFp4Middle), half the scale of the number
 constexpr size_t kW8Bytes = kPanel * kDepth;                // of a group of a panel, without its scales
 constexpr size_t kW8GroupBytes = kW8Bytes + kPanel * 2;
 struct Matrix {

@@ -102,22 +102,52 @@ void pack_w4_symmetric(const float* row, int32_t k, int lane, uint8_t* panel) {
   }
 }
 
-// Q4_0 and Q4_1 already have 4 bits with a scale (and a minimum) per 32; only Q4_0 has a symmetric form.
+// The largest number becomes -6 or 6, all others the nearest of e2m1.
+void pack_fp4(const float* row, int32_t k, int lane, uint8_t* panel) {
+  for (int32_t g = 0; g < k / kW4Group; g++, row += kW4Group) {
+    float largest = 0;
+    for (int i = 0; i < kW4Group; i++) largest = std::max(largest, std::fabs(row[i]));
+    const uint16_t step = float_to_half(largest / kFp4Middle);
+    const float stored = half_to_float(reinterpret_cast<const uint8_t*>(&step));
+    uint8_t nibbles[kW4Group];
+    for (int i = 0; i < kW4Group; i++) {
+      const auto error = [&](int nibble) {
+        return std::fabs(stored * static_cast<float>(kFp4Steps[nibble] - kFp4Middle) - row[i]);
+      };
+      int best = 0;
+      for (int nibble = 1; nibble < 16; nibble++) best = error(nibble) < error(best) ? nibble : best;
+      nibbles[i] = static_cast<uint8_t>(best);
+    }
+    write_w4_group(nibbles, step, lane, panel + g * kW4SymmetricGroupBytes);
+  }
+}
+
+// Q4_0 and Q4_1 already have 4 bits with a scale (and a minimum) per 32, FP4 has a scale; Q4_1 has no form without minima.
+bool is_copied(WeightKind kind, Encoding encoding) {
+  switch (kind) {
+    case WeightKind::kW4: return encoding == Encoding::kQ4_0 || encoding == Encoding::kQ4_1;
+    case WeightKind::kW4Symmetric: return encoding == Encoding::kQ4_0;
+    case WeightKind::kFp4: return encoding == Encoding::kFp4;
+    default: return false;
+  }
+}
+
 void copy_w4(WeightKind kind, Encoding encoding, const uint8_t* row, int32_t num_columns, int lane, uint8_t* panel) {
-  const bool is_symmetric = kind == WeightKind::kW4Symmetric;
+  const bool keeps_minimum = kind == WeightKind::kW4;
   const bool has_minimum = encoding == Encoding::kQ4_1;
   const size_t block_bytes = encoded_row_bytes(encoding, kW4Group);
   for (int32_t g = 0; g < num_columns / kW4Group; g++, row += block_bytes) {
-    uint8_t* group = panel + g * (is_symmetric ? kW4SymmetricGroupBytes : kW4GroupBytes);
+    uint8_t* group = panel + g * (keeps_minimum ? kW4GroupBytes : kW4SymmetricGroupBytes);
     uint16_t scale, minimum;
     std::memcpy(&scale, row, 2);
+    if (kind == WeightKind::kFp4) scale = float_to_half(0.5f * half_to_float(row));
     if (has_minimum) std::memcpy(&minimum, row + 2, 2);
     else minimum = float_to_half(-8 * half_to_float(row));
     const uint8_t* packed = row + (has_minimum ? 4 : 2);
     uint8_t nibbles[kW4Group];
     for (int i = 0; i < 16; i++) nibbles[i] = packed[i] & 15, nibbles[i + 16] = packed[i] >> 4;
     write_w4_group(nibbles, scale, lane, group);
-    if (!is_symmetric) write_minimum(minimum, lane, group);
+    if (keeps_minimum) write_minimum(minimum, lane, group);
   }
 }
 
@@ -126,8 +156,7 @@ void pack_one_row(const Slot& slot, const PackSource& source, int32_t r, uint8_t
   uint8_t* panel = panels + static_cast<size_t>(output / kPanel) * panel_bytes(slot.kind, slot.num_columns);
   const int lane = output % kPanel;
   const uint8_t* row = source.data + static_cast<size_t>(r) * encoded_row_bytes(source.encoding, source.num_columns);
-  const bool is_symmetric = source.encoding == Encoding::kQ4_0, has_minimum = source.encoding == Encoding::kQ4_1;
-  if (has_nibbles(slot.kind) && (is_symmetric || (has_minimum && slot.kind == WeightKind::kW4))) {
+  if (is_copied(slot.kind, source.encoding)) {
     return copy_w4(slot.kind, source.encoding, row, source.num_columns, lane, panel);
   }
   if (slot.kind == WeightKind::kW8 && source.encoding == Encoding::kI8) {
@@ -139,6 +168,7 @@ void pack_one_row(const Slot& slot, const PackSource& source, int32_t r, uint8_t
     case WeightKind::kW8: return pack_w8(decoded.data(), slot.num_columns, lane, panel);
     case WeightKind::kW4: return pack_w4(decoded.data(), slot.num_columns, lane, panel);
     case WeightKind::kW4Symmetric: return pack_w4_symmetric(decoded.data(), slot.num_columns, lane, panel);
+    case WeightKind::kFp4: return pack_fp4(decoded.data(), slot.num_columns, lane, panel);
   }
 }
 

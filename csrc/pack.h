@@ -9,8 +9,8 @@
 
 namespace headrace {
 
-// kI8: a row is its scale (fp32) and then signed bytes.
-enum class Encoding { kF32, kF16, kBf16, kQ8_0, kQ4_0, kQ4_1, kI8 };
+// kI8: a row is its scale (fp32) and then signed bytes. kFp4: blocks of a scale (a half) and 32 numbers of e2m1.
+enum class Encoding { kF32, kF16, kBf16, kQ8_0, kQ4_0, kQ4_1, kI8, kFp4 };
 constexpr size_t kI8ScaleBytes = 4;
 
 Encoding parse_encoding(const std::string& name);  // throws std::invalid_argument
@@ -30,7 +30,7 @@ struct PackSource {
 };
 
 // `panels` is the start of the slot, zero where nothing was packed before. W8 copies I8 rows unchanged, W4
-// Q4_0 and Q4_1 blocks; anything else is quantized.
+// Q4_0 and Q4_1 blocks, FP4 those of FP4; anything else is quantized.
 void pack_rows(const Slot& slot, uint8_t* panels, const PackSource& source, int num_threads);
 
 }  // namespace headrace

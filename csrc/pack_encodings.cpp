@@ -25,6 +25,12 @@ void decode_nibbles(const uint8_t* nibbles, float scale, float minimum, float* o
   }
 }
 
+void decode_fp4(const uint8_t* block, float* out) {
+  const float step = 0.5f * half_to_float(block);
+  const auto value = [&](int nibble) { return step * static_cast<float>(kFp4Steps[nibble] - kFp4Middle); };
+  for (int i = 0; i < 16; i++) out[i] = value(block[2 + i] & 15), out[i + 16] = value(block[2 + i] >> 4);
+}
+
 }  // namespace
 
 Encoding parse_encoding(const std::string& name) {
@@ -35,7 +41,8 @@ Encoding parse_encoding(const std::string& name) {
   if (name == "q4_0") return Encoding::kQ4_0;
   if (name == "q4_1") return Encoding::kQ4_1;
   if (name == "i8") return Encoding::kI8;
-  throw std::invalid_argument("encoding is " + name + "; expected f32, f16, bf16, q8_0, q4_0, q4_1 or i8");
+  if (name == "fp4") return Encoding::kFp4;
+  throw std::invalid_argument("encoding is " + name + "; expected f32, f16, bf16, q8_0, q4_0, q4_1, i8 or fp4");
 }
 
 size_t encoded_row_bytes(Encoding encoding, int32_t num_columns) {
@@ -45,7 +52,8 @@ size_t encoded_row_bytes(Encoding encoding, int32_t num_columns) {
     case Encoding::kF16:
     case Encoding::kBf16: return columns * 2;
     case Encoding::kQ8_0: return columns / kBlock * kQ8Bytes;
-    case Encoding::kQ4_0: return columns / kBlock * kQ40Bytes;
+    case Encoding::kQ4_0:
+    case Encoding::kFp4: return columns / kBlock * kQ40Bytes;
     case Encoding::kQ4_1: return columns / kBlock * kQ41Bytes;
     case Encoding::kI8: return kI8ScaleBytes + columns;
   }
@@ -80,6 +88,9 @@ void decode_row(Encoding encoding, const uint8_t* row, int32_t num_columns, floa
         const uint8_t* block = row + b * kQ41Bytes;
         decode_nibbles(block + 4, half_to_float(block), half_to_float(block + 2), out + b * kBlock);
       }
+      break;
+    case Encoding::kFp4:
+      for (int32_t b = 0; b < num_blocks; b++) decode_fp4(row + b * kQ40Bytes, out + b * kBlock);
       break;
     case Encoding::kI8: {
       float scale;

@@ -104,10 +104,12 @@ NOINLINE void tile_w8(const Tile& t) {
   }
 }
 
-template <int ROWS, int TERMS, bool SYMMETRIC>
+template <WeightKind KIND, int ROWS, int TERMS>
 NOINLINE void tile_w4(const Tile& t) {
+  constexpr bool kHasMinima = KIND == WeightKind::kW4;
+  constexpr size_t kNibbleBytes = kPanel * kW4Group / 2, kGroupBytes = kNibbleBytes + (kHasMinima ? 4 : 2) * kPanel;
   Ahead<ROWS * TERMS> ahead(t.ahead, t.num_tiles);
-  constexpr size_t kNibbleBytes = kPanel * kW4Group / 2, kGroupBytes = kNibbleBytes + (SYMMETRIC ? 2 : 4) * kPanel;
+  const auto steps = [](vi nibbles) { return KIND == WeightKind::kFp4 ? look_up(nibbles, kFp4Steps) : nibbles; };
   const int32_t num_groups = t.k / kW4Group;
   for (int lane = 0; lane < kPanel; lane += 2 * W) {
     const uint8_t* p = t.panel;
@@ -123,7 +125,8 @@ NOINLINE void tile_w4(const Tile& t) {
       UNROLL for (int u = 0; u < kW4Group / 8; u++) {
         const uint8_t* slice = p + u * 4 * kPanel + lane * 4;
         const vi x0 = load_i(slice), x1 = load_i(slice + 4 * W);
-        const vi low0 = low_nibbles(x0), high0 = high_nibbles(x0), low1 = low_nibbles(x1), high1 = high_nibbles(x1);
+        const vi low0 = steps(low_nibbles(x0)), high0 = steps(high_nibbles(x0));
+        const vi low1 = steps(low_nibbles(x1)), high1 = steps(high_nibbles(x1));
         UNROLL for (int r = 0; r < ROWS; r++) {
           UNROLL for (int term = 0; term < TERMS; term++) {
             const int8_t* at = q + (r * TERMS + term) * kDepth + u * 8;
@@ -135,9 +138,11 @@ NOINLINE void tile_w4(const Tile& t) {
       }
       const auto* halves = reinterpret_cast<const uint16_t*>(p + kNibbleBytes) + lane;
       const vf d0 = load_f16(halves), d1 = load_f16(halves + W);
-      if constexpr (SYMMETRIC) {
+      if constexpr (!kHasMinima) {
+        constexpr float kMiddle = KIND == WeightKind::kFp4 ? kFp4Middle : 8;
         UNROLL for (int r = 0; r < ROWS; r++) {
-          const vf scale = set_f(t.scales[r * t.groups_pitch + g]), offset = set_f(-8 * t.sums[r * t.groups_pitch + g]);
+          const vf scale = set_f(t.scales[r * t.groups_pitch + g]);
+          const vf offset = set_f(-kMiddle * t.sums[r * t.groups_pitch + g]);
           total[r][0] = fma(fma(add_terms<TERMS>(part[r], 0), scale, offset), d0, total[r][0]);
           total[r][1] = fma(fma(add_terms<TERMS>(part[r], 1), scale, offset), d1, total[r][1]);
         }
@@ -195,7 +200,7 @@ INLINE void run_tile(const Tile& tile, int rows) {
   if constexpr (ROWS > 0) {
     if (rows < ROWS) return run_tile<KIND, TERMS, ROWS - 1>(tile, rows);
     if constexpr (KIND == WeightKind::kW8) tile_w8<ROWS, TERMS>(tile);
-    else if constexpr (has_nibbles(KIND)) tile_w4<ROWS, TERMS, KIND == WeightKind::kW4Symmetric>(tile);
+    else if constexpr (has_nibbles(KIND)) tile_w4<KIND, ROWS, TERMS>(tile);
     else tile_bf16<ROWS>(tile);
   }
 }
@@ -210,6 +215,7 @@ NOINLINE void run_tile(WeightKind kind, int terms, const Tile& tile, int rows) {
     case WeightKind::kW8: return run_int_tile<WeightKind::kW8>(tile, terms, rows);
     case WeightKind::kW4: return run_int_tile<WeightKind::kW4>(tile, terms, rows);
     case WeightKind::kW4Symmetric: return run_int_tile<WeightKind::kW4Symmetric>(tile, terms, rows);
+    case WeightKind::kFp4: return run_int_tile<WeightKind::kFp4>(tile, terms, rows);
     case WeightKind::kBf16: return run_tile<WeightKind::kBf16, 1, kRowsBf16>(tile, rows);
   }
 }

@@ -103,6 +103,11 @@ INLINE vi dot_w8(vi acc, w8_t w, vi b) {
 INLINE vi dot_w4(vi acc, vi w, vi b) { return add_pairs(acc, _mm256_maddubs_epi16(w, b)); }
 INLINE vi low_nibbles(vi a) { return _mm256_and_si256(a, _mm256_set1_epi8(15)); }
 INLINE vi high_nibbles(vi a) { return _mm256_and_si256(_mm256_srli_epi16(a, 4), _mm256_set1_epi8(15)); }
+// Bytes of a table of 16 at the indices in `nibbles`.
+INLINE vi look_up(vi nibbles, const uint8_t* table) {
+  const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(half), nibbles);
+}
 INLINE vi dot_s16(vi acc, vi w, vi b) { return _mm256_add_epi32(acc, _mm256_madd_epi16(w, b)); }
 
 INLINE vf dot_bf16(vf acc, vi w, vi b) {

@@ -80,6 +80,11 @@ INLINE vi dot_w8(vi acc, w8_t w, vi b) { return dot_unsigned(acc, w, b); }
 INLINE vi dot_w4(vi acc, vi w, vi b) { return dot_unsigned(acc, w, b); }
 INLINE vi low_nibbles(vi a) { return _mm512_and_si512(a, _mm512_set1_epi8(15)); }
 INLINE vi high_nibbles(vi a) { return _mm512_and_si512(_mm512_srli_epi16(a, 4), _mm512_set1_epi8(15)); }
+// Bytes of a table of 16 at the indices in `nibbles`.
+INLINE vi look_up(vi nibbles, const uint8_t* table) {
+  const __m128i quarter = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(quarter), nibbles);
+}
 INLINE vi dot_s16(vi acc, vi w, vi b) {
   asm("vpdpwssd %2, %1, %0" : "+v"(acc) : "v"(w), "v"(b));
   return acc;

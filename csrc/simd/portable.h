@@ -115,6 +115,14 @@ INLINE vi dot_w8(vi acc, w8_t w, vi b) { return dot_signed(acc, w, b); }
 INLINE vi dot_w4(vi acc, vi w, vi b) { return dot_signed(acc, w, b); }
 INLINE vi low_nibbles(vi a) { return a & 0x0f0f0f0f; }
 INLINE vi high_nibbles(vi a) { return (a >> 4) & 0x0f0f0f0f; }
+// Bytes of a table of 16 at the indices in `nibbles`.
+INLINE vi look_up(vi nibbles, const uint8_t* table) {
+  uint8_t bytes[sizeof nibbles];
+  __builtin_memcpy(bytes, &nibbles, sizeof nibbles);
+  for (uint8_t& byte : bytes) byte = table[byte];
+  __builtin_memcpy(&nibbles, bytes, sizeof nibbles);
+  return nibbles;
+}
 INLINE vi dot_s16(vi acc, vi w, vi b) {
   return acc + ((w << 16) >> 16) * ((b << 16) >> 16) + (w >> 16) * (b >> 16);
 }

@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import UnsupportedModel
 from headrace.models import gguf_dequantize
+from headrace.models.gguf_codebooks import mxfp4_as_fp4
 from headrace.models.gguf_dequantize import TERNARY, dequantize, ternary_as_q4_1
 from headrace.models.gguf_file import BLOCKS, open_gguf
 from headrace.models.gguf_reader import RAW_TYPES, GgufWeights, read_gguf_spec
 from headrace.models.places import gguf_name
 from headrace.models.shapes import expected_shapes
-from headrace.models.weights import Encoding
+from headrace.models.weights import Encoding, RawTensor
+from headrace.runner.decoding import decode
 from tests.models.model_files import gguf_metadata, random_weights, write_gguf
 from tests.models.test_gguf_kquants import SPEC
 
@@ -80,15 +82,17 @@ def test_a_file_of_each_type_is_read_near_its_size(kind, tmp_path):
     for name, values in random_weights(SPEC).items():
         is_matrix = values.ndim == 2 and name.startswith("layers.")
         blocks = random_blocks(kind, *values.shape, seed=0) & 0xBF if is_matrix else values  # halves are finite
+        if is_matrix and kind == Type.MXFP4:
+            blocks[:, ::17] = 120  # exponents
         tensors[gguf_name(name)] = blocks
         types |= {gguf_name(name): kind} if is_matrix else {}
     file = open_gguf(write_gguf(tmp_path / "m.gguf", gguf_metadata(SPEC, "llama"), tensors, types=types))
     weights = GgufWeights(file, *read_gguf_spec(file))
 
     raw = weights.load("layers.0.down")
-    keeps_4_bits = kind in TERNARY or kind == Type.Q4_K
+    encodings = dict.fromkeys([*TERNARY, Type.Q4_K], Encoding.Q4_1) | {Type.MXFP4: Encoding.FP4}
     assert weights.stored_bits("layers.0.down") == BITS[kind]
-    assert weights.dominant_encoding is raw.encoding is (Encoding.Q4_1 if keeps_4_bits else Encoding.F32)
+    assert weights.dominant_encoding is raw.encoding is encodings.get(kind, Encoding.F32)
     assert (raw.num_rows, raw.num_columns) == expected_shapes(SPEC)["layers.0.down"]
 
 
@@ -108,3 +112,13 @@ def test_every_type_of_gguf_has_a_test():
     quantized = {kind for kind in map(Type, BLOCKS) if BLOCKS[kind][0] > 1}
     assert quantized == set(BITS) | {Type(kind) for kind in RAW_TYPES if BLOCKS[kind][0] > 1} | activations
     assert {kind: GGML_QUANT_SIZES[kind] for kind in map(Type, BLOCKS)} == BLOCKS
+
+
+def test_mxfp4_keeps_its_codes_where_halves_hold_its_exponents():
+    blocks = random_blocks(Type.MXFP4, 4, 64, seed=0).reshape(-1, 17)
+    blocks[:, 0] = np.arange(127 - 24, 127 - 24 + len(blocks))
+    fp4 = mxfp4_as_fp4(blocks)
+    expected = quants.dequantize(blocks, Type.MXFP4)
+    np.testing.assert_array_equal(decode(RawTensor(Encoding.FP4, len(blocks), 32, fp4)), expected)
+    blocks[0, 0] = 127 + 16
+    assert mxfp4_as_fp4(blocks) is None

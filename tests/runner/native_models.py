@@ -147,7 +147,7 @@ SPECS: Mapping[str, ModelSpec] = {
 
 
 class BlockWeights(ArrayWeights):
-    """A `WeightSource` with random layer matrices in Q4_0, Q4_1, Q8_0 or I8, and everything else in float32."""
+    """A `WeightSource` with random layer matrices in Q4_0, Q4_1, FP4, Q8_0 or I8, and everything else in float32."""
 
     def __init__(self, arrays, encoding: Encoding) -> None:
         super().__init__(arrays)
@@ -171,6 +171,7 @@ class BlockWeights(ArrayWeights):
         scales = (rng.uniform(0.5, 1.5, (tensor.num_rows, num_blocks, 1)) * tensor.num_columns**-0.5 / 8).astype("<f2")
         parts = {
             Encoding.Q4_0: [scales, rng.integers(0, 256, (tensor.num_rows, num_blocks, 16), np.uint8)],
+            Encoding.FP4: [scales * 2, rng.integers(0, 256, (tensor.num_rows, num_blocks, 16), np.uint8)],
             Encoding.Q4_1: [scales, -8 * scales, rng.integers(0, 256, (tensor.num_rows, num_blocks, 16), np.uint8)],
             Encoding.Q8_0: [scales / 16, rng.integers(0, 256, (tensor.num_rows, num_blocks, 32), np.uint8)],
             Encoding.I8: [

@@ -49,7 +49,8 @@ def test_logits_match_the_reference(name, dtype, kv_dtype, isa, tmp_path):
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(
-    ("encoding", "dtype"), [(Encoding.Q4_0, "w4a8"), (Encoding.Q4_1, "w4a8"), (Encoding.Q8_0, "w8a8")]
+    ("encoding", "dtype"),
+    [(Encoding.Q4_0, "w4a8"), (Encoding.FP4, "w4a8"), (Encoding.Q4_1, "w4a8"), (Encoding.Q8_0, "w8a8")],
 )
 def test_quantized_checkpoints_lose_precision_only_in_activations(encoding, dtype, isa, tmp_path):
     spec = small_spec(intermediate_size=192)
@@ -62,7 +63,8 @@ def test_quantized_checkpoints_lose_precision_only_in_activations(encoding, dtyp
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(
-    ("encoding", "dtype"), [(Encoding.Q4_0, "w4a16"), (Encoding.Q4_1, "w4a16"), (Encoding.I8, "w8a16")]
+    ("encoding", "dtype"),
+    [(Encoding.Q4_0, "w4a16"), (Encoding.FP4, "w4a16"), (Encoding.Q4_1, "w4a16"), (Encoding.I8, "w8a16")],
 )
 def test_two_bytes_for_each_activation_lose_less_than_a_bf16_cache(encoding, dtype, isa, tmp_path):
     """All matrices can be packed exactly, so the only other rounding is that of keys and values."""

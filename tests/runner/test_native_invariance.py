@@ -83,10 +83,10 @@ def test_logits_do_not_depend_on_the_batch_the_chunks_or_the_threads(dtype, kv_d
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", ["w4a8", "w4a16"])
-def test_nor_do_they_with_symmetric_blocks_of_4_bits(dtype, isa, tmp_path):
+@pytest.mark.parametrize(("dtype", "encoding"), [("w4a8", Encoding.Q4_0), ("w4a16", Encoding.FP4)])
+def test_nor_do_they_with_blocks_of_4_bits_that_have_no_minima(dtype, encoding, isa, tmp_path):
     spec = small_spec(intermediate_size=192)
-    check(spec, tmp_path, dtype=dtype, kv_dtype="int8", isa=isa, seed=1, rounds=1, encoding=Encoding.Q4_0)
+    check(spec, tmp_path, dtype=dtype, kv_dtype="int8", isa=isa, seed=1, rounds=1, encoding=encoding)
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -289,7 +289,7 @@ def slots_of(spec, weights):
     return {slot.name: slot for slot in _native.layout(config)}
 
 
-@pytest.mark.parametrize(("encoding", "bits"), [(Encoding.Q4_0, 4.5), (Encoding.Q4_1, 5)])
+@pytest.mark.parametrize(("encoding", "bits"), [(Encoding.Q4_0, 4.5), (Encoding.FP4, 4.5), (Encoding.Q4_1, 5)])
 def test_matrices_of_symmetric_blocks_are_packed_without_minima(encoding, bits):
     spec = small_spec()
     slots = slots_of(spec, blocks(spec, encoding))
@@ -310,7 +310,8 @@ def test_a_matrix_with_one_tensor_of_another_encoding_keeps_its_minima():
     assert formats == dict.fromkeys(others, "w4_symmetric")
 
 
-def test_floats_where_symmetric_blocks_were_declared_are_rounded_to_them(tmp_path):
+@pytest.mark.parametrize("encoding", [Encoding.Q4_0, Encoding.FP4])
+def test_floats_where_blocks_without_minima_were_declared_are_rounded_to_them(encoding, tmp_path):
     class Decoded(BlockWeights):
         def load(self, name):
             raw = super().load(name)
@@ -320,8 +321,8 @@ def test_floats_where_symmetric_blocks_were_declared_are_rounded_to_them(tmp_pat
     spec = small_spec()
     arrays = random_weights(spec).arrays
     step = make_step((np.arange(20), 0, [1, 2]), all_rows=True)
-    exact = load_runner(spec, BlockWeights(arrays, Encoding.Q4_0), tmp_path, dtype="w4a8").logits(step)
-    rounded = load_runner(spec, Decoded(arrays, Encoding.Q4_0), tmp_path / "decoded", dtype="w4a8").logits(step)
+    exact = load_runner(spec, BlockWeights(arrays, encoding), tmp_path, dtype="w4a8").logits(step)
+    rounded = load_runner(spec, Decoded(arrays, encoding), tmp_path / "decoded", dtype="w4a8").logits(step)
     assert 0 < relative_error(rounded, exact) < 0.2
 
 
@@ -329,5 +330,5 @@ def test_an_unknown_format_of_a_matrix_is_refused():
     config = native_config(
         small_spec(), dtype="w4a8", kv_dtype="int8", max_context_tokens=64, layer_formats={"layers.0.o": "w3"}
     )
-    with pytest.raises(ValueError, match=r"layers\.0\.o is w3; expected w8 or w4_symmetric"):
+    with pytest.raises(ValueError, match=r"layers\.0\.o is w3; expected w8, w4_symmetric or fp4"):
         _native.layout(config)

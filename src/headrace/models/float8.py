@@ -12,6 +12,8 @@ import numpy.typing as npt
 _EXPONENT_BIAS: Final = 7
 _MANTISSA_STEPS: Final = 8
 _E8M0_BIAS: Final = 127
+_LARGEST_HALF: Final = 15
+"""The exponent of the largest power of two that is a half."""
 
 E2M1: Final = np.array(
     [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6],
@@ -43,6 +45,15 @@ def e8m0_values(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
     values = np.ldexp(np.float32(1), codes.astype(np.int32) - _E8M0_BIAS)
     values[codes == 255] = np.nan
     return values.astype(np.float32)
+
+
+def e8m0_halves(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.float16] | None:
+    """
+    Return powers of two from their biased exponents as halves, or None if one is larger than any half.
+
+    Those below 2^-24 become zero.
+    """
+    return e8m0_values(codes).astype("<f2") if codes.max(initial=0) <= _E8M0_BIAS + _LARGEST_HALF else None
 
 
 def e2m1_values(packed: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from headrace.models.float8 import e8m0_halves
 from headrace.models.gguf_kquants import Blocks, Values
 
 _SIGN_SHIFTS: Final = np.array([0, 7, 14, 21], np.uint32)
@@ -102,6 +103,12 @@ def decode_mxfp4(blocks: Blocks) -> Values:
     """Decode blocks of an exponent and 16 bytes of codes."""
     numbers = _E2M1_TWICE[np.concatenate([blocks[:, 1:] & 15, blocks[:, 1:] >> 4], axis=1)]
     return _scaled(numbers, np.ldexp(np.float32(0.5), blocks[:, :1].astype(np.int32) - 127))
+
+
+def mxfp4_as_fp4(blocks: Blocks) -> Blocks | None:
+    """Return MXFP4 as blocks with a half as their scale, or None if halves do not hold the exponents."""
+    halves = e8m0_halves(blocks[:, :1])
+    return None if halves is None else np.concatenate([halves.view(np.uint8), blocks[:, 1:]], axis=1)
 
 
 def _scaled(numbers: Numbers, scales: Values) -> Values:

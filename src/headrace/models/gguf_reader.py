@@ -1,7 +1,8 @@
 """
 Weights of a GGUF file by canonical name.
 
-Formats that runners support are returned unchanged, Q4_K and ternary types as Q4_1; others are dequantized to F32.
+Formats that runners support are returned unchanged, Q4_K and ternary types as Q4_1, MXFP4 with halves as scales; others
+are dequantized to F32.
 """
 
 from collections.abc import Iterable
@@ -16,6 +17,7 @@ from headrace.models.families.family import Family, GgufHeader
 from headrace.models.families.registry import from_gguf
 from headrace.models.families.rope_config import ROPE_TENSORS
 from headrace.models.fields import Fields
+from headrace.models.gguf_codebooks import mxfp4_as_fp4
 from headrace.models.gguf_dequantize import TERNARY, dequantize, ternary_as_q4_1
 from headrace.models.gguf_file import GgufFile, GgufTensor
 from headrace.models.gguf_kquants import q4_k_as_q4_1
@@ -34,6 +36,9 @@ RAW_TYPES: Final = {
 }
 _F32: Final = 0
 _Q4_K: Final = 12
+_MXFP4: Final = 39
+_MXFP4_BYTES: Final = 17
+"""Of a block of 32."""
 _NVFP4: Final = 40
 _BITS: Final = {
     6: 5, 7: 5, 9: 8, 10: 2, 11: 3, 12: 4, 13: 5, 14: 6, 15: 8, 16: 2, 17: 2, 18: 3, 19: 1, 20: 4, 21: 3, 22: 2, 23: 4,
@@ -136,17 +141,21 @@ def _ones(name: str, shape: Shape) -> GgufTensor:
 
 
 def _handed_out(type_id: int) -> Encoding:
+    if type_id == _MXFP4:
+        return Encoding.FP4
     return Encoding.Q4_1 if type_id == _Q4_K or type_id in TERNARY else RAW_TYPES.get(type_id, Encoding.F32)
 
 
 def _converted(
     file: GgufFile, tensor: GgufTensor, data: npt.NDArray[np.uint8]
 ) -> tuple[Encoding, npt.NDArray[np.uint8]]:
-    """Return rows of a tensor in an encoding of runners: for all but malformed ternary types that of `_handed_out`."""
+    """Return rows of a tensor in an encoding of runners: for all but malformed blocks that of `_handed_out`."""
     if tensor.type_id in RAW_TYPES:
         return RAW_TYPES[tensor.type_id], data
     if tensor.type_id == _Q4_K:
         return Encoding.Q4_1, q4_k_as_q4_1(data)
+    if tensor.type_id == _MXFP4 and (fp4 := mxfp4_as_fp4(data.reshape(-1, _MXFP4_BYTES))) is not None:
+        return Encoding.FP4, fp4.reshape(len(data), -1)
     values = _dequantized(file, tensor, data)
     blocks = ternary_as_q4_1(values) if tensor.type_id in TERNARY else None
     return (Encoding.F32, values.view(np.uint8)) if blocks is None else (Encoding.Q4_1, blocks)

@@ -28,6 +28,8 @@ class Encoding(StrEnum):
     Q4_1 = "q4_1"
     I8 = "i8"
     """Rows of a scale (f32) followed by signed bytes: the int8 of compressed-tensors."""
+    FP4 = "fp4"
+    """Blocks of a scale (f16) and 32 numbers of e2m1 in the order of Q4_0's nibbles: MXFP4."""
 
 
 STORED_BITS: Final = {
@@ -38,6 +40,7 @@ STORED_BITS: Final = {
     Encoding.Q4_0: 4,
     Encoding.Q4_1: 4,
     Encoding.I8: 8,
+    Encoding.FP4: 4,
 }
 
 
@@ -60,6 +63,7 @@ _BLOCKS: Final = {
     Encoding.Q4_0: (32, 18),
     Encoding.Q4_1: (32, 20),
     Encoding.I8: (1, 1),
+    Encoding.FP4: (32, 18),
 }
 """Numbers and bytes of a block."""
 _I8_SCALE_BYTES: Final = 4

@@ -3,6 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
+from headrace.models.float8 import E2M1
 from headrace.models.weights import Encoding, RawTensor
 from headrace.runner.step import Float32
 
@@ -46,6 +47,12 @@ def _decode_q4_1(data: npt.NDArray[np.uint8]) -> Float32:
     return _nibbles(blocks[:, 4:]) * _decode_f16(blocks[:, :2].copy()) + _decode_f16(blocks[:, 2:4].copy())
 
 
+def _decode_fp4(data: npt.NDArray[np.uint8]) -> Float32:
+    """Decode blocks of a scale (f16) and 32 numbers of e2m1."""
+    blocks = data.reshape(-1, 2 + BLOCK // 2)
+    return E2M1[_nibbles(blocks[:, 2:]).astype(np.uint8)] * _decode_f16(blocks[:, :2].copy())
+
+
 def _nibbles(packed: npt.NDArray[np.uint8]) -> Float32:
     """Unpack 16 bytes: the low nibbles are the first 16 values, the high nibbles the rest."""
     return np.concatenate([packed & 15, packed >> 4], axis=1).astype(np.float32)
@@ -65,4 +72,5 @@ _DECODERS = {
     Encoding.Q4_0: _decode_q4_0,
     Encoding.Q4_1: _decode_q4_1,
     Encoding.I8: _decode_i8,
+    Encoding.FP4: _decode_fp4,
 }

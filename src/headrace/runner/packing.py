@@ -41,6 +41,8 @@ _HEADER_BYTES: Final = 4096
 _SAMPLED_PAGES: Final = 64
 _PAGE_BYTES: Final = 4096
 _W4_BITS: Final = 4
+_UNIFORM: Final = {Encoding.Q4_0: "w4_symmetric", Encoding.FP4: "fp4"}
+"""The formats of matrices that consist of one encoding."""
 MATRICES: Final = ("qkv", "o", "gate_up", "down")
 """The packed matrices of a layer."""
 _TASK: Final = "Packing weights"
@@ -190,7 +192,7 @@ def layer_formats_of(spec: ModelSpec, weights: WeightSource) -> dict[str, str]:
 
     "w8" are those that a mixed file stores with more than 4 bits; if a file stores no matrix in 4 bits, these formats
     mean 4 bits for all of them. "w4_symmetric" are those of which all tensors are Q4_0: without minima a layer takes
-    4.5 bits a weight instead of 5.
+    4.5 bits a weight instead of 5. "fp4" are those in MXFP4, whose numbers are not evenly spaced.
     """
     matrices = [f"layers.{layer}.{name}" for layer in range(spec.num_layers) for name in MATRICES]
     tensors = {matrix: [part.name for part in parts_of(spec, matrix)] for matrix in matrices}
@@ -199,8 +201,9 @@ def layer_formats_of(spec: ModelSpec, weights: WeightSource) -> dict[str, str]:
         return {}
     formats = {matrix: "w8" for matrix in matrices if bits[matrix] > _W4_BITS}
     for matrix, names in tensors.items():
-        if all(weights.encoding(name) is Encoding.Q4_0 for name in names):
-            formats[matrix] = "w4_symmetric"
+        encodings = set(map(weights.encoding, names))
+        if len(encodings) == 1 and (format_ := _UNIFORM.get(encodings.pop())):
+            formats[matrix] = format_
     return formats
 
 

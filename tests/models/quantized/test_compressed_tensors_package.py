@@ -26,7 +26,7 @@ SCHEMES = {
     "FP8_DYNAMIC": Encoding.F32,
     "FP8_BLOCK": Encoding.F32,
     "NVFP4A16": Encoding.F32,
-    "MXFP4A16": Encoding.F32,
+    "MXFP4A16": Encoding.FP4,
 }
 
 

@@ -8,13 +8,20 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from headrace.core.errors import BrokenModel
+from headrace.models.families.registry import from_config
+from headrace.models.fields import Fields
 from headrace.models.hf_checkpoint import read_hf_weights
 from headrace.models.weights import Encoding
 from headrace.runner.decoding import decode
+from headrace.runner.packing import layer_formats_of
 from tests.models.quantized import writers
 from tests.parity.checkpoints import write_checkpoint
+from tests.runner.native_models import GuidedReference, load, relative_error
+from tests.runner.steps import make_step
 
 EXPERTS, SIZE, HIDDEN = 6, 96, 64
+EIGHT_BITS_ERROR = 0.015
+"""Of logits, from matrices of floats in 8 bits; the experts add none."""
 STACKS = {"gate_up_proj": (2 * SIZE, HIDDEN), "down_proj": (HIDDEN, SIZE)}
 
 
@@ -55,6 +62,20 @@ def test_stacks_of_mxfp4_have_the_values_of_the_format(quantized):
             for part, matrix in expected.items():
                 np.testing.assert_array_equal(decode(weights.load(prefix + part)), matrix)
                 assert weights.stored_bits(prefix + part) == 4
+
+
+def test_the_kernels_compute_with_these_values_in_4_bits(quantized, tmp_path):
+    folder, weights = quantized[0], read_hf_weights(quantized[0])
+    spec = from_config(Fields(json.loads((folder / "config.json").read_text()), "config.json"))[1]
+    assert layer_formats_of(spec, weights) == {
+        f"layers.{layer}.{name}": "fp4" if name in {"gate_up", "down"} else "w8"
+        for layer in range(3)
+        for name in ("qkv", "o", "gate_up", "down")
+    }
+    runner = load(spec, weights, tmp_path / "cache", dtype="w4a16")
+    step = make_step((np.arange(60) % spec.vocab_size, 0, [0, 3]), all_rows=True)
+    reference = GuidedReference(runner, weights, EIGHT_BITS_ERROR)
+    assert relative_error(runner.logits(step), reference.logits(step)) < EIGHT_BITS_ERROR
 
 
 def test_stacks_of_floats_keep_their_type_and_are_transposed(folder):

@@ -60,7 +60,7 @@ CASES = {
     "nf4": (writers.four_bits(), Encoding.F32, 4),
     "fp4": (writers.four_bits("fp4"), Encoding.F32, 4),
     "nf4, nested": (writers.four_bits(nested=True), Encoding.F32, 4),
-    "MXFP4": (writers.mxfp4, Encoding.F32, 4),
+    "MXFP4": (writers.mxfp4, Encoding.FP4, 4),
     "NVFP4": (writers.nvfp4(), Encoding.F32, 4),
     "NVFP4 of ModelOpt": (writers.nvfp4(modelopt=True), Encoding.F32, 4),
     "int8 of torchao": (writers.torchao(), Encoding.I8, 8),

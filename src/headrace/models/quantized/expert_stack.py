@@ -9,8 +9,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from headrace.models.quantized.fp4 import LOSS, MXFP4_BLOCK, mxfp4_values
-from headrace.models.quantized.stored_weight import Rows, StoredWeight, float_tensor
+from headrace.models.quantized.fp4 import MXFP4_BLOCK, mxfp4_tensor
+from headrace.models.quantized.stored_weight import Rows, StoredWeight
 from headrace.models.shapes import Shape
 from headrace.models.stored_tensor import PLAIN, StoredTensor, TensorFiles
 from headrace.models.weights import STORED_BITS, Encoding, RawTensor
@@ -62,17 +62,15 @@ def _find_mxfp4(blocks: StoredTensor, scales: StoredTensor, shape: tuple[int, in
     def load(part: _Part) -> RawTensor:
         expert, chosen = part
         with np.errstate(over="ignore", invalid="ignore"):
-            values = mxfp4_values(codes[expert][chosen], exponents[expert][chosen])
-        if not np.isfinite(values).all():
-            raise scales.broken("its values are not finite: the scales of its quantization are damaged")
-        return float_tensor(values)
+            tensor = mxfp4_tensor(codes[expert][chosen], exponents[expert][chosen])
+        if tensor.encoding is not Encoding.FP4:
+            raise scales.broken("a scale is above 2^15 or not finite: the scales of its quantization are damaged")
+        return tensor
 
-    return _stack(Encoding.F32, _MXFP4_BITS, load, (num_experts, rows), loss=LOSS)
+    return _stack(Encoding.FP4, _MXFP4_BITS, load, (num_experts, rows))
 
 
-def _stack(
-    encoding: Encoding, bits: int, load: Callable[[_Part], RawTensor], shape: Shape, *, loss: str = ""
-) -> StoredWeight:
+def _stack(encoding: Encoding, bits: int, load: Callable[[_Part], RawTensor], shape: Shape) -> StoredWeight:
     """Return a stack of `shape` (experts, rows), of which the rows of one expert are loaded at a time."""
     num_experts, rows = shape
 
@@ -87,4 +85,4 @@ def _stack(
         data: npt.NDArray[np.uint8] = np.concatenate([part.data for part in parts])
         return RawTensor(encoding, len(data), parts[0].num_columns, data)
 
-    return StoredWeight(encoding, bits, load_all, loss, load_rows)
+    return StoredWeight(encoding, bits, load_all, load_rows=load_rows)
