@@ -229,9 +229,19 @@ class GuidedReference:
         self._reference = ReferenceRunner(runner.spec, weights, limits, rescore=self._rescore)
 
     def logits(self, step: StepInput) -> Float32:
+        self._read_scores(step)
+        return self._reference.logits(step)
+
+    def hidden(self, step: StepInput) -> Float32:
+        """Return the hidden states of `hidden_rows`."""
+        self._read_scores(step)
+        hidden = self._reference.execute(step).hidden
+        assert hidden is not None
+        return hidden
+
+    def _read_scores(self, step: StepInput) -> None:
         if self._runner.spec.moe is not None:
             self._scores = self._runner.router_scores(step)
-        return self._reference.logits(step)
 
     def _rescore(self, layer: int, scores: Float32) -> Float32:
         assert relative_error(self._scores[layer], scores) < self._tolerance

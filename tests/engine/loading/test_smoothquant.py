@@ -174,7 +174,7 @@ def test_too_little_memory_is_refused_with_the_numbers_and_leaves_no_files(llama
 @pytest.mark.parametrize(
     ("network", "difference"),
     [
-        ("olmo", "has norms without weights"),
+        ("olmo", "has layers with norms without weights"),
         ("olmo 2", "has layers without attn_norm, mlp_norm"),
         ("starcoder 2", "has layers with attn_norm_bias"),
         ("command r", "has layers without mlp_norm"),
