@@ -3,6 +3,7 @@ import pytest
 from gguf import GGMLQuantizationType, quants
 
 from headrace.core.errors import BrokenModel
+from headrace.models.gguf_codebooks import mxfp4_as_fp4
 from headrace.models.weights import Encoding, RawTensor, cut_tensor
 from headrace.runner.decoding import decode
 
@@ -13,6 +14,9 @@ def tensor_in(encoding):
     if encoding is Encoding.I8:
         scales = np.linspace(0.5, 1.5, 6, dtype=np.float32).reshape(6, 1).view(np.uint8)
         return RawTensor(encoding, 6, 128, np.concatenate([scales, VALUES.view(np.uint8)[:, :128]], axis=1))
+    if encoding is Encoding.FP4:
+        blocks = mxfp4_as_fp4(quants.quantize(VALUES, GGMLQuantizationType.MXFP4).reshape(-1, 17))
+        return RawTensor(encoding, 6, 128, blocks.reshape(6, -1))
     return RawTensor(encoding, 6, 128, quants.quantize(VALUES, GGMLQuantizationType[encoding.upper()]).view(np.uint8))
 
 

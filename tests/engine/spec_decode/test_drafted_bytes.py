@@ -3,6 +3,7 @@
 import asyncio
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -93,16 +94,28 @@ CASES = {
 async def test_drafting_does_not_change_any_answer(text: str, sampled: bool) -> None:
     wanted = mixed_requests(sampled=sampled)
     expected = await plainly(wanted, **TEXTS[text])
-    for case, (limits, num_blocks) in CASES.items():
-        async with running(drafting_engine(limits=limits, num_blocks=num_blocks, **TEXTS[text])) as engine:
-            if case == "tiny pool":
-                engine._engine.scheduler._expected_output_tokens = 1.0
-            answers = await asyncio.gather(*(ask(engine, request) for request in wanted))
-            assert [essence(answer) for answer in answers] == expected, case
-            stats = engine.stats()
-            assert 0 < stats.accepted_tokens_total < stats.drafted_tokens_total, case
-            assert stats.output_tokens_total == sum(len(answer.tokens) for answer in answers)
-            assert stats.preemptions_total > 0 or case != "tiny pool"
+    for case in CASES:
+        preemptions = await check_case(case, wanted, expected, **TEXTS[text])
+        # On a busy machine requests may come one after the other, and then none is preempted.
+        for _ in range(10 if case == "tiny pool" else 0):
+            if preemptions > 0:
+                break
+            preemptions = await check_case(case, wanted, expected, **TEXTS[text])
+        assert preemptions > 0 or case != "tiny pool"
+
+
+async def check_case(case: str, wanted: list[Any], expected: list[Any], **options: Any) -> int:
+    """Compare the answers of an engine that drafts with those expected; return its number of preemptions."""
+    limits, num_blocks = CASES[case]
+    async with running(drafting_engine(limits=limits, num_blocks=num_blocks, **options)) as engine:
+        if case == "tiny pool":
+            engine._engine.scheduler._expected_output_tokens = 1.0
+        answers = await asyncio.gather(*(ask(engine, request) for request in wanted))
+        assert [essence(answer) for answer in answers] == expected, case
+        stats = engine.stats()
+        assert 0 < stats.accepted_tokens_total < stats.drafted_tokens_total, case
+        assert stats.output_tokens_total == sum(len(answer.tokens) for answer in answers)
+        return stats.preemptions_total
 
 
 @pytest.mark.parametrize("text", list(TEXTS))
