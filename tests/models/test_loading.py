@@ -2,13 +2,13 @@ import json
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import BloomConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from headrace.core.errors import BrokenModel, SettingsError
+from headrace.core.errors import BrokenModel, SettingsError, UnsupportedModel
 from headrace.core.generation import ChatPrompt
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
-from headrace.models.loading import load_model
+from headrace.models.loading import load_hf_model, load_model
 from headrace.models.places import gguf_name
 from headrace.models.weights import Encoding, as_float32
 from tests.models.model_files import (
@@ -161,3 +161,28 @@ def test_templates_are_found_in_every_place_where_checkpoints_keep_them(saved, t
     assert load_model(str(folder)).chat_template.render(CHAT) == "older"
     write("chat_template.jinja", "newest")
     assert load_model(str(folder)).chat_template.render(CHAT) == "newest"
+
+
+def test_a_network_that_is_not_native_has_its_config_tokenizer_and_template_read(tmp_path):
+    folder = tmp_path / "bloom"
+    BloomConfig(vocab_size=320, seq_length=64, architectures=["BloomForCausalLM"]).save_pretrained(folder)
+    PreTrainedTokenizerFast(
+        tokenizer_object=byte_level_tokenizer(), eos_token="</s>", chat_template="{{ eos_token }}hello"
+    ).save_pretrained(folder)
+    with pytest.raises(UnsupportedModel, match="bloom"):
+        load_model(str(folder))
+
+    model = load_hf_model(str(folder))
+
+    assert (model.name, model.model_type, model.architecture) == ("bloom", "bloom", "BloomForCausalLM")
+    assert (model.vocab_size, model.max_positions) == (320, 64)
+    assert model.tokenizer.eos_token_ids == model.defaults.eos_token_ids
+    assert model.chat_template is not None
+    assert model.chat_template.render(CHAT) == "</s>hello"
+
+
+def test_a_gguf_file_is_for_the_native_backend_only(tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF")
+    with pytest.raises(UnsupportedModel, match="--backend native"):
+        load_hf_model(str(path))

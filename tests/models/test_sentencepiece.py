@@ -131,13 +131,13 @@ def test_a_folder_with_a_model_of_sentencepiece_and_added_tokens_is_read(trained
     (folder / "special_tokens_map.json").write_text(json.dumps({"additional_special_tokens": ["<|im_end|>"]}))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>", "chat_template": "{{ 1 }}"}))
 
-    checkpoint = read_hf_checkpoint(folder)
-    tokenizer = checkpoint.tokenizer
+    text = read_hf_checkpoint(folder).text
+    tokenizer = text.tokenizer
     assert tokenizer.encode("<|im_start|>", add_special_tokens=False) == [size]
     assert tokenizer.eos_token_ids >= {size + 1}
     assert size + 1 in tokenizer.special_ids
     assert size not in tokenizer.special_ids
-    assert checkpoint.templates == {"default": "{{ 1 }}"}
+    assert text.templates == {"default": "{{ 1 }}"}
 
 
 def test_words_and_characters_as_units_are_refused(tmp_path):

@@ -15,15 +15,22 @@ SMOOTHED_KEY: Final = "headrace_smoothed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointText:
+    """The parts of a checkpoint that turn text into tokens and back, and its sampling defaults."""
+
+    tokenizer: Tokenizer
+    templates: Mapping[str, str]
+    """Chat templates by name; empty if the checkpoint has none."""
+    defaults: GenerationDefaults
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """Everything read from a checkpoint but its weights, which are mapped."""
 
     spec: ModelSpec
     weights: WeightSource
-    tokenizer: Tokenizer
-    templates: Mapping[str, str]
-    """Chat templates by name; empty if the checkpoint has none."""
-    defaults: GenerationDefaults
+    text: CheckpointText
     pooler: Pooler | None = None
     """The pooling that its files describe; None: they describe none."""
     generates: bool = True

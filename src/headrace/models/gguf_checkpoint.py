@@ -7,7 +7,7 @@ from typing import Final
 
 from headrace.core.errors import UnsupportedModel
 from headrace.core.generation import PoolingMethod
-from headrace.models.checkpoint import Checkpoint
+from headrace.models.checkpoint import Checkpoint, CheckpointText
 from headrace.models.fields import Fields
 from headrace.models.gguf_reader import GgufWeights, read_gguf_spec
 from headrace.models.gguf_split import open_all_parts
@@ -39,9 +39,11 @@ def read_gguf_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(
         spec=spec,
         weights=GgufWeights(file, family, spec),
-        tokenizer=tokenizer,
-        templates=templates,
-        defaults=_read_defaults(file.metadata, tokenizer.eos_token_ids),
+        text=CheckpointText(
+            tokenizer=tokenizer,
+            templates=templates,
+            defaults=_read_defaults(file.metadata, tokenizer.eos_token_ids),
+        ),
         pooler=_read_pooler(Fields(file.metadata, str(path))),
         generates=spec.is_causal,
     )

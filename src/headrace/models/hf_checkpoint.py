@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace.core.errors import BrokenModel
-from headrace.models.checkpoint import SMOOTHED_KEY, Checkpoint
+from headrace.models.checkpoint import SMOOTHED_KEY, Checkpoint, CheckpointText
 from headrace.models.families.family import Family
 from headrace.models.families.mistral_params import config_of_params
 from headrace.models.families.registry import from_config
@@ -31,17 +31,33 @@ def read_hf_checkpoint(folder: Path) -> Checkpoint:
         BrokenModel: a file is missing, truncated or malformed; the message names it.
         UnsupportedModel: a part is not supported; the message names it.
     """
-    config = _read_config(folder)
-    generation = _read_json(folder / "generation_config.json")
-    settings = _read_settings(folder)
+    config = read_config(folder)
     family, spec = _spec(config)
     weights = SafetensorsWeights(folder, family, spec, config.sub("quantization_config"))
-    tokenizer = read_hf_tokenizer(
-        folder, settings=settings, config=config, generation=generation, vocab_size=spec.vocab_size
-    )
     return Checkpoint(
         spec=spec,
         weights=weights,
+        text=read_text_parts(folder, config, vocab_size=spec.vocab_size),
+        pooler=read_pooler(folder, config),
+        generates=spec.is_causal and has_lm_head(config),
+        is_smoothed=config.flag(SMOOTHED_KEY, default=False),
+    )
+
+
+def read_text_parts(folder: Path, config: Fields, *, vocab_size: int) -> CheckpointText:
+    """
+    Read the tokenizer, the chat templates and `generation_config.json`, which do not depend on the network.
+
+    Raises:
+        BrokenModel: a file is missing, truncated or malformed; the message names it.
+        UnsupportedModel: the vocabulary is of a kind that is not supported.
+    """
+    generation = _read_json(folder / "generation_config.json")
+    settings = _read_settings(folder)
+    tokenizer = read_hf_tokenizer(
+        folder, settings=settings, config=config, generation=generation, vocab_size=vocab_size
+    )
+    return CheckpointText(
         tokenizer=tokenizer,
         templates=read_templates(folder, settings),
         defaults=GenerationDefaults(
@@ -51,9 +67,6 @@ def read_hf_checkpoint(folder: Path) -> Checkpoint:
             top_k=generation.whole("top_k", minimum=0) if generation.has("top_k") else None,
             repetition_penalty=_optional(generation, "repetition_penalty"),
         ),
-        pooler=read_pooler(folder, config),
-        generates=spec.is_causal and has_lm_head(config),
-        is_smoothed=config.flag(SMOOTHED_KEY, default=False),
     )
 
 
@@ -65,7 +78,7 @@ def read_hf_weights(folder: Path) -> SafetensorsWeights:
         BrokenModel: a file is missing, truncated or malformed; the message names it.
         UnsupportedModel: a part is not supported; the message names it.
     """
-    config = _read_config(folder)
+    config = read_config(folder)
     family, spec = _spec(config)
     return SafetensorsWeights(folder, family, spec, config.sub("quantization_config"))
 
@@ -105,7 +118,7 @@ def _read_settings(folder: Path) -> Fields:
     return settings.with_defaults({"added_tokens_decoder": decoder})
 
 
-def _read_config(folder: Path) -> Fields:
+def read_config(folder: Path) -> Fields:
     """
     Return `config.json`, with the `quantization_config` that older writers of GPTQ and AWQ kept in another file.
 

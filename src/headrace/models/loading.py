@@ -3,20 +3,25 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
+from headrace.core.errors import UnsupportedModel
 from headrace.core.progress import Progress, no_progress
 from headrace.models.chat import ChatTemplate, override_template
 from headrace.models.chat_builtins import LLAMA2
-from headrace.models.checkpoint import Checkpoint
+from headrace.models.checkpoint import Checkpoint, CheckpointText
 from headrace.models.gguf_checkpoint import read_gguf_checkpoint
-from headrace.models.hf_checkpoint import read_hf_checkpoint
-from headrace.models.model import Model
+from headrace.models.hf_checkpoint import read_config, read_hf_checkpoint, read_text_parts
+from headrace.models.model import HfModel, Model
 from headrace.models.rope_override import override_rope
 from headrace.models.sources import home_folder, locate
-from headrace.models.tokenizer import ByteForm
+from headrace.models.tokenizer import ByteForm, Tokenizer
 
 LLAMA2_VOCAB_SIZES = range(32000, 32065)
 """Llama 2 and its fine-tunes that added a few tokens."""
+
+_POSITION_KEYS: Final = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "max_seq_len")
+"""Keys of config.json for the longest context, most common first."""
 
 
 def load_model(
@@ -54,12 +59,55 @@ def load_model(
         revision=revision,
         spec=checkpoint.spec if rope is None else override_rope(checkpoint.spec, rope),
         weights=checkpoint.weights,
-        tokenizer=checkpoint.tokenizer,
-        chat_template=_chat_template(checkpoint, chat_template),
-        defaults=checkpoint.defaults,
+        tokenizer=checkpoint.text.tokenizer,
+        chat_template=_chat_template(checkpoint.text, checkpoint.spec.family, chat_template),
+        defaults=checkpoint.text.defaults,
         pooler=checkpoint.pooler,
         generates=checkpoint.generates,
         is_smoothed=checkpoint.is_smoothed,
+    )
+
+
+def load_hf_model(
+    ref: str,
+    *,
+    revision: str | None = None,
+    cache_dir: Path | None = None,
+    chat_template: str | None = None,
+    progress: Progress = no_progress,
+) -> HfModel:
+    """
+    Find a model whose network another library builds, and read its config, tokenizer and chat template.
+
+    The arguments are those of `load_model`.
+
+    Raises:
+        ModelNotFound: there is no such model, or it cannot be fetched.
+        UnsupportedModel: it is a GGUF file, or the vocabulary is of a kind that is not supported.
+        BrokenModel: a file is missing, truncated or malformed; the message names it.
+        SettingsError: `chat_template` is invalid.
+    """
+    home = cache_dir if cache_dir is not None else home_folder(os.environ)
+    located = locate(ref, revision=revision, home=home, progress=progress)
+    if located.path.is_file():
+        raise UnsupportedModel(
+            f"{located.path} is a GGUF file, which only the native backend reads. Serve it with --backend native."
+        )
+    config = read_config(located.path)
+    sizes = config.sub("text_config") if config.has("text_config") else config
+    vocab_size = sizes.whole("vocab_size")
+    text = read_text_parts(located.path, config, vocab_size=vocab_size)
+    positions = [sizes.whole(key) for key in _POSITION_KEYS if sizes.has(key)]
+    return HfModel(
+        name=located.name,
+        path=located.path,
+        revision=revision,
+        config=config.values,
+        vocab_size=vocab_size,
+        max_positions=positions[0] if positions else None,
+        tokenizer=text.tokenizer,
+        chat_template=_chat_template(text, config.text("model_type", ""), chat_template),
+        defaults=text.defaults,
     )
 
 
@@ -67,20 +115,16 @@ def _read(path: Path) -> Checkpoint:
     return read_hf_checkpoint(path) if path.is_dir() else read_gguf_checkpoint(path)
 
 
-def _chat_template(checkpoint: Checkpoint, override: str | None) -> ChatTemplate | None:
-    special_names = checkpoint.tokenizer.special_names
+def _chat_template(text: CheckpointText, family: str, override: str | None) -> ChatTemplate | None:
+    special_names = text.tokenizer.special_names
     if override is not None:
         return override_template(override, special_names)
-    if checkpoint.templates:
-        return ChatTemplate(checkpoint.templates, special_names=special_names)
-    if _looks_like_llama2(checkpoint):
+    if text.templates:
+        return ChatTemplate(text.templates, special_names=special_names)
+    if _looks_like_llama2(text.tokenizer, family):
         return ChatTemplate(LLAMA2, special_names=special_names, source="the built-in chat template llama2")
     return None
 
 
-def _looks_like_llama2(checkpoint: Checkpoint) -> bool:
-    return (
-        checkpoint.spec.family == "llama"
-        and checkpoint.spec.vocab_size in LLAMA2_VOCAB_SIZES
-        and checkpoint.tokenizer.form is ByteForm.SENTENCEPIECE
-    )
+def _looks_like_llama2(tokenizer: Tokenizer, family: str) -> bool:
+    return family == "llama" and tokenizer.vocab_size in LLAMA2_VOCAB_SIZES and tokenizer.form is ByteForm.SENTENCEPIECE

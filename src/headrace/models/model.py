@@ -1,5 +1,6 @@
 """A model that has been located and read, ready for a runner."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,3 +42,32 @@ class Model:
     """False without an LM head."""
     is_smoothed: bool = False
     """See `Checkpoint`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HfModel:
+    """A Hugging Face folder whose network another library builds: its config and what turns text into tokens."""
+
+    name: str
+    """The short name: alias, Hub id or name of the folder."""
+    path: Path
+    revision: str | None
+    config: Mapping[str, object]
+    """`config.json`."""
+    vocab_size: int
+    max_positions: int | None
+    """The longest context in the config; None: it names none."""
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    defaults: GenerationDefaults
+
+    @property
+    def architecture(self) -> str:
+        """The class that transformers builds, such as `BloomForCausalLM`; empty if the config names none."""
+        names = self.config.get("architectures")
+        return str(names[0]) if isinstance(names, list) and names else ""
+
+    @property
+    def model_type(self) -> str:
+        """The family in transformers' terms, such as `bloom`."""
+        return str(self.config.get("model_type", ""))
