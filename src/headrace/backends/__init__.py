@@ -1,0 +1,1 @@
+"""The choice of a backend, and those beside the native engine: each module loads one."""
