@@ -8,13 +8,14 @@ cache. Runners written in Python call this on every step.
 import numpy as np
 
 from headrace.core.errors import EngineFailed
-from headrace.models.spec import ModelSpec
 from headrace.runner.step import Int32, RunnerLimits, StepInput
 
 
-def check_step(step: StepInput, spec: ModelSpec, limits: RunnerLimits) -> None:
+def check_step(step: StepInput, limits: RunnerLimits, *, vocab_size: int, token_types: int = 1) -> None:
     """
     Refuse a step that the runner cannot execute.
+
+    `token_types` is the number of types that a token can have.
 
     Raises:
         EngineFailed: the step is invalid; the message names the part.
@@ -35,10 +36,10 @@ def check_step(step: StepInput, spec: ModelSpec, limits: RunnerLimits) -> None:
     _require(_within(step.hidden_rows, num_tokens), "a hidden row lies outside the step")
     both = np.intersect1d(step.rows, step.hidden_rows, assume_unique=True)
     _require(len(both) == 0, "a row cannot be both a logit row and a hidden row")
-    _require(_within(step.token_ids, spec.vocab_size), "a token id lies outside the vocabulary")
+    _require(_within(step.token_ids, vocab_size), "a token id lies outside the vocabulary")
     if step.token_types is not None:
         _require(step.token_types.shape == (num_tokens,), "token_types must have one entry for each token")
-        _require(_within(step.token_types, spec.token_types), "a token has a type that does not exist")
+        _require(_within(step.token_types, token_types), "a token has a type that does not exist")
     if step.adapters is not None:
         _require(step.adapters.shape == (num_sequences,), "adapters must have one entry for each of context_lens")
         _require(

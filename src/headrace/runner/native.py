@@ -26,6 +26,7 @@ class NativeRunner:
 
     def __init__(self, runtime: _native.Runtime, *, spec: ModelSpec, limits: RunnerLimits, info: RunnerInfo) -> None:
         self.spec = spec
+        self.vocab_size, self.is_causal = spec.vocab_size, spec.is_causal
         self.limits = limits
         self.info = info
         self._runtime: _native.Runtime | None = runtime

@@ -40,6 +40,7 @@ class ReferenceRunner:
         self, spec: ModelSpec, weights: WeightSource, limits: RunnerLimits, *, rescore: Scoring = as_computed
     ) -> None:
         self.spec = spec
+        self.vocab_size, self.is_causal = spec.vocab_size, spec.is_causal
         self.limits = limits
         self._adapters: dict[int, Adapter] = {}
         self._weights = {name: decode(weights.load(name)) for name in weights.names()}
@@ -65,7 +66,7 @@ class ReferenceRunner:
 
     def _hidden(self, step: StepInput) -> Float32:
         """Run one step up to the hidden states after the final norm (T, hidden)."""
-        check_step(step, self.spec, self.limits)
+        check_step(step, self.limits, vocab_size=self.vocab_size, token_types=self.spec.token_types)
         sequences = _sequences(step, self.limits)
         positions = np.concatenate([np.arange(len(slots) - size, len(slots)) for slots, size in sequences])
         token_types = 0 if step.token_types is None else step.token_types

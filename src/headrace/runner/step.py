@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.models.adapter import Adapter
-from headrace.models.spec import ModelSpec
 
 Int32 = npt.NDArray[np.int32]
 Float32 = npt.NDArray[np.float32]
@@ -147,6 +146,8 @@ class RunnerInfo:
     workspace_bytes: int
     adapter_bytes: int = 0
     """Memory of the slots for adapters; it is used as they are filled."""
+    is_batch_invariant: bool = True
+    """False if the other rows of a step may change the rounding of a row, and so a sampled token."""
     facts: dict[str, str] = field(default_factory=dict)
 
 
@@ -154,10 +155,13 @@ class Runner(Protocol):
     """
     Executes steps of one model. Not thread safe: only one thread may call it.
 
-    `execute` must be batch-invariant: a row gets the same answer whatever else is in the batch.
+    If `info.is_batch_invariant`, a row gets the same answer whatever else is in the batch.
     """
 
-    spec: ModelSpec
+    vocab_size: int
+    """Logits of a row."""
+    is_causal: bool
+    """False if a token attends to later ones: a prompt must then be computed in one step."""
     limits: RunnerLimits
     info: RunnerInfo
 

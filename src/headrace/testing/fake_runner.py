@@ -74,6 +74,7 @@ class FakeRunner:
         before_step: Callable[[StepInput], None] | None = None,
     ) -> None:
         self.spec = spec
+        self.vocab_size, self.is_causal = spec.vocab_size, spec.is_causal
         self.limits = limits
         self.info = RunnerInfo(
             dtype="fake", kv_dtype="fake", device="fake", weights_bytes=0, kv_cache_bytes=0, workspace_bytes=0
@@ -100,9 +101,9 @@ class FakeRunner:
             self._before_step(step)
         if number in self._fail_on_steps:
             raise EngineFailed(f"Step {number} was told to fail.")
-        check_step(step, self.spec, self.limits)
+        check_step(step, self.limits, vocab_size=self.vocab_size, token_types=self.spec.token_types)
         self._write(step)
-        logits = self._outputs(step, step.rows, self.spec.vocab_size)
+        logits = self._outputs(step, step.rows, self.vocab_size)
         for row, prefix in zip(logits, self._prefixes(step, step.rows), strict=True):
             self._adjust(row, prefix)
         return logits
@@ -131,7 +132,7 @@ class FakeRunner:
         slot = -1 if step.adapters is None else int(step.adapters[sequence])
         if slot < 0:
             return 0
-        return self.spec.vocab_size * (1 + int.from_bytes(self._adapters[slot].identity.encode()) % _MAX_OFFSETS)
+        return self.vocab_size * (1 + int.from_bytes(self._adapters[slot].identity.encode()) % _MAX_OFFSETS)
 
     def _prefixes(self, step: StepInput, rows: Int32) -> Iterator[Int32]:
         """Yield for each row the tokens of its sequence up to its own, as cached."""
@@ -150,7 +151,7 @@ class FakeRunner:
 
     def _adjust(self, logits: Float32, prefix: Int32) -> None:
         """Apply the script and the bias to the logits that follow `prefix`."""
-        forced = self._script(tuple((prefix % self.spec.vocab_size).tolist())) if self._script is not None else None
+        forced = self._script(tuple((prefix % self.vocab_size).tolist())) if self._script is not None else None
         if forced is not None:
             logits[forced] = SCRIPTED_LOGIT
         for token, value in self._bias.items():

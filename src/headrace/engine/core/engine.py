@@ -49,9 +49,7 @@ class Engine:
     ) -> None:
         self.step_times = StepTimeModel()
         self.row_costs = RowCostModel()
-        self.scheduler = Scheduler(
-            limits, runner.limits, self.step_times, self.row_costs, has_chunks=runner.spec.is_causal
-        )
+        self.scheduler = Scheduler(limits, runner.limits, self.step_times, self.row_costs, has_chunks=runner.is_causal)
         self.num_failures_in_row = 0
         """Consecutive failed steps."""
         self.last_failure: Exception | None = None

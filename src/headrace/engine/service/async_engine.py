@@ -68,7 +68,7 @@ class AsyncEngine:
         self._engine = Engine(runner, table, limits, clock=time.perf_counter)
         self._thread = EngineThread(self._engine, deliver)
         self._processor = RequestProcessor(
-            parts, table, limits, vocab_size=runner.spec.vocab_size, generates=info.generates, pooling=info.pooling
+            parts, table, limits, vocab_size=runner.vocab_size, generates=info.generates, pooling=info.pooling
         )
         self._adapters = AdapterRegistry(runner, read_adapter or _no_adapters)
         self._start_adapters = start_adapters
@@ -112,7 +112,7 @@ class AsyncEngine:
         self._is_accepting = True
         prompt_tokens = max(1, min(_WARM_UP_TOKENS, self.limits.max_prompt_tokens - _WARM_UP_ANSWER_TOKENS))
         sampling = SamplingParams(max_new_tokens=_WARM_UP_ANSWER_TOKENS, ignore_eos=True)
-        vocab_size = self._runner.spec.vocab_size
+        vocab_size = self._runner.vocab_size
         prompt = tuple(index % vocab_size for index in range(prompt_tokens))
         pooling = None if self._info.generates else PoolingParams(task="embed_tokens", normalize=False)
         request = GenerationRequest(
