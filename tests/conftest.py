@@ -65,6 +65,18 @@ def smollm2_path() -> Path:
 
 
 @pytest.fixture(scope="session")
+def smollm2_folder(smollm2_path: Path) -> Path:
+    """The same model as a bf16 Hugging Face folder, written once and kept in the user's cache."""
+    from tests.models.bf16_folder import write_bf16_folder  # imports torch
+
+    with _model_cache() as folder:
+        target = folder / "smollm2-bf16-1"
+        if not target.exists():
+            write_bf16_folder(smollm2_path, target)
+    return target
+
+
+@pytest.fixture(scope="session")
 def minilm_path() -> Path:
     """The folder of all-MiniLM-L6-v2, fetched by its alias and kept in the user's cache."""
     with _model_cache() as folder:
