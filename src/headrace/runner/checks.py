@@ -11,7 +11,7 @@ from headrace.core.errors import EngineFailed
 from headrace.runner.step import Int32, RunnerLimits, StepInput
 
 
-def check_step(step: StepInput, limits: RunnerLimits, *, vocab_size: int, token_types: int = 1) -> None:
+def check_step(step: StepInput, limits: RunnerLimits, *, vocab_size: int, token_types: int = 0) -> None:
     """
     Refuse a step that the runner cannot execute.
 

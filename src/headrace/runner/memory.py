@@ -22,6 +22,7 @@ resident memory: 480 to 560 bytes a token for vocabularies of 262,144 (Gemma 3) 
 _COPIED_SHARE: Final = 0.5
 """Weights that take a larger share of the memory are mapped from their file: the page cache needs no second copy."""
 _NO_LIMIT_BYTES: Final = 1 << 62
+_NATIVE_FORMATS: Final = "a smaller dtype (w8a16, w4a16) or kv_dtype (int8)"
 _LIMITED: Final = (
     "max_memory_bytes allows (for a platform's worker: the memory of its inference component or instance type). "
     "Raise it or lower"
@@ -45,6 +46,19 @@ class MemoryBudget:
     def usable_bytes(self) -> int:
         """The memory that is free and may be used."""
         return min(self.available_bytes, self.max_memory_bytes or self.available_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerSizes:
+    """The memory that a runner needs besides its KV cache, and that of one block of it."""
+
+    weights_bytes: int
+    active_weights_bytes: int
+    """The weights that every step reads; less than `weights_bytes` only if the rest may stay in a mapped file."""
+    workspace_bytes: int
+    adapter_bytes: int
+    block_bytes: int
+    vocab_size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,37 +105,51 @@ def plan_memory(
     Raises:
         InsufficientMemory: The model does not fit; the message has the sum and the settings to change.
     """
-    weights_bytes = _native.layout_bytes(config)
-    workspace_bytes = _native.workspace_bytes(config, native_limits(limits), num_threads)
-    adapter_bytes = _native.adapter_bytes(config, native_limits(limits))
-    block_bytes = _native.kv_block_bytes(config)
+    sizes = RunnerSizes(
+        weights_bytes=_native.layout_bytes(config),
+        active_weights_bytes=active_weight_bytes(config),
+        workspace_bytes=_native.workspace_bytes(config, native_limits(limits), num_threads),
+        adapter_bytes=_native.adapter_bytes(config, native_limits(limits)),
+        block_bytes=_native.kv_block_bytes(config),
+        vocab_size=config.vocab_size,
+    )
+    return plan_sizes(sizes, limits, budget, formats=_NATIVE_FORMATS)
+
+
+def plan_sizes(sizes: RunnerSizes, limits: RunnerLimits, budget: MemoryBudget, *, formats: str) -> MemoryPlan:
+    """
+    Add up memory as `plan_memory` does, for a runner of which only the sizes are known.
+
+    `formats` is the advice that an error gives about smaller formats.
+    """
     usable_bytes = budget.usable_bytes
-    reserve_bytes = _reserve(usable_bytes, config.vocab_size)
+    reserve_bytes = _reserve(usable_bytes, sizes.vocab_size)
+    fixed_bytes = sizes.workspace_bytes + sizes.adapter_bytes
     num_blocks = _num_blocks(
         limits,
         budget,
-        block_bytes=block_bytes,
-        free_bytes=usable_bytes - reserve_bytes - weights_bytes - workspace_bytes - adapter_bytes,
+        block_bytes=sizes.block_bytes,
+        free_bytes=usable_bytes - reserve_bytes - sizes.weights_bytes - fixed_bytes,
     )
     least_blocks = min(num_blocks, _blocks_per_context(limits))
-    least_bytes = workspace_bytes + adapter_bytes + least_blocks * block_bytes + reserve_bytes
-    mapping = _mapping(weights_bytes, least_bytes, usable_bytes)
-    resident_bytes = active_weight_bytes(config) if mapping == "required" else weights_bytes
+    least_bytes = fixed_bytes + least_blocks * sizes.block_bytes + reserve_bytes
+    mapping = _mapping(sizes.weights_bytes, least_bytes, usable_bytes)
+    resident_bytes = sizes.active_weights_bytes if mapping == "required" else sizes.weights_bytes
     plan = MemoryPlan(
-        weights_bytes=weights_bytes,
+        weights_bytes=sizes.weights_bytes,
         resident_weights_bytes=resident_bytes,
         mapping=mapping,
-        workspace_bytes=workspace_bytes,
-        adapter_bytes=adapter_bytes,
-        kv_bytes_per_token=block_bytes // limits.block_tokens,
-        block_bytes=block_bytes,
+        workspace_bytes=sizes.workspace_bytes,
+        adapter_bytes=sizes.adapter_bytes,
+        kv_bytes_per_token=sizes.block_bytes // limits.block_tokens,
+        block_bytes=sizes.block_bytes,
         num_blocks=num_blocks,
-        kv_cache_bytes=num_blocks * block_bytes,
-        total_bytes=resident_bytes + workspace_bytes + adapter_bytes + num_blocks * block_bytes,
+        kv_cache_bytes=num_blocks * sizes.block_bytes,
+        total_bytes=resident_bytes + fixed_bytes + num_blocks * sizes.block_bytes,
         reserve_bytes=reserve_bytes,
         available_bytes=usable_bytes,
     )
-    _check(plan, limits, is_limited=usable_bytes == budget.max_memory_bytes)
+    _check(plan, limits, is_limited=usable_bytes == budget.max_memory_bytes, formats=formats)
     return plan
 
 
@@ -180,7 +208,7 @@ def _most_blocks(max_tokens: int, block_tokens: int, blocks_per_context: int) ->
     return max(max_tokens // block_tokens, min(-(-max_tokens // block_tokens), blocks_per_context))
 
 
-def _check(plan: MemoryPlan, limits: RunnerLimits, *, is_limited: bool) -> None:
+def _check(plan: MemoryPlan, limits: RunnerLimits, *, is_limited: bool, formats: str) -> None:
     blocks_per_context = _blocks_per_context(limits)
     facts = {
         "weights_bytes": plan.weights_bytes,
@@ -203,7 +231,7 @@ def _check(plan: MemoryPlan, limits: RunnerLimits, *, is_limited: bool) -> None:
             f"the rest of the process, do not fit into the {_mib(plan.available_bytes)} that "
             f"{_LIMITED if is_limited else 'are available. Lower'} max_model_len, kv_cache_bytes or "
             f"max_num_batched_tokens{', max_loras or max_lora_rank' if adapters else ''}, "
-            "or take a smaller dtype (w8a16, w4a16) or kv_dtype (int8).",
+            f"or take {formats}.",
             **facts,
         )
 

@@ -32,6 +32,15 @@ class EnginePlan:
     runner: "RunnerPlan"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextLength:
+    """The positions of a network."""
+
+    default: int
+    longest: int | None
+    """None: no limit."""
+
+
 def plan_engine(config: EngineConfig, model: Model, *, max_model_len: int | None = None) -> EnginePlan:
     """
     Resolve a configuration against the model and this machine.
@@ -82,7 +91,16 @@ def plan_engine(config: EngineConfig, model: Model, *, max_model_len: int | None
 
 def resolve_limits(config: EngineConfig, spec: ModelSpec, *, max_model_len: int | None = None) -> EngineLimits:
     """Return the limits of an engine for this model; raise `SettingsError` for those out of range."""
-    max_model_len = _max_model_len(max_model_len, config.max_kv_cache_tokens, spec)
+    is_stretched = any(rope.kind == "dynamic" for rope in spec.ropes)
+    context = ContextLength(default=spec.default_positions, longest=None if is_stretched else spec.max_positions)
+    return limits_within(config, context, max_model_len=max_model_len, is_causal=spec.is_causal)
+
+
+def limits_within(
+    config: EngineConfig, context: ContextLength, *, max_model_len: int | None = None, is_causal: bool = True
+) -> EngineLimits:
+    """Resolve limits as `resolve_limits` does, for a network of which only the context length is known."""
+    max_model_len = _max_model_len(max_model_len, config.max_kv_cache_tokens, context)
     max_prompt_tokens = config.max_prompt_tokens or max_model_len - 1
     for name, value, least in (
         ("max_model_len", max_model_len, 2),
@@ -100,7 +118,7 @@ def resolve_limits(config: EngineConfig, spec: ModelSpec, *, max_model_len: int 
         max_prompt_tokens=min(max_prompt_tokens, max_model_len - 1),
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=max(
-            config.max_num_batched_tokens, config.max_num_seqs, 0 if spec.is_causal else max_model_len
+            config.max_num_batched_tokens, config.max_num_seqs, 0 if is_causal else max_model_len
         ),
         max_waiting_seqs=config.max_waiting_seqs,
         max_draft_tokens=config.max_draft_tokens,
@@ -117,16 +135,14 @@ def check_threads(threads: int | None, num_cpus: int) -> None:
         )
 
 
-def _max_model_len(requested: int | None, max_kv_cache_tokens: int | None, spec: ModelSpec) -> int:
+def _max_model_len(requested: int | None, max_kv_cache_tokens: int | None, context: ContextLength) -> int:
     if requested is None:
         bound = max_kv_cache_tokens or DEFAULT_MAX_MODEL_LEN
-        return min(
-            spec.default_positions, DEFAULT_MAX_MODEL_LEN, max(bound - bound % BLOCK_TOKENS, min(bound, BLOCK_TOKENS))
-        )
-    if requested > spec.max_positions and all(rope.kind != "dynamic" for rope in spec.ropes):
+        return min(context.default, DEFAULT_MAX_MODEL_LEN, max(bound - bound % BLOCK_TOKENS, min(bound, BLOCK_TOKENS)))
+    if context.longest is not None and requested > context.longest:
         raise SettingsError(
-            f"max_model_len is {requested}, but the model was made for {spec.max_positions} positions. "
-            f"Set it to {spec.max_positions} at most, or stretch the context with the setting rope."
+            f"max_model_len is {requested}, but the model was made for {context.longest} positions. "
+            f"Set it to {context.longest} at most, or stretch the context with the setting rope."
         )
     return requested
 
