@@ -15,7 +15,7 @@ from headrace.server.engine_config import engine_config, request_limits
 from headrace.settings.server_settings import ServerSettings
 from tests.engine.support import EOS, LIMITS, make_engine, runner_limits, running
 
-DERIVED = {"max_waiting_seqs": "max_concurrent_requests", "request_limits": "max_best_of"}
+DERIVED = {"max_waiting_seqs": "max_concurrent_requests", "request_limits": "max_best_of", "backend_reason": "backend"}
 """Fields of the engine's configuration that have another name than the setting behind them."""
 FIVE_ALTERNATIVES = ServerSettings(model="fake", dialect="tgi-3", max_top_n_tokens=5)
 CHAT = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2, "logprobs": True}

@@ -6,7 +6,8 @@ import pytest
 
 from headrace.core.errors import SettingsError
 from headrace.server.app import create_app
-from headrace.settings.server_settings import ServerSettings, load_settings, setting_rule
+from headrace.settings.loading import load_settings
+from headrace.settings.server_settings import ServerSettings, setting_rule
 from headrace.testing.echo import EchoScript
 from headrace.wire.registry import DIALECT_NAMES
 

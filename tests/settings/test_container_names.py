@@ -10,8 +10,9 @@ from headrace.settings.container_meanings import BATCHERS, Fills, FillsPart, NoE
 from headrace.settings.container_model_config import MODEL_CONFIG
 from headrace.settings.container_names import parse_properties
 from headrace.settings.container_options import OPTIONS, PROPERTIES, VLLM
+from headrace.settings.loading import load_settings
 from headrace.settings.model_folder import parse_model_config
-from headrace.settings.server_settings import ServerSettings, load_settings
+from headrace.settings.server_settings import ServerSettings
 
 from .setting_examples import EXAMPLES, MODEL
 

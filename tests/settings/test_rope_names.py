@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.core.errors import SettingsError
-from headrace.settings.server_settings import load_settings
+from headrace.settings.loading import load_settings
 
 from .setting_examples import MODEL
 

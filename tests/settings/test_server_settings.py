@@ -4,13 +4,8 @@ import pytest
 
 from headrace.core.errors import SettingsError
 from headrace.settings.docs import setting_rows
-from headrace.settings.server_settings import (
-    FOREIGN_ENV_NAMES,
-    env_name,
-    load_settings,
-    resolve_shutdown_delay,
-    setting_names,
-)
+from headrace.settings.loading import FOREIGN_ENV_NAMES, load_settings
+from headrace.settings.server_settings import env_name, resolve_shutdown_delay, setting_names
 
 from .setting_examples import EXAMPLES, MODEL
 
@@ -34,7 +29,7 @@ def test_sources_are_applied_in_order_of_precedence():
         ({"HEADRACE_PORT": "70000"}, "HEADRACE_PORT is '70000'; expected a whole number from 0 to 65535."),
         (
             {"HEADRACE_DTYPE": "w8a"},
-            "expected one of auto, bf16, w8a16, w8a8, w4a16, w4a8, smoothquant. Did you mean w8a8?",
+            "expected one of auto, bf16, fp16, fp32, fp8, w8a16, w8a8, w4a16, w4a8, smoothquant. Did you mean w8a8?",
         ),
         ({"HEADRACE_SHUTDOWN_GRACE_S": "nan"}, "expected a number of seconds from 0 up."),
         ({"HEADRACE_METRICS": "perhaps"}, "HEADRACE_METRICS is 'perhaps'; expected true or false."),

@@ -20,7 +20,8 @@ from headrace.engine.loading.plan import BLOCK_TOKENS, resolve_limits
 from headrace.models.shapes import expected_shapes
 from headrace.models.weights import Encoding, dominant_bits
 from headrace.server.engine_config import engine_config
-from headrace.settings.server_settings import ServerSettings, load_settings
+from headrace.settings.loading import load_settings
+from headrace.settings.server_settings import ServerSettings
 
 EXAMPLES = """
 headrace fit smollm2                                memory needs on this machine

@@ -330,6 +330,12 @@ class ModelInfo:
     """False for a model that is served for embeddings or scores only."""
     pooling: PoolingInfo | None = None
     """None: served for generation only."""
+    backend: str = "native"
+    """native, torch, transformers or vllm."""
+    backend_reason: str = ""
+    """Why this backend serves, in one line."""
+    is_batch_invariant: bool = False
+    """The bits of an answer do not depend on what else is in the batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,8 @@ class ModelSource:
     """auto, generate, embed, score or features."""
     pooling: str = "auto"
     """auto, last, mean or cls."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the checkpoint."""
     smoothquant_alpha: float | None = None
     """Strength of the dtype smoothquant; None: searched."""
     cache_dir: Path | None = None
@@ -44,8 +46,26 @@ class ModelSource:
 class EngineConfig:
     """The requested formats, sizes and limits of one engine. None and "auto" are resolved once the model is known."""
 
+    backend: str = "auto"
+    """auto, native, torch, transformers or vllm; never auto once `backends.loading` has chosen."""
+    backend_reason: str = ""
+    """Why the backend was chosen, in one line; set by `backends.loading`."""
+    device: str = "auto"
+    """auto, cpu or cuda; never auto once the backend has been chosen."""
+    tensor_parallel_size: int | None = None
+    """Devices that the network is split over; 0: all GPUs. Never None or 0 once the backend has been chosen."""
+    gpu_memory_utilization: float = 0.9
+    enforce_eager: bool = False
+    """Capture no CUDA graphs and compile nothing."""
+    batch_invariant: bool | None = None
+    """None: the default of the backend."""
+    vllm_args: Mapping[str, object] | None = None
+    """Arguments of vLLM's engine, which win over the other fields."""
     dtype: str
-    """bf16, w8a16, w8a8, w4a16, w4a8, smoothquant (w8a8, smoothed at load); auto: see `formats.choose_formats`."""
+    """
+    bf16, w8a16, w8a8, w4a16, w4a8, smoothquant (w8a8, smoothed at load), or fp16, fp32, fp8 with other backends than
+    native; auto: see `formats.choose_formats`.
+    """
     kv_dtype: str
     """bf16, int8; auto: see `formats.choose_formats`."""
     max_prompt_tokens: int | None = None

@@ -9,22 +9,22 @@ from headrace.engine.config import EngineConfig, ModelSource
 from headrace.settings.server_settings import ServerSettings, setting_names
 
 if TYPE_CHECKING:
+    from headrace.engine.backend import Backend
     from headrace.engine.core.observer import EngineObserver
-    from headrace.engine.service.async_engine import AsyncEngine
 
 
 def load_engine(
     settings: ServerSettings, progress: Progress = no_progress, *, observer: "EngineObserver | None" = None
-) -> "AsyncEngine":
+) -> "Backend":
     """
-    Load the model that the settings name and return its engine, which is not started.
+    Load the model that the settings name and return its backend, which is not started.
 
     Raises:
         UserError: The model cannot be found, read or run, a setting is invalid or memory is insufficient.
     """
-    from headrace.engine.loading.assembly import assemble
+    from headrace.backends.loading import load_backend
 
-    return assemble(model_source(settings), engine_config(settings), progress, observer=observer)
+    return load_backend(model_source(settings), engine_config(settings), progress, observer=observer)
 
 
 def model_source(settings: ServerSettings) -> ModelSource:

@@ -82,6 +82,16 @@ def share_or_auto() -> Rule:
     return Rule(expected="auto or a number from 0 to 1", read=_read_share_or_auto)
 
 
+def share() -> Rule:
+    """Accept a number above 0, at most 1."""
+    return Rule(expected="a number above 0, at most 1", read=_read_share)
+
+
+def count_or_max() -> Rule:
+    """Accept a whole number from 1 up, or `max`, which is 0."""
+    return Rule(expected="max or a whole number from 1 up", read=_read_count_or_max)
+
+
 def json_object(example: str) -> Rule:
     """Accept a JSON object, which is a dict."""
     return Rule(expected=f"a JSON object such as {example}", read=read_json_object)
@@ -161,6 +171,17 @@ def _read_share_or_auto(raw: str) -> float | None:
     if not 0 <= value <= 1:
         raise ValueError(raw)
     return value
+
+
+def _read_share(raw: str) -> float:
+    value = float(raw)
+    if not 0 < value <= 1:
+        raise ValueError(raw)
+    return value
+
+
+def _read_count_or_max(raw: str) -> int:
+    return 0 if raw.strip().lower() == "max" else _read_integer(raw, 1, None)
 
 
 def read_json_object(raw: str) -> dict[str, object]:

@@ -1,29 +1,20 @@
 """
 Settings of the model server: one field = one flag = one environment variable = one row in the docs.
 
-`load_settings` fills `ServerSettings` from these sources, in order of precedence: command line flags, `HEADRACE_*`,
-files in the model's folder, names of other containers (`settings.container_names`), defaults. It reads neither the
-process environment nor the disk: callers pass both.
+`settings.loading` fills them from their sources.
 """
 
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from headrace.core.errors import SettingsError
 from headrace.settings import rules
-from headrace.settings.container_names import Notice, read_container_names
 from headrace.settings.rules import Rule, setting
-from headrace.settings.values import flag_name, masked_repr, read_environment, read_value, text_of
+from headrace.settings.values import masked_repr
 
 ENV_PREFIX = "HEADRACE_"
-FOREIGN_ENV_NAMES = frozenset(
-    {"HEADRACE_HOME", "HEADRACE_MODEL_FOLDER", "HEADRACE_PYTHON", "HEADRACE_TEST_CACHE", "HEADRACE_URL"}
-)
-"""Variables with the prefix that are not settings of the server."""
-
 PLATFORM_PREFIX = "HEADRACE_UP_"
 """Settings of `headrace up` (`settings.platform_settings`)."""
 
@@ -91,15 +82,53 @@ class ServerSettings:
     tgi_compat: bool = setting(rules.boolean(), False)
     """With an LMI dialect: answer on `/invocations` in TGI's format (`option.tgi_compat`)."""
 
+    backend: str = setting(rules.choice("auto", "native", "torch", "transformers", "vllm"), "auto")
+    """
+    Library that runs the network. `auto` is the best one that is installed and runs this model on this machine, see
+    docs/backends.md; the log and `/info` say which and why. With any other value the server starts with that one or
+    not at all.
+    """
+
     rolling_batch: str = setting(rules.choice("auto", "native"), "auto")
     """Engine that batches the requests. `auto` is the best one that can run here, which is `native`."""
 
-    dtype: str = setting(rules.choice("auto", "bf16", "w8a16", "w8a8", "w4a16", "w4a8", "smoothquant"), "auto")
+    device: str = setting(rules.choice("auto", "cpu", "cuda"), "auto")
+    """Device that runs the network. `auto` is `cuda` if the process sees a GPU and a backend for it is installed."""
+
+    tensor_parallel_size: int | None = setting(rules.count_or_max(), None)
+    """Devices that the network is split over; `max`: all GPUs of this process. Default: 1."""
+
+    gpu_memory_utilization: float = setting(rules.share(), 0.9)
+    """Share of a GPU's memory that this server may use, more than 0 to 1. The default leaves room for other buffers."""
+
+    enforce_eager: bool = setting(rules.boolean(), False)
+    """Start sooner by capturing no CUDA graphs and compiling nothing (`torch`, `vllm`); decoding is slower."""
+
+    batch_invariant: bool | None = setting(rules.boolean(), None)
+    """
+    Compute each sequence with the same bits whatever else is in the batch, at a cost of speed on a GPU. Default: that
+    of the backend; `native` always does.
+    """
+
+    trust_remote_code: bool = setting(rules.boolean(), False)
+    """
+    Run Python code that comes with the checkpoint (`transformers`, `vllm`). Off by default: such code can do anything
+    that this process can.
+    """
+
+    vllm_args: Mapping[str, object] | None = setting(rules.json_object('{"kv_cache_dtype": "fp8"}'), None)
+    """Arguments of vLLM's engine by its own names, which win over the other settings. Default: none."""
+
+    dtype: str = setting(
+        rules.choice("auto", "bf16", "fp16", "fp32", "fp8", "w8a16", "w8a8", "w4a16", "w4a8", "smoothquant"),
+        "auto",
+    )
     """
     Bits of weights and activations. `auto` is nearest to the file: bf16, else w8 or w4, with a16 for models under 1 B
     parameters and a8 for larger ones; a smaller one if memory is short or the CPU has no bf16. The log says why.
     a16 keeps the quality of the weights; a8 computes prompts and large batches up to twice as fast.
-    `smoothquant` is w8a8 with the weights of `headrace quantize`, computed at the first start and cached.
+    `smoothquant` is w8a8 with the weights of `headrace quantize`, computed at the first start and cached. `fp16` and
+    `fp32` are for other backends than `native`, and `fp8` is for `torch` on a GPU.
     """
 
     smoothquant_alpha: float | None = setting(rules.share_or_auto(), None)
@@ -321,75 +350,3 @@ def check_shutdown(delay_s: float | None, *, grace_s: float) -> None:
             "delay is part of the grace period. Lower the first or raise the second.",
             name="shutdown_delay_s",
         )
-
-
-def load_settings(
-    overrides: Mapping[str, object],
-    env: Mapping[str, str],
-    properties: Mapping[str, str] | None = None,
-    model_config: Mapping[str, str] | None = None,
-    *,
-    container: bool = False,
-) -> tuple[ServerSettings, list[Notice]]:
-    """
-    Merge the sources and check the result.
-
-    Args:
-        overrides: field name → value, from the command line; None: not given.
-        env: the environment.
-        properties: the content of `serving.properties`, if there is one.
-        model_config: the content of `model-config.yaml`, if there is one (`settings.model_folder.parse_model_config`).
-        container: whether the process seems to run as a container; the setting `container` takes precedence.
-
-    Returns:
-        The settings, and notices about names that were applied, have no effect, or are unknown.
-
-    Raises:
-        SettingsError: a value is not as expected, a `HEADRACE_` name is unknown, or values contradict each other.
-    """
-    values = _own_env(env)
-    values |= {
-        name: _read(name, flag_name(name), text_of(value))
-        for name, value in overrides.items()
-        if value not in (None, ())  # an option that may be repeated and was not given
-    }
-    is_container = bool(values.get("container", container))
-    foreign = read_container_names(env, properties or {}, model_config or {}, container=is_container)
-    for name, (source, raw) in foreign.values.items():
-        if name not in values:
-            values[name] = _read(name, source, raw)
-    notices = list(foreign.notices)
-    if is_container:
-        values["container"] = True
-        values.setdefault("host", "0.0.0.0")  # noqa: S104 -- a container's port is published by its platform
-    if values.get("dialect", "auto") == "auto":
-        values["dialect"] = "lmi-17" if foreign.is_lmi else "torchserve" if model_config else "tgi-3"
-    values.setdefault("enable_lora", bool(values.get("adapter")))
-    settings = ServerSettings(**values)
-    if settings.smoothquant_alpha is not None and settings.dtype != "smoothquant":
-        name = foreign.values.get("smoothquant_alpha", ("smoothquant_alpha", ""))[0]
-        why = "it is for dtype smoothquant (option.quantize=smoothquant)"
-        notices.append(Notice(name, "ignored", f"{name} has no effect: {why}."))
-    from headrace.settings.server_checks import check_together  # it reads the settings of this module
-
-    check_together(settings)
-    return settings, notices
-
-
-def _own_env(env: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of `HEADRACE_*`."""
-    rules_by_name = {name: setting_rule(name) for name in setting_names()}
-    return read_environment(
-        env,
-        rules_by_name,
-        prefix=ENV_PREFIX,
-        command="headrace serve",
-        foreign=FOREIGN_ENV_NAMES,
-        foreign_prefix=PLATFORM_PREFIX,
-    )
-
-
-def _read(name: str, source: str, raw: str) -> Any:
-    """Parse `raw` by the rule of the field `name`; an error names the source of the value."""
-    is_own = source in (flag_name(name), env_name(name))
-    return read_value(setting_rule(name), raw, name=name, source=source, is_own=is_own)

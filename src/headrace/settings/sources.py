@@ -11,8 +11,9 @@ from pathlib import Path
 from headrace.core.errors import SettingsError
 from headrace.settings.container_model_config import MODEL_KEYS
 from headrace.settings.container_names import Notice
+from headrace.settings.loading import load_settings
 from headrace.settings.model_folder import MODEL_FOLDER, MODEL_ID, ModelFolder, in_folder, is_folder, read_model_folder
-from headrace.settings.server_settings import ServerSettings, load_settings
+from headrace.settings.server_settings import ServerSettings
 
 MODEL_FOLDER_VARIABLE = "HEADRACE_MODEL_FOLDER"
 """Names the folder that stands for `/opt/ml/model`; set by launchers that start a model server as a container."""

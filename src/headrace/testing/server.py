@@ -19,7 +19,7 @@ from headrace.http.listener import bind, url_of
 from headrace.http.server import http_limits, http_server
 from headrace.server.app import create_app
 from headrace.server.main import run_server
-from headrace.settings.server_settings import load_settings
+from headrace.settings.loading import load_settings
 from headrace.testing.echo import EchoBackend, EchoScript
 
 MODEL = "echo"

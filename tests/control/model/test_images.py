@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.control.model.images import FAMILIES, OwnImage, find_own, profile, split_image
-from headrace.settings.server_settings import load_settings
+from headrace.settings.loading import load_settings
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.registry import DIALECT_NAMES
 

@@ -9,7 +9,8 @@ from headrace.core.generation import RecommendedSampling
 from headrace.engine.loading.assembly import recommended_sampling
 from headrace.models.model import GenerationDefaults
 from headrace.server.engine_config import load_engine
-from headrace.settings.server_settings import ServerSettings, load_settings
+from headrace.settings.loading import load_settings
+from headrace.settings.server_settings import ServerSettings
 from tests.engine.support import ask, request, running
 from tests.parity.checkpoints import write_checkpoint
 

@@ -69,7 +69,8 @@ def assemble(
     runner = load_native_runner(
         model.spec, weights, plan.runner, isa=config.isa, cache_dir=cache_dir, progress=progress
     )
-    info = _model_info(source.served_model_name or model.name, model, plan, runner, use)
+    name = source.served_model_name or model.name
+    info = _model_info(name, model, plan, runner, use, backend_reason=config.backend_reason)
     return AsyncEngine(
         runner,
         _text_parts(model, use),
@@ -112,7 +113,9 @@ def recommended_sampling(defaults: GenerationDefaults) -> RecommendedSampling:
     return RecommendedSampling(**{name: value for name, value in values.items() if value is not None})
 
 
-def _model_info(name: str, model: Model, plan: EnginePlan, runner: Runner, use: Use) -> ModelInfo:
+def _model_info(
+    name: str, model: Model, plan: EnginePlan, runner: Runner, use: Use, *, backend_reason: str
+) -> ModelInfo:
     limits = fit_to_runner(plan.limits, runner.limits)
     return ModelInfo(
         name=name,
@@ -134,4 +137,6 @@ def _model_info(name: str, model: Model, plan: EnginePlan, runner: Runner, use: 
         max_batch_tokens=limits.max_num_batched_tokens,
         generates=use.generates,
         pooling=pooling_info(use, hidden_size=model.spec.hidden_size, max_tokens=limits.max_pooled_tokens),
+        backend_reason=backend_reason,
+        is_batch_invariant=True,
     )
