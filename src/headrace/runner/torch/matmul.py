@@ -1,0 +1,180 @@
+"""
+Weights of matrices in the formats that a runner computes with, and the product with each of them.
+
+Letters in shapes: `T` tokens, `N` outputs, `K` inputs, `B` blocks of inputs that share a scale.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from headrace.core.errors import BrokenModel
+from headrace.models.weights import Encoding, RawTensor
+
+FP8: Final = torch.float8_e4m3fn
+FP8_MAX: Final = 448.0
+INT8_MAX: Final = 127.0
+INT4_BLOCK: Final = 32
+"""Inputs that share a scale in int4."""
+_INT4_MAX: Final = 15
+_INT4_ZERO: Final = 8
+_Q4_SCALE_BYTES: Final = 2
+_I8_SCALE_BYTES: Final = 4
+_SMALLEST_SCALE: Final = 1e-12
+"""Scale of a row of zeros, which must not divide by 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8Weight:
+    """A matrix in float8 (e4m3) with a scale for each output. Inputs are rounded to float8 likewise."""
+
+    values: Tensor
+    """(N, K)"""
+    scales: Tensor
+    """(N,) float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Weight:
+    """A matrix in int8 with a scale for each output. Inputs are rounded to int8 likewise, so the sums are exact."""
+
+    values: Tensor
+    """(N, K)"""
+    scales: Tensor
+    """(N,) float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Int4Weight:
+    """
+    A matrix in 4 bits: `number * scale + minimum`, both shared by blocks of 32 inputs. Inputs are not rounded.
+
+    The packing is that of GGUF's Q4_1: byte i of a block holds input i in its lower and input i + 16 in its upper half.
+    """
+
+    values: Tensor
+    """(N, K / 2) uint8."""
+    scales: Tensor
+    """(N, B) float16."""
+    minima: Tensor | None
+    """(N, B) float16; None: -8 times the scales, as in Q4_0."""
+
+
+Weight = Tensor | Fp8Weight | Int8Weight | Int4Weight
+"""A matrix (N, K); a plain tensor is one in floating point."""
+
+
+def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+    """Return `x @ weight.T + bias`, (T, N) in the type of `x`."""
+    match weight:
+        case Tensor():
+            return functional.linear(x, weight, bias)
+        case Fp8Weight():
+            product = _fp8_product(x, weight)
+        case Int8Weight():
+            product = _int8_product(x, weight)
+        case Int4Weight():
+            return functional.linear(x, dequantize(weight, x.dtype), bias)
+    return product if bias is None else product + bias
+
+
+def dequantize(weight: Weight, dtype: torch.dtype) -> Tensor:
+    """Return a matrix in floating point."""
+    match weight:
+        case Tensor():
+            return weight.to(dtype)
+        case Int4Weight():
+            blocks = weight.values.unflatten(-1, (-1, INT4_BLOCK // 2))
+            numbers = torch.cat([blocks & 15, blocks >> 4], -1).float()  # (N, B, 32)
+            scales = weight.scales.float()
+            minima = scales * -_INT4_ZERO if weight.minima is None else weight.minima.float()
+            return (numbers * scales[..., None] + minima[..., None]).flatten(1).to(dtype)
+        case _:
+            return (weight.values.float() * weight.scales[:, None]).to(dtype)
+
+
+def quantize_fp8(matrix: Tensor) -> Fp8Weight:
+    """Round a matrix (N, K) to float8."""
+    values, scales = round_rows(matrix, FP8, FP8_MAX)
+    return Fp8Weight(values, scales)
+
+
+def quantize_int8(matrix: Tensor) -> Int8Weight:
+    """Round a matrix (N, K) to int8."""
+    values, scales = round_rows(matrix, torch.int8, INT8_MAX)
+    return Int8Weight(values, scales)
+
+
+def quantize_int4(matrix: Tensor) -> Int4Weight:
+    """
+    Round a matrix (N, K) to 4 bits.
+
+    Raises:
+        BrokenModel: K is no multiple of 32.
+    """
+    if matrix.shape[1] % INT4_BLOCK:
+        raise BrokenModel(f"A matrix has {matrix.shape[1]} inputs; int4 needs a multiple of {INT4_BLOCK}.")
+    blocks = matrix.float().unflatten(-1, (-1, INT4_BLOCK))
+    minima = blocks.amin(-1).half()
+    scales = ((blocks.amax(-1) - minima.float()) / _INT4_MAX).clamp_min(_SMALLEST_SCALE).half()
+    divisors = torch.where(scales == 0, torch.inf, scales.float())
+    numbers = torch.round((blocks - minima.float()[..., None]) / divisors[..., None])
+    low, high = numbers.clamp(0, _INT4_MAX).to(torch.uint8).chunk(2, -1)
+    return Int4Weight((low | (high << 4)).flatten(1), scales, minima)
+
+
+def round_rows(matrix: Tensor, dtype: torch.dtype, largest: float) -> tuple[Tensor, Tensor]:
+    """Return the rows of a matrix in a small type, and the scale (rows,) of each: its largest number / `largest`."""
+    numbers = matrix.float()
+    scales = (numbers.abs().amax(-1) / largest).clamp_min(_SMALLEST_SCALE)
+    scaled = numbers / scales[:, None]
+    if not dtype.is_floating_point:
+        scaled = torch.round(scaled)
+    return scaled.clamp(-largest, largest).to(dtype), scales
+
+
+def pack_int4(raw: RawTensor) -> Int4Weight:
+    """
+    Return a checkpoint's Q4_0 or Q4_1 matrix, without rounding it again.
+
+    Raises:
+        BrokenModel: the matrix has another encoding.
+    """
+    if raw.encoding not in {Encoding.Q4_0, Encoding.Q4_1}:
+        raise BrokenModel(f"A matrix is stored as {raw.encoding}; expected q4_0 or q4_1.")
+    num_factors = 2 if raw.encoding is Encoding.Q4_1 else 1
+    blocks = raw.data.reshape(raw.num_rows, -1, num_factors * _Q4_SCALE_BYTES + INT4_BLOCK // 2)
+    factors = np.ascontiguousarray(blocks[..., : num_factors * _Q4_SCALE_BYTES]).view("<f2")
+    values = np.ascontiguousarray(blocks[..., num_factors * _Q4_SCALE_BYTES :]).reshape(raw.num_rows, -1)
+    minima = torch.from_numpy(factors[..., 1].copy()) if num_factors > 1 else None
+    return Int4Weight(torch.from_numpy(values), torch.from_numpy(factors[..., 0].copy()), minima)
+
+
+def pack_int8(raw: RawTensor) -> Int8Weight:
+    """
+    Return a checkpoint's int8 matrix, without rounding it again.
+
+    Raises:
+        BrokenModel: the matrix has another encoding.
+    """
+    if raw.encoding is not Encoding.I8:
+        raise BrokenModel(f"A matrix is stored as {raw.encoding}; expected i8.")
+    scales = np.ascontiguousarray(raw.data[:, :_I8_SCALE_BYTES]).view("<f4")[:, 0]
+    values = np.ascontiguousarray(raw.data[:, _I8_SCALE_BYTES:]).view(np.int8)
+    return Int8Weight(torch.from_numpy(values), torch.from_numpy(scales.copy()))
+
+
+def _fp8_product(x: Tensor, weight: Fp8Weight) -> Tensor:
+    values, scales = round_rows(x, FP8, FP8_MAX)
+    product = torch.matmul(values.float(), weight.values.float().T)
+    return (product * scales[:, None] * weight.scales).to(x.dtype)
+
+
+def _int8_product(x: Tensor, weight: Int8Weight) -> Tensor:
+    values, scales = round_rows(x, torch.int8, INT8_MAX)
+    sums = torch._int_mm(values, weight.values.T)  # noqa: SLF001 -- torch has no other exact product
+    return (sums.float() * scales[:, None] * weight.scales).to(x.dtype)
