@@ -22,10 +22,11 @@ from headrace.core.generation import (
     Token,
 )
 from headrace.engine.config import EngineLimits
+from headrace.engine.core.engine import Engine
 from headrace.engine.core.observer import EngineObserver
-from headrace.engine.service.adapters import ReadAdapter
-from headrace.engine.service.async_engine import AsyncEngine
+from headrace.engine.service.async_engine import AsyncEngine, runner_engine
 from headrace.engine.service.request_processor import TextParts
+from headrace.engine.service.thread import EngineThread, ReadAdapter
 from headrace.engine.spec_decode.drafting import RowCostModel
 from headrace.models.chat import ChatTemplate
 from headrace.models.pooling import Pooler
@@ -115,7 +116,16 @@ def make_engine(
         eos_token_ids=tokenizer.eos_token_ids,
         pooler=pooler or Pooler(),
     )
-    return AsyncEngine(runner, parts, limits, info, observer=observer, read_adapter=read_adapter)
+    return runner_engine(runner, parts, limits, info, observer=observer, read_adapter=read_adapter)
+
+
+def thread_of(engine: AsyncEngine) -> EngineThread:
+    assert isinstance(engine._engine, EngineThread)
+    return engine._engine
+
+
+def core_of(engine: AsyncEngine) -> Engine:
+    return thread_of(engine)._engine
 
 
 @asynccontextmanager
@@ -126,8 +136,8 @@ async def running(engine: AsyncEngine) -> AsyncIterator[AsyncEngine]:
         yield engine
     finally:
         await engine.close(deadline_s=5)
-        engine._engine.scheduler.check_integrity()
-        assert engine._engine.scheduler.pool.num_free == engine._engine.scheduler.pool.num_blocks
+        core_of(engine).scheduler.check_integrity()
+        assert core_of(engine).scheduler.pool.num_free == core_of(engine).scheduler.pool.num_blocks
 
 
 class FreeRows(RowCostModel):

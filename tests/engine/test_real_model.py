@@ -14,7 +14,7 @@ from headrace.core.generation import ChatPrompt, FinishReason, GenerationRequest
 from headrace.engine.service.async_engine import AsyncEngine
 from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
-from tests.engine.support import Answer, FreeRows, ask, request, running
+from tests.engine.support import Answer, FreeRows, ask, core_of, request, running, thread_of
 
 pytestmark = pytest.mark.model
 
@@ -59,7 +59,7 @@ async def test_answers_do_not_depend_on_the_batch_the_cache_chunks_or_preemption
     plainly = {"max_draft_tokens": 0, "enable_prefix_caching": False}
     async with engine_on(smollm2_path, cache_dir, **plainly, **formats) as engine:
         alone = [essence(await ask(engine, request)) for request in wanted]
-        block_bytes = engine._runner.info.kv_cache_bytes // engine._runner.limits.num_blocks
+        block_bytes = thread_of(engine)._runner.info.kv_cache_bytes // thread_of(engine)._runner.limits.num_blocks
     async with engine_on(smollm2_path, cache_dir, max_num_batched_tokens=96, **formats) as engine:
         together = await asyncio.gather(*(ask(engine, request) for request in wanted))
         again = await asyncio.gather(*(ask(engine, request) for request in wanted))
@@ -71,7 +71,7 @@ async def test_answers_do_not_depend_on_the_batch_the_cache_chunks_or_preemption
         "kv_cache_bytes": 17 * block_bytes,
     }  # guesses make answers too short-lived to collide
     async with engine_on(smollm2_path, cache_dir, **tiny, **formats) as engine:
-        engine._engine.scheduler._expected_output_tokens = 1.0
+        core_of(engine).scheduler._expected_output_tokens = 1.0
         squeezed = await asyncio.gather(*(ask(engine, request) for request in wanted))
         assert engine.stats().preemptions_total > 0
     assert [essence(answer) for answer in squeezed] == alone
@@ -104,7 +104,7 @@ async def test_draft_tokens_do_not_change_any_bit(
     async with engine_on(smollm2_path, cache_dir, max_draft_tokens=0, enable_prefix_caching=False, **formats) as engine:
         plain = [await ask(engine, request) for request in wanted]
     async with engine_on(smollm2_path, cache_dir, max_draft_tokens=7, **formats) as engine:
-        engine._engine.scheduler._row_costs = FreeRows()
+        core_of(engine).scheduler._row_costs = FreeRows()
         together = await asyncio.gather(*(ask(engine, request) for request in wanted))
         assert 0 < engine.stats().accepted_tokens_total < engine.stats().drafted_tokens_total
     assert [(a.text, a.tokens, a.prompt, a.finish.reason) for a in together] == [

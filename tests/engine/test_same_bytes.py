@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.core.generation import FinishReason, GenerationRequest
-from tests.engine.support import LIMITS, Answer, ask, make_engine, request, runner_limits, running
+from tests.engine.support import LIMITS, Answer, ask, core_of, make_engine, request, runner_limits, running
 
 NUM_REQUESTS = 64
 SHARED = "You are a helpful assistant who answers in one short sentence. "
@@ -57,7 +57,7 @@ async def test_sixty_four_concurrent_answers_equal_those_of_each_request_alone(c
     expected = await alone(wanted)
     async with running(make_engine(limits=limits, room=runner_limits(num_blocks))) as engine:
         if case == "tiny pool":
-            engine._engine.scheduler._expected_output_tokens = 1.0
+            core_of(engine).scheduler._expected_output_tokens = 1.0
         answers = await asyncio.gather(*(ask(engine, request) for request in wanted))
         assert [essence(answer) for answer in answers] == expected
         stats = engine.stats()
@@ -84,7 +84,7 @@ async def test_a_preempted_answer_continues_where_it_stopped() -> None:
     wanted = [replace(w, sampling=replace(w.sampling, ignore_eos=True)) for w in wanted]
     expected = await alone(wanted)
     async with running(make_engine(room=runner_limits(18))) as engine:
-        engine._engine.scheduler._expected_output_tokens = 1.0
+        core_of(engine).scheduler._expected_output_tokens = 1.0
         answers = await asyncio.gather(*(ask(engine, request) for request in wanted))
         assert engine.stats().preemptions_total >= 1
         assert engine.stats().output_tokens_total == 300

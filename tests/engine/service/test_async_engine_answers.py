@@ -10,7 +10,18 @@ from headrace.core.generation import ChatPrompt, FinishReason, Grammar
 from headrace.models.chat import ChatTemplate
 from headrace.runner.step import Float32, StepInput
 from headrace.testing.fake_runner import FakeRunner, follow
-from tests.engine.support import EOS, LIMITS, ask, ask_all, make_engine, request, runner_limits, running, settled
+from tests.engine.support import (
+    EOS,
+    LIMITS,
+    ask,
+    ask_all,
+    core_of,
+    make_engine,
+    request,
+    runner_limits,
+    running,
+    settled,
+)
 
 NO_EOS = {EOS: -math.inf}
 
@@ -166,7 +177,7 @@ async def test_a_prompt_can_be_scored_without_an_answer() -> None:
 async def test_the_prompt_is_scored_whole_after_a_preemption() -> None:
     async with running(make_engine(room=runner_limits(18), bias=NO_EOS)) as engine:
         expected = await ask(engine, request("y" * 60, max_new_tokens=100, prompt_logprobs=1))
-        engine._engine.scheduler._expected_output_tokens = 1.0
+        core_of(engine).scheduler._expected_output_tokens = 1.0
         old = asyncio.create_task(ask(engine, request("x" * 60, "old", max_new_tokens=150)))
         await settled(engine, lambda stats: stats.num_running == 1)
         scored = await ask(engine, request("y" * 60, "new", max_new_tokens=100, prompt_logprobs=1))

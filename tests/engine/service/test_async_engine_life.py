@@ -9,7 +9,7 @@ import pytest
 from headrace.core.errors import Busy, EngineFailed, Unavailable
 from headrace.core.generation import FinishReason
 from headrace.engine.core.observer import ChoiceReport, NoObserver, StepReport
-from tests.engine.support import EOS, LIMITS, Gate, ask, make_engine, request, running, settled
+from tests.engine.support import EOS, LIMITS, Gate, ask, core_of, make_engine, request, running, settled, thread_of
 
 NO_EOS = {EOS: -math.inf}
 
@@ -71,7 +71,7 @@ async def test_a_request_that_is_aborted_right_before_the_end_frees_its_blocks()
         gate.is_open.clear()
         await chunks.aclose()
         closing = asyncio.create_task(engine.close(deadline_s=5))
-        await settled(engine, lambda _: engine._thread._is_stopping)
+        await settled(engine, lambda _: thread_of(engine)._is_stopping)
         gate.is_open.set()
         await closing
 
@@ -80,11 +80,11 @@ async def test_an_idle_engine_runs_no_steps_and_its_thread_sleeps() -> None:
     gate = Gate()
     async with running(make_engine(before_step=gate)) as engine:
         await ask(engine, request("x", max_new_tokens=3))
-        await settled(engine, lambda _: bool(engine._thread._wakeup._waiters))
-        rounds, steps = engine.num_rounds, len(gate.steps)
+        await settled(engine, lambda _: bool(thread_of(engine)._wakeup._waiters))
+        rounds, steps = thread_of(engine).num_rounds, len(gate.steps)
         for _ in range(2000):
             await asyncio.sleep(0)
-        assert (engine.num_rounds, len(gate.steps)) == (rounds, steps)
+        assert (thread_of(engine).num_rounds, len(gate.steps)) == (rounds, steps)
 
 
 async def test_a_failed_step_ends_its_requests_and_the_engine_continues() -> None:
@@ -120,7 +120,7 @@ async def test_a_crash_of_the_engine_ends_every_request_and_refuses_new_ones() -
     await engine.start()
     chunks = engine.generate(request("x", max_new_tokens=300))
     await anext(chunks)
-    engine._engine.scheduler.schedule = None  # type: ignore[assignment, method-assign]
+    core_of(engine).scheduler.schedule = None  # type: ignore[assignment, method-assign]
     reasons = [chunk.finish.reason async for chunk in chunks if chunk.finish is not None]
     assert reasons == [FinishReason.ERROR]
     assert not engine.is_healthy

@@ -20,7 +20,17 @@ from headrace.engine.structured_output.state import GrammarState
 from headrace.models.gguf_file import open_gguf
 from headrace.models.gguf_tokenizer import read_gguf_tokenizer
 from headrace.runner.step import StepInput
-from tests.engine.support import VOCAB_SIZE, ask, ask_all, byte_tokenizer, make_engine, request, runner_limits, running
+from tests.engine.support import (
+    VOCAB_SIZE,
+    ask,
+    ask_all,
+    byte_tokenizer,
+    core_of,
+    make_engine,
+    request,
+    runner_limits,
+    running,
+)
 from tests.waiting import WAIT_S
 
 SCHEMA = {
@@ -99,7 +109,7 @@ async def test_a_constrained_answer_does_not_depend_on_the_batch_or_preemption()
     async with running(make_engine()) as engine:
         alone = [await ask(engine, request) for request in wanted]
     async with running(make_engine(room=runner_limits(12))) as engine:
-        engine._engine.scheduler._expected_output_tokens = 1.0
+        core_of(engine).scheduler._expected_output_tokens = 1.0
         together = await asyncio.gather(*(ask(engine, request) for request in wanted))
         assert engine.stats().preemptions_total > 0
     assert [answer.text for answer in together] == [answer.text for answer in alone]
@@ -280,7 +290,7 @@ async def test_compilations_beyond_the_queue_limit_are_refused_as_busy() -> None
 
 async def test_a_grammar_that_fails_midway_ends_its_request_only() -> None:
     def break_grammar(step: StepInput) -> None:
-        for choice in engine._engine._choices.values():
+        for choice in core_of(engine)._choices.values():
             if choice.request_id == "broken" and choice.sequence.num_output_tokens == 3:
                 choice.extras.grammar.matcher.consume_token(0)
 

@@ -18,7 +18,7 @@ from headrace.engine.loading.formats import Formats
 from headrace.engine.loading.plan import EnginePlan, plan_engine
 from headrace.engine.loading.pooling import Use, pooling_info, resolve_use
 from headrace.engine.loading.smoothquant import smoothed_weights
-from headrace.engine.service.async_engine import AsyncEngine
+from headrace.engine.service.async_engine import AsyncEngine, runner_engine
 from headrace.engine.service.request_processor import TextParts
 from headrace.models.loading import load_model
 from headrace.models.model import GenerationDefaults, Model
@@ -71,7 +71,7 @@ def assemble(
     )
     name = source.served_model_name or model.name
     info = _model_info(name, model, plan, runner, use, backend_reason=config.backend_reason)
-    return AsyncEngine(
+    return runner_engine(
         runner,
         _text_parts(model, use),
         plan.limits,

@@ -1,5 +1,5 @@
 """
-The adapters of an engine: loaded and unloaded while requests run, each in a slot of the runner.
+The adapters of an engine: loaded and unloaded while requests run, each in a slot.
 
 Unloading removes the name at once: new requests are refused, running ones finish with the adapter, and its slot is
 free when the last of them has ended. Used on the event loop; only `release` is also called on the engine thread.
@@ -11,19 +11,33 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
 from headrace.core.client_text import shortened
 from headrace.core.errors import InsufficientMemory, InvalidRequest, NotFound
 from headrace.core.generation import AdapterInfo
-from headrace.models.adapter import Adapter
-from headrace.runner.step import Runner
 
 _log = structlog.get_logger("headrace.engine")
 
-ReadAdapter = Callable[[Path], Adapter]
-"""Reads an adapter for the engine's model; blocks."""
+
+class AdapterContent(Protocol):
+    """The facts of a loaded adapter that the registry keeps."""
+
+    @property
+    def identity(self) -> str:
+        """A hash of the content."""
+        ...
+
+    @property
+    def rank(self) -> int:
+        """The largest rank of a matrix."""
+        ...
+
+
+FillSlot = Callable[[int, Path], AdapterContent]
+"""Reads an adapter into a slot of the engine; blocks."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -51,13 +65,12 @@ class _Books:
 
 
 class AdapterRegistry:
-    """The adapters of a runner by name: loading, use by requests, and unloading once the last request has ended."""
+    """The adapters of an engine by name: loading, use by requests, and unloading once the last request has ended."""
 
-    def __init__(self, runner: Runner, read: ReadAdapter) -> None:
-        self._runner = runner
-        self._read = read
-        self._num_slots = runner.limits.max_adapters
-        self._books = _Books(free=list(range(self._num_slots)))
+    def __init__(self, num_slots: int, fill: FillSlot) -> None:
+        self._num_slots = num_slots
+        self._fill = fill
+        self._books = _Books(free=list(range(num_slots)))
 
     @property
     def infos(self) -> tuple[AdapterInfo, ...]:
@@ -123,11 +136,6 @@ class AdapterRegistry:
                 raise NotFound(f"The adapter `{shortened(name)}` is not loaded. Loaded: {self._names()}.")
             self._delist(name)
         _log.info("adapter.unloaded", name=name)
-
-    def _fill(self, slot: int, path: Path) -> Adapter:
-        adapter = self._read(path)
-        self._runner.load_adapter(slot, adapter)
-        return adapter
 
     def _reserve(self, name: str, *, replaces: bool) -> int:
         books = self._books

@@ -1,19 +1,18 @@
 """
-The `Backend` of our own engine, which runs on a thread and is used by coroutines.
+The `Backend` around a `ChoiceEngine`: admission, text and adapters, whatever computes the tokens.
 
-The engine thread and the event loop meet only in `EngineThread` (commands in) and `stream` (chunks out).
+Our own engine runs on a thread, which meets the event loop only in `EngineThread` (commands in) and `stream` (chunks
+out).
 """
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import NoReturn
 
-from headrace.core.errors import Busy, EngineFailed, SettingsError, Unavailable
+from headrace.core.errors import Busy, EngineFailed, Unavailable
 from headrace.core.generation import (
     AdapterInfo,
     ChatPrompt,
@@ -28,13 +27,13 @@ from headrace.core.generation import (
 )
 from headrace.engine.backend import Drain, Take, relay_chunks
 from headrace.engine.config import EngineLimits, fit_to_runner
-from headrace.engine.core.engine import Engine
 from headrace.engine.core.observer import EngineObserver, NoObserver
-from headrace.engine.service.adapters import AdapterRegistry, LoadedAdapter, ReadAdapter
+from headrace.engine.service.adapters import AdapterRegistry, LoadedAdapter
 from headrace.engine.service.best_of import best_chunks
+from headrace.engine.service.choice_engine import ChoiceEngine
 from headrace.engine.service.request_processor import RequestProcessor, TextParts
-from headrace.engine.service.stream import ChunkStream, deliver
-from headrace.engine.service.thread import EngineThread
+from headrace.engine.service.stream import ChunkStream
+from headrace.engine.service.thread import EngineThread, ReadAdapter
 from headrace.engine.text.detokenizer import TokenTable
 from headrace.runner.step import Runner
 
@@ -46,31 +45,27 @@ _VOCABULARY_DELAY_S = 1.0
 
 
 class AsyncEngine:
-    """A `Backend` with our own engine on a `Runner`, which it owns."""
+    """A `Backend` with a `ChoiceEngine`, which it owns."""
 
     def __init__(
         self,
-        runner: Runner,
+        engine: ChoiceEngine,
         parts: TextParts,
+        table: TokenTable,
         limits: EngineLimits,
         info: ModelInfo,
         *,
         observer: EngineObserver | None = None,
-        read_adapter: ReadAdapter | None = None,
         start_adapters: Mapping[str, Path] = MappingProxyType({}),
     ) -> None:
-        table = TokenTable(parts.tokenizer)
-        limits = fit_to_runner(limits, runner.limits)
         self.limits = limits
         self._info = info
-        self._runner = runner
         self._observer = observer or NoObserver()
-        self._engine = Engine(runner, table, limits, clock=time.perf_counter)
-        self._thread = EngineThread(self._engine, deliver)
+        self._engine = engine
         self._processor = RequestProcessor(
-            parts, table, limits, vocab_size=runner.vocab_size, generates=info.generates, pooling=info.pooling
+            parts, table, limits, vocab_size=engine.vocab_size, generates=info.generates, pooling=info.pooling
         )
-        self._adapters = AdapterRegistry(runner, read_adapter or _no_adapters)
+        self._adapters = AdapterRegistry(engine.num_adapter_slots, engine.fill_adapter_slot)
         self._start_adapters = start_adapters
         self._streams: set[ChunkStream] = set()
         self._num_open = 0
@@ -88,17 +83,12 @@ class AsyncEngine:
 
     @property
     def is_healthy(self) -> bool:
-        """False once the engine thread has ended or its last steps all failed."""
-        return self._thread.is_healthy
-
-    @property
-    def num_rounds(self) -> int:
-        """Iterations of the engine's loop; constant while it is idle."""
-        return self._thread.num_rounds
+        """False once the engine has ended or its last steps all failed."""
+        return self._engine.is_healthy
 
     async def start(self) -> None:
         """
-        Load the adapters of the start, and start the thread.
+        Start the engine and load the adapters of the start.
 
         Then produce a first token, and a few more for the step-time model; or pool a first prompt.
 
@@ -106,13 +96,23 @@ class AsyncEngine:
             EngineFailed: The model does not run.
             BrokenModel, UnsupportedModel: An adapter cannot be read or applied.
         """
-        for name, path in self._start_adapters.items():
-            await self._adapters.load(name, path)
-        self._thread.start()
+        self._engine.start()
+        try:
+            for name, path in self._start_adapters.items():
+                await self._adapters.load(name, path)
+            await self._warm_up()
+        except Exception:
+            await asyncio.to_thread(self._engine.stop)
+            raise
+        self._engine.begin_service(self._observer)
+        if self._info.generates:
+            self._preparing = asyncio.create_task(self._build_grammar_vocabulary())
+
+    async def _warm_up(self) -> None:
         self._is_accepting = True
         prompt_tokens = max(1, min(_WARM_UP_TOKENS, self.limits.max_prompt_tokens - _WARM_UP_ANSWER_TOKENS))
         sampling = SamplingParams(max_new_tokens=_WARM_UP_ANSWER_TOKENS, ignore_eos=True)
-        vocab_size = self._runner.vocab_size
+        vocab_size = self._engine.vocab_size
         prompt = tuple(index % vocab_size for index in range(prompt_tokens))
         pooling = None if self._info.generates else PoolingParams(task="embed_tokens", normalize=False)
         request = GenerationRequest(
@@ -121,9 +121,6 @@ class AsyncEngine:
         async for chunk in self.generate(request):
             if chunk.finish is not None and chunk.finish.reason is FinishReason.ERROR:
                 raise EngineFailed(f"The model produced no token at the start. {chunk.finish.message}")
-        self._engine.begin_service(self._observer)
-        if self._info.generates:
-            self._preparing = asyncio.create_task(self._build_grammar_vocabulary())
 
     async def _build_grammar_vocabulary(self) -> None:
         """Build the vocabulary for grammars in a moment without requests, so that neither start nor streams wait."""
@@ -176,8 +173,7 @@ class AsyncEngine:
 
     def stats(self) -> EngineStats:
         """Return the current load of the engine."""
-        stats = self._engine.stats()
-        return replace(stats, num_waiting=stats.num_waiting + self._thread.num_arriving)
+        return self._engine.stats()
 
     async def close(self, *, deadline_s: float) -> None:
         """Refuse new requests, let running ones finish until the deadline, then abort the rest. Idempotent."""
@@ -206,7 +202,7 @@ class AsyncEngine:
                     choice.on_end = partial(self._adapters.release, adapter)
             stream.open(choices)
             self._check_accepting()
-            self._thread.add(stream.choices)
+            self._engine.add(stream.choices)
         except BaseException:
             if adapter is not None:
                 self._adapters.release(adapter, num_choices)
@@ -231,16 +227,16 @@ class AsyncEngine:
         self._num_open += num_choices
 
     def _check_accepting(self) -> None:
-        if self._thread.crash is not None:
-            raise Unavailable(f"The engine has crashed: {self._thread.crash}. Restart the server.")
+        if self._engine.crash is not None:
+            raise Unavailable(f"The engine has crashed: {self._engine.crash}. Restart the server.")
         if not self._is_accepting:
             state = "starting" if self._closing is None else "shutting down"
             raise Unavailable(f"The server is {state}. Try again later.")
 
     def _leave(self, stream: ChunkStream) -> None:
         """Release the places of a request and abort its unfinished choices."""
-        if not stream.is_finished and self._thread.crash is None:
-            self._thread.abort(stream.choices, message="The client closed the request.")
+        if not stream.is_finished and self._engine.crash is None:
+            self._engine.abort(stream.choices, message="The client closed the request.")
         self._num_open -= len(stream.choices)
         now_s = time.perf_counter()
         self._seconds_per_choice += 0.1 * (now_s - self._freed_at_s - self._seconds_per_choice)
@@ -258,22 +254,34 @@ class AsyncEngine:
                 await asyncio.wait_for(self._is_drained.wait(), deadline_s)
             except TimeoutError:
                 await self._abort_all()
-        await asyncio.to_thread(self._thread.stop)
+        await asyncio.to_thread(self._engine.stop)
         if self._preparing is not None:
             self._preparing.cancel()
         self._processor.close()
-        self._runner.close()
 
     async def _abort_all(self) -> None:
         """End the remaining choices with an ABORT chunk and give readers a moment to read it."""
         message = "The server shut down before the answer was complete."
         choices = [choice for stream in self._streams for choice in stream.choices]
-        self._thread.abort(choices, message=message)
+        self._engine.abort(choices, message=message)
         try:
             await asyncio.wait_for(self._is_drained.wait(), 1.0)
         except TimeoutError:
             return  # readers that do not read
 
 
-def _no_adapters(_path: Path) -> NoReturn:
-    raise SettingsError("Adapters are off. Start the server with --enable-lora.")
+def runner_engine(
+    runner: Runner,
+    parts: TextParts,
+    limits: EngineLimits,
+    info: ModelInfo,
+    *,
+    observer: EngineObserver | None = None,
+    read_adapter: ReadAdapter | None = None,
+    start_adapters: Mapping[str, Path] = MappingProxyType({}),
+) -> AsyncEngine:
+    """Return a backend of our own engine on a runner, which it owns."""
+    table = TokenTable(parts.tokenizer)
+    limits = fit_to_runner(limits, runner.limits)
+    engine = EngineThread(runner, table, limits, read_adapter=read_adapter)
+    return AsyncEngine(engine, parts, table, limits, info, observer=observer, start_adapters=start_adapters)

@@ -6,26 +6,43 @@ call. `Engine` is used on this thread only.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
 
 import structlog
 
-from headrace.core.errors import Unavailable
-from headrace.core.generation import Chunk, Finish, FinishReason
+from headrace.core.errors import SettingsError, Unavailable
+from headrace.core.generation import Chunk, EngineStats, Finish, FinishReason
+from headrace.engine.config import EngineLimits
 from headrace.engine.core.choice import Choice
 from headrace.engine.core.engine import Emitted, Engine
+from headrace.engine.core.observer import EngineObserver
+from headrace.engine.service.stream import deliver
+from headrace.engine.text.detokenizer import TokenTable
+from headrace.models.adapter import Adapter
+from headrace.runner.step import Runner
 
 _log = structlog.get_logger("headrace.engine")
 
 MAX_FAILURES_IN_ROW = 3
 
 
-class EngineThread:
-    """Runs an `Engine` until it is stopped."""
+ReadAdapter = Callable[[Path], Adapter]
+"""Reads an adapter for the engine's model; blocks."""
 
-    def __init__(self, engine: Engine, deliver: Callable[[Emitted], None]) -> None:
-        self._engine = engine
-        self._deliver = deliver
+
+class EngineThread:
+    """A `ChoiceEngine`: our own engine on a `Runner`, which it owns."""
+
+    def __init__(
+        self, runner: Runner, table: TokenTable, limits: EngineLimits, *, read_adapter: ReadAdapter | None = None
+    ) -> None:
+        self._runner = runner
+        self._engine = Engine(runner, table, limits, clock=time.perf_counter)
+        self._read_adapter = read_adapter or _no_adapters
         self._wakeup = threading.Condition()
         self._arrivals: list[Choice] = []
         self._aborts: list[tuple[list[Choice], str]] = []
@@ -37,6 +54,16 @@ class EngineThread:
         """Iterations of the loop; constant while the engine is idle."""
 
     @property
+    def vocab_size(self) -> int:
+        """The number of token ids."""
+        return self._runner.vocab_size
+
+    @property
+    def num_adapter_slots(self) -> int:
+        """The number of adapters that may be loaded at the same time."""
+        return self._runner.limits.max_adapters
+
+    @property
     def is_healthy(self) -> bool:
         """False after a crash or too many consecutive failed steps."""
         return self._crash is None and self._engine.num_failures_in_row < MAX_FAILURES_IN_ROW
@@ -46,14 +73,13 @@ class EngineThread:
         """The exception that ended the thread, if any."""
         return self._crash
 
-    @property
-    def num_arriving(self) -> int:
-        """Choices added but not yet queued by the scheduler."""
-        return len(self._arrivals)
-
     def start(self) -> None:
         """Start running."""
         self._thread.start()
+
+    def begin_service(self, observer: EngineObserver) -> None:
+        """Reset the totals after the warm-up and report to `observer` from now on."""
+        self._engine.begin_service(observer)
 
     def add(self, choices: list[Choice]) -> None:
         """
@@ -74,13 +100,25 @@ class EngineThread:
             self._aborts.append((list(choices), message))
             self._wakeup.notify()
 
+    def fill_adapter_slot(self, slot: int, path: Path) -> Adapter:
+        """Read an adapter into a slot of the runner; blocks."""
+        adapter = self._read_adapter(path)
+        self._runner.load_adapter(slot, adapter)
+        return adapter
+
+    def stats(self) -> EngineStats:
+        """Return current statistics, with the choices that the scheduler has not queued yet."""
+        stats = self._engine.stats()
+        return replace(stats, num_waiting=stats.num_waiting + len(self._arrivals))
+
     def stop(self) -> None:
-        """Stop after the current step and the aborts that are queued, and join the thread. Idempotent."""
+        """Stop after the current step and the aborts that are queued, join the thread and close the runner."""
         with self._wakeup:
             self._is_stopping = True
             self._wakeup.notify()
         if self._thread.ident is not None:
             self._thread.join()
+        self._runner.close()
 
     def _run(self) -> None:
         try:
@@ -91,7 +129,7 @@ class EngineThread:
             with self._wakeup:
                 self._crash = error
                 lost = [*self._open, *self._arrivals]
-            self._deliver([(choice, _crashed(choice, error)) for choice in lost])
+            deliver([(choice, _crashed(choice, error)) for choice in lost])
 
     def _wait_for_work(self) -> bool:
         """Sleep until there is work; return False once the thread should stop."""
@@ -117,10 +155,14 @@ class EngineThread:
             _log.error("engine.step_failed", exc_info=self._engine.last_failure)
         self._open.difference_update(choice for choice, chunk in emitted if chunk.finish is not None)
         if emitted:
-            self._deliver(emitted)
+            deliver(emitted)
         pool = self._engine.scheduler.pool
         if not self._engine.has_work and pool.num_free != pool.num_blocks:
             _log.error("engine.blocks_lost", num_blocks=pool.num_blocks, num_free_blocks=pool.num_free)
+
+
+def _no_adapters(_path: Path) -> NoReturn:
+    raise SettingsError("Adapters are off. Start the server with --enable-lora.")
 
 
 def _crashed(choice: Choice, error: Exception) -> Chunk:
