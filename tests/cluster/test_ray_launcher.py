@@ -115,6 +115,21 @@ async def test_ready_workers_stay_ready_while_the_cluster_is_unreachable(site: S
     await lost.close()
 
 
+async def test_connecting_goes_on_while_its_callers_give_up(nodes: Nodes, tmp_path: Path) -> None:
+    hasty = ray_launcher(tmp_path, nodes.address, connect_s=0.01)
+    with pytest.raises(ClusterUnreachable, match=r"cannot be reached: no answer within 0\.01 s"):
+        await hasty.known()
+
+    async def is_connected() -> bool:
+        try:
+            return await hasty.known() == {}
+        except ClusterUnreachable:
+            return False
+
+    await until(is_connected)
+    await hasty.close()
+
+
 async def test_the_workers_of_a_lost_node_exit_and_another_node_is_used(site: Site, nodes: Nodes) -> None:
     lost = await site.healthy("lost", resources=ResourceRequest(num_cpus=2), print=["last words"])
     stays = await site.healthy("stays")
@@ -130,6 +145,7 @@ async def test_the_workers_of_a_lost_node_exit_and_another_node_is_used(site: Si
         await asyncio.to_thread(nodes.lose, lost.facts["node"])
         seen = await seen_as(site.launcher, "lost", lost, WorkerPhase.EXITED)
         assert "node" in seen.message
+        assert seen.was_lost
         assert (await site.launcher.poll("stays", stays)).phase is WorkerPhase.READY
         assert site.said("lost") == ["last words"]
         await until(lambda: asyncio.to_thread(lambda: not is_running(process)))

@@ -16,6 +16,7 @@ from botocore.config import Config
 from tests.e2e.conftest import ending_with_us, free_port, headrace_command
 from tests.waiting import WAIT_S
 
+_TAIL_CHARACTERS = 8000
 IMAGE = "763104351884.dkr.ecr.us-east-1.amazonaws.com/huggingface-pytorch-tgi-inference:2.7.0-tgi3.3.6-gpu-py311"
 
 
@@ -77,6 +78,25 @@ class Running:
     def log(self) -> str:
         return self.log_path.read_text()
 
+    def until_in_service(self, *names: str) -> None:
+        """Wait until endpoints are in service; a failure shows its reason and the logs of the platform and of Ray."""
+        client = self.client("sagemaker")
+        until(
+            lambda: all(self._is_in_service(client, name) for name in names),
+            lambda: f"{names} in service\n{self._logs()}",
+        )
+
+    def _is_in_service(self, client: Any, name: str) -> bool:
+        found = client.describe_endpoint(EndpointName=name)
+        assert found["EndpointStatus"] != "Failed", f"{name}: {found.get('FailureReason')}\n{self._logs()}"
+        return bool(found["EndpointStatus"] == "InService")
+
+    def _logs(self) -> str:
+        """The ends of the logs, the platform's last."""
+        found = [path for path in (self.folder / "ray.log", self.folder / "ray" / "log.txt") if path.exists()]
+        ends = [path.read_text(errors="replace")[-_TAIL_CHARACTERS:] for path in (*found, self.log_path)]
+        return "\n".join(ends)
+
 
 def up(folder: Path, *flags: str, env: Mapping[str, str] = {}, inside: Sequence[str] = ()) -> Running:
     """Start a platform and wait until it answers; its log lies beside its folder. `inside`: what runs the command."""
@@ -111,9 +131,10 @@ def up(folder: Path, *flags: str, env: Mapping[str, str] = {}, inside: Sequence[
     raise AssertionError(f"no platform: {running.log()}")
 
 
-def until(fact: Callable[[], object], what: str, timeout_s: float = WAIT_S) -> Any:
+def until(fact: Callable[[], object], what: str | Callable[[], str], timeout_s: float = WAIT_S) -> Any:
+    """Wait for a true result; `what` describes it, or what is known about it at the end."""
     deadline_s = time.monotonic() + timeout_s
     while not (found := fact()):
-        assert time.monotonic() < deadline_s, f"never happened: {what}"
+        assert time.monotonic() < deadline_s, f"never happened: {what if isinstance(what, str) else what()}"
         time.sleep(0.05)
     return found

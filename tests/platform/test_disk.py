@@ -19,7 +19,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from .running import IMAGE, Running, until, up
-from .test_end_to_end import WAIT, answered, delete_endpoint, make_endpoint
+from .test_end_to_end import answered, delete_endpoint, make_endpoint
 
 pytestmark = pytest.mark.model
 
@@ -103,7 +103,7 @@ def test_a_full_disk_stops_no_worker_and_loses_no_record(disk: SmallDisk, smollm
 def check_full_disk(platform: Running, disk: SmallDisk, container: dict[str, Any]) -> None:
     client, s3 = platform.client("sagemaker"), platform.client("s3")
     make_endpoint(platform, "kept", container)
-    client.get_waiter("endpoint_in_service").wait(EndpointName="kept", WaiterConfig=WAIT)
+    platform.until_in_service("kept")
     s3.create_bucket(Bucket="bucket")
     s3.put_object(Bucket="bucket", Key="before", Body=b"content")
     answer = answered(platform, "kept")
@@ -125,7 +125,7 @@ def check_full_disk(platform: Running, disk: SmallDisk, container: dict[str, Any
     (worker,) = pids(disk)
     os.kill(worker, signal.SIGKILL)
     until(lambda: pids(disk) - {worker}, "the worker is replaced")
-    client.get_waiter("endpoint_in_service").wait(EndpointName="kept", WaiterConfig=WAIT)
+    platform.until_in_service("kept")
     until(lambda: answers(platform, "kept"), "the new worker answers")
     assert answered(platform, "kept") == answer
     delete_endpoint(platform, "kept")
@@ -148,7 +148,7 @@ def test_a_platform_killed_on_a_full_disk_restarts_on_it(disk: SmallDisk, smollm
     folder = disk.folder / "data"
     platform = up(folder, inside=disk.inside)
     make_endpoint(platform, "kept", {"Image": IMAGE, "Environment": {"HF_MODEL_ID": str(smollm2_path)}})
-    platform.client("sagemaker").get_waiter("endpoint_in_service").wait(EndpointName="kept", WaiterConfig=WAIT)
+    platform.until_in_service("kept")
     answer = answered(platform, "kept")
     disk.fill()
     platform.close()

@@ -87,13 +87,13 @@ def stream_text(running: Running, name: str) -> str:
 
 
 def test_a_model_is_uploaded_deployed_streamed_from_and_deleted(platform: Running, smollm2_path: Path) -> None:
-    s3, sagemaker = platform.client("s3"), platform.client("sagemaker")
+    s3 = platform.client("s3")
     s3.create_bucket(Bucket="models")
     properties = b"option.model_id=./model.gguf\n"
     body = archive({"folder/serving.properties": properties, "folder/model.gguf": smollm2_path})
     s3.upload_fileobj(io.BytesIO(body), "models", "smollm2/model.tar.gz")
     make_endpoint(platform, "from-s3", {"Image": IMAGE, "ModelDataUrl": "s3://models/smollm2/model.tar.gz"})
-    sagemaker.get_waiter("endpoint_in_service").wait(EndpointName="from-s3", WaiterConfig=WAIT)
+    platform.until_in_service("from-s3")
 
     (answer,) = invoke(platform, "from-s3")
     assert answer["details"]["generated_tokens"] == 12
@@ -168,9 +168,7 @@ def test_openai_clients_name_the_endpoint(platform: Running, endpoint: str) -> N
 def test_embedding_images_answer_as_their_containers_do(platform: Running, minilm_path: Path) -> None:
     for name, (image, variables) in EMBEDDING_CONTAINERS.items():
         make_endpoint(platform, name, {"Image": image, "Environment": {"HF_MODEL_ID": str(minilm_path), **variables}})
-    in_service = platform.client("sagemaker").get_waiter("endpoint_in_service")
-    for name in EMBEDDING_CONTAINERS:
-        in_service.wait(EndpointName=name, WaiterConfig=WAIT)
+    platform.until_in_service(*EMBEDDING_CONTAINERS)
     text = "A man is eating food."
 
     (vector,) = invoke(platform, "tei", {"inputs": text})

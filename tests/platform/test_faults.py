@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 from tests.waiting import WAIT_S
 
 from .running import IMAGE, Running, until
-from .test_end_to_end import PROMPT, WAIT, answered, delete_endpoint, make_endpoint, workers
+from .test_end_to_end import PROMPT, answered, delete_endpoint, make_endpoint, workers
 
 pytestmark = pytest.mark.model
 
@@ -73,7 +73,7 @@ def described(platform: Running, name: str) -> Any:
 def test_a_worker_that_is_killed_under_load_is_replaced(platform: Running, smollm2_path: Path) -> None:
     container = {"Image": IMAGE, "Environment": {"HF_MODEL_ID": str(smollm2_path)}}
     make_endpoint(platform, "killed", container, InitialInstanceCount=2)
-    platform.client("sagemaker").get_waiter("endpoint_in_service").wait(EndpointName="killed", WaiterConfig=WAIT)
+    platform.until_in_service("killed")
     before = {name: pid for name, pid in workers(platform).items() if name.startswith("killed-")}
     assert len(before) == 2
     with Load(platform, "killed", 6).running() as load:
@@ -95,7 +95,7 @@ def test_a_worker_that_is_killed_under_load_is_replaced(platform: Running, smoll
 def test_an_update_to_a_broken_model_rolls_back_without_a_failed_request(platform: Running, smollm2_path: Path) -> None:
     client = platform.client("sagemaker")
     make_endpoint(platform, "updated", {"Image": IMAGE, "Environment": {"HF_MODEL_ID": str(smollm2_path)}})
-    client.get_waiter("endpoint_in_service").wait(EndpointName="updated", WaiterConfig=WAIT)
+    platform.until_in_service("updated")
     answer = answered(platform, "updated")
     broken = {"Image": IMAGE, "Environment": {"HF_MODEL_ID": "/no/such/model.gguf"}}
     client.create_model(

@@ -13,7 +13,7 @@ from tests.cluster.ray_nodes import Nodes, ray_nodes
 from tests.cluster.sites import LONG
 
 from .running import IMAGE, Running, until, up
-from .test_end_to_end import WAIT, answered, delete_endpoint, make_endpoint
+from .test_end_to_end import answered, delete_endpoint, make_endpoint
 from .test_faults import Load, described
 
 pytest.importorskip("ray")
@@ -39,7 +39,7 @@ def test_a_lost_node_and_a_killed_platform_lose_no_endpoint(nodes: Nodes, tmp_pa
     try:
         container = {"Image": IMAGE, "Environment": {"HF_MODEL_ID": str(smollm2_path)}}
         make_endpoint(running, "spread", container, InitialInstanceCount=2, InstanceType="ml.c5.large")
-        running.client("sagemaker").get_waiter("endpoint_in_service").wait(EndpointName="spread", WaiterConfig=WAIT)
+        running.until_in_service("spread")
         before = handles(running)
         assert len({handle["facts"]["node"] for handle in before.values()}) == 2, "one on each node"
         with Load(running, "spread", 4).running() as load:
@@ -78,7 +78,7 @@ def test_its_own_cluster_survives_a_killed_platform_and_ends_with_a_stopped_one(
     running = up(folder, "--cluster", "ray", env=env)
     try:
         make_endpoint(running, "own", {"Image": IMAGE, "Environment": {"HF_MODEL_ID": str(smollm2_path)}})
-        running.client("sagemaker").get_waiter("endpoint_in_service").wait(EndpointName="own", WaiterConfig=WAIT)
+        running.until_in_service("own")
         assert answered(running, "own")
         before, state = handles(running), (folder / "ray" / "state.json").read_bytes()
         assert {handle["launcher"] for handle in before.values()} == {"ray"}

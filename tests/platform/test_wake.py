@@ -13,7 +13,6 @@ import pytest
 from tests.waiting import WAIT_S
 
 from .running import IMAGE, Running, until
-from .test_end_to_end import WAIT
 
 pytestmark = pytest.mark.model
 
@@ -137,7 +136,7 @@ def napper(platform: Running, smollm2_path: Path) -> Iterator[Running]:
     host = {"VariantName": "v", "InitialInstanceCount": 1, "InstanceType": "ml.g5.2xlarge"}
     sagemaker.create_endpoint_config(EndpointConfigName="naps", ProductionVariants=[host], ExecutionRoleArn=ROLE)
     sagemaker.create_endpoint(EndpointName="naps", EndpointConfigName="naps")
-    sagemaker.get_waiter("endpoint_in_service").wait(EndpointName="naps", WaiterConfig=WAIT)
+    platform.until_in_service("naps")
     sagemaker.create_inference_component(
         InferenceComponentName="napper",
         EndpointName="naps",

@@ -99,7 +99,9 @@ class Observation:
     ended_in: WorkerPhase | None = None
     """The phase in which an exited worker ended; None if unknown."""
     message: str = ""
-    """Reason of a failure in one sentence, if the worker logged one (`Error: ...`)."""
+    """Reason of a failure in one sentence, if the worker logged one (`Error: ...`) or `was_lost`."""
+    was_lost: bool = False
+    """The worker ended with its machine, or its cluster ended it: another one may succeed."""
     notices: tuple[str, ...] = ()
     """Settings that could not be honoured, in sentences."""
 

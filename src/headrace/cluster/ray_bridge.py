@@ -194,6 +194,8 @@ class Bridge:
             raise Pending("The node has not started the worker yet.") from error
         except ActorDiedError as error:
             self._remove(name)
+            if not error.actor_init_failed:  # its node or process ended meanwhile: the next call starts another one
+                raise Pending(f"The worker was lost while it started: {_last_line(error)}.") from error
             why = f"The node could not run the worker: {_last_line(error)}. Is Headrace installed on all nodes?"
             raise Refused(why) from error
         except RayError:

@@ -46,6 +46,12 @@ _AGENTS: Final = ("dashboard-agent-grpc", "dashboard-agent-listen", "metrics-exp
 """Agents that get their ports from us: a node waits at most 15 s for a port that the agent chooses (Ray #65983)."""
 PATIENT: Final = {"RAY_agent_register_timeout_ms": "300000", "RAY_worker_register_timeout_seconds": "300"}
 """Start timeouts of Ray's processes: a busy machine exceeds the defaults, 30 and 60 s."""
+_STEADY: Final = {"RAY_memory_monitor_refresh_ms": "0", "RAY_health_check_timeout_ms": "60000"}
+"""
+Ray's memory monitor kills the actor of a worker once all programs of the machine together use 95 % of its memory; here
+that is the kernel's task, as without Ray (`worker._OOM_SCORE`). A busy node is not a lost one: its end is seen by its
+process, so its health checks (default 10 s) may take long.
+"""
 _NO_SPARE_WORKERS: Final = {"RAY_enable_worker_prestart": "0", "RAY_prestart_worker_first_driver": "0"}
 
 
@@ -152,6 +158,7 @@ class RayHead:
             **ON_LOOPBACK,
             **_NO_SPARE_WORKERS,
             **PATIENT,
+            **_STEADY,
             **self.access,
         }
         self.is_empty = True

@@ -222,7 +222,8 @@ class RayLauncher:
     async def _ended(self, name: str, handle: Handle, seen: Observation, *, message: str = "") -> Observation:
         """Store the worker's exit, then remove it from the cluster."""
         error_line = await asyncio.to_thread(last_error_line, self._logs, name, _facts(handle).log_position)
-        seen = replace(seen, phase=WorkerPhase.EXITED, message=error_line or message)
+        was_lost = bool(message) and not error_line
+        seen = replace(seen, phase=WorkerPhase.EXITED, message=error_line or message, was_lost=was_lost)
         files = self._files(name)
         if files.folder.is_dir():
             await asyncio.to_thread(write_value, files.report, _Ended(handle=handle, seen=seen))

@@ -28,12 +28,14 @@ from headrace.core.telemetry import get_logger
 
 _COMMAND: Final = (sys.executable, "-P", "-m", "headrace.cluster.ray_bridge")
 CONNECT_S: Final = 25.0
-"""Timeout of connecting. Normally Ray takes one to three seconds."""
+"""Longest wait of a call for the connection. Normally Ray takes one to three seconds."""
+_GIVE_UP_S: Final = 180.0
+"""Timeout of an attempt to connect, which goes on without its callers: a busy machine takes a minute to load Ray."""
 _PAUSE_S: Final = 2.0
 """Pause between two attempts to connect."""
 _LINE_BYTES: Final = 8 << 20
-_HEAD_S: Final = 60.0
-"""Timeout of starting a cluster on this machine."""
+_HEAD_S: Final = 180.0
+"""Timeout of starting a cluster on this machine; normally five to ten seconds."""
 
 
 class ClusterUnreachable(TimeoutError):
@@ -78,7 +80,7 @@ class RayLink:
             connection: the cluster; its address is ignored with `head`.
             environment: this process's environment.
             log: the file for Ray's output.
-            connect_s: timeout of starting the bridge process and connecting to the cluster.
+            connect_s: longest wait of a call for the connection; the attempt goes on in the background.
             head: a cluster on this machine, started on first use if it does not run.
         """
         self._connection = connection
@@ -90,7 +92,8 @@ class RayLink:
         self._bridge: _BridgeProcess | None = None
         self._reader: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[BridgeReply]] = {}
-        self._connecting = asyncio.Lock()
+        self._connecting: asyncio.Task[None] | None = None
+        self._connecting_since_s = 0.0
         self._failed: tuple[float, str] | None = None
 
     async def call(self, method: str, timeout_s: float, **arguments: Any) -> Any:
@@ -124,9 +127,11 @@ class RayLink:
         return self._result(answer)
 
     async def close(self) -> None:
-        """End the bridge process."""
-        async with self._connecting:
-            await self._end_process()
+        """End the bridge process, and an attempt to connect."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait({self._connecting})
+        await self._end_process()
 
     async def _end_process(self) -> None:
         if self._reader is not None:
@@ -147,22 +152,44 @@ class RayLink:
         raise ClusterUnreachable(f"The Ray cluster {self._connection.address} does not answer: {answer.message}.")
 
     async def _connect(self) -> None:
-        async with self._connecting:
-            if self._bridge is not None and self._bridge.process.poll() is None:
-                if self._head is None or self._head.is_alive():
-                    return
-                await self._end_process()
+        """Wait for the connection, which is made in the background: a caller that gives up does not start it over."""
+        if self._is_connected():
+            return
+        if self._connecting is None:
             if self._failed is not None and time.monotonic() - self._failed[0] < _PAUSE_S:
                 raise ClusterUnreachable(self._failed[1])
-            try:
-                if self._head is not None:
-                    await self._start_head(self._head)
-                await self._start_process()
-            except ClusterUnreachable as error:
-                self._failed = (time.monotonic(), str(error))
-                get_logger().warning("cluster.away", address=self._connection.address, message=str(error))
-                raise
+            self._connecting_since_s = time.monotonic()
+            self._connecting = asyncio.create_task(self._establish(), name="ray-connect")
+        left_s = self._connecting_since_s + self._connect_s - time.monotonic()
+        done, _ = await asyncio.wait({self._connecting}, timeout=max(left_s, 0.0))
+        if not done:
+            raise ClusterUnreachable(self._unreachable_text(f"no answer within {self._connect_s:g} s"))
+        if not self._is_connected():
+            raise ClusterUnreachable(self._failed[1] if self._failed else self._unreachable_text("it has ended"))
+
+    def _is_connected(self) -> bool:
+        is_bridge_alive = self._bridge is not None and self._bridge.process.poll() is None
+        return is_bridge_alive and (self._head is None or self._head.is_alive())
+
+    async def _establish(self) -> None:
+        """Connect once; a failure is kept for the callers."""
+        try:
+            await self._end_process()
+            if self._head is not None:
+                await self._start_head(self._head)
+            await self._start_process()
+        except (ClusterUnreachable, OSError) as error:
+            why = str(error) if isinstance(error, ClusterUnreachable) else self._unreachable_text(str(error))
+            self._failed = (time.monotonic(), why)
+            get_logger().warning("cluster.away", address=self._connection.address, message=why)
+        else:
+            self._failed = None
             get_logger().info("cluster.connected", address=self._connection.address)
+        finally:
+            self._connecting = None
+
+    def _unreachable_text(self, why: str) -> str:
+        return f"The Ray cluster {self._connection.address} cannot be reached: {why}. Ray's output is in {self._log}."
 
     async def _start_head(self, head: RayHead) -> None:
         try:
@@ -175,22 +202,19 @@ class RayLink:
         bridge = await self._spawn()
         why = "it ended at once"
         try:
-            async with asyncio.timeout(self._connect_s):
+            async with asyncio.timeout(_GIVE_UP_S):
                 bridge.writer.write(msgspec.json.encode(self._connection) + b"\n")
                 line = await bridge.reader.readline()
                 if line:
                     why = msgspec.json.decode(line, type=BridgeReply).message
         except (TimeoutError, OSError) as error:
-            line, why = b"", str(error) or f"no answer within {self._connect_s:g} s"
+            line, why = b"", str(error) or f"no answer within {_GIVE_UP_S:g} s"
         except BaseException:
             await bridge.end()
             raise
         if not line or why:
             await bridge.end()
-            address = self._connection.address
-            raise ClusterUnreachable(
-                f"The Ray cluster {address} cannot be reached: {why}. Ray's output is in {self._log}."
-            )
+            raise ClusterUnreachable(self._unreachable_text(why))
         self._bridge = bridge
         self._reader = asyncio.create_task(self._read(bridge), name="ray-link")
 

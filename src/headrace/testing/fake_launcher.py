@@ -94,6 +94,8 @@ class FakeMachine:
     """If not empty, starts fail with this message."""
     waits_for: str = ""
     """If not empty, starts are pending with this message."""
+    is_silent: bool = False
+    """True: starts time out."""
     workers: dict[str, FakeWorker] = field(default_factory=dict)
     """All workers by name, exited ones too until they are forgotten."""
     started: list[str] = field(default_factory=list)
@@ -104,6 +106,10 @@ class FakeMachine:
     def show(self, name: str, phase: WorkerPhase, *, exit_code: int | None = None, message: str = "") -> None:
         """Override the observation of a worker from now on: a crash, a failing `/ping`, a recovery."""
         self.workers[name].override = Observation(phase=phase, exit_code=exit_code, message=message)
+
+    def lose(self, name: str, message: str) -> None:
+        """Let a worker end with its node."""
+        self.workers[name].override = Observation(phase=WorkerPhase.EXITED, message=message, was_lost=True)
 
     def crash(self, name: str, *, exit_code: int = -9, message: str = "") -> None:
         """Let a worker exit by itself."""
@@ -138,6 +144,8 @@ class FakeLauncher:
     async def start(self, spec: WorkerSpec) -> Handle:
         """Add a worker, or return the handle of the running one of that name."""
         machine = self.machine
+        if machine.is_silent:
+            raise TimeoutError
         if machine.refusal:
             raise LaunchFailed(machine.refusal)
         if machine.waits_for:

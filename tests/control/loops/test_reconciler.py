@@ -44,21 +44,46 @@ async def test_an_endpoint_is_created_and_deleted(scene: Scene) -> None:
 
 
 async def test_workers_that_wait_for_room_start_when_there_is_room(scene: Scene) -> None:
-    scene.machine.waits_for = "No node has room."
+    scene.machine.waits_for = "No node has room. Free: 1.5 CPU."
     scene.ask(count=2)
     await scene.settle()
     assert scene.state() is State.CREATING
-    assert {worker.status.waiting for worker in scene.store.list(WORKER)} == {"No node has room."}
-    assert "No node has room." in scene.endpoint().status.notices["a"]
+    assert {worker.status.waiting for worker in scene.store.list(WORKER)} == {"No node has room. Free: 1.5 CPU."}
+    assert "No node has room. Free: 1.5 CPU." in scene.endpoint().status.notices["a"]
     before = scene.store.revision()
-    scene.machine.waits_for = "No node has room now: 0 CPU are free."
+    scene.machine.waits_for = "No node has room. Free: 0 CPU."
     await scene.settle()
     assert scene.store.revision() == before, "numbers that change are no reason to write"
+    scene.machine.waits_for = "The cluster does not answer."
+    await scene.settle()
+    assert {worker.status.waiting for worker in scene.store.list(WORKER)} == {"The cluster does not answer."}
     scene.machine.waits_for = ""
     await scene.settle()
     assert scene.state() is State.IN_SERVICE
     assert not any(worker.status.waiting for worker in scene.store.list(WORKER))
-    assert "No node has room." not in scene.endpoint().status.notices["a"]
+    assert "The cluster does not answer." not in scene.endpoint().status.notices["a"]
+
+
+async def test_a_launcher_that_does_not_answer_delays_a_start_and_fails_nothing(scene: Scene) -> None:
+    scene.machine.is_silent = True
+    scene.ask()
+    await scene.settle(60)
+    assert scene.state() is State.CREATING
+    assert "did not answer within 30 s" in scene.endpoint().status.notices["a"][0]
+    scene.machine.is_silent = False
+    await scene.settle()
+    assert scene.state() is State.IN_SERVICE
+
+
+async def test_a_worker_that_is_lost_with_its_node_while_it_starts_is_replaced(scene: Scene) -> None:
+    scene.machine.script = lambda _spec: ready_after(5.0)
+    scene.ask()
+    await scene.settle(1)
+    (lost,) = scene.living()
+    scene.machine.lose(lost, "the node was lost.")
+    await scene.settle()
+    assert scene.state() is State.IN_SERVICE
+    assert lost not in scene.replicas()
 
 
 async def test_a_worker_that_never_finds_room_fails_with_the_reason_of_its_wait(scene: Scene) -> None:

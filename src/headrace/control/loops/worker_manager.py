@@ -116,8 +116,9 @@ class WorkerManager:
         status = observed_status(record.status, seen, now_s=now_s)
         is_lost = seen.phase is WorkerPhase.EXITED and record.deleting_s is None and status.failed_s is None
         if is_lost:
+            is_permanent = bool(seen.message) and not seen.was_lost
             status = await self._failed(
-                record, status, why=exit_reason(seen), is_permanent=bool(seen.message), ended_in=seen.ended_in
+                record, status, why=exit_reason(seen), is_permanent=is_permanent, ended_in=seen.ended_in
             )
         if status.phase is not record.status.phase:
             self._log.info("worker.observed", worker=record.name, phase=seen.phase.value, exit_code=seen.exit_code)
@@ -197,16 +198,16 @@ class WorkerManager:
         try:
             built = build_worker(record.name, workload, self._defaults)
             handle = await self._started(built.spec)
-        except StartPending as error:
-            status = waiting_status(record.status, why=str(error))
+        except (StartPending, TimeoutError) as error:
+            why = str(error) or f"The launcher did not answer within {_LAUNCHER_PATIENCE_S:g} s."
+            status = waiting_status(record.status, why=why)
             if status == record.status:
                 return
-            self._log.info("worker.waiting", worker=record.name, why=str(error))
-        except (LaunchFailed, AwsError, TimeoutError, OSError) as error:
-            why = str(error) or f"it was not started within {_LAUNCHER_PATIENCE_S:g} s"
+            self._log.info("worker.waiting", worker=record.name, why=why)
+        except (LaunchFailed, AwsError, OSError) as error:
+            why, lacks_room = str(error), isinstance(error, InsufficientCapacity)
             status = changed(record.status, phase=WorkerPhase.EXITED, phase_since_s=self._clock())
-            is_permanent, lacks_room = not isinstance(error, TimeoutError), isinstance(error, InsufficientCapacity)
-            status = await self._failed(record, status, why=why, is_permanent=is_permanent, lacks_room=lacks_room)
+            status = await self._failed(record, status, why=why, is_permanent=True, lacks_room=lacks_room)
             self._log.warning("worker.not_started", worker=record.name, why=why)
         else:
             status = launched_status(record.status, handle, notices=built.notices, now_s=self._clock())

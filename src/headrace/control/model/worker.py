@@ -1,5 +1,6 @@
 """Workers: their records, the changes of their status after observations, and the view that planners get of them."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,6 +15,7 @@ from headrace.state.records import Json, Kind, Record, RecordPart, StoredRecord
 
 FleetKey = tuple[str, int]
 """Variant and revision."""
+_NUMBERS: Final = re.compile(r"[\d.]+")
 _MAX_REASON_CHARACTERS = 1024
 """Maximum length of a `FailureReason`."""
 _PING_FAILED = (
@@ -254,8 +256,9 @@ def changed(status: ReplicaStatus, **changes: Any) -> ReplicaStatus:
 
 
 def waiting_status(status: ReplicaStatus, *, why: str) -> ReplicaStatus:
-    """Return the status while the launcher has no room; keep the first reason, as its numbers change all the time."""
-    return changed(status, waiting=status.waiting or why)
+    """Return the status while a worker waits for its start; keep a reason whose numbers only have changed."""
+    is_same = _NUMBERS.sub("", why) == _NUMBERS.sub("", status.waiting)
+    return status if is_same else changed(status, waiting=why)
 
 
 def given_up_status(status: ReplicaStatus, *, now_s: float) -> ReplicaStatus:
