@@ -6,10 +6,11 @@ import pytest
 
 from headrace.core.errors import SettingsError
 from headrace.settings.container_env import ENVIRONMENT, GENERAL_NAMES
-from headrace.settings.container_meanings import BATCHERS, Fills, FillsPart, NoEffect, Requires, UsedElsewhere
+from headrace.settings.container_meanings import Fills, FillsPart, NoEffect, Requires, UsedElsewhere
 from headrace.settings.container_model_config import MODEL_CONFIG
 from headrace.settings.container_names import parse_properties
 from headrace.settings.container_options import OPTIONS, PROPERTIES, VLLM
+from headrace.settings.engine_names import ENGINES, OTHER_SPELLINGS
 from headrace.settings.loading import load_settings
 from headrace.settings.model_folder import parse_model_config
 from headrace.settings.server_settings import ServerSettings
@@ -199,7 +200,7 @@ def test_the_serving_properties_of_the_articles_work_unchanged():
     """
     settings, notices = load_settings({}, {}, parse_properties(text))
     assert settings.model == "TheBloke/Llama-2-7b-chat-fp16"
-    assert (settings.max_num_seqs, settings.rolling_batch, settings.dialect) == (32, "auto", "lmi-17")
+    assert (settings.max_num_seqs, settings.rolling_batch, settings.dialect) == (32, "lmi-dist", "lmi-17")
     assert {notice.kind for notice in notices} == {"applied"}
 
 
@@ -278,17 +279,24 @@ def test_a_name_that_is_like_no_other_gets_no_hint(name):
     assert notice.message == f"{name} is unknown and has no effect."
 
 
-@pytest.mark.parametrize("value", [*BATCHERS, "Disabled", "DISABLE", "vLLM"])
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        *zip(ENGINES, ENGINES, strict=True),
+        *OTHER_SPELLINGS.items(),
+        *[("Disabled", "disable"), ("vLLM", "vllm"), ("lmi_dist", "lmi-dist"), (" TensorRT_LLM ", "trtllm")],
+    ],
+)
 @pytest.mark.parametrize("form", ["environment", "properties"])
-def test_every_rolling_batch_value_of_lmi_is_accepted(form, value):
+def test_every_rolling_batch_value_of_lmi_is_accepted(form, value, name):
     sources = {"OPTION_ROLLING_BATCH": value}, {"option.rolling_batch": value}
     env, properties = (sources[0], {}) if form == "environment" else ({}, sources[1])
     settings, (notice,) = load_settings(MODEL, env, properties)
-    assert settings.rolling_batch in ("auto", "native")
+    assert settings.rolling_batch == name
+    assert settings.backend == "auto"
     assert settings.max_num_seqs == ServerSettings().max_num_seqs
-    is_disabled = value.lower().startswith("disable")
-    assert notice.kind == ("ignored" if is_disabled else "applied")
-    assert ("max_num_seqs=1 runs one at a time" in notice.message) == is_disabled
+    assert notice.kind == "applied"
+    assert ("max_num_seqs=1 runs one at a time" in notice.message) == (name == "disable")
 
 
 def test_a_batch_total_below_one_context_stops_the_start_with_both_names():

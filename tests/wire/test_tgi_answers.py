@@ -181,4 +181,6 @@ def test_info_has_the_fields_of_its_version(version, has, has_not):
     assert not has_not & info.keys()
     assert info["headrace"]["recommended_sampling"]["temperature"] == MODEL.recommended.temperature
     assert info["headrace"]["format_reason"] == MODEL.format_reason
+    assert info["headrace"]["backend"] == MODEL.backend
+    assert info["headrace"]["backend_reason"] == MODEL.backend_reason
     assert (info["model_id"], info["max_total_tokens"], info["max_concurrent_requests"]) == ("smol", 2048, 128)

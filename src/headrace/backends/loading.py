@@ -1,27 +1,27 @@
 """Loading of the chosen backend, whose module is imported only then."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
-from importlib.util import find_spec
-from typing import Any
+from typing import Any, Final
 
+from headrace.backends.choice import BackendChoice, HostFacts, Request, choose_backend
+from headrace.backends.facts import host_facts, model_facts
 from headrace.core.errors import SettingsError
 from headrace.core.progress import Progress, no_progress
 from headrace.engine.backend import Backend
 from headrace.engine.config import EngineConfig, ModelSource
 from headrace.engine.core.observer import EngineObserver
+from headrace.models.sources import home_folder, locate
 
-Load = Callable[..., Backend]
-"""Takes what `load_backend` takes."""
-
-_LOADERS = {
+LOADERS: Final = {
     "native": ("headrace.engine.loading.assembly", "assemble"),
     "torch": ("headrace.backends.torch", "load_torch"),
     "transformers": ("headrace.backends.transformers", "load_transformers"),
     "vllm": ("headrace.backends.vllm", "load_vllm"),
 }
-"""The module and the function that load each backend."""
+"""The module and the function that load each backend; the function takes what `load_backend` takes."""
 
 
 def load_backend(
@@ -30,26 +30,85 @@ def load_backend(
     progress: Progress = no_progress,
     *,
     observer: EngineObserver | None = None,
+    on_choice: Callable[[BackendChoice], None] | None = None,
 ) -> Backend:
     """
     Choose a backend, load the model into it and return it, not started.
 
+    Args:
+        source: the model.
+        config: what is asked of the engine.
+        progress: called with the progress of loading.
+        observer: of the engine's steps.
+        on_choice: called before the model is loaded.
+
     Raises:
         UserError: the model cannot be found, read or run, a setting is invalid or memory is insufficient.
     """
-    name = "native" if config.backend == "auto" else config.backend
-    load = _loader(name)
-    device = "cpu" if config.device == "auto" else config.device
-    chosen = replace(config, backend=name, device=device, tensor_parallel_size=config.tensor_parallel_size or 1)
-    return load(source, chosen, progress, observer=observer)
+    home = source.cache_dir or home_folder(os.environ)
+    located = locate(source.model, revision=source.revision, home=home, progress=progress)
+    host = host_facts(os.environ)
+    request = Request(
+        backend=config.backend, engine=config.rolling_batch, device=config.device, is_strict=config.strict_backend
+    )
+    choice = choose_backend(request, model_facts(located.path, task=source.task), host)
+    if on_choice is not None:
+        on_choice(choice)
+    load = _loader(choice.name)
+    return load(replace(source, model=located), chosen_config(config, choice, host), progress, observer=observer)
 
 
-def _loader(name: str) -> Load:
-    module, function = _LOADERS[name]
-    if find_spec(module) is None:
-        raise SettingsError(f"backend is {name!r}, which is not part of this version.", name="backend")
-    loader: Any = getattr(import_module(module), function, None)
-    if loader is None:
-        raise SettingsError(f"backend is {name!r}, which is not part of this version.", name="backend")
-    load: Load = loader
-    return load
+def chosen_config(config: EngineConfig, choice: BackendChoice, host: HostFacts) -> EngineConfig:
+    """
+    Return the configuration for the chosen backend.
+
+    Raises:
+        SettingsError: it asks for more GPUs than there are.
+    """
+    stronger = set((config.vllm_args or {}) if choice.name == "vllm" else ())
+    return replace(
+        config,
+        backend=choice.name,
+        backend_reason=choice.reason,
+        device=choice.device,
+        tensor_parallel_size=num_devices(config.tensor_parallel_size, choice, host),
+        dtype="auto" if stronger & {"dtype", "quantization"} else config.dtype,
+        kv_dtype="auto" if "kv_cache_dtype" in stronger else config.kv_dtype,
+    )
+
+
+def num_devices(requested: int | None, choice: BackendChoice, host: HostFacts) -> int:
+    """
+    Return the number of devices that the network is split over.
+
+    Args:
+        requested: the setting `tensor_parallel_size`: None for 1, 0 for all GPUs.
+        choice: the backend and its device.
+        host: the GPUs that this process sees.
+
+    Raises:
+        SettingsError: there are fewer GPUs.
+    """
+    is_cuda = choice.device == "cuda"
+    if requested == 0:
+        return host.num_gpus if is_cuda else 1
+    wanted = requested or 1
+    if is_cuda and wanted > host.num_gpus:
+        raise SettingsError(
+            f"tensor_parallel_size is {wanted}; expected at most {host.num_gpus}, the GPUs that this process sees. "
+            "Lower it, or use max.",
+            name="tensor_parallel_size",
+        )
+    if choice.name == "native" and wanted > 1:
+        raise SettingsError(
+            f"tensor_parallel_size is {wanted}; expected 1, as the native backend does not split a network. "
+            "Remove it, or choose --backend torch or vllm.",
+            name="tensor_parallel_size",
+        )
+    return wanted
+
+
+def _loader(name: str) -> Callable[..., Backend]:
+    module, function = LOADERS[name]
+    loader: Any = getattr(import_module(module), function)
+    return loader  # type: ignore[no-any-return]

@@ -40,6 +40,7 @@ def _facts(info: ModelInfo, stats: EngineStats) -> list[tuple[str, str]]:
     facts = [
         ("model", f"{info.name} ({info.family}, {info.num_parameters / 1e6:,.0f} M parameters)"),
         ("format", f"{info.dtype} weights, {info.kv_dtype} KV cache, on {info.device}"),
+        ("backend", f"{info.backend}: {info.backend_reason}" if info.backend_reason else info.backend),
         ("context", f"{info.max_model_len:,} tokens; {info.max_num_seqs} sequences at once"),
     ]
     if info.rope:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.core.generation import RequestLimits
+from headrace.models.sources import Located
 from headrace.runner.step import RunnerLimits
 
 
@@ -17,8 +18,8 @@ from headrace.runner.step import RunnerLimits
 class ModelSource:
     """The model to serve, and what is made of its files at load."""
 
-    model: str
-    """Alias, Hub id, folder, `.gguf` file."""
+    model: str | Located
+    """Alias, Hub id, folder, `.gguf` file; or where it has been found."""
     revision: str | None = None
     served_model_name: str | None = None
     """Name that clients use; None: the model's own."""
@@ -50,6 +51,10 @@ class EngineConfig:
     """auto, native, torch, transformers or vllm; never auto once `backends.loading` has chosen."""
     backend_reason: str = ""
     """Why the backend was chosen, in one line; set by `backends.loading`."""
+    rolling_batch: str = "auto"
+    """LMI's name of a preferred engine (`settings.engine_names`)."""
+    strict_backend: bool = False
+    """Refuse to serve with another engine than the preferred one."""
     device: str = "auto"
     """auto, cpu or cuda; never auto once the backend has been chosen."""
     tensor_parallel_size: int | None = None

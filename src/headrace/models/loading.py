@@ -14,7 +14,7 @@ from headrace.models.gguf_checkpoint import read_gguf_checkpoint
 from headrace.models.hf_checkpoint import read_config, read_hf_checkpoint, read_text_parts
 from headrace.models.model import HfModel, Model
 from headrace.models.rope_override import override_rope
-from headrace.models.sources import home_folder, locate
+from headrace.models.sources import Located, home_folder, locate
 from headrace.models.tokenizer import ByteForm, Tokenizer
 
 LLAMA2_VOCAB_SIZES = range(32000, 32065)
@@ -25,7 +25,7 @@ _POSITION_KEYS: Final = ("max_position_embeddings", "n_positions", "max_sequence
 
 
 def load_model(
-    ref: str,
+    ref: str | Located,
     *,
     revision: str | None = None,
     cache_dir: Path | None = None,
@@ -37,7 +37,7 @@ def load_model(
     Find a model, download it if need be, and read it.
 
     Args:
-        ref: an alias (`smollm2`), a Hub id, a folder, or a `.gguf` file.
+        ref: an alias (`smollm2`), a Hub id, a folder, or a `.gguf` file; or where it has been found.
         revision: branch, tag or commit of a Hub id.
         cache_dir: the folder of downloads; by default `$HEADRACE_HOME` or `~/.cache/headrace`.
         chat_template: replaces the model's own: a built-in name, a path, or Jinja source.
@@ -69,7 +69,7 @@ def load_model(
 
 
 def load_hf_model(
-    ref: str,
+    ref: str | Located,
     *,
     revision: str | None = None,
     cache_dir: Path | None = None,

@@ -36,14 +36,16 @@ def home_folder(environment: Mapping[str, str]) -> Path:
     return Path(environment.get(_HOME_VARIABLE) or "~/.cache/headrace").expanduser()
 
 
-def locate(ref: str, *, revision: str | None, home: Path, progress: Progress) -> Located:
+def locate(ref: str | Located, *, revision: str | None, home: Path, progress: Progress) -> Located:
     """
-    Find a model: try an alias, then an S3 prefix, a local path, and a Hub id.
+    Find a model: try an alias, then an S3 prefix, a local path, and a Hub id. A located one is returned as it is.
 
     Raises:
         ModelNotFound: nothing has that name; the message lists the accepted forms.
         UnsupportedModel: the location is of a kind that is not supported.
     """
+    if isinstance(ref, Located):
+        return ref
     if ref in ALIASES:
         return Located(ref, fetch_alias(ALIASES[ref], home / MODELS_FOLDER / ref, progress))
     if ref.startswith(SCHEME):

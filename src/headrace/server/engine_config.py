@@ -9,22 +9,33 @@ from headrace.engine.config import EngineConfig, ModelSource
 from headrace.settings.server_settings import ServerSettings, setting_names
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.backends.choice import BackendChoice
     from headrace.engine.backend import Backend
     from headrace.engine.core.observer import EngineObserver
 
 
 def load_engine(
-    settings: ServerSettings, progress: Progress = no_progress, *, observer: "EngineObserver | None" = None
+    settings: ServerSettings,
+    progress: Progress = no_progress,
+    *,
+    observer: "EngineObserver | None" = None,
+    on_choice: "Callable[[BackendChoice], None] | None" = None,
 ) -> "Backend":
     """
     Load the model that the settings name and return its backend, which is not started.
+
+    `on_choice` is called with the chosen backend before the model is loaded.
 
     Raises:
         UserError: The model cannot be found, read or run, a setting is invalid or memory is insufficient.
     """
     from headrace.backends.loading import load_backend
 
-    return load_backend(model_source(settings), engine_config(settings), progress, observer=observer)
+    return load_backend(
+        model_source(settings), engine_config(settings), progress, observer=observer, on_choice=on_choice
+    )
 
 
 def model_source(settings: ServerSettings) -> ModelSource:

@@ -22,6 +22,7 @@ from time import perf_counter
 
 import uvloop
 
+from headrace.backends.choice import BackendChoice
 from headrace.core.errors import HeadraceError, UserError
 from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.metrics import Metrics
@@ -49,7 +50,13 @@ _FLUSH_S = 2.0
 
 def load_measured_engine(settings: ServerSettings, progress: Progress, metrics: Metrics) -> Backend:
     """Load the engine for the model that the settings name; it feeds the metrics."""
-    return load_engine(settings, progress, observer=MetricsObserver(metrics))
+    return load_engine(settings, progress, observer=MetricsObserver(metrics), on_choice=_log_choice)
+
+
+def _log_choice(choice: BackendChoice) -> None:
+    get_logger().info("backend.chosen", backend=choice.name, device=choice.device, reason=choice.reason)
+    for notice in choice.notices:
+        get_logger().warning("backend.replaced", message=notice)
 
 
 def run_server(
@@ -183,6 +190,8 @@ class _ServerLifecycle:
             "server.ready",
             url=url_of(self._listener),
             model=info.name,
+            backend=info.backend,
+            backend_reason=info.backend_reason,
             dtype=info.dtype,
             kv_dtype=info.kv_dtype,
             format_reason=info.format_reason,

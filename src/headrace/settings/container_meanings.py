@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from headrace.core.sizes import parse_size
+from headrace.settings.engine_names import ENGINES, engine_name
 
 Converted = tuple[str | None, str]
 """The text for the field (None: leave the field unset) and a remark for the notice, which may be empty."""
@@ -117,6 +118,15 @@ def read_speculative_config(raw: str) -> Converted:
         raise ValueError(expected) from None
 
 
+def read_engine(raw: str) -> Converted:
+    """Accept LMI's names of engines; the choice of the backend says what serves in their place."""
+    try:
+        name = engine_name(raw)
+    except ValueError:
+        raise ValueError(f"one of {', '.join(ENGINES)}") from None
+    return name, ENGINES[name].remark
+
+
 _CONTEXT_REMARK = "0 and -1 mean the model's own"
 
 
@@ -155,17 +165,6 @@ _KV_DTYPES: dict[str, Converted] = {
     "int8": ("int8", ""),
     **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_e4m3fn"), ("int8", "8-bit KV is int8 on a CPU")),
 }
-_OTHER_ENGINE = "that engine is not part of this server, which has its own continuous batching"
-_NOT_DISABLED = "requests are still batched continuously, which changes no answer; max_num_seqs=1 runs one at a time"
-BATCHERS: dict[str, Converted] = {
-    "auto": ("auto", ""),
-    "native": ("native", ""),
-    **dict.fromkeys(
-        ("vllm", "lmi-dist", "lmi-dist-v2", "lmi_dist", "scheduler", "trtllm", "neuronx", "deepspeed"),
-        ("auto", _OTHER_ENGINE),
-    ),
-    **dict.fromkeys(("disable", "disabled"), (None, _NOT_DISABLED)),
-}
 LOG_LEVELS: dict[str, Converted] = {
     "10": ("debug", ""),
     "20": ("info", ""),
@@ -177,6 +176,7 @@ LOG_LEVELS: dict[str, Converted] = {
 DTYPE = Fills("dtype", by_value(f"one of {', '.join(_DTYPES)}", _DTYPES))
 QUANTIZE = Fills("dtype", by_value(f"one of {', '.join(_QUANTIZERS)}", _QUANTIZERS))
 KV_DTYPE = Fills("kv_dtype", by_value(f"one of {', '.join(_KV_DTYPES)}", _KV_DTYPES))
+ROLLING_BATCH = Fills("rolling_batch", read_engine)
 MAX_MODEL_LEN = Fills("max_model_len", _length)
 MAX_PROMPT_TOKENS = Fills("max_prompt_tokens", _length)
 MAX_DRAFT_TOKENS = Fills("max_draft_tokens")

@@ -2,7 +2,6 @@
 
 from headrace.settings.container_meanings import (
     ALWAYS,
-    BATCHERS,
     CACHED_ANSWERS,
     COMPILER,
     CONVERT,
@@ -22,6 +21,7 @@ from headrace.settings.container_meanings import (
     NOT_SPLIT,
     PARSERS,
     QUANTIZE,
+    ROLLING_BATCH,
     RUNNER,
     SPECULATIVE_CONFIG,
     TASK,
@@ -29,7 +29,6 @@ from headrace.settings.container_meanings import (
     Meaning,
     NoEffect,
     Requires,
-    by_value,
     read_bytes,
     read_formatter,
 )
@@ -52,7 +51,7 @@ OPTIONS: dict[str, Meaning] = {
     "max_rolling_batch_prefill_tokens": Fills("max_num_batched_tokens"),
     "max_num_batched_tokens": Fills("max_num_batched_tokens"),
     "max_num_tokens": Fills("max_num_batched_tokens"),
-    "rolling_batch": Fills("rolling_batch", by_value(f"one of {', '.join(BATCHERS)}", BATCHERS)),
+    "rolling_batch": ROLLING_BATCH,
     "output_formatter": Fills("output_formatter", read_formatter),
     "tgi_compat": Fills("tgi_compat"),
     "chat_template": Fills("chat_template"),

@@ -55,6 +55,11 @@ def choice(*names: str) -> Rule:
     return Rule(expected=f"one of {', '.join(names)}", read=lambda raw: _read_choice(raw, names), choices=names)
 
 
+def spelled(read: Callable[[str], str], *names: str) -> Rule:
+    """Accept one of a few names, in any spelling that `read` maps to it."""
+    return Rule(expected=f"one of {', '.join(names)}", read=read, choices=names)
+
+
 def boolean() -> Rule:
     """Accept true or false."""
     return Rule(expected="true or false", read=_read_boolean, is_flag=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from headrace.core.errors import SettingsError
 from headrace.settings import rules
+from headrace.settings.engine_names import ENGINES, engine_name
 from headrace.settings.rules import Rule, setting
 from headrace.settings.values import masked_repr
 
@@ -89,8 +90,14 @@ class ServerSettings:
     not at all.
     """
 
-    rolling_batch: str = setting(rules.choice("auto", "native"), "auto")
-    """Engine that batches the requests. `auto` is the best one that can run here, which is `native`."""
+    rolling_batch: str = setting(rules.spelled(engine_name, *ENGINES), "auto")
+    """
+    LMI's name of an engine, which is preferred: if it cannot serve this model here, the backend that `auto` takes
+    does, and a notice says so. `backend` wins over it.
+    """
+
+    strict_backend: bool = setting(rules.boolean(), False)
+    """Refuse to start if the engine that `rolling_batch` names cannot serve."""
 
     device: str = setting(rules.choice("auto", "cpu", "cuda"), "auto")
     """Device that runs the network. `auto` is `cuda` if the process sees a GPU and a backend for it is installed."""

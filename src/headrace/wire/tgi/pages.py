@@ -99,6 +99,9 @@ def render_info(
 def _own_facts(model: ModelInfo) -> dict[str, object]:
     """Return the fields that TGI's `/info` does not have; the chat page starts with the recommended sampling."""
     return {
+        "backend": model.backend,
+        "backend_reason": model.backend_reason,
+        "is_batch_invariant": model.is_batch_invariant,
         "dtype": model.dtype,
         "kv_dtype": model.kv_dtype,
         "format_reason": model.format_reason,

@@ -1,0 +1,79 @@
+"""The facts that the choice of a backend depends on, read from the files of a model and from this host."""
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from headrace.backends.choice import BACKENDS, HostFacts, ModelFacts
+from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.core.gpus import visible_gpus
+from headrace.models.families.registry import from_config
+from headrace.models.fields import Fields
+from headrace.models.hf_checkpoint import read_config
+from headrace.models.quantized.registry import refuse_other_quantization
+from headrace.models.sentence_transformers import has_lm_head
+
+PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
+    "native": (),
+    "torch": ("torch",),
+    "transformers": ("torch", "transformers"),
+    "vllm": ("vllm",),
+}
+"""The packages that each backend imports."""
+_POOLED_TASKS: Final = ("embed", "score", "features")
+
+
+def host_facts(environment: Mapping[str, str]) -> HostFacts:
+    """Return the facts about this host; no package is imported, which would take seconds."""
+    installed = frozenset(name for name in BACKENDS if is_installed(name))
+    return HostFacts(installed=installed, num_gpus=len(visible_gpus(environment)))
+
+
+def is_installed(backend: str) -> bool:
+    """Return whether the packages of a backend are installed."""
+    own = () if backend == "native" else (f"headrace.backends.{backend}",)
+    return all(find_spec(package) for package in (*PACKAGES[backend], *own))
+
+
+def model_facts(path: Path, *, task: str = "auto") -> ModelFacts:
+    """
+    Return the facts about a model.
+
+    Args:
+        path: the folder, or the `.gguf` file.
+        task: its use as in `ModelSource`.
+
+    Raises:
+        BrokenModel: config.json is missing or malformed.
+    """
+    is_pooled = task in _POOLED_TASKS
+    if path.is_file():
+        return ModelFacts(is_gguf=True, is_pooled=is_pooled)
+    config = read_config(path)
+    error = _native_error(config)
+    return ModelFacts(
+        architecture=next(iter(config.texts("architectures")), ""),
+        model_type=config.text("model_type", ""),
+        native_error=error,
+        torch_error=error,
+        is_encoder_decoder=config.flag("is_encoder_decoder", default=False),
+        is_pooled=is_pooled or (task == "auto" and _only_pools(path, config)),
+    )
+
+
+def _native_error(config: Fields) -> str | None:
+    """Return why the native engine does not run a network, or None; whatever else is wrong, loading reports."""
+    try:
+        from_config(config)
+        refuse_other_quantization(config)
+    except UnsupportedModel as error:
+        return error.message
+    except BrokenModel:
+        return None
+    return None
+
+
+def _only_pools(path: Path, config: Fields) -> bool:
+    """Return whether the model's files say that it computes vectors or scores, not text."""
+    return (path / "modules.json").is_file() or not has_lm_head(config)

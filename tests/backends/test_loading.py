@@ -1,0 +1,84 @@
+"""The configuration of a chosen backend: its device, its split and the arguments that win."""
+
+from dataclasses import replace
+
+import pytest
+
+from headrace.backends.choice import BackendChoice, HostFacts
+from headrace.backends.facts import host_facts
+from headrace.backends.loading import chosen_config, load_backend, num_devices
+from headrace.core.errors import SettingsError
+from headrace.engine.config import ModelSource
+from headrace.server.engine_config import engine_config
+from headrace.settings.server_settings import ServerSettings
+
+CONFIG = engine_config(ServerSettings(model="m", dtype="w8a8", kv_dtype="int8", rolling_batch="trtllm"))
+ON_CPU = BackendChoice(name="vllm", device="cpu", reason="as requested")
+ON_GPU = replace(ON_CPU, device="cuda")
+NATIVE = BackendChoice(name="native", device="cpu", reason="the first choice on a CPU")
+TWO_GPUS = HostFacts(num_gpus=2)
+
+
+def test_the_configuration_says_what_was_chosen_and_why():
+    config = chosen_config(CONFIG, NATIVE, HostFacts())
+
+    assert (config.backend, config.device, config.tensor_parallel_size) == ("native", "cpu", 1)
+    assert config.backend_reason == "the first choice on a CPU"
+
+
+@pytest.mark.parametrize(
+    ("choice", "args", "formats"),
+    [
+        (ON_CPU, {"quantization": "awq"}, ("auto", "int8")),
+        (ON_CPU, {"dtype": "half"}, ("auto", "int8")),
+        (ON_CPU, {"kv_cache_dtype": "fp8"}, ("w8a8", "auto")),
+        (ON_CPU, {"max_cpu_loras": 2}, ("w8a8", "int8")),
+        (NATIVE, {"quantization": "awq", "kv_cache_dtype": "fp8"}, ("w8a8", "int8")),
+    ],
+)
+def test_vllms_own_arguments_win_over_our_formats_if_vllm_serves(choice, args, formats):
+    config = chosen_config(replace(CONFIG, vllm_args=args), choice, HostFacts())
+
+    assert (config.dtype, config.kv_dtype) == formats
+
+
+@pytest.mark.parametrize(
+    ("requested", "choice", "wanted"),
+    [(None, ON_GPU, 1), (0, ON_GPU, 2), (2, ON_GPU, 2), (0, ON_CPU, 1), (2, ON_CPU, 2), (0, NATIVE, 1), (1, NATIVE, 1)],
+)
+def test_the_network_is_split_over_as_many_devices_as_asked(requested, choice, wanted):
+    assert num_devices(requested, choice, TWO_GPUS) == wanted
+
+
+@pytest.mark.parametrize(
+    ("requested", "choice", "sentence"),
+    [
+        (3, ON_GPU, "tensor_parallel_size is 3; expected at most 2, the GPUs that this process sees."),
+        (2, NATIVE, "tensor_parallel_size is 2; expected 1, as the native backend does not split a network."),
+    ],
+)
+def test_a_split_that_cannot_be_is_refused(requested, choice, sentence):
+    with pytest.raises(SettingsError) as refused:
+        num_devices(requested, choice, TWO_GPUS)
+
+    assert refused.value.message.startswith(sentence)
+
+
+def test_the_choice_is_reported_before_the_model_is_loaded(smollm2_path):
+    class Stop(Exception):
+        pass
+
+    def report(choice):
+        raise Stop(choice.name, choice.notices)
+
+    with pytest.raises(Stop) as stopped:
+        load_backend(ModelSource(model=str(smollm2_path)), CONFIG, on_choice=report)
+
+    assert stopped.value.args == (
+        "native",
+        ("rolling_batch trtllm asks for TensorRT-LLM, which does not run here: native serves.",),
+    )
+
+
+def test_the_native_backend_is_always_installed():
+    assert "native" in host_facts({}).installed
