@@ -8,7 +8,7 @@ Source: PEFT `utils/save_and_load.py`.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -48,20 +48,44 @@ def read_peft_adapter(folder: Path, spec: ModelSpec, *, max_rank: int) -> Adapte
         BrokenModel: A file is missing, truncated or malformed, or the adapter was made for another network.
         UnsupportedModel: It needs more than low-rank additions to the matrices of attention and MLP, or more rank.
     """
-    config = read_peft_config(_read_config(folder))
-    tensors = _tensors(folder)
     modules = _modules(spec)
-    pairs = _pairs(tensors, modules, config)
+    shapes = {module: places[0][1].shape for module, places in modules.items()}
     matrices: dict[str, LowRank] = {}
-    for module, (shrink, expand) in pairs.items():
+    for module, low_rank in _modules_of(folder, shapes, _below_network, max_rank=max_rank).items():
+        for name, place in modules[module]:
+            expand = low_rank.expand if place.rows is None else low_rank.expand[place.rows]
+            matrices[name] = LowRank(low_rank.shrink, expand)
+    return Adapter(identity=_identity(matrices), matrices=matrices)
+
+
+def read_peft_modules(folder: Path, shapes: Mapping[str, tuple[int, int]], *, max_rank: int) -> Adapter:
+    """
+    Read an adapter for a network of another library, with the names of its modules instead of canonical ones.
+
+    `shapes` has outputs and inputs of each module that can be adapted. Raises what `read_peft_adapter` raises.
+    """
+
+    def find(module: str) -> str:
+        found = [name for name in shapes if f".{name}".endswith(f".{module}") or f".{module}".endswith(f".{name}")]
+        return module if module in shapes or len(found) != 1 else found[0]
+
+    matrices = _modules_of(folder, shapes, find, max_rank=max_rank)
+    return Adapter(identity=_identity(matrices), matrices=matrices)
+
+
+def _modules_of(
+    folder: Path, shapes: Mapping[str, tuple[int, ...]], find: Callable[[str], str], *, max_rank: int
+) -> dict[str, LowRank]:
+    """Return the scaled factors of each adapted module by its name in `shapes`; `find` maps PEFT's names to those."""
+    config = read_peft_config(_read_config(folder))
+    matrices: dict[str, LowRank] = {}
+    for module, (shrink, expand) in _pairs(_tensors(folder), shapes, find, config).items():
         if len(shrink) > max_rank:
             raise UnsupportedModel(
                 f"{folder}: {module} has rank {len(shrink)}; expected at most {max_rank}. Raise max_lora_rank."
             )
-        scaled = expand * np.float32(config.scale_of(module))
-        for name, place in modules[_below_network(module)]:
-            matrices[name] = LowRank(shrink, scaled if place.rows is None else scaled[place.rows])
-    return Adapter(identity=_identity(matrices), matrices=matrices)
+        matrices[find(module)] = LowRank(shrink, expand * np.float32(config.scale_of(module)))
+    return matrices
 
 
 def is_peft_folder(folder: Path) -> bool:
@@ -105,25 +129,23 @@ def _modules(spec: ModelSpec) -> dict[str, list[tuple[str, Place]]]:
 
 
 def _pairs(
-    tensors: TensorFiles, modules: Mapping[str, list[tuple[str, Place]]], config: PeftConfig
+    tensors: TensorFiles, shapes: Mapping[str, tuple[int, ...]], find: Callable[[str], str], config: PeftConfig
 ) -> dict[str, tuple[Float32, Float32]]:
     """Return A and B of each adapted module, by its name in the base model, checked against the network."""
     found: dict[str, dict[str, StoredTensor]] = {}
     for name, tensor in tensors.items():
         module, kind = _parse(name, tensor)
-        if _below_network(module) not in modules:
+        if find(module) not in shapes:
             raise UnsupportedModel(
                 f"{tensor.file}: tensor {name!r:.200} adapts a module that this network does not have or whose "
                 "adapters are not supported; expected the matrices of attention and of the dense MLP, "
-                f"such as {next(iter(modules), 'none')}.",
+                f"such as {next(iter(shapes), 'none')}.",
                 tensor=name,
             )
         found.setdefault(module, {})[kind] = tensor
     if not found:
         raise BrokenModel(f"{config.source}: the adapter has no tensors.")
-    return {
-        module: _checked(module, pair, modules[_below_network(module)][0][1], config) for module, pair in found.items()
-    }
+    return {module: _checked(module, pair, shapes[find(module)], config) for module, pair in found.items()}
 
 
 def _parse(name: str, tensor: StoredTensor) -> tuple[str, str]:
@@ -149,14 +171,14 @@ def _below_network(module: str) -> str:
 
 
 def _checked(
-    module: str, pair: Mapping[str, StoredTensor], place: Place, config: PeftConfig
+    module: str, pair: Mapping[str, StoredTensor], shape: tuple[int, ...], config: PeftConfig
 ) -> tuple[Float32, Float32]:
     if len(pair) != 2:
         (tensor,) = pair.values()
         raise BrokenModel(
             f"{tensor.file} has only {tensor.name!r:.200} of module {module}; expected lora_A and lora_B."
         )
-    rank, (num_rows, num_columns) = config.rank_of(module), place.shape
+    rank, (num_rows, num_columns) = config.rank_of(module), shape
     shrink = pair[_SHRINK].expect((rank, num_columns)).floats()
     expand = pair[_EXPAND].expect((num_rows, rank)).floats()
     for tensor, values in ((pair[_SHRINK], shrink), (pair[_EXPAND], expand)):

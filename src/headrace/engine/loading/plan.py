@@ -55,7 +55,7 @@ def plan_engine(config: EngineConfig, model: Model, *, max_model_len: int | None
     from headrace.runner.packing import layer_formats_of
     from headrace.runner.plan import plan_runner
 
-    check_threads(config.threads, _num_cpus())
+    check_threads(config.threads, num_cpus())
     limits = resolve_limits(config, model.spec, max_model_len=max_model_len)
     budget = MemoryBudget(
         available_bytes=available_memory_bytes(),
@@ -147,6 +147,6 @@ def _max_model_len(requested: int | None, max_kv_cache_tokens: int | None, conte
     return requested
 
 
-def _num_cpus() -> int:
+def num_cpus() -> int:
     """Return the number of CPUs that this process may use, hyperthreads included."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
