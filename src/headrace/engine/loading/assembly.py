@@ -11,11 +11,10 @@ from functools import partial
 from headrace.core.errors import SettingsError
 from headrace.core.generation import ModelInfo, RecommendedSampling
 from headrace.core.progress import Progress, no_progress
-from headrace.engine.config import EngineConfig, ModelSource, fit_to_runner
+from headrace.engine.config import EngineConfig, EngineLimits, ModelSource, fit_to_runner
 from headrace.engine.core.observer import EngineObserver
 from headrace.engine.loading.adapters import start_adapters
-from headrace.engine.loading.formats import Formats
-from headrace.engine.loading.plan import EnginePlan, plan_engine
+from headrace.engine.loading.plan import plan_engine
 from headrace.engine.loading.pooling import Use, pooling_info, resolve_use
 from headrace.engine.loading.smoothquant import smoothed_weights
 from headrace.engine.service.async_engine import AsyncEngine, runner_engine
@@ -56,8 +55,7 @@ def assemble(
     plan = plan_engine(config, model, max_model_len=source.max_model_len)
     cache_dir = source.cache_dir or home_folder(os.environ)
     weights = model.weights
-    if config.max_loras:
-        _refuse_smoothed(model, plan.formats)
+    refuse_smoothed(model, config, is_smoothed_at_load=plan.formats.is_smoothed)
     if plan.formats.is_smoothed:
         weights = smoothed_weights(
             model,
@@ -69,22 +67,39 @@ def assemble(
     runner = load_native_runner(
         model.spec, weights, plan.runner, isa=config.isa, cache_dir=cache_dir, progress=progress
     )
-    name = source.served_model_name or model.name
-    info = _model_info(name, model, plan, runner, use, backend_reason=config.backend_reason)
+    return engine_on(
+        runner, source, config, model, use, plan.limits, format_reason=plan.formats.reason, observer=observer
+    )
+
+
+def engine_on(
+    runner: Runner,
+    source: ModelSource,
+    config: EngineConfig,
+    model: Model,
+    use: Use,
+    limits: EngineLimits,
+    *,
+    format_reason: str,
+    observer: EngineObserver | None,
+) -> AsyncEngine:
+    """Return the engine of a loaded runner, which is not started."""
     return runner_engine(
         runner,
         _text_parts(model, use),
-        plan.limits,
-        info,
+        limits,
+        _model_info(source.served_model_name or model.name, model, limits, format_reason, runner, use, config),
         observer=observer,
         read_adapter=partial(read_peft_adapter, spec=model.spec, max_rank=config.max_lora_rank),
         start_adapters=start_adapters(source.adapter, model.path) if config.max_loras else {},
     )
 
 
-def _refuse_smoothed(model: Model, formats: Formats) -> None:
+def refuse_smoothed(model: Model, config: EngineConfig, *, is_smoothed_at_load: bool) -> None:
     """Refuse to serve adapters on rescaled inputs, which they were not trained on: answers would be wrong."""
-    if formats.is_smoothed:
+    if not config.max_loras:
+        return
+    if is_smoothed_at_load:
         reason, fix = "dtype is smoothquant", "Choose another dtype, such as w8a8."
     elif model.is_smoothed:
         reason = f"{model.name} was smoothed by `headrace quantize`"
@@ -114,9 +129,9 @@ def recommended_sampling(defaults: GenerationDefaults) -> RecommendedSampling:
 
 
 def _model_info(
-    name: str, model: Model, plan: EnginePlan, runner: Runner, use: Use, *, backend_reason: str
+    name: str, model: Model, limits: EngineLimits, format_reason: str, runner: Runner, use: Use, config: EngineConfig
 ) -> ModelInfo:
-    limits = fit_to_runner(plan.limits, runner.limits)
+    fitted = fit_to_runner(limits, runner.limits)
     return ModelInfo(
         name=name,
         revision=model.revision,
@@ -124,19 +139,20 @@ def _model_info(
         dtype=runner.info.dtype,
         kv_dtype=runner.info.kv_dtype,
         device=runner.info.device,
-        max_model_len=plan.limits.max_model_len,
-        max_prompt_tokens=plan.limits.max_prompt_tokens,
-        max_num_seqs=plan.limits.max_num_seqs,
+        max_model_len=limits.max_model_len,
+        max_prompt_tokens=limits.max_prompt_tokens,
+        max_num_seqs=limits.max_num_seqs,
         vocab_size=model.spec.vocab_size,
         num_parameters=model.spec.num_parameters,
         has_chat_template=model.chat_template is not None,
-        rope=describe_ropes(model.spec, plan.limits.max_model_len),
+        rope=describe_ropes(model.spec, limits.max_model_len),
         created_s=int(time.time()),
-        format_reason=plan.formats.reason,
+        format_reason=format_reason,
         recommended=recommended_sampling(model.defaults),
-        max_batch_tokens=limits.max_num_batched_tokens,
+        max_batch_tokens=fitted.max_num_batched_tokens,
         generates=use.generates,
-        pooling=pooling_info(use, hidden_size=model.spec.hidden_size, max_tokens=limits.max_pooled_tokens),
-        backend_reason=backend_reason,
-        is_batch_invariant=True,
+        pooling=pooling_info(use, hidden_size=model.spec.hidden_size, max_tokens=fitted.max_pooled_tokens),
+        backend="native" if config.backend == "auto" else config.backend,
+        backend_reason=config.backend_reason,
+        is_batch_invariant=runner.info.is_batch_invariant,
     )

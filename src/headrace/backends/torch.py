@@ -1,0 +1,112 @@
+"""The backend of our own networks in torch: loads a model into a `TorchRunner` and puts our engine on it."""
+
+from typing import Final
+
+from headrace.core.errors import SettingsError
+from headrace.core.progress import Progress, no_progress
+from headrace.engine.backend import Backend
+from headrace.engine.config import EngineConfig, EngineLimits, ModelSource
+from headrace.engine.core.observer import EngineObserver
+from headrace.engine.loading.assembly import engine_on, refuse_smoothed
+from headrace.engine.loading.plan import BLOCK_TOKENS, resolve_limits
+from headrace.engine.loading.pooling import resolve_use
+from headrace.models.loading import load_model
+from headrace.models.model import Model
+from headrace.models.shapes import expected_shapes
+from headrace.models.weights import dominant_bits
+from headrace.runner.memory import MemoryBudget, available_memory_bytes
+from headrace.runner.step import RunnerLimits
+from headrace.runner.torch.plan import TorchPlan, check_kv_dtype, choose_dtype
+from headrace.runner.torch.runner import ModelFiles, load_torch_runner
+
+_MAX_ROWS: Final = 256
+"""Logit rows of a step, unless more sequences run: rows of a large vocabulary take memory from the KV cache."""
+
+
+def load_torch(
+    source: ModelSource,
+    config: EngineConfig,
+    progress: Progress = no_progress,
+    *,
+    observer: EngineObserver | None = None,
+) -> Backend:
+    """
+    Load a model and return its engine, which is not started.
+
+    Raises:
+        UserError: The model cannot be found, read or run, a setting is invalid or memory is insufficient.
+    """
+    model = load_model(
+        source.model,
+        revision=source.revision,
+        cache_dir=source.cache_dir,
+        chat_template=source.chat_template,
+        rope=source.rope,
+        progress=progress,
+    )
+    use = resolve_use(model, task=source.task, pooling=source.pooling)
+    refuse_smoothed(model, config, is_smoothed_at_load=False)
+    limits = resolve_limits(config, model.spec, max_model_len=source.max_model_len)
+    plan, reason = plan_torch(config, model, limits)
+    runner = load_torch_runner(
+        model.spec,
+        model.weights,
+        plan,
+        files=ModelFiles(path=model.path, rope=source.rope),
+        threads=config.threads,
+        progress=progress,
+    )
+    return engine_on(runner, source, config, model, use, limits, format_reason=reason, observer=observer)
+
+
+def plan_torch(config: EngineConfig, model: Model, limits: EngineLimits) -> tuple[TorchPlan, str]:
+    """
+    Return the plan of a runner, and the reason for its format.
+
+    Raises:
+        SettingsError: A setting is not one of this backend.
+    """
+    if config.batch_invariant and config.device != "cuda":
+        raise SettingsError(
+            "batch_invariant is true and device is cpu, where torch rounds a number by its place in memory; expected "
+            "device cuda. Leave it out, or use --backend native, which is batch-invariant.",
+            name="batch_invariant",
+        )
+    if config.isa is not None:
+        raise SettingsError(
+            f"isa is {config.isa}, which selects kernels of the native backend. Leave it out, or use --backend native.",
+            name="isa",
+        )
+    dtype, reason = choose_dtype(
+        config.dtype,
+        encoding=model.weights.dominant_encoding,
+        stored_bits=dominant_bits(model.weights, expected_shapes(model.spec)),
+    )
+    check_kv_dtype(config.kv_dtype, dtype)
+    runner_limits = RunnerLimits(
+        num_blocks=1,
+        block_tokens=BLOCK_TOKENS,
+        max_step_tokens=limits.max_num_batched_tokens,
+        max_step_sequences=limits.max_num_seqs,
+        max_step_rows=min(limits.max_num_batched_tokens, max(_MAX_ROWS, limits.max_num_seqs)),
+        max_context_tokens=limits.max_model_len,
+        max_adapters=config.max_loras,
+        max_adapter_rank=config.max_lora_rank,
+    )
+    budget = MemoryBudget(
+        available_bytes=available_memory_bytes(),
+        max_memory_bytes=config.max_memory_bytes,
+        kv_cache_bytes=config.kv_cache_bytes,
+        max_kv_cache_tokens=config.max_kv_cache_tokens,
+    )
+    plan = TorchPlan(
+        dtype=dtype,
+        device=config.device,
+        limits=runner_limits,
+        budget=budget,
+        num_ranks=config.tensor_parallel_size or 1,
+        gpu_memory_utilization=config.gpu_memory_utilization,
+        enforce_eager=config.enforce_eager,
+        is_batch_invariant=config.batch_invariant is True,
+    )
+    return plan, reason
