@@ -31,7 +31,16 @@ from headrace.gateway.metrics import GatewayMetrics
 from headrace.models.families.registry import FAMILIES, NESTED, refused_networks
 from headrace.platform.operations import OPERATIONS
 from headrace.settings.container_env import ENVIRONMENT, GENERAL_NAMES
-from headrace.settings.container_meanings import Fills, FillsPart, Meaning, NoEffect, Requires
+from headrace.settings.container_meanings import (
+    Fills,
+    FillsPart,
+    ForBackends,
+    Meaning,
+    NoEffect,
+    OnGpu,
+    Requires,
+    UsedElsewhere,
+)
 from headrace.settings.container_model_config import MODEL_CONFIG
 from headrace.settings.container_options import OPTIONS, PROPERTIES, VLLM
 from headrace.settings.docs import SettingRow, setting_rows
@@ -86,16 +95,26 @@ def settings_table(rows: Iterable[SettingRow]) -> Iterator[str]:
 
 def meaning_text(meaning: Meaning) -> str:
     """Return the effect of another server's name."""
+    text = ""
     match meaning:
+        case OnGpu():
+            gpu, cpu = meaning_text(meaning.gpu), meaning_text(meaning.cpu)
+            text = gpu if gpu == cpu else f"on a GPU: {gpu}; on a CPU: {cpu}"
+        case ForBackends():
+            with_these = f"{' and '.join(meaning.backends)}: {meaning_text(meaning.meaning)}"
+            text = f"{with_these}; others: {meaning_text(meaning.otherwise)}"
         case Fills():
-            return f"sets `{flag_name(meaning.field)}`"
+            text = f"sets `{flag_name(meaning.field)}`"
+            text += "" if meaning.vllm is None else " (vllm: a part of `--vllm-args`)"
         case FillsPart():
-            return f"sets a part of `{flag_name(meaning.field)}`"
+            text = f"sets a part of `{flag_name(meaning.field)}`"
         case NoEffect():
-            return f"no effect: {meaning.why}"
+            text = f"no effect: {meaning.why}"
         case Requires():
-            return f"only {', '.join(f'`{value}`' for value in meaning.values)}: anything else stops the start"
-    return f"read by {meaning.by}"
+            text = f"only {', '.join(f'`{value}`' for value in meaning.values)}: anything else stops the start"
+        case UsedElsewhere():
+            text = f"read by {meaning.by}"
+    return text
 
 
 def container_names_page() -> Iterator[str]:

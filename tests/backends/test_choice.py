@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.backends.choice import BACKENDS, HostFacts, ModelFacts, Request, choose_backend
+from headrace.backends.choice import HostFacts, ModelFacts, Request, choose_backend
 from headrace.core.errors import HeadraceError, SettingsError, UnsupportedModel
-from headrace.settings.engine_names import ENGINES
+from headrace.settings.engine_names import BACKENDS, ENGINES
 
 ALL = frozenset(BACKENDS)
 NATIVE_ONLY = frozenset({"native"})

@@ -21,7 +21,7 @@ from headrace.testing.echo import EchoBackend, EchoScript
 def main() -> int:
     options = json.loads(sys.argv[1])
 
-    def load(_settings: ServerSettings, _progress: Progress, _metrics: Metrics) -> Backend:
+    def load(_settings: ServerSettings, _progress: Progress, _metrics: Metrics, _on_choice: object) -> Backend:
         time.sleep(options.get("load_s", 0))
         if options.get("fail") == "crash":
             raise RuntimeError("a bug")

@@ -1,16 +1,26 @@
 """The names of other containers: every row of the tables, and the articles' own settings."""
 
+import json
 from dataclasses import fields, replace
 
 import pytest
 
 from headrace.core.errors import SettingsError
 from headrace.settings.container_env import ENVIRONMENT, GENERAL_NAMES
-from headrace.settings.container_meanings import Fills, FillsPart, NoEffect, Requires, UsedElsewhere
+from headrace.settings.container_meanings import (
+    Fills,
+    FillsPart,
+    ForBackends,
+    NoEffect,
+    OnGpu,
+    Requires,
+    UsedElsewhere,
+    parts_of,
+)
 from headrace.settings.container_model_config import MODEL_CONFIG
 from headrace.settings.container_names import parse_properties
 from headrace.settings.container_options import OPTIONS, PROPERTIES, VLLM
-from headrace.settings.engine_names import ENGINES, OTHER_SPELLINGS
+from headrace.settings.engine_names import BACKENDS, ENGINES, OTHER_SPELLINGS
 from headrace.settings.loading import load_settings
 from headrace.settings.model_folder import parse_model_config
 from headrace.settings.server_settings import ServerSettings
@@ -43,6 +53,14 @@ SPECIAL = {
     "ROPE_FACTOR": ("4", {"rope_type": "linear", "factor": 4.0}),
 }
 
+VLLM_ARGUMENTS = {
+    "cpu_offload_gb_per_gpu": {"cpu_offload_gb": 5},
+    "pipeline_parallel_degree": {"pipeline_parallel_size": 5},
+    "speculative_draft_model": {"speculative_config": {"model": 5}},
+    "speculative_length": {"speculative_config": {"num_speculative_tokens": 5}},
+    "draft_model_tp_size": {"speculative_config": {"draft_tensor_parallel_size": 5}},
+}
+
 
 def rows():
     """Each foreign name as (kind, how it is given, its key in the table, its meaning)."""
@@ -61,23 +79,33 @@ def rows():
         yield "model config", key, key, meaning
 
 
-def load_one(kind, name, value, **overrides):
+def load_one(kind, name, value, *, on_gpu=False, **overrides):
     given_here = {name: value}
     env, properties, config = (given_here if kind == source else {} for source in ("env", "properties", "model config"))
-    return load_settings(overrides, env, properties, config, container=True)
+    return load_settings(overrides, env, properties, config, container=True, on_gpu=on_gpu)
 
 
+def given_on(meaning, *, on_gpu):
+    """The meaning of a name on a host with or without a GPU."""
+    return (meaning.gpu if on_gpu else meaning.cpu) if isinstance(meaning, OnGpu) else meaning
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
 @pytest.mark.parametrize(
     ("kind", "name", "key", "meaning"), [pytest.param(*row, id=f"{row[0]}-{row[1]}") for row in rows()]
 )
-def test_every_foreign_name_is_applied_or_gets_a_notice(kind, name, key, meaning):
-    if isinstance(meaning, Fills | FillsPart):
+def test_every_foreign_name_is_applied_or_gets_a_notice(kind, name, key, meaning, on_gpu):
+    meaning = given_on(meaning, on_gpu=on_gpu)
+    if isinstance(meaning, ForBackends):
+        check_name_for_backends(kind, name, key, meaning, on_gpu=on_gpu)
+    elif isinstance(meaning, Fills | FillsPart):
         text, wanted = SPECIAL.get(key) or EXAMPLES[meaning.field]
         overrides = {} if meaning.field == "model" else MODEL
         overrides = overrides | {"dtype": "smoothquant"} if meaning.field == "smoothquant_alpha" else overrides
-        settings, notices = load_one(kind, name, text, **overrides)
+        settings, notices = load_one(kind, name, text, on_gpu=on_gpu, **overrides)
         assert getattr(settings, meaning.field) == wanted
-        assert [notice.kind for notice in notices] == ["applied"]
+        for backend in BACKENDS:
+            assert [notice.kind for notice in served_by(backend, notices)] == ["applied"]
     elif isinstance(meaning, Requires):
         with pytest.raises(SettingsError) as refused:
             load_one(kind, name, "surprise", **MODEL)
@@ -107,7 +135,8 @@ def test_every_foreign_name_is_applied_or_gets_a_notice(kind, name, key, meaning
 def test_only_ngram_of_vllms_speculative_methods_is_applied(config, wanted):
     settings, notices = load_one("properties", "option.speculative_config", config, **MODEL)
     assert settings.max_draft_tokens == wanted
-    assert len(notices) == 1
+    assert len(served_by("native", notices)) == len(served_by("vllm", notices)) == 1
+    assert settings.vllm_args == {"speculative_config": json.loads(config)}
 
 
 @pytest.mark.parametrize(
@@ -118,17 +147,39 @@ def test_a_speculative_config_that_cannot_be_read_stops_the_start(config):
         load_one("properties", "option.speculative_config", config, **MODEL)
 
 
+def served_by(backend, notices):
+    return [notice for notice in notices if backend in notice.backends or not notice.backends]
+
+
+def check_name_for_backends(kind, name, key, meaning, *, on_gpu):
+    """The name is applied if one of its backends serves, and its notice says why not otherwise."""
+    inner = meaning.meaning
+    argument = ("5", VLLM_ARGUMENTS.get(key.lower(), {key.lower(): 5}))
+    text, wanted = argument if inner.field == "vllm_args" else (("0", True) if key == "CUDA_GRAPHS" else ("true", True))
+    settings, notices = load_one(kind, name, text, on_gpu=on_gpu, **MODEL)
+    assert getattr(settings, inner.field) == wanted
+    for backend in BACKENDS:
+        (notice,) = served_by(backend, notices) or [None]
+        if backend in meaning.backends:
+            assert notice.kind == "applied"
+        elif text.lower() in meaning.otherwise.quiet:
+            assert notice is None
+        else:
+            assert (notice.kind, notice.message) == ("ignored", f"{name} has no effect: {meaning.otherwise.why}.")
+
+
 def test_every_field_that_a_name_sets_exists():
     known = {spec.name for spec in fields(ServerSettings)}
     tables = (ENVIRONMENT, OPTIONS, PROPERTIES, VLLM, MODEL_CONFIG)
     meanings = [meaning for table in tables for meaning in table.values()]
-    assert {meaning.field for meaning in meanings if isinstance(meaning, Fills | FillsPart)} <= known
+    assert {part.field for meaning in meanings for part in parts_of(meaning)} <= known
     assert set(ENVIRONMENT) >= GENERAL_NAMES
 
 
 def test_a_value_that_asks_for_the_default_gets_no_notice():
     for kind, name, _key, meaning in rows():
-        for value in meaning.quiet if isinstance(meaning, NoEffect) else ():
+        here = given_on(meaning, on_gpu=False)
+        for value in here.quiet if isinstance(here, NoEffect) else ():
             assert load_one(kind, name, value, **MODEL)[1] == []
 
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.core.errors import HeadraceError, SettingsError, UnsupportedModel
-from headrace.settings.engine_names import ENGINES
+from headrace.settings.engine_names import BACKENDS, ENGINES
 
 NATIVE: Final = "native"
-BACKENDS: Final = ("native", "torch", "transformers", "vllm")
 CPU_ORDER: Final = ("native", "transformers", "vllm")
 GPU_ORDER: Final = ("vllm", "torch", "transformers", "native")
 """Backends as `auto` tries them; on a CPU torch runs no network that the native engine does not run."""

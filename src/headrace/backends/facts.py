@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from headrace.backends.choice import BACKENDS, HostFacts, ModelFacts
+from headrace.backends.choice import HostFacts, ModelFacts
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.core.gpus import visible_gpus
 from headrace.models.families.registry import from_config
@@ -13,6 +13,7 @@ from headrace.models.fields import Fields
 from headrace.models.hf_checkpoint import read_config
 from headrace.models.quantized.registry import refuse_other_quantization
 from headrace.models.sentence_transformers import has_lm_head
+from headrace.settings.engine_names import BACKENDS
 
 PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "native": (),
@@ -21,6 +22,7 @@ PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "vllm": ("vllm",),
 }
 """The packages that each backend imports."""
+GPU_BACKENDS: Final = ("vllm", "torch", "transformers")
 _POOLED_TASKS: Final = ("embed", "score", "features")
 
 
@@ -28,6 +30,11 @@ def host_facts(environment: Mapping[str, str]) -> HostFacts:
     """Return the facts about this host; no package is imported, which would take seconds."""
     installed = frozenset(name for name in BACKENDS if is_installed(name))
     return HostFacts(installed=installed, num_gpus=len(visible_gpus(environment)))
+
+
+def runs_on_gpu(environment: Mapping[str, str]) -> bool:
+    """Return whether this process sees a GPU and a backend that uses it is installed."""
+    return any(map(is_installed, GPU_BACKENDS)) and bool(visible_gpus(environment))
 
 
 def is_installed(backend: str) -> bool:

@@ -35,7 +35,9 @@ def serve(**overrides: Any) -> None:
     (/v1/chat/completions) and has a chat page at /. Every option is also an environment variable; see
     docs/settings.md.
     """
-    settings, notices = gather_settings(merge_rope(overrides), os.environ)
+    from headrace.backends.facts import runs_on_gpu
+
+    settings, notices = gather_settings(merge_rope(overrides), os.environ, on_gpu=runs_on_gpu(os.environ))
     from headrace.server.main import run_server
 
     with showing_progress() as progress:

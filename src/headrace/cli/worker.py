@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,9 +42,16 @@ def serve_model(prepared: "PreparedWorker") -> int:
     from headrace.server.main import run_server
 
     settings, notices = worker_settings(prepared, os.environ)
-    prepared.report_notices([notice.message for notice in notices if notice.kind != "applied"])
+
+    def report(settled: "Sequence[Notice]") -> None:
+        known = [notice for notice in notices if not notice.backends]
+        prepared.report_notices([notice.message for notice in [*known, *settled] if notice.kind != "applied"])
+
+    report(())
     with showing_progress() as progress:
-        return run_server(settings, notices=notices, progress=progress, fetch_adapter=_adapter_fetcher(prepared))
+        return run_server(
+            settings, notices=notices, progress=progress, on_notices=report, fetch_adapter=_adapter_fetcher(prepared)
+        )
 
 
 def worker_settings(prepared: "PreparedWorker", env: Mapping[str, str]) -> "tuple[ServerSettings, list[Notice]]":
@@ -57,6 +64,7 @@ def worker_settings(prepared: "PreparedWorker", env: Mapping[str, str]) -> "tupl
         SettingsError: the settings are invalid, or the image's profile has an unknown option.
         FetchFailed: the model that they name could not be fetched.
     """
+    from headrace.backends.facts import runs_on_gpu
     from headrace.settings.sources import gather_settings
 
     overrides: dict[str, object] = {
@@ -71,7 +79,9 @@ def worker_settings(prepared: "PreparedWorker", env: Mapping[str, str]) -> "tupl
         overrides["threads"] = str(prepared.spec.threads)
     if prepared.spec.memory_bytes is not None:
         overrides.setdefault("max_memory_bytes", str(prepared.spec.memory_bytes))
-    settings, notices = gather_settings(overrides, env, model_folder=prepared.model_folder or _NO_FOLDER)
+    settings, notices = gather_settings(
+        overrides, env, model_folder=prepared.model_folder or _NO_FOLDER, on_gpu=runs_on_gpu(env)
+    )
     if settings.model.startswith(_OBJECTS):
         settings = replace(
             settings,

@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 
 import uvloop
@@ -35,11 +35,17 @@ from headrace.server.app import app_of
 from headrace.server.engine_config import load_engine
 from headrace.server.observer import MetricsObserver
 from headrace.server.service import FetchAdapter, Service
-from headrace.settings.container_names import Notice
+from headrace.settings.container_names import Notice, notices_for
 from headrace.settings.server_settings import ServerSettings, resolve_shutdown_delay
 
-LoadBackend = Callable[[ServerSettings, Progress, Metrics], Backend]
+OnChoice = Callable[[BackendChoice], None]
+"""Called with the chosen backend before it is loaded, on the thread that loads it."""
+
+LoadBackend = Callable[[ServerSettings, Progress, Metrics, OnChoice], Backend]
 """Loads a backend, which is started afterwards; blocks. It may feed the metrics from a thread of its own."""
+
+OnNotices = Callable[[Sequence[Notice]], None]
+"""Called once the backend is chosen, with the notices that hold with it; on the thread that loads it."""
 
 OnReady = Callable[[str, ModelInfo, EngineStats], None]
 """Called once, after the first token, with the URL, the model and the engine's size."""
@@ -48,15 +54,11 @@ _FLUSH_S = 2.0
 """Seconds for the last bytes of the last request to be sent."""
 
 
-def load_measured_engine(settings: ServerSettings, progress: Progress, metrics: Metrics) -> Backend:
+def load_measured_engine(
+    settings: ServerSettings, progress: Progress, metrics: Metrics, on_choice: OnChoice
+) -> Backend:
     """Load the engine for the model that the settings name; it feeds the metrics."""
-    return load_engine(settings, progress, observer=MetricsObserver(metrics), on_choice=_log_choice)
-
-
-def _log_choice(choice: BackendChoice) -> None:
-    get_logger().info("backend.chosen", backend=choice.name, device=choice.device, reason=choice.reason)
-    for notice in choice.notices:
-        get_logger().warning("backend.replaced", message=notice)
+    return load_engine(settings, progress, observer=MetricsObserver(metrics), on_choice=on_choice)
 
 
 def run_server(
@@ -66,6 +68,7 @@ def run_server(
     progress: Progress = no_progress,
     load: LoadBackend = load_measured_engine,
     on_ready: OnReady | None = None,
+    on_notices: OnNotices | None = None,
     fetch_adapter: FetchAdapter | None = None,
 ) -> int:
     """
@@ -73,29 +76,44 @@ def run_server(
 
     Args:
         settings: of the server.
-        notices: about the settings, logged first.
+        notices: about the settings, logged first; those that depend on the backend once it is chosen.
         progress: called with the progress of loading.
         load: loads the backend, in a thread of its own.
         on_ready: called when the server is ready.
+        on_notices: called when the backend is chosen.
         fetch_adapter: see `Service`.
 
     Returns:
         The exit code; the error of a failure has been written to stderr.
     """
     setup_logging(format=settings.log_format, level=settings.log_level)
-    for notice in notices:
-        log = get_logger().info if notice.kind == "applied" else get_logger().warning
-        log(f"setting.{notice.kind}", name=notice.name, message=notice.message)
+    notices = list(notices)
+    _log_notices(notice for notice in notices if not notice.backends)
+
+    def on_choice(choice: BackendChoice) -> None:
+        get_logger().info("backend.chosen", backend=choice.name, device=choice.device, reason=choice.reason)
+        replaced = [Notice("rolling_batch", "ignored", message) for message in choice.notices]
+        settled = [*replaced, *notices_for(notices, choice.name)]
+        _log_notices(settled)
+        if on_notices is not None:
+            on_notices(settled)
+
     try:
         with bind(settings.host, settings.port) as listener:
             lifecycle = _ServerLifecycle(
-                Service(settings, fetch_adapter=fetch_adapter), listener, load, progress, on_ready
+                Service(settings, fetch_adapter=fetch_adapter), listener, load, progress, on_ready, on_choice
             )
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(lifecycle.run())
     except HeadraceError as error:
         print(f"Error: {error.message}", file=sys.stderr, flush=True)
         return 2 if isinstance(error, UserError) else 1
+
+
+def _log_notices(notices: Iterable[Notice]) -> None:
+    for notice in notices:
+        log = get_logger().info if notice.kind == "applied" else get_logger().warning
+        log(f"setting.{notice.kind}", name=notice.name, message=notice.message)
 
 
 class _ServerLifecycle:
@@ -108,12 +126,14 @@ class _ServerLifecycle:
         load: LoadBackend,
         progress: Progress,
         on_ready: OnReady | None,
+        on_choice: OnChoice,
     ) -> None:
         self._settings = service.settings
         self._listener = listener
         self._load = load
         self._progress = progress
         self._on_ready = on_ready
+        self._on_choice = on_choice
         self._service = service
         self._stop = asyncio.Event()
         self._delay_s = 0.0
@@ -205,7 +225,9 @@ class _ServerLifecycle:
         return backend
 
     async def _load_and_start(self) -> Backend:
-        backend = await _in_daemon_thread(lambda: self._load(self._settings, self._progress, self._service.metrics))
+        backend = await _in_daemon_thread(
+            lambda: self._load(self._settings, self._progress, self._service.metrics, self._on_choice)
+        )
         await backend.start()
         return backend
 

@@ -1,5 +1,12 @@
 """Meanings of the environment variables of SageMaker, TGI, LMI and TorchServe containers."""
 
+from headrace.settings.container_backends import (
+    CUDA_GRAPHS,
+    GPU_MEMORY,
+    PIPELINE_PARALLEL,
+    TENSOR_PARALLEL,
+    TRUST_REMOTE_CODE,
+)
 from headrace.settings.container_meanings import (
     ALWAYS,
     DTYPE,
@@ -8,7 +15,6 @@ from headrace.settings.container_meanings import (
     MAX_DRAFT_TOKENS,
     MAX_MODEL_LEN,
     MAX_PROMPT_TOKENS,
-    NO_CODE,
     NO_CUSTOM_CODE,
     NO_GPU,
     NO_LOAD_TIMEOUT,
@@ -70,16 +76,16 @@ ENVIRONMENT: dict[str, Meaning] = {
     "HUGGINGFACE_HUB_CACHE": UsedElsewhere("huggingface_hub"),
     "HF_HOME": UsedElsewhere("huggingface_hub"),
     "HF_HUB_OFFLINE": UsedElsewhere("huggingface_hub"),
-    "SM_NUM_GPUS": NOT_SPLIT,
-    "NUM_SHARD": NOT_SPLIT,
+    "SM_NUM_GPUS": TENSOR_PARALLEL,
+    "NUM_SHARD": TENSOR_PARALLEL,
     "SHARDED": NOT_SPLIT,
-    "TENSOR_PARALLEL_DEGREE": NOT_SPLIT,
-    "PIPELINE_PARALLEL_DEGREE": NOT_SPLIT,
+    "TENSOR_PARALLEL_DEGREE": TENSOR_PARALLEL,
+    "PIPELINE_PARALLEL_DEGREE": PIPELINE_PARALLEL,
     **dict.fromkeys(("SHARD_UDS_PATH", "MASTER_ADDR", "MASTER_PORT"), NOT_SPLIT),
     "HF_TASK": TASK,
     "POOLING": POOLING,
-    "HF_MODEL_TRUST_REMOTE_CODE": NO_CODE,
-    "TRUST_REMOTE_CODE": NO_CODE,
+    "HF_MODEL_TRUST_REMOTE_CODE": TRUST_REMOTE_CODE,
+    "TRUST_REMOTE_CODE": TRUST_REMOTE_CODE,
     "DJL_ENTRY_POINT": OPTIONS["entrypoint"],
     "MODEL_LOADING_TIMEOUT": NO_LOAD_TIMEOUT,
     "SAGEMAKER_STARTUP_TIMEOUT": NO_LOAD_TIMEOUT,
@@ -133,7 +139,9 @@ ENVIRONMENT: dict[str, Meaning] = {
     **dict.fromkeys(
         ("WAITING_SERVED_RATIO", "MAX_WAITING_TOKENS"), NoEffect("each step mixes waiting prompts with decoding")
     ),
-    **dict.fromkeys(("CUDA_GRAPHS", "CUDA_MEMORY_FRACTION", "DISABLE_CUSTOM_KERNELS"), NO_GPU),
+    "CUDA_GRAPHS": CUDA_GRAPHS,
+    "CUDA_MEMORY_FRACTION": GPU_MEMORY,
+    "DISABLE_CUSTOM_KERNELS": NO_GPU,
     "ROPE_SCALING": ROPE_TYPE,
     "ROPE_FACTOR": ROPE_FACTOR,
     "VLLM_ALLOW_LONG_MAX_MODEL_LEN": NoEffect(

@@ -2,16 +2,18 @@
 Meanings of foreign settings: how values are converted, and why some have no effect.
 
 A name sets a field (`Fills`) or a part of one (`FillsPart`), has no effect (`NoEffect`, with the reason), is refused
-unless its value asks for the default behaviour (`Requires`), or is read by a library (`UsedElsewhere`).
+unless its value asks for the default behaviour (`Requires`), or is read by a library (`UsedElsewhere`). Its meaning may
+differ between backends (`ForBackends`) and between hosts with and without a GPU (`OnGpu`).
 The tables `container_options`, `container_model_config` and `container_env` consist of these.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from headrace.core.sizes import parse_size
 from headrace.settings.engine_names import ENGINES, engine_name
+from headrace.settings.rules import read_json_object
 
 Converted = tuple[str | None, str]
 """The text for the field (None: leave the field unset) and a remark for the notice, which may be empty."""
@@ -27,6 +29,8 @@ class Fills:
 
     field: str
     convert: Callable[[str], Converted] = _same
+    vllm: Callable[[str], Mapping[str, object]] | None = None
+    """Returns the arguments of vLLM's engine that the text means, which count in place of the field if vLLM serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,36 @@ class UsedElsewhere:
     by: str
 
 
-Meaning = Fills | FillsPart | NoEffect | Requires | UsedElsewhere
+@dataclass(frozen=True, slots=True)
+class ForBackends:
+    """The name counts if one of some backends serves, and has no effect otherwise."""
+
+    backends: tuple[str, ...]
+    meaning: Fills | FillsPart
+    otherwise: NoEffect
+
+
+@dataclass(frozen=True, slots=True)
+class OnGpu:
+    """The name has one meaning on a GPU and another on a CPU."""
+
+    gpu: "Meaning"
+    cpu: "Meaning"
+
+
+Meaning = Fills | FillsPart | NoEffect | Requires | UsedElsewhere | ForBackends | OnGpu
+
+
+def parts_of(meaning: Meaning) -> Iterator[Fills | FillsPart]:
+    """Yield the fields that a name sets, on any host and for any backend."""
+    match meaning:
+        case OnGpu():
+            yield from parts_of(meaning.gpu)
+            yield from parts_of(meaning.cpu)
+        case ForBackends():
+            yield meaning.meaning
+        case Fills() | FillsPart():
+            yield meaning
 
 
 def by_value(expected: str, values: Mapping[str, Converted]) -> Callable[[str], Converted]:
@@ -118,6 +151,18 @@ def read_speculative_config(raw: str) -> Converted:
         raise ValueError(expected) from None
 
 
+def read_vllm_speculation(raw: str) -> Mapping[str, object]:
+    """Return vLLM's argument for its own `speculative_config`."""
+    return {"speculative_config": read_json_object(raw)}
+
+
+def read_vllm_lookup(raw: str) -> Mapping[str, object]:
+    """Return vLLM's argument for a number of draft tokens from prompt lookup."""
+    if not raw.isdecimal() or not int(raw):
+        return {}
+    return {"speculative_config": {"method": "ngram", "num_speculative_tokens": int(raw), "prompt_lookup_max": 4}}
+
+
 def read_engine(raw: str) -> Converted:
     """Accept LMI's names of engines; the choice of the backend says what serves in their place."""
     try:
@@ -149,6 +194,11 @@ _DTYPES: dict[str, Converted] = {
     "int4": ("w4a8", ""),
     **{name: (name, "") for name in ("w8a16", "w8a8", "w4a16", "w4a8")},
 }
+_GPU_DTYPES: dict[str, Converted] = {
+    **_DTYPES,
+    **dict.fromkeys(("fp16", "float16", "half"), ("fp16", "")),
+    **dict.fromkeys(("fp32", "float32", "float"), ("fp32", "")),
+}
 _8_BIT = "8-bit weights run as w8a8"
 _4_BIT = "4-bit weights run as w4a8"
 _IN_CHECKPOINT = "it names the format of a checkpoint, which the checkpoint's files name too; choose with dtype"
@@ -157,7 +207,18 @@ _QUANTIZERS: dict[str, Converted] = {
     "smoothquant": ("smoothquant", ""),
     **dict.fromkeys(("bitsandbytes4", "bitsandbytes-nf4", "bitsandbytes-fp4"), ("w4a8", _4_BIT)),
     **dict.fromkeys(("awq", "gptq", "squeezellm", "marlin", "exl2", "compressed-tensors"), (None, _IN_CHECKPOINT)),
+    **dict.fromkeys(("awq_marlin", "gptq_marlin", "modelopt", "moe_wna16", "torchao"), (None, _IN_CHECKPOINT)),
 }
+_OURS_ALONE = ("bitsandbytes4", "bitsandbytes8", "dynamic_int8", "eetq", "exl2", "smoothquant", "static_int8")
+"""Methods of TGI and LMI that vLLM does not have under these names."""
+
+
+def read_vllm_quantization(raw: str) -> Mapping[str, object]:
+    """Return vLLM's argument for a method, or none if vLLM does not have it."""
+    method = raw.lower()
+    return {} if method in _OURS_ALONE else {"quantization": method.partition("-nf4")[0].partition("-fp4")[0]}
+
+
 _KV_DTYPES: dict[str, Converted] = {
     "auto": ("auto", ""),
     "bf16": ("bf16", ""),
@@ -173,14 +234,19 @@ LOG_LEVELS: dict[str, Converted] = {
     "50": ("error", ""),
 }
 
-DTYPE = Fills("dtype", by_value(f"one of {', '.join(_DTYPES)}", _DTYPES))
-QUANTIZE = Fills("dtype", by_value(f"one of {', '.join(_QUANTIZERS)}", _QUANTIZERS))
-KV_DTYPE = Fills("kv_dtype", by_value(f"one of {', '.join(_KV_DTYPES)}", _KV_DTYPES))
+_EXPECTED_DTYPE = f"one of {', '.join(_DTYPES)}"
+DTYPE = OnGpu(
+    Fills("dtype", by_value(_EXPECTED_DTYPE, _GPU_DTYPES)), Fills("dtype", by_value(_EXPECTED_DTYPE, _DTYPES))
+)
+QUANTIZE = Fills("dtype", by_value(f"one of {', '.join(_QUANTIZERS)}", _QUANTIZERS), read_vllm_quantization)
+KV_DTYPE = Fills(
+    "kv_dtype", by_value(f"one of {', '.join(_KV_DTYPES)}", _KV_DTYPES), lambda raw: {"kv_cache_dtype": raw.lower()}
+)
 ROLLING_BATCH = Fills("rolling_batch", read_engine)
 MAX_MODEL_LEN = Fills("max_model_len", _length)
 MAX_PROMPT_TOKENS = Fills("max_prompt_tokens", _length)
-MAX_DRAFT_TOKENS = Fills("max_draft_tokens")
-SPECULATIVE_CONFIG = Fills("max_draft_tokens", read_speculative_config)
+MAX_DRAFT_TOKENS = Fills("max_draft_tokens", vllm=read_vllm_lookup)
+SPECULATIVE_CONFIG = Fills("max_draft_tokens", read_speculative_config, read_vllm_speculation)
 
 NOT_SPLIT = NoEffect(
     "one process runs the model on the CPU; it is not split over devices", ("1", "max", "auto", "false")
@@ -219,13 +285,12 @@ _CONVERSIONS: dict[str, Converted] = {
     "classify": ("score", ""),
 }
 CONVERT = Fills("task", by_value("one of auto, none, embed, classify", _CONVERSIONS))
-NO_CODE = NoEffect("code that comes with a checkpoint is never run", ("false", "0"))
 NO_CUSTOM_CODE = NoEffect("custom handlers are not run by this version")
 NO_TIMEOUT = NoEffect("requests have no time limit; a client that disconnects ends its request")
 NO_LOAD_TIMEOUT = NoEffect("loading has no time limit and shows its progress")
 NO_WORKERS = NoEffect("one process serves all requests", ("1",))
 LORA_TUNING = NoEffect("all loaded adapters stay in memory, in bf16", ("false", "0"))
-NO_DRAFT_MODEL = NoEffect("there are no draft models in this version; max_draft_tokens sets prompt lookup", ("0",))
+NO_DRAFT_MODEL = NoEffect("there are no draft models; max_draft_tokens sets prompt lookup", ("0",))
 NO_SESSIONS = NoEffect("sessions are not kept by this version", ("false", "0"))
 COMPILER = NoEffect("it tunes a compiler or kernels that are not used here")
 ALWAYS = NoEffect("it is always on", ("true", "1"))

@@ -1,5 +1,6 @@
 """Meanings of the keys of TorchServe's `model-config.yaml`."""
 
+from headrace.settings.container_backends import TENSOR_PARALLEL
 from headrace.settings.container_meanings import (
     ALWAYS,
     DTYPE,
@@ -40,7 +41,7 @@ MODEL_CONFIG: dict[str, Meaning] = {
     "deviceType": NoEffect("the model runs on the CPU", ("cpu",)),
     "deviceIds": NOT_SPLIT,
     "parallelType": NOT_SPLIT,
-    "parallelLevel": NOT_SPLIT,
+    "parallelLevel": TENSOR_PARALLEL,
     "torchrun": NOT_SPLIT,
     "pippy": NOT_SPLIT,
     "deepspeed": NOT_SPLIT,
@@ -59,7 +60,7 @@ MODEL_CONFIG: dict[str, Meaning] = {
     "handler.max_length": Fills("default_max_new_tokens"),
     "handler.dtype": DTYPE,
     "handler.amp": NoEffect("dtype selects the format of the weights", ("bf16", "bfloat16")),
-    "handler.tp_degree": NOT_SPLIT,
+    "handler.tp_degree": TENSOR_PARALLEL,
     "handler.tensor_parallel": NOT_SPLIT,
     "handler.manual_seed": NoEffect("the seed is a field of each request"),
 }

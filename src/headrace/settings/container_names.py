@@ -12,7 +12,7 @@ and `sagemaker-entrypoint.sh`; the AWS vLLM container.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from headrace.core.errors import SettingsError
@@ -23,14 +23,16 @@ from headrace.settings.container_meanings import (
     QUANTIZE,
     Fills,
     FillsPart,
+    ForBackends,
     Meaning,
     NoEffect,
+    OnGpu,
     Requires,
-    UsedElsewhere,
 )
 from headrace.settings.container_model_config import MODEL_CONFIG
 from headrace.settings.container_options import OPTIONS, PROPERTIES, VLLM
-from headrace.settings.field_parts import FieldParts
+from headrace.settings.engine_names import BACKENDS
+from headrace.settings.field_parts import FieldParts, read_part
 from headrace.settings.near_names import near_name
 
 
@@ -42,6 +44,8 @@ class Notice:
     """The name as the user wrote it: `SM_NUM_GPUS`, `option.dtype`."""
     kind: Literal["applied", "ignored", "unknown"]
     message: str
+    backends: frozenset[str] = frozenset()
+    """The message holds if one of these backends serves; empty: whichever serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ def read_container_names(
     model_config: Mapping[str, str] | None = None,
     *,
     container: bool,
+    on_gpu: bool = False,
 ) -> ContainerSettings:
     """
     Read all foreign names; if two set the same field, the files of the model take precedence over the environment.
@@ -70,9 +75,9 @@ def read_container_names(
         properties: the content of `serving.properties`.
         model_config: the content of TorchServe's `model-config.yaml`, flat.
         container: also read names that are too general elsewhere, such as `PORT`.
+        on_gpu: the model may run on a GPU of this host.
     """
-    values: dict[str, tuple[str, str]] = {}
-    parts = FieldParts()
+    reader = _Reader(on_gpu=on_gpu)
     notices: list[Notice] = []
     is_lmi = False
     for setting in [
@@ -81,24 +86,14 @@ def read_container_names(
         *_exact_first(_environment(env, container=container)),
     ]:
         is_lmi |= setting.is_lmi
-        if not setting.raw.strip() or isinstance(setting.meaning, UsedElsewhere):
-            continue
-        match setting.meaning:
-            case None:
-                notices.append(_unknown(setting))
-            case Requires() as meaning:
-                _check_value(setting, meaning)
-            case NoEffect(why=why, quiet=quiet):
-                if setting.raw.strip().lower() not in quiet:
-                    notices.append(Notice(setting.name, "ignored", f"{setting.name} has no effect: {why}."))
-            case FillsPart() as meaning:
-                notices.append(_apply_part(setting, meaning, parts))
-            case Fills() as meaning if meaning.field in values:
-                notices.append(_overruled(setting, values[meaning.field][0], meaning.field))
-            case Fills() as meaning:
-                _apply(setting, meaning, values, notices)
-    values |= parts.merged()
-    return ContainerSettings(values, tuple(notices), is_lmi)
+        if setting.raw.strip():
+            notices += reader.read(setting, setting.meaning)
+    return ContainerSettings(reader.merged(), tuple(notices), is_lmi)
+
+
+def notices_for(notices: Iterable[Notice], backend: str) -> list[Notice]:
+    """Return the notices that hold once a backend serves, of those that depend on it."""
+    return [notice for notice in notices if backend in notice.backends]
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -203,28 +198,79 @@ def _check_value(setting: _ForeignSetting, meaning: Requires) -> None:
         raise SettingsError(f"{setting.name} is {setting.raw.strip()!r}; {expected}. {meaning.why}", name=setting.name)
 
 
-def _apply(setting: _ForeignSetting, meaning: Fills, values: dict[str, tuple[str, str]], notices: list[Notice]) -> None:
-    try:
-        text, remark = meaning.convert(setting.raw.strip())
-    except ValueError as error:
-        raise SettingsError(f"{setting.name} is {setting.raw!r}; expected {error}.", name=setting.name) from None
-    if text is not None:
-        values[meaning.field] = (setting.name, text)
-        is_secret = meaning.field == "api_key"
-        effect = f"{setting.name} sets {meaning.field}" + ("" if is_secret else f" to {text}")
-        notices.append(Notice(setting.name, "applied", f"{effect}{f': {remark}' if remark else ''}."))
-    elif remark:
-        notices.append(
-            Notice(setting.name, "ignored", f"{setting.name}={setting.raw.strip()} has no effect: {remark}.")
-        )
+class _Reader:
+    """Collects the values and notices of names, the strongest first."""
+
+    def __init__(self, *, on_gpu: bool) -> None:
+        self._on_gpu = on_gpu
+        self._values: dict[str, tuple[str, str]] = {}
+        self._parts = FieldParts()
+
+    def merged(self) -> dict[str, tuple[str, str]]:
+        """Return each field with the names that set it and its text."""
+        return {**self._values, **self._parts.merged()}
+
+    def read(self, setting: _ForeignSetting, meaning: Meaning | None) -> list[Notice]:
+        """Apply a setting by its meaning, and return the notices about it."""
+        notices: list[Notice] = []
+        match meaning:
+            case None:
+                notices = [_unknown(setting)]
+            case Requires():
+                _check_value(setting, meaning)
+            case NoEffect() if setting.raw.strip().lower() not in meaning.quiet:
+                notices = [Notice(setting.name, "ignored", f"{setting.name} has no effect: {meaning.why}.")]
+            case OnGpu():
+                notices = self.read(setting, meaning.gpu if self._on_gpu else meaning.cpu)
+            case ForBackends():
+                others = [name for name in BACKENDS if name not in meaning.backends]
+                notices = [
+                    *_if_served_by(meaning.backends, self.read(setting, meaning.meaning)),
+                    *_if_served_by(others, self.read(setting, meaning.otherwise)),
+                ]
+            case FillsPart():
+                notices = self._read_part(setting, meaning)
+            case Fills():
+                notices = self._read_field(setting, meaning)
+        return notices
+
+    def _read_field(self, setting: _ForeignSetting, meaning: Fills) -> list[Notice]:
+        if meaning.field in self._values:
+            notices = [_overruled(setting, self._values[meaning.field][0], meaning.field)]
+        else:
+            notices = self._apply(setting, meaning)
+        if meaning.vllm is None:
+            return notices
+        arguments = self._read_part(setting, FillsPart("vllm_args", meaning.vllm, {}))
+        others = [name for name in BACKENDS if name != "vllm"]
+        return [*_if_served_by(others, notices), *_if_served_by(["vllm"], arguments)] if arguments else notices
+
+    def _apply(self, setting: _ForeignSetting, meaning: Fills) -> list[Notice]:
+        try:
+            text, remark = meaning.convert(setting.raw.strip())
+        except ValueError as error:
+            raise SettingsError(f"{setting.name} is {setting.raw!r}; expected {error}.", name=setting.name) from None
+        if text is not None:
+            self._values[meaning.field] = (setting.name, text)
+            is_secret = meaning.field == "api_key"
+            effect = f"{setting.name} sets {meaning.field}" + ("" if is_secret else f" to {text}")
+            return [Notice(setting.name, "applied", f"{effect}{f': {remark}' if remark else ''}.")]
+        message = f"{setting.name}={setting.raw.strip()} has no effect: {remark}."
+        return [Notice(setting.name, "ignored", message)] if remark else []
+
+    def _read_part(self, setting: _ForeignSetting, meaning: FillsPart) -> list[Notice]:
+        earlier = self._parts.source(meaning.field)
+        raw = setting.raw.strip()
+        if not read_part(setting.name, meaning, raw):
+            return []
+        new = self._parts.add(setting.name, meaning, raw)
+        if not new:
+            return [_overruled(setting, earlier, meaning.field)]
+        return [Notice(setting.name, "applied", f"{setting.name} sets {meaning.field} to {json.dumps(new)}.")]
 
 
-def _apply_part(setting: _ForeignSetting, meaning: FillsPart, parts: FieldParts) -> Notice:
-    earlier = parts.source(meaning.field)
-    new = parts.add(setting.name, meaning, setting.raw.strip())
-    if not new:
-        return _overruled(setting, earlier, meaning.field)
-    return Notice(setting.name, "applied", f"{setting.name} sets {meaning.field} to {json.dumps(new)}.")
+def _if_served_by(backends: Iterable[str], notices: Iterable[Notice]) -> list[Notice]:
+    return [replace(notice, backends=frozenset(backends)) for notice in notices]
 
 
 def _overruled(setting: _ForeignSetting, winner: str, field: str) -> Notice:

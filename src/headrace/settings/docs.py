@@ -14,7 +14,7 @@ from pathlib import Path
 
 from headrace.core.sizes import format_size
 from headrace.settings.container_env import ENVIRONMENT
-from headrace.settings.container_meanings import Fills, FillsPart, Meaning
+from headrace.settings.container_meanings import Meaning, parts_of
 from headrace.settings.container_options import OPTIONS, PROPERTIES, VLLM
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.settings.rules import Rule
@@ -97,5 +97,5 @@ def _container_names(field: str) -> tuple[str, ...]:
         spelling.format(key.upper() if spelling.startswith("SM_VLLM") else key)
         for table, spelling in tables
         for key, meaning in table.items()
-        if isinstance(meaning, Fills | FillsPart) and meaning.field == field
+        if any(part.field == field for part in parts_of(meaning))
     )

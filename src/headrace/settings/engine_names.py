@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+BACKENDS: Final = ("native", "torch", "transformers", "vllm")
+"""Values of the setting `backend` beside auto."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:

@@ -1,6 +1,7 @@
 """Merges the parts of a setting that is a JSON object, of which several names of other servers set some keys."""
 
 import json
+from collections.abc import Mapping
 
 from headrace.core.errors import SettingsError
 from headrace.settings.container_meanings import FillsPart
@@ -21,14 +22,11 @@ class FieldParts:
         Raises:
             SettingsError: the text is not as expected.
         """
-        try:
-            part = meaning.convert(raw)
-        except ValueError as error:
-            raise SettingsError(f"{name} is {raw!r}; expected {error}.", name=name) from None
+        part = read_part(name, meaning, raw)
         known = self._values.setdefault(meaning.field, {})
-        new = {key: value for key, value in part.items() if key not in known}
+        new = _new_keys(part, known)
         if new:
-            known |= new
+            self._values[meaning.field] = _merged(known, new)
             self._defaults[meaning.field] = {**meaning.defaults, **self._defaults.get(meaning.field, {})}
             self._names.setdefault(meaning.field, []).append(name)
         return new
@@ -43,3 +41,37 @@ class FieldParts:
             field: (self.source(field), json.dumps({**self._defaults[field], **self._values[field]}))
             for field in self._names
         }
+
+
+def read_part(name: str, meaning: FillsPart, raw: str) -> Mapping[str, object]:
+    """
+    Return the keys that a name sets.
+
+    Raises:
+        SettingsError: the text is not as expected.
+    """
+    try:
+        return meaning.convert(raw)
+    except ValueError as error:
+        raise SettingsError(f"{name} is {raw!r}; expected {error}.", name=name) from None
+
+
+def _new_keys(part: Mapping[str, object], known: Mapping[str, object]) -> dict[str, object]:
+    """Return the keys of a part that are not known yet, and those of objects inside it."""
+    new: dict[str, object] = {}
+    for key, value in part.items():
+        earlier = known.get(key)
+        if key not in known:
+            new[key] = value
+        elif isinstance(value, Mapping) and isinstance(earlier, Mapping) and (inner := _new_keys(value, earlier)):
+            new[key] = inner
+    return new
+
+
+def _merged(known: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
+    merged = dict(known)
+    for key, value in new.items():
+        earlier = merged.get(key)
+        is_inside = isinstance(value, Mapping) and isinstance(earlier, Mapping)
+        merged[key] = _merged(earlier, value) if is_inside else value
+    return merged

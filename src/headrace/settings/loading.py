@@ -34,6 +34,7 @@ def load_settings(
     model_config: Mapping[str, str] | None = None,
     *,
     container: bool = False,
+    on_gpu: bool = False,
 ) -> tuple[ServerSettings, list[Notice]]:
     """
     Merge the sources and check the result.
@@ -44,6 +45,7 @@ def load_settings(
         properties: the content of `serving.properties`, if there is one.
         model_config: the content of `model-config.yaml`, if there is one (`settings.model_folder.parse_model_config`).
         container: whether the process seems to run as a container; the setting `container` takes precedence.
+        on_gpu: whether a GPU and a backend for it are there; the settings `device` and `backend` take precedence.
 
     Returns:
         The settings, and notices about names that were applied, have no effect, or are unknown.
@@ -58,7 +60,8 @@ def load_settings(
         if value not in (None, ())  # an option that may be repeated and was not given
     }
     is_container = bool(values.get("container", container))
-    foreign = read_container_names(env, properties or {}, model_config or {}, container=is_container)
+    on_gpu &= values.get("device") != "cpu" and values.get("backend") != "native"
+    foreign = read_container_names(env, properties or {}, model_config or {}, container=is_container, on_gpu=on_gpu)
     for name, (source, raw) in foreign.values.items():
         if name not in values:
             values[name] = _read(name, source, raw)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from headrace.core.errors import SettingsError
 from headrace.settings import rules
-from headrace.settings.engine_names import ENGINES, engine_name
+from headrace.settings.engine_names import BACKENDS, ENGINES, engine_name
 from headrace.settings.rules import Rule, setting
 from headrace.settings.values import masked_repr
 
@@ -83,7 +83,7 @@ class ServerSettings:
     tgi_compat: bool = setting(rules.boolean(), False)
     """With an LMI dialect: answer on `/invocations` in TGI's format (`option.tgi_compat`)."""
 
-    backend: str = setting(rules.choice("auto", "native", "torch", "transformers", "vllm"), "auto")
+    backend: str = setting(rules.choice("auto", *BACKENDS), "auto")
     """
     Library that runs the network. `auto` is the best one that is installed and runs this model on this machine, see
     docs/backends.md; the log and `/info` say which and why. With any other value the server starts with that one or

@@ -23,7 +23,11 @@ _MODEL_VARIABLES = ("HF_MODEL_ID", "MODEL_ID", "OPTION_MODEL_ID", "SM_VLLM_MODEL
 
 
 def gather_settings(
-    overrides: Mapping[str, object], env: Mapping[str, str], *, model_folder: Path = MODEL_FOLDER
+    overrides: Mapping[str, object],
+    env: Mapping[str, str],
+    *,
+    model_folder: Path = MODEL_FOLDER,
+    on_gpu: bool = False,
 ) -> tuple[ServerSettings, list[Notice]]:
     """
     Load the settings of a server that is about to start.
@@ -31,7 +35,7 @@ def gather_settings(
     The model may be a folder with a `serving.properties` or a `model-config.yaml`, or such a folder may be at
     `model_folder`; the server then serves what these files name, or the folder itself if they name nothing.
     `HEADRACE_MODEL_FOLDER` moves `/opt/ml/model` elsewhere; a model in `HEADRACE_MODEL` is served with the settings of
-    that folder.
+    that folder. For `on_gpu` see `load_settings`.
 
     Raises:
         SettingsError: see `load_settings`; or a file of the folder cannot be read.
@@ -54,7 +58,9 @@ def gather_settings(
         _name_root(files.root, folder, overrides, env)
     elif files.root != folder:
         overrides["model"] = str(files.root)
-    settings, notices = load_settings(overrides, env, files.properties, files.model_config, container=container)
+    settings, notices = load_settings(
+        overrides, env, files.properties, files.model_config, container=container, on_gpu=on_gpu
+    )
     return settings, [*files.notices, *notices]
 
 
