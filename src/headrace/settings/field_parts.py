@@ -72,6 +72,8 @@ def _merged(known: Mapping[str, object], new: Mapping[str, object]) -> dict[str,
     merged = dict(known)
     for key, value in new.items():
         earlier = merged.get(key)
-        is_inside = isinstance(value, Mapping) and isinstance(earlier, Mapping)
-        merged[key] = _merged(earlier, value) if is_inside else value
+        if isinstance(value, Mapping) and isinstance(earlier, Mapping):
+            merged[key] = _merged(earlier, value)
+        else:
+            merged[key] = value
     return merged
