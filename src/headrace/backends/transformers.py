@@ -24,7 +24,7 @@ from headrace.engine.loading.plan import (
     limits_within,
 )
 from headrace.engine.loading.plan import num_cpus as allowed_cpus
-from headrace.engine.service.async_engine import AsyncEngine
+from headrace.engine.service.async_engine import AsyncEngine, runner_engine
 from headrace.engine.service.request_processor import TextParts
 from headrace.models.loading import load_hf_model
 from headrace.models.model import HfModel
@@ -94,7 +94,7 @@ def _causal_engine(
         budget,
         vocab_size=model.vocab_size,
     )
-    return AsyncEngine(
+    return runner_engine(
         runner,
         TextParts(
             tokenizer=model.tokenizer,

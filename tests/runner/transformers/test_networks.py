@@ -54,7 +54,7 @@ async def test_a_batch_has_the_tokens_of_the_library(name: str, tmp_path: Path) 
     expected = [generate(model, prompt) for prompt in prompts()]
 
     async with running(load(tmp_path)) as engine:
-        assert engine._runner.info.facts["attention"] == tier_of(name).value
+        assert engine.info.device == f"cpu ({tier_of(name).value})"
         wanted = [
             request(prompt, f"r{index}", max_new_tokens=NEW_TOKENS, ignore_eos=True)
             for index, prompt in enumerate(prompts())

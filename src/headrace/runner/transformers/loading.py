@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 from transformers.utils import logging as transformers_logging
@@ -203,13 +204,17 @@ class _Maker:
         return RunnerInfo(
             dtype=self.source.quantization or name,
             kv_dtype=name,
-            device="cpu (torch)" if device.type == "cpu" else f"cuda ({torch.cuda.get_device_name(device)})",
+            device=f"{_device_name(device)} ({tier.value})",
             weights_bytes=plan.weights_bytes,
             kv_cache_bytes=plan.kv_cache_bytes,
             workspace_bytes=plan.workspace_bytes,
             is_batch_invariant=False,
             facts={"attention": tier.value, "threads": str(torch.get_num_threads())},
         )
+
+
+def _device_name(device: torch.device) -> str:
+    return "cpu" if device.type == "cpu" else f"{device.type} {torch.cuda.get_device_name(device)}"
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -269,7 +274,9 @@ def _translate(path: Path, load: Callable[[], Any]) -> Any:
         return load()
     except ImportError as exc:
         raise SettingsError(f"{path} needs a package that is not installed: {_summary(exc)}") from exc
-    except (OSError, KeyError, ValueError, RuntimeError, AttributeError, TypeError) as exc:
+    except (OSError, SafetensorError) as exc:
+        raise BrokenModel(f"{path} cannot be read by transformers: {_summary(exc)}", path=str(path)) from exc
+    except (KeyError, ValueError, RuntimeError, AttributeError, TypeError) as exc:
         text = _summary(exc)
         if "trust_remote_code" in text:
             raise SettingsError(
@@ -277,8 +284,6 @@ def _translate(path: Path, load: Callable[[], Any]) -> Any:
                 "trust_remote_code to allow it.",
                 name="trust_remote_code",
             ) from exc
-        if isinstance(exc, OSError):
-            raise BrokenModel(f"{path} cannot be read by transformers: {text}", path=str(path)) from exc
         raise UnsupportedModel(f"transformers cannot load {path}: {text}", path=str(path)) from exc
 
 

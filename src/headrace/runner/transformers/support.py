@@ -100,7 +100,8 @@ def network_facts(model: Any, *, max_model_len: int) -> NetworkFacts:
             and any("create_chunked_causal_mask(" in source for source in sources)
         ),
         loses_window=_has_window(config, layer_types) and any(_hides_window(source) for source in sources),
-        is_bidirectional=getattr(config, "use_bidirectional_attention", None) in (True, "all"),
+        is_bidirectional=getattr(config, "use_bidirectional_attention", None) in (True, "all")
+        or (getattr(config, "is_decoder", None) is False and any(_may_be_encoder(source) for source in sources)),
         varying_ropes=frozenset(_varying_ropes(config, max_model_len)),
     )
 
@@ -127,6 +128,11 @@ def _varying_ropes(config: Any, max_model_len: int) -> Iterable[str]:
 def _has_window(config: Any, layer_types: frozenset[str]) -> bool:
     has_size = getattr(config, "sliding_window", None) is not None
     return has_size and (not layer_types or "sliding_attention" in layer_types)
+
+
+def _may_be_encoder(source: str) -> bool:
+    """Return whether the code is that of an encoder that its config may turn into a decoder, as BERT's."""
+    return "create_bidirectional_mask(" in source and "config.is_decoder" in source
 
 
 def _hides_window(source: str) -> bool:
