@@ -5,6 +5,7 @@ import pytest
 
 from headrace.cli import checks
 from headrace.cli.checks import Finding, judge_disk, judge_memory
+from headrace.core.gpus import Gpu
 
 
 def test_doctor_reports_kernels_memory_and_stores(headrace) -> None:
@@ -57,3 +58,9 @@ def test_requirements_of_an_extra_are_not_required() -> None:
     assert checks._of_extra(requirements, None) == requirements[:2]
     assert checks._of_extra(requirements, "ray") == requirements[2:]
     assert [checks._package(text) for text in requirements] == ["click", "uvloop", "ray"]
+
+
+def test_doctor_lists_gpus() -> None:
+    gpus = (Gpu(index=0, name="NVIDIA L4", memory_bytes=24 << 30), Gpu(index=1))
+    assert checks.judge_gpus(gpus).found == "0: NVIDIA L4, 24 GiB; 1: NVIDIA GPU"
+    assert "run on the CPU" in checks.judge_gpus(()).found

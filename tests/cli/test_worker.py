@@ -16,7 +16,9 @@ def no_fetching(uri: str) -> Path:
     raise AssertionError(f"{uri} should not be fetched")
 
 
-def settings_of(env=None, *, folder: Path | None = None, fetch=no_fetching, threads=None, memory=None, **options: str):
+def settings_of(
+    env=None, *, folder: Path | None = None, fetch=no_fetching, threads=None, memory=None, sharing=1, **options: str
+):
     spec = WorkerSpec(name="w", options=options, threads=threads, memory_bytes=memory)
     prepared = PreparedWorker(
         spec=spec,
@@ -24,6 +26,7 @@ def settings_of(env=None, *, folder: Path | None = None, fetch=no_fetching, thre
         model_folder=folder,
         fetch_model=fetch,
         fetch_adapter=no_fetching,
+        workers_per_gpu=sharing,
         report_notices=lambda _: None,
     )
     return worker_settings(prepared, env or {})
@@ -53,6 +56,13 @@ def test_the_image_and_the_share_of_the_host_override_the_environment() -> None:
     assert (settings.host, settings.port, settings.threads) == ("127.0.0.1", PORT, 2)
     assert settings.shutdown_delay_s == 0
     assert (settings.dialect, settings.served_model_name) == ("lmi-0.26", "llm")
+
+
+def test_workers_that_share_a_gpu_divide_its_memory_unless_they_say_how_much() -> None:
+    env = {"HF_MODEL_ID": "org/model"}
+    assert settings_of(env)[0].gpu_memory_utilization == 0.9
+    assert settings_of(env, sharing=2)[0].gpu_memory_utilization == 0.45
+    assert settings_of({**env, "HEADRACE_GPU_MEMORY_UTILIZATION": "0.3"}, sharing=2)[0].gpu_memory_utilization == 0.3
 
 
 def test_the_model_folder_stands_for_opt_ml_model(tmp_path) -> None:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 import pytest
 
+from headrace.cluster.host_resources import HostResources
 from headrace.cluster.launcher import (
     Handle,
     Launcher,
@@ -55,6 +56,11 @@ class Site:
         assert handle is not None
         return ProcessId(**handle.facts["process"])
 
+    def variables(self, name: str) -> dict[str, str]:
+        """Return the environment with which a worker's process was started."""
+        text = Path(f"/proc/{self.process(name).pid}/environ").read_text()
+        return dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
+
     def child(self, name: str) -> ProcessId:
         """Return the processes that a worker has started."""
         child = process_id(int((self.folder(name) / "child").read_text()))
@@ -78,7 +84,7 @@ class Site:
         await self.launcher.close()
 
 
-def local_site(folder: Path) -> Site:
+def local_site(folder: Path, host: HostResources | None = None) -> Site:
     def launcher() -> LocalLauncher:
         environment = {"PATH": os.environ["PATH"]}
         return LocalLauncher(
@@ -87,6 +93,7 @@ def local_site(folder: Path) -> Site:
             environment=environment,
             command=STUB,
             ping_timeout_s=WAIT_S,
+            host=host,
         )
 
     return Site(launcher(), launcher, folder / "workers", WorkerLogs(folder / "workers"))

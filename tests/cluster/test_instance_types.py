@@ -5,6 +5,7 @@ from botocore.loaders import Loader
 
 from headrace.cluster.instance_types import Host, find_instance_type, share_of_host
 from headrace.cluster.this_host import this_host
+from headrace.core.gpus import Gpu
 
 GIB = 1 << 30
 SMALL = Host(num_cores=2, memory_bytes=8 * GIB)
@@ -77,6 +78,22 @@ def test_missing_resources_of_the_host_are_notices() -> None:
     assert "4 x NVIDIA A10G" in said
     assert "48 vCPUs; this host has 2" in said
     assert "192 GiB of memory" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "num_gpus", "said"),
+    [
+        ("ml.g5.12xlarge", 4, None),
+        ("ml.g5.12xlarge", 2, "4 x NVIDIA A10G; this host has 2 GPUs (NVIDIA L4): a worker gets at most 2."),
+        ("ml.g5.12xlarge", 1, "this host has 1 GPU (NVIDIA L4): a worker gets at most 1."),
+        ("ml.g5.12xlarge", 0, "4 x NVIDIA A10G, which this host lacks: the model runs on the CPU."),
+        ("ml.inf2.xlarge", 2, "AWS Inferentia2, which this host lacks: the model runs on the CPU."),
+    ],
+)
+def test_missing_accelerators_are_notices(name: str, num_gpus: int, said: str | None) -> None:
+    gpus = tuple(Gpu(index=index, name="NVIDIA L4") for index in range(num_gpus))
+    notices = share_of_host(name, Host(num_cores=64, memory_bytes=512 * GIB, gpus=gpus)).notices
+    assert [said in notice for notice in notices] == ([True] if said else [])
 
 
 def test_an_unknown_type_may_use_the_whole_host_with_a_notice() -> None:

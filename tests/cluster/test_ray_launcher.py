@@ -106,6 +106,25 @@ async def test_a_worker_that_requests_a_gpu_is_placed_on_a_node_with_one(site: S
     await seen_as(site.launcher, "w", handle, WorkerPhase.EXITED)
 
 
+async def test_workers_on_a_node_have_different_gpus_and_one_without_sees_none(site: Site, nodes: Nodes) -> None:
+    node = nodes.add(num_cpus=4, num_gpus=3)
+    pair = ResourceRequest(num_cpus=0.1, num_accelerators=2, is_at_most=False)
+    single = ResourceRequest(num_cpus=0.1, num_accelerators=1, is_at_most=False)
+    large = ResourceRequest(num_cpus=3, is_at_most=False)
+    handles = {}
+    try:
+        for name, resources in (("pair", pair), ("single", single), ("none", large)):
+            handles[name] = await started(site.launcher, spec(name, resources=resources))
+        assert {handle.facts["node"] for handle in handles.values()} == {node.node_id}
+        visible = [site.variables(name)["CUDA_VISIBLE_DEVICES"] for name in handles]
+        assert sorted(",".join(visible[:2]).split(",")) == ["0", "1", "2"]
+        assert visible[2] == ""
+    finally:
+        await asyncio.to_thread(nodes.lose, node.node_id)
+    for name, handle in handles.items():
+        await seen_as(site.launcher, name, handle, WorkerPhase.EXITED)
+
+
 async def test_ready_workers_stay_ready_while_the_cluster_is_unreachable(site: Site, tmp_path: Path) -> None:
     handle = await site.healthy("w")
     lost = ray_launcher(tmp_path, "127.0.0.1:9", connect_s=0.5)

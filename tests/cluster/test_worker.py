@@ -14,11 +14,13 @@ from typing import Any
 import httpx
 import pytest
 
-from headrace.cluster.launcher import ArtifactSource, Handle, Observation, WorkerPhase, WorkerSpec
+from headrace.cluster.host_resources import HostResources
+from headrace.cluster.launcher import ArtifactSource, Handle, Observation, ResourceRequest, WorkerPhase, WorkerSpec
 from headrace.cluster.local import WORKER_COMMAND, LocalLauncher
 from headrace.cluster.processes import ProcessId, is_running, kill_session, reap
 from headrace.cluster.worker_files import Assignment, WorkerFiles, read_value, write_value
 from headrace.cluster.worker_logs import WorkerLogs
+from headrace.core.gpus import Gpu
 from tests.cluster.archive_maker import archive, file
 from tests.cluster.object_server import ObjectServer
 from tests.waiting import WAIT_S
@@ -95,6 +97,26 @@ async def test_an_own_image_gets_port_model_and_environment_but_no_secrets(launc
     assert ProcessId(**handle.facts["process"]).pid == int(json.loads(log_of(launcher)[0])["pid"])
     await launcher.stop("w", handle, grace_s=WAIT_S)
     await seen_as(launcher, handle, WorkerPhase.EXITED)
+
+
+async def test_a_container_chooses_among_the_gpus_of_its_worker(tmp_path) -> None:
+    host = HostResources(num_cores=1, gpus=tuple(Gpu(index=index) for index in range(3)))
+    launcher = LocalLauncher(tmp_path / "workers", cache_folder=tmp_path, environment=os.environ, host=host)
+    two = ResourceRequest(num_cpus=1, num_accelerators=2)
+    taken = await launcher.start(WorkerSpec(name="taken", command=("/bin/sleep", "100"), resources=two))
+    spec = WorkerSpec(
+        name="w",
+        environment={"CUDA_VISIBLE_DEVICES": "0"},
+        command=OWN_COMMAND,
+        resources=ResourceRequest(num_cpus=1, num_accelerators=1),
+    )
+    handle = await launcher.start(spec)
+    await seen_as(launcher, handle, WorkerPhase.READY)
+    (said,) = [json.loads(line) for line in log_of(launcher) if line.startswith('{"argv"')]
+    assert said["env"]["CUDA_VISIBLE_DEVICES"] == "2"
+    for started in (taken, handle):
+        kill_session(ProcessId(**started.facts["process"]))
+        reap(ProcessId(**started.facts["process"]))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from headrace.cluster.worker_files import write_value
 from headrace.core.errors import SettingsError
 from headrace.platform.cluster import Cluster, make_cluster
 from headrace.platform.folders import DataFolder
-from headrace.settings.platform_settings import PlatformSettings
+from headrace.settings.platform_settings import PlatformSettings, load_platform_settings
 
 HOST = Host(num_cores=2, memory_bytes=8 << 30)
 
@@ -50,6 +50,12 @@ def test_a_missing_package_is_named(tmp_path: Path, cluster: str, missing: str, 
         made(tmp_path, cluster, missing)
     assert said in raised.value.message
     assert made(tmp_path, "local", "ray", "grpc").launcher.name == "local"
+
+
+def test_a_gpu_is_shared_on_this_machine_only() -> None:
+    assert load_platform_settings({"workers_per_gpu": "2"}, {}).workers_per_gpu == 2
+    with pytest.raises(SettingsError, match=r"workers_per_gpu is 2, and cluster is 'ray'; expected workers_per_gpu 1"):
+        load_platform_settings({"workers_per_gpu": "2", "cluster": "ray"}, {})
 
 
 def test_a_cluster_left_by_a_killed_platform_ends_when_another_one_is_configured(tmp_path: Path) -> None:

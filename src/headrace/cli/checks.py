@@ -6,13 +6,14 @@ import re
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
 from headrace import __version__
+from headrace.core.gpus import Gpu
 from headrace.core.sizes import format_size
 from headrace.engine.loading.formats import BYTES_PER_WEIGHT, SMALL_MODEL_PARAMETERS, Machine, choose_formats
 
@@ -66,6 +67,31 @@ def check_native() -> Iterator[Finding]:
     )
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     yield Finding(name="threads", status="ok", found=f"{report.threads} per step, of {cpus} logical CPUs")
+
+
+def check_gpus() -> Iterator[Finding]:
+    """Report the GPUs that the workers of a platform started here would get."""
+    from headrace.core.gpus import visible_gpus
+
+    yield judge_gpus(visible_gpus(os.environ))
+
+
+def judge_gpus(gpus: Sequence[Gpu]) -> Finding:
+    """Describe the GPUs of this machine."""
+    rows = [
+        f"{gpu.index}: {gpu.name}" + (f", {format_size(gpu.memory_bytes)}" if gpu.memory_bytes else "") for gpu in gpus
+    ]
+    found = "; ".join(rows) or "none found: instance types with GPUs run on the CPU"
+    return Finding(name="GPUs", status="ok", found=found)
+
+
+def check_worker_limits() -> Iterator[Finding]:
+    """Report whether the kernel bounds the workers of a platform started here."""
+    from headrace.cluster.cgroups import delegated_group
+
+    group = delegated_group()
+    found = f"control groups in {group}" if group else "by threads and memory plans; no control group (v2) is delegated"
+    yield Finding(name="worker limits", status="ok", found=found)
 
 
 def check_memory() -> Iterator[Finding]:
@@ -258,7 +284,9 @@ def check_object_storage() -> Iterator[Finding]:
 CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     check_versions,
     check_native,
+    check_gpus,
     check_memory,
+    check_worker_limits,
     check_bandwidth,
     check_families,
     check_formats,

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,6 +82,7 @@ def worker_settings(prepared: "PreparedWorker", env: Mapping[str, str]) -> "tupl
     settings, notices = gather_settings(
         overrides, env, model_folder=prepared.model_folder or _NO_FOLDER, on_gpu=runs_on_gpu(env)
     )
+    settings = _with_gpu_share(settings, prepared.workers_per_gpu)
     if settings.model.startswith(_OBJECTS):
         settings = replace(
             settings,
@@ -89,6 +90,14 @@ def worker_settings(prepared: "PreparedWorker", env: Mapping[str, str]) -> "tupl
             served_model_name=settings.served_model_name or settings.model.rstrip("/").rpartition("/")[2],
         )
     return settings, notices
+
+
+def _with_gpu_share(settings: "ServerSettings", workers_per_gpu: int) -> "ServerSettings":
+    """Divide the memory of a shared GPU between its workers, unless the settings say how much this one takes."""
+    default = next(field.default for field in fields(settings) if field.name == "gpu_memory_utilization")
+    if workers_per_gpu == 1 or settings.gpu_memory_utilization != default:
+        return settings
+    return replace(settings, gpu_memory_utilization=default / workers_per_gpu)
 
 
 def _adapter_fetcher(prepared: "PreparedWorker") -> Callable[[str], Path]:

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from headrace.core.gpus import Gpu
 from headrace.core.sizes import format_size
 
 _GIB: Final = 1 << 30
@@ -98,6 +99,8 @@ class Host:
     num_cores: int
     """Usable physical cores."""
     memory_bytes: int
+    gpus: tuple[Gpu, ...] = ()
+    """GPUs that its workers may use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +138,7 @@ def share_of_host(name: str, host: Host) -> HostShare:
     """
     Return the share of this host for an instance type: its vCPUs, at most all cores, and its memory.
 
-    Cores are not divided between workers: idle workers leave theirs to the others.
+    The launcher gives a worker fewer cores if other workers hold some.
     """
     kind = find_instance_type(name)
     if kind is None:
@@ -161,11 +164,22 @@ def share_of_cluster(name: str) -> HostShare:
 def _missing(kind: InstanceType, host: Host) -> list[str]:
     missing = []
     if kind.num_accelerators:
-        count = f"{kind.num_accelerators} x " if kind.num_accelerators > 1 else ""
-        missing.append(f"{kind.name} has {count}{kind.accelerator}, which this host lacks: the model runs on the CPU.")
+        missing.extend(_missing_accelerators(kind, host))
     if kind.vcpus > host.num_cores:
         missing.append(f"{kind.name} has {kind.vcpus} vCPUs; this host has {host.num_cores}, which all workers share.")
     if kind.memory_bytes > host.memory_bytes:
         has, here = format_size(kind.memory_bytes), format_size(host.memory_bytes)
         missing.append(f"{kind.name} has {has} of memory; this host has {here} free, which all workers share.")
     return missing
+
+
+def _missing_accelerators(kind: InstanceType, host: Host) -> list[str]:
+    count = f"{kind.num_accelerators} x " if kind.num_accelerators > 1 else ""
+    has = f"{kind.name} has {count}{kind.accelerator}"
+    if not kind.num_gpus or not host.gpus:
+        return [f"{has}, which this host lacks: the model runs on the CPU."]
+    number, names = len(host.gpus), ", ".join(dict.fromkeys(gpu.name for gpu in host.gpus))
+    if number < kind.num_gpus:
+        gpus = "GPU" if number == 1 else "GPUs"
+        return [f"{has}; this host has {number} {gpus} ({names}): a worker gets at most {number}."]
+    return []

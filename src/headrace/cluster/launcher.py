@@ -38,6 +38,14 @@ class ResourceRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Cores and memory that a worker was said to need, so that it may not have more; None: not said."""
+
+    num_cpus: float | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
     """The complete specification of one worker."""
 
@@ -52,11 +60,16 @@ class WorkerSpec:
     """Command line of a custom image, run instead of our model server; `{port}` and `{model}` are replaced."""
     artifact_timeout_s: float = 1200.0
     threads: int | None = None
-    """CPU threads: the worker's share of this host."""
+    """CPU threads that it would use on an empty host; the launcher may give it fewer."""
     memory_bytes: int | None = None
     """Memory that its model server plans with; commands of custom images are not limited. None: the free memory."""
+    limits: Limits = field(default_factory=Limits)
+    """Limits that the kernel enforces, where it can."""
     resources: ResourceRequest | None = None
     """None: one CPU."""
+    group: str = ""
+    """Its fleet; workers of the same fleet and another `revision` replace each other. Empty: none."""
+    revision: int = 0
     s3: Json = field(default_factory=dict, repr=False)
     """Object storage of the artifacts: `endpoint_url`, `access_key`, `secret_key`, `region`."""
 

@@ -15,15 +15,26 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from headrace.cluster.cgroups import WorkerCgroups
+from headrace.cluster.host_resources import Given, Holding, HostResources, give, gpu_environment, gpus_text
 from headrace.cluster.launcher import Handle, LaunchFailed, Observation, WorkerPhase, WorkerSpec
 from headrace.cluster.ports import WORKER_PORTS, free_ports
-from headrace.cluster.processes import ProcessId, is_running, kill_session, process_id, reap, send_signal, spawn
+from headrace.cluster.processes import (
+    ProcessId,
+    is_running,
+    is_session_running,
+    kill_session,
+    process_id,
+    reap,
+    send_signal,
+    spawn,
+)
 from headrace.cluster.worker_environment import worker_environment
 from headrace.cluster.worker_files import (
     LOOPBACK,
@@ -54,6 +65,11 @@ class _Facts:
 
     process: ProcessId
     log_position: int
+    gpus: list[int] = field(default_factory=list)
+    """Indices of the GPUs that it holds."""
+    num_cores: int = 0
+    group: str = ""
+    revision: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +107,7 @@ class LocalLauncher:
         ping_timeout_s: float = PING_TIMEOUT_S,
         now_s: Callable[[], float] = time.time,
         options: "ProcessOptions | None" = None,
+        host: HostResources | None = None,
     ) -> None:
         """
         Create a launcher for the workers below a folder.
@@ -103,6 +120,7 @@ class LocalLauncher:
             ping_timeout_s: the timeout of `/ping`.
             now_s: a clock, seconds since 1970.
             options: address and lifetime of the workers; by default loopback, and longer than this process.
+            host: what it distributes to the workers; None: they use what they find.
         """
         self._folder = folder
         self._cache_folder = cache_folder
@@ -111,6 +129,8 @@ class LocalLauncher:
         self._ping_timeout_s = ping_timeout_s
         self._now_s = now_s
         self._options = options or ProcessOptions()
+        self._host = host
+        self._cgroups = WorkerCgroups(host.cgroup) if host is not None and host.cgroup is not None else None
         self._logs = WorkerLogs(folder)
         self._lock = threading.Lock()
         self._exit_codes: dict[ProcessId, int] = {}
@@ -122,6 +142,7 @@ class LocalLauncher:
         Start a worker, or return the handle of the running one of that name.
 
         Raises:
+            StartPending: other workers hold the GPUs that it needs; call again.
             LaunchFailed: the worker cannot be started here; the message has the reason and a remedy.
         """
         return await asyncio.to_thread(self._start, spec)
@@ -139,7 +160,7 @@ class LocalLauncher:
             phase = (
                 WorkerPhase.READY if is_healthy else WorkerPhase.UNHEALTHY if state.was_ready else WorkerPhase.STARTING
             )
-        return Observation(phase=phase, notices=state.report.notices)
+        return Observation(phase=phase, notices=(*self._gpu_notices(name, handle), *state.report.notices))
 
     async def look(self, name: str, handle: Handle) -> Observation:
         """Observe a worker without `/ping`: FETCHING, STARTING (it may be ready by now) or EXITED."""
@@ -186,22 +207,27 @@ class LocalLauncher:
         if spec.name in living:
             return living[spec.name]
         options = self._options
+        given = give(spec, self._host, self._holdings()) if self._host is not None else Given()
         port = _free_port(options.host, {_port(handle) for handle in living.values()})
         files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left_over in (files.handle, files.report, files.ready, files.stopping):
             left_over.unlink(missing_ok=True)
         log_position = self._logs.end_position(spec.name)
         assignment = Assignment(
-            spec=spec,
+            spec=replace(spec, threads=given.num_cores) if given.num_cores else spec,
             port=port,
             cache_folder=str(self._cache_folder),
             log_position=log_position,
             host=options.host,
             token=options.token,
             parent=process_id(os.getpid()) if options.dies_with_parent else None,
+            given=given,
         )
         write_value(files.assignment, assignment)
-        process = spawn([*self._command, str(files.assignment)], self._environment, files.log)
+        variables = gpu_environment(given, self._host) if self._host is not None else {}
+        process = spawn([*self._command, str(files.assignment)], {**self._environment, **variables}, files.log)
+        if self._cgroups is not None:
+            self._cgroups.bound(spec.name, process.pid, spec.limits)
         handle = local_handle(process, assignment)
         write_value(files.handle, handle)
         return handle
@@ -218,6 +244,7 @@ class LocalLauncher:
         if facts.process not in self._swept:
             self._swept.add(facts.process)
             kill_session(facts.process)
+            self._remove_cgroup(name)
         is_current = read_value(files.handle, Handle) == handle
         if not is_current:
             return Observation(phase=WorkerPhase.EXITED, exit_code=self._exit_codes.get(facts.process))
@@ -247,18 +274,43 @@ class LocalLauncher:
         kill_session(process)
 
     def _known(self) -> dict[str, Handle]:
-        handles: dict[str, Handle] = {}
-        for path in sorted(self._folder.glob("*/handle.json")):
-            handle = read_value(path, Handle)
-            if handle is not None and handle.launcher == self.name and is_running(_facts(handle).process):
-                handles[path.parent.name] = handle
-        return handles
+        return {name: handle for name, handle in self._handles().items() if is_running(_facts(handle).process)}
+
+    def _handles(self) -> dict[str, Handle]:
+        """Return the handle of each folder's newest process, which may have ended."""
+        found = {path.parent.name: read_value(path, Handle) for path in sorted(self._folder.glob("*/handle.json"))}
+        return {name: handle for name, handle in found.items() if handle is not None and handle.launcher == self.name}
+
+    def _holdings(self) -> list[Holding]:
+        """Return what workers hold: GPUs until all of a worker's processes have ended, cores until it is stopped."""
+        holdings = []
+        for name, handle in self._handles().items():
+            facts = _facts(handle)
+            has_cores = is_running(facts.process) and not self._files(name).stopping.exists()
+            if has_cores or (facts.gpus and is_session_running(facts.process)):
+                holding = Holding(
+                    gpus=tuple(facts.gpus),
+                    num_cores=facts.num_cores if has_cores else 0,
+                    group=facts.group,
+                    revision=facts.revision,
+                )
+                holdings.append(holding)
+        return holdings
+
+    def _gpu_notices(self, name: str, handle: Handle) -> tuple[str, ...]:
+        gpus = _facts(handle).gpus
+        return (gpus_text(name, gpus, self._host.gpus),) if gpus and self._host is not None else ()
+
+    def _remove_cgroup(self, name: str) -> None:
+        if self._cgroups is not None:
+            self._cgroups.remove(name)
 
     def _forget(self, name: str) -> None:
         files = self._files(name)
         if name in self._known():
             get_logger().warning("worker.not_forgotten", worker=name, message="It still runs.")
             return
+        self._remove_cgroup(name)
         if files.folder.is_dir():
             shutil.rmtree(files.folder)
 
@@ -268,10 +320,18 @@ class LocalLauncher:
 
 def local_handle(process: ProcessId, assignment: Assignment) -> Handle:
     """Build the handle of a local worker process."""
-    facts = msgspec.to_builtins(_Facts(process=process, log_position=assignment.log_position))
+    spec, given = assignment.spec, assignment.given
+    facts = _Facts(
+        process=process,
+        log_position=assignment.log_position,
+        gpus=[*given.gpus],
+        num_cores=given.num_cores,
+        group=spec.group,
+        revision=spec.revision,
+    )
     host = f"[{assignment.host}]" if ":" in assignment.host else assignment.host
     url = f"http://{host}:{assignment.port}"
-    return Handle(launcher=LocalLauncher.name, url=url, facts=facts, token=assignment.token)
+    return Handle(launcher=LocalLauncher.name, url=url, facts=msgspec.to_builtins(facts), token=assignment.token)
 
 
 def last_error_line(logs: WorkerLogs, name: str, log_position: int) -> str:

@@ -20,6 +20,7 @@ from headrace.cluster.local import WORKER_COMMAND, LocalLauncher, ProcessOptions
 from headrace.cluster.ray_messages import CHUNK_BYTES, ActorAssignment
 from headrace.cluster.ray_resources import NodeResources, notices_of_grant
 from headrace.cluster.worker_logs import WorkerLogs
+from headrace.core.gpus import VISIBLE_VARIABLE
 from headrace.runner.cpu import default_threads
 
 _NODE_FOLDER = "nodes"
@@ -42,13 +43,17 @@ class WorkerActor:
         self._launcher = LocalLauncher(
             self._folder,
             cache_folder=root / "artifacts",
-            environment=os.environ,
+            environment=self._environment(),
             command=self._assignment.command or WORKER_COMMAND,
             options=ProcessOptions(host=_node_address(), token=self._assignment.token, dies_with_parent=True),
         )
         self._logs = WorkerLogs(self._folder)
         self._starting = asyncio.Lock()
         self._handle: Handle | None = None
+
+    def _environment(self) -> dict[str, str]:
+        """Return this process's environment; Ray names the reserved GPUs in it, but hides none if none is reserved."""
+        return {**os.environ, **({} if self._granted.num_gpus else {VISIBLE_VARIABLE: ""})}
 
     async def start(self) -> dict[str, Any]:
         """Start the worker, or describe the one already started; `refusal` is the reason of a failure."""

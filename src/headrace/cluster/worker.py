@@ -18,11 +18,13 @@ from typing import Final, NoReturn
 from headrace.cluster.artifacts import Fetched, Fetcher
 from headrace.cluster.content_cache import ContentCache
 from headrace.cluster.fetch_bounds import Deadline, FetchFailed
+from headrace.cluster.host_resources import chosen_of_given
 from headrace.cluster.launcher import ArtifactSource, WorkerPhase, WorkerSpec
 from headrace.cluster.local import local_handle
 from headrace.cluster.processes import end_with, process_id
 from headrace.cluster.worker_files import LOOPBACK, Assignment, Report, WorkerFiles, read_value, write_value
 from headrace.core.errors import HeadraceError, SettingsError
+from headrace.core.gpus import VISIBLE_VARIABLE
 from headrace.core.telemetry import get_logger, setup_logging
 from headrace.settings.sources import names_model
 
@@ -51,6 +53,8 @@ class PreparedWorker:
     """Fetches a model that the settings name by an `s3://` URI; returns its folder."""
     fetch_adapter: Callable[[str], Path]
     """Fetches the artifacts of an adapter while the server runs; returns their folder. Callable from any thread."""
+    workers_per_gpu: int = 1
+    """Workers that may use its GPUs."""
     report_notices: Callable[[Sequence[str]], None]
     """Reports settings that could not be honoured, in sentences, for the description of the endpoint."""
 
@@ -113,6 +117,7 @@ class _Worker:
             model_folder=self._link_channels(fetched),
             fetch_model=self._fetch_model,
             fetch_adapter=self._fetch_adapter,
+            workers_per_gpu=self._assignment.given.workers_per_gpu,
             report_notices=self._report_notices,
         )
         return serve(prepared)
@@ -215,8 +220,9 @@ def _fill_in(text: str, facts: dict[str, str]) -> str:
 
 def _set_environment(spec: WorkerSpec) -> None:
     for name, value in spec.environment.items():
+        is_choice = name == VISIBLE_VARIABLE and name in os.environ
         try:
-            os.environ[name] = value
+            os.environ[name] = chosen_of_given(os.environ[name], value) if is_choice else value
         except (ValueError, OSError) as error:
             raise SettingsError(f"The environment variable {name!r} cannot be set: {error}.") from error
     if spec.threads is not None:

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from headrace.cluster.host_resources import Given
 from headrace.cluster.launcher import WorkerPhase, WorkerSpec
 from headrace.cluster.processes import ProcessId
 
@@ -37,6 +38,8 @@ class Assignment:
     """Bearer token that requests must carry; empty if none is required."""
     parent: ProcessId | None = None
     """The parent process, if the worker must end with it."""
+    given: Given = field(default_factory=Given)
+    """Its GPUs and cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

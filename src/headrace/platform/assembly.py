@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from headrace.control.model.images import OwnImage
 from headrace.control.model.own_images import read_own_images
 from headrace.control.planning.worker_build import WorkerDefaults
 from headrace.core.errors import SettingsError
+from headrace.core.gpus import Gpu
 from headrace.gateway.app import Gateway
 from headrace.gateway.async_metrics import AsyncPublisher
 from headrace.gateway.config import GatewayConfig
@@ -102,7 +104,9 @@ def assemble(
         series=series,
     )
     s3 = S3Proxy(storage)
-    apps = _apps(gateway, control, s3, health=_health(settings, storage), components=partial(read_overview, store))
+    apps = _apps(
+        gateway, control, s3, health=_health(settings, storage, host.gpus), components=partial(read_overview, store)
+    )
     return Parts(
         app=PlatformApp(apps, _authenticator(settings, store)),
         gateway=gateway,
@@ -273,8 +277,9 @@ def _container_environment(settings: PlatformSettings, url: str) -> dict[str, st
     return environment
 
 
-def _health(settings: PlatformSettings, storage: ObjectStorage) -> Callable[[], Json]:
+def _health(settings: PlatformSettings, storage: ObjectStorage, gpus: Sequence[Gpu]) -> Callable[[], Json]:
     started_s = time.time()
+    names = Counter(gpu.name for gpu in gpus)
 
     def health() -> Json:
         return {
@@ -284,6 +289,7 @@ def _health(settings: PlatformSettings, storage: ObjectStorage) -> Callable[[], 
             "region": settings.region,
             "asks_for_keys": not settings.is_open,
             "object_storage": storage.state,
+            "gpus": ", ".join(f"{count} x {name}" for name, count in names.items()) or "none",
             "uptime_s": round(time.time() - started_s),
         }
 

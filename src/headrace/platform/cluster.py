@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+from headrace.cluster.cgroups import delegated_group
+from headrace.cluster.host_resources import HostResources
 from headrace.cluster.instance_types import Host, HostShare, share_of_cluster, share_of_host
 from headrace.cluster.launcher import Launcher
 from headrace.cluster.local import LocalLauncher
@@ -60,7 +62,17 @@ def make_cluster(
     if settings.cluster != HERE and head.end():
         get_logger().info("cluster.ended", message="It was started here by an earlier platform.")
     if settings.cluster == LOCAL:
-        local = LocalLauncher(folder.workers, cache_folder=folder.artifacts, environment=env)
+        local = LocalLauncher(
+            folder.workers,
+            cache_folder=folder.artifacts,
+            environment=env,
+            host=HostResources(
+                num_cores=host.num_cores,
+                gpus=host.gpus,
+                workers_per_gpu=settings.workers_per_gpu,
+                cgroup=delegated_group(),
+            ),
+        )
         return Cluster(launcher=local, share_of=lambda name: share_of_host(name, host))
     for module, product, package in _NEEDED[: 2 if settings.cluster.startswith(OVER_CLIENT) else 1]:
         if not has_module(module):

@@ -120,6 +120,7 @@ def _copy_json(worker: WorkerRecord, copy: CopySpec) -> Json:
         "state": copy_state(view_worker(worker)),
         "need": _resources_json(copy.need),
         "host": (urlsplit(handle.url).hostname or "") if handle is not None else "",
+        "gpus": [*handle.facts.get("gpus", ())] if handle is not None else [],
         "log_stream": worker.spec.log_stream,
         "since_s": worker.created_s,
     }

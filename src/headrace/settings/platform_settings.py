@@ -80,6 +80,12 @@ class PlatformSettings:
     With `ray` the platform starts a one-node cluster on this machine, and stops it at shutdown.
     """
 
+    workers_per_gpu: int = setting(rules.integer(1, 64), 1)
+    """
+    Workers that may share a GPU of this machine, with `cluster` local. More than 1 divides the memory of the GPU
+    between them, unless their `gpu_memory_utilization` is set.
+    """
+
     keep_workers: bool = setting(rules.boolean(), False)
     """
     Leave workers and the embedded S3 server running when the platform stops; the next start adopts them. Off: an
@@ -192,6 +198,12 @@ def _check(settings: PlatformSettings) -> None:
             "one such as 10.0.0.1:6379 or ray://10.0.0.1:10001."
         )
         raise SettingsError(message, name="cluster")
+    if settings.workers_per_gpu > 1 and settings.cluster != LOCAL:
+        message = (
+            f"workers_per_gpu is {settings.workers_per_gpu}, and cluster is {settings.cluster!r}; expected "
+            "workers_per_gpu 1 there: on a Ray cluster each GPU belongs to one worker."
+        )
+        raise SettingsError(message, name="workers_per_gpu")
     if settings.s3_endpoint is None:
         return
     try:

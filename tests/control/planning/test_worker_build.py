@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cluster.instance_types import HostShare
-from headrace.cluster.launcher import ArtifactSource, ResourceRequest
+from headrace.cluster.launcher import ArtifactSource, Limits, ResourceRequest
 from headrace.control.model.component import ComponentRevision
 from headrace.control.model.definitions import artifacts_of
 from headrace.control.model.endpoint import EndpointRevision
@@ -15,7 +15,7 @@ from headrace.control.model.images import OwnImage
 from headrace.control.model.rollout_config import read_rollout
 from headrace.control.model.worker import failure_text
 from headrace.control.model.workload import Workload
-from headrace.control.planning.worker_build import WorkerDefaults, build_worker, resources_of, room_of
+from headrace.control.planning.worker_build import WorkerDefaults, build_worker, limits_of, resources_of, room_of
 from tests.control.support import IMAGE, share_of
 
 S3_PREFIX = {"S3Uri": "s3://b/p/", "S3DataType": "S3Prefix", "CompressionType": "None"}
@@ -145,6 +145,44 @@ def test_limits_reach_the_worker_and_an_own_command_is_said_to_have_no_memory_li
     built = build_worker("w", workload, defaults)
     assert (built.spec.threads, built.spec.memory_bytes) == (2, GIB // 2)
     assert any("memory of an own image's command is not bounded" in notice for notice in built.notices)
+
+
+@pytest.mark.parametrize(
+    ("environment", "instance_type", "num_gpus"),
+    [
+        ({}, "ml.g5.12xlarge", 4),
+        ({"SM_NUM_GPUS": "1"}, "ml.g5.12xlarge", 1),
+        ({"OPTION_TENSOR_PARALLEL_DEGREE": "2", "SM_NUM_GPUS": "1"}, "ml.g5.12xlarge", 2),
+        ({"OPTION_TENSOR_PARALLEL_DEGREE": "max"}, "ml.g5.12xlarge", 4),
+        ({"SM_NUM_GPUS": "8"}, "ml.g5.12xlarge", 4),
+        ({"SM_NUM_GPUS": "four"}, "ml.g5.xlarge", 1),
+        ({"SM_NUM_GPUS": "2"}, "ml.m5.large", 0),
+        ({"SM_NUM_GPUS": "2"}, "ml.future.xlarge", 2),
+    ],
+)
+def test_a_worker_gets_the_gpus_that_its_model_is_split_over(
+    environment: dict[str, str], instance_type: str, num_gpus: int
+) -> None:
+    model = {"PrimaryContainer": {"Image": "own", "Environment": environment}}
+    variant = {"VariantName": "v", "ModelName": "m", "InstanceType": instance_type}
+    config = {"EndpointConfigName": "c", "ProductionVariants": [variant]}
+    room = room_of(workload_of({"number": 1, "config": config, "models": {"m": model}}))
+    assert room is not None
+    assert room.num_accelerators == num_gpus
+
+
+@pytest.mark.parametrize(
+    ("asked", "limits"),
+    [
+        (None, Limits()),
+        ({"NumberOfCpuCoresRequired": 0.5}, Limits(num_cpus=0.5)),
+        ({"MinMemoryRequiredInMb": 512}, Limits(memory_bytes=GIB // 2)),
+        ({"MinMemoryRequiredInMb": 512, "MaxMemoryRequiredInMb": 1024}, Limits(memory_bytes=GIB)),
+        ({"NumberOfAcceleratorDevicesRequired": 1, "MinMemoryRequiredInMb": 512}, Limits()),
+    ],
+)
+def test_only_what_a_component_names_is_a_limit(asked: dict[str, Any] | None, limits: Limits) -> None:
+    assert limits_of(workload_asking(asked)) == limits
 
 
 def workload_asking(asked: dict[str, Any] | None, instance_type: str = "ml.m5.large") -> Workload:

@@ -23,7 +23,7 @@ def told(name: str, **more: Any) -> dict[str, Any]:
 
 def copy(component: str, **more: Any) -> dict[str, Any]:
     stream = f"AllTraffic/{component}-1"
-    facts = {"state": "serving", "need": NEED, "host": "127.0.0.1", "log_stream": stream, "since_s": 0.0}
+    facts = {"state": "serving", "need": NEED, "host": "127.0.0.1", "gpus": [], "log_stream": stream, "since_s": 0.0}
     return {"component": component, **facts, **more}
 
 
@@ -31,7 +31,7 @@ def host_of(platform: FakePlatform) -> None:
     """Two instances: three copies on the first, of which one is leaving, none on the second."""
     endpoint = platform.add("host")
     del endpoint["ProductionVariants"][0]["DeployedImages"]
-    away = copy("chat", host="10.0.0.7", log_stream="AllTraffic/chat-2")
+    away = copy("chat", host="10.0.0.7", gpus=[0, 2], log_stream="AllTraffic/chat-2")
     instances = [
         {"id": "i-one", "copies": [copy("chat"), away, copy("big", state="leaving")]},
         {"id": "i-two", "copies": []},
@@ -72,7 +72,7 @@ def test_placement_shows_copies_on_instances_and_how_full_these_are(page: Consol
     assert "3 of 8" in first
     assert "3 of 4" in first
     assert "3 of 61 GB" in first
-    assert first[-7:] == ["chat", "serving", "chat", "serving", "on 10.0.0.7", "big", "leaving"]
+    assert first[-7:] == ["chat", "serving", "chat", "serving", "on 10.0.0.7, GPU 0, 2", "big", "leaving"]
     assert second == ["i-two", "CPU", "0 of 8", "Accelerators", "0 of 4", "Memory", "0 of 61 GB", "No copies."]
     assert len(page.all("#placement .instance:first-child .taken:first-child rect:not(.free)")) == 3
 

@@ -196,7 +196,9 @@ class WorkerManager:
         workload = owned.revisions[record.spec.revision].workload(record.spec.variant)
         assert workload is not None
         try:
-            built = build_worker(record.name, workload, self._defaults)
+            spec = record.spec
+            group = f"{spec.copy.component if spec.copy is not None else spec.endpoint}/{spec.variant}"
+            built = build_worker(record.name, workload, self._defaults, group=group, revision=spec.revision)
             handle = await self._started(built.spec)
         except (StartPending, TimeoutError) as error:
             why = str(error) or f"The launcher did not answer within {_LAUNCHER_PATIENCE_S:g} s."

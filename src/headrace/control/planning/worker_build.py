@@ -6,13 +6,22 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from headrace.cluster.instance_types import find_instance_type
-from headrace.cluster.launcher import ResourceRequest, WorkerSpec
+from headrace.cluster.launcher import Limits, ResourceRequest, WorkerSpec
 from headrace.control.model.definitions import artifacts_of, container_of, image_profile
 from headrace.control.model.images import OwnImage
 from headrace.control.model.workload import Workload
 from headrace.state.records import Json
 
 _MIB = 1 << 20
+_SPLIT_VARIABLES = (
+    "HEADRACE_TENSOR_PARALLEL_SIZE",
+    "OPTION_TENSOR_PARALLEL_DEGREE",
+    "TENSOR_PARALLEL_DEGREE",
+    "SM_VLLM_TENSOR_PARALLEL_SIZE",
+    "SM_NUM_GPUS",
+    "NUM_SHARD",
+)
+"""Variables of containers for the number of GPUs over which a model is split."""
 
 
 class HostShare(Protocol):
@@ -56,9 +65,18 @@ class BuiltWorker:
     notices: tuple[str, ...]
 
 
-def build_worker(name: str, workload: Workload, defaults: WorkerDefaults) -> BuiltWorker:
+def build_worker(
+    name: str, workload: Workload, defaults: WorkerDefaults, *, group: str = "", revision: int = 0
+) -> BuiltWorker:
     """
     Decide how a worker of a workload is run.
+
+    Args:
+        name: of the worker.
+        workload: what it serves.
+        defaults: what all workers share.
+        group: its fleet, whose workers of other revisions it replaces.
+        revision: of the fleet.
 
     Raises:
         AwsError: in strict mode, when the image is not known.
@@ -77,12 +95,18 @@ def build_worker(name: str, workload: Workload, defaults: WorkerDefaults) -> Bui
         artifact_timeout_s=workload.download_timeout_s,
         threads=resources.threads,
         memory_bytes=resources.memory_bytes,
+        limits=limits_of(workload),
         resources=room_of(workload),
+        group=group,
+        revision=revision,
         s3=defaults.s3,
     )
     notices = [*image.notices, *share.notices, *workload.notices]
     if image.command and resources.is_asked:
-        notices.append("The memory of an own image's command is not bounded; it finds its cores in OMP_NUM_THREADS.")
+        notices.append(
+            "The memory of an own image's command is not bounded without a delegated control group; it finds its "
+            "cores in OMP_NUM_THREADS."
+        )
     return BuiltWorker(spec=spec, notices=tuple(notices))
 
 
@@ -108,12 +132,21 @@ def resources_of(workload: Workload, share: HostShare) -> WorkerResources:
     need = workload.need
     if need is None:
         return WorkerResources(threads=share.threads, memory_bytes=share.memory_bytes)
-    asked_mb = workload.max_memory_mb or (0 if need.accelerators else need.memory_mb)
+    limits = limits_of(workload)
     return WorkerResources(
         threads=_least(share.threads, math.ceil(need.cpus)),
-        memory_bytes=_least(share.memory_bytes, round(asked_mb * _MIB)),
-        is_asked=bool(need.cpus or asked_mb),
+        memory_bytes=_least(share.memory_bytes, limits.memory_bytes or 0),
+        is_asked=limits != Limits(),
     )
+
+
+def limits_of(workload: Workload) -> Limits:
+    """Return the limits that an inference component names; an instance type is a share of the host, not a limit."""
+    need = workload.need
+    if need is None:
+        return Limits()
+    memory_mb = workload.max_memory_mb or (0 if need.accelerators else need.memory_mb)
+    return Limits(num_cpus=need.cpus or None, memory_bytes=round(memory_mb * _MIB) or None)
 
 
 def _least(whole: int | None, asked: int) -> int | None:
@@ -131,7 +164,16 @@ def room_of(workload: Workload) -> ResourceRequest | None:
             memory_bytes=round(need.memory_mb * _MIB),
             is_at_most=False,
         )
-    kind = find_instance_type(workload.instance_type)
+    kind, named = find_instance_type(workload.instance_type), _named_gpus(workload)
     if kind is None:
-        return None
-    return ResourceRequest(num_cpus=kind.vcpus, num_accelerators=kind.num_gpus, memory_bytes=kind.memory_bytes)
+        return ResourceRequest(num_cpus=1.0, num_accelerators=named) if named else None
+    num_gpus = min(kind.num_gpus, named or kind.num_gpus)
+    return ResourceRequest(num_cpus=kind.vcpus, num_accelerators=num_gpus, memory_bytes=kind.memory_bytes)
+
+
+def _named_gpus(workload: Workload) -> int:
+    """Return the number of GPUs over which the container's environment splits the model; 0: all, or it does not say."""
+    assert workload.model is not None
+    environment = container_of(workload.model).get("Environment") or {}
+    named = [str(environment.get(name, "")).strip() for name in _SPLIT_VARIABLES]
+    return next((int(text) for text in named if text.isascii() and text.isdigit()), 0)

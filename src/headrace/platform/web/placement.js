@@ -83,7 +83,8 @@ function copyNode(copy, endpoint, tones) {
     title: `The log of ${copy.log_stream}`,
     textContent: copy.component,
   });
-  const where = LOCAL.has(copy.host) ? [] : [element("span", { className: "note", textContent: `on ${copy.host}` })];
+  const places = [LOCAL.has(copy.host) ? "" : copy.host, copy.gpus.length ? `GPU ${copy.gpus.join(", ")}` : ""].filter(Boolean);
+  const where = places.length ? [element("span", { className: "note", textContent: `on ${places.join(", ")}` })] : [];
   const tone = element("i", { className: tones.get(copy.component) ?? "" });
   return element("li", {}, tone, link, element("span", { className: `state ${kind}`, textContent: copy.state }), ...where);
 }
