@@ -66,7 +66,10 @@ async def test_a_grammar_holds(tmp_path: Path) -> None:
     schema = {"type": "object", "properties": {"size": {"enum": ["small", "large"]}}, "required": ["size"]}
     async with running(load(tmp_path)) as engine:
         asked = request(
-            "size: ", max_new_tokens=40, temperature=1.0, grammar=Grammar("json_schema", json.dumps(schema))
+            "size: ",
+            max_new_tokens=40,
+            temperature=1.0,
+            grammar=Grammar("json_schema", json.dumps(schema), whitespace_pattern=""),
         )
         answer = await ask(engine, asked)
     assert answer.finish.reason is FinishReason.EOS

@@ -4,15 +4,19 @@ Load a network with transformers and make a runner of it: the way to run it, its
 Nothing is downloaded, and code of the checkpoint runs only if that was asked for.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForSeq2SeqLM
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+)
 from transformers.utils import logging as transformers_logging
 
 from headrace.core.errors import BrokenModel, InsufficientMemory, SettingsError, UnsupportedModel
@@ -23,8 +27,9 @@ from headrace.runner.step import RunnerInfo, RunnerLimits
 from headrace.runner.transformers.adapters import AdapterHooks
 from headrace.runner.transformers.by_sequence import SequenceNetwork, cached_shapes
 from headrace.runner.transformers.paged import PagedNetwork, attach
-from headrace.runner.transformers.pages import KvPages, LayerShape, block_bytes
+from headrace.runner.transformers.pages import KvPages, block_bytes
 from headrace.runner.transformers.runner import Network, TransformersRunner
+from headrace.runner.transformers.seq2seq import SeqToSeqRunner, state_bytes
 from headrace.runner.transformers.support import Tier, choose_tier, network_facts
 from headrace.runner.transformers.verify import check_logits, own_logits
 
@@ -46,6 +51,11 @@ class NetworkSource:
     dtype: torch.dtype
     device: torch.device
     trust_remote_code: bool
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """The network reads the prompt by an encoder, as T5 and BART do."""
+        return bool(getattr(self.config, "is_encoder_decoder", False))
 
     @property
     def quantization(self) -> str:
@@ -143,6 +153,29 @@ def make_runner(
         ) from exc
 
 
+def make_seq_to_seq_runner(
+    model: Any, source: NetworkSource, limits: RunnerLimits, budget: MemoryBudget, *, vocab_size: int
+) -> SeqToSeqRunner:
+    """
+    Make a runner of a loaded encoder-decoder; as many sequences of `limits` run as fit into the memory.
+
+    Raises:
+        UnsupportedModel: the checkpoint names no first token.
+        InsufficientMemory: not even one sequence fits.
+    """
+    sizes = _runner_sizes(model, limits, vocab_size, state_bytes(model) * limits.block_tokens)
+    plan = plan_sizes(sizes, limits, budget, formats=_FORMATS)
+    blocks_per_context = -(-limits.max_context_tokens // limits.block_tokens)
+    limits = replace(
+        limits,
+        # No block is ever missing: a sequence that is taken from its blocks would have to be encoded with its answer.
+        num_blocks=2 * blocks_per_context * limits.max_step_sequences,
+        max_step_sequences=min(limits.max_step_sequences, plan.num_blocks // blocks_per_context),
+    )
+    info = _runner_info(model, source, plan, "encoder-decoder")
+    return SeqToSeqRunner(model, vocab_size=vocab_size, limits=limits, info=info)
+
+
 @dataclass(frozen=True, slots=True)
 class _Maker:
     """Makes the runner of a network for a tier."""
@@ -159,7 +192,10 @@ class _Maker:
         """Return a runner that was checked against the network's own logits."""
         context = attach(self.model) if tier is Tier.PAGED else None
         shapes = cached_shapes(self.model) if context is None else context.shapes
-        plan = plan_sizes(self._sizes(shapes), self.limits, self.budget, formats=_FORMATS)
+        sizes = _runner_sizes(
+            self.model, self.limits, self.vocab_size, block_bytes(shapes, self.limits.block_tokens, self.model.dtype)
+        )
+        plan = plan_sizes(sizes, self.limits, self.budget, formats=_FORMATS)
         limits = replace(self.limits, num_blocks=plan.num_blocks)
         pages = KvPages(
             shapes,
@@ -179,38 +215,39 @@ class _Maker:
             self.adapters,
             vocab_size=self.vocab_size,
             limits=limits,
-            info=self._info(tier, plan),
+            info=_runner_info(self.model, self.source, plan, tier.value),
             num_parameters=self.model.num_parameters(),
         )
 
-    def _sizes(self, shapes: Sequence[LayerShape]) -> RunnerSizes:
-        config = self.model.config.get_text_config(decoder=True)
-        weights_bytes = self.model.get_memory_footprint()
-        width = getattr(config, "hidden_size", 0) * _HIDDEN_COPIES + 3 * (getattr(config, "intermediate_size", 0) or 0)
-        workspace_bytes = self.limits.max_step_tokens * width * self.model.dtype.itemsize
-        workspace_bytes += self.limits.max_step_rows * self.vocab_size * _LOGIT_BYTES
-        return RunnerSizes(
-            weights_bytes=weights_bytes,
-            active_weights_bytes=weights_bytes,
-            workspace_bytes=workspace_bytes,
-            adapter_bytes=0,
-            block_bytes=block_bytes(shapes, self.limits.block_tokens, self.model.dtype),
-            vocab_size=self.vocab_size,
-        )
 
-    def _info(self, tier: Tier, plan: MemoryPlan) -> RunnerInfo:
-        name = dtype_name(self.model.dtype)
-        device = self.source.device
-        return RunnerInfo(
-            dtype=self.source.quantization or name,
-            kv_dtype=name,
-            device=f"{_device_name(device)} ({tier.value})",
-            weights_bytes=plan.weights_bytes,
-            kv_cache_bytes=plan.kv_cache_bytes,
-            workspace_bytes=plan.workspace_bytes,
-            is_batch_invariant=False,
-            facts={"attention": tier.value, "threads": str(torch.get_num_threads())},
-        )
+def _runner_sizes(model: Any, limits: RunnerLimits, vocab_size: int, bytes_of_block: int) -> RunnerSizes:
+    config = model.config.get_text_config(decoder=True)
+    weights_bytes = model.get_memory_footprint()
+    width = getattr(config, "hidden_size", 0) * _HIDDEN_COPIES + 3 * (getattr(config, "intermediate_size", 0) or 0)
+    workspace_bytes = limits.max_step_tokens * width * model.dtype.itemsize
+    workspace_bytes += limits.max_step_rows * vocab_size * _LOGIT_BYTES
+    return RunnerSizes(
+        weights_bytes=weights_bytes,
+        active_weights_bytes=weights_bytes,
+        workspace_bytes=workspace_bytes,
+        adapter_bytes=0,
+        block_bytes=bytes_of_block,
+        vocab_size=vocab_size,
+    )
+
+
+def _runner_info(model: Any, source: NetworkSource, plan: MemoryPlan, method: str) -> RunnerInfo:
+    name = dtype_name(model.dtype)
+    return RunnerInfo(
+        dtype=source.quantization or name,
+        kv_dtype=name,
+        device=f"{_device_name(source.device)} ({method})",
+        weights_bytes=plan.weights_bytes,
+        kv_cache_bytes=plan.kv_cache_bytes,
+        workspace_bytes=plan.workspace_bytes,
+        is_batch_invariant=False,
+        facts={"attention": method, "threads": str(torch.get_num_threads())},
+    )
 
 
 def _device_name(device: torch.device) -> str:
@@ -238,8 +275,10 @@ def _choose_dtype(requested: str, config: Any, device: torch.device) -> torch.dt
 
 def _class_of(source: NetworkSource) -> Any:
     kind = type(source.config)
+    if source.is_encoder_decoder and kind in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING:
+        return AutoModelForSeq2SeqLM
     remote = getattr(source.config, "auto_map", None) or {}
-    if kind in MODEL_FOR_CAUSAL_LM_MAPPING or "AutoModelForCausalLM" in remote:
+    if (kind in MODEL_FOR_CAUSAL_LM_MAPPING and not source.is_encoder_decoder) or "AutoModelForCausalLM" in remote:
         return AutoModelForCausalLM
     if kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
         return AutoModelForImageTextToText
