@@ -4,7 +4,8 @@ import socket
 import pytest
 
 from headrace.cli import checks
-from headrace.cli.checks import Finding, judge_disk, judge_memory
+from headrace.cli.checks import judge_disk, judge_memory
+from headrace.cli.finding import Finding
 from headrace.core.gpus import Gpu
 
 

@@ -24,7 +24,7 @@ EXAMPLES = {
     "max_num_batched_tokens": ("512", 512),
     "max_kv_cache_tokens": ("8192", 8192),
     "max_draft_tokens": ("4", 4),
-    "rolling_batch": ("auto", "auto"),
+    "rolling_batch": ("lmi_dist", "lmi-dist"),
     "tensor_parallel_size": ("max", 0),
     "gpu_memory_utilization": ("0.5", 0.5),
     "batch_invariant": ("true", True),

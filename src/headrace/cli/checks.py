@@ -7,12 +7,12 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
 
 from headrace import __version__
+from headrace.cli.backend_checks import check_backends
+from headrace.cli.finding import Finding
 from headrace.core.gpus import Gpu
 from headrace.core.sizes import format_size
 from headrace.engine.loading.formats import BYTES_PER_WEIGHT, SMALL_MODEL_PARAMETERS, Machine, choose_formats
@@ -22,17 +22,6 @@ TOO_LITTLE_MEMORY_BYTES = 512 << 20
 LOW_DISK_BYTES = 5 << 30
 LARGE_MODEL_PARAMETERS = 8_000_000_000
 PORT = 8080
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """The result of a check, with advice."""
-
-    name: str
-    status: Literal["ok", "warning", "failed"]
-    """`failed` means that serving cannot work."""
-    found: str
-    advice: str = ""
 
 
 def run_checks() -> list[Finding]:
@@ -288,6 +277,7 @@ CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     check_memory,
     check_worker_limits,
     check_bandwidth,
+    check_backends,
     check_families,
     check_formats,
     check_huge_pages,

@@ -6,7 +6,8 @@ from dataclasses import asdict
 
 import click
 
-from headrace.cli.checks import Finding, run_checks
+from headrace.cli.checks import run_checks
+from headrace.cli.finding import Finding
 from headrace.cli.group import EXIT_FAILED, Examples
 
 EXAMPLES = """
@@ -22,7 +23,7 @@ MARKS = {"ok": ("ok", "green"), "warning": ("warn", "yellow"), "failed": ("FAIL"
 @click.pass_context
 def doctor(ctx: click.Context, /, *, as_json: bool) -> None:
     """
-    Check what this machine can do: CPU features and kernels, memory and its bandwidth, models and formats, port, disk.
+    Check what this machine can do: CPU and memory bandwidth, backends, models and formats, port, disk.
 
     The exit code is 1 if serving cannot work, and 0 otherwise.
     """

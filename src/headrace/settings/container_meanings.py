@@ -164,12 +164,12 @@ def read_vllm_lookup(raw: str) -> Mapping[str, object]:
 
 
 def read_engine(raw: str) -> Converted:
-    """Accept LMI's names of engines; the choice of the backend says what serves in their place."""
+    """Accept LMI's names of engines; `auto` leaves it to weaker sources, such as the image."""
     try:
         name = engine_name(raw)
     except ValueError:
         raise ValueError(f"one of {', '.join(ENGINES)}") from None
-    return name, ENGINES[name].remark
+    return (None if name == "auto" else name), ENGINES[name].remark
 
 
 _CONTEXT_REMARK = "0 and -1 mean the model's own"

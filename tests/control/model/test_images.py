@@ -199,6 +199,50 @@ def test_an_own_image_may_be_our_server_with_other_settings():
     assert of("x", own_images={"x": OwnImage()}).options == {}
 
 
+@pytest.mark.parametrize(
+    ("image", "environment", "engine"),
+    [
+        ("djl-inference:0.26.0-tensorrtllm0.7.1-cu122", {}, {"OPTION_ROLLING_BATCH": "trtllm"}),
+        (
+            "djl-inference:0.26.0-tensorrtllm0.7.1-cu122",
+            {"OPTION_ROLLING_BATCH": "auto"},
+            {"OPTION_ROLLING_BATCH": "trtllm"},
+        ),
+        (
+            "djl-inference:0.26.0-tensorrtllm0.7.1-cu122",
+            {"OPTION_ROLLING_BATCH": "vllm"},
+            {"OPTION_ROLLING_BATCH": "vllm"},
+        ),
+        ("djl-inference:0.24.0-neuronx-sdk2.14.1", {}, {"OPTION_ROLLING_BATCH": "tnx"}),
+        ("djl-inference:0.36.0-lmi27.0.0-cu130", {}, {}),
+        ("vllm:0.20.2-gpu-py312-cu130-ubuntu22.04-sagemaker", {}, {"HEADRACE_ROLLING_BATCH": "vllm"}),
+        (
+            "vllm:0.20.2-gpu-py312-cu130-ubuntu22.04-sagemaker",
+            {"HEADRACE_BACKEND": "native"},
+            {"HEADRACE_BACKEND": "native"},
+        ),
+        ("pytorch-inference-neuronx:1.13.1-neuronx-py310-sdk2.13.2", {}, {"HEADRACE_ROLLING_BATCH": "tnx"}),
+        ("huggingface-pytorch-tgi-inference:2.7.0-tgi3.3.6-gpu-py311-cu124-ubuntu22.04", {}, {}),
+    ],
+)
+def test_an_image_asks_for_its_engine_unless_the_container_names_one(image, environment, engine):
+    given_variables = dict(of(REGISTRY + image, environment).environment)
+    assert given_variables.pop("HEADRACE_CONTAINER") == "true"
+    assert given_variables == engine
+
+
+def test_the_engine_of_an_image_is_weaker_than_the_one_in_the_model_s_files():
+    environment = of(f"{REGISTRY}djl-inference:0.26.0-tensorrtllm0.7.1-cu122").environment
+    named = {"model": "m", "dialect": "lmi-0.26"}
+
+    for properties, engine in (
+        ({}, "trtllm"),
+        ({"option.rolling_batch": "auto"}, "trtllm"),
+        ({"option.rolling_batch": "lmi-dist"}, "lmi-dist"),
+    ):
+        assert load_settings(named, environment, properties)[0].rolling_batch == engine
+
+
 @given(image=st.text(max_size=80) | st.from_regex(r"[a-z0-9./:@*_-]{0,60}", fullmatch=True), is_strict=st.booleans())
 def test_any_image_uri_gets_a_profile_or_a_refusal(image, is_strict):
     for own in ({}, OWN):

@@ -63,6 +63,10 @@ class Family:
     """First version of each dialect, in ascending order; the last one is the default for tags without a version."""
     strict_environment: Mapping[str, str] = field(default_factory=dict)
     """Limits of the real container that Headrace does not have by default; set in strict mode."""
+    engine: str = ""
+    """Engine of the image, as a value of `rolling_batch`; empty: the image has several, or its own."""
+    engine_variable: str = "HEADRACE_ROLLING_BATCH"
+    """Variable that tells the worker the engine; a configuration that names an engine itself is stronger."""
     remark: str = ""
     """A notice for every user of the family."""
 
@@ -71,7 +75,10 @@ _NUMBER = r"[0-9]{1,9}"
 _DJL_VERSION = re.compile(rf"^({_NUMBER}\.{_NUMBER}(?:\.{_NUMBER})?)(?:-|$)")
 _LMI_VERSION = re.compile(rf"(?:^|-)lmi({_NUMBER})")
 _ANY_VERSION = re.compile(rf"(?:^|[-_v])({_NUMBER}\.{_NUMBER}(?:\.{_NUMBER})*)(?=[-_]|$)")
-_STRICT = {"HEADRACE_EULA_CHECK": "gated"}
+_STRICT = {"HEADRACE_EULA_CHECK": "gated", "HEADRACE_STRICT_BACKEND": "true"}
+_ENGINE_MARKS = {"tensorrtllm": "trtllm", "trtllm": "trtllm", "neuron": "tnx"}
+"""Parts of repositories and tags that name an engine of images of any family."""
+_ENGINE_VARIABLES = ("OPTION_ROLLING_BATCH", "HEADRACE_ROLLING_BATCH", "HEADRACE_BACKEND")
 _TGI_LIMITS = {
     "MAX_BEST_OF": "2",
     "MAX_STOP_SEQUENCES": "4",
@@ -87,6 +94,7 @@ DJL = Family(
     version=_DJL_VERSION,
     dialects=(((0,), "lmi-0.25"), ((0, 26), "lmi-0.26"), ((0, 27), "lmi-0.27"), ((0, 35), "lmi-17")),
     strict_environment={"MAX_CONCURRENT_REQUESTS": "1000"},
+    engine_variable="OPTION_ROLLING_BATCH",  # weaker than the model's serving.properties
 )
 
 FAMILIES: tuple[Family, ...] = (
@@ -114,6 +122,7 @@ FAMILIES: tuple[Family, ...] = (
         repository=re.compile(r"(?:^|[-/])vllm"),
         version=_ANY_VERSION,
         dialects=(((0,), "openai"),),
+        engine="vllm",
     ),
     Family(
         name="sglang",
@@ -174,7 +183,8 @@ def profile(
     if family is None:
         return _unknown(image, environment, is_strict=is_strict)
     version, dialect, remark = _version_and_dialect(family, tag)
-    completed, notices = _completed(environment, {**_STRICT, **family.strict_environment} if is_strict else {})
+    asked = {**environment, **_engine(family, f"{repository}:{tag}", environment)}
+    completed, notices = _completed(asked, {**_STRICT, **family.strict_environment} if is_strict else {})
     if "neuron" in f"{repository}:{tag}":
         notices += ("Weights that were compiled for Neuron are not read: name a Hugging Face folder or a GGUF file.",)
     return _served(
@@ -231,6 +241,13 @@ def _version_and_dialect(family: Family, tag: str) -> tuple[str, str, str]:
     version = next(group for group in found.groups() if group)
     number = tuple(int(part) for part in version.split("."))
     return version, next(dialect for since, dialect in reversed(family.dialects) if number >= since), ""
+
+
+def _engine(family: Family, name: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable that tells the worker the engine of an image, unless the container's own names one."""
+    engine = next((engine for mark, engine in _ENGINE_MARKS.items() if mark in name), family.engine)
+    given = [environment.get(variable, "").strip().lower() for variable in _ENGINE_VARIABLES]
+    return {} if not engine or any(value not in ("", "auto") for value in given) else {family.engine_variable: engine}
 
 
 def _completed(environment: Mapping[str, str], defaults: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
