@@ -131,3 +131,9 @@ def test_adapters_are_refused(tmp_path: Path) -> None:
     write("t5", tmp_path)
     with pytest.raises(SettingsError, match="encoder-decoder networks have no adapters"):
         load(tmp_path, enable_lora=True)
+
+
+def test_auto_serves_an_encoder_decoder(tmp_path: Path) -> None:
+    write("bart", tmp_path)
+    info = load(tmp_path, backend="auto", dtype="auto").info
+    assert (info.backend, info.family, info.max_prompt_tokens) == ("transformers", "bart", 95)

@@ -12,6 +12,8 @@ from headrace.runner.memory import MemoryBudget
 from headrace.runner.step import RunnerLimits
 from headrace.runner.transformers.loading import load_network, make_runner, read_source
 from headrace.runner.transformers.runner import TransformersRunner
+from tests.models.quantized import writers
+from tests.models.quantized.test_formats import write_quantized
 from tests.parity.checkpoints import VOCAB_SIZE
 from tests.runner.transformers.checkpoints import SHARED, write_network
 
@@ -134,6 +136,25 @@ def test_the_dtype_is_that_of_the_checkpoint_or_the_setting(tmp_path: Path) -> N
     assert load(tmp_path, dtype="auto").info.dtype == "bf16"
     with pytest.raises(SettingsError, match="dtype is 'w4a16'; expected one of auto, bf16, fp16, fp32"):
         load(tmp_path, dtype="w4a16")
+
+
+def test_a_checkpoint_in_four_bits_of_compressed_tensors_runs(tmp_path: Path) -> None:
+    write_quantized(tmp_path, writers.pack_quantized())
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["quantization_config"] |= {"ignore": ["lm_head"], "quantization_status": "compressed"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    runner = load(tmp_path)
+    assert runner.info.dtype == "compressed-tensors"
+    assert runner.info.facts["attention"] == "paged attention"
+
+
+def test_weights_that_are_not_numbers_are_broken(tmp_path: Path) -> None:
+    model = write_network("bloom", tmp_path)
+    with torch.no_grad():
+        model.transformer.h[0].mlp.dense_h_to_4h.weight[0, 0] = torch.nan
+    model.save_pretrained(tmp_path)
+    with pytest.raises(BrokenModel, match="logits that are not finite"):
+        load(tmp_path)
 
 
 def test_a_missing_package_of_a_quantization_is_named(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def make_runner(
         InsufficientMemory: the KV cache does not fit.
     """
     tier = choose_tier(network_facts(model, max_model_len=limits.max_context_tokens))
-    expected = own_logits(model, limits, vocab_size)
+    expected = _own_logits(model, limits, vocab_size)
     own_attention = model.config._attn_implementation  # noqa: SLF001 - it has no other name
     make = _Maker(model, source, limits, budget, vocab_size, expected, AdapterHooks(model, limits.max_adapters))
     if tier is Tier.PAGED:
@@ -151,6 +151,19 @@ def make_runner(
             f"{type(model).__name__} does not run on a paged KV cache: {exc}. Serve it with --backend vllm.",
             architecture=type(model).__name__,
         ) from exc
+
+
+def _own_logits(model: Any, limits: RunnerLimits, vocab_size: int) -> torch.Tensor:
+    name = type(model).__name__
+    try:
+        logits = own_logits(model, limits, vocab_size)
+    except Exception as exc:
+        raise UnsupportedModel(
+            f"{name} does not run with transformers on this device: {_summary(exc)}", architecture=name
+        ) from exc
+    if not torch.isfinite(logits).all():
+        raise BrokenModel(f"{name} computes logits that are not finite: its weights are damaged, or were not all read.")
+    return logits
 
 
 def make_seq_to_seq_runner(
