@@ -7,6 +7,7 @@ tokens of the step, `H` heads, `D` head size, `E` experts, `k` experts of a toke
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -63,10 +64,33 @@ class Linear:
         return out
 
     def _product(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
-        if not self._is_invariant:
-            return linear(x, weight, bias)
-        padded = F.pad(x, (0, 0, 0, -len(x) % INVARIANT_ROWS))
-        return torch.cat([linear(rows, weight, bias) for rows in padded.split(INVARIANT_ROWS)])[: len(x)]
+        product = partial(linear, weight=weight, bias=bias)
+        return in_turns(product, x) if self._is_invariant else product(x)
+
+
+class Head:
+    """The LM head. Its logits are float32: rounded to 16 bits the best ones often tie, and the wrong one wins."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, is_invariant: bool = False) -> None:
+        self._weight = weight if weight.is_cuda else weight.float()  # a CPU adds up in the type of its inputs
+        self._bias = bias
+        self._is_invariant = is_invariant
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Return the logits (R, V) of hidden states (R, hidden)."""
+        logits = in_turns(self._product, hidden) if self._is_invariant else self._product(hidden)
+        return logits if self._bias is None else logits + self._bias
+
+    def _product(self, hidden: Tensor) -> Tensor:
+        if self._weight.dtype is torch.float32:
+            return F.linear(hidden.float(), self._weight)
+        return torch.mm(hidden, self._weight.T, out_dtype=torch.float32)
+
+
+def in_turns(product: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Return the product of all rows (T, inputs), always computed for the same number of rows at a time."""
+    padded = F.pad(x, (0, 0, 0, -len(x) % INVARIANT_ROWS))
+    return torch.cat([product(rows) for rows in padded.split(INVARIANT_ROWS)])[: len(x)]
 
 
 class Norm:

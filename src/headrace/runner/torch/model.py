@@ -21,6 +21,7 @@ from headrace.runner.torch.kv_cache import KvCache, KvShape
 from headrace.runner.torch.layers import (
     Adapted,
     Experts,
+    Head,
     LayerNormOfHeads,
     Linear,
     Mlp,
@@ -48,6 +49,10 @@ class WeightsOfNetwork(Protocol):
 
     def linear(self, *names: str) -> Linear:
         """Return matrices with the same input as one, with their biases."""
+        ...
+
+    def head(self, name: str) -> Head:
+        """Return the LM head, with its bias."""
         ...
 
     def router(self, name: str) -> Linear:
@@ -96,7 +101,7 @@ class Network:
         rotations = [rotation(rope, spec.head_dim, context_tokens, device) for rope in spec.ropes]
         self._layers = [Layer(spec, index, weights, collectives, rotations) for index in range(spec.num_layers)]
         self._final_norm = _norm(spec, weights, "final_norm")
-        self._lm_head = weights.linear("embed" if spec.tie_embeddings else "lm_head")
+        self._lm_head = weights.head("embed" if spec.tie_embeddings else "lm_head")
 
     @property
     def kv_shapes(self) -> list[KvShape]:
@@ -118,7 +123,7 @@ class Network:
             share = -(-self.spec.vocab_size // self._collectives.shard.size)
             logits = F.pad(logits, (0, share - logits.shape[1]), value=_OUTSIDE)
             logits = self._collectives.gather(logits)[:, : self.spec.vocab_size]
-        return softcap(logits.float(), self.spec.logit_softcap)
+        return softcap(logits, self.spec.logit_softcap)
 
     def _embedded(self, batch: Batch) -> Tensor:
         """Return the input of the first layer."""

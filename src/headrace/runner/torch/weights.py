@@ -20,7 +20,7 @@ from headrace.models.shapes import expected_shapes
 from headrace.models.spec import ModelSpec
 from headrace.models.weights import Encoding, RawTensor, WeightSource, cut_tensor
 from headrace.runner.decoding import decode
-from headrace.runner.torch.layers import Linear
+from headrace.runner.torch.layers import Head, Linear
 from headrace.runner.torch.matmul import (
     Int4Weight,
     Int8Weight,
@@ -159,12 +159,18 @@ class RankWeights:
         return self._tables[name]
 
     def linear(self, *names: str) -> Linear:
-        """Return matrices with the same input as one, with their biases. Those outside of layers stay in 16 bits."""
-        if not names[0].startswith("layers."):
-            return self._linear(self.table(names[0]), names, [len(self.table(names[0]))])
+        """Return matrices with the same input as one, with their biases."""
         tensors = [tensor for name in names if (tensor := self._load(name)) is not None]
-        weight = self._packed(tensors)
-        return self._linear(weight, names, [tensor.num_rows for tensor in tensors])
+        weight, num_rows = self._packed(tensors), [tensor.num_rows for tensor in tensors]
+        stops = np.cumsum(num_rows).tolist()
+        parts = {name: slice(stop - rows, stop) for name, rows, stop in zip(names, num_rows, stops, strict=True)}
+        biases = [bias for name in names if (bias := self.vector(f"{name}_bias")) is not None]
+        bias = torch.cat(biases).to(self._dtype) if biases else None
+        return Linear(weight, bias, parts, is_invariant=self._is_invariant)
+
+    def head(self, name: str) -> Head:
+        """Return the LM head, which may be the table of the embeddings, with its bias."""
+        return Head(self.table(name), self.vector("lm_head_bias"), is_invariant=self._is_invariant)
 
     def router(self, name: str) -> Linear:
         """Return a matrix in float32."""
@@ -172,15 +178,6 @@ class RankWeights:
         assert tensor is not None
         weight = self._floats(tensor).float()
         return Linear(weight, self.vector(f"{name}_bias"), {}, is_invariant=self._is_invariant)
-
-    def _linear(self, weight: Weight, names: Sequence[str], num_rows: Sequence[int]) -> Linear:
-        stops = np.cumsum(num_rows).tolist()
-        parts = {name: slice(stop - rows, stop) for name, rows, stop in zip(names, num_rows, stops, strict=True)}
-        return Linear(weight, self._bias(names), parts, is_invariant=self._is_invariant)
-
-    def _bias(self, names: Sequence[str]) -> Tensor | None:
-        biases = [bias for name in names if (bias := self.vector(_bias_name(name))) is not None]
-        return torch.cat(biases).to(self._dtype) if biases else None
 
     def _packed(self, tensors: Sequence[RawTensor]) -> Weight:
         """Return matrices on top of each other in the format of the runner, as they are in the file if it is that."""
@@ -227,7 +224,3 @@ def _on_top(parts: Sequence[Int4Weight]) -> Int4Weight:
     if any(part.minima is not None for part in parts):
         minima = torch.cat([part.scales * -8 if part.minima is None else part.minima for part in parts])
     return Int4Weight(torch.cat([part.values for part in parts]), scales, minima)
-
-
-def _bias_name(name: str) -> str:
-    return "lm_head_bias" if name == "embed" else f"{name}_bias"
