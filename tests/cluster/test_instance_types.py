@@ -101,6 +101,8 @@ def test_an_unknown_type_may_use_the_whole_host_with_a_notice() -> None:
     assert share_of_host("ml.future.xlarge", SMALL).memory_bytes is None
     assert "not in the table" in share_of_host("ml.future.xlarge", SMALL).notices[0]
     assert share_of_host("", SMALL).notices == ()
+    with_gpu = Host(num_cores=2, memory_bytes=8 * GIB, gpus=(Gpu(index=0),))
+    assert "SM_NUM_GPUS" in share_of_host("ml.future.xlarge", with_gpu).notices[0]
 
 
 def test_this_host_has_cores_and_memory() -> None:

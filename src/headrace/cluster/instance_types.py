@@ -142,9 +142,9 @@ def share_of_host(name: str, host: Host) -> HostShare:
     """
     kind = find_instance_type(name)
     if kind is None:
-        why = f"{name} is not in the table of instance types: the worker may use the whole host." if name else ""
-        notices = (why,) if why else ()
-        return HostShare(threads=host.num_cores, memory_bytes=None, notices=notices)
+        why = f"{name} is not in the table of instance types: the worker may use all cores and the free memory."
+        gpus = " It gets GPUs if its container names their number, for example in SM_NUM_GPUS." if host.gpus else ""
+        return HostShare(threads=host.num_cores, memory_bytes=None, notices=(f"{why}{gpus}",) if name else ())
     return HostShare(
         threads=min(kind.vcpus, host.num_cores),
         memory_bytes=kind.memory_bytes,
