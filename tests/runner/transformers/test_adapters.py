@@ -72,6 +72,8 @@ def test_each_sequence_of_a_step_has_its_own_adapter(name: str, tmp_path: Path) 
     chunks = [(TOKENS, 0, [0]), (TOKENS, 0, [1]), (TOKENS, 0, [2])]
     step = make_step(*chunks, all_rows=True, adapters=np.array([0, -1, 1], np.int32))
 
+    assert runner.info.adapter_bytes >= 2 * sum(sum(shape) for shape in runner.adaptable.values()) * 16 * 4
+
     first, plain, second = runner.logits(step).reshape(3, len(TOKENS), VOCAB_SIZE)
 
     np.testing.assert_allclose(first, expected[0], rtol=2e-3, atol=2e-3)

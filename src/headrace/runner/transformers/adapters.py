@@ -42,6 +42,11 @@ class AdapterHooks:
         """
         return {name: shape for name, (_, shape) in self._linears.items() if name in self._called}
 
+    def slot_bytes(self, rank: int) -> int:
+        """Return the bytes of an adapter of `rank` that changes every linear layer."""
+        values = sum(outputs + inputs for _, (outputs, inputs) in self._linears.values())
+        return values * rank * torch.float32.itemsize
+
     def fill(self, slot: int, adapter: Adapter) -> None:
         """Fill a slot; may be called on another thread than that of the steps."""
         self._slots[slot] = {

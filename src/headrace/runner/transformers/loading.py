@@ -205,8 +205,14 @@ class _Maker:
         """Return a runner that was checked against the network's own logits."""
         context = attach(self.model) if tier is Tier.PAGED else None
         shapes = cached_shapes(self.model) if context is None else context.shapes
-        sizes = _runner_sizes(
-            self.model, self.limits, self.vocab_size, block_bytes(shapes, self.limits.block_tokens, self.model.dtype)
+        sizes = replace(
+            _runner_sizes(
+                self.model,
+                self.limits,
+                self.vocab_size,
+                block_bytes(shapes, self.limits.block_tokens, self.model.dtype),
+            ),
+            adapter_bytes=self.limits.max_adapters * self.adapters.slot_bytes(self.limits.max_adapter_rank),
         )
         plan = plan_sizes(sizes, self.limits, self.budget, formats=_FORMATS)
         limits = replace(self.limits, num_blocks=plan.num_blocks)
@@ -258,6 +264,7 @@ def _runner_info(model: Any, source: NetworkSource, plan: MemoryPlan, method: st
         weights_bytes=plan.weights_bytes,
         kv_cache_bytes=plan.kv_cache_bytes,
         workspace_bytes=plan.workspace_bytes,
+        adapter_bytes=plan.adapter_bytes,
         is_batch_invariant=False,
         facts={"attention": method, "threads": str(torch.get_num_threads())},
     )
