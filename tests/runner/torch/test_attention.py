@@ -4,6 +4,8 @@ import torch
 
 from headrace.runner.torch import attention
 from headrace.runner.torch.attention import attend
+from headrace.runner.torch.batch import to_device
+from tests.runner.steps import make_step
 from tests.runner.torch.cases import AttentionCase
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -64,12 +66,10 @@ def test_a_row_does_not_depend_on_its_neighbours_in_the_batch():
     case = AttentionCase(*MIXED)
     together = attend(case.query, *case.cache.layer(0), case.batch, **case.options)
     for index, (old, new) in enumerate(MIXED):
-        alone = AttentionCase((old, new))
         start, stop = case.step.query_starts[index : index + 2]
-        table = torch.zeros_like(case.batch.block_tables)
-        table[0] = case.batch.block_tables[index]
-        alone.batch.block_tables.resize_(1, table.shape[1]).copy_(table[:1])
-        result = attend(case.query[start:stop], *case.cache.layer(0), alone.batch, **case.options)
+        step = make_step(([1] * new, old, case.blocks[index]))
+        alone = to_device(step, block_tokens=case.block_tokens, device="cpu")
+        result = attend(case.query[start:stop], *case.cache.layer(0), alone, **case.options)
         np.testing.assert_array_equal(result, together[start:stop])
 
 

@@ -116,7 +116,7 @@ def _gather(cache: Tensor, table: Tensor, seen: range) -> Tensor:
 def _attend_rows(query: Tensor, keys: Tensor, values: Tensor, rows: range, seen: range, scoring: Scoring) -> Tensor:
     """Attend with the queries (C, H, D) of the positions `rows` to those of `seen`; return (C, H, E)."""
     num_queries, num_heads, _ = query.shape
-    grouped = query.float().unflatten(1, (keys.shape[0], -1)).permute(1, 2, 0, 3)  # (K, G, C, D)
+    grouped = query.float().view(num_queries, len(keys), -1, query.shape[2]).permute(1, 2, 0, 3)  # (K, G, C, D)
     scores = torch.matmul(grouped, keys.transpose(1, 2).unsqueeze(1)) * scoring.scale  # (K, G, C, P)
     if scoring.softcap:
         scores = torch.tanh(scores / scoring.softcap) * scoring.softcap

@@ -59,7 +59,7 @@ def to_device(step: StepInput, *, block_tokens: int, device: torch.device | str)
         "hidden_rows": step.hidden_rows,
     }
     packed = upload(np.concatenate(list(arrays.values()), dtype=np.int32, casting="same_kind"), device)
-    pieces = packed.split([len(array) for array in arrays.values()])
+    pieces = torch.split(packed, [len(array) for array in arrays.values()])
     tensors = dict(zip(arrays, pieces, strict=True))
     tensors["block_tables"] = tensors["block_tables"].view(step.block_tables.shape)
     return StepTensors(

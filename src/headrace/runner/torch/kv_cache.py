@@ -45,7 +45,8 @@ class KvCache:
         # Zeros: plain attention multiplies whole blocks, and a weight of 0 does not hide a NaN.
         memory = torch.zeros(num_tokens * sum(shape.size for shape in shapes), dtype=dtype, device=device)
         self._layers: list[tuple[Tensor, Tensor]] = []
-        parts = iter(memory.split([num_tokens * s.num_heads * dim for s in shapes for dim in (s.key_dim, s.value_dim)]))
+        sizes = [num_tokens * shape.num_heads * dim for shape in shapes for dim in (shape.key_dim, shape.value_dim)]
+        parts = iter(torch.split(memory, sizes))
         for shape in shapes:
             token = (num_blocks, block_tokens, shape.num_heads)
             self._layers.append((next(parts).view(*token, shape.key_dim), next(parts).view(*token, shape.value_dim)))

@@ -5,6 +5,7 @@ Letters in shapes: `T` tokens, `N` outputs, `K` inputs, `B` blocks of inputs tha
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch.nn import functional
 
 from headrace.core.errors import BrokenModel
 from headrace.models.weights import Encoding, RawTensor
+from headrace.runner.torch.kernels import uses_triton
 
 FP8: Final = torch.float8_e4m3fn
 FP8_MAX: Final = 448.0
@@ -24,6 +26,10 @@ _INT4_MAX: Final = 15
 _INT4_ZERO: Final = 8
 _Q4_SCALE_BYTES: Final = 2
 _I8_SCALE_BYTES: Final = 4
+_FP8_MULTIPLE: Final = 16
+_FP8_CAPABILITY: Final = (8, 9)
+"""Since Ada, GPUs convert float8."""
+_ROW_SCALES_CAPABILITY: Final = (9, 0)
 _SMALLEST_SCALE: Final = 1e-12
 """Scale of a row of zeros, which must not divide by 0."""
 
@@ -68,17 +74,25 @@ Weight = Tensor | Fp8Weight | Int8Weight | Int4Weight
 """A matrix (N, K); a plain tensor is one in floating point."""
 
 
-def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
-    """Return `x @ weight.T + bias`, (T, N) in the type of `x`."""
+def linear(x: Tensor, weight: Weight, bias: Tensor | None = None, *, is_invariant: bool = False) -> Tensor:
+    """
+    Return `x @ weight.T + bias`, (T, N) in the type of `x`.
+
+    Args:
+        x: (T, K).
+        weight: (N, K).
+        bias: (N,).
+        is_invariant: on CUDA, compute a row with the same bits whatever T is, which is slower. Sums of int8 always are.
+    """
     match weight:
         case Tensor():
-            return functional.linear(x, weight, bias)
+            return _float_product(x, weight, bias, is_invariant=is_invariant)
         case Fp8Weight():
-            product = _fp8_product(x, weight)
+            product = _fp8_product(x, weight, is_invariant=is_invariant)
         case Int8Weight():
             product = _int8_product(x, weight)
         case Int4Weight():
-            return functional.linear(x, dequantize(weight, x.dtype), bias)
+            product = _int4_product(x, weight, is_invariant=is_invariant)
     return product if bias is None else product + bias
 
 
@@ -88,7 +102,7 @@ def dequantize(weight: Weight, dtype: torch.dtype) -> Tensor:
         case Tensor():
             return weight.to(dtype)
         case Int4Weight():
-            blocks = weight.values.unflatten(-1, (-1, INT4_BLOCK // 2))
+            blocks = weight.values.view(len(weight.values), -1, INT4_BLOCK // 2)
             numbers = torch.cat([blocks & 15, blocks >> 4], -1).float()  # (N, B, 32)
             scales = weight.scales.float()
             minima = scales * -_INT4_ZERO if weight.minima is None else weight.minima.float()
@@ -118,7 +132,7 @@ def quantize_int4(matrix: Tensor) -> Int4Weight:
     """
     if matrix.shape[1] % INT4_BLOCK:
         raise BrokenModel(f"A matrix has {matrix.shape[1]} inputs; int4 needs a multiple of {INT4_BLOCK}.")
-    blocks = matrix.float().unflatten(-1, (-1, INT4_BLOCK))
+    blocks = matrix.float().reshape(len(matrix), -1, INT4_BLOCK)
     minima = blocks.amin(-1).half()
     scales = ((blocks.amax(-1) - minima.float()) / _INT4_MAX).clamp_min(_SMALLEST_SCALE).half()
     divisors = torch.where(scales == 0, torch.inf, scales.float())
@@ -168,13 +182,55 @@ def pack_int8(raw: RawTensor) -> Int8Weight:
     return Int8Weight(torch.from_numpy(values), torch.from_numpy(scales.copy()))
 
 
-def _fp8_product(x: Tensor, weight: Fp8Weight) -> Tensor:
-    values, scales = round_rows(x, FP8, FP8_MAX)
-    product = torch.matmul(values.float(), weight.values.float().T)
-    return (product * scales[:, None] * weight.scales).to(x.dtype)
+def _float_product(x: Tensor, matrix: Tensor, bias: Tensor | None, *, is_invariant: bool) -> Tensor:
+    if not (is_invariant and uses_triton(x)):
+        return functional.linear(x, matrix, bias)
+    from headrace.runner.torch.kernels import matmul as kernels
+
+    product = kernels.product(x, matrix, is_invariant=True)
+    return product if bias is None else product + bias
+
+
+def _fp8_product(x: Tensor, weight: Fp8Weight, *, is_invariant: bool) -> Tensor:
+    if not uses_triton(x) or (x.is_cuda and _capability(x.device) < _FP8_CAPABILITY):
+        values, scales = round_rows(x, FP8, FP8_MAX)
+        product = torch.matmul(values.float(), weight.values.float().T)
+        return (product * scales[:, None] * weight.scales).to(x.dtype)
+    from headrace.runner.torch.kernels import matmul as kernels
+
+    values, scales = kernels.round_rows(x, FP8, FP8_MAX, _SMALLEST_SCALE)
+    if not is_invariant and _has_scaled_mm(x, weight):
+        own = (scales[:, None], weight.scales[None])
+        return torch._scaled_mm(values, weight.values.T, *own, out_dtype=x.dtype)  # noqa: SLF001 -- has no public name
+    parts = (values, scales, weight.values, weight.scales)
+    return kernels.scaled_product(*parts, dtype=x.dtype, is_invariant=is_invariant)
 
 
 def _int8_product(x: Tensor, weight: Int8Weight) -> Tensor:
-    values, scales = round_rows(x, torch.int8, INT8_MAX)
-    sums = torch._int_mm(values, weight.values.T)  # noqa: SLF001 -- torch has no other exact product
-    return (sums.float() * scales[:, None] * weight.scales).to(x.dtype)
+    if not uses_triton(x):
+        values, scales = round_rows(x, torch.int8, INT8_MAX)
+        sums = torch._int_mm(values, weight.values.T)  # noqa: SLF001 -- torch has no other exact product
+        return (sums.float() * scales[:, None] * weight.scales).to(x.dtype)
+    from headrace.runner.torch.kernels import matmul as kernels
+
+    values, scales = kernels.round_rows(x, torch.int8, INT8_MAX, _SMALLEST_SCALE)
+    return kernels.scaled_product(values, scales, weight.values, weight.scales, dtype=x.dtype, is_invariant=False)
+
+
+def _int4_product(x: Tensor, weight: Int4Weight, *, is_invariant: bool) -> Tensor:
+    if not uses_triton(x):
+        return functional.linear(x, dequantize(weight, x.dtype))
+    from headrace.runner.torch.kernels import matmul as kernels
+
+    return kernels.int4_product(x, weight.values, weight.scales, weight.minima, is_invariant=is_invariant)
+
+
+def _has_scaled_mm(x: Tensor, weight: Fp8Weight) -> bool:
+    """Return whether cuBLAS multiplies these shapes with a scale for each row."""
+    is_aligned = all(size % _FP8_MULTIPLE == 0 for size in weight.values.shape)
+    return x.dtype == torch.bfloat16 and x.is_cuda and is_aligned and _capability(x.device) >= _ROW_SCALES_CAPABILITY
+
+
+@cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)

@@ -21,9 +21,9 @@ def uses_triton(tensor: Tensor) -> bool:
 
 
 @contextmanager
-def interpreted() -> Iterator[None]:
-    """Run the kernels on CPU tensors too."""
-    token = _interpreted.set(True)
+def interpreted(is_on: bool = True) -> Iterator[None]:
+    """Run the kernels on CPU tensors too, or no longer."""
+    token = _interpreted.set(is_on)
     try:
         yield
     finally:

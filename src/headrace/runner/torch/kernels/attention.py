@@ -1,0 +1,324 @@
+"""
+Attention over the paged KV cache, for prompt chunks and decode tokens in one launch.
+
+The result of a query has the same bits in every batch and for every division of a prompt into chunks. Keys are taken in
+tiles of one size; the tiles of a segment of fixed size, which starts at a multiple of it, are reduced in order, and so
+are the segments. Tiles have the same number of rows for chunks and decode tokens. Long contexts of small batches are
+spread over the GPU by segments, which `_merge_segments` reduces in the same order with the same operations; elsewhere
+one program takes all segments of its queries.
+
+Letters in shapes are those of `runner.torch.attention`.
+"""
+
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from headrace.runner.torch.attention import Scoring
+from headrace.runner.torch.batch import StepTensors
+from headrace.runner.torch.kernels.dtypes import compute_dtype
+
+TILE_ROWS: Final = 16
+"""Rows of a tile: queries times the query heads of one KV head; the fewest that tensor cores multiply."""
+TILE_KEYS: Final = 32
+SEGMENT_TOKENS: Final = 512
+MIN_PROGRAMS: Final = 264
+"""Fewer programs than this, two for each multiprocessor of an H100, are spread by segments."""
+LOG2_E: Final = 1.4426950408889634
+_INDICES: Final = ("query_starts", "context_lens", "block_tables", "positions")
+_COUNTS: Final = ("num_sequences", "table_stride", "num_segments", "is_split")
+
+
+def paged_attention(
+    query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: StepTensors, scoring: Scoring
+) -> Tensor:
+    """Attend to the sequences of a batch; see `runner.torch.attention.attend`."""
+    num_tokens, num_heads, key_dim = query.shape
+    _, block_tokens, num_kv_heads, value_dim = value_cache.shape
+    group = num_heads // num_kv_heads
+    tile_rows = max(TILE_ROWS, triton.next_power_of_2(group))
+    tile_queries = tile_rows // group
+    num_tiles = num_tokens // tile_queries + len(batch.context_lens)  # at least as many as the sequences have
+    num_segments = triton.cdiv(batch.max_context, SEGMENT_TOKENS)
+    is_split = scoring.is_causal and num_segments > 1 and num_tiles * num_kv_heads < MIN_PROGRAMS
+    output = query.new_empty((num_tokens, num_heads, value_dim))
+    parts = num_segments if is_split else 0
+    partial = query.new_empty((num_tokens, num_heads, parts, value_dim), dtype=torch.float32)
+    maxima, sums = query.new_empty((2, num_tokens, num_heads, parts), dtype=torch.float32)
+    sinks = output if scoring.sinks is None else scoring.sinks.float()  # a pointer that is not read, if there are none
+    slopes = output if scoring.alibi_slopes is None else scoring.alibi_slopes.float()
+    query = query if query.stride(2) == 1 else query.contiguous()
+    value_block = triton.next_power_of_2(value_dim)
+    _attend[(num_tiles, num_kv_heads, max(1, parts))](
+        *(query, key_cache, value_cache, output, partial, maxima, sums, sinks, slopes),
+        *(batch.query_starts, batch.context_lens, batch.block_tables),
+        *(len(batch.context_lens), batch.block_tables.stride(0), num_segments, int(is_split)),
+        *(query.stride(0), query.stride(1), key_cache.stride(1), key_cache.stride(2)),
+        *(value_cache.stride(1), value_cache.stride(2)),
+        scoring.scale * LOG2_E,
+        scoring.softcap,
+        WINDOW=scoring.window,
+        IS_CAUSAL=scoring.is_causal,
+        HAS_SOFTCAP=scoring.softcap > 0,
+        HAS_SINKS=scoring.sinks is not None,
+        HAS_SLOPES=scoring.alibi_slopes is not None,
+        NUM_HEADS=num_heads,
+        GROUP=group,
+        KEY_DIM=key_dim,
+        VALUE_DIM=value_dim,
+        KEY_BLOCK=triton.next_power_of_2(key_dim),
+        VALUE_BLOCK=value_block,
+        BLOCK_TOKENS=block_tokens,
+        ROWS=tile_rows,
+        KEYS=TILE_KEYS,
+        SEGMENT=SEGMENT_TOKENS,
+        COMPUTE=compute_dtype(query),
+        num_warps=4,
+        enable_fp_fusion=False,
+    )
+    if is_split:
+        _merge_segments[(num_tokens, num_heads)](
+            *(output, partial, maxima, sums, sinks, batch.positions, num_segments),
+            WINDOW=scoring.window,
+            HAS_SINKS=scoring.sinks is not None,
+            NUM_HEADS=num_heads,
+            VALUE_DIM=value_dim,
+            VALUE_BLOCK=value_block,
+            SEGMENT=SEGMENT_TOKENS,
+            num_warps=4,
+            enable_fp_fusion=False,
+        )
+    return output
+
+
+@triton.jit
+def _merge(largest, total, attended, own_largest, own_total, own_attended):
+    """Add what a segment attended to that of the segments before it; every part is relative to its largest score."""
+    new_largest = tl.maximum(largest, own_largest)
+    finite = tl.where(new_largest == float("-inf"), 0.0, new_largest)
+    factor = tl.exp2(largest - finite)
+    own_factor = tl.exp2(own_largest - finite)
+    new_total = total * factor + own_total * own_factor
+    return new_largest, new_total, attended * factor[:, None] + own_attended * own_factor[:, None]
+
+
+@triton.jit
+def _find_sequence(query_starts, tile, num_sequences, TILE_QUERIES: tl.constexpr):
+    """Return the sequence of a tile; that of index s has tiles from `query_starts[s] // TILE_QUERIES + s` on."""
+    low = 0
+    high = num_sequences
+    while low < high:
+        middle = (low + high) // 2
+        if tl.load(query_starts + middle) // TILE_QUERIES + middle <= tile:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
+
+
+@triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
+def _attend(
+    query,
+    key_cache,
+    value_cache,
+    output,
+    partial,
+    maxima,
+    sums,
+    sinks,
+    slopes,
+    query_starts,
+    context_lens,
+    block_tables,
+    num_sequences,
+    table_stride,
+    num_segments,
+    is_split,
+    query_stride,
+    query_head_stride,
+    key_stride,
+    key_head_stride,
+    value_stride,
+    value_head_stride,
+    scale,
+    softcap,
+    WINDOW: tl.constexpr,
+    IS_CAUSAL: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    HAS_SLOPES: tl.constexpr,
+    NUM_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    KEY_BLOCK: tl.constexpr,
+    VALUE_BLOCK: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """Attend with a tile of queries of one KV head: to one segment if `is_split`, else to all of its sequence."""
+    TILE_QUERIES: tl.constexpr = ROWS // GROUP
+    LOG2_E: tl.constexpr = 1.4426950408889634
+    tile = tl.program_id(0)
+    kv_head = tl.program_id(1)
+    sequence = _find_sequence(query_starts, tile, num_sequences, TILE_QUERIES)
+    start = tl.load(query_starts + sequence)
+    num_queries = tl.load(query_starts + sequence + 1) - start
+    first_query = (tile - start // TILE_QUERIES - sequence) * TILE_QUERIES
+    if first_query >= num_queries:
+        return
+    context = tl.load(context_lens + sequence)
+    length = context + num_queries
+
+    # The positions that any query of the tile sees, and their segments.
+    stop = length
+    if IS_CAUSAL:
+        stop = tl.minimum(length, context + first_query + TILE_QUERIES)
+    elif WINDOW > 0:
+        stop = tl.minimum(length, context + first_query + TILE_QUERIES - 1 + WINDOW)
+    begin = 0
+    if WINDOW > 0:
+        begin = tl.maximum(0, context + first_query - WINDOW + 1)
+    first_segment = begin // SEGMENT
+    last_segment = (stop - 1) // SEGMENT
+    first_segment = tl.where(is_split != 0, tl.maximum(first_segment, tl.program_id(2)), first_segment)
+    last_segment = tl.where(is_split != 0, tl.minimum(last_segment, tl.program_id(2)), last_segment)
+    if first_segment > last_segment:
+        return
+
+    row = tl.arange(0, ROWS)
+    query_index = first_query + row // GROUP
+    head = kv_head * GROUP + row % GROUP
+    is_row = (row < TILE_QUERIES * GROUP) & (query_index < num_queries)
+    token = (start + query_index).to(tl.int64)
+    position = context + query_index
+    key_lane = tl.arange(0, KEY_BLOCK)
+    value_lane = tl.arange(0, VALUE_BLOCK)
+    queries = tl.load(
+        query + (token * query_stride + head * query_head_stride)[:, None] + key_lane[None, :],
+        mask=is_row[:, None] & (key_lane < KEY_DIM)[None, :],
+        other=0.0,
+    ).to(COMPUTE)
+    if HAS_SLOPES:
+        slope = tl.load(slopes + head, mask=is_row, other=0.0) * LOG2_E
+
+    largest = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    attended = tl.zeros([ROWS, VALUE_BLOCK], tl.float32)
+    if HAS_SINKS:
+        if is_split == 0:
+            largest = tl.load(sinks + head, mask=is_row, other=0.0) * LOG2_E
+            total = total + 1.0
+    table = block_tables + sequence.to(tl.int64) * table_stride
+    for segment_index in range(first_segment, last_segment + 1):
+        own_largest = tl.full([ROWS], float("-inf"), tl.float32)
+        own_total = tl.zeros([ROWS], tl.float32)
+        own_attended = tl.zeros([ROWS, VALUE_BLOCK], tl.float32)
+        segment_start = segment_index * SEGMENT
+        first_key = tl.maximum(segment_start, begin // KEYS * KEYS)
+        for key_start in range(first_key, tl.minimum(segment_start + SEGMENT, stop), KEYS):
+            key_position = key_start + tl.arange(0, KEYS)
+            is_key = key_position < stop
+            if BLOCK_TOKENS % KEYS == 0:  # the keys of a tile share a block
+                block = tl.load(table + key_start // BLOCK_TOKENS)
+                slot = (block * BLOCK_TOKENS + key_start % BLOCK_TOKENS).to(tl.int64) + tl.arange(0, KEYS)
+            else:
+                block = tl.load(table + key_position // BLOCK_TOKENS, mask=is_key, other=0)
+                slot = (block * BLOCK_TOKENS + key_position % BLOCK_TOKENS).to(tl.int64)
+            keys = tl.load(
+                key_cache + (slot * key_stride + kv_head * key_head_stride)[None, :] + key_lane[:, None],
+                mask=is_key[None, :] & (key_lane < KEY_DIM)[:, None],
+                other=0.0,
+            ).to(COMPUTE)
+            scores = tl.dot(queries, keys, input_precision="ieee") * scale
+            if HAS_SOFTCAP:
+                # softcap * tanh(s / softcap), from the sigmoid; scores are in units of log(2)
+                cap = softcap * LOG2_E
+                scores = cap * (2.0 / (1.0 + tl.exp2(scores / cap * (-2.0 * LOG2_E))) - 1.0)
+            distance = key_position[None, :] - position[:, None]
+            if HAS_SLOPES:
+                scores = scores + slope[:, None] * distance.to(tl.float32)
+            is_seen = is_key[None, :] & is_row[:, None]
+            if IS_CAUSAL:
+                is_seen = is_seen & (distance <= 0)
+            if WINDOW > 0:
+                is_seen = is_seen & (distance > -WINDOW) & (distance < WINDOW)
+            scores = tl.where(is_seen, scores, float("-inf"))
+            new_largest = tl.maximum(own_largest, tl.max(scores, 1))
+            finite = tl.where(new_largest == float("-inf"), 0.0, new_largest)  # no row has seen a key yet
+            weights = tl.exp2(scores - finite[:, None])
+            factor = tl.exp2(own_largest - finite)
+            own_total = own_total * factor + tl.sum(weights, 1)
+            values = tl.load(
+                value_cache + (slot * value_stride + kv_head * value_head_stride)[:, None] + value_lane[None, :],
+                mask=is_key[:, None] & (value_lane < VALUE_DIM)[None, :],
+                other=0.0,
+            ).to(COMPUTE)
+            own_attended = own_attended * factor[:, None]
+            own_attended = tl.dot(weights.to(COMPUTE), values, own_attended, input_precision="ieee")
+            own_largest = new_largest
+        largest, total, attended = _merge(largest, total, attended, own_largest, own_total, own_attended)
+
+    place = token * NUM_HEADS + head
+    is_value = is_row[:, None] & (value_lane < VALUE_DIM)[None, :]
+    if is_split == 0:
+        attended = attended / tl.where(total == 0.0, 1.0, total)[:, None]
+        places = output + place[:, None] * VALUE_DIM + value_lane[None, :]
+        tl.store(places, attended.to(output.dtype.element_ty), mask=is_value)
+    else:
+        part = place * num_segments + first_segment
+        tl.store(partial + part[:, None] * VALUE_DIM + value_lane[None, :], attended, mask=is_value)
+        tl.store(maxima + part, largest, mask=is_row)
+        tl.store(sums + part, total, mask=is_row)
+
+
+@triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
+def _merge_segments(
+    output,
+    partial,
+    maxima,
+    sums,
+    sinks,
+    positions,
+    num_segments,
+    WINDOW: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    NUM_HEADS: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    VALUE_BLOCK: tl.constexpr,
+    SEGMENT: tl.constexpr,
+):
+    """Reduce the segments that a query head of a token sees, in order."""
+    LOG2_E: tl.constexpr = 1.4426950408889634
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    position = tl.load(positions + token)
+    first_segment = 0
+    if WINDOW > 0:
+        first_segment = tl.maximum(0, position - WINDOW + 1) // SEGMENT
+    row = tl.arange(0, 1)
+    lane = tl.arange(0, VALUE_BLOCK)
+    largest = tl.full([1], float("-inf"), tl.float32)
+    total = tl.zeros([1], tl.float32)
+    attended = tl.zeros([1, VALUE_BLOCK], tl.float32)
+    if HAS_SINKS:
+        largest = tl.load(sinks + head + row) * LOG2_E
+        total = total + 1.0
+    place = token * NUM_HEADS + head
+    for segment in range(first_segment, position // SEGMENT + 1):
+        part = place * num_segments + segment + row
+        own_attended = tl.load(
+            partial + part[:, None] * VALUE_DIM + lane[None, :], mask=(lane < VALUE_DIM)[None, :], other=0.0
+        )
+        own_largest = tl.load(maxima + part)
+        own_total = tl.load(sums + part)
+        largest, total, attended = _merge(largest, total, attended, own_largest, own_total, own_attended)
+    attended = attended / tl.where(total == 0.0, 1.0, total)[:, None]
+    places = output + (place + row)[:, None] * VALUE_DIM + lane[None, :]
+    tl.store(places, attended.to(output.dtype.element_ty), mask=(lane < VALUE_DIM)[None, :])
