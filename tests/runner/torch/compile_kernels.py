@@ -14,8 +14,8 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from headrace.runner.torch.attention import attend
+from headrace.runner.torch.dispatch import interpreted
 from headrace.runner.torch.fused import add_rms_norm, rms_norm, rotate_and_store, silu_mul
-from headrace.runner.torch.kernels import interpreted
 from headrace.runner.torch.kernels.sampling import draw_any
 from headrace.runner.torch.matmul import linear, quantize_fp8, quantize_int4, quantize_int8
 from tests.runner.torch.cases import AttentionCase

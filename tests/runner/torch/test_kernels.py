@@ -16,8 +16,8 @@ from headrace.runner.sampling import sample_rows
 from headrace.runner.torch.attention import attend
 from headrace.runner.torch.batch import to_device
 from headrace.runner.torch.device_sampling import sample_on_device
+from headrace.runner.torch.dispatch import interpreted
 from headrace.runner.torch.fused import add_rms_norm, rms_norm, rotate_and_store, silu_mul
-from headrace.runner.torch.kernels import interpreted
 from headrace.runner.torch.matmul import linear, quantize_fp8, quantize_int4, quantize_int8
 from tests.runner.steps import make_step
 from tests.runner.test_sampling import step_of
@@ -136,8 +136,8 @@ def test_norms_are_those_of_plain_torch():
     with interpreted(False):
         expected = (rms_norm(x, weight, 1e-5), *add_rms_norm(x, residual, weight, 1e-5))
         expected_heads = rms_norm(wide[:, :96].unflatten(1, (2, 48)), weight, 1e-5)
-    for one, other in zip((*found, heads), (*expected, expected_heads), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    for result, reference in zip((*found, heads), (*expected, expected_heads), strict=True):
+        np.testing.assert_allclose(result, reference, rtol=1e-5, atol=1e-6)
 
 
 def test_rotation_and_store_are_those_of_plain_torch():
@@ -149,8 +149,8 @@ def test_rotation_and_store_are_those_of_plain_torch():
     with interpreted(False):
         expected = rotate_and_store(*parts, cos, sin, other.batch, *other.cache.layer(0))
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
-    for one, reference in zip(case.cache.layer(0), other.cache.layer(0), strict=True):
-        np.testing.assert_allclose(one, reference, rtol=1e-6, atol=1e-6)
+    for part, reference in zip(case.cache.layer(0), other.cache.layer(0), strict=True):
+        np.testing.assert_allclose(part, reference, rtol=1e-6, atol=1e-6)
 
 
 def test_the_gate_is_activated():

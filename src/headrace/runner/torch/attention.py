@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from headrace.runner.torch.batch import StepTensors
-from headrace.runner.torch.kernels import uses_triton
+from headrace.runner.torch.dispatch import uses_triton
 
 MAX_SCORES: Final = 1 << 24
 """Scores that plain attention holds at a time, which bounds its memory in long prompts."""
 
 
 class Scoring(NamedTuple):
-    """How scores become weights."""
+    """The rules by which scores become weights."""
 
     scale: float
     """Factor of the scores."""

@@ -23,7 +23,7 @@ from headrace.runner.sampling import (
 from headrace.runner.step import StepInput, StepOutput
 from headrace.runner.torch.adjusting import adjust
 from headrace.runner.torch.batch import upload
-from headrace.runner.torch.kernels import uses_triton
+from headrace.runner.torch.dispatch import uses_triton
 
 Sampling = npt.NDArray[np.void]
 

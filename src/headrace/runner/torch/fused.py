@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from headrace.runner.torch.batch import StepTensors
-from headrace.runner.torch.kernels import uses_triton
+from headrace.runner.torch.dispatch import uses_triton
 from headrace.runner.torch.kv_cache import store
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headrace.runner.torch.kernels import uses_triton
+from headrace.runner.torch.dispatch import uses_triton
 
 
 @dataclass(frozen=True, slots=True)

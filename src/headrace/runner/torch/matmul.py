@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from headrace.core.errors import BrokenModel
 from headrace.models.weights import Encoding, RawTensor
-from headrace.runner.torch.kernels import uses_triton
+from headrace.runner.torch.dispatch import uses_triton
 
 FP8: Final = torch.float8_e4m3fn
 FP8_MAX: Final = 448.0
