@@ -21,6 +21,14 @@ from headrace.settings.values import flag_name
 
 ENGINE_SETTINGS = (
     "revision",
+    "backend",
+    "device",
+    "tensor_parallel_size",
+    "gpu_memory_utilization",
+    "enforce_eager",
+    "batch_invariant",
+    "trust_remote_code",
+    "vllm_args",
     "dtype",
     "smoothquant_alpha",
     "kv_dtype",

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
@@ -19,6 +19,9 @@ from headrace.core.errors import SettingsError
 from headrace.core.generation import Chunk, GenerationRequest, ModelInfo
 from headrace.core.progress import Progress
 from headrace.settings.server_settings import ServerSettings
+
+if TYPE_CHECKING:
+    from headrace.backends.choice import BackendChoice
 
 
 class Source(Protocol):
@@ -46,7 +49,13 @@ def make_engine(settings: ServerSettings, progress: Progress) -> Source:
     """Load the model into an engine of this process."""
     from headrace.server.engine_config import load_engine
 
-    return load_engine(settings, progress)
+    return load_engine(settings, progress, on_choice=_say_choice)
+
+
+def _say_choice(choice: "BackendChoice") -> None:
+    """Say in one line that another backend than the native one serves."""
+    if choice.name != "native":
+        click.echo(f"Backend {choice.name} on {choice.device}: {choice.reason}.", err=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,8 +92,7 @@ def run_server(
 
     def on_choice(choice: BackendChoice) -> None:
         get_logger().info("backend.chosen", backend=choice.name, device=choice.device, reason=choice.reason)
-        replaced = [Notice("rolling_batch", "ignored", message) for message in choice.notices]
-        settled = [*replaced, *notices_for(notices, choice.name)]
+        settled = settled_notices(notices, choice)
         _log_notices(settled)
         if on_notices is not None:
             on_notices(settled)
@@ -108,6 +107,12 @@ def run_server(
     except HeadraceError as error:
         print(f"Error: {error.message}", file=sys.stderr, flush=True)
         return 2 if isinstance(error, UserError) else 1
+
+
+def settled_notices(notices: Iterable[Notice], choice: BackendChoice) -> list[Notice]:
+    """Return the notices that hold once a backend is chosen, those about the choice itself first."""
+    replaced = [Notice("rolling_batch", "ignored", message) for message in choice.notices]
+    return [*replaced, *notices_for(notices, choice.name)]
 
 
 def _log_notices(notices: Iterable[Notice]) -> None:

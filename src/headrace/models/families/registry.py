@@ -81,8 +81,7 @@ _MISSING: Final = {
 }
 """What Headrace lacks for networks that people ask for."""
 _RUN_ELSEWHERE: Final = (
-    " This network needs {part}, which is not supported. Use vLLM or llama.cpp, which run it; on the platform, an "
-    "image with a command of your own starts one of them (docs/images.md)."
+    " This network needs {part}, which the native backend does not have; docs/backends.md names the backends that do."
 )
 
 
