@@ -44,8 +44,10 @@ def choose(model=LLAMA, *, installed=ALL, num_gpus=0, **request):
         (BLOOM, {"native", "torch", "transformers"}, 1, ("transformers", "cuda")),
         (MAMBA, ALL, 0, ("vllm", "cpu")),
         (T5, ALL, 1, ("transformers", "cuda")),
-        (GGUF, ALL, 1, ("native", "cpu")),
-        (BERT, ALL, 1, ("native", "cpu")),
+        (GGUF, ALL, 1, ("torch", "cuda")),
+        (GGUF, {"native", "vllm"}, 1, ("native", "cpu")),
+        (BERT, ALL, 1, ("torch", "cuda")),
+        (BERT, {"native", "vllm"}, 1, ("native", "cpu")),
     ],
 )
 def test_auto_takes_the_best_backend_that_runs_the_model_here(model, installed, num_gpus, wanted):

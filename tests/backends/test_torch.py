@@ -113,3 +113,12 @@ def test_a_server_of_two_ranks_answers_and_neither_outlives_the_other(checkpoint
         finally:
             if served.process.poll() is None:
                 served.stop()
+
+
+@pytest.mark.model
+async def test_a_gguf_file_is_served_in_its_4_bits(smollm2_path, tmp_path):
+    settings = settings_of(smollm2_path, dtype="auto", cache_dir=tmp_path, max_model_len=128, max_num_seqs=2)
+    async with running(load_engine(settings)) as engine:
+        assert engine.info.dtype == "w4a16"
+        answer = await ask(engine, request("1, 2, 3, 4,", max_new_tokens=6))
+    assert answer.text == " 5, 6,"

@@ -155,8 +155,8 @@ def _obstacle(name: str, request: Request, model: ModelFacts, host: HostFacts) -
     does_not_run = f"does not run {model.title}"
     checks = (
         (name not in host.installed, _Obstacle(NOT_INSTALLED, install_command(name), SettingsError)),
-        (model.is_pooled, _Obstacle("serves no embeddings or scores", "Use --backend native.")),
-        (model.is_gguf, _Obstacle("reads no GGUF files", "Use --backend native.")),
+        (name != "torch" and model.is_pooled, _Obstacle("serves no embeddings or scores", "Use --backend native.")),
+        (name != "torch" and model.is_gguf, _Obstacle("reads no GGUF files", "Use --backend native.")),
         (name == "torch" and model.torch_error is not None, _Obstacle(does_not_run, message=model.torch_error or "")),
         (
             name == "vllm" and model.is_encoder_decoder,
