@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,13 +64,16 @@ def ending_with_us() -> list[str]:
     return [program, "--pdeathsig", "TERM"] if program else []
 
 
-def serve(model: str | Path, folder: Path, *flags: str, env: dict[str, str] | None = None) -> Served:
+def serve(
+    model: str | Path, folder: Path, *flags: str, env: dict[str, str] | None = None, command: Sequence[str] = ()
+) -> Served:
     """Start a server and wait until `/ping` is 200; the log lies in `folder`."""
     port = free_port()
     log_path = folder / f"serve-{port}.log"
-    command = [*ending_with_us(), headrace_command(), "serve", str(model), "--port", str(port), *flags]
+    program = command or (headrace_command(),)
+    arguments = [*ending_with_us(), *program, "serve", str(model), "--port", str(port), *flags]
     with log_path.open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})})
+        process = subprocess.Popen(arguments, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})})
     served = Served(f"http://127.0.0.1:{port}", process, log_path)
     deadline_s = time.monotonic() + WAIT_S
     while time.monotonic() < deadline_s and process.poll() is None:

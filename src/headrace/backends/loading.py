@@ -19,7 +19,7 @@ LOADERS: Final = {
     "native": ("headrace.engine.loading.assembly", "assemble"),
     "torch": ("headrace.backends.torch", "load_torch"),
     "transformers": ("headrace.backends.transformers", "load_transformers"),
-    "vllm": ("headrace.backends.vllm", "load_vllm"),
+    "vllm": ("headrace.backends.vllm.loading", "load_vllm"),
 }
 """The module and the function that load each backend; the function takes what `load_backend` takes."""
 

@@ -15,6 +15,8 @@ import structlog
 from headrace.core.client_text import escaped
 
 _MAX_MESSAGE_CHARACTERS = 1000
+_chosen = ("auto", "info")
+"""Format and level of the last `setup_logging`; a process has one log."""
 _SECRET_MARKS = ("api_key", "authorization", "token=", "password", "secret")
 
 
@@ -27,8 +29,10 @@ def setup_logging(*, format: str = "auto", level: str = "info", stream: TextIO |
         level: the lowest level that is logged.
         stream: the output.
     """
+    global _chosen  # noqa: PLW0603
     target = stream or sys.stderr
     is_console = format == "console" or (format == "auto" and target.isatty())
+    _chosen = ("console" if is_console else "json", level)
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -59,6 +63,11 @@ def setup_logging(*, format: str = "auto", level: str = "info", stream: TextIO |
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(number, logging.WARNING))
+
+
+def log_options() -> tuple[str, str]:
+    """Return the format and the level of the log, for processes that this one starts."""
+    return _chosen
 
 
 def get_logger() -> Any:

@@ -127,7 +127,9 @@ class GrammarCompiler:
             return explain_error(matcher.get_error())
         num_mask_bytes = -(-tokenizer.vocab_size // 32) * 4
         names = self._name_index() if grammar.kind in _JSON_KINDS and has_maps(source) else None
-        state = GrammarState(matcher, num_mask_bytes=num_mask_bytes, vocab_size=self._vocab_size, names=names)
+        state = GrammarState(
+            matcher, num_mask_bytes=num_mask_bytes, vocab_size=self._vocab_size, names=names, source=source
+        )
         # Some faults show only when the first mask is computed: refuse the request before it is queued.
         trial = state.fork()
         trial.mask()

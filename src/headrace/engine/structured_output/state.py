@@ -24,9 +24,11 @@ class GrammarState:
         vocab_size: int,
         names: NameIndex | None = None,
         place: JsonPlace = BEGINNING,
+        source: str = "",
     ) -> None:
-        """Wrap a matcher; with `names`, no object of the answer repeats a name."""
+        """Wrap a matcher of the grammar `source`; with `names`, no object of the answer repeats a name."""
         self.matcher = matcher
+        self.source = source
         self._names = names
         self._place = place
         self.num_words = -(-vocab_size // 32)
@@ -118,6 +120,7 @@ class GrammarState:
             vocab_size=32 * self.num_words,
             names=self._names,
             place=self._place,
+            source=self.source,
         )
 
 

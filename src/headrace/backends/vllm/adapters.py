@@ -1,0 +1,91 @@
+"""Adapters in vLLM: checked here, loaded under an id of their own, found by the slot of our registry."""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+from headrace.core.errors import BrokenModel, HeadraceError, InsufficientMemory, SettingsError, UnsupportedModel
+from headrace.engine.core.choice import Choice
+from headrace.models.fields import Fields
+from headrace.models.peft_config import read_peft_config
+
+_CONFIG: Final = "adapter_config.json"
+_WEIGHTS: Final = ("adapter_model.safetensors", "adapter_model.bin", "adapter_model.pt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterFacts:
+    """An adapter's folder, with what the registry keeps of it."""
+
+    path: Path
+    identity: str
+    """A hash of its files."""
+    rank: int
+
+    def refusal(self, error: Exception) -> HeadraceError:
+        """Return our error for one that vLLM raised as it loaded this adapter."""
+        if "memory" in str(error).lower():
+            return InsufficientMemory(f"vLLM has no memory for the adapter in {self.path}: {error}")
+        return UnsupportedModel(f"vLLM cannot apply the adapter in {self.path}: {error}")
+
+
+def read_adapter(path: Path, *, max_rank: int) -> AdapterFacts:
+    """
+    Read the config of a PEFT folder, and hash its files.
+
+    Raises:
+        BrokenModel: A file is missing or malformed.
+        UnsupportedModel: It is not plain LoRA, or its rank is over `max_rank`.
+        SettingsError: Adapters are off.
+    """
+    if max_rank == 0:
+        raise SettingsError("Adapters are off. Start the server with --enable-lora.")
+    weights = next((path / name for name in _WEIGHTS if (path / name).is_file()), None)
+    if weights is None:
+        raise BrokenModel(f"{path} has none of {', '.join(_WEIGHTS)}; expected a folder of PEFT's save_pretrained.")
+    try:
+        raw = (path / _CONFIG).read_bytes()
+        values = json.loads(raw)
+    except (OSError, ValueError) as error:
+        raise BrokenModel(f"{path / _CONFIG} cannot be read: {error}.") from error
+    if not isinstance(values, dict):
+        raise BrokenModel(f"{path / _CONFIG} must contain a JSON object.")
+    config = read_peft_config(Fields(values, str(path / _CONFIG)))
+    rank = max([config.rank, *(int(value) for value in config.rank_pattern.values())])
+    if rank > max_rank:
+        raise UnsupportedModel(
+            f"The adapter in {path} has rank {rank}; expected at most {max_rank}. Start the server with "
+            f"--max-lora-rank {rank}."
+        )
+    with weights.open("rb") as file:
+        content = hashlib.file_digest(file, "sha256")
+    content.update(raw)
+    return AdapterFacts(path=path, identity=content.hexdigest(), rank=rank)
+
+
+@dataclass(slots=True)
+class AdapterTable:
+    """vLLM's adapters by slot. On the event loop only."""
+
+    _by_slot: dict[int, Any] = field(default_factory=dict)
+    _ids: "count[int]" = field(default_factory=lambda: count(1))
+
+    def next_id(self) -> int:
+        """Return an id that no adapter has had."""
+        return next(self._ids)
+
+    def put(self, slot: int, adapter: Any) -> None:
+        """Fill a slot."""
+        self._by_slot[slot] = adapter
+
+    def take(self, slot: int) -> Any | None:
+        """Empty a slot; return what was in it."""
+        return self._by_slot.pop(slot, None)
+
+    def of(self, choice: Choice) -> Any | None:
+        """Return the adapter of a choice, or None."""
+        slot = choice.sequence.adapter_slot
+        return None if slot < 0 else self._by_slot[slot]

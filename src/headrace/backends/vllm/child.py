@@ -1,0 +1,73 @@
+"""
+The plugin that vLLM calls in each of its processes: they log as Headrace does, and end with their parent.
+
+vLLM's processes outlive a server that was killed, and hold its memory. Here each one waits on the pipe that
+multiprocessing keeps open from the parent to its child, and kills itself when the parent's end closes. Workers are
+children of the engine process, so the death of the server takes all of them.
+"""
+
+import json
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+from multiprocessing.process import BaseProcess
+
+import structlog
+
+from headrace.backends.vllm.environment import FAILURES_VARIABLE, LOG_VARIABLE
+from headrace.core.telemetry import setup_logging
+
+
+def prepare_process() -> None:
+    """Prepare a process of vLLM; does nothing in the server itself. The entry point of `vllm.general_plugins`."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    threading.Thread(target=_die_after, args=(parent,), name="headrace-parent", daemon=True).start()
+    # Ctrl-C and signals to the group of the server are for the server, which drains before it stops its processes.
+    os.setpgid(0, 0)
+    _configure_log(multiprocessing.current_process().name)
+
+
+def _die_after(parent: BaseProcess) -> None:
+    parent.join()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _configure_log(process: str) -> None:
+    log_format, _, level = os.environ.get(LOG_VARIABLE, "auto info").partition(" ")
+    setup_logging(format=log_format, level=level)
+    structlog.contextvars.bind_contextvars(process=process)
+    library = logging.getLogger("vllm")
+    library.setLevel(library_level(level))
+    failures = os.environ.get(FAILURES_VARIABLE)
+    if failures:
+        library.addHandler(FailureFile(failures))
+
+
+def library_level(level: str) -> int:
+    """Return the level of vLLM's log: it tells of its inner workings at INFO, which is our DEBUG."""
+    number = logging.getLevelNamesMapping()[level.upper()]
+    return logging.INFO if number <= logging.DEBUG else max(number, logging.WARNING)
+
+
+class FailureFile(logging.Handler):
+    """Appends the exceptions that are logged to a file, one JSON object a line, for the server to explain."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(logging.ERROR)
+        self._path = path
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Append the exception of a record, if it has one."""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is None:
+            return
+        line = json.dumps({"type": type(error).__name__, "message": str(error)})
+        try:
+            with open(self._path, "a", encoding="utf-8") as file:  # noqa: PTH123
+                file.write(f"{line}\n")
+        except OSError:
+            self.handleError(record)

@@ -1,0 +1,246 @@
+"""A `ChoiceEngine` on vLLM's `AsyncLLM`: one of its requests per choice. Everything runs on the event loop."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+
+from headrace.backends.vllm.adapters import AdapterFacts, AdapterTable
+from headrace.backends.vllm.errors import request_error
+from headrace.backends.vllm.sampling import check_params
+from headrace.backends.vllm.stats import StepStats, Totals
+from headrace.core.errors import EngineFailed, HeadraceError, Unavailable
+from headrace.core.generation import Chunk, EngineStats, FinishReason, TokenLogprob
+from headrace.engine.core.choice import Choice, prompt_token
+from headrace.engine.core.observer import EngineObserver, NoObserver
+from headrace.engine.service.stream import ChunkStream
+from headrace.engine.text.detokenizer import TokenTable
+
+_log = structlog.get_logger("headrace.engine")
+
+_STOP_S = 10.0
+"""Seconds for vLLM's processes to end after SIGTERM, before SIGKILL."""
+_REASONS = {"length": FinishReason.LENGTH, "stop": FinishReason.EOS, "abort": FinishReason.ABORT}
+_DIED = "a process of vLLM ended unexpectedly"
+
+
+class VllmClient(Protocol):
+    """The calls of vLLM that the engine makes; `client` implements them, and a fake does in tests."""
+
+    vocab_size: int
+    is_speculating: bool
+
+    @property
+    def has_died(self) -> bool:
+        """True once a process of vLLM has ended by itself."""
+        ...
+
+    def generate(self, choice: Choice, adapter: Any) -> "GeneratorOfOutputs":
+        """Return the outputs of a choice: vLLM's `RequestOutput`s with new tokens only."""
+        ...
+
+    def add_adapter(self, facts: AdapterFacts, adapter_id: int) -> Coroutine[Any, Any, Any]:
+        """Load an adapter; return the value for `generate`."""
+        ...
+
+    def remove_adapter(self, adapter: Any) -> Coroutine[Any, Any, None]:
+        """Unload an adapter that no request uses."""
+        ...
+
+    def shutdown(self, timeout_s: float) -> None:
+        """Stop all processes; blocks."""
+        ...
+
+
+GeneratorOfOutputs = Any
+"""An async generator of vLLM's `RequestOutput`."""
+ReadAdapter = Callable[[Path], AdapterFacts]
+
+
+class VllmEngine:
+    """Runs each choice as a request of vLLM, and makes our chunks of its tokens."""
+
+    def __init__(
+        self,
+        client: VllmClient,
+        table: TokenTable,
+        stats: StepStats,
+        *,
+        num_adapter_slots: int,
+        read_adapter: ReadAdapter,
+    ) -> None:
+        self._client = client
+        self._table = table
+        self._stats = stats
+        self._num_adapter_slots = num_adapter_slots
+        self._read_adapter = read_adapter
+        self._adapters = AdapterTable()
+        self._tasks: dict[Choice, asyncio.Task[None]] = {}
+        self._observer: EngineObserver = NoObserver()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._crash: Exception | None = None
+        self._is_stopping = False
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of token ids."""
+        return self._client.vocab_size
+
+    @property
+    def num_adapter_slots(self) -> int:
+        """The number of adapters that may be loaded at the same time."""
+        return self._num_adapter_slots
+
+    @property
+    def is_healthy(self) -> bool:
+        """False once a process of vLLM has ended."""
+        return self.crash is None
+
+    @property
+    def crash(self) -> Exception | None:
+        """The end of vLLM's engine, if it was not asked for."""
+        if self._crash is None and not self._is_stopping and self._client.has_died:
+            self._crash = EngineFailed(_DIED)
+            _log.error("engine.crashed", error=_DIED)
+        return self._crash
+
+    def start(self) -> None:
+        """Serve the running event loop."""
+        self._loop = asyncio.get_running_loop()
+
+    def begin_service(self, observer: EngineObserver) -> None:
+        """Reset the totals after the warm-up and report to `observer` from now on."""
+        self._observer = observer
+        self._stats.totals = Totals()
+
+    def add(self, choices: list[Choice]) -> None:
+        """Start a request for each choice; see `ChoiceEngine.add`."""
+        if self._is_stopping:
+            raise Unavailable("The engine has stopped. Send the request to another server or try again later.")
+        check_params(choices[0].sequence.params, speculates=self._client.is_speculating)
+        for choice in choices:
+            if choice.sequence.params.seed is None:
+                choice.reported_seed = None  # no seed of its own: it could not repeat the answer
+            self._tasks[choice] = asyncio.get_running_loop().create_task(self._run(choice))
+
+    def abort(self, choices: Iterable[Choice], *, message: str) -> None:
+        """End choices; cancelling their tasks aborts them in vLLM."""
+        for choice in choices:
+            task = self._tasks.get(choice)
+            if task is not None:
+                self._end(choice, choice.finish(FinishReason.ABORT, message=message))
+                task.cancel()
+
+    def fill_adapter_slot(self, slot: int, path: Path) -> AdapterFacts:
+        """Load an adapter into vLLM under a new id; blocks."""
+        assert self._loop is not None
+        facts = self._read_adapter(path)
+        asyncio.run_coroutine_threadsafe(self._replace_adapter(slot, facts), self._loop).result()
+        return facts
+
+    def stats(self) -> EngineStats:
+        """Return the current load."""
+        return self._stats.engine_stats(len(self._tasks))
+
+    def stop(self) -> None:
+        """Stop vLLM's processes; blocks. Idempotent."""
+        if not self._is_stopping:
+            self._is_stopping = True
+            self._client.shutdown(_STOP_S)
+
+    async def _replace_adapter(self, slot: int, facts: AdapterFacts) -> None:
+        old = self._adapters.take(slot)
+        if old is not None:
+            await self._client.remove_adapter(old)
+        try:
+            loaded = await self._client.add_adapter(facts, self._adapters.next_id())
+        except Exception as error:
+            raise facts.refusal(error) from error
+        self._adapters.put(slot, loaded)
+
+    async def _run(self, choice: Choice) -> None:
+        """Read the outputs of one choice until its end; the last chunk says how it ended."""
+        try:
+            async with aclosing(self._client.generate(choice, self._adapters.of(choice))) as outputs:
+                async for output in outputs:
+                    for chunk in self._chunks(choice, output):
+                        if chunk.finish is not None:
+                            self._end(choice, chunk)
+                            return
+                        _put(choice, chunk)
+        except Exception as error:  # noqa: BLE001 - an edge: whatever vLLM raises ends this choice, not the server
+            self._end(choice, self._failed(choice, error))
+        else:
+            self._end(choice, choice.finish(FinishReason.ERROR, message="vLLM ended the answer without a reason."))
+
+    def _chunks(self, choice: Choice, output: Any) -> Iterator[Chunk]:
+        """Yield our chunks for the new tokens of an output."""
+        self._note_first(choice, output)
+        if choice.sequence.max_total_tokens == choice.sequence.num_prompt_tokens:
+            yield choice.finish_prompt()
+            return
+        completion = output.outputs[0]
+        for position, token_id in enumerate(completion.token_ids):
+            entry = completion.logprobs[position] if completion.logprobs is not None else {}
+            logprob = entry[token_id].logprob if entry else None
+            chunk = choice.take_token(token_id, logprob, self._top(entry, choice.sequence.params.logprobs))
+            if chunk is not None:
+                yield chunk
+        if completion.finish_reason is not None:  # our own count of tokens and end tokens comes first
+            reason = _REASONS.get(completion.finish_reason, FinishReason.ERROR)
+            yield choice.finish(reason, message=f"vLLM ended the answer: {completion.finish_reason}.")
+
+    def _note_first(self, choice: Choice, output: Any) -> None:
+        """Take times, cached tokens and the scored prompt from the first output."""
+        if choice.first_token_s is not None:
+            return
+        sequence = choice.sequence
+        choice.first_token_s = time.perf_counter()
+        times = output.metrics
+        queue_s = max(0.0, times.scheduled_ts - times.queued_ts) if times is not None else 0.0
+        choice.admitted_s = min(choice.arrived_s + queue_s, choice.first_token_s)
+        sequence.num_cached_tokens = output.num_cached_tokens or 0
+        self._stats.totals.prompt_tokens += sequence.num_prompt_tokens
+        self._stats.totals.cached_tokens += sequence.num_cached_tokens
+        if not sequence.scores_prompt:
+            return
+        for position, entry in enumerate(output.prompt_logprobs or ()):
+            if entry:
+                token_id = int(sequence.tokens[position])
+                top = self._top(entry, sequence.params.prompt_logprobs)
+                choice.prompt.append(prompt_token(self._table, token_id, entry[token_id].logprob, top))
+
+    def _top(self, entry: Any, count: int | None) -> tuple[TokenLogprob, ...]:
+        """Return the `count` most likely tokens; vLLM's entry also has the chosen one, whatever its rank."""
+        if not count:
+            return ()
+        special = self._table.special_ids
+        ranked = sorted(entry.items(), key=lambda item: item[1].rank)[:count]
+        return tuple(TokenLogprob(i, self._table.text(i), value.logprob, i in special) for i, value in ranked)
+
+    def _failed(self, choice: Choice, error: Exception) -> Chunk:
+        if self.crash is not None:
+            return choice.finish(FinishReason.ERROR, message=f"The engine crashed: {_DIED}.")
+        found = error if isinstance(error, HeadraceError) else request_error(error)
+        _log.warning("engine.request_failed", request_id=choice.request_id, error=found.message)
+        return choice.finish(FinishReason.ERROR, message=found.message, param=getattr(found, "param", None))
+
+    def _end(self, choice: Choice, chunk: Chunk) -> None:
+        """Deliver the last chunk of a choice, once."""
+        if self._tasks.pop(choice, None) is None:
+            return
+        assert chunk.finish is not None
+        if choice.on_end is not None:
+            choice.on_end()
+        self._observer.choice_finished(choice.report(chunk.finish.reason, time.perf_counter()))
+        _put(choice, chunk)
+
+
+def _put(choice: Choice, chunk: Chunk) -> None:
+    stream = choice.owner
+    assert isinstance(stream, ChunkStream)
+    stream.put(chunk)

