@@ -28,6 +28,10 @@ def endpoint(platform: Running, smollm2_path: Path) -> str:
 
 @pytest.fixture(scope="session")
 def shell(platform: Running) -> dict[str, str]:
+    return shell_for(platform)
+
+
+def shell_for(platform: Running) -> dict[str, str]:
     """The environment of a shell after `eval "$(headrace env)"`, and the bucket that SDKs would make in it."""
     # NOTE: several SDK 2.x scripts that start together see that it is not there, and all but one fail to make it.
     platform.client("s3").create_bucket(Bucket=SDK_BUCKET)

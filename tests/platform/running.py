@@ -98,14 +98,24 @@ class Running:
         return "\n".join(ends)
 
 
-def up(folder: Path, *flags: str, env: Mapping[str, str] = {}, inside: Sequence[str] = ()) -> Running:
-    """Start a platform and wait until it answers; its log lies beside its folder. `inside`: what runs the command."""
+def up(
+    folder: Path,
+    *flags: str,
+    env: Mapping[str, str] = {},
+    inside: Sequence[str] = (),
+    program: Sequence[str] | None = None,
+) -> Running:
+    """
+    Start a platform and wait until it answers; its log lies beside its folder.
+
+    `inside`: what runs the command. `program`: the `headrace` of another environment.
+    """
     port = free_port()
     log_path = folder.parent / f"{folder.name}-{port}.log"
     command = [
         *ending_with_us(),
         *inside,
-        headrace_command(),
+        *(program or (headrace_command(),)),
         "up",
         "--data-dir",
         str(folder),
