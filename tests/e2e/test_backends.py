@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.backends.vllm.support import serve_vllm
 from tests.waiting import WAIT_S
 
 from .conftest import Served, serve
@@ -24,7 +25,7 @@ from .test_clients import (  # noqa: F401 - collected here once more, for the se
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(1200)]
 
-BACKENDS = ("transformers", "torch")
+BACKENDS = ("transformers", "torch", "vllm")
 TEXTS = ("The sky is", "Once upon a time", "def add(a, b):\n", "The capital of France is", "Der schnelle braune Fuchs")
 CHAT = [{"role": "user", "content": "Name three colours."}]
 NUM_TOKENS = 16
@@ -57,8 +58,9 @@ def server(
     request: pytest.FixtureRequest, smollm2_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
     """A server with each backend in turn."""
+    start = serve_vllm if request.param == "vllm" else serve
     flags = ("--served-model-name", "smollm2", "--backend", request.param, "--max-model-len", "2048")
-    served = serve(smollm2_folder, tmp_path_factory.mktemp(request.param), *flags)
+    served = start(smollm2_folder, tmp_path_factory.mktemp(request.param), *flags)
     yield served
     served.stop()
 
