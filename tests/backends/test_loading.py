@@ -50,6 +50,16 @@ def test_the_network_is_split_over_as_many_devices_as_asked(requested, choice, w
     assert num_devices(requested, choice, TWO_GPUS) == wanted
 
 
+def test_max_leaves_gpus_for_the_stages_of_a_pipeline_and_takes_one_for_a_backend_that_does_not_split():
+    four = HostFacts(num_gpus=4)
+    config = replace(CONFIG, tensor_parallel_size=0, vllm_args={"pipeline_parallel_size": 2})
+    sizes = {
+        name: chosen_config(config, replace(ON_GPU, name=name), four).tensor_parallel_size
+        for name in ("vllm", "torch", "transformers")
+    }
+    assert sizes == {"vllm": 2, "torch": 4, "transformers": 1}
+
+
 @pytest.mark.parametrize(
     ("requested", "choice", "sentence"),
     [

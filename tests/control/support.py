@@ -116,6 +116,7 @@ class Share:
     threads: int | None = 1
     memory_bytes: int | None = None
     notices: tuple[str, ...] = ()
+    num_gpus: int = 0
 
 
 def share_of(name: str) -> Share:

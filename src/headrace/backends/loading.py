@@ -1,7 +1,7 @@
 """Loading of the chosen backend, whose module is imported only then."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, Final
@@ -71,27 +71,31 @@ def chosen_config(config: EngineConfig, choice: BackendChoice, host: HostFacts) 
         backend=choice.name,
         backend_reason=choice.reason,
         device=choice.device,
-        tensor_parallel_size=num_devices(config.tensor_parallel_size, choice, host),
+        tensor_parallel_size=num_devices(
+            config.tensor_parallel_size, choice, host, num_stages=_num_stages(config.vllm_args)
+        ),
         dtype="auto" if stronger & {"dtype", "quantization"} else config.dtype,
         kv_dtype="auto" if "kv_cache_dtype" in stronger else config.kv_dtype,
     )
 
 
-def num_devices(requested: int | None, choice: BackendChoice, host: HostFacts) -> int:
+def num_devices(requested: int | None, choice: BackendChoice, host: HostFacts, *, num_stages: int = 1) -> int:
     """
-    Return the number of devices that the network is split over.
+    Return the number of devices that the network, or each stage of vLLM's pipeline, is split over.
 
     Args:
-        requested: the setting `tensor_parallel_size`: None for 1, 0 for all GPUs.
+        requested: the setting `tensor_parallel_size`: None for 1, 0 for all GPUs that the backend can use.
         choice: the backend and its device.
         host: the GPUs that this process sees.
+        num_stages: stages of vLLM's pipeline, which share the GPUs.
 
     Raises:
         SettingsError: there are fewer GPUs.
     """
     is_cuda = choice.device == "cuda"
     if requested == 0:
-        return host.num_gpus if is_cuda else 1
+        splits = is_cuda and choice.name != "transformers"
+        return max(host.num_gpus // (num_stages if choice.name == "vllm" else 1), 1) if splits else 1
     wanted = requested or 1
     if is_cuda and wanted > host.num_gpus:
         raise SettingsError(
@@ -106,6 +110,12 @@ def num_devices(requested: int | None, choice: BackendChoice, host: HostFacts) -
             name="tensor_parallel_size",
         )
     return wanted
+
+
+def _num_stages(vllm_args: Mapping[str, object] | None) -> int:
+    """Return the number of pipeline stages among vLLM's arguments; vLLM itself refuses what is no count."""
+    found = (vllm_args or {}).get("pipeline_parallel_size")
+    return found if isinstance(found, int) and found > 0 else 1
 
 
 def _loader(name: str) -> Callable[..., Backend]:

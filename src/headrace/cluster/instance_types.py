@@ -113,6 +113,8 @@ class HostShare:
     """Memory of the instance type, which bounds the worker's memory plan like the free memory does. None: no bound."""
     notices: tuple[str, ...] = ()
     """Differences from the instance type, in sentences."""
+    num_gpus: int = 0
+    """GPUs that a worker gets; 0: none, or the node that has them is not chosen yet."""
 
 
 def find_instance_type(name: str) -> InstanceType | None:
@@ -149,6 +151,7 @@ def share_of_host(name: str, host: Host) -> HostShare:
         threads=min(kind.vcpus, host.num_cores),
         memory_bytes=kind.memory_bytes,
         notices=tuple(_missing(kind, host)),
+        num_gpus=min(kind.num_gpus, len(host.gpus)),
     )
 
 

@@ -15,8 +15,19 @@ from headrace.control.model.images import OwnImage
 from headrace.control.model.rollout_config import read_rollout
 from headrace.control.model.worker import failure_text
 from headrace.control.model.workload import Workload
-from headrace.control.planning.worker_build import WorkerDefaults, build_worker, limits_of, resources_of, room_of
+from headrace.control.planning.worker_build import (
+    BuiltWorker,
+    WorkerDefaults,
+    build_worker,
+    limits_of,
+    resources_of,
+    room_of,
+)
+from headrace.settings.loading import load_settings
 from tests.control.support import IMAGE, share_of
+
+DJL = "djl-inference:0.36.0-lmi27.0.0-cu130"
+VLLM = "vllm/vllm-openai:v0.11.0"
 
 S3_PREFIX = {"S3Uri": "s3://b/p/", "S3DataType": "S3Prefix", "CompressionType": "None"}
 
@@ -151,6 +162,8 @@ def test_limits_reach_the_worker_and_an_own_command_is_said_to_have_no_memory_li
     ("environment", "instance_type", "num_gpus"),
     [
         ({}, "ml.g5.12xlarge", 4),
+        ({"SM_NUM_GPUS": "2", "OPTION_PIPELINE_PARALLEL_DEGREE": "2"}, "ml.g5.48xlarge", 4),
+        ({"OPTION_PIPELINE_PARALLEL_DEGREE": "2"}, "ml.g5.48xlarge", 8),
         ({"SM_NUM_GPUS": "1"}, "ml.g5.12xlarge", 1),
         ({"OPTION_TENSOR_PARALLEL_DEGREE": "2", "SM_NUM_GPUS": "1"}, "ml.g5.12xlarge", 2),
         ({"OPTION_TENSOR_PARALLEL_DEGREE": "max"}, "ml.g5.12xlarge", 4),
@@ -163,12 +176,61 @@ def test_limits_reach_the_worker_and_an_own_command_is_said_to_have_no_memory_li
 def test_a_worker_gets_the_gpus_that_its_model_is_split_over(
     environment: dict[str, str], instance_type: str, num_gpus: int
 ) -> None:
-    model = {"PrimaryContainer": {"Image": "own", "Environment": environment}}
-    variant = {"VariantName": "v", "ModelName": "m", "InstanceType": instance_type}
-    config = {"EndpointConfigName": "c", "ProductionVariants": [variant]}
-    room = room_of(workload_of({"number": 1, "config": config, "models": {"m": model}}))
+    room = built_on_gpus("own", environment, instance_type).spec.resources
     assert room is not None
     assert room.num_accelerators == num_gpus
+
+
+@pytest.mark.parametrize(
+    ("image", "environment", "degree", "num_gpus"),
+    [
+        (IMAGE, {}, "max", 4),
+        (IMAGE, {"SHARDED": "false"}, "1", 1),
+        (IMAGE, {"SM_NUM_GPUS": " "}, "max", 4),
+        (IMAGE, {"SM_NUM_GPUS": "2"}, "2", 2),
+        (DJL, {}, "max", 4),
+        (DJL, {"TENSOR_PARALLEL_DEGREE": "2"}, "2", 2),
+        (VLLM, {}, None, 4),
+        (VLLM, {"SM_VLLM_TENSOR_PARALLEL_SIZE": "4"}, "4", 4),
+    ],
+)
+def test_images_use_the_gpus_that_their_containers_use_and_the_others_get_a_notice(
+    image: str, environment: dict[str, str], degree: str | None, num_gpus: int
+) -> None:
+    built = built_on_gpus(image, environment)
+
+    settings, _ = load_settings({"model": "m"}, built.spec.environment, container=True, on_gpu=True)
+    assert settings.tensor_parallel_size == (None if degree is None else 0 if degree == "max" else int(degree))
+    assert built.spec.resources is not None
+    assert built.spec.resources.num_accelerators == num_gpus
+    notices = [notice for notice in built.notices if "has 4 GPUs and uses one" in notice]
+    assert bool(notices) == (degree is None)
+    assert all("Set SM_VLLM_TENSOR_PARALLEL_SIZE to 4" in notice for notice in notices)
+
+
+def test_the_degree_of_an_own_image_counts_and_its_command_gets_all_gpus_without_a_notice() -> None:
+    for image, num_gpus in (("two", 2), ("command", 4)):
+        built = built_on_gpus(image, {})
+        assert built.spec.resources is not None
+        assert built.spec.resources.num_accelerators == num_gpus
+        assert not built.notices
+
+
+def test_no_gpus_are_idle_on_a_host_that_has_none() -> None:
+    assert not built_on_gpus(VLLM, {}, host_gpus=0).notices
+
+
+def built_on_gpus(
+    image: str, environment: dict[str, str], instance_type: str = "ml.g5.12xlarge", *, host_gpus: int = 4
+) -> BuiltWorker:
+    model = {"PrimaryContainer": {"Image": image, "Environment": environment}}
+    variant = {"VariantName": "v", "ModelName": "m", "InstanceType": instance_type}
+    config = {"EndpointConfigName": "c", "ProductionVariants": [variant]}
+    own = {"two": OwnImage(options={"tensor_parallel_size": "2"}), "command": OwnImage(command=("serve", "{port}"))}
+    defaults = WorkerDefaults(
+        share_of=lambda _name: HostShare(threads=4, memory_bytes=8 * GIB, num_gpus=host_gpus), own_images=own
+    )
+    return build_worker("w", workload_of({"number": 1, "config": config, "models": {"m": model}}), defaults)
 
 
 @pytest.mark.parametrize(

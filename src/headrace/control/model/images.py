@@ -6,7 +6,7 @@ compares the two. The registry is ignored, so that copies in a private registry 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
@@ -67,6 +67,8 @@ class Family:
     """Engine of the image, as a value of `rolling_batch`; empty: the image has several, or its own."""
     engine_variable: str = "HEADRACE_ROLLING_BATCH"
     """Variable that tells the worker the engine; a configuration that names an engine itself is stronger."""
+    split_variable: str = ""
+    """Variable that splits the model over all GPUs of the worker, as the container does; empty: it uses one."""
     remark: str = ""
     """A notice for every user of the family."""
 
@@ -78,6 +80,17 @@ _ANY_VERSION = re.compile(rf"(?:^|[-_v])({_NUMBER}\.{_NUMBER}(?:\.{_NUMBER})*)(?
 _STRICT = {"HEADRACE_EULA_CHECK": "gated", "HEADRACE_STRICT_BACKEND": "true"}
 _ENGINE_MARKS = {"tensorrtllm": "trtllm", "trtllm": "trtllm", "neuron": "tnx"}
 """Parts of repositories and tags that name an engine of images of any family."""
+SPLIT_VARIABLES = (
+    "HEADRACE_TENSOR_PARALLEL_SIZE",
+    "OPTION_TENSOR_PARALLEL_DEGREE",
+    "TENSOR_PARALLEL_DEGREE",
+    "SM_VLLM_TENSOR_PARALLEL_SIZE",
+    "SM_NUM_GPUS",
+    "NUM_SHARD",
+)
+"""Variables of containers for the number of GPUs over which a model is split, the strongest first."""
+_STAGE_VARIABLES = ("OPTION_PIPELINE_PARALLEL_DEGREE", "SM_VLLM_PIPELINE_PARALLEL_SIZE", "PIPELINE_PARALLEL_DEGREE")
+"""Variables of containers for the number of pipeline stages, each of which is split."""
 _ENGINE_VARIABLES = ("OPTION_ROLLING_BATCH", "HEADRACE_ROLLING_BATCH", "HEADRACE_BACKEND")
 _TGI_LIMITS = {
     "MAX_BEST_OF": "2",
@@ -95,6 +108,7 @@ DJL = Family(
     dialects=(((0,), "lmi-0.25"), ((0, 26), "lmi-0.26"), ((0, 27), "lmi-0.27"), ((0, 35), "lmi-17")),
     strict_environment={"MAX_CONCURRENT_REQUESTS": "1000"},
     engine_variable="OPTION_ROLLING_BATCH",  # weaker than the model's serving.properties
+    split_variable="OPTION_TENSOR_PARALLEL_DEGREE",
 )
 
 FAMILIES: tuple[Family, ...] = (
@@ -108,6 +122,7 @@ FAMILIES: tuple[Family, ...] = (
         ),
         dialects=(((0,), "tgi-1.0"), ((1, 4), "tgi-3")),
         strict_environment=_TGI_LIMITS,
+        split_variable="NUM_SHARD",
     ),
     Family(
         name="tei",
@@ -183,7 +198,7 @@ def profile(
     if family is None:
         return _unknown(image, environment, is_strict=is_strict)
     version, dialect, remark = _version_and_dialect(family, tag)
-    asked = {**environment, **_engine(family, f"{repository}:{tag}", environment)}
+    asked = {**environment, **_engine(family, f"{repository}:{tag}", environment), **_split(family, environment)}
     completed, notices = _completed(asked, {**_STRICT, **family.strict_environment} if is_strict else {})
     if "neuron" in f"{repository}:{tag}":
         notices += ("Weights that were compiled for Neuron are not read: name a Hugging Face folder or a GGUF file.",)
@@ -194,6 +209,17 @@ def profile(
         version=version,
         notices=tuple(text for text in (family.remark, remark) if text) + notices,
     )
+
+
+def split_degree(image: ImageProfile) -> str:
+    """Return the degree of tensor parallelism that a worker's settings name; empty: the default, one GPU."""
+    return image.options.get("tensor_parallel_size", "") or _first_given(image.environment, SPLIT_VARIABLES)
+
+
+def num_split_gpus(image: ImageProfile) -> int:
+    """Return the number of GPUs that a worker's settings split the model over; 0: all that it gets, or not named."""
+    degree, stages = split_degree(image), _first_given(image.environment, _STAGE_VARIABLES)
+    return _count(degree) * (_count(stages) or 1)
 
 
 def split_image(image: str) -> tuple[str, str]:
@@ -248,6 +274,23 @@ def _engine(family: Family, name: str, environment: Mapping[str, str]) -> dict[s
     engine = next((engine for mark, engine in _ENGINE_MARKS.items() if mark in name), family.engine)
     given = [environment.get(variable, "").strip().lower() for variable in _ENGINE_VARIABLES]
     return {} if not engine or any(value not in ("", "auto") for value in given) else {family.engine_variable: engine}
+
+
+def _split(family: Family, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable that splits the model as the container does, unless the environment names a degree."""
+    if not family.split_variable or _first_given(environment, SPLIT_VARIABLES):
+        return {}
+    is_whole = environment.get("SHARDED", "").strip().lower() == "false"
+    return {family.split_variable: "1" if is_whole else "max"}
+
+
+def _first_given(environment: Mapping[str, str], names: Iterable[str]) -> str:
+    return next(filter(None, (environment.get(name, "").strip() for name in names)), "")
+
+
+def _count(text: str) -> int:
+    """Return a number of GPUs or stages; 0 if the text is none, which the worker's settings judge."""
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def _completed(environment: Mapping[str, str], defaults: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:

@@ -8,20 +8,11 @@ from typing import Protocol
 from headrace.cluster.instance_types import find_instance_type
 from headrace.cluster.launcher import Limits, ResourceRequest, WorkerSpec
 from headrace.control.model.definitions import artifacts_of, container_of, image_profile
-from headrace.control.model.images import OwnImage
+from headrace.control.model.images import ImageProfile, OwnImage, num_split_gpus, split_degree
 from headrace.control.model.workload import Workload
 from headrace.state.records import Json
 
 _MIB = 1 << 20
-_SPLIT_VARIABLES = (
-    "HEADRACE_TENSOR_PARALLEL_SIZE",
-    "OPTION_TENSOR_PARALLEL_DEGREE",
-    "TENSOR_PARALLEL_DEGREE",
-    "SM_VLLM_TENSOR_PARALLEL_SIZE",
-    "SM_NUM_GPUS",
-    "NUM_SHARD",
-)
-"""Variables of containers for the number of GPUs over which a model is split."""
 
 
 class HostShare(Protocol):
@@ -35,6 +26,11 @@ class HostShare(Protocol):
     @property
     def memory_bytes(self) -> int | None:
         """None: as much as there is."""
+        ...
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs that a worker gets; 0: none, or the machine is not chosen yet."""
         ...
 
     @property
@@ -96,12 +92,13 @@ def build_worker(
         threads=resources.threads,
         memory_bytes=resources.memory_bytes,
         limits=limits_of(workload),
-        resources=room_of(workload),
+        resources=room_of(workload, num_gpus=num_split_gpus(image)),
         group=group,
         revision=revision,
         s3=defaults.s3,
     )
-    notices = [*image.notices, *share.notices, *workload.notices]
+    idle = _idle_gpus(workload, image, share)
+    notices = [*image.notices, *share.notices, *([idle] if idle else []), *workload.notices]
     if image.command and resources.is_asked:
         notices.append(
             "The memory of an own image's command is not bounded without a delegated control group; it finds its "
@@ -154,8 +151,14 @@ def _least(whole: int | None, asked: int) -> int | None:
     return min(whole or asked, asked) if asked else whole
 
 
-def room_of(workload: Workload) -> ResourceRequest | None:
-    """Return the room that a worker needs: what its component needs, or a share as large as the instance type."""
+def room_of(workload: Workload, *, num_gpus: int = 0) -> ResourceRequest | None:
+    """
+    Return the room that a worker needs: what its component needs, or a share as large as the instance type.
+
+    Args:
+        workload: what it serves.
+        num_gpus: GPUs that its settings name; 0: all of the instance type.
+    """
     need = workload.need
     if need is not None:
         return ResourceRequest(
@@ -164,16 +167,19 @@ def room_of(workload: Workload) -> ResourceRequest | None:
             memory_bytes=round(need.memory_mb * _MIB),
             is_at_most=False,
         )
-    kind, named = find_instance_type(workload.instance_type), _named_gpus(workload)
+    kind = find_instance_type(workload.instance_type)
     if kind is None:
-        return ResourceRequest(num_cpus=1.0, num_accelerators=named) if named else None
-    num_gpus = min(kind.num_gpus, named or kind.num_gpus)
+        return ResourceRequest(num_cpus=1.0, num_accelerators=num_gpus) if num_gpus else None
+    num_gpus = min(kind.num_gpus, num_gpus or kind.num_gpus)
     return ResourceRequest(num_cpus=kind.vcpus, num_accelerators=num_gpus, memory_bytes=kind.memory_bytes)
 
 
-def _named_gpus(workload: Workload) -> int:
-    """Return the number of GPUs over which the container's environment splits the model; 0: all, or it does not say."""
-    assert workload.model is not None
-    environment = container_of(workload.model).get("Environment") or {}
-    named = [str(environment.get(name, "")).strip() for name in _SPLIT_VARIABLES]
-    return next((int(text) for text in named if text.isascii() and text.isdigit()), 0)
+def _idle_gpus(workload: Workload, image: ImageProfile, share: HostShare) -> str:
+    """Return a notice about GPUs that a container leaves idle unless it is told to use them, or an empty string."""
+    if workload.need is not None or share.num_gpus < 2 or image.command or split_degree(image):
+        return ""
+    variable = "SM_VLLM_TENSOR_PARALLEL_SIZE" if image.family == "vllm" else "SM_NUM_GPUS"
+    return (
+        f"A worker on {workload.instance_type} has {share.num_gpus} GPUs and uses one, as its container does by "
+        f"default. Set {variable} to {share.num_gpus} to split the model, or to 1 to leave the others free."
+    )
