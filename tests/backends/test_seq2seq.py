@@ -88,6 +88,7 @@ async def test_answers_of_several_requests_are_those_of_the_library(name: str, t
     expected = [generate(model, prompt) for prompt in prompts()]
     async with running(load(tmp_path)) as engine:
         assert engine.info.device == "cpu (encoder-decoder)"
+        assert engine.info.is_encoder_decoder
         answers = await asyncio.gather(
             *(ask(engine, request(prompt, max_new_tokens=9, ignore_eos=True)) for prompt in prompts())
         )

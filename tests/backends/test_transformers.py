@@ -136,7 +136,7 @@ def test_a_model_that_the_native_engine_lacks_is_served_by_transformers(tmp_path
         ({"tensor_parallel_size": 2}, "tensor_parallel_size is 2, but the transformers backend runs on one device"),
         ({"batch_invariant": True}, "batch_invariant is on, but the transformers backend"),
         ({"dtype": "w8a8"}, "dtype is 'w8a8'; expected one of auto, bf16, fp16, fp32"),
-        ({"max_model_len": 1000}, "made for 128 positions"),
+        ({"max_model_len": 1000}, r"made for 128 positions\. Set it to 128 at most\.$"),
     ],
 )
 def test_settings_of_other_backends_are_refused(settings: dict[str, object], message: str, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -159,6 +160,25 @@ def test_tokenize_returns_ids_and_offsets():
     }
 
 
+def info_of(model, version):
+    body = render_info(
+        model,
+        version=version,
+        limits=CONTEXT.limits,
+        kv_cache_tokens=8192,
+        max_concurrent_requests=128,
+        server_version="0.1.0",
+    )
+    return json.loads(body)
+
+
+@pytest.mark.parametrize("version", ["3", "1.0"])
+def test_info_names_the_pipeline_of_encoder_decoders(version):
+    assert info_of(MODEL, version)["model_pipeline_tag"] == "text-generation"
+    info = info_of(replace(MODEL, is_encoder_decoder=True), version)
+    assert info["model_pipeline_tag"] == "text2text-generation"
+
+
 @pytest.mark.parametrize(
     ("version", "has", "has_not"),
     [
@@ -167,16 +187,7 @@ def test_tokenize_returns_ids_and_offsets():
     ],
 )
 def test_info_has_the_fields_of_its_version(version, has, has_not):
-    info = json.loads(
-        render_info(
-            MODEL,
-            version=version,
-            limits=CONTEXT.limits,
-            kv_cache_tokens=8192,
-            max_concurrent_requests=128,
-            server_version="0.1.0",
-        )
-    )
+    info = info_of(MODEL, version)
     assert has <= info.keys()
     assert not has_not & info.keys()
     assert info["headrace"]["recommended_sampling"]["temperature"] == MODEL.recommended.temperature

@@ -65,7 +65,9 @@ def load_seq_to_seq(
         )
     is_relative = hasattr(network.config, "relative_attention_num_buckets")
     context = ContextLength(
-        default=model.max_positions or _DEFAULT_POSITIONS, longest=None if is_relative else model.max_positions
+        default=model.max_positions or _DEFAULT_POSITIONS,
+        longest=None if is_relative else model.max_positions,
+        takes_rope=False,
     )
     limits = replace(
         limits_within(config, context, max_model_len=source.max_model_len, is_causal=False),
@@ -85,6 +87,6 @@ def load_seq_to_seq(
         parts,
         table,
         limits,
-        model_info(source, model, limits, runner, config),
+        replace(model_info(source, model, limits, runner, config), is_encoder_decoder=True),
         observer=observer,
     )

@@ -67,7 +67,9 @@ def _causal_engine(
     config: EngineConfig,
     observer: EngineObserver | None,
 ) -> AsyncEngine:
-    context = ContextLength(default=model.max_positions or DEFAULT_MAX_MODEL_LEN, longest=model.max_positions)
+    context = ContextLength(
+        default=model.max_positions or DEFAULT_MAX_MODEL_LEN, longest=model.max_positions, takes_rope=False
+    )
     limits = limits_within(config, context, max_model_len=source.max_model_len)
     budget = memory_budget(config)
     runner = make_runner(

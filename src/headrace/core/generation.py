@@ -328,6 +328,7 @@ class ModelInfo:
     """Tokens of one step."""
     generates: bool = True
     """False for a model that is served for embeddings or scores only."""
+    is_encoder_decoder: bool = False
     pooling: PoolingInfo | None = None
     """None: served for generation only."""
     backend: str = "native"

@@ -1,6 +1,7 @@
 """Loading: what transformers cannot load, what gives other logits, what does not fit, and code of the checkpoint."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,7 @@ def test_code_of_a_checkpoint_runs_only_when_that_is_asked_for(tmp_path: Path) -
     with pytest.raises(SettingsError, match=r"a network of its own in Python.* set trust_remote_code"):
         load(tmp_path)
     assert load(tmp_path, trust=True).info.dtype == "fp32"
+    assert [*Path(os.environ["HF_MODULES_CACHE"]).rglob("modeling_tiny.py")], "the home would have a copy"
 
 
 def test_a_network_that_gives_other_logits_in_chunks_is_refused(tmp_path: Path) -> None:

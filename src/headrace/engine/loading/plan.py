@@ -39,6 +39,8 @@ class ContextLength:
     default: int
     longest: int | None
     """None: no limit."""
+    takes_rope: bool = True
+    """The setting `rope` stretches it."""
 
 
 def plan_engine(config: EngineConfig, model: Model, *, max_model_len: int | None = None) -> EnginePlan:
@@ -92,7 +94,11 @@ def plan_engine(config: EngineConfig, model: Model, *, max_model_len: int | None
 def resolve_limits(config: EngineConfig, spec: ModelSpec, *, max_model_len: int | None = None) -> EngineLimits:
     """Return the limits of an engine for this model; raise `SettingsError` for those out of range."""
     is_stretched = any(rope.kind == "dynamic" for rope in spec.ropes)
-    context = ContextLength(default=spec.default_positions, longest=None if is_stretched else spec.max_positions)
+    context = ContextLength(
+        default=spec.default_positions,
+        longest=None if is_stretched else spec.max_positions,
+        takes_rope=not spec.learned_positions,
+    )
     return limits_within(config, context, max_model_len=max_model_len, is_causal=spec.is_causal)
 
 
@@ -140,9 +146,10 @@ def _max_model_len(requested: int | None, max_kv_cache_tokens: int | None, conte
         bound = max_kv_cache_tokens or DEFAULT_MAX_MODEL_LEN
         return min(context.default, DEFAULT_MAX_MODEL_LEN, max(bound - bound % BLOCK_TOKENS, min(bound, BLOCK_TOKENS)))
     if context.longest is not None and requested > context.longest:
+        stretch = ", or stretch the context with the setting rope" if context.takes_rope else ""
         raise SettingsError(
             f"max_model_len is {requested}, but the model was made for {context.longest} positions. "
-            f"Set it to {context.longest} at most, or stretch the context with the setting rope."
+            f"Set it to {context.longest} at most{stretch}."
         )
     return requested
 

@@ -62,13 +62,14 @@ def render_info(
         "max_best_of": limits.max_best_of,
         "max_stop_sequences": limits.max_stop_sequences,
     }
+    pipeline = "text2text-generation" if model.is_encoder_decoder else "text-generation"
     about_model = {"model_id": model.name, "model_sha": model.revision}
     about_server = {"version": server_version, "sha": None, "docker_label": None, "headrace": _own_facts(model)}
     if version == "3":
         return to_json(
             {
                 **about_model,
-                "model_pipeline_tag": "text-generation",
+                "model_pipeline_tag": pipeline,
                 **common,
                 "max_input_tokens": model.max_prompt_tokens,
                 "max_total_tokens": model.max_model_len,
@@ -83,7 +84,7 @@ def render_info(
             **about_model,
             "model_dtype": _DTYPES.get(model.dtype, model.dtype),
             "model_device_type": model.device.split()[0],
-            "model_pipeline_tag": "text-generation",
+            "model_pipeline_tag": pipeline,
             **common,
             "max_input_length": model.max_prompt_tokens,
             "max_total_tokens": model.max_model_len,
