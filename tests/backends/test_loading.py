@@ -6,7 +6,7 @@ import pytest
 
 from headrace.backends.choice import BackendChoice, HostFacts
 from headrace.backends.facts import host_facts
-from headrace.backends.loading import chosen_config, load_backend, num_devices
+from headrace.backends.loading import adjustments, chosen_config, load_backend, num_devices
 from headrace.core.errors import SettingsError
 from headrace.engine.config import ModelSource
 from headrace.server.engine_config import engine_config
@@ -58,6 +58,21 @@ def test_max_leaves_gpus_for_the_stages_of_a_pipeline_and_takes_one_for_a_backen
         for name in ("vllm", "torch", "transformers")
     }
     assert sizes == {"vllm": 2, "torch": 4, "transformers": 1}
+
+    assert set(adjustments(config, replace(ON_GPU, name="transformers"), four)) == {"tensor_parallel_size"}
+    assert not adjustments(config, ON_GPU, four)
+
+
+@pytest.mark.parametrize(
+    ("backend", "host", "dtype"),
+    [("auto", TWO_GPUS, "bf16"), ("auto", HostFacts(), "fp16"), ("native", TWO_GPUS, "fp16")],
+)
+def test_fp16_for_a_gpu_runs_as_bf16_if_auto_ends_at_the_native_backend(backend, host, dtype):
+    config = replace(CONFIG, backend=backend, dtype="fp16")
+
+    assert chosen_config(config, NATIVE, host).dtype == dtype
+    assert ("dtype" in adjustments(config, NATIVE, host)) == (dtype == "bf16")
+    assert chosen_config(config, replace(ON_GPU, name="torch"), TWO_GPUS).dtype == "fp16"
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,10 @@ def test_a_name_that_depends_on_the_backend_is_reported_for_the_one_that_serves(
 
 def test_what_serves_in_place_of_an_engine_comes_first():
     _, notices = load_settings({"model": "m"}, ENV)
-    choice = BackendChoice(name="native", device="cpu", reason="r", notices=("native serves.",))
-    first, *_ = settled_notices(notices, choice)
+    choice = BackendChoice(
+        name="native", device="cpu", reason="r", notices=("native serves.",), adjustments={"dtype": "It is bf16."}
+    )
+    first, second, *_ = settled_notices(notices, choice)
 
     assert (first.name, first.kind, first.message) == ("rolling_batch", "ignored", "native serves.")
+    assert (second.name, second.kind, second.message) == ("dtype", "ignored", "It is bf16.")

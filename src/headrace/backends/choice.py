@@ -7,7 +7,7 @@ refused; an engine that another server's configuration names is a preference (`s
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from headrace.core.errors import HeadraceError, SettingsError, UnsupportedModel
@@ -87,6 +87,8 @@ class BackendChoice:
     """One line."""
     notices: tuple[str, ...] = ()
     """Sentences about what was asked for and is served otherwise."""
+    adjustments: Mapping[str, str] = field(default_factory=dict)
+    """Sentence about each setting whose value the backend replaces, by the setting's name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,7 @@ def runs_on_gpu(environment: Mapping[str, str]) -> bool:
 
 def is_installed(backend: str) -> bool:
     """Return whether the packages of a backend are installed."""
-    own = () if backend == "native" else (f"headrace.backends.{backend}",)
-    return all(find_spec(package) for package in (*PACKAGES[backend], *own))
+    return all(find_spec(package) for package in PACKAGES[backend])
 
 
 def model_facts(path: Path, *, task: str = "auto") -> ModelFacts:

@@ -52,10 +52,29 @@ def load_backend(
         backend=config.backend, engine=config.rolling_batch, device=config.device, is_strict=config.strict_backend
     )
     choice = choose_backend(request, model_facts(located.path, task=source.task), host)
+    choice = replace(choice, adjustments=adjustments(config, choice, host))
     if on_choice is not None:
         on_choice(choice)
     load = _loader(choice.name)
     return load(replace(source, model=located), chosen_config(config, choice, host), progress, observer=observer)
+
+
+def adjustments(config: EngineConfig, choice: BackendChoice, host: HostFacts) -> dict[str, str]:
+    """Return a sentence for each setting that was made for a GPU and that the chosen backend replaces."""
+    found = {}
+    if _replaces_fp16(config, choice, host):
+        found["dtype"] = "dtype is fp16, which the native backend does not compute in: it runs as bf16 on the CPU."
+    is_on_one = choice.name == "transformers" and choice.device == "cuda"
+    if is_on_one and config.tensor_parallel_size == 0 and host.num_gpus > 1:
+        found["tensor_parallel_size"] = (
+            f"tensor_parallel_size is max, but the transformers backend uses one of the {host.num_gpus} GPUs."
+        )
+    return found
+
+
+def _replaces_fp16(config: EngineConfig, choice: BackendChoice, host: HostFacts) -> bool:
+    """Return whether `auto` ended at the native backend on a host with GPUs, for which fp16 was set."""
+    return config.dtype == "fp16" and choice.name == "native" and config.backend == "auto" and host.num_gpus > 0
 
 
 def chosen_config(config: EngineConfig, choice: BackendChoice, host: HostFacts) -> EngineConfig:
@@ -66,6 +85,7 @@ def chosen_config(config: EngineConfig, choice: BackendChoice, host: HostFacts) 
         SettingsError: it asks for more GPUs than there are.
     """
     stronger = set((config.vllm_args or {}) if choice.name == "vllm" else ())
+    dtype = "bf16" if _replaces_fp16(config, choice, host) else config.dtype
     return replace(
         config,
         backend=choice.name,
@@ -74,7 +94,7 @@ def chosen_config(config: EngineConfig, choice: BackendChoice, host: HostFacts) 
         tensor_parallel_size=num_devices(
             config.tensor_parallel_size, choice, host, num_stages=_num_stages(config.vllm_args)
         ),
-        dtype="auto" if stronger & {"dtype", "quantization"} else config.dtype,
+        dtype="auto" if stronger & {"dtype", "quantization"} else dtype,
         kv_dtype="auto" if "kv_cache_dtype" in stronger else config.kv_dtype,
     )
 

@@ -112,6 +112,7 @@ def run_server(
 def settled_notices(notices: Iterable[Notice], choice: BackendChoice) -> list[Notice]:
     """Return the notices that hold once a backend is chosen, those about the choice itself first."""
     replaced = [Notice("rolling_batch", "ignored", message) for message in choice.notices]
+    replaced += [Notice(name, "ignored", message) for name, message in choice.adjustments.items()]
     return [*replaced, *notices_for(notices, choice.name)]
 
 
