@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.cli.deploy import container_of, endpoint_name
 from headrace.cli.deployed import stage_of
+from headrace.cli.endpoints import variant_rows
 from headrace.cli.group import UserFailed
 from headrace.cli.invoke import request_body
 from headrace.cli.tables import age, labelled, table
@@ -65,6 +66,20 @@ def test_the_progress_of_an_endpoint_fits_into_a_line() -> None:
     seen = {"EndpointStatus": "Creating", "ProductionVariants": [variant]}
     assert stage_of(seen) == "Creating, Loading the model., 0 of 2 ready"
     assert stage_of({"EndpointStatus": "Creating"}) == "Creating"
+
+
+def test_each_line_of_a_variants_message_has_a_line_of_its_own():
+    message = "w runs on GPU 0.\nNot as on SageMaker: A. B."
+    variant = {"VariantName": "v", "VariantStatus": [{"Status": "ActivatingTraffic", "StatusMessage": message}]}
+    rows = variant_rows(variant)
+    assert rows[-3:] == [
+        ("  status", "ActivatingTraffic"),
+        ("", "w runs on GPU 0."),
+        ("", "Not as on SageMaker: A. B."),
+    ]
+    assert stage_of({"EndpointStatus": "InService", "ProductionVariants": [variant]}) == (
+        "InService, w runs on GPU 0. Not as on SageMaker: A. B."
+    )
 
 
 def test_ages_and_tables_are_short() -> None:

@@ -178,7 +178,8 @@ def stage_of(description: Mapping[str, Any]) -> str:
     parts = [str(description["EndpointStatus"])]
     for variant in description.get("ProductionVariants") or ():
         states = variant.get("VariantStatus") or ()
-        parts.extend(str(state.get("StatusMessage") or state.get("Status") or "") for state in states)
+        messages = (str(state.get("StatusMessage") or state.get("Status") or "") for state in states)
+        parts.extend(" ".join(message.splitlines()) for message in messages)
         desired, current = variant.get("DesiredInstanceCount"), variant.get("CurrentInstanceCount")
         if desired is not None and current is not None:
             parts.append(f"{current} of {desired} ready")

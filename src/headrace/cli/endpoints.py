@@ -83,7 +83,7 @@ def describe(*, name: str, url: str | None, as_json: bool) -> None:
         ("arn", endpoint["EndpointArn"]),
     ]
     for variant in endpoint.get("ProductionVariants", ()):
-        rows += _variant_rows(variant)
+        rows += variant_rows(variant)
     rows += [row for component in components for row in component_rows(component)]
     click.echo(labelled(rows))
 
@@ -128,7 +128,8 @@ def _row(endpoint: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _variant_rows(variant: Mapping[str, Any]) -> list[tuple[str, str]]:
+def variant_rows(variant: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the rows of a variant; each line of its message is a row without a label."""
     rows = [
         ("variant", variant["VariantName"]),
         (
@@ -139,7 +140,8 @@ def _variant_rows(variant: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
     rows += [("  image", image.get("SpecifiedImage", "")) for image in variant.get("DeployedImages") or ()]
     for state in variant.get("VariantStatus") or ():
-        rows.append(("  status", ", ".join(filter(None, (state["Status"], state.get("StatusMessage"))))))
+        rows.append(("  status", state["Status"]))
+        rows += [("", line) for line in state.get("StatusMessage", "").splitlines()]
     return rows
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from headrace.control.api.endpoints import status_message
 from headrace.control.model.worker import WORKER
 from headrace.testing.fake_launcher import fails_after, ready_after
 from tests.control.calls import VARIANT, make_config
@@ -26,6 +27,14 @@ def deployed(platform: Platform, name: str = "e") -> Any:
 def error_of(caught: pytest.ExceptionInfo[ClientError]) -> tuple[str, str]:
     error = caught.value.response["Error"]
     return error["Code"], error["Message"]
+
+
+def test_the_gpus_of_workers_are_no_differences_from_sagemaker() -> None:
+    places = ["a runs on GPU 0 (NVIDIA L4).", "b runs on GPU 1, 2."]
+    assert status_message(places) == "\n".join(places)
+    assert status_message(["X has no effect.", places[0], "Y is not here."]) == (
+        f"{places[0]}\nNot as on SageMaker: X has no effect. Y is not here."
+    )
 
 
 def test_an_endpoint_can_be_described_as_soon_as_it_is_created(still_platform: Platform) -> None:

@@ -5,8 +5,10 @@ They only write the desired state; the reconciler reads it from the store. Descr
 own record: its configuration and models may be deleted.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
+from headrace.cluster.host_resources import is_gpus_text
 from headrace.control.api.context import CallContext
 from headrace.control.api.listing import Listed, list_page
 from headrace.control.model.component import INFERENCE_COMPONENT, ComponentRecord, owner_of
@@ -299,9 +301,15 @@ def _variant_status(variant: str, record: EndpointRecord) -> dict[str, Any] | No
         return None
     status: dict[str, Any] = {"Status": found, "StartTime": changed_s(record)}
     if notices:
-        text = "Not as on SageMaker: " + " ".join(notices)
-        status["StatusMessage"] = text[:_MAX_MESSAGE_CHARACTERS]
+        status["StatusMessage"] = status_message(notices)[:_MAX_MESSAGE_CHARACTERS]
     return status
+
+
+def status_message(notices: Sequence[str]) -> str:
+    """Return the notices of a variant: a line for each worker's GPUs, then one with the differences from SageMaker."""
+    places = [text for text in notices if is_gpus_text(text)]
+    differences = [text for text in notices if not is_gpus_text(text)]
+    return "\n".join([*places, *(["Not as on SageMaker: " + " ".join(differences)] if differences else [])])
 
 
 def _updating_status(record: EndpointRecord) -> str:
