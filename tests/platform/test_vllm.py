@@ -1,16 +1,19 @@
-"""The examples of the Phi-3 and the LMI 0.26 article, by the SageMaker SDK, with the real vLLM behind the endpoints."""
+"""Endpoints on the real vLLM: the examples of the Phi-3 and the LMI 0.26 article, and killed processes."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.backends.vllm.support import vllm_environment, vllm_python
+from tests.backends.vllm.support import processes_of, vllm_environment, vllm_python, wait_until_gone
+from tests.parity.checkpoints import write_checkpoint
 
 from .conftest import shell_for
-from .running import Running, up
+from .running import Running, until, up
+from .test_end_to_end import ECR, answered, delete_endpoint, make_endpoint
 from .test_sdks import EXAMPLES, PIECES, check_all, started
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(1800)]
@@ -19,12 +22,15 @@ ARTICLES = ("lmi_environment", "lmi")
 """`OPTION_ROLLING_BATCH=vllm` in the environment, and `option.rolling_batch` in `serving.properties`."""
 
 
-@pytest.fixture
-def platform(tmp_path: Path) -> Iterator[Running]:
+LMI = f"{ECR}/djl-inference:0.28.0-lmi10.0.0-cu124"
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A platform in the environment of vLLM, so that its workers have it too."""
-    programs = Path(sys.executable).parent
-    env = {**vllm_environment(tmp_path), "PATH": f"{programs}:{os.environ['PATH']}"}
-    running = up(tmp_path / "data", env=env, program=(vllm_python(), "-m", "headrace"))
+    folder, programs = tmp_path_factory.mktemp("vllm"), Path(sys.executable).parent
+    env = {**vllm_environment(folder), "PATH": f"{programs}:{os.environ['PATH']}"}
+    running = up(folder / "data", env=env, program=(vllm_python(), "-m", "headrace"))
     yield running
     assert running.stop() == 0, running.log()
 
@@ -42,6 +48,22 @@ def test_the_examples_of_the_articles_are_served_by_vllm(
     groups = [group["logGroupName"] for group in client.describe_log_groups()["logGroups"]]
     logs = ["".join(e["message"] for e in client.filter_log_events(logGroupName=name)["events"]) for name in groups]
     assert sum('"backend": "vllm"' in log for log in logs) == len(ARTICLES), logs
+
+
+def test_a_worker_of_which_a_process_was_killed_is_replaced_and_leaves_none(platform: Running, tmp_path: Path) -> None:
+    write_checkpoint("llama", tmp_path / "tiny")
+    settings = {"OPTION_ROLLING_BATCH": "vllm", "OPTION_ENFORCE_EAGER": "true", "OPTION_MAX_MODEL_LEN": "64"}
+    container = {"Image": LMI, "Environment": {"HF_MODEL_ID": str(tmp_path / "tiny"), **settings}}
+    make_endpoint(platform, "killed", container)
+    platform.until_in_service("killed")
+    before = processes_of(platform.process.pid)
+    (engine,) = [process for process in before.values() if "EngineCor" in process.name]
+    workers = {pid: process for pid, process in before.items() if "VLLM" in process.name}
+    os.kill(engine.pid, signal.SIGKILL)
+    wait_until_gone(workers)
+    until(lambda: answered(platform, "killed"), "another worker answers")
+    delete_endpoint(platform, "killed")
+    until(lambda: not any("VLLM" in p.name for p in processes_of(platform.process.pid).values()), "vLLM has ended")
 
 
 def quick_copy(name: str, folder: Path) -> Path:
