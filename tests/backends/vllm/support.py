@@ -67,7 +67,9 @@ class Process:
 
 def processes_of(root: int) -> dict[int, Process]:
     """The children of a process, their children and so on."""
-    every = [process for folder in Path("/proc").glob("[0-9]*") if (process := _read(folder)) is not None]
+    every = [
+        process for folder in Path("/proc").glob("[0-9]*") if (process := process_at(int(folder.name))) is not None
+    ]
     found: dict[int, Process] = {}
     pending = [root]
     while pending:
@@ -81,17 +83,16 @@ def processes_of(root: int) -> dict[int, Process]:
 def wait_until_gone(processes: dict[int, Process]) -> None:
     """Wait until all of these processes have ended."""
     deadline_s = time.monotonic() + WAIT_S
-    while left := [process for process in processes.values() if _read(Path(f"/proc/{process.pid}")) == process]:
+    while left := [process for process in processes.values() if process_at(process.pid) == process]:
         assert time.monotonic() < deadline_s, left
         time.sleep(0.05)
 
 
-def _read(folder: Path) -> Process | None:
+def process_at(pid: int) -> Process | None:
+    """Read a process; None if there is none, or only its exit code is left."""
     try:
-        head, _, tail = (folder / "stat").read_text().rpartition(")")
+        head, _, tail = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
     except OSError:
         return None
     fields = tail.split()
-    if fields[0] in "ZX":
-        return None
-    return Process(int(folder.name), int(fields[1]), head.partition("(")[2], fields[19])
+    return None if fields[0] in "ZX" else Process(pid, int(fields[1]), head.partition("(")[2], fields[19])

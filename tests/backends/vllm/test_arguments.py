@@ -16,6 +16,7 @@ from headrace.core.generation import RequestLimits
 from headrace.engine.config import EngineConfig, ModelSource
 from headrace.engine.loading.plan import ContextLength, limits_within
 from headrace.models.model import GenerationDefaults, HfModel
+from headrace.settings.loading import load_settings
 from tests.models.model_files import byte_level_tokenizer
 
 GIB = 1 << 30
@@ -132,6 +133,12 @@ def test_a_rope_setting_is_merged_into_the_checkpoints() -> None:
 def test_a_setting_that_vllm_cannot_apply_is_refused_by_name(changes: dict[str, object], name: str) -> None:
     with pytest.raises(SettingsError, match=f"^{name} is .*(expected|GPUs only)"):
         check_settings(SOURCE, config(**changes))
+
+
+def test_a_container_that_asks_for_weights_of_8_bits_is_told_what_vllm_has_instead() -> None:
+    settings, _ = load_settings({"model": "m"}, {"OPTION_QUANTIZE": "dynamic_int8"})
+    with pytest.raises(SettingsError, match=r"dtype is 'w8a8'; .*dynamic_int8.*quantization in vllm_args"):
+        check_settings(SOURCE, config(dtype=settings.dtype))
 
 
 def test_embeddings_are_refused() -> None:

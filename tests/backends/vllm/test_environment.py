@@ -10,7 +10,13 @@ from headrace.backends.vllm.environment import cpus_of_ranks, variables_set, vll
 
 
 def variables(environ: dict[str, str], **changes) -> dict[str, str]:
-    values = {"failures": Path("f"), "log": "json info", "cache_dir": Path("/cache"), "cpus": [[0, 1], [2, 3]]}
+    values = {
+        "server_id": "s",
+        "failures": Path("f"),
+        "log": "json info",
+        "cache_dir": Path("/cache"),
+        "cpus": [[0, 1], [2, 3]],
+    }
     return vllm_variables(environ, **{**values, "is_batch_invariant": False, **changes})
 
 

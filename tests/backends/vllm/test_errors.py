@@ -31,6 +31,8 @@ INITIALIZATION = RuntimeError("Engine core initialization failed. See root cause
         ("ValueError", "Available memory on node 0 (1/2 GiB) on startup is less than desired", InsufficientMemory),
         ("ValueError", "Model architectures ['Foo'] are not supported for now.", UnsupportedModel),
         ("ValueError", "Unknown quantization method: gguf. Must be one of [...]", UnsupportedModel),
+        ("ValueError", "awq quantization is currently not supported in cpu.", UnsupportedModel),
+        ("ValueError", "Failed to find a kernel that can implement the WNA16 linear layer. R", UnsupportedModel),
         ("ValueError", "Please pass the argument `trust_remote_code=True`", SettingsError),
         ("ValidationError", "1 validation error for CacheConfig\ncache_dtype\n  Input should be", SettingsError),
         ("SafetensorError", "Error while deserializing header: HeaderTooLarge", BrokenModel),

@@ -61,8 +61,10 @@ def check_settings(source: ModelSource, config: EngineConfig) -> None:
         )
     if config.dtype not in DTYPES:
         raise SettingsError(
-            f"dtype is {config.dtype!r}; expected one of {', '.join(DTYPES)} with backend vllm. It reads quantized "
-            "checkpoints as they are; to quantize at the start set quantization in vllm_args, for example fp8.",
+            f"dtype is {config.dtype!r}; expected one of {', '.join(DTYPES)} with backend vllm, which does not "
+            "make int8 or int4 weights at the start (quantize=dynamic_int8, bitsandbytes8 or eetq). Serve a quantized "
+            "checkpoint, which it reads as it is, set quantization in vllm_args, for example fp8, or choose backend "
+            "native.",
             name="dtype",
         )
     if config.kv_dtype not in ("auto", "bf16"):

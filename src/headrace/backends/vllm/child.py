@@ -1,9 +1,9 @@
 """
 The plugin that vLLM calls in each of its processes: they log as Headrace does, and end with their parent.
 
-vLLM's processes outlive a server that was killed, and hold its memory. Here each one waits on the pipe that
-multiprocessing keeps open from the parent to its child, and kills itself when the parent's end closes. Workers are
-children of the engine process, so the death of the server takes all of them.
+Each one waits on the pipe that multiprocessing keeps open from the parent to its child, and kills itself when the
+parent's end closes: workers end with a killed engine process, even inside a step. Before this runs, and for what is not
+a child of multiprocessing, `watchdog` sees to it that nothing outlives the server.
 """
 
 import json

@@ -16,6 +16,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from headrace.backends.vllm.adapters import AdapterFacts
 from headrace.backends.vllm.sampling import grammar_source_of, sampling_arguments, structured_output_arguments
 from headrace.backends.vllm.stats import StepStats
+from headrace.backends.vllm.watchdog import Watchdog
 from headrace.engine.core.choice import Choice
 
 _GRAMMARS = "guidance"
@@ -54,8 +55,9 @@ def argument_names() -> set[str]:
 class AsyncLLMClient:
     """A started `AsyncLLM`; `generate` and the adapters are for one event loop."""
 
-    def __init__(self, arguments: Mapping[str, Any], stats: StepStats) -> None:
-        """Start vLLM's processes; blocks until the model is loaded."""
+    def __init__(self, arguments: Mapping[str, Any], stats: StepStats, watchdog: Watchdog) -> None:
+        """Start vLLM's processes; blocks until the model is loaded. `shutdown` closes the watchdog."""
+        self._watchdog = watchdog
         self._llm = AsyncLLM.from_engine_args(
             AsyncEngineArgs(**arguments),
             usage_context=UsageContext.ENGINE_CONTEXT,
@@ -105,4 +107,7 @@ class AsyncLLMClient:
 
     def shutdown(self, timeout_s: float) -> None:
         """Stop vLLM's processes; blocks."""
-        self._llm.shutdown(timeout_s)
+        try:
+            self._llm.shutdown(timeout_s)
+        finally:
+            self._watchdog.close()

@@ -15,11 +15,14 @@ PLUGIN_GROUP = "vllm.general_plugins"
 """vLLM calls the entry points of this group in each of its processes; ours is `child.prepare_process`."""
 FAILURES_VARIABLE = "HEADRACE_VLLM_FAILURES"
 LOG_VARIABLE = "HEADRACE_VLLM_LOG"
+SERVER_VARIABLE = "HEADRACE_VLLM_SERVER"
+"""Marks the processes of one server; see `watchdog`."""
 
 
 def vllm_variables(
     environ: Mapping[str, str],
     *,
+    server_id: str,
     failures: Path,
     log: str,
     cache_dir: Path,
@@ -31,6 +34,7 @@ def vllm_variables(
 
     Args:
         environ: The environment; its own `VLLM_*` values win where they only tune.
+        server_id: Names this start of the engine.
         failures: The file in which the processes note why they failed.
         log: Format and level of the log, for the processes.
         cache_dir: The folder of downloads and compiled graphs.
@@ -48,6 +52,9 @@ def vllm_variables(
         "VLLM_PLUGINS": ",".join(plugins),
         "VLLM_CONFIGURE_LOGGING": "0",
         **({"VLLM_BATCH_INVARIANT": "1"} if is_batch_invariant else {}),
+        # vLLM sets titles of its processes, which without this overwrite the environment that `watchdog` reads.
+        "SPT_NOENV": "1",
+        SERVER_VARIABLE: server_id,
         FAILURES_VARIABLE: str(failures),
         LOG_VARIABLE: log,
     }

@@ -67,6 +67,11 @@ _RULES: Final = (
         "Choose another backend: --backend auto takes one that runs this model.",
     ),
     _Rule(
+        r"Failed to find a kernel|quantization is currently not supported in",
+        UnsupportedModel,
+        "vLLM has no kernels of this quantization for this device: choose another quantization, device or backend.",
+    ),
+    _Rule(
         r"Unknown quantization method|quantization method .* (is not|specified)|[Qq]uantization .* not supported",
         UnsupportedModel,
         "Choose another backend, or a checkpoint that is quantized in another way.",

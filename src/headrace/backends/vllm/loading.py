@@ -4,6 +4,7 @@ import logging
 import os
 import tempfile
 import time
+import uuid
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import entry_points
@@ -15,9 +16,17 @@ from headrace.backends.vllm.adapters import read_adapter
 from headrace.backends.vllm.arguments import HostMemory, check_settings, engine_arguments, merge_arguments
 from headrace.backends.vllm.child import library_level
 from headrace.backends.vllm.engine import VllmEngine
-from headrace.backends.vllm.environment import PLUGIN, PLUGIN_GROUP, cpus_of_ranks, variables_set, vllm_variables
+from headrace.backends.vllm.environment import (
+    PLUGIN,
+    PLUGIN_GROUP,
+    SERVER_VARIABLE,
+    cpus_of_ranks,
+    variables_set,
+    vllm_variables,
+)
 from headrace.backends.vllm.errors import MISSING, read_failures, start_error
 from headrace.backends.vllm.stats import StepStats
+from headrace.backends.vllm.watchdog import Watchdog
 from headrace.core.errors import HeadraceError, SettingsError
 from headrace.core.generation import ModelInfo
 from headrace.core.progress import Progress, no_progress
@@ -104,26 +113,30 @@ def load_vllm(
 
 def _start(source: ModelSource, config: EngineConfig, arguments: dict[str, Any], stats: StepStats) -> "AsyncLLMClient":
     """Start vLLM's processes with its environment variables set; a failure of theirs is explained."""
+    server_id = uuid.uuid4().hex
     with tempfile.TemporaryDirectory(prefix="headrace-vllm-") as folder:
         failures = Path(folder) / "failures.jsonl"
         variables = vllm_variables(
             os.environ,
+            server_id=server_id,
             failures=failures,
             log=" ".join(log_options()),
             cache_dir=source.cache_dir or home_folder(os.environ),
             cpus=_cpus(config) if config.device == "cpu" else None,
             is_batch_invariant=bool(config.batch_invariant),
         )
+        watchdog = Watchdog(SERVER_VARIABLE, server_id)
         with variables_set(variables):
             logging.getLogger("vllm").setLevel(library_level(log_options()[1]))
             try:
                 from headrace.backends.vllm.client import AsyncLLMClient, argument_names
 
                 merged = merge_arguments(arguments, config.vllm_args or {}, argument_names())
-                return AsyncLLMClient(merged, stats)
-            except HeadraceError:
-                raise
-            except Exception as error:
+                return AsyncLLMClient(merged, stats, watchdog)
+            except BaseException as error:
+                watchdog.close()
+                if isinstance(error, HeadraceError) or not isinstance(error, Exception):
+                    raise
                 raise start_error(error, read_failures(failures)) from error
 
 
