@@ -57,7 +57,9 @@ async def test_a_worker_waits_for_gpus_until_another_ends_also_after_a_restart_o
     assert not site.folder("third").exists()
     await adopting.stop("first", first, grace_s=0)
     await seen_as(adopting, "first", first, WorkerPhase.EXITED)
-    await adopting.start(spec("third", resources=TWO))
+    third = await adopting.start(spec("third", resources=TWO))
+    (site.folder("third") / "healthy").touch()
+    await seen_as(adopting, "third", third, WorkerPhase.READY)  # its process has its own variables by then
     assert gpus_of(site, "third") == "0,1"
     await adopting.close()
 
