@@ -168,7 +168,7 @@ class Ranks:
                 for connection in self._connections:
                     connection.send_bytes(content)
             except OSError as exc:
-                self.fail(f"a rank cannot be reached ({exc.strerror})")
+                self.wait_for_failure(f"a rank cannot be reached ({exc.strerror})")
                 self.check()
 
     def _watch(self) -> None:
