@@ -4,7 +4,7 @@ import os
 import subprocess
 import sysconfig
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -60,8 +60,10 @@ class Process:
     """A process, told from a later one of the same id by the time of its start."""
 
     pid: int
-    parent: int
-    name: str
+    parent: int = field(compare=False)
+    """Changes when the parent ends."""
+    name: str = field(compare=False)
+    """Changes when the process gives itself a title."""
     started: str
 
 

@@ -50,6 +50,13 @@ def file_of(process: Process, name: str) -> bytes:
         return b""
 
 
+def shared_memory(process: Process) -> list[Path]:
+    """The segments of Python's shared memory that a process has open."""
+    fields = [line.split() for line in file_of(process, "maps").decode().splitlines()]
+    paths = [Path(line[5]) for line in fields if len(line) == 6 and line[5].startswith("/dev/shm/psm_")]
+    return [path for path in paths if path.exists()]
+
+
 def marked(server: int) -> dict[int, Process]:
     """The processes of vLLM, which the watchdog finds."""
     mark = f"{SERVER_VARIABLE}=".encode()
@@ -64,11 +71,13 @@ def is_importing(server: int) -> bool:
 def kill_beside_stopped(server: subprocess.Popen[bytes]) -> None:
     """Kill a server whose processes cannot end by themselves, as if each was in the middle of an import or a step."""
     every = processes_of(server.pid)
+    shared = {path for process in every.values() for path in shared_memory(process)}
     for process in marked(server.pid).values():
         os.kill(process.pid, signal.SIGSTOP)
     server.kill()
     server.wait()
     wait_until_gone(every)
+    assert not [path for path in shared if path.exists()]
 
 
 def test_a_server_that_is_killed_while_vllm_starts_leaves_no_process(tiny: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import entry_points
 from importlib.util import find_spec
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -126,6 +127,8 @@ def _start(source: ModelSource, config: EngineConfig, arguments: dict[str, Any],
             is_batch_invariant=bool(config.batch_invariant),
         )
         watchdog = Watchdog(SERVER_VARIABLE, server_id)
+        # Without the variables, so that the watchdog spares it: it removes the shared memory of killed processes.
+        resource_tracker.ensure_running()
         with variables_set(variables):
             logging.getLogger("vllm").setLevel(library_level(log_options()[1]))
             try:
