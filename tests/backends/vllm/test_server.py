@@ -13,11 +13,13 @@ import pytest
 
 from tests.backends.vllm.support import processes_of, serve_vllm, wait_until_gone
 from tests.e2e.conftest import Served, serve
+from tests.models.adapter_files import random_tensors, write_adapter
 from tests.waiting import WAIT_S
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(1200)]
 
 NAME = ("--served-model-name", "smollm2", "--max-loras", "2", "--enable-lora", "--max-num-seqs", "16")
+ADAPTERS = ("--allow-runtime-lora-updating", "--adapter-folders")
 GRACE = ("--shutdown-grace-s", "200")
 PROMPT = "The capital of France is"
 IDLE = r"^headrace_running_sequences\S* 0(\.0)?$"
@@ -32,9 +34,14 @@ def native(smollm2_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture(scope="module")
-def vllm(smollm2_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def adapters_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("adapters")
+
+
+@pytest.fixture(scope="module")
+def vllm(smollm2_folder: Path, adapters_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The server drains at the end of the module: an answer in flight is completed, and no process is left."""
-    served = serve_vllm(smollm2_folder, tmp_path_factory.mktemp("vllm"), *NAME, *GRACE)
+    served = serve_vllm(smollm2_folder, tmp_path_factory.mktemp("vllm"), *NAME, *GRACE, *ADAPTERS, str(adapters_folder))
     yield served
     processes = processes_of(served.process.pid)
     with httpx.stream("POST", f"{served.url}/generate_stream", json=story(20), timeout=WAIT_S) as response:
@@ -176,6 +183,28 @@ async def test_many_requests_run_together_and_closed_ones_leave(vllm: Served) ->
             while not re.search(IDLE, (await plain.get(f"{vllm.url}/metrics")).text, re.MULTILINE):
                 await asyncio.sleep(0.1)
     await client.close()
+
+
+def test_an_adapter_changes_the_answer_while_it_is_loaded(
+    vllm: Served, smollm2_folder: Path, adapters_folder: Path
+) -> None:
+    from headrace.models.loading import load_model
+
+    spec = load_model(str(smollm2_folder)).spec
+    folder = write_adapter(adapters_folder / "tone", random_tensors(spec, rank=4, scale=0.5))
+
+    def ask(model: str) -> httpx.Response:
+        body = {"model": model, "prompt": PROMPT, "max_tokens": 6, "temperature": 0}
+        return httpx.post(f"{vllm.url}/v1/completions", json=body, timeout=WAIT_S)
+
+    before = ask("smollm2").json()["choices"][0]["text"]
+    loading = {"lora_name": "tone", "lora_path": str(folder)}
+    loaded = httpx.post(f"{vllm.url}/v1/load_lora_adapter", json=loading, timeout=WAIT_S)
+    assert loaded.status_code == 200, loaded.text
+    assert ask("tone").json()["choices"][0]["text"] != before
+    assert ask("smollm2").json()["choices"][0]["text"] == before
+    httpx.post(f"{vllm.url}/v1/unload_lora_adapter", json={"lora_name": "tone"}, timeout=WAIT_S)
+    assert ask("tone").status_code == 404
 
 
 def test_the_server_names_its_backend_and_vllms_processes_log_in_our_format(vllm: Served) -> None:
