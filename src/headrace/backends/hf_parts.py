@@ -7,9 +7,7 @@ from headrace.core.generation import ModelInfo
 from headrace.engine.config import EngineConfig, EngineLimits, ModelSource, fit_to_runner
 from headrace.engine.loading.assembly import recommended_sampling
 from headrace.engine.loading.plan import BLOCK_TOKENS
-from headrace.engine.service.request_processor import TextParts
 from headrace.models.model import HfModel
-from headrace.models.pooling import Pooler
 from headrace.runner.memory import MemoryBudget, available_memory_bytes
 from headrace.runner.step import Runner, RunnerLimits
 
@@ -34,16 +32,6 @@ def runner_limits(limits: EngineLimits, config: EngineConfig) -> RunnerLimits:
         max_context_tokens=limits.max_model_len,
         max_adapters=config.max_loras,
         max_adapter_rank=config.max_lora_rank,
-    )
-
-
-def text_parts(model: HfModel) -> TextParts:
-    """Return what turns requests into tokens and tokens into text."""
-    return TextParts(
-        tokenizer=model.tokenizer,
-        chat_template=model.chat_template,
-        eos_token_ids=model.defaults.eos_token_ids | model.tokenizer.eos_token_ids,
-        pooler=Pooler(),
     )
 
 

@@ -7,11 +7,12 @@ tokens, adapters and logprobs of the prompt do not exist for them.
 
 from dataclasses import replace
 
-from headrace.backends.hf_parts import memory_budget, model_info, runner_limits, text_parts
+from headrace.backends.hf_parts import memory_budget, model_info, runner_limits
 from headrace.core.errors import InvalidRequest, SettingsError
 from headrace.engine.config import EngineConfig, ModelSource, fit_to_runner
 from headrace.engine.core.choice import Choice
 from headrace.engine.core.observer import EngineObserver
+from headrace.engine.loading.assembly import text_parts
 from headrace.engine.loading.plan import ContextLength, limits_within
 from headrace.engine.service.async_engine import AsyncEngine
 from headrace.engine.service.thread import EngineThread

@@ -7,7 +7,7 @@ only the network is another one (see `headrace.runner.transformers`).
 
 from functools import partial
 
-from headrace.backends.hf_parts import memory_budget, model_info, runner_limits, text_parts
+from headrace.backends.hf_parts import memory_budget, model_info, runner_limits
 from headrace.backends.seq2seq import load_seq_to_seq
 from headrace.core.errors import SettingsError
 from headrace.core.progress import Progress, no_progress
@@ -15,6 +15,7 @@ from headrace.engine.backend import Backend
 from headrace.engine.config import EngineConfig, ModelSource
 from headrace.engine.core.observer import EngineObserver
 from headrace.engine.loading.adapters import start_adapters
+from headrace.engine.loading.assembly import text_parts
 from headrace.engine.loading.plan import (
     DEFAULT_MAX_MODEL_LEN,
     ContextLength,

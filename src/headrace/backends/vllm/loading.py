@@ -35,10 +35,9 @@ from headrace.core.telemetry import log_options
 from headrace.engine.config import EngineConfig, EngineLimits, ModelSource
 from headrace.engine.core.observer import EngineObserver
 from headrace.engine.loading.adapters import start_adapters
-from headrace.engine.loading.assembly import recommended_sampling
+from headrace.engine.loading.assembly import recommended_sampling, text_parts
 from headrace.engine.loading.plan import DEFAULT_MAX_MODEL_LEN, ContextLength, limits_within
 from headrace.engine.service.async_engine import AsyncEngine
-from headrace.engine.service.request_processor import TextParts
 from headrace.engine.text.detokenizer import TokenTable
 from headrace.models.loading import load_hf_model
 from headrace.models.model import HfModel
@@ -87,11 +86,7 @@ def load_vllm(
     arguments = engine_arguments(source, config, model, limits, _host_memory(config, model))
     stats = StepStats()
     client = _start(source, config, arguments, stats)
-    parts = TextParts(
-        tokenizer=model.tokenizer,
-        chat_template=model.chat_template,
-        eos_token_ids=model.defaults.eos_token_ids | model.tokenizer.eos_token_ids,
-    )
+    parts = text_parts(model)
     table = TokenTable(parts.tokenizer)
     limits = _started_limits(limits, config, client)
     engine = VllmEngine(

@@ -20,7 +20,7 @@ from headrace.engine.loading.smoothquant import smoothed_weights
 from headrace.engine.service.async_engine import AsyncEngine, runner_engine
 from headrace.engine.service.request_processor import TextParts
 from headrace.models.loading import load_model
-from headrace.models.model import GenerationDefaults, Model
+from headrace.models.model import GenerationDefaults, HfModel, Model
 from headrace.models.peft_adapter import read_peft_adapter
 from headrace.models.pooling import Pooler
 from headrace.models.rope_layers import describe_ropes
@@ -86,7 +86,7 @@ def engine_on(
     """Return the engine of a loaded runner, which is not started."""
     return runner_engine(
         runner,
-        _text_parts(model, use),
+        text_parts(model, use.pooler),
         limits,
         _model_info(source.served_model_name or model.name, model, limits, format_reason, runner, use, config),
         observer=observer,
@@ -111,13 +111,13 @@ def refuse_smoothed(model: Model, config: EngineConfig, *, is_smoothed_at_load: 
     )
 
 
-def _text_parts(model: Model, use: Use) -> TextParts:
-    eos_token_ids = model.defaults.eos_token_ids | model.tokenizer.eos_token_ids
+def text_parts(model: Model | HfModel, pooler: Pooler | None = None) -> TextParts:
+    """Return what turns requests into tokens and tokens into text."""
     return TextParts(
         tokenizer=model.tokenizer,
         chat_template=model.chat_template,
-        eos_token_ids=eos_token_ids,
-        pooler=use.pooler or Pooler(),
+        eos_token_ids=model.defaults.eos_token_ids | model.tokenizer.eos_token_ids,
+        pooler=pooler or Pooler(),
     )
 
 
