@@ -21,6 +21,7 @@ from tests.engine.support import (
     FreeRows,
     ask,
     ask_all,
+    core_of,
     make_engine,
     request,
     runner_limits,
@@ -40,7 +41,7 @@ def babble(prefix: tuple[int, ...]) -> int | None:
 
 def drafting_engine(*, limits: EngineLimits = DRAFTING, num_blocks: int = 512, **options: object) -> AsyncEngine:
     engine = make_engine(limits=limits, room=runner_limits(num_blocks), **options)
-    engine._engine.scheduler._row_costs = FreeRows()
+    core_of(engine).scheduler._row_costs = FreeRows()
     return engine
 
 
@@ -109,7 +110,7 @@ async def check_case(case: str, wanted: list[Any], expected: list[Any], **option
     limits, num_blocks = CASES[case]
     async with running(drafting_engine(limits=limits, num_blocks=num_blocks, **options)) as engine:
         if case == "tiny pool":
-            engine._engine.scheduler._expected_output_tokens = 1.0
+            core_of(engine).scheduler._expected_output_tokens = 1.0
         answers = await asyncio.gather(*(ask(engine, request) for request in wanted))
         assert [essence(answer) for answer in answers] == expected, case
         stats = engine.stats()
@@ -124,7 +125,7 @@ async def test_registered_blocks_hold_the_tokens_of_their_hash(text: str) -> Non
     async with running(drafting_engine(**TEXTS[text])) as engine:
         wanted = [request("ab" * 9 + letter, max_new_tokens=200, ignore_eos=True) for letter in "abcd"]
         answers = await asyncio.gather(*(ask(engine, request) for request in wanted))
-        pool, runner = engine._engine.scheduler.pool, engine._runner
+        pool, runner = core_of(engine).scheduler.pool, core_of(engine)._runner
         assert isinstance(runner, FakeRunner)
         for request_, answer in zip(wanted, answers, strict=True):
             tokens = [*str(request_.prompt).encode(), *answer.ids]
@@ -200,7 +201,7 @@ async def test_nothing_is_drafted_when_rows_are_expensive() -> None:
             return 1.0
 
     async with running(drafting_engine(**TEXTS["babble"])) as engine:
-        engine._engine.scheduler._row_costs = DearRows()
+        core_of(engine).scheduler._row_costs = DearRows()
         await ask(engine, request("abababab", max_new_tokens=60))
         assert engine.stats().drafted_tokens_total == 0
 
