@@ -191,3 +191,12 @@ def _connected(echo) -> socket.socket:
     connection.settimeout(20)
     connection.connect((host, int(port)))
     return connection
+
+
+def test_head_and_body_of_a_response_are_sent_by_one_call(echo):
+    """A server that is killed has sent a whole response or nothing, so that a gateway may try another server."""
+    with _connected(echo) as connection:
+        for _ in range(20):
+            connection.sendall(GENERATE + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY)
+            (answer,) = answers_in(connection.recv(1 << 16))
+            assert json.loads(answer.body)["generated_text"] == "a b"

@@ -285,9 +285,12 @@ class StreamingProtocol(HttpToolsProtocol):
             return
 
         async def send_or_close(message: Message) -> None:
-            is_early = message["type"] == "http.response.start" and cycle.more_body
+            is_head = message["type"] == "http.response.start"
+            is_early = is_head and cycle.more_body
             if is_early:
                 message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+            if is_head and scope["method"] != "HEAD" and _has_length(message):
+                cycle.transport = cast("asyncio.Transport", _HeadJoiner(cycle))
             await send(message)
             if is_early:
                 self._closes_early = cycle.keep_alive = True  # not closed by uvicorn at once, but by `_linger`
@@ -299,6 +302,32 @@ class StreamingProtocol(HttpToolsProtocol):
                 raise
             get_logger().error("request.crashed", exc_info=error)
             self._break_off(cycle, HttpRefused(500, "Something went wrong inside the server."))
+
+
+class _HeadJoiner:
+    """
+    Writes the head of a response together with the start of its body.
+
+    Most responses are then sent by one system call. A server that is killed has sent all of such a response or nothing
+    of it, and a gateway may send the request to another server in the latter case.
+    """
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self._transport = cycle.transport
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        """Keep the head; write it with what follows."""
+        if not self._head:
+            self._head = data
+            return
+        self._cycle.transport = self._transport
+        self._transport.write(self._head + data)
+
+
+def _has_length(head: Message) -> bool:
+    return any(name.lower() == b"content-length" for name, _ in head.get("headers", ()))
 
 
 def _writer(cycle: RequestResponseCycle) -> WritePart:
