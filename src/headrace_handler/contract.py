@@ -1,0 +1,156 @@
+"""
+The seam between the child process and a contract: what the model server asks for, and how user code answers.
+
+A contract loads user code once and is called with batches of requests. It renders whole responses, errors included,
+because their status codes and texts belong to the contract. The model server words only what a child cannot: that it
+ended, was too slow, or that its queue is full.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+Headers = Sequence[tuple[str, str]]
+"""Names as the client or the user's code wrote them, in order."""
+
+Mode = Literal["predict", "explain", "describe", "adapter"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """The user code to load, as the model server found it in the model's folder and its settings."""
+
+    model_name: str
+    model_dir: Path
+    """Also the current directory of the child."""
+    entry: str
+    """A file relative to `model_dir`, an absolute file, or the name of a module; by contract also with a function."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the contract, such as those of `serving.properties`."""
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    """TorchServe: `MAR-INF/MANIFEST.json`."""
+    model_config: Mapping[str, Any] = field(default_factory=dict)
+    """TorchServe: `model-config.yaml`."""
+    device: int | None = None
+    """Index of the GPU; None: the CPU."""
+    batch_size: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of a request body: a form field, a query parameter as the contract reads it, or the whole body."""
+
+    name: str
+    """Empty for a body that is not a form."""
+    content_type: str | None = None
+    content: bytearray
+
+
+class Cancelled(Exception):
+    """The client has gone: nothing more is sent, and the code should stop."""
+
+
+class Reply(Protocol):
+    """
+    The response to one item, sent as it is produced; safe to use from any thread.
+
+    The calls are `head`, then any number of `data`, then `end` or `abort`.
+    """
+
+    def head(self, status: int, headers: Headers = (), *, phrase: str = "") -> None:
+        """Begin the response."""
+        ...
+
+    def data(self, chunk: bytes | bytearray | memoryview) -> None:
+        """
+        Send a part, which becomes one HTTP chunk; wait while the client does not keep up.
+
+        Raises:
+            Cancelled: the client has gone.
+        """
+        ...
+
+    def end(self) -> None:
+        """End the response. A response of one part with a `head` is sent with a Content-Length."""
+        ...
+
+    def abort(self, message: str) -> None:
+        """End a response that has begun and cannot be completed: the client sees a broken stream."""
+        ...
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the client has gone."""
+        ...
+
+    @property
+    def has_head(self) -> bool:
+        """Whether the response has begun, so that its status can no longer change."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One request of a batch."""
+
+    request_id: str
+    method: str = "POST"
+    path: str = "/invocations"
+    """Without the query; TorchServe: the rest after the model's name."""
+    headers: Headers = ()
+    query: Headers = ()
+    parts: Sequence[Part] = ()
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A batch of requests for one call of user code."""
+
+    mode: Mode = "predict"
+    items: Sequence[Item]
+
+
+class LoadFailed(Exception):
+    """
+    User code cannot be loaded.
+
+    Attributes:
+        status: the status by the contract, e.g. 507 for a lack of memory.
+        message: what failed, for the log and for the platform's FailureReason. The traceback is logged, too.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class Contract(Protocol):
+    """User code behind one contract."""
+
+    def load(self, load: Load) -> None:
+        """
+        Import and initialize the code; called once, on the main thread.
+
+        Raises:
+            LoadFailed: with the contract's status and text.
+        """
+        ...
+
+    def call(self, call: Call) -> None:
+        """
+        Answer every item; called on the main thread, one call at a time. An exception ends the child.
+
+        Errors of user code are answered as the contract says and logged with `logging.exception`.
+        """
+        ...
+
+
+class AsyncContract(Contract, Protocol):
+    """A contract whose code is asynchronous: many calls run at once on an event loop of the main thread."""
+
+    async def call_async(self, call: Call) -> None:
+        """As `Contract.call`; `Reply.data` then runs in a thread."""
+        ...
