@@ -6,6 +6,7 @@ because their status codes and texts belong to the contract. The model server wo
 ended, was too slow, or that its queue is full.
 """
 
+from asyncio import AbstractEventLoop
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,8 @@ from typing import Any, Literal, Protocol
 Headers = Sequence[tuple[str, str]]
 """Names as the client or the user's code wrote them, in order."""
 
-Mode = Literal["predict", "explain", "describe", "adapter"]
+Mode = Literal["predict", "explain", "describe", "adapter", "format"]
+"""`format`: the code only changes requests and responses of the model server's own engine (DJL's formatters)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +151,16 @@ class Contract(Protocol):
 
 
 class AsyncContract(Contract, Protocol):
-    """A contract whose code is asynchronous: many calls run at once on an event loop of the main thread."""
+    """A contract whose code can be asynchronous: many calls then run at once on an event loop of the main thread."""
+
+    @property
+    def loop(self) -> AbstractEventLoop | None:
+        """
+        The event loop on which `load` ran the code, and on which `call_async` must run it.
+
+        None: the code that was loaded is synchronous; use `call`. A contract without this attribute always is.
+        """
+        ...
 
     async def call_async(self, call: Call) -> None:
         """As `Contract.call`; `Reply.data` then runs in a thread."""
