@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cluster.containers import ContainerLauncher
 from headrace.cluster.instance_types import Host
 from headrace.cluster.processes import is_running, reap, spawn
 from headrace.cluster.worker_files import write_value
@@ -70,3 +71,18 @@ def test_a_cluster_left_by_a_killed_platform_ends_when_another_one_is_configured
     assert not is_running(process)
     assert reap(process) in {None, -signal.SIGKILL}
     assert not folder.cluster.exists()
+
+
+def test_containers_run_on_this_machine_only(tmp_path: Path) -> None:
+    program = tmp_path / "docker"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    env = {"PATH": str(tmp_path)}
+    local = make_cluster(PlatformSettings(), DataFolder(tmp_path), env, host=HOST, runs_containers=True)
+    assert isinstance(local.launcher, ContainerLauncher)
+    with pytest.raises(SettingsError, match="neither docker nor podman is on the PATH"):
+        make_cluster(PlatformSettings(), DataFolder(tmp_path), {"PATH": ""}, host=HOST, runs_containers=True)
+    with pytest.raises(SettingsError, match="Containers run with cluster local"):
+        make_cluster(PlatformSettings(cluster="ray"), DataFolder(tmp_path), env, host=HOST, runs_containers=True)
+    with pytest.raises(SettingsError, match="containers is on, and cluster is 'ray'; expected cluster local"):
+        load_platform_settings({"containers": "true", "cluster": "ray"}, {})

@@ -46,6 +46,22 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerImage:
+    """An image to run as a container; all but its `uri` is filled in by the launcher."""
+
+    uri: str
+    """As in `CreateModel`."""
+    engine: str = ""
+    """`docker` or `podman`."""
+    program: str = ""
+    """Path of the engine's program."""
+    name: str = ""
+    """Name of the container."""
+    variables: dict[str, str] = field(default_factory=dict, repr=False)
+    """Environment of the engine's program."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
     """The complete specification of one worker."""
 
@@ -58,6 +74,8 @@ class WorkerSpec:
     """Flags of `headrace serve` that the image profile sets (dialect, dtype, ...), without dashes."""
     command: tuple[str, ...] = ()
     """Command line of a custom image, run instead of our model server; `{port}` and `{model}` are replaced."""
+    image: ContainerImage | None = None
+    """Image to run as a container, for launchers that can. None: a process runs the command or our model server."""
     artifact_timeout_s: float = 1200.0
     threads: int | None = None
     """CPU threads that it would use on an empty host; the launcher may give it fewer."""

@@ -7,22 +7,32 @@ so it is found no matter how the process ended.
 
 import os
 import signal
+import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
 
 from headrace.cluster.artifacts import Fetched, Fetcher
+from headrace.cluster.containers import ContainerEngine, environment_lines, run_command
 from headrace.cluster.content_cache import ContentCache
 from headrace.cluster.fetch_bounds import Deadline, FetchFailed
 from headrace.cluster.host_resources import chosen_of_given
-from headrace.cluster.launcher import ArtifactSource, WorkerPhase, WorkerSpec
+from headrace.cluster.launcher import ArtifactSource, ContainerImage, WorkerPhase, WorkerSpec
 from headrace.cluster.local import local_handle
 from headrace.cluster.processes import end_with, process_id
-from headrace.cluster.worker_files import LOOPBACK, Assignment, Report, WorkerFiles, read_value, write_value
+from headrace.cluster.worker_files import (
+    LOOPBACK,
+    Assignment,
+    Report,
+    WorkerFiles,
+    read_value,
+    write_atomically,
+    write_value,
+)
 from headrace.core.errors import HeadraceError, SettingsError
 from headrace.core.gpus import VISIBLE_VARIABLE
 from headrace.core.telemetry import get_logger, setup_logging
@@ -103,10 +113,13 @@ class _Worker:
         handle = local_handle(process, self._assignment)
         write_value(self._files.handle, handle)
         _prefer_for_oom_kill()
-        _set_environment(self._spec)
+        if self._spec.image is None:
+            _set_environment(self._spec)  # not for an engine of containers, which runs on this host with our rights
         get_logger().info("worker.started", worker=self._spec.name, pid=process.pid, url=handle.url)
         fetched = self._fetch_all(self._spec.artifacts) if self._spec.artifacts else Fetched()
         self._report(WorkerPhase.STARTING)
+        if self._spec.image is not None:
+            self._exec_container(self._spec.image, fetched)
         if self._spec.command:
             self._exec_command(fetched)
         prepared = PreparedWorker(
@@ -185,16 +198,37 @@ class _Worker:
             environment |= {"HEADRACE_HOST": host, "HEADRACE_API_KEY": token}
         if model is not None:
             environment |= {"SM_MODEL_DIR": str(model), "HEADRACE_MODEL_FOLDER": str(model)}
-        self._cache.keep_over_exec()
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        sys.stdout.flush()
-        sys.stderr.flush()
         try:
-            os.execvpe(command[0], command, environment)  # noqa: S606 -- the command is configuration of this host's owner
+            self._exec(command, environment)
         except (OSError, ValueError) as error:
             raise SettingsError(
                 f"The command {command[0]!r} of the image cannot be started: {error}. Check the file of custom images."
             ) from error
+
+    def _exec_container(self, image: ContainerImage, fetched: Fetched) -> NoReturn:
+        """Replace this process by the container engine, which runs the image in the foreground."""
+        write_atomically(self._files.environment, environment_lines(self._spec.environment).encode())
+        command = run_command(
+            image,
+            self._assignment,
+            model=fetched.model,
+            channels=fetched.channels,
+            environment_file=self._files.environment,
+        )
+        left_over = ContainerEngine(name=image.engine, program=image.program, variables=image.variables)
+        try:
+            left_over.run("rm", "--force", image.name)
+            self._exec(command, image.variables)
+        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+            raise SettingsError(f"{image.engine} cannot run the image {image.uri}: {error}.") from error
+
+    def _exec(self, command: list[str], environment: Mapping[str, str]) -> NoReturn:
+        """Replace this process by a program that finds the fetched files; raises OSError or ValueError."""
+        self._cache.keep_over_exec()
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execvpe(command[0], command, environment)  # noqa: S606 -- the command is configuration of this host's owner
 
 
 def _read_assignment(path: Path) -> Assignment:

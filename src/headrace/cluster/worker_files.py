@@ -66,6 +66,11 @@ class WorkerFiles:
         return self.folder / "worker.json"
 
     @property
+    def environment(self) -> Path:
+        """The environment of the worker's container; it may contain secrets."""
+        return self.folder / "container.env"
+
+    @property
     def handle(self) -> Path:
         """The `Handle` of the newest process."""
         return self.folder / "handle.json"

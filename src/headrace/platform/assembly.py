@@ -85,7 +85,8 @@ def assemble(
     aws_scope = AwsScope(account=settings.account, region=settings.region)
     own_images = _own_images(settings, folder)
     host = this_host()
-    cluster = make_cluster(settings, folder, env, host=host)
+    runs_containers = any(image.is_container for image in own_images.values())
+    cluster = make_cluster(settings, folder, env, host=host, runs_containers=runs_containers)
     defaults = _worker_defaults(settings, own_images, cluster, storage, url)
     logs = PlatformLogs(folder.workers, folder.ended_logs, max_bytes=settings.logs_mib * MIB)
     objects = S3Objects(_client_options(storage.access)) if storage.access is not None else None
@@ -236,9 +237,10 @@ def require_keys(settings: PlatformSettings, store: Store) -> None:
 
 def _own_images(settings: PlatformSettings, folder: DataFolder) -> dict[str, OwnImage]:
     path = settings.images or folder.images
+    others = {"*": OwnImage(is_container=True)} if settings.containers else {}
     if settings.images is None and not path.exists():
-        return {}
-    return read_own_images(_text_of(path), source=str(path))
+        return others
+    return others | read_own_images(_text_of(path), source=str(path))
 
 
 def _text_of(path: Path) -> str:

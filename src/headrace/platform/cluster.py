@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from headrace.cluster.cgroups import delegated_group
+from headrace.cluster.containers import ContainerLauncher, find_engine
 from headrace.cluster.host_resources import HostResources
 from headrace.cluster.instance_types import Host, HostShare, share_of_cluster, share_of_host
 from headrace.cluster.launcher import Launcher
@@ -43,6 +44,7 @@ def make_cluster(
     env: Mapping[str, str],
     *,
     host: Host,
+    runs_containers: bool = False,
     has_module: Callable[[str], bool] = lambda name: find_spec(name) is not None,
 ) -> Cluster:
     """
@@ -53,10 +55,11 @@ def make_cluster(
         folder: its data folder.
         env: the environment of this process.
         host: the resources of this machine.
+        runs_containers: an image is to be run as a container.
         has_module: returns whether a module can be imported.
 
     Raises:
-        SettingsError: a required package is not installed.
+        SettingsError: a required package is not installed, or no container engine answers.
     """
     head = RayHead(folder.cluster, environment=env)
     if settings.cluster != HERE and head.end():
@@ -73,12 +76,16 @@ def make_cluster(
                 cgroup=delegated_group(),
             ),
         )
-        return Cluster(launcher=local, share_of=lambda name: share_of_host(name, host))
+        launcher = ContainerLauncher(local, find_engine(env), folder.workers) if runs_containers else local
+        return Cluster(launcher=launcher, share_of=lambda name: share_of_host(name, host))
+    if runs_containers:
+        message = f"An image of the file of custom images is a container, and cluster is {settings.cluster!r}."
+        raise SettingsError(f"{message} Containers run with cluster local.", name="cluster")
     for module, product, package in _NEEDED[: 2 if settings.cluster.startswith(OVER_CLIENT) else 1]:
         if not has_module(module):
             message = f"cluster is {settings.cluster!r}, and {product} is not installed: `pip install '{package}'`."
             raise SettingsError(message, name="cluster")
     own = head if settings.cluster == HERE else None
     connection = Connection(address=settings.cluster, namespace=folder.cluster_namespace())
-    launcher = RayLauncher(folder.workers, connection=connection, environment=env, head=own)
-    return Cluster(launcher=launcher, share_of=share_of_cluster, head=own)
+    on_ray = RayLauncher(folder.workers, connection=connection, environment=env, head=own)
+    return Cluster(launcher=on_ray, share_of=share_of_cluster, head=own)

@@ -73,6 +73,12 @@ class PlatformSettings:
     images: Path | None = setting(rules.file(), None)  # noqa: RUF009 -- a field, as all others
     """TOML file with custom images, a command line per image name. Default: `images.toml` in `data_dir`, if present."""
 
+    containers: bool = setting(rules.boolean(), False)
+    """
+    Run the image of each model as a container, with Docker or Podman and SageMaker's container contract, instead of
+    Headrace's model server. Images that `images` describes keep their description. Only with `cluster` local.
+    """
+
     cluster: str = setting(rules.text("local, ray, or a Ray cluster: host:port or ray://host:port"), LOCAL)
     """
     Where models run: `local` for processes on this machine, or the address of a Ray cluster: the `host:port` that
@@ -204,6 +210,9 @@ def _check(settings: PlatformSettings) -> None:
             "workers_per_gpu 1 there: on a Ray cluster each GPU belongs to one worker."
         )
         raise SettingsError(message, name="workers_per_gpu")
+    if settings.containers and settings.cluster != LOCAL:
+        message = f"containers is on, and cluster is {settings.cluster!r}; expected cluster local: Ray runs processes."
+        raise SettingsError(message, name="containers")
     if settings.s3_endpoint is None:
         return
     try:

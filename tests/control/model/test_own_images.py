@@ -29,6 +29,7 @@ def test_the_example_of_the_docs_is_read():
         "123456789012.dkr.ecr.*.amazonaws.com/llm:*": OwnImage(
             dialect="lmi-0.26", options={"dtype": "w8a8", "max_num_seqs": "8"}
         ),
+        "team/classifier": OwnImage(is_container=True),
     }
 
 
@@ -57,6 +58,8 @@ def test_an_empty_file_has_no_images():
         ("[images.x]\ncommand = ['a', 1]", "expected a command line"),
         ("""[images.x]\ncommand = 'a "b'""", "No closing quotation"),
         ("[images.x]\ncommand = 'a'\ndialect = 'tgi-3'", "Keep one"),
+        ("[images.x]\ncontainer = 'yes'", "container is 'yes'; expected true or false"),
+        ("[images.x]\ncontainer = true\ncommand = 'a'", "is run as a container, and has a command"),
         ("[images.x]\ndialect = 'tgi'", "expected one of auto, tgi-1.0"),
         ("[images.x]\noptions = {dtyp = 'w8a8'}", "dtyp is not a setting of `headrace serve`. Did you mean dtype?"),
         ("[images.x]\noptions = {max_num_seqs = 0}", "max_num_seqs is '0'; expected a whole number from 1 up."),

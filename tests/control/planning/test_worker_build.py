@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cluster.instance_types import HostShare
-from headrace.cluster.launcher import ArtifactSource, Limits, ResourceRequest
+from headrace.cluster.launcher import ArtifactSource, ContainerImage, Limits, ResourceRequest
 from headrace.control.model.component import ComponentRevision
 from headrace.control.model.definitions import artifacts_of
 from headrace.control.model.endpoint import EndpointRevision
@@ -145,6 +145,24 @@ def test_a_copy_has_the_cores_and_memory_that_its_component_asks_for_at_most_tho
     assert (resources.threads, resources.memory_bytes) == (threads, memory_bytes)
     unknown = resources_of(workload_asking(asked), HostShare(threads=None, memory_bytes=None))
     assert (unknown.threads is None) == (not (asked or {}).get("NumberOfCpuCoresRequired"))
+
+
+@pytest.mark.parametrize("image", [DJL, "unheard/of:1"])
+def test_an_image_without_a_description_is_a_container_if_containers_are_wanted(image: str) -> None:
+    own = {"*": OwnImage(is_container=True), "team/server": OwnImage(dialect="tgi-3")}
+    defaults = WorkerDefaults(share_of=share_of, own_images=own, is_strict=True)
+    environment = {"HF_MODEL_ID": "m", "API_KEY": "k"}
+
+    def built(uri: str) -> BuiltWorker:
+        variant = {"VariantName": "v", "ModelName": "m", "InstanceType": "ml.m5.large"}
+        config = {"EndpointConfigName": "c", "ProductionVariants": [variant]}
+        model = {"PrimaryContainer": {"Image": uri, "Environment": environment}}
+        return build_worker("w", workload_of({"number": 1, "config": config, "models": {"m": model}}), defaults)
+
+    worker = built(image).spec
+    assert (worker.image, worker.options, worker.command) == (ContainerImage(uri=image), {}, ())
+    assert worker.environment == environment
+    assert built("team/server:2").spec.image is None
 
 
 def test_limits_reach_the_worker_and_an_own_command_is_said_to_have_no_memory_limit() -> None:

@@ -21,6 +21,8 @@ class OwnImage:
 
     command: tuple[str, ...] = ()
     """The command line of a server that implements SageMaker's contract; `{port}` and `{model}` are substituted."""
+    is_container: bool = False
+    """Run the image itself with Docker or Podman."""
     dialect: str = "auto"
     """Without `command`: the dialect of the model server."""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -45,6 +47,8 @@ class ImageProfile:
     """The whole environment of the worker: the container's without unsupported variables, and defaults."""
     command: tuple[str, ...]
     """Command that replaces Headrace's model server; empty except for own images."""
+    container: str = ""
+    """The image to run as a container; empty: a process of this host serves."""
     notices: tuple[str, ...]
     """Sentences about settings that could not be honoured."""
 
@@ -192,7 +196,7 @@ def profile(
     """
     own = find_own(image, own_images)
     if own is not None:
-        return _own_profile(own, environment)
+        return _own_profile(own, image, environment)
     repository, tag = split_image(image)
     family = next((candidate for candidate in FAMILIES if candidate.repository.search(repository)), None)
     if family is None:
@@ -318,8 +322,8 @@ def _served(
     )
 
 
-def _own_profile(own: OwnImage, environment: Mapping[str, str]) -> ImageProfile:
-    if own.command:
+def _own_profile(own: OwnImage, image: str, environment: Mapping[str, str]) -> ImageProfile:
+    if own.command or own.is_container:
         return ImageProfile(
             family="own",
             version="",
@@ -327,6 +331,7 @@ def _own_profile(own: OwnImage, environment: Mapping[str, str]) -> ImageProfile:
             options={},
             environment={**own.environment, **environment},
             command=own.command,
+            container=image.strip() if own.is_container else "",
             notices=(),
         )
     completed, notices = _completed(environment, own.environment)

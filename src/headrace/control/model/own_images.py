@@ -8,6 +8,9 @@ Own images: the user's configuration of images that Headrace does not know. Pure
     dialect = "lmi-0.26"
     options = { dtype = "w8a8" }
     environment = { OPTION_MAX_MODEL_LEN = "2048" }
+
+    [images."team/*"]                                           # the image itself, with Docker or Podman
+    container = true
 """
 
 import shlex
@@ -21,7 +24,7 @@ from headrace.settings.near_names import near_name
 from headrace.settings.server_settings import setting_names, setting_rule
 from headrace.settings.values import read_value
 
-_KEYS = ("command", "dialect", "options", "environment")
+_KEYS = ("command", "container", "dialect", "options", "environment")
 _EXAMPLE = '[images."team/server"] with command = "server --port {port}"'
 
 
@@ -52,6 +55,14 @@ def _image(table: Any, *, where: str) -> OwnImage:
             hint = f" Did you mean {near}?" if near else f" Known are {', '.join(_KEYS)}."
             raise SettingsError(f"{where}: {key} is not known.{hint}", name="images")
     command = _command(table.get("command"), where=where)
+    is_container = table.get("container", False)
+    if not isinstance(is_container, bool):
+        raise SettingsError(f"{where}: container is {short(is_container)}; expected true or false.", name="images")
+    if is_container and set(table) - {"container", "environment"}:
+        raise SettingsError(
+            f"{where} is run as a container, and has a command, dialect or options, which are for processes. Keep one.",
+            name="images",
+        )
     if command and ("dialect" in table or "options" in table):
         raise SettingsError(
             f"{where} has a command, and dialect or options, which are for Headrace's own model server. Keep one.",
@@ -64,6 +75,7 @@ def _image(table: Any, *, where: str) -> OwnImage:
     _check_option("dialect", dialect, where=where)
     return OwnImage(
         command=command,
+        is_container=is_container,
         dialect=dialect,
         options=options,
         environment=_texts(table.get("environment", {}), where=f"{where}: environment"),

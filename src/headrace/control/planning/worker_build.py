@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from headrace.cluster.instance_types import find_instance_type
-from headrace.cluster.launcher import Limits, ResourceRequest, WorkerSpec
+from headrace.cluster.launcher import ContainerImage, Limits, ResourceRequest, WorkerSpec
 from headrace.control.model.definitions import artifacts_of, container_of, image_profile
 from headrace.control.model.images import ImageProfile, OwnImage, num_split_gpus, split_degree
 from headrace.control.model.workload import Workload
@@ -88,6 +88,7 @@ def build_worker(
         environment={**defaults.environment, **image.environment},
         options=image.options,
         command=image.command,
+        image=ContainerImage(uri=image.container) if image.container else None,
         artifact_timeout_s=workload.download_timeout_s,
         threads=resources.threads,
         memory_bytes=resources.memory_bytes,
@@ -176,7 +177,7 @@ def room_of(workload: Workload, *, num_gpus: int = 0) -> ResourceRequest | None:
 
 def _idle_gpus(workload: Workload, image: ImageProfile, share: HostShare) -> str:
     """Return a notice about GPUs that a container leaves idle unless it is told to use them, or an empty string."""
-    if workload.need is not None or share.num_gpus < 2 or image.command or split_degree(image):
+    if workload.need is not None or share.num_gpus < 2 or image.command or image.container or split_degree(image):
         return ""
     variable = "SM_VLLM_TENSOR_PARALLEL_SIZE" if image.family == "vllm" else "SM_NUM_GPUS"
     return (

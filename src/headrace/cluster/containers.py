@@ -1,0 +1,249 @@
+"""
+Workers that are containers: the image itself runs, with Docker or Podman, by SageMaker's container contract.
+
+A worker process (`cluster.worker`) fetches the model's files and then becomes `docker run` in the foreground, so that
+its log, its signals and its exit code are those of the container. What that process cannot do is left to the launcher:
+a container outlives a killed `docker run`, and is removed when its worker has ended.
+
+Source: SageMaker developer guide, "Use Your Own Inference Code with Hosting Services"; `docker run` reference.
+"""
+
+import asyncio
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from headrace.cluster.launcher import ContainerImage, Handle, Observation, WorkerPhase, WorkerSpec
+from headrace.cluster.local import LocalLauncher
+from headrace.cluster.worker_files import Assignment, read_value, worker_files
+from headrace.cluster.worker_logs import WorkerLogs
+from headrace.core.errors import SettingsError
+from headrace.core.telemetry import get_logger
+
+ENGINES: Final = ("docker", "podman")
+CONTAINER_PORT: Final = 8080
+MODEL_MOUNT: Final = "/opt/ml/model"
+CHANNELS_MOUNT: Final = "/opt/ml/additional-model-data-sources"
+_SHARED_MEMORY: Final = "1g"
+"""Size of `/dev/shm`: PyTorch's loaders and NCCL need more than the 64 MiB that engines give by default."""
+_ANSWER_S: Final = 30.0
+"""Seconds for an engine to answer a question or to remove a container."""
+_ENGINE_VARIABLES: Final = ("HOME", "PATH", "XDG_RUNTIME_DIR", "DOCKER_HOST", "DOCKER_CONFIG", "DOCKER_CONTEXT")
+_ENGINE_PREFIXES: Final = ("DOCKER_", "CONTAINER_", "CONTAINERS_")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerEngine:
+    """The program that runs containers."""
+
+    name: str
+    """`docker` or `podman`."""
+    program: str
+    """Its path."""
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Its environment: where its daemon and its credentials for registries are."""
+
+    def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command of the engine that ends soon; blocks."""
+        return subprocess.run(  # noqa: S603 -- a fixed program with arguments of our own
+            [self.program, *arguments],
+            env=dict(self.variables),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_ANSWER_S,
+            check=False,
+        )
+
+
+def find_engine(environment: Mapping[str, str]) -> ContainerEngine:
+    """
+    Return the first engine on the PATH that answers.
+
+    Raises:
+        SettingsError: there is none, or none answers; the message has what they said.
+    """
+    said = []
+    for name in ENGINES:
+        program = shutil.which(name, path=environment.get("PATH"))
+        if program is None:
+            continue
+        engine = ContainerEngine(name=name, program=program, variables=engine_variables(environment))
+        try:
+            answer = engine.run("info")
+        except (OSError, subprocess.TimeoutExpired) as error:
+            said.append(f"{name}: {error}")
+            continue
+        if answer.returncode == 0:
+            return engine
+        said.append(f"{name}: {_last_line(answer.stderr) or f'exit code {answer.returncode}'}")
+    reason = "; ".join(said) or "neither docker nor podman is on the PATH"
+    raise SettingsError(
+        f"containers is on, and no container engine answers ({reason}). Install Docker or Podman, or start its daemon.",
+        name="containers",
+    )
+
+
+def engine_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that an engine needs; workers get none of them."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in _ENGINE_VARIABLES or name.startswith(_ENGINE_PREFIXES)
+    }
+
+
+def container_name(folder: Path, worker: str) -> str:
+    """Return the name of a worker's container, unique among the platforms of this host."""
+    place = hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()[:12]
+    return f"headrace-{place}-{worker}"
+
+
+def run_command(
+    image: ContainerImage,
+    assignment: Assignment,
+    *,
+    model: Path | None,
+    channels: Mapping[str, Path],
+    environment_file: Path,
+) -> list[str]:
+    """
+    Return the command line that runs a worker's container in the foreground.
+
+    Args:
+        image: to run.
+        assignment: of the worker.
+        model: folder of the model's files; None: there are none.
+        channels: folders of `AdditionalModelDataSources`, by channel.
+        environment_file: the container's environment, as `environment_lines` writes it.
+    """
+    spec, given = assignment.spec, assignment.given
+    mounts = {f"{CHANNELS_MOUNT}/{channel}": folder for channel, folder in channels.items()}
+    if model is not None:
+        mounts[MODEL_MOUNT] = model
+    command = [image.program, "run", "--rm", "--name", image.name, "--env-file", str(environment_file)]
+    command += ["--publish", f"{assignment.host}:{assignment.port}:{CONTAINER_PORT}", "--shm-size", _SHARED_MEMORY]
+    for target, folder in mounts.items():
+        command += ["--mount", f"type=bind,source={folder.resolve()},target={target},readonly"]
+    if spec.limits.num_cpus is not None:
+        command += ["--cpus", f"{spec.limits.num_cpus:g}"]
+    if spec.limits.memory_bytes is not None:
+        command += ["--memory", str(spec.limits.memory_bytes)]
+    command += _gpu_options(image.engine, given.gpus)
+    return [*command, image.uri, "serve"]
+
+
+def _gpu_options(engine: str, gpus: Sequence[int]) -> list[str]:
+    if not gpus:
+        return []
+    if engine == "podman":
+        return [option for index in gpus for option in ("--device", f"nvidia.com/gpu={index}")]
+    return ["--gpus", f'"device={",".join(map(str, gpus))}"']  # quoted, because docker splits the value at commas
+
+
+def environment_lines(environment: Mapping[str, str]) -> str:
+    """
+    Return the text of an environment file.
+
+    Raises:
+        SettingsError: a value has several lines, which the format cannot express.
+    """
+    for name, value in environment.items():
+        if "\n" in value or "\r" in value:
+            raise SettingsError(
+                f"The environment variable {name!r} has several lines, which cannot be passed to a container. "
+                "Put the value into a file of the model."
+            )
+    return "".join(f"{name}={value}\n" for name, value in environment.items())
+
+
+class ContainerLauncher:
+    """A `Launcher` for this host that runs the images of workers that have one, and other workers as processes."""
+
+    name = LocalLauncher.name
+
+    def __init__(self, local: LocalLauncher, engine: ContainerEngine, folder: Path) -> None:
+        """
+        Create a launcher.
+
+        Args:
+            local: runs the worker processes.
+            engine: runs the containers.
+            folder: contains a folder for each worker, as for `local`.
+        """
+        self._local = local
+        self._engine = engine
+        self._folder = folder
+        self._logs = WorkerLogs(folder)
+        self._removed: set[str] = set()
+
+    async def start(self, spec: WorkerSpec) -> Handle:
+        """Start a worker; see `LocalLauncher.start`."""
+        if spec.image is None:
+            return await self._local.start(spec)
+        self._removed.discard(spec.name)
+        image = replace(
+            spec.image,
+            engine=self._engine.name,
+            program=self._engine.program,
+            name=container_name(self._folder, spec.name),
+            variables=dict(self._engine.variables),
+        )
+        return await self._local.start(replace(spec, image=image))
+
+    async def poll(self, name: str, handle: Handle) -> Observation:
+        """Observe a worker; remove the container of one that has ended, and quote its log if it gave no reason."""
+        seen = await self._local.poll(name, handle)
+        if seen.phase is not WorkerPhase.EXITED or not await asyncio.to_thread(self._is_container, name):
+            return seen
+        if name not in self._removed:
+            await asyncio.to_thread(self._remove, name)
+            self._removed.add(name)
+        return seen if seen.message else replace(seen, message=await asyncio.to_thread(self._reason, name, seen))
+
+    async def stop(self, name: str, handle: Handle, *, grace_s: float) -> None:
+        """Stop a worker: `docker run` passes SIGTERM on; after a SIGKILL the next `poll` removes the container."""
+        await self._local.stop(name, handle, grace_s=grace_s)
+
+    async def known(self) -> dict[str, Handle]:
+        """Return all running workers on this host."""
+        return await self._local.known()
+
+    async def forget(self, name: str) -> None:
+        """Remove an exited worker's container, and its folder with the log."""
+        if await asyncio.to_thread(self._is_container, name) and name not in await self._local.known():
+            await asyncio.to_thread(self._remove, name)
+        self._removed.discard(name)
+        await self._local.forget(name)
+
+    async def close(self) -> None:
+        """Cancel pending SIGKILLs; workers keep running."""
+        await self._local.close()
+
+    def _is_container(self, name: str) -> bool:
+        assignment = read_value(worker_files(self._folder, name).assignment, Assignment)
+        return assignment is not None and assignment.spec.image is not None
+
+    def _remove(self, name: str) -> None:
+        """Remove a worker's container if there is one."""
+        try:
+            self._engine.run("rm", "--force", container_name(self._folder, name))
+        except (OSError, subprocess.TimeoutExpired) as error:
+            get_logger().warning("container.not_removed", worker=name, reason=str(error))
+
+    def _reason(self, name: str, seen: Observation) -> str:
+        """Return what a container that ended by itself said last."""
+        if not seen.exit_code or seen.exit_code < 0:
+            return ""
+        events = self._logs.read(name, limit=1, is_backward=True)
+        last = f": {events[-1].message.strip()}" if events else "."
+        return f"The container ended with exit code {seen.exit_code}{last}"
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[-1]
