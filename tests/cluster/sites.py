@@ -23,12 +23,12 @@ from headrace.cluster.launcher import (
     WorkerSpec,
 )
 from headrace.cluster.local import LocalLauncher
-from headrace.cluster.processes import ProcessId, process_id
 from headrace.cluster.ray_launcher import RayLauncher
 from headrace.cluster.ray_link import ClusterUnreachable
 from headrace.cluster.ray_messages import Connection
 from headrace.cluster.worker_files import read_value
 from headrace.cluster.worker_logs import WorkerLogs
+from headrace.core.processes import ProcessId, process_id
 from tests.waiting import WAIT_S
 
 STUB = (sys.executable, "-S", "-P", str(Path(__file__).parent / "stub_worker.py"))

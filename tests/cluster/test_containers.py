@@ -23,9 +23,9 @@ from headrace.cluster.containers import (
 from headrace.cluster.host_resources import Given
 from headrace.cluster.launcher import ArtifactSource, ContainerImage, Handle, Limits, WorkerPhase, WorkerSpec
 from headrace.cluster.local import LocalLauncher
-from headrace.cluster.processes import ProcessId, is_running, process_id
 from headrace.cluster.worker_files import Assignment
 from headrace.core.errors import SettingsError
+from headrace.core.processes import ProcessId, is_running, process_id
 from tests.waiting import WAIT_S
 
 from .sites import seen_as, until

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from headrace.cluster.launcher import Handle, LaunchFailed, WorkerPhase, WorkerSpec
-from headrace.cluster.processes import is_running
+from headrace.core.processes import is_running
 from tests.waiting import WAIT_S
 
 from .sites import LONG, Site, local_site, ray_site, seen_as, spec, started, until

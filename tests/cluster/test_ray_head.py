@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from headrace.cluster.launcher import WorkerPhase
-from headrace.cluster.processes import ProcessId
 from headrace.cluster.ray_head import HeadFailed, RayHead
 from headrace.cluster.ray_launcher import RayLauncher
 from headrace.cluster.ray_messages import Connection
+from headrace.core.processes import ProcessId
 from tests.waiting import WAIT_S
 
 from .listening import descendants, listening

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from headrace.cluster.launcher import InsufficientCapacity, ResourceRequest, StartPending, WorkerPhase
-from headrace.cluster.processes import is_running
 from headrace.cluster.ray_link import ClusterUnreachable
+from headrace.core.processes import is_running
 
 from .listening import descendants, listening
 from .ray_nodes import MEMORY_BYTES, Nodes

@@ -7,9 +7,9 @@ import pytest
 
 from headrace.cluster.containers import ContainerLauncher
 from headrace.cluster.instance_types import Host
-from headrace.cluster.processes import is_running, reap, spawn
 from headrace.cluster.worker_files import write_value
 from headrace.core.errors import SettingsError
+from headrace.core.processes import is_running, reap, spawn
 from headrace.platform.cluster import Cluster, make_cluster
 from headrace.platform.folders import DataFolder
 from headrace.settings.platform_settings import PlatformSettings, load_platform_settings

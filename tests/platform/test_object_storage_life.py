@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from botocore.config import Config
 
-from headrace.cluster.processes import process_id
+from headrace.core.processes import process_id
 from headrace.platform.object_storage import EmbeddedStorage, find_weed, make_storage
 from headrace.platform.s3_access import S3Access
 from headrace.platform.seaweed import LISTENERS, Seaweed

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headrace.cluster.processes import ProcessId, is_running, is_session_running, process_id
+from headrace.core.processes import ProcessId, is_running, is_session_running, process_id
 from tests.cluster.listening import descendants
 from tests.cluster.ray_nodes import Nodes, ray_nodes
 from tests.cluster.sites import LONG

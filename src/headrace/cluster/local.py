@@ -25,16 +25,6 @@ from headrace.cluster.cgroups import WorkerCgroups
 from headrace.cluster.host_resources import Given, Holding, HostResources, give, gpu_environment, gpus_text
 from headrace.cluster.launcher import Handle, LaunchFailed, Observation, WorkerPhase, WorkerSpec
 from headrace.cluster.ports import WORKER_PORTS, free_ports
-from headrace.cluster.processes import (
-    ProcessId,
-    is_running,
-    is_session_running,
-    kill_session,
-    process_id,
-    reap,
-    send_signal,
-    spawn,
-)
 from headrace.cluster.worker_environment import worker_environment
 from headrace.cluster.worker_files import (
     LOOPBACK,
@@ -47,6 +37,16 @@ from headrace.cluster.worker_files import (
     write_value,
 )
 from headrace.cluster.worker_logs import WorkerLogs
+from headrace.core.processes import (
+    ProcessId,
+    is_running,
+    is_session_running,
+    kill_session,
+    process_id,
+    reap,
+    send_signal,
+    spawn,
+)
 from headrace.core.telemetry import get_logger
 from headrace.http.client import ClientRequest, send_once
 from headrace.http.client_response import NoResponse

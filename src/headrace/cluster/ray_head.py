@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Final
 
 from headrace.cluster.ports import PLATFORM_PORTS, free_ports
-from headrace.cluster.processes import ProcessId, is_running, is_session_running, kill_session, reap, spawn
 from headrace.cluster.worker_environment import worker_environment
 from headrace.cluster.worker_files import LOOPBACK, read_value, write_atomically, write_value
+from headrace.core.processes import ProcessId, is_running, is_session_running, kill_session, reap, spawn
 from headrace.runner.cpu import default_threads
 
 _COMMAND: Final = (sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", "--block")

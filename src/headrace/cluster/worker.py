@@ -23,7 +23,6 @@ from headrace.cluster.fetch_bounds import Deadline, FetchFailed
 from headrace.cluster.host_resources import chosen_of_given
 from headrace.cluster.launcher import ArtifactSource, ContainerImage, WorkerPhase, WorkerSpec
 from headrace.cluster.local import local_handle
-from headrace.cluster.processes import end_with, process_id
 from headrace.cluster.worker_files import (
     LOOPBACK,
     Assignment,
@@ -35,6 +34,7 @@ from headrace.cluster.worker_files import (
 )
 from headrace.core.errors import HeadraceError, SettingsError
 from headrace.core.gpus import VISIBLE_VARIABLE
+from headrace.core.processes import end_with, process_id
 from headrace.core.telemetry import get_logger, setup_logging
 from headrace.settings.sources import names_model
 

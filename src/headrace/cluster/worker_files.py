@@ -14,7 +14,7 @@ import msgspec
 
 from headrace.cluster.host_resources import Given
 from headrace.cluster.launcher import WorkerPhase, WorkerSpec
-from headrace.cluster.processes import ProcessId
+from headrace.core.processes import ProcessId
 
 LOOPBACK: Final = "127.0.0.1"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")

@@ -19,7 +19,7 @@ from urllib.error import URLError
 import msgspec
 
 from headrace.cluster.ports import PLATFORM_PORTS, free_ports, is_free
-from headrace.cluster.processes import ProcessId, is_running, kill_session, reap, send_signal, spawn
+from headrace.core.processes import ProcessId, is_running, kill_session, reap, send_signal, spawn
 from headrace.platform.s3_access import S3Access
 from headrace.platform.s3_signing import UNSIGNED_PAYLOAD, signed_headers
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.processes import ProcessId, is_running, kill_session, process_id, reap, send_signal, spawn
+from headrace.core.processes import ProcessId, is_running, kill_session, process_id, reap, send_signal, spawn
 from tests.waiting import WAIT_S
 
 

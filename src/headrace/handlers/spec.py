@@ -1,0 +1,67 @@
+"""The description of a model's handler: which code runs in which child processes, and within which limits."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from headrace_handler.contract import Load
+
+ContractName = Literal["djl", "torchserve", "sagemaker"]
+"""A module of `headrace_handler.contracts`; also the wording of errors that the model server answers itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartPolicy:
+    """
+    When a model whose children keep failing is given up.
+
+    A child that has loaded and answered a call ends the series of failures. Neither limit: never.
+    """
+
+    max_failures: int | None = None
+    """Failures in a row that are tolerated (DJL's `retry_threshold`): one more gives the model up."""
+    max_retry_s: float | None = None
+    """Seconds from the first failure of a series during which children are restarted (`maxRetryTimeoutInSec`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerSpec:
+    """User code to serve, and the children that run it."""
+
+    contract: ContractName
+    load: Load
+    python: Path = Path(sys.executable)
+    """The interpreter; it needs neither Headrace nor any package installed."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """The whole environment of a child; nothing is inherited from the server."""
+    search_path: Sequence[Path] = ()
+    """Folders in front of `sys.path`; the stand-in packages come behind everything else."""
+    min_workers: int = 1
+    """Children that always run, at least 1."""
+    max_workers: int = 1
+    max_idle_s: float = 60.0
+    """Seconds without a call after which a child over `min_workers` is stopped."""
+    queue_size: int = 1000
+    """Requests that may wait for a child; more are refused."""
+    max_batch_delay_ms: float = 100.0
+    """Wait for more requests for a batch, from the first one; only with `load.batch_size` > 1."""
+    max_calls_per_worker: int = 64
+    """Calls at once in a child whose contract is asynchronous; all other children run one call at a time."""
+    load_timeout_s: float = 240.0
+    call_timeout_s: float | None = 120.0
+    """From the start of a call to its end, or for a stream to its first chunk. None: no limit."""
+    chunk_timeout_s: float | None = 120.0
+    """Longest gap between chunks of a stream; time in which the client does not keep up does not count."""
+    restart: RestartPolicy = RestartPolicy()
+
+    @property
+    def model_name(self) -> str:
+        """Name of the model, for logs, metrics and errors."""
+        return self.load.model_name
+
+    @property
+    def batch_size(self) -> int:
+        """Most requests in one call."""
+        return self.load.batch_size
