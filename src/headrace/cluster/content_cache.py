@@ -74,12 +74,16 @@ class ContentCache:
         for lock in self._used:
             os.set_inheritable(lock, True)
 
-    def clear_unused(self) -> None:
-        """Remove all entries that no process uses, and the remains of killed processes."""
+    def final_folder(self, partial: Path) -> Path:
+        """Return the folder of an entry that is being filled, as it will be named when it is complete."""
+        return partial.with_name(partial.name.removesuffix(_FILLING))
+
+    def clear_unused(self, *, unused_for_s: float = 0.0) -> None:
+        """Remove the entries that no process uses or has taken for `unused_for_s`, and remains of killed processes."""
         for path in self.folder.glob(f"*{_LOCK}"):
             key = path.name.removesuffix(_LOCK)
             with _try_lock(path) as is_locked:
-                if is_locked:
+                if is_locked and time.time() - path.stat().st_mtime >= unused_for_s:
                     shutil.rmtree(self.folder / key, ignore_errors=True)
                     shutil.rmtree(self.folder / (key + _FILLING), ignore_errors=True)
 
@@ -148,11 +152,11 @@ class ContentCache:
 
 
 def _size_of(folder: Path) -> str:
-    """Return the number and total size of the files, without links and the recorded size itself."""
+    """Return the number and total size of the files, without links, compiled code and the recorded size itself."""
     sizes = [
         path.lstat().st_size
         for path in folder.rglob("*")
-        if path.is_file() and not path.is_symlink() and path != folder / _SIZE
+        if path.is_file() and not path.is_symlink() and path.suffix != ".pyc" and path != folder / _SIZE
     ]
     return f"{len(sizes)} {sum(sizes)}"
 

@@ -18,6 +18,10 @@ MAX_FILES: Final = 100_000
 """Files and folders of one artifact."""
 MAX_RATIO: Final = 100
 """Largest ratio of unpacked to packed bytes beyond the first GiB: weights do not compress better."""
+_LATE: Final = (
+    "The model's files were not downloaded within {timeout_s:g} s. "
+    "Raise ModelDataDownloadTimeoutInSeconds or use smaller files."
+)
 _CHECKED_BYTES: Final = 64 << 20
 """Bytes written between two checks of the free disk space."""
 
@@ -35,10 +39,11 @@ class DiskFull(FetchFailed):
 
 
 class Deadline:
-    """The deadline of fetching all artifacts of a worker."""
+    """The deadline of fetching all artifacts of a worker; `late` is the error, with `{timeout_s}`."""
 
-    def __init__(self, timeout_s: float, *, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, timeout_s: float, *, late: str = _LATE, now_s: Callable[[], float] = time.monotonic) -> None:
         self._timeout_s = timeout_s
+        self._late = late
         self._now_s = now_s
         self._end_s = now_s() + timeout_s
 
@@ -49,10 +54,7 @@ class Deadline:
     def check(self) -> None:
         """Raise `FetchFailed` if the deadline has passed."""
         if not self.remaining_s():
-            raise FetchFailed(
-                f"The model's files were not downloaded within {self._timeout_s:g} s. "
-                "Raise ModelDataDownloadTimeoutInSeconds or use smaller files."
-            )
+            raise FetchFailed(self._late.format(timeout_s=self._timeout_s))
 
 
 @dataclass(slots=True, kw_only=True)

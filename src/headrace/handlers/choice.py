@@ -1,0 +1,120 @@
+"""
+Chooses the code that serves a model: Headrace's own engine, or the user's by one of three contracts. Pure.
+
+`docs/custom-code.md` has the same rules as a chart.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from headrace.core.errors import SettingsError
+from headrace.handlers.found import MANIFEST_FILE, Found
+from headrace.handlers.spec import ContractName
+
+HandlerMode = Literal["auto", "native", "handler"]
+"""The setting `handler`."""
+
+_SKLEARN_FILES: Final = (".skops", ".joblib", ".pkl", ".pickle", ".cloudpkl")
+"""Source: DJL, `PyModel.findModelFile`."""
+_OTHER_ENTRIES: Final = ("djl_python.sklearn_handler", "djl_python.sagemaker")
+"""Modules of DJL that are no text generation; its other modules are, and Headrace's engine stands for them."""
+_NATIVE_TASKS: Final = ("text-generation", "feature-extraction", "text-classification")
+"""Values of `HF_TASK` that Headrace's engine serves."""
+_ALWAYS_CODE: Final = ("sklearn", "xgboost")
+"""Families of images whose models only the toolkit can load."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerChoice:
+    """The code that serves a model, and the reason in a sentence for the log and `headrace describe`."""
+
+    contract: ContractName | None
+    """None: Headrace's engine serves the model."""
+    reason: str
+
+
+def choose(found: Found, mode: HandlerMode = "auto") -> HandlerChoice:
+    """
+    Decide what serves a model.
+
+    Raises:
+        SettingsError: `mode` is `handler` and the model has no code.
+    """
+    if mode == "native":
+        return HandlerChoice(contract=None, reason="The setting handler is native.")
+    choice = _by_image(found) or _by_files(found)
+    if mode == "handler" and choice.contract is None:
+        raise SettingsError(
+            f"The setting handler is 'handler', and {found.model_name} has no code to run: {choice.reason} Expected "
+            f"model.py with a function handle, {MANIFEST_FILE}, or code/inference.py.",
+            name="handler",
+        )
+    return choice
+
+
+def _by_image(found: Found) -> HandlerChoice | None:
+    """Return what only the image can tell; None: the files decide."""
+    program = found.env.get("SAGEMAKER_PROGRAM", "").strip()
+    if found.family in _ALWAYS_CODE:
+        return _sagemaker(f"the image is one of {found.family}")
+    if found.family == "djl":
+        return _djl(found)
+    if MANIFEST_FILE in found.files and found.family in ("torchserve", ""):
+        return HandlerChoice(contract="torchserve", reason=f"The model has {MANIFEST_FILE}.")
+    if program:
+        return _sagemaker(f"SAGEMAKER_PROGRAM is {program}")
+    task = found.env.get("HF_TASK", "").strip()
+    if found.family == "transformers" and task and task not in _NATIVE_TASKS and "code/inference.py" not in found.files:
+        return _sagemaker(f"HF_TASK is {task}")
+    return None
+
+
+def _by_files(found: Found) -> HandlerChoice:
+    if MANIFEST_FILE in found.files or any(name.endswith(".mar") for name in found.files):
+        return HandlerChoice(contract="torchserve", reason="The model is an archive of TorchServe.")
+    if "code/inference.py" in found.files:
+        return _sagemaker("the model has code/inference.py")
+    if found.family == "torchserve" and _is_torch_model(found):
+        return _sagemaker("the model is a file of PyTorch")
+    return _djl(found) or HandlerChoice(contract=None, reason="The model has no code of its own.")
+
+
+def _sagemaker(why: str) -> HandlerChoice:
+    return HandlerChoice(contract="sagemaker", reason=f"{why[0].upper()}{why[1:]}.")
+
+
+def _djl(found: Found) -> HandlerChoice | None:
+    """Return what DJL runs; None: its own engines, which ours stands for."""
+    entry = found.option("entrypoint", "OPTION_ENTRYPOINT", "DJL_ENTRY_POINT")
+    if entry:
+        if entry.startswith("djl_python.") and entry not in _OTHER_ENTRIES:
+            return HandlerChoice(
+                contract=None, reason=f"option.entryPoint is {entry}, which Headrace's engine stands for."
+            )
+        return HandlerChoice(contract="djl", reason=f"option.entryPoint is {entry}.")
+    handler = found.option("handler", "OPTION_HANDLER") or "handle"
+    for name in (f"{found.model_name}.py", "model.py"):
+        if name in found.files:
+            return _djl_file(found, name, handler)
+    return _djl_model(found)
+
+
+def _djl_file(found: Found, name: str, handler: str) -> HandlerChoice:
+    defined = found.functions.get(name)
+    if defined is None:
+        return HandlerChoice(contract="djl", reason=f"{name} is there, and its import will tell why it cannot be read.")
+    if handler in defined or "*" in defined or "@prediction_handler" in defined:
+        return HandlerChoice(contract="djl", reason=f"{name} defines {handler}.")
+    return _djl_model(found) or HandlerChoice(contract=None, reason=f"{name} defines no {handler}.")
+
+
+def _djl_model(found: Found) -> HandlerChoice | None:
+    names = [f"{stem}{ending}" for stem in (found.model_name, "model") for ending in _SKLEARN_FILES]
+    model = next((name for name in names if name in found.files), None)
+    return None if model is None else HandlerChoice(contract="djl", reason=f"{model} is a model of scikit-learn.")
+
+
+def _is_torch_model(found: Found) -> bool:
+    """Return whether a folder has nothing but a PyTorch file, which the toolkit's default handler loads."""
+    has_llm = any(name in ("config.json", "params.json") or name.endswith(".gguf") for name in found.files)
+    return not has_llm and any(name.endswith((".pt", ".pth")) for name in found.files)
