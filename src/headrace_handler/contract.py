@@ -57,7 +57,8 @@ class Reply(Protocol):
     """
     The response to one item, sent as it is produced; safe to use from any thread.
 
-    The calls are `head`, then any number of `data`, then `end` or `abort`.
+    The calls are `head`, then any number of `data`, then `end` or `abort`. The head is sent with the first part or at
+    the end.
     """
 
     def head(self, status: int, headers: Headers = (), *, phrase: str = "") -> None:
@@ -73,8 +74,12 @@ class Reply(Protocol):
         """
         ...
 
-    def end(self) -> None:
-        """End the response. A response of one part with a `head` is sent with a Content-Length."""
+    def end(self, last: bytes | bytearray | memoryview = b"") -> None:
+        """
+        Send the last part, if there is one, and end the response; does not wait, and ignores a client that has gone.
+
+        Without a `data` before it, `last` is the whole body, sent with a Content-Length and not in chunks.
+        """
         ...
 
     def abort(self, message: str) -> None:

@@ -1,0 +1,217 @@
+"""
+The child process: it loads user code behind a contract and runs the calls that the model server sends.
+
+User code runs on the main thread, as signal handlers and some libraries need it; a second thread receives frames. The
+process ends when the model server ends, when user code ends it, and when a contract fails; the model server starts
+another one.
+"""
+
+import argparse
+import asyncio
+import faulthandler
+import importlib
+import logging
+import os
+import queue
+import resource
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from headrace_handler.calls import RunningCall, load_of, running_call
+from headrace_handler.connection import EXIT_NO_SERVER, Connection
+from headrace_handler.contract import AsyncContract, Cancelled, Contract, LoadFailed
+from headrace_handler.frames import BadFrame, Frame, Kind
+
+EXIT_FAILED = 1
+"""User code could not be loaded, or its contract has failed."""
+_PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run a child; return never, so that threads of user code cannot keep the process."""
+    parser = argparse.ArgumentParser(prog="headrace_handler")
+    parser.add_argument("--contract", required=True)
+    parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    options = parser.parse_args(arguments)
+    _end_with(options.parent)
+    _prepare_process()
+    code = EXIT_FAILED
+    try:
+        Child(Connection(options.fd), options.contract).run()
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 0 if error.code is None else EXIT_FAILED
+        print(f"The user's code has called sys.exit({error.code!r}); the process ends.", file=sys.stderr, flush=True)
+    except BaseException:  # noqa: BLE001 -- whatever it was, this process ends
+        traceback.print_exc()
+    _exit(code)
+
+
+class Child:
+    """The loop of a child: load, then one call after the other, or many at once on an event loop."""
+
+    def __init__(self, connection: Connection, contract_name: str) -> None:
+        self._connection = connection
+        self._contract_name = contract_name
+        self._inbox: queue.SimpleQueue[RunningCall | None] = queue.SimpleQueue()
+        """Calls for the main thread; None ends it."""
+        self._load_frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._calls: dict[int, RunningCall] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def run(self) -> None:
+        """Load the code and run calls until the model server stops the child."""
+        threading.Thread(target=self._receive, name="headrace-frames", daemon=True).start()
+        contract = self._load(self._load_frames.get())
+        loop = getattr(contract, "loop", None)
+        self._connection.send([(Kind.READY, {"asynchronous": loop is not None}, b"")])
+        if loop is None:
+            self._run_calls(contract)
+        else:
+            self._run_loop(contract, loop)
+
+    def _load(self, frame: Frame) -> Contract:
+        """Load the contract and user code; end the process if that fails."""
+        load, search_path = load_of(frame)
+        sys.path[:0] = search_path
+        sys.path.append(str(Path(__file__).parent / "standins"))
+        try:
+            module = importlib.import_module(f"headrace_handler.contracts.{self._contract_name}")
+            contract: Contract = module.make()
+            os.chdir(load.model_dir)
+            contract.load(load)
+        except BaseException as error:  # noqa: BLE001 -- reported to the model server, then the process ends
+            failed = error if isinstance(error, LoadFailed) else LoadFailed(500, _described(error))
+            text = traceback.format_exc()
+            header = {"status": failed.status, "message": failed.message, "traceback": text[-100_000:]}
+            self._connection.send([(Kind.FAILED, header, b"")])
+            print(text, file=sys.stderr, flush=True)
+            _exit(EXIT_FAILED)
+        return contract
+
+    def _run_calls(self, contract: Contract) -> None:
+        while (call := self._inbox.get()) is not None:
+            try:
+                contract.call(call.call)
+            except Cancelled:
+                pass  # the client of a single item has gone: as good an end as any
+            finally:
+                self._end(call)
+                del call  # or its bodies would stay in memory until the next one
+
+    def _run_loop(self, contract: AsyncContract, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        failures: list[BaseException] = []
+
+        async def run(call: RunningCall) -> None:
+            try:
+                await contract.call_async(call.call)
+            except Cancelled:
+                pass
+            except BaseException as error:  # noqa: BLE001 -- raised again on the main thread
+                failures.append(error)
+                loop.stop()
+            finally:
+                self._end(call)
+
+        def take() -> None:
+            while not self._inbox.empty():
+                call = self._inbox.get()
+                if call is None:
+                    loop.stop()
+                    return
+                task = loop.create_task(run(call))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+        self._take = take
+        loop.call_soon(take)  # for frames that came before the loop was known
+        loop.run_forever()
+        if failures:
+            raise failures[0]
+
+    def _end(self, call: RunningCall) -> None:
+        del self._calls[call.call_id]
+        call.end_rest()
+        self._connection.send([(Kind.DONE, {"call": call.call_id}, b"")])
+
+    def _receive(self) -> None:
+        """Receive frames until the model server is gone; runs on a thread of its own."""
+        try:
+            for frame in self._connection.frames():
+                self._dispatch(frame)
+        except (OSError, BadFrame):
+            traceback.print_exc()
+        except BaseException:  # noqa: BLE001 -- a child that cannot receive is of no use
+            traceback.print_exc()
+            os._exit(EXIT_FAILED)
+        os._exit(EXIT_NO_SERVER)
+
+    def _dispatch(self, frame: Frame) -> None:
+        header = frame.header
+        if frame.kind == Kind.CREDIT:
+            for call in list(self._calls.values()):
+                call.credit(header["id"], header["chunks"], header["bytes"])
+        elif frame.kind == Kind.CANCEL:
+            for call in list(self._calls.values()):
+                call.cancel(header["id"])
+        elif frame.kind == Kind.CALL:
+            call = running_call(frame, self._connection.send)
+            self._calls[call.call_id] = call
+            self._put(call)
+        elif frame.kind == Kind.LOAD:
+            self._load_frames.put(frame)
+        elif frame.kind == Kind.STOP:
+            self._put(None)
+
+    def _put(self, call: RunningCall | None) -> None:
+        self._inbox.put(call)
+        if self._loop is not None:
+            with suppress(RuntimeError):  # user code has closed the loop: its main thread ends
+                self._loop.call_soon_threadsafe(self._take)
+
+    def _take(self) -> None:
+        """Replaced once the event loop is known."""
+
+
+def _described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _end_with(parent: int) -> None:
+    """Make the kernel kill this process when the model server ends, if this Python can ask for it."""
+    with suppress(ImportError, OSError, AttributeError):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(EXIT_NO_SERVER)
+
+
+def _prepare_process() -> None:
+    """Write output by lines, log to it as the original servers do, and print the stacks of a crash."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
+    logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s", level=logging.INFO)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    faulthandler.enable()
+
+
+def _exit(code: int) -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(code)
+
+
+def arguments_of(*, contract: str, descriptor: int, parent: int) -> list[str]:
+    """Return the arguments that make a child of this contract."""
+    return ["--contract", contract, "--fd", str(descriptor), "--parent", str(parent)]

@@ -1,0 +1,216 @@
+"""
+Frames between the model server and a child: `u32 length | u8 kind | u32 header length | JSON header | raw bytes`.
+
+They travel on a stream socket of the Unix domain. The length is that of everything behind it, in network byte order.
+Large bodies do not travel in frames: each is a memory file (`memfd_create(2)`) whose descriptor goes with
+the frame (`SCM_RIGHTS`), so that they are written once and read once. The header names the number of descriptors as
+`memfds`.
+"""
+
+import array
+import json
+import os
+import socket
+import struct
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+INLINE_BYTES = 1 << 20
+"""A larger body travels as a memory file."""
+WINDOW_CHUNKS = 8
+WINDOW_BYTES = 1 << 20
+"""A response waits while this many chunks, or bytes, have not been taken by the client."""
+MAX_DESCRIPTORS = 64
+"""Descriptors in one message; the kernel allows 253."""
+
+_READ_BYTES = 256 * 1024
+_MAX_BUFFERS = 512  # the kernel takes 1024
+_MAX_HEADER_BYTES = 16 << 20
+_MAX_FRAME_BYTES = 1 << 30
+_PREFIX = struct.Struct("!IBI")
+_LENGTH_BYTES = 4
+_ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Kind(IntEnum):
+    """The kinds of frames; those from the child are 16 and more."""
+
+    LOAD = 1
+    CALL = 2
+    CREDIT = 3
+    """The client has taken `chunks` and `bytes` of the item `id`."""
+    CANCEL = 4
+    STOP = 5
+    READY = 16
+    FAILED = 17
+    RESPONSE = 18
+    """A whole response of the item `id`."""
+    HEAD = 19
+    DATA = 20
+    END = 21
+    ABORT = 22
+    DONE = 23
+    """The call `call` has ended; the child can take another."""
+
+
+class BadFrame(Exception):
+    """Bytes that are no frame: something else has written to the socket."""
+
+
+class PeerGone(Exception):
+    """The other side of the socket is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A received frame; its receiver closes the descriptors."""
+
+    kind: int
+    header: dict[str, Any]
+    payload: memoryview
+    descriptors: Sequence[int] = field(default=())
+
+
+def encode(kind: Kind, header: dict[str, Any], payload: Sequence[Buffer] = ()) -> list[Buffer]:
+    """Return the buffers of a frame, for `sendmsg`."""
+    head = json.dumps(header, separators=(",", ":")).encode()
+    length = _PREFIX.size - _LENGTH_BYTES + len(head) + sum(map(len, payload))
+    return [_PREFIX.pack(length, kind, len(head)) + head, *payload]
+
+
+class FrameParser:
+    """Frames from bytes and descriptors as they arrive."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._descriptors: deque[int] = deque()
+
+    def feed(self, data: bytes, descriptors: Sequence[int] = ()) -> Iterator[Frame]:
+        """
+        Add received bytes, and yield the frames that they complete.
+
+        Raises:
+            BadFrame: they cannot be frames.
+        """
+        self._descriptors += descriptors
+        self._buffer += data
+        while (frame := self._next()) is not None:
+            yield frame
+
+    def close(self) -> None:
+        """Close the descriptors of frames that have not arrived."""
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
+
+    def _next(self) -> Frame | None:
+        if len(self._buffer) < _PREFIX.size:
+            return None
+        length, kind, num_head = _PREFIX.unpack_from(self._buffer)
+        start = _PREFIX.size + num_head
+        end = _LENGTH_BYTES + length
+        if start > end or length > _MAX_FRAME_BYTES or num_head > _MAX_HEADER_BYTES:
+            raise BadFrame(f"frame of {length} bytes with a header of {num_head}")
+        if len(self._buffer) < end:
+            return None
+        header = _header(self._buffer[_PREFIX.size : start])
+        payload = memoryview(bytes(self._buffer[start:end]))
+        del self._buffer[:end]
+        return Frame(kind, header, payload, self._take(header.get("memfds", 0)))
+
+    def _take(self, num_descriptors: object) -> Sequence[int]:
+        if not isinstance(num_descriptors, int) or num_descriptors > len(self._descriptors):
+            raise BadFrame(f"frame with {num_descriptors} memory files, but {len(self._descriptors)} have arrived")
+        return [self._descriptors.popleft() for _ in range(num_descriptors)]
+
+
+def _header(text: bytes | bytearray) -> dict[str, Any]:
+    try:
+        header = json.loads(text)
+    except ValueError as error:
+        raise BadFrame(f"header is not JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise BadFrame("header is not an object")
+    return header
+
+
+def receive(connection: socket.socket) -> tuple[bytes, list[int]]:
+    """
+    Receive bytes and the descriptors that came with them.
+
+    Raises:
+        PeerGone: the other side is closed.
+        BlockingIOError: nothing is there, on a socket that does not block.
+    """
+    try:
+        data, ancillary, _flags, _address = connection.recvmsg(_READ_BYTES, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionError as error:
+        raise PeerGone from error
+    descriptors: list[int] = []
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            received = array.array("i")
+            received.frombytes(content[: len(content) - len(content) % received.itemsize])
+            descriptors += received
+    if not data:
+        raise PeerGone
+    return data, descriptors
+
+
+def send_some(connection: socket.socket, buffers: Sequence[Buffer], descriptors: Sequence[int] = ()) -> int:
+    """Send buffers with descriptors, as much as there is room for; return the number of bytes sent."""
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+    try:
+        return connection.sendmsg(buffers[:_MAX_BUFFERS], ancillary, socket.MSG_NOSIGNAL)
+    except ConnectionError as error:
+        raise PeerGone from error
+
+
+def after(buffers: Sequence[Buffer], num_bytes: int) -> list[Buffer]:
+    """Return the rest of buffers whose first bytes have been sent."""
+    rest: list[Buffer] = []
+    for buffer in buffers:
+        if num_bytes < len(buffer):
+            rest.append(memoryview(buffer)[num_bytes:] if num_bytes else buffer)
+        num_bytes = max(0, num_bytes - len(buffer))
+    return rest
+
+
+def write_memory_file(content: Buffer) -> int:
+    """Return the descriptor of a new memory file with this content."""
+    descriptor = os.memfd_create("headrace", os.MFD_CLOEXEC)
+    try:
+        rest = memoryview(content)
+        offset = 0
+        while offset < len(rest):
+            offset += os.write(descriptor, rest[offset:])
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_memory_file(descriptor: int, num_bytes: int) -> bytearray:
+    """
+    Read a memory file into new memory and close it.
+
+    Raises:
+        BadFrame: it is shorter than the frame says.
+    """
+    try:
+        if os.fstat(descriptor).st_size < num_bytes:
+            raise BadFrame(f"memory file of fewer than {num_bytes} bytes")
+        content = bytearray(num_bytes)
+        view, offset = memoryview(content), 0
+        while offset < num_bytes:
+            num_read = os.preadv(descriptor, [view[offset:]], offset)
+            if not num_read:
+                raise BadFrame(f"memory file of fewer than {num_bytes} bytes")
+            offset += num_read
+        return content
+    finally:
+        os.close(descriptor)
