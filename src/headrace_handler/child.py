@@ -18,10 +18,10 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from headrace_handler.calls import RunningCall, load_of, running_call
 from headrace_handler.connection import EXIT_NO_SERVER, Connection
@@ -63,7 +63,9 @@ class Child:
         self._inbox: queue.SimpleQueue[RunningCall | None] = queue.SimpleQueue()
         """Calls for the main thread; None ends it."""
         self._load_frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake: Callable[[], None] = lambda: None
+        """Makes an event loop take calls from the inbox; a main thread without a loop waits for them itself."""
+        self._failure: BaseException | None = None
         self._calls: dict[int, RunningCall] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -76,7 +78,7 @@ class Child:
         if loop is None:
             self._run_calls(contract)
         else:
-            self._run_loop(contract, loop)
+            self._run_loop(cast("AsyncContract", contract), loop)
 
     def _load(self, frame: Frame) -> Contract:
         """Load the contract and user code; end the process if that fails."""
@@ -108,35 +110,36 @@ class Child:
                 del call  # or its bodies would stay in memory until the next one
 
     def _run_loop(self, contract: AsyncContract, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        failures: list[BaseException] = []
-
-        async def run(call: RunningCall) -> None:
-            try:
-                await contract.call_async(call.call)
-            except Cancelled:
-                pass
-            except BaseException as error:  # noqa: BLE001 -- raised again on the main thread
-                failures.append(error)
-                loop.stop()
-            finally:
-                self._end(call)
-
         def take() -> None:
             while not self._inbox.empty():
                 call = self._inbox.get()
                 if call is None:
                     loop.stop()
                     return
-                task = loop.create_task(run(call))
+                task = loop.create_task(self._run_call(contract, loop, call))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-        self._take = take
-        loop.call_soon(take)  # for frames that came before the loop was known
+        def wake() -> None:
+            with suppress(RuntimeError):  # user code has closed the loop: the main thread ends
+                loop.call_soon_threadsafe(take)
+
+        self._wake = wake
+        wake()
         loop.run_forever()
-        if failures:
-            raise failures[0]
+        if self._failure is not None:
+            raise self._failure
+
+    async def _run_call(self, contract: AsyncContract, loop: asyncio.AbstractEventLoop, call: RunningCall) -> None:
+        try:
+            await contract.call_async(call.call)
+        except Cancelled:
+            pass
+        except BaseException as error:  # noqa: BLE001 -- raised again behind the loop
+            self._failure = error
+            loop.stop()
+        finally:
+            self._end(call)
 
     def _end(self, call: RunningCall) -> None:
         del self._calls[call.call_id]
@@ -174,12 +177,7 @@ class Child:
 
     def _put(self, call: RunningCall | None) -> None:
         self._inbox.put(call)
-        if self._loop is not None:
-            with suppress(RuntimeError):  # user code has closed the loop: its main thread ends
-                self._loop.call_soon_threadsafe(self._take)
-
-    def _take(self) -> None:
-        """Replaced once the event loop is known."""
+        self._wake()
 
 
 def _described(error: BaseException) -> str:
