@@ -20,6 +20,7 @@ from headrace.models.fields import Fields
 from headrace.models.hf_checkpoint import read_hf_weights
 from headrace.models.pickle_program import run_pickle
 from headrace.models.places import stored_name
+from headrace.models.weight_files import open_folder
 from headrace.runner.decoding import decode
 from tests.models.model_files import TINY_LLAMA, random_weights
 
@@ -88,6 +89,49 @@ def test_shards_with_an_index_are_read(tmp_path):
 
     weights = read_hf_weights(tmp_path)
     assert all(np.array_equal(decode(weights.load(name)).ravel(), WEIGHTS[name].ravel()) for name in WEIGHTS)
+
+
+def write_split(folder, tensors, names=None):
+    split = folder / BIN
+    split.mkdir()
+    names = names or {name: f"p{index}.{name}" for index, name in enumerate(tensors)}
+    (split / "key_to_filename.json").write_text(json.dumps(names))
+    for name, tensor in tensors.items():
+        torch.save(tensor, split / f"p{list(tensors).index(name)}.{name}")
+
+
+def test_a_folder_with_a_file_for_each_tensor_is_read(tmp_path):
+    tensors = {"a.weight": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4, dtype=torch.bfloat16)}
+    write_split(tmp_path, tensors)
+
+    found, fingerprint = open_folder(tmp_path)
+
+    assert {name: stored.floats().ravel().tolist() for name, stored in found.items()} == {
+        name: tensor.float().ravel().tolist() for name, tensor in tensors.items()
+    }
+    torch.save(torch.zeros(2, 3), tmp_path / BIN / "p0.a.weight")
+    assert open_folder(tmp_path)[1] != fingerprint
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ({"a": "../x"}, "names files outside its folder"),
+        ({"a": "missing"}, "has no missing, which key_to_filename.json lists"),
+        ({"a": 1}, "names files outside its folder"),
+        ([1], "is not a valid list"),
+    ],
+)
+def test_a_malformed_list_of_files_is_a_broken_model(tmp_path, names, said):
+    write_split(tmp_path, {"a": torch.ones(2)}, names)
+    with pytest.raises(BrokenModel, match=said):
+        open_folder(tmp_path)
+
+
+def test_a_file_with_more_than_its_tensor_is_refused(tmp_path):
+    write_split(tmp_path, {"a": {"x": torch.ones(2)}})
+    with pytest.raises(UnsupportedModel, match="holds a dict; expected the tensor a"):
+        open_folder(tmp_path)
 
 
 def test_a_transposed_tensor_is_refused_by_name(tmp_path):

@@ -40,13 +40,7 @@ def read_pickle(file: Path, content: mmap.mmap) -> tuple[dict[str, StoredTensor]
         BrokenModel: The file is truncated or malformed.
         UnsupportedModel: It holds more than tensors, or was written by PyTorch before 1.6.
     """
-    entries = _entries(file, content)
-    start, length = entries[_PROGRAM]
-    if length > _MAX_PROGRAM_BYTES:
-        raise UnsupportedModel(f"{file}: {_PROGRAM} has {length} bytes; expected at most {_MAX_PROGRAM_BYTES}.")
-    if "byteorder" in entries and _bytes(content, entries["byteorder"]) != b"little":
-        raise UnsupportedModel(f"{file} is not in little-endian order, which is not supported.")
-    program = content[start : start + length]
+    entries, program = _opened(file, content)
     state = run_pickle(program, f"{file}, {_PROGRAM}")
     nested = next(
         (state[key] for key in _NESTED if isinstance(state, dict) and isinstance(state.get(key), dict)), state
@@ -59,6 +53,26 @@ def read_pickle(file: Path, content: mmap.mmap) -> tuple[dict[str, StoredTensor]
         if isinstance(name, str) and isinstance(value, PickledTensor)
     }
     return tensors, program
+
+
+def read_pickled_tensor(file: Path, content: mmap.mmap, name: str) -> tuple[StoredTensor, bytes]:
+    """Return the tensor of a file that holds one alone, and the bytes that describe it; raises as `read_pickle`."""
+    entries, program = _opened(file, content)
+    tensor = run_pickle(program, f"{file}, {_PROGRAM}")
+    if not isinstance(tensor, PickledTensor):
+        raise UnsupportedModel(f"{file} holds a {type(tensor).__name__}; expected the tensor {name}.")
+    return _place(file, content, entries, name, tensor), program
+
+
+def _opened(file: Path, content: mmap.mmap) -> tuple[Entries, bytes]:
+    """Return the entries of a file and the program that describes its tensors."""
+    entries = _entries(file, content)
+    start, length = entries[_PROGRAM]
+    if length > _MAX_PROGRAM_BYTES:
+        raise UnsupportedModel(f"{file}: {_PROGRAM} has {length} bytes; expected at most {_MAX_PROGRAM_BYTES}.")
+    if "byteorder" in entries and _bytes(content, entries["byteorder"]) != b"little":
+        raise UnsupportedModel(f"{file} is not in little-endian order, which is not supported.")
+    return entries, content[start : start + length]
 
 
 def _entries(file: Path, content: mmap.mmap) -> Entries:

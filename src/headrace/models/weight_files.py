@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace.core.errors import BrokenModel
-from headrace.models.pickle_file import read_pickle
+from headrace.models.pickle_file import read_pickle, read_pickled_tensor
 from headrace.models.safetensors_file import LENGTH_BYTES, read_safetensors
 from headrace.models.stored_tensor import StoredTensor
 
@@ -26,6 +26,9 @@ _FILES: Final = (
     "*.pth",
 )
 """In this order: pickles only if there is nothing else."""
+_SPLIT: Final = "pytorch_model.bin"
+"""As a folder: a file for each tensor."""
+_SPLIT_LISTING: Final = "key_to_filename.json"
 _SAFETENSORS: Final = ".safetensors"
 _JSON: Final = ".json"
 
@@ -38,7 +41,8 @@ def open_folder(folder: Path) -> tuple[dict[str, StoredTensor], str]:
         BrokenModel: There is none, or one is truncated or malformed; the message names it.
         UnsupportedModel: A pickle holds more than tensors.
     """
-    return open_files(_weight_files(folder))
+    split = folder / _SPLIT
+    return _open_split(split) if split.is_dir() else open_files(_weight_files(folder))
 
 
 def open_files(files: Iterable[Path]) -> tuple[dict[str, StoredTensor], str]:
@@ -48,9 +52,30 @@ def open_files(files: Iterable[Path]) -> tuple[dict[str, StoredTensor], str]:
     for file in files:
         content = _map(file)
         found, header = (read_safetensors if file.suffix == _SAFETENSORS else read_pickle)(file, content)
-        stat = file.stat()
-        digest.update(f"{file.name} {stat.st_size} {stat.st_mtime_ns} ".encode() + header)
+        digest.update(_fingerprint(file) + header)
         tensors |= found
+    return tensors, digest.hexdigest()
+
+
+def _open_split(folder: Path) -> tuple[dict[str, StoredTensor], str]:
+    """
+    Open a folder with a pickle for each tensor, as `save_pretrained_split` of Transformers NeuronX writes it.
+
+    Source: transformers-neuronx `module.py`.
+    """
+    listing = folder / _SPLIT_LISTING
+    try:
+        names: dict[str, str] = json.loads(listing.read_bytes())
+        files = _listed_files(folder, listing, names.values())
+    except OSError as exc:
+        raise BrokenModel(f"{listing} cannot be read: {exc.strerror or exc}.") from exc
+    except (ValueError, TypeError, AttributeError, RecursionError) as exc:
+        raise BrokenModel(f"{listing} is not a valid list of tensors and their files.") from exc
+    digest = hashlib.blake2b(digest_size=16)
+    tensors = {}
+    for name, file in zip(names, files, strict=True):
+        tensors[name], header = read_pickled_tensor(file, _map(file), name)
+        digest.update(_fingerprint(file) + header)
     return tensors, digest.hexdigest()
 
 
@@ -69,12 +94,23 @@ def _indexed_files(folder: Path, index: Path) -> list[Path]:
         names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
         raise BrokenModel(f"{index} is not a valid index of files with weights.") from exc
+    return _listed_files(folder, index, names)
+
+
+def _listed_files(folder: Path, listing: Path, names: Iterable[str]) -> list[Path]:
+    """Return the files of a folder that a listing names; raises BrokenModel if one is missing or elsewhere."""
+    names = list(names)
     if not all(isinstance(name, str) and Path(name).name == name not in {"", ".."} for name in names):
-        raise BrokenModel(f"{index} names files outside its folder.")
+        raise BrokenModel(f"{listing} names files outside its folder.")
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
-        raise BrokenModel(f"{folder} has no {', '.join(missing)}, which {index.name} lists. Download it again.")
+        raise BrokenModel(f"{folder} has no {', '.join(missing)}, which {listing.name} lists. Download it again.")
     return [folder / name for name in names]
+
+
+def _fingerprint(file: Path) -> bytes:
+    stat = file.stat()
+    return f"{file.name} {stat.st_size} {stat.st_mtime_ns} ".encode()
 
 
 def _map(file: Path) -> mmap.mmap:

@@ -1,0 +1,145 @@
+"""Stand-in for `transformers_neuronx.module`: folders with a file for each tensor, and the base of models."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+SPLIT = "pytorch_model.bin"
+LISTING = "key_to_filename.json"
+_DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
+_DEFAULT_POSITIONS = 2048
+
+
+def save_pretrained_split(model: Any, save_directory: Any) -> None:
+    """Write a model of transformers as a folder with a file for each tensor, which `from_pretrained` reads."""
+    import torch
+
+    folder = Path(save_directory)
+    (folder / SPLIT).mkdir(parents=True, exist_ok=True)
+    model.config.save_pretrained(folder)
+    if model.generation_config is not None:
+        model.generation_config.save_pretrained(folder)
+    tensors = model.state_dict()
+    names = {name: f"p{index}.{re.sub(r'[^-.A-Za-z0-9_]', '', name)}" for index, name in enumerate(tensors)}
+    (folder / SPLIT / LISTING).write_text(json.dumps(names, indent=2))
+    for name, tensor in tensors.items():
+        torch.save(tensor.detach().clone(), folder / SPLIT / names[name])
+
+
+def load_split(folder: Path) -> dict[str, Any]:
+    """
+    Read the tensors of a split folder; a file is read as a tensor and runs no code.
+
+    Raises:
+        ValueError: the listing names a file elsewhere, or a file without weights.
+    """
+    import torch
+
+    tensors = {}
+    for name, file in json.loads((folder / LISTING).read_text()).items():
+        if Path(file).name != file or file in {"", "..", "."}:
+            raise ValueError(f"{folder / LISTING} names {file!r} for {name}, which is not a file of its folder.")
+        if file.endswith(".empty_json"):
+            raise ValueError(f"{folder / file} describes random weights for {name}; expected a tensor.")
+        tensors[name] = torch.load(folder / file, map_location="cpu", weights_only=True, mmap=True)
+    return tensors
+
+
+class CpuModelForSampling:
+    """A decoder of transformers with the methods of the models of `transformers_neuronx`."""
+
+    def __init__(self, network: Any, *, batch_size: int, n_positions: int) -> None:
+        self.network = network
+        self.config = network.config
+        self.batch_size = batch_size
+        self.n_positions = n_positions
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_path: Any,
+        *,
+        batch_size: int = 1,
+        amp: str = "f32",
+        n_positions: int = _DEFAULT_POSITIONS,
+        **_neuron: Any,
+    ) -> "CpuModelForSampling":
+        """
+        Load a folder, split or as transformers writes it.
+
+        Args:
+            pretrained_model_path: the folder.
+            batch_size: rows of every call, as compiled for on Neuron.
+            amp: `f32`, `bf16` or `f16`.
+            n_positions: longest sequence, prompt included.
+            _neuron: what only a device and its compiler use: `tp_degree`, `context_length_estimate`, ...
+
+        Raises:
+            ValueError: `amp` is unknown, or the folder is malformed.
+        """
+        import torch
+
+        if amp not in _DTYPES:
+            raise ValueError(f"amp is {amp!r}; expected one of {', '.join(_DTYPES)}.")
+        network = _load(Path(pretrained_model_path), getattr(torch, _DTYPES[amp]))
+        return cls(network.eval(), batch_size=batch_size, n_positions=n_positions)
+
+    def to_neuron(self) -> None:
+        """Compile for Neuron; there is nothing to compile on a CPU."""
+
+    def reset(self) -> None:
+        """Forget the last request; nothing is kept between calls here."""
+
+    def sample(
+        self, input_ids: Any, sequence_length: int, start_ids: Any = None, top_k: int = 50, **options: Any
+    ) -> Any:
+        """
+        Continue token sequences.
+
+        Args:
+            input_ids: int [batch_size, prompt length].
+            sequence_length: length of the result, prompt included; at most `n_positions`.
+            start_ids: int [batch_size], the first position of each row that is not padding.
+            top_k: tokens to choose among; 1 is greedy.
+            options: `top_p`, `temperature`, `streamer` and others of `generate`.
+
+        Returns:
+            int [batch_size, at most sequence_length], shorter if all rows ended.
+        """
+        import torch
+
+        self.check_batch(input_ids)
+        mask = torch.ones_like(input_ids)
+        if start_ids is not None:
+            mask = (torch.arange(input_ids.shape[1])[None] >= torch.as_tensor(start_ids)[:, None]).long()
+        chosen = {"do_sample": True, "top_k": top_k} if top_k > 1 else {"do_sample": False}
+        return self.network.generate(
+            input_ids,
+            attention_mask=mask,
+            max_length=min(sequence_length, self.n_positions),
+            pad_token_id=_first(self.config.eos_token_id),
+            **chosen,
+            **options,
+        )
+
+    def check_batch(self, input_ids: Any) -> None:
+        """Refuse a batch of another size than the model was loaded for, as the compiled one does."""
+        if input_ids is not None and len(input_ids) != self.batch_size:
+            raise ValueError(f"The batch has {len(input_ids)} rows; expected {self.batch_size}, its batch_size.")
+
+
+def _load(folder: Path, dtype: Any) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    split = folder / SPLIT
+    if not split.is_dir():
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    config = AutoConfig.from_pretrained(folder)
+    network_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    return network_class.from_pretrained(None, config=config, state_dict=load_split(split), dtype=dtype)
+
+
+def _first(token_ids: Any) -> Any:
+    return token_ids[0] if isinstance(token_ids, list) else token_ids
