@@ -156,6 +156,15 @@ async def test_an_empty_prefix_is_skipped_if_the_environment_names_a_model(launc
     assert said in seen.message
 
 
+async def test_submitted_code_is_fetched_and_unpacked_as_untrusted_input(launcher) -> None:
+    with ObjectServer() as objects:
+        objects.contents["/b/sourcedir.tar.gz"] = archive([file("../inference.py", b"")])
+        environment = {"SAGEMAKER_SUBMIT_DIRECTORY": "s3://b/sourcedir.tar.gz"}
+        spec = WorkerSpec(name="w", environment=environment, s3=objects.s3)
+        seen = await seen_as(launcher, await launcher.start(spec), WorkerPhase.EXITED)
+    assert seen.message.startswith("s3://b/sourcedir.tar.gz contains '../inference.py', which would be outside")
+
+
 def test_a_port_in_use_is_one_clear_error(tmp_path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

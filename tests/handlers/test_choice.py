@@ -113,5 +113,23 @@ def test_the_configuration_is_the_file_that_the_manifest_names(folder_of) -> Non
 
 @given(st.text(), st.text())
 def test_options_are_read_by_name_in_any_case_before_variables(value, other) -> None:
-    found = Found(model_name="m", root=Path(), properties={"Option.EntryPoint": value}, env={"A": "", "B": other})
+    found = Found(
+        model_name="m", root=Path(), code=Path(), properties={"Option.EntryPoint": value}, env={"A": "", "B": other}
+    )
     assert found.option("entrypoint", "A", "B") == (value.strip() or other.strip())
+
+
+@pytest.mark.parametrize(
+    ("submitted", "code"),
+    [
+        ("", "code"),
+        ("/opt/ml/model/code", "code"),
+        ("/opt/ml/model/other", "other"),
+        ("/opt/ml/model", ""),
+        ("/nonexistent", "code"),
+    ],
+)
+def test_the_code_of_toolkits_is_where_it_was_submitted_to(folder_of, submitted, code) -> None:
+    folder = folder_of({"code/inference.py": "", "other/inference.py": "", "model.joblib": ""})
+    found = find_model(folder, model_name="m", env={"SAGEMAKER_SUBMIT_DIRECTORY": submitted})
+    assert found.code == folder / code

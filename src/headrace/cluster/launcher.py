@@ -70,6 +70,8 @@ class WorkerSpec:
     artifacts: tuple[ArtifactSource, ...] = ()
     environment: dict[str, str] = field(default_factory=dict, repr=False)
     """The container's `Environment`, with the additions of the image profile."""
+    family: str = ""
+    """Kind of the container's image, which decides what runs a user's code; empty: unknown."""
     options: dict[str, str] = field(default_factory=dict)
     """Flags of `headrace serve` that the image profile sets (dialect, dtype, ...), without dashes."""
     command: tuple[str, ...] = ()

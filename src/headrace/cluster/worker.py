@@ -43,6 +43,8 @@ EXIT_USER_ERROR: Final = 2
 _OOM_SCORE: Final = "500"
 """Under memory pressure, the kernel kills workers before the platform. Source: `proc(5)`, `oom_score_adj`."""
 _CHANNELS: Final = "additional-model-data-sources"
+_SUBMIT_DIRECTORY: Final = "SAGEMAKER_SUBMIT_DIRECTORY"
+"""The folder of a user's code, or its archive in object storage. Source: sagemaker-containers, `_params.py`."""
 _SINGLE_FILES: Final = (".gguf",)
 
 
@@ -122,6 +124,7 @@ class _Worker:
             self._exec_container(self._spec.image, fetched)
         if self._spec.command:
             self._exec_command(fetched)
+        self._fetch_code()
         prepared = PreparedWorker(
             spec=self._spec,
             host=self._assignment.host,
@@ -154,6 +157,12 @@ class _Worker:
         folder = self._fetcher.fetch(_source_of(uri))
         self._report(WorkerPhase.STARTING)
         return folder
+
+    def _fetch_code(self) -> None:
+        """Fetch the code that toolkits fetch at their start, and let the variable name its folder."""
+        place = self._spec.environment.get(_SUBMIT_DIRECTORY, "").strip()
+        if "://" in place:
+            os.environ[_SUBMIT_DIRECTORY] = str(self._fetch_model(place))
 
     def _fetch_adapter(self, uri: str) -> Path:
         return self._make_fetcher().fetch(_source_of(uri))

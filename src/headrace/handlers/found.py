@@ -12,7 +12,7 @@ import yaml
 
 from headrace.core.errors import SettingsError
 from headrace.settings.container_names import parse_properties
-from headrace.settings.model_folder import MODEL_CONFIG_FILE, PROPERTIES_FILE
+from headrace.settings.model_folder import MODEL_CONFIG_FILE, PROPERTIES_FILE, in_folder, is_folder
 
 MANIFEST_FILE: Final = "MAR-INF/MANIFEST.json"
 CODE_FOLDER: Final = "code"
@@ -37,6 +37,8 @@ class Found:
     model_name: str
     root: Path
     """The folder that holds the files: the model's folder or its only subfolder."""
+    code: Path
+    """The folder of toolkits' code: that of `SAGEMAKER_SUBMIT_DIRECTORY`, else `code`, else `root`."""
     files: frozenset[str] = frozenset()
     """POSIX paths of the files at the top of `root`, in `code` and in `MAR-INF`."""
     functions: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -79,6 +81,7 @@ def find_model(folder: Path, *, model_name: str, env: Mapping[str, str], family:
     return Found(
         model_name=model_name,
         root=root,
+        code=_code(root, folder, env.get("SAGEMAKER_SUBMIT_DIRECTORY", "").strip()),
         files=files,
         functions={name: frozenset(_defined(tree)) for name, tree in sources.items() if tree is not None},
         imports={name: frozenset(_imported(tree)) for name, tree in sources.items() if tree is not None},
@@ -98,6 +101,11 @@ def _root(folder: Path) -> Path:
     inner = [path for path in folder.iterdir() if not path.name.startswith((".", "__"))]
     is_packed = len(inner) == 1 and inner[0].is_dir() and any((inner[0] / name).exists() for name in _MARKERS)
     return inner[0] if is_packed else folder
+
+
+def _code(root: Path, folder: Path, submitted: str) -> Path:
+    place = Path(in_folder(submitted, root=root, folder=folder)) if submitted else root / CODE_FOLDER
+    return place if is_folder(place) else root / CODE_FOLDER if is_folder(root / CODE_FOLDER) else root
 
 
 def _files(root: Path) -> Iterator[str]:

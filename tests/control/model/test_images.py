@@ -45,8 +45,24 @@ def test_the_table_of_the_docs_matches_the_profiles(image, server, dialect, regi
 
 def test_the_table_of_the_docs_has_all_families_and_their_dialects():
     rows = {(of(image).family, dialect) for image, _, dialect in table()}
-    assert rows == {(family.name, dialect) for family in FAMILIES for _, dialect in family.dialects}
+    assert rows == {(family.name, dialect) for family in FAMILIES for _, dialect in family.dialects if dialect}
     assert {dialect for _, dialect in rows} == set(DIALECT_NAMES)
+
+
+@pytest.mark.parametrize(
+    ("image", "family", "version"),
+    [
+        ("683313688378.dkr.ecr.us-east-1.amazonaws.com/sagemaker-scikit-learn:1.2-1-cpu-py3", "sklearn", "1.2"),
+        ("683313688378.dkr.ecr.us-east-1.amazonaws.com/sagemaker-xgboost:3.0-5", "xgboost", "3.0"),
+        ("811284229777.dkr.ecr.us-east-1.amazonaws.com/xgboost:1", "xgboost", ""),
+    ],
+)
+def test_images_of_toolkits_run_code_and_have_no_dialect(image, family, version):
+    found = of(image, is_strict=True)
+    assert (found.family, found.version, found.dialect, found.options) == (family, version, "", {})
+    assert found.family in {
+        row for _, row in re.findall(r"^\| `([^`]+)` \| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
+    }
 
 
 @pytest.mark.parametrize("dialect", DIALECT_NAMES)
@@ -97,7 +113,7 @@ def test_the_list_of_uris_is_that_of_the_sdk():
 
 
 def test_an_unknown_image_gets_our_server_and_a_notice_or_is_refused():
-    image = f"{REGISTRY}xgboost:1.7-1"
+    image = f"{REGISTRY}blazingtext:1"
     found = of(image, {"OPTION_MODEL_ID": "org/name"})
     assert (found.family, found.dialect, found.options) == ("unknown", "auto", {})
     assert image in found.notices[0]

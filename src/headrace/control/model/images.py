@@ -40,7 +40,7 @@ class ImageProfile:
     version: str
     """Version of the model server in the image (TorchServe: of PyTorch) from the tag; empty if the tag has none."""
     dialect: str
-    """A name of `wire.registry`; `auto` leaves it to the settings; empty for a custom command."""
+    """A name of `wire.registry`; `auto` leaves it to the settings; empty for a custom command and for code alone."""
     options: dict[str, str]
     """Flags of `headrace serve`, without dashes; they override the model's settings and the environment."""
     environment: dict[str, str]
@@ -64,7 +64,10 @@ class Family:
     version: re.Pattern[str]
     """Matches the server's version in a tag; the first group that matched is the version."""
     dialects: tuple[tuple[Version, str], ...]
-    """First version of each dialect, in ascending order; the last one is the default for tags without a version."""
+    """
+    First version of each dialect, in ascending order; the last one is the default for tags without a version. An empty
+    dialect: the images only run code.
+    """
     strict_environment: Mapping[str, str] = field(default_factory=dict)
     """Limits of the real container that Headrace does not have by default; set in strict mode."""
     engine: str = ""
@@ -172,6 +175,20 @@ FAMILIES: tuple[Family, ...] = (
         repository=re.compile(r"(?:^|/)(?:pytorch-inference|sagemaker-pytorch|torchserve)"),
         version=_ANY_VERSION,
         dialects=(((0,), "torchserve"),),
+    ),
+    Family(
+        name="sklearn",
+        title="SageMaker's scikit-learn container",
+        repository=re.compile(r"(?:^|/)sagemaker-scikit-learn"),
+        version=_ANY_VERSION,
+        dialects=(((0,), ""),),
+    ),
+    Family(
+        name="xgboost",
+        title="SageMaker's XGBoost container",
+        repository=re.compile(r"(?:^|/)(?:sagemaker-)?xgboost"),
+        version=_ANY_VERSION,
+        dialects=(((0,), ""),),
     ),
 )
 
@@ -310,7 +327,7 @@ def _served(
 ) -> ImageProfile:
     """Return the profile of Headrace's model server; a dialect set by the user overrides that of the image."""
     wanted = environment.get("HEADRACE_DIALECT", "").strip()
-    is_given = dialect != "auto" and not wanted
+    is_given = dialect not in ("auto", "") and not wanted
     return ImageProfile(
         family=family,
         version=version,

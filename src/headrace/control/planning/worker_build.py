@@ -86,6 +86,7 @@ def build_worker(
         name=name,
         artifacts=artifacts_of(container),
         environment={**defaults.environment, **image.environment},
+        family=image.family,
         options=image.options,
         command=image.command,
         image=ContainerImage(uri=image.container) if image.container else None,
