@@ -1,0 +1,78 @@
+"""From the items of a batch to what a handler reads: one dictionary and one set of headers for each request."""
+
+import json
+import logging
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from headrace_handler.contract import Item, Mode, Part
+
+logger = logging.getLogger(__name__)
+
+
+def read_data(item: Item, *, decode: bool) -> dict[str, Any]:
+    """
+    Return the parts of a request by name; a body that is no form is called `body`.
+
+    Args:
+        item: the request.
+        decode: decode JSON and text (`TS_DECODE_INPUT_REQUEST`); else all values are bytearrays.
+    """
+    data: dict[str, Any] = {name: bytearray(value, "utf-8") for name, value in _parameters(item)}
+    data.update((part.name or "body", _value(part, decode=decode)) for part in item.parts)
+    return data
+
+
+def read_headers(item: Item, mode: Mode, sequence_headers: tuple[str, str] | None) -> dict[str, Any]:
+    """
+    Return the headers of a request with those that TorchServe adds.
+
+    Args:
+        item: the request.
+        mode: predictions, explanations, or the description of the model.
+        sequence_headers: names of the headers with a sequence's id and its start, for models that batch by sequence: a
+            request without an id begins a sequence.
+    """
+    headers: dict[str, Any] = {part.name or "body": {"content-type": _mime_type(part)} for part in item.parts}
+    headers |= dict(item.headers)
+    if mode == "describe":
+        headers["describe"] = "True"
+    elif not item.path.startswith("/"):
+        headers |= {"url_path": item.path, "explain": str(mode == "explain")}
+    elif mode == "explain":
+        headers["explain"] = "True"
+    if sequence_headers is not None:
+        id_header, start_header = sequence_headers
+        if not any(name.lower() == id_header.lower() and value for name, value in item.headers):
+            headers |= {id_header: f"ts-seq-{uuid.uuid4()}", start_header: "true"}
+    return headers
+
+
+def sequence_headers_of(context: Any, model_config: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the names of the headers of sequences if the model batches by sequence."""
+    if not model_config.get("sequenceBatching"):
+        return None
+    return context.header_key_sequence_id, context.header_key_sequence_start
+
+
+def _parameters(item: Item) -> Iterator[tuple[str, str]]:
+    """Yield the query parameters of routes that pass them on: all but `/predictions` and its like."""
+    if item.path.startswith("/"):
+        yield from item.query
+
+
+def _value(part: Part, *, decode: bool) -> Any:
+    mime_type = _mime_type(part)
+    try:
+        if decode and mime_type.lower() == "application/json":
+            return json.loads(part.content)
+        if decode and mime_type.lower().startswith("text"):
+            return part.content.decode("utf-8")
+    except (ValueError, RecursionError):
+        logger.warning("The content of type %s cannot be decoded; the handler gets the bytes.", mime_type)
+    return part.content
+
+
+def _mime_type(part: Part) -> str:
+    return (part.content_type or "").partition(";")[0].strip()

@@ -1,0 +1,52 @@
+"""A streamer for `transformers`' `generate` with batches."""
+
+from typing import Any
+
+from transformers.generation.streamers import BaseStreamer, TextIteratorStreamer
+
+
+class TextIteratorStreamerBatch(BaseStreamer):
+    """
+    The texts that a batch generates, step by step: an iterator of lists with one piece for each sequence.
+
+    Pieces are strings, as in TorchServe until 0.9, and go unchanged to `send_intermediate_predict_response`.
+    After its end the object serves the next call of `generate`.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        batch_size: int,
+        skip_prompt: bool = False,
+        timeout: float | None = None,
+        **decode_kwargs: Any,
+    ) -> None:
+        self.batch_size = batch_size
+        self.streamers: list[Any] = [
+            TextIteratorStreamer(tokenizer, skip_prompt, timeout, **decode_kwargs) for _ in range(batch_size)
+        ]
+
+    def put(self, value: Any) -> None:
+        """Take the next token of each sequence, or their prompts."""
+        if value.shape[0] != self.batch_size:
+            raise ValueError(
+                f"TextIteratorStreamerBatch batch size is set to {self.batch_size} "
+                f"but got input tensor of shape {tuple(value.shape)}"
+            )
+        for index, streamer in enumerate(self.streamers):
+            streamer.put(value[index : index + 1])
+
+    def end(self) -> None:
+        """End all texts."""
+        for streamer in self.streamers:
+            streamer.end()
+
+    def __iter__(self) -> "TextIteratorStreamerBatch":
+        return self
+
+    def __next__(self) -> list[str]:
+        """Wait for the next piece of each sequence. All sequences take and end their steps together."""
+        pieces: list[Any] = [next(streamer, None) for streamer in self.streamers]
+        if None in pieces:
+            raise StopIteration
+        return pieces

@@ -1,0 +1,1 @@
+"""The functions by which a handler sends parts of a response."""

@@ -1,0 +1,117 @@
+"""The base class of handlers for text."""
+
+import functools
+import re
+import string
+import unicodedata
+from pathlib import Path
+from typing import Any, Final
+
+from ..context import Context
+from ..handler_utils.text_utils import get_tokenizer
+from .base_handler import BaseHandler
+
+_MARKUP: Final = re.compile(r"<.*?>|&(?:[a-z0-9]+|#[0-9]{1,6}|#x[0-9a-f]{1,6});")
+_IRREGULAR: Final = {
+    "ain't": "is not",
+    "can't": "cannot",
+    "let's": "let us",
+    "ma'am": "madam",
+    "o'clock": "of the clock",
+    "shan't": "shall not",
+    "won't": "will not",
+    "y'all": "you all",
+    "'cause": "because",
+    "it's": "it is",
+    "he's": "he is",
+    "she's": "she is",
+    "that's": "that is",
+    "there's": "there is",
+    "here's": "here is",
+    "what's": "what is",
+    "who's": "who is",
+    "where's": "where is",
+    "when's": "when is",
+    "why's": "why is",
+    "how's": "how is",
+}
+_ENDINGS: Final = {"n't": " not", "'re": " are", "'ve": " have", "'ll": " will", "'d": " would", "'m": " am"}
+_CONTRACTION: Final = re.compile(
+    r"(?<!\w)(?:" + "|".join(map(re.escape, _IRREGULAR)) + r")(?!\w)|(?<=\w)(?:" + "|".join(_ENDINGS) + r")(?!\w)",
+    flags=re.IGNORECASE,
+)
+
+
+class TextHandler(BaseHandler):
+    """A handler with a vocabulary, `source_vocab.pt`, and functions that normalize text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.source_vocab: Any = None
+        self.tokenizer = get_tokenizer("basic_english")
+        self.input_text: str | None = None
+
+    @functools.cached_property
+    def lig(self) -> Any:
+        """Captum's integrated gradients over the embedding, made when the first explanation is asked for."""
+        from captum.attr import LayerIntegratedGradients
+
+        return LayerIntegratedGradients(self.model, self.model.embedding)
+
+    def initialize(self, context: Context) -> None:
+        import torch
+
+        super().initialize(context)
+        self.initialized = False
+        path = self.manifest["model"].get("sourceVocab") or self.get_source_vocab_path(context)
+        # The archive's author also wrote the code that runs here: a pickled vocabulary is no further risk.
+        self.source_vocab = torch.load(path, weights_only=False)
+        self.initialized = True
+
+    def get_source_vocab_path(self, ctx: Context) -> str:
+        """
+        Return the path of the vocabulary.
+
+        Raises:
+            FileNotFoundError: the model has none.
+        """
+        path = Path(ctx.system_properties["model_dir"], "source_vocab.pt")
+        if not path.is_file():
+            raise FileNotFoundError(f"The vocabulary {path} is missing; pack it with the model by `--extra-files`.")
+        return str(path)
+
+    def get_word_token(self, input_tokens: list[str]) -> list[str]:
+        """Remove the marks of byte-pair tokenizers for spaces."""
+        return [token.replace("Ġ", "") for token in input_tokens]
+
+    def summarize_attributions(self, attributions: Any) -> Any:
+        """Scale the attributions of tokens to the length 1."""
+        import torch
+
+        attributions = torch.softmax(attributions, dim=-1)
+        return attributions / torch.norm(attributions.sum(dim=-1))
+
+    def _expand_contractions(self, text: str) -> str:
+        return _CONTRACTION.sub(_expanded, text).replace("'", "")
+
+    def _remove_accented_characters(self, text: str) -> str:
+        return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode("ascii")
+
+    def _remove_html_tags(self, text: str) -> str:
+        return _MARKUP.sub("", text)
+
+    def _remove_punctuation(self, text: str) -> str:
+        return text.translate(str.maketrans("", "", string.punctuation))
+
+    _remove_puncutation = _remove_punctuation
+    """The name as TorchServe first had it."""
+
+    def _tokenize(self, text: str) -> list[str]:
+        return self.tokenizer(text)
+
+
+def _expanded(contraction: re.Match[str]) -> str:
+    found = contraction.group(0)
+    lower = found.lower()
+    words = _IRREGULAR.get(lower) or _ENDINGS[lower]
+    return found[0] + words[1:] if words[0] == lower[0] else words

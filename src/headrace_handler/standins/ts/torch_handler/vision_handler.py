@@ -1,0 +1,68 @@
+"""The base class of handlers for images."""
+
+import base64
+import functools
+import io
+from typing import Any
+
+from ..context import Context
+from ..handler_utils.timer import timed
+from .base_handler import BaseHandler
+
+
+class VisionHandler(BaseHandler):
+    """A handler that decodes images, in base64 too, and passes nested lists on as tensors."""
+
+    image_processing: Any
+    """Converts a PIL image to a tensor; defined by subclasses."""
+
+    @functools.cached_property
+    def ig(self) -> Any:
+        """Captum's integrated gradients over the model, made when the first explanation is asked for."""
+        from captum.attr import IntegratedGradients
+
+        return IntegratedGradients(self.model)
+
+    def initialize(self, context: Context) -> None:
+        super().initialize(context)
+        if not context.system_properties.get("limit_max_image_pixels"):
+            from PIL import Image
+
+            Image.MAX_IMAGE_PIXELS = None
+
+    @timed
+    def preprocess(self, data: Any) -> Any:
+        """Convert the field `data` or the body of each request to a tensor, and stack them."""
+        import torch
+
+        return torch.stack([self._to_tensor(row.get("data") or row.get("body")) for row in data]).to(self.device)
+
+    def get_insights(self, data_preprocess: Any, inputs: Any, target: Any = 0) -> Any:
+        """Return the attribution of each pixel."""
+        del inputs
+        return self.ig.attribute(data_preprocess, target=target, n_steps=15).tolist()
+
+    def _to_tensor(self, image: Any) -> Any:
+        if isinstance(image, str):
+            image = base64.b64decode(image)
+        if not isinstance(image, bytes | bytearray):
+            import torch
+
+            return torch.FloatTensor(image)
+        from PIL import Image
+
+        return self.image_processing(Image.open(io.BytesIO(image)))
+
+
+def imagenet_processing() -> Any:
+    """Return the steps that ImageNet models expect: the middle 224 x 224 pixels, normalized."""
+    from torchvision import transforms
+
+    return transforms.Compose(
+        [
+            transforms.Resize(256),
+            transforms.CenterCrop(224),
+            transforms.ToTensor(),
+            transforms.Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225]),
+        ]
+    )

@@ -1,0 +1,1 @@
+"""Functions that handlers use to label predictions and to report failures."""
