@@ -52,9 +52,11 @@ class RecordingReply:
         assert not self.is_over
         self.chunks.append(bytes(chunk))
 
-    def end(self) -> None:
+    def end(self, last: bytes | bytearray | memoryview = b"") -> None:
         assert self.has_head
         assert not self.is_over
+        if last and not self.is_cancelled:
+            self.chunks.append(bytes(last))
         self.has_ended = True
 
     def abort(self, message: str) -> None:

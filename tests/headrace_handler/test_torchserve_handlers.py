@@ -221,6 +221,7 @@ def test_text_is_normalized_to_words_and_ngrams() -> None:
 GENERATOR = """
     from abc import ABC
     from threading import Thread
+    from types import SimpleNamespace
 
     import torch
     from ts.handler_utils.hf_batch_streamer import TextIteratorStreamerBatch
@@ -228,9 +229,7 @@ GENERATOR = """
     from ts.protocol.otf_message_handler import send_intermediate_predict_response
     from ts.torch_handler.base_handler import BaseHandler
 
-    class Tokenizer:
-        def decode(self, ids, **kwargs):
-            return "".join(f"w{int(i)} " for i in ids)
+    TOKENIZER = SimpleNamespace(decode=lambda ids, **kwargs: "".join(f"w{int(i)} " for i in ids))
 
     class LLMHandler(BaseHandler, ABC):
         def __init__(self):
@@ -242,7 +241,7 @@ GENERATOR = """
             self.handle.parallelism = config["parallelism"]
             self.handle.micro_batch_size = config["micro_batch_size"]
             self.output_streamer = TextIteratorStreamerBatch(
-                Tokenizer(), batch_size=self.handle.micro_batch_size, skip_special_tokens=True)
+                TOKENIZER, batch_size=self.handle.micro_batch_size, skip_special_tokens=True)
 
         def preprocess(self, requests):
             rows = [int(req.get("data") or req.get("body")) for req in requests]

@@ -118,10 +118,10 @@ class Responses:
                 status = processor.get_response_status_code()
                 phrase = processor.get_response_status_phrase() or ""
                 item.reply.head(_valid_status(status), _headers(processor), phrase=str(phrase))
-            if part:
-                item.reply.data(part)
             if not more:
-                item.reply.end()
+                item.reply.end(part)
+            elif part:
+                item.reply.data(part)
         except Cancelled:
             self._ended.add(request_id)
 
@@ -134,8 +134,7 @@ class Responses:
                 item.reply.abort(message)
             else:
                 item.reply.head(status, _JSON_HEADERS)
-                item.reply.data(body)
-                item.reply.end()
+                item.reply.end(body)
         except Cancelled:
             pass
 
