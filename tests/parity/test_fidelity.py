@@ -39,10 +39,10 @@ def expected(model, tokens):
 def predict(model, tokens, tmp_path_factory):
     """`predict(dtype, kv_dtype)`; each pair runs once."""
     known = {}
+    cache_dir = tmp_path_factory.mktemp("packed")
 
     def once(dtype, kv_dtype):
         if (dtype, kv_dtype) not in known:
-            cache_dir = tmp_path_factory.mktemp("packed")
             runner = native_runner(model, dtype, kv_dtype, isa=None, cache_dir=cache_dir)
             known[dtype, kv_dtype] = predict_native(runner, tokens)
             runner.close()
