@@ -88,12 +88,12 @@ class Reply(Protocol):
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the client has gone."""
+        """True once the client has gone."""
         ...
 
     @property
     def has_head(self) -> bool:
-        """Whether the response has begun, so that its status can no longer change."""
+        """True once the response has begun, so that its status can no longer change."""
         ...
 
 
