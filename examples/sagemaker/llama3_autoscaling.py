@@ -110,15 +110,24 @@ def counts():
     return (instances, component["RuntimeConfig"]["CurrentCopyCount"]) if is_settled else None
 
 
-def activities():
-    """Print the response to the last call of the article."""
-    newest = autoscale.describe_scaling_activities(
+def newest_activities():
+    """Return the response to the last call of the article."""
+    return autoscale.describe_scaling_activities(
         ServiceNamespace="sagemaker",
         ResourceId="endpoint/" + endpoint_name + "/variant/AllTraffic",
         ScalableDimension="sagemaker:variant:DesiredInstanceCount",
         MaxResults=100,
     )["ScalingActivities"]
-    for activity in newest:
+
+
+def activities():
+    """Print what was scaled. An activity ends shortly after the endpoint has its instances."""
+    deadline_s = time.monotonic() + 60
+    while any(activity["StatusCode"] == "InProgress" for activity in newest_activities()):
+        if time.monotonic() > deadline_s:
+            break
+        time.sleep(1)
+    for activity in newest_activities():
         details = activity.get("Details", "")
         print(f"{activity['StatusCode']}: {activity['Description']} Cause: {activity['Cause']} {details}")
 
