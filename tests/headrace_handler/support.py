@@ -107,5 +107,6 @@ def imports_of_a_child(*standin_names: str) -> Iterator[None]:
         for name in set(sys.modules) - before:
             file = getattr(sys.modules[name], "__file__", None) or ""
             is_standin = name.partition(".")[0] in standin_names
-            if is_standin or not ("site-packages" in file or file.startswith(sys.base_prefix) or "headrace" in name):
+            is_installed = not file or "site-packages" in file or file.startswith(sys.base_prefix) or "headrace" in name
+            if is_standin or not is_installed:
                 del sys.modules[name]

@@ -1,0 +1,1 @@
+"""Stand-in for the package of SageMaker's Hugging Face images."""
