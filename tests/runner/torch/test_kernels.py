@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.runner.reference import ReferenceRunner
 from headrace.runner.sampling import sample_rows
 from headrace.runner.torch.attention import attend
 from headrace.runner.torch.batch import to_device
@@ -19,11 +20,14 @@ from headrace.runner.torch.device_sampling import sample_on_device
 from headrace.runner.torch.dispatch import interpreted
 from headrace.runner.torch.fused import add_rms_norm, rms_norm, rotate_and_store, silu_mul
 from headrace.runner.torch.matmul import linear, quantize_fp8, quantize_int4, quantize_int8
+from tests.runner.native_models import LIMITS, SPECS, relative_error
 from tests.runner.steps import make_step
 from tests.runner.test_sampling import step_of
 from tests.runner.torch.cases import AttentionCase
+from tests.runner.torch.runners import load
 from tests.runner.torch.test_attention import VARIANTS
 from tests.runner.torch.test_fused import normal, rope_tables
+from tests.runner.weights import random_weights
 
 pytest.importorskip("triton")
 
@@ -205,3 +209,11 @@ def test_a_token_is_drawn_like_by_numpy(vocab, temperature, seed, spread):
     step = step_of([{"temperature": temperature, "seed": seed, "position": row} for row in range(3)])
     found = sample_on_device(torch.from_numpy(logits), step)
     np.testing.assert_array_equal(found.token_ids, sample_rows(logits, step).token_ids)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma 3", "experts with biases and clamped gates, attention sinks"])
+def test_a_network_gives_the_logits_of_the_reference(name):
+    spec, weights = SPECS[name], random_weights(SPECS[name])
+    runner, reference = load(spec, weights), ReferenceRunner(spec, weights, LIMITS)
+    for step in (make_step(([5, 7, 3, 9], 0, [4]), ([1, 2], 0, [6])), make_step(([8], 2, [6]), ([2, 6], 4, [4]))):
+        assert relative_error(runner.logits(step), reference.logits(step)) < 1e-5
