@@ -1,4 +1,4 @@
-// `_native.sample_rows`: the sampler alone, on logits from Python, for comparison with numpy.
+// `_native.sample_rows`: the sampler alone, on logits from Python, for runners that compute them outside this library.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/tuple.h>
