@@ -24,6 +24,8 @@ __all__ = ["CpuReport", "NativeRunner", "cpu_report", "load_native_runner"]
 class NativeRunner:
     """A `Runner` on the native CPU runtime. Not thread safe: only one thread may call it."""
 
+    is_healthy = True
+
     def __init__(self, runtime: _native.Runtime, *, spec: ModelSpec, limits: RunnerLimits, info: RunnerInfo) -> None:
         self.spec = spec
         self.vocab_size, self.is_causal = spec.vocab_size, spec.is_causal

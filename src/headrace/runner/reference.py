@@ -36,6 +36,8 @@ class ReferenceRunner:
     NOTE: BLAS may sum in a different order for a different batch, so it is batch-invariant only up to rounding.
     """
 
+    is_healthy = True
+
     def __init__(
         self, spec: ModelSpec, weights: WeightSource, limits: RunnerLimits, *, rescore: Scoring = as_computed
     ) -> None:

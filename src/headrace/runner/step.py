@@ -165,6 +165,11 @@ class Runner(Protocol):
     limits: RunnerLimits
     info: RunnerInfo
 
+    @property
+    def is_healthy(self) -> bool:
+        """False once no step can succeed any more. May be read on any thread, and does not block."""
+        ...
+
     def execute(self, step: StepInput) -> StepOutput:
         """Run one step, releasing the GIL while it computes. Raises `EngineFailed` if the step is invalid."""
         ...

@@ -82,6 +82,7 @@ class FakeRunner:
         self.num_steps = 0
         """Steps that were requested, failed ones included."""
         self.is_closed = False
+        self.is_healthy = True
         self._adapters: dict[int, Adapter] = {}
         self._cache: Int32 = np.full(limits.num_blocks * limits.block_tokens, -1, np.int32)
         self._script = script

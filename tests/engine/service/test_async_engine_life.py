@@ -108,6 +108,13 @@ async def test_consecutive_failures_make_the_engine_unhealthy_until_a_step_succe
         assert engine.is_healthy
 
 
+async def test_a_runner_that_cannot_go_on_makes_an_idle_engine_unhealthy() -> None:
+    async with running(make_engine()) as engine:
+        assert engine.is_healthy
+        thread_of(engine)._runner.is_healthy = False  # type: ignore[misc]
+        assert not engine.is_healthy
+
+
 async def test_a_model_that_fails_during_warm_up_does_not_start() -> None:
     engine = make_engine(fail_on_steps={0})
     with pytest.raises(EngineFailed, match="no token"):

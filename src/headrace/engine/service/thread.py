@@ -65,8 +65,9 @@ class EngineThread:
 
     @property
     def is_healthy(self) -> bool:
-        """False after a crash or too many consecutive failed steps."""
-        return self._crash is None and self._engine.num_failures_in_row < MAX_FAILURES_IN_ROW
+        """False after a crash, too many consecutive failed steps or the end of a process that the runner needs."""
+        is_running = self._crash is None and self._engine.num_failures_in_row < MAX_FAILURES_IN_ROW
+        return is_running and self._runner.is_healthy
 
     @property
     def crash(self) -> Exception | None:

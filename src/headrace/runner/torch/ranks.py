@@ -3,7 +3,7 @@ The other ranks of a model: processes that load their part and execute the steps
 
 Rank 0 is the server itself. A socket pair leads to each process: it carries the task, then steps and adapters. When
 the server dies, however it dies, the sockets close and the processes end; when a process ends, the server's end
-closes, and every later step fails with a message that says so.
+closes, the runner is unhealthy from then on, and every later step fails with a message that names the process.
 """
 
 import contextlib
@@ -24,6 +24,7 @@ import numpy as np
 import torch.distributed as dist
 
 from headrace.core.errors import EngineFailed, HeadraceError
+from headrace.core.telemetry import get_logger
 from headrace.models.adapter import Adapter
 from headrace.runner.step import SAMPLING_DTYPE, StepInput
 from headrace.runner.torch.plan import TorchPlan
@@ -120,9 +121,7 @@ class Ranks:
         if self._error is not None:
             raise self._error
         if self._failure is not None:
-            raise EngineFailed(
-                f"The tensor-parallel ranks cannot go on: {self._failure}. Restart the server.", is_final=True
-            )
+            raise EngineFailed(f"The tensor-parallel ranks cannot go on: {self._failure}. Restart the server.")
 
     def send_step(self, step: StepInput) -> None:
         """Send a step to all ranks, without what only the sampler reads."""
@@ -133,8 +132,10 @@ class Ranks:
         self._send(LoadAdapter(slot, adapter))
 
     def fail(self, reason: str) -> None:
-        """Remember that the ranks cannot go on. The first reason is kept."""
-        self._failure = self._failure or reason
+        """Remember and log that the ranks cannot go on. The first reason is kept."""
+        if self._failure is None:
+            self._failure = reason
+            get_logger().error("torch.ranks_failed", reason=reason)
         self._failed.set()
 
     def wait_for_failure(self, otherwise: str) -> None:

@@ -25,6 +25,7 @@ class TransformersRunner:
     """A `Runner` on a network of transformers. Not thread safe: only one thread may call it."""
 
     is_causal = True
+    is_healthy = True
 
     def __init__(
         self,

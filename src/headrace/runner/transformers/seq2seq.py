@@ -35,6 +35,7 @@ class _State:
 class SeqToSeqRunner:
     """A `Runner` on an encoder-decoder network. Not thread safe: only one thread may call it."""
 
+    is_healthy = True
     is_causal = False
     """The encoder needs the whole prompt at once."""
 
