@@ -1,8 +1,8 @@
 """
-Compile every kernel for NVIDIA GPUs, of which none is needed: `python -m tests.runner.torch.compile_kernels 90`.
+Compile every kernel for NVIDIA GPUs, of which none is needed: `python -m tests.runner.torch.compile_kernels 80 90`.
 
 The host code runs with CPU tensors, and each launch is compiled instead of started. One line is printed for each: the
-name of the kernel, its bytes of shared memory and the number of its fused multiply-adds.
+compute capability, the name of the kernel, its bytes of shared memory and the number of its fused multiply-adds.
 """
 
 import re
@@ -17,7 +17,7 @@ from headrace.runner.torch.attention import attend
 from headrace.runner.torch.dispatch import interpreted
 from headrace.runner.torch.fused import add_rms_norm, rms_norm, rotate_and_store, silu_mul
 from headrace.runner.torch.kernels.sampling import draw_any
-from headrace.runner.torch.matmul import linear, quantize_fp8, quantize_int4, quantize_int8
+from headrace.runner.torch.matmul import grouped_linear, linear, quantize_fp8, quantize_int4, quantize_int8
 from tests.runner.torch.cases import AttentionCase
 
 
@@ -25,13 +25,13 @@ class CompilingDriver:
     """A driver of a GPU that is not there."""
 
     def __init__(self, capability: int) -> None:
-        self._target = GPUTarget("cuda", capability, 32)
+        self.capability = capability
 
     def get_current_target(self) -> GPUTarget:
-        return self._target
+        return GPUTarget("cuda", self.capability, 32)
 
     def get_current_device(self) -> int:
-        return 0
+        return self.capability  # kernels are cached by device
 
     def get_current_stream(self, device: int) -> int:
         return 0
@@ -40,7 +40,7 @@ class CompilingDriver:
 def compile_instead(function, *args, grid, warmup, **kwargs):
     kernel = run(function, *args, grid=grid, warmup=True, **kwargs)
     fused = len(re.findall(r"\bfma\.rn", kernel.asm["ptx"]))
-    print(function.__name__, kernel.metadata.shared, fused)
+    print(driver.active.capability, function.__name__, kernel.metadata.shared, fused)
     return kernel
 
 
@@ -63,18 +63,22 @@ def launch_all(capability: int) -> None:
     silu_mul(x)
     draw_any(torch.zeros(2, 128256), torch.ones(2), torch.zeros(2, dtype=torch.int64))
     matrix = torch.zeros(512, 4096, dtype=torch.bfloat16)
+    linear(x[:1], matrix, is_invariant=True)
+    linear(x[:1], matrix, dtype=torch.float32, is_invariant=True)
     weights = [matrix, quantize_int8(matrix), quantize_int4(matrix)]
     if capability >= 89:
         weights.append(quantize_fp8(matrix))
+    starts = torch.tensor([0, 20, 41], dtype=torch.int32)
     for weight in weights:
-        for rows in (x, x[:1]):
-            for is_invariant in (False, True):
-                linear(rows, weight, is_invariant=is_invariant)
+        linear(x[:1], weight)
+        linear(x, weight, is_invariant=True)
+        grouped_linear(x, weight, starts)
+    grouped_linear(x[:9], matrix, starts)
 
 
 if __name__ == "__main__":
-    capability = int(sys.argv[1])
-    driver.set_active(CompilingDriver(capability))
     JITFunction.run = compile_instead
-    with interpreted():
-        launch_all(capability)
+    for capability in map(int, sys.argv[1:]):
+        driver.set_active(CompilingDriver(capability))
+        with interpreted():
+            launch_all(capability)

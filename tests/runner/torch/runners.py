@@ -3,8 +3,6 @@
 import threading
 from dataclasses import replace
 
-import torch
-
 from headrace.runner.memory import MemoryBudget
 from headrace.runner.torch.parallel import Collectives, Shard
 from headrace.runner.torch.plan import TorchPlan
@@ -26,15 +24,12 @@ class ThreadCollectives(Collectives):
     """Ranks that are threads of one process, which meet at a barrier."""
 
     def __init__(self, shard, places, barrier):
-        super().__init__(shard)
+        super().__init__(shard, is_invariant=True)
         self._places = places
         self._barrier = barrier
 
-    def sum(self, x):
-        return torch.stack(self._exchange(x)).sum(dim=0)
-
-    def gather(self, x):
-        return torch.cat(self._exchange(x), dim=-1)
+    def _parts(self, x):
+        return self._exchange(x)
 
     def least(self, value, device):
         return min(self._exchange(value))

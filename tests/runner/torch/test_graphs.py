@@ -34,7 +34,7 @@ def test_only_steps_that_decode_one_token_for_each_sequence_use_graphs():
     assert not is_decode_step(make_step(([1, 2], 0, [0]), all_rows=True))
 
 
-@pytest.mark.parametrize("name", ["llama", "softcaps, norms on both sides"])
+@pytest.mark.parametrize("name", ["llama", "softcaps, norms on both sides", "experts, shared one of another size"])
 def test_padded_steps_have_the_logits_of_the_steps_themselves(name):
     spec = SPECS[name]
     runner = load(spec, random_weights(spec))

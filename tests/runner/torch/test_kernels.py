@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.models.spec import MoeSpec
 from headrace.runner.reference import ReferenceRunner
 from headrace.runner.sampling import sample_rows
 from headrace.runner.torch.attention import attend
@@ -19,8 +20,9 @@ from headrace.runner.torch.batch import to_device
 from headrace.runner.torch.device_sampling import sample_on_device
 from headrace.runner.torch.dispatch import interpreted
 from headrace.runner.torch.fused import add_rms_norm, rms_norm, rotate_and_store, silu_mul
-from headrace.runner.torch.matmul import linear, quantize_fp8, quantize_int4, quantize_int8
-from tests.runner.native_models import LIMITS, SPECS, relative_error
+from headrace.runner.torch.matmul import grouped_linear, linear, quantize_fp8, quantize_int4, quantize_int8
+from tests.runner.adapters import random_adapter
+from tests.runner.native_models import LIMITS, SPECS, relative_error, small_spec
 from tests.runner.steps import make_step
 from tests.runner.test_sampling import step_of
 from tests.runner.torch.cases import AttentionCase
@@ -179,6 +181,17 @@ def test_products_are_those_of_plain_torch(quantize, num_tokens, is_invariant):
     assert error < (0.1 if quantize is quantize_fp8 else 1e-5)
 
 
+@pytest.mark.parametrize("num_tokens", [3, 90])
+@pytest.mark.parametrize("quantize", [torch.clone, quantize_int8, quantize_int4], ids=["float", "int8", "int4"])
+def test_each_group_of_tokens_is_multiplied_by_its_own_matrix(quantize, num_tokens):
+    x, weight = normal(num_tokens, 96), quantize(normal(4 * 40, 96, seed=1))
+    starts = torch.tensor([0, 1, 1, num_tokens - 1, num_tokens], dtype=torch.int32)
+    found = grouped_linear(x, weight, starts)
+    with interpreted(False):
+        expected = grouped_linear(x, weight, starts)
+    np.testing.assert_allclose(found, expected, **CLOSE)
+
+
 def test_symmetric_int4_has_no_minima():
     x, weight = normal(3, 64), quantize_int4(normal(8, 64, seed=1))
     weight = dataclasses.replace(weight, minima=None)
@@ -217,3 +230,29 @@ def test_a_network_gives_the_logits_of_the_reference(name):
     runner, reference = load(spec, weights), ReferenceRunner(spec, weights, LIMITS)
     for step in (make_step(([5, 7, 3, 9], 0, [4]), ([1, 2], 0, [6])), make_step(([8], 2, [6]), ([2, 6], 4, [4]))):
         assert relative_error(runner.logits(step), reference.logits(step)) < 1e-5
+
+
+EXPERTS = MoeSpec(num_experts=3, top_k=2, expert_size=32, renormalize=True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "changes"),
+    [("w4a16", {}), ("fp32", {"moe": EXPERTS, "qk_norm": "full", "norms": "post"})],
+    ids=["int4", "experts"],
+)
+def test_a_batch_invariant_network_gives_a_row_the_same_bits_alone_and_in_company(dtype, changes):
+    shape = {"num_layers": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "head_dim": 16}
+    spec = small_spec(**(shape | {"vocab_size": 40} | changes))
+    limits = dataclasses.replace(LIMITS, max_adapters=1, max_adapter_rank=8)
+    runner = load(spec, random_weights(spec), dtype, limits=limits, is_batch_invariant=True)
+    runner.load_adapter(0, random_adapter(spec, ranks=(8,)))
+
+    def logits(*pieces):
+        return runner.logits(dataclasses.replace(make_step(*pieces), adapters=np.zeros(len(pieces), np.int32)))
+
+    tokens = np.random.default_rng(1).integers(0, spec.vocab_size, 35).tolist()
+    prompt, answer = logits((tokens[:34], 0, [0, 1])), logits((tokens[34:], 34, [0, 1]))
+    company = [(tokens[:size], 0, [size]) for size in (2, 7)]
+    logits((tokens[:13], 0, [0, 1]))
+    np.testing.assert_array_equal(logits(*company, (tokens[13:34], 13, [0, 1]))[-1], prompt[0])
+    np.testing.assert_array_equal(logits(*company, (tokens[34:], 34, [0, 1]))[-1], answer[0])

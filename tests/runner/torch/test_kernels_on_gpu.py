@@ -10,7 +10,7 @@ from headrace.runner.sampling import sample_rows
 from headrace.runner.torch.attention import attend
 from headrace.runner.torch.batch import to_device
 from headrace.runner.torch.device_sampling import masses, sample_on_device
-from headrace.runner.torch.matmul import Int8Weight, linear, quantize_fp8, quantize_int4, quantize_int8
+from headrace.runner.torch.matmul import Int8Weight, grouped_linear, linear, quantize_fp8, quantize_int4, quantize_int8
 from tests.runner.steps import make_step
 from tests.runner.test_sampling import step_of
 from tests.runner.torch.cases import AttentionCase
@@ -70,6 +70,20 @@ def test_an_invariant_product_of_a_row_has_the_same_bits_among_1_to_64_rows(quan
     for rows in (x[:1], x):
         found = linear(rows, weight).float()
         assert (found - exact[: len(rows)]).norm() / exact[: len(rows)].norm() < 0.15
+
+
+def test_groups_of_tokens_are_multiplied_without_waiting_for_the_device():
+    x, matrices = torch.randn(90, 512, device="cuda"), torch.randn(4 * 256, 512, device="cuda")
+    starts = torch.tensor([0, 1, 1, 60, 90], dtype=torch.int32, device="cuda")
+    grouped_linear(x, matrices, starts)  # compiles, which may wait
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = grouped_linear(x, matrices, starts)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for group, (start, stop) in enumerate(((0, 1), (1, 1), (1, 60), (60, 90))):
+        expected = x[start:stop].double() @ matrices[group * 256 : (group + 1) * 256].double().T
+        assert torch.allclose(found[start:stop].double(), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_masses_have_the_same_bits_as_on_a_cpu():

@@ -7,7 +7,9 @@ from headrace.models.weights import Encoding, RawTensor
 from headrace.runner.decoding import decode
 from headrace.runner.torch.matmul import (
     dequantize,
+    grouped_linear,
     linear,
+    on_top,
     pack_int4,
     pack_int8,
     quantize_fp8,
@@ -76,3 +78,17 @@ def test_a_matrix_of_another_encoding_is_refused():
         pack_int8(raw_q4(Encoding.Q4_0))
     with pytest.raises(BrokenModel, match="40 inputs; int4 needs a multiple of 32"):
         quantize_int4(normal(4, 40))
+
+
+@pytest.mark.parametrize("quantize", [torch.clone, quantize_fp8, quantize_int8, quantize_int4])
+def test_each_group_of_rows_has_a_matrix_of_its_own(quantize):
+    x, matrices = normal(7, 64), [normal(24, 64, seed=seed) for seed in range(4)]
+    found = grouped_linear(x, on_top([quantize(matrix) for matrix in matrices]), torch.tensor([0, 3, 3, 4, 7]))
+    for rows, matrix in ((slice(0, 3), 0), (slice(3, 4), 2), (slice(4, 7), 3)):
+        np.testing.assert_allclose(found[rows], linear(x[rows], quantize(matrices[matrix])), rtol=1e-5, atol=1e-5)
+
+
+def test_int4_matrices_without_minima_are_put_on_top_of_those_with_them():
+    parts = [pack_int4(raw_q4(Encoding.Q4_0)), pack_int4(raw_q4(Encoding.Q4_1))]
+    expected = torch.cat([dequantize(part, torch.float32) for part in parts])
+    np.testing.assert_allclose(dequantize(on_top(parts), torch.float32), expected, rtol=1e-3)

@@ -31,7 +31,6 @@ SLOTS = replace(LIMITS, max_adapters=1, max_adapter_rank=8)
 @pytest.mark.parametrize("name", sorted(set(SPECS) - INDIVISIBLE))
 def test_two_ranks_compute_what_one_computes(name):
     spec, weights = SPECS[name], random_weights(SPECS[name])
-    expected = [load(spec, weights).logits(step) for step in mixed_steps(spec)][:1]
     runner = load(spec, weights)
     expected = [runner.logits(step) for step in mixed_steps(spec)]
 
@@ -88,6 +87,14 @@ def test_a_network_that_does_not_divide_is_refused(changes, size, message):
         check_shards(small_spec(**changes), size)
 
 
+def test_a_norm_over_the_heads_of_all_ranks_is_not_batch_invariant():
+    spec = small_spec(qk_norm="full")
+    check_shards(spec, 1, is_invariant=True)
+    check_shards(spec, 2)
+    with pytest.raises(SettingsError, match="tensor_parallel_size is 2, but the model norms all heads at once"):
+        check_shards(spec, 2, is_invariant=True)
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks") / "model"
@@ -109,7 +116,7 @@ def sampled(steps):
         yield step
 
 
-def test_ranks_in_processes_draw_the_same_tokens_and_fail_together(model):
+def test_ranks_in_processes_draw_the_same_tokens_and_the_end_of_an_idle_one_is_noticed(model):
     alone = load(model.spec, model.weights, limits=SLOTS)
     adapter = random_adapter(model.spec)
     runner = two_processes(model)
@@ -122,7 +129,10 @@ def test_ranks_in_processes_draw_the_same_tokens_and_fail_together(model):
             np.testing.assert_array_equal(runner.execute(step).token_ids, alone.execute(step).token_ids)
         assert runner.info.kv_cache_bytes == 2 * alone.info.kv_cache_bytes  # one KV head, which both ranks hold
         (pid,) = runner._ranks.pids
+        assert runner.is_healthy
         os.kill(pid, signal.SIGKILL)
+        assert runner._ranks._failed.wait(60), "the end of an idle rank was not noticed"
+        assert not runner.is_healthy
         for _ in range(2):
             with pytest.raises(EngineFailed, match=r"rank 1 \(pid \d+\) ended with status -9\. Restart the server"):
                 runner.execute(steps[0])

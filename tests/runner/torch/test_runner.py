@@ -10,6 +10,7 @@ from headrace.core.errors import BrokenModel, EngineFailed, InsufficientMemory, 
 from headrace.models.weights import Encoding
 from headrace.runner.memory import MemoryBudget
 from headrace.runner.reference import ReferenceRunner
+from headrace.runner.torch.rank import estimate_sizes
 from headrace.runner.torch.runner import load_torch_runner
 from tests.runner.adapters import random_adapter
 from tests.runner.native_models import LIMITS, SPECS, BlockWeights, relative_error, small_spec
@@ -106,20 +107,6 @@ def test_sampled_tokens_and_hidden_states_are_those_of_the_reference():
     np.testing.assert_allclose(actual.hidden, expected.hidden, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "w4a16"])
-@pytest.mark.parametrize("name", ["llama", "experts, one layer dense"])
-def test_a_batch_invariant_runner_gives_a_row_the_same_bits_in_any_step(name, dtype):
-    spec, weights = SPECS[name], random_weights(SPECS[name])
-    runner = load(spec, weights, dtype, is_batch_invariant=True)
-    assert runner.info.is_batch_invariant
-    tokens = np.random.default_rng(1).integers(0, spec.vocab_size, 90).tolist()
-    alone = runner.logits(make_step((tokens, 0, TABLES[0])))
-    runner.logits(make_step((tokens[:31], 0, TABLES[0])))
-    crowd = [(tokens[:size], 0, [10 + size]) for size in (1, 2, 5, 17, 30)]
-    together = runner.logits(make_step(*crowd, (tokens[31:], 31, TABLES[0])))
-    np.testing.assert_array_equal(together[-1], alone[0])
-
-
 def test_a_step_that_breaks_the_limits_fails_and_the_next_one_runs():
     spec = SPECS["llama"]
     runner = load(spec, random_weights(spec))
@@ -138,6 +125,16 @@ def test_a_model_that_does_not_fit_is_refused_before_its_weights_are_read():
     plan = replace(plan_of(), budget=MemoryBudget(available_bytes=1 << 20))
     with pytest.raises(InsufficientMemory, match="fp8 or w4a16"):
         load_torch_runner(spec, ArrayWeights({}), plan)
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_the_memory_plan_counts_the_head_that_a_cpu_has_in_float32(is_tied):
+    spec = small_spec(tie_embeddings=is_tied)
+    on_cpu, on_cuda = (estimate_sizes(spec, replace(plan_of("bf16"), device=device)) for device in ("cpu", "cuda"))
+    head = load(spec, random_weights(spec), "bf16")._rank._network._lm_head._weight
+    assert head.dtype is torch.float32
+    stored_bytes = 0 if is_tied else 2 * head.numel()
+    assert on_cpu.weights_bytes - on_cuda.weights_bytes == head.nbytes - stored_bytes
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

@@ -7,7 +7,6 @@ tokens of the step, `H` heads, `D` head size, `E` experts, `k` experts of a toke
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -18,15 +17,7 @@ from torch import Tensor
 from headrace.models.rope import inverse_frequencies
 from headrace.models.spec import Activation, ModelSpec, MoeSpec, RopeSpec
 from headrace.runner.torch.fused import add_rms_norm, rms_norm, silu_mul
-from headrace.runner.torch.matmul import Weight, linear
-
-INVARIANT_ROWS: Final = 64
-"""
-Rows of each matrix product of a batch-invariant runner.
-
-Libraries choose a kernel by the number of rows, and so the order of the sums. Products of one shape have one order.
-A GPU multiplies 64 rows in the time in which it reads the weights, so decoding hardly slows down; prompts do.
-"""
+from headrace.runner.torch.matmul import Weight, grouped_linear, linear
 
 LowRankTensors = tuple[Tensor, Tensor]
 """LoRA's A (rank, inputs) and B (outputs, rank)."""
@@ -64,33 +55,47 @@ class Linear:
         return out
 
     def _product(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
-        product = partial(linear, weight=weight, bias=bias)
-        return in_turns(product, x) if self._is_invariant else product(x)
+        return linear(x, weight, bias, is_invariant=self._is_invariant)
 
 
 class Head:
     """The LM head. Its logits are float32: rounded to 16 bits the best ones often tie, and the wrong one wins."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, *, is_invariant: bool = False) -> None:
-        self._weight = weight if weight.is_cuda else weight.float()  # a CPU adds up in the type of its inputs
+        self._weight = weight if weight.is_cuda else weight.float()  # converted once, not in each step
         self._bias = bias
         self._is_invariant = is_invariant
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """Return the logits (R, V) of hidden states (R, hidden)."""
-        logits = in_turns(self._product, hidden) if self._is_invariant else self._product(hidden)
-        return logits if self._bias is None else logits + self._bias
-
-    def _product(self, hidden: Tensor) -> Tensor:
-        if self._weight.dtype is torch.float32:
-            return F.linear(hidden.float(), self._weight)
-        return torch.mm(hidden, self._weight.T, out_dtype=torch.float32)
+        return linear(hidden, self._weight, self._bias, dtype=torch.float32, is_invariant=self._is_invariant)
 
 
-def in_turns(product: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Return the product of all rows (T, inputs), always computed for the same number of rows at a time."""
-    padded = F.pad(x, (0, 0, 0, -len(x) % INVARIANT_ROWS))
-    return torch.cat([product(rows) for rows in padded.split(INVARIANT_ROWS)])[: len(x)]
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """The rows of a step's tokens by expert: a row for each token and each expert that it chose."""
+
+    experts: Tensor
+    """(T * k,) the expert of each row, in ascending order."""
+    starts: Tensor
+    """(E + 1,) int32, the first row of each expert, and T * k."""
+    places: Tensor
+    """(T * k,) the place of each row among all tokens' choices (T, k)."""
+
+
+class ExpertLinear:
+    """A matrix for each expert, with biases."""
+
+    def __init__(self, weight: Weight, bias: Tensor | None, *, is_invariant: bool = False) -> None:
+        """`weight` (E * outputs, inputs) has the matrices on top of each other, `bias` is (E, outputs)."""
+        self._weight = weight
+        self._bias = bias
+        self._is_invariant = is_invariant
+
+    def __call__(self, x: Tensor, routing: Routing) -> Tensor:
+        """Return (rows, outputs) of (rows, inputs)."""
+        product = grouped_linear(x, self._weight, routing.starts, is_invariant=self._is_invariant)
+        return product if self._bias is None else product + self._bias[routing.experts]
 
 
 class Norm:
@@ -130,15 +135,17 @@ class LayerNormOfHeads:
 
 
 class RmsNormOfAllHeads:
-    """An RMSNorm over all heads at once, also over those of other ranks (OLMo 2)."""
+    """An RMSNorm over all heads at once, also over those of other ranks if there are any (OLMo 2)."""
 
-    def __init__(self, weight: Tensor, eps: float, mean_over_ranks: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, weight: Tensor, eps: float, mean_over_ranks: Callable[[Tensor], Tensor] | None) -> None:
         self._weight = weight
         self._eps = eps
         self._mean_over_ranks = mean_over_ranks
 
     def __call__(self, heads: Tensor) -> Tensor:
         """Return the norm of (T, H, D)."""
+        if self._mean_over_ranks is None:
+            return rms_norm(heads.flatten(1), self._weight, self._eps).view(heads.shape)
         flat = heads.flatten(1).float()
         mean = self._mean_over_ranks(flat.square().mean(dim=-1, keepdim=True))
         return (flat * torch.rsqrt(mean + self._eps) * self._weight).to(heads.dtype).view(heads.shape)
@@ -198,15 +205,25 @@ class Experts:
     """
     A mixture of experts.
 
-    The tokens of each expert are computed together, so the host must read how many there are.
+    The host does not wait for the choice of the experts, and all shapes follow from the number of tokens: a CUDA graph
+    can replay it.
     """
 
     def __init__(
-        self, moe: MoeSpec, router: Linear, experts: Sequence[Mlp], shared: Mlp | None, shared_router: Linear | None
+        self,
+        spec: ModelSpec,
+        moe: MoeSpec,
+        router: Linear,
+        gate_up: ExpertLinear,
+        down: ExpertLinear,
+        shared: Mlp | None,
+        shared_router: Linear | None,
     ) -> None:
+        self._spec = spec
         self._moe = moe
         self._router = router
-        self._experts = experts
+        self._gate_up = gate_up
+        self._down = down
         self._shared = shared
         self._shared_router = shared_router
 
@@ -215,17 +232,24 @@ class Experts:
         scores = self._router(x.float())
         chosen = choose_best(self._moe, scores)
         factors = factors_of(self._moe, scores, chosen)
+        routing = route(chosen, self._moe.num_experts)
+        inner = gated(self._spec, self._gate_up(x[routing.places // self._moe.top_k], routing))
+        rows = self._down(inner, routing)
+        outputs = torch.empty_like(rows).index_copy_(0, routing.places, rows).view(len(x), self._moe.top_k, -1)
         mixed = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-        by_expert = torch.argsort(chosen.flatten(), stable=True)
-        counts = torch.bincount(chosen.flatten(), minlength=self._moe.num_experts).tolist()
-        for expert, places in zip(self._experts, by_expert.split(counts), strict=True):
-            if len(places):
-                tokens = places // self._moe.top_k
-                mixed[tokens] += factors.flatten()[places, None] * expert(x[tokens]).float()
+        for index in range(self._moe.top_k):  # in order: a sum over an axis has the order that its size suggests
+            mixed = torch.addcmul(mixed, outputs[:, index].float(), factors[:, index, None])
         if self._shared is not None:
             shared = self._shared(x).float()
             mixed += shared if self._shared_router is None else torch.sigmoid(self._shared_router(x.float())) * shared
         return mixed.to(x.dtype)
+
+
+def route(chosen: Tensor, num_experts: int) -> Routing:
+    """Sort the choices (T, k) of all tokens by expert."""
+    experts, places = chosen.flatten().sort(stable=True)
+    bounds = torch.arange(num_experts + 1, device=chosen.device)
+    return Routing(experts, torch.searchsorted(experts, bounds, out_int32=True), places)
 
 
 def choose_best(moe: MoeSpec, scores: Tensor) -> Tensor:

@@ -1,11 +1,13 @@
 """
 Weights of matrices in the formats that a runner computes with, and the product with each of them.
 
-Letters in shapes: `T` tokens, `N` outputs, `K` inputs, `B` blocks of inputs that share a scale.
+Letters in shapes: `T` tokens, `N` outputs, `K` inputs, `B` blocks of inputs that share a scale, `G` groups of tokens.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -27,8 +29,6 @@ _INT4_ZERO: Final = 8
 _Q4_SCALE_BYTES: Final = 2
 _I8_SCALE_BYTES: Final = 4
 _FP8_MULTIPLE: Final = 16
-_FP8_CAPABILITY: Final = (8, 9)
-"""Since Ada, GPUs convert float8."""
 _ROW_SCALES_CAPABILITY: Final = (9, 0)
 _SMALLEST_SCALE: Final = 1e-12
 """Scale of a row of zeros, which must not divide by 0."""
@@ -74,26 +74,91 @@ Weight = Tensor | Fp8Weight | Int8Weight | Int4Weight
 """A matrix (N, K); a plain tensor is one in floating point."""
 
 
-def linear(x: Tensor, weight: Weight, bias: Tensor | None = None, *, is_invariant: bool = False) -> Tensor:
+def linear(
+    x: Tensor,
+    weight: Weight,
+    bias: Tensor | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+    is_invariant: bool = False,
+) -> Tensor:
     """
-    Return `x @ weight.T + bias`, (T, N) in the type of `x`.
+    Return `x @ weight.T + bias`, (T, N).
 
     Args:
         x: (T, K).
         weight: (N, K).
         bias: (N,).
-        is_invariant: on CUDA, compute a row with the same bits whatever T is, which is slower. Sums of int8 always are.
+        dtype: type of the result if the weights are in floating point; by default that of `x`.
+        is_invariant: on CUDA, compute a row with the same bits whatever T is: with tiles of one size, by our kernels
+            instead of a library that chooses an algorithm by T.
     """
-    match weight:
-        case Tensor():
-            return _float_product(x, weight, bias, is_invariant=is_invariant)
-        case Fp8Weight():
-            product = _fp8_product(x, weight, is_invariant=is_invariant)
-        case Int8Weight():
-            product = _int8_product(x, weight)
-        case Int4Weight():
-            product = _int4_product(x, weight, is_invariant=is_invariant)
+    dtype = dtype or x.dtype
+    if isinstance(weight, Tensor) and not (is_invariant and uses_triton(x)):
+        return _library_product(x, weight, bias, dtype)
+    if not uses_triton(x):
+        product = _plain_product(x, weight)
+    elif isinstance(weight, Fp8Weight) and not is_invariant and _has_scaled_mm(x, weight):
+        product = _library_fp8_product(x, weight)
+    else:
+        product = _launch(x, weight, dtype, is_invariant=is_invariant)
     return product if bias is None else product + bias
+
+
+def grouped_linear(x: Tensor, weight: Weight, starts: Tensor, *, is_invariant: bool = False) -> Tensor:
+    """
+    Multiply each group of rows by a matrix of its own. On CUDA the host does not wait for the sizes of the groups.
+
+    Args:
+        x: (T, K), the rows of a group next to each other.
+        weight: (G * N, K), the matrices on top of each other.
+        starts: (G + 1,) int32, the first row of each group, and T.
+        is_invariant: as in `linear`.
+
+    Returns:
+        (T, N), in the type of `x`.
+    """
+    if uses_triton(x):
+        return _launch(x, weight, x.dtype, is_invariant=is_invariant, starts=starts)
+    num_outputs = _num_rows(weight) // (len(starts) - 1)
+    parts = [
+        linear(x[start:stop], _rows_of(weight, slice(group * num_outputs, (group + 1) * num_outputs)))
+        for group, (start, stop) in enumerate(pairwise(starts.tolist()))
+        if stop > start
+    ]
+    return torch.cat(parts)
+
+
+def on_top(parts: Sequence[Weight]) -> Weight:
+    """Return matrices of one format and with the same inputs as one, on top of each other."""
+    first = parts[0]
+    if isinstance(first, Tensor):
+        return torch.cat([part for part in parts if isinstance(part, Tensor)])
+    packed = [part for part in parts if not isinstance(part, Tensor)]
+    values, scales = torch.cat([part.values for part in packed]), torch.cat([part.scales for part in packed])
+    if not isinstance(first, Int4Weight):
+        return replace(first, values=values, scales=scales)
+    given = [part.minima if isinstance(part, Int4Weight) else None for part in packed]
+    if all(minima is None for minima in given):
+        return Int4Weight(values, scales, None)
+    minima = [
+        part.scales * -_INT4_ZERO if minima is None else minima for part, minima in zip(packed, given, strict=True)
+    ]
+    return Int4Weight(values, scales, torch.cat(minima))
+
+
+def _rows_of(weight: Weight, rows: slice) -> Weight:
+    """Return some outputs of a matrix."""
+    if isinstance(weight, Tensor):
+        return weight[rows]
+    part = replace(weight, values=weight.values[rows], scales=weight.scales[rows])
+    if isinstance(part, Int4Weight) and part.minima is not None:
+        return replace(part, minima=part.minima[rows])
+    return part
+
+
+def _num_rows(weight: Weight) -> int:
+    return len(weight) if isinstance(weight, Tensor) else len(weight.values)
 
 
 def dequantize(weight: Weight, dtype: torch.dtype) -> Tensor:
@@ -182,47 +247,53 @@ def pack_int8(raw: RawTensor) -> Int8Weight:
     return Int8Weight(torch.from_numpy(values), torch.from_numpy(scales.copy()))
 
 
-def _float_product(x: Tensor, matrix: Tensor, bias: Tensor | None, *, is_invariant: bool) -> Tensor:
-    if not (is_invariant and uses_triton(x)):
+def _library_product(x: Tensor, matrix: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    if dtype == x.dtype:
         return functional.linear(x, matrix, bias)
-    from headrace.runner.torch.kernels import matmul as kernels
+    if x.is_cuda:
+        product = torch.mm(x, matrix.T, out_dtype=dtype)
+        return product if bias is None else product + bias
+    return functional.linear(x.to(dtype), matrix.to(dtype), bias)  # a CPU adds up in the type of its inputs
 
-    product = kernels.product(x, matrix, is_invariant=True)
-    return product if bias is None else product + bias
+
+def _plain_product(x: Tensor, weight: Weight) -> Tensor:
+    """Return the product without kernels of ours."""
+    match weight:
+        case Fp8Weight():
+            values, scales = round_rows(x, FP8, FP8_MAX)
+            sums = torch.matmul(values.float(), weight.values.float().T)
+        case Int8Weight():
+            values, scales = round_rows(x, torch.int8, INT8_MAX)
+            sums = torch._int_mm(values, weight.values.T).float()  # noqa: SLF001 -- torch has no other exact product
+        case _:
+            return functional.linear(x, dequantize(weight, x.dtype))
+    return (sums * scales[:, None] * weight.scales).to(x.dtype)
 
 
-def _fp8_product(x: Tensor, weight: Fp8Weight, *, is_invariant: bool) -> Tensor:
-    if not uses_triton(x) or (x.is_cuda and _capability(x.device) < _FP8_CAPABILITY):
-        values, scales = round_rows(x, FP8, FP8_MAX)
-        product = torch.matmul(values.float(), weight.values.float().T)
-        return (product * scales[:, None] * weight.scales).to(x.dtype)
+def _library_fp8_product(x: Tensor, weight: Fp8Weight) -> Tensor:
     from headrace.runner.torch.kernels import matmul as kernels
 
     values, scales = kernels.round_rows(x, FP8, FP8_MAX, _SMALLEST_SCALE)
-    if not is_invariant and _has_scaled_mm(x, weight):
-        own = (scales[:, None], weight.scales[None])
-        return torch._scaled_mm(values, weight.values.T, *own, out_dtype=x.dtype)  # noqa: SLF001 -- has no public name
-    parts = (values, scales, weight.values, weight.scales)
-    return kernels.scaled_product(*parts, dtype=x.dtype, is_invariant=is_invariant)
+    factors = (scales[:, None], weight.scales[None])
+    return torch._scaled_mm(values, weight.values.T, *factors, out_dtype=x.dtype)  # noqa: SLF001 -- has no public name
 
 
-def _int8_product(x: Tensor, weight: Int8Weight) -> Tensor:
-    if not uses_triton(x):
-        values, scales = round_rows(x, torch.int8, INT8_MAX)
-        sums = torch._int_mm(values, weight.values.T)  # noqa: SLF001 -- torch has no other exact product
-        return (sums.float() * scales[:, None] * weight.scales).to(x.dtype)
+def _launch(
+    x: Tensor, weight: Weight, dtype: torch.dtype, *, is_invariant: bool, starts: Tensor | None = None
+) -> Tensor:
+    """Return the product by our kernels, with one matrix or, with `starts`, with that of each group of rows."""
     from headrace.runner.torch.kernels import matmul as kernels
 
-    values, scales = kernels.round_rows(x, torch.int8, INT8_MAX, _SMALLEST_SCALE)
-    return kernels.scaled_product(values, scales, weight.values, weight.scales, dtype=x.dtype, is_invariant=False)
-
-
-def _int4_product(x: Tensor, weight: Int4Weight, *, is_invariant: bool) -> Tensor:
-    if not uses_triton(x):
-        return functional.linear(x, dequantize(weight, x.dtype))
-    from headrace.runner.torch.kernels import matmul as kernels
-
-    return kernels.int4_product(x, weight.values, weight.scales, weight.minima, is_invariant=is_invariant)
+    how = kernels.Launch(dtype=dtype, is_invariant=is_invariant, starts=starts)
+    match weight:
+        case Tensor():
+            return kernels.product(x, weight, how)
+        case Int4Weight():
+            return kernels.int4_product(x, weight.values, weight.scales, weight.minima, how)
+        case _:
+            largest = INT8_MAX if isinstance(weight, Int8Weight) else FP8_MAX
+            values, scales = kernels.round_rows(x, weight.values.dtype, largest, _SMALLEST_SCALE)
+            return kernels.scaled_product(values, scales, weight.values, weight.scales, how)
 
 
 def _has_scaled_mm(x: Tensor, weight: Fp8Weight) -> bool:

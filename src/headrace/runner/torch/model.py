@@ -20,6 +20,7 @@ from headrace.runner.torch.fused import rotate_and_store
 from headrace.runner.torch.kv_cache import KvCache, KvShape
 from headrace.runner.torch.layers import (
     Adapted,
+    ExpertLinear,
     Experts,
     Head,
     LayerNormOfHeads,
@@ -49,6 +50,10 @@ class WeightsOfNetwork(Protocol):
 
     def linear(self, *names: str) -> Linear:
         """Return matrices with the same input as one, with their biases."""
+        ...
+
+    def experts(self, prefix: str, num_experts: int, *parts: str) -> ExpertLinear:
+        """Return the matrices `{prefix}{expert}.{part}`, those of an expert as one, with their biases."""
         ...
 
     def head(self, name: str) -> Head:
@@ -251,7 +256,8 @@ def _norm_of_heads(
     if spec.qk_norm == "layer":
         return LayerNormOfHeads(weight, spec.head_dim, spec.norm_eps)
     size = collectives.shard.size
-    return RmsNormOfAllHeads(weight, spec.norm_eps, lambda mean: collectives.sum(mean) / size)
+    mean_over_ranks = None if size == 1 else lambda mean: collectives.sum(mean) / size
+    return RmsNormOfAllHeads(weight, spec.norm_eps, mean_over_ranks)
 
 
 def _mlp(spec: ModelSpec, index: int, weights: WeightsOfNetwork) -> Mlp | Experts:
@@ -259,11 +265,12 @@ def _mlp(spec: ModelSpec, index: int, weights: WeightsOfNetwork) -> Mlp | Expert
     moe = spec.experts(index)
     if moe is None:
         return _dense(spec, weights, prefix)
-    experts = [_gated(spec, weights, f"{prefix}experts.{expert}.") for expert in range(moe.num_experts)]
     return Experts(
+        spec,
         moe,
         weights.router(f"{prefix}router"),
-        experts,
+        weights.experts(f"{prefix}experts.", moe.num_experts, "gate", "up"),
+        weights.experts(f"{prefix}experts.", moe.num_experts, "down"),
         _gated(spec, weights, f"{prefix}shared_") if moe.shared_size else None,
         weights.router(f"{prefix}shared_router") if moe.has_shared_router else None,
     )

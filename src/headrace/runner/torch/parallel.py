@@ -10,6 +10,7 @@ Paper: Shoeybi et al. 2019, "Megatron-LM".
 import os
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import reduce
 from typing import Final
 
 import torch
@@ -51,13 +52,19 @@ class Shard:
         return range(min(self.rank * share, vocab_size), min((self.rank + 1) * share, vocab_size))
 
 
-def check_shards(spec: ModelSpec, size: int) -> None:
+def check_shards(spec: ModelSpec, size: int, *, is_invariant: bool = False) -> None:
     """
-    Refuse a number of ranks that a network cannot be divided by.
+    Refuse a number of ranks that a network cannot be divided by, or not batch-invariantly.
 
     Raises:
         SettingsError: The message names the number that does not divide.
     """
+    if is_invariant and size > 1 and spec.qk_norm == "full":
+        raise SettingsError(
+            f"batch_invariant is true and tensor_parallel_size is {size}, but the model norms all heads at once, which "
+            "is not batch-invariant over ranks; expected tensor_parallel_size 1, or batch_invariant false.",
+            name="batch_invariant",
+        )
     moe = spec.moe
     has_dense = any(spec.experts(layer) is None for layer in range(spec.num_layers))
     sizes = {
@@ -141,11 +148,14 @@ def _times(part: range, factor: int) -> range:
 class Collectives:
     """The communication of a rank with the others; of a single rank, none."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: Shard, *, is_invariant: bool = False) -> None:
         self.shard = shard
+        self._is_invariant = is_invariant
 
     @classmethod
-    def join(cls, shard: Shard, *, device: torch.device, meeting_point: str) -> "Collectives":
+    def join(
+        cls, shard: Shard, *, device: torch.device, meeting_point: str, is_invariant: bool = False
+    ) -> "Collectives":
         """
         Meet the other ranks, all of which call this.
 
@@ -153,6 +163,7 @@ class Collectives:
             shard: The place of this rank.
             device: NCCL connects GPUs, gloo CPUs.
             meeting_point: A file, which the ranks find each other by.
+            is_invariant: Sums have the order of the ranks. NCCL's order depends on the size and the place of a number.
         """
         os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK)  # all ranks are on this host; its name may not resolve
         dist.init_process_group(
@@ -163,12 +174,14 @@ class Collectives:
             timeout=_TIMEOUT,
             device_id=device if device.type == "cuda" else None,
         )
-        return cls(shard)
+        return cls(shard, is_invariant=is_invariant)
 
     def sum(self, x: torch.Tensor) -> torch.Tensor:
         """Return the sum over the ranks; it may be written into `x`."""
         if self.shard.size == 1:
             return x
+        if self._is_invariant:
+            return reduce(torch.add, (part.float() for part in self._parts(x))).to(x.dtype)
         summed = x if x.is_cuda else x.float()  # gloo would add bf16 in bf16
         dist.all_reduce(summed)
         return summed.to(x.dtype)
@@ -177,9 +190,7 @@ class Collectives:
         """Return the tensors of all ranks side by side in the last dimension; they have the same shape."""
         if self.shard.size == 1:
             return x
-        parts = [torch.empty_like(x) for _ in range(self.shard.size)]
-        dist.all_gather(parts, x.contiguous())
-        return torch.cat(parts, dim=-1)
+        return torch.cat(self._parts(x), dim=-1)
 
     def least(self, value: int, device: torch.device) -> int:
         """Return the least value of all ranks."""
@@ -188,6 +199,12 @@ class Collectives:
         least = torch.tensor([value], dtype=torch.int64, device=device)
         dist.all_reduce(least, op=dist.ReduceOp.MIN)
         return int(least.item())
+
+    def _parts(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """Return the tensors of all ranks, in their order."""
+        parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(self.shard.size)]
+        dist.all_gather(parts, x.contiguous())
+        return parts
 
     def leave(self) -> None:
         """Part from the other ranks. Idempotent."""

@@ -24,6 +24,7 @@ from headrace.runner.torch.parallel import Collectives, Shard, cut_of, local_spe
 from headrace.runner.torch.plan import TorchPlan
 from headrace.runner.torch.weights import RankWeights, Uploader
 
+_FLOAT_BYTES: Final = 4
 _BITS: Final = {"fp8": 8, "w8a8": 8, "w4a16": 5}
 _FORMATS: Final = "a smaller dtype (fp8 or w4a16)"
 _GRAPH_BYTES: Final = 256 << 20
@@ -105,7 +106,7 @@ class Rank:
         memory = replace(memory, num_blocks=num_blocks, kv_cache_bytes=num_blocks * memory.block_bytes)
         cache = _cache(network, plan, num_blocks, device)
         rank = cls(spec, network, cache, plan, collectives, memory, device)
-        if device.type == "cuda" and not plan.enforce_eager and spec.moe is None and spec.is_causal:
+        if device.type == "cuda" and not plan.enforce_eager and spec.is_causal:
             rank.capture()
         return rank
 
@@ -179,31 +180,45 @@ def device_of(plan: TorchPlan, shard: Shard) -> torch.device:
 
 def estimate_sizes(spec: ModelSpec, plan: TorchPlan) -> RunnerSizes:
     """Return the memory that each rank needs, by the shapes of the weights."""
-    matrix_bits, other_bits = (
-        _BITS.get(plan.matrix_format, 8 * plan.activations.itemsize),
-        8 * plan.activations.itemsize,
-    )
-    weights_bits = 0
-    for name, (num_rows, num_columns) in expected_shapes(spec).items():
-        is_matrix = name.startswith("layers.") and num_rows > 1
-        weights_bits += num_rows * num_columns * (matrix_bits if is_matrix else other_bits)
     limits, local = plan.limits, local_spec(spec, Shard(0, plan.num_ranks))
-    inner = max(local.intermediate_size, (local.num_heads + 2 * local.num_kv_heads) * local.head_dim)
-    activations = limits.max_step_tokens * (6 * spec.hidden_size + 4 * inner)
     shape = KvShape(local.num_kv_heads, local.head_dim, local.head_dim)
+    weights_bytes = _weights_bits(spec, plan) // 8 // plan.num_ranks
     adapters = sum(
         limits.max_adapter_rank * (num_rows + num_columns)
         for name, (num_rows, num_columns) in expected_shapes(spec).items()
         if is_adaptable(name)
     )
     return RunnerSizes(
-        weights_bytes=weights_bits // 8 // plan.num_ranks,
-        active_weights_bytes=weights_bits // 8 // plan.num_ranks,
-        workspace_bytes=4 * (activations + 2 * limits.max_step_rows * spec.vocab_size),
+        weights_bytes=weights_bytes,
+        active_weights_bytes=weights_bytes,
+        workspace_bytes=_FLOAT_BYTES * _activations(local, limits),
         adapter_bytes=limits.max_adapters * adapters * plan.activations.itemsize // plan.num_ranks,
         block_bytes=block_bytes([shape] * spec.num_layers, block_tokens=limits.block_tokens, dtype=plan.activations),
         vocab_size=spec.vocab_size,
     )
+
+
+def _weights_bits(spec: ModelSpec, plan: TorchPlan) -> int:
+    """Return the bits of the weights of all ranks. A CPU has the LM head in float32, also if it is the embeddings."""
+    other_bits = 8 * plan.activations.itemsize
+    matrix_bits = _BITS.get(plan.matrix_format, other_bits)
+    bits = 0
+    for name, (num_rows, num_columns) in expected_shapes(spec).items():
+        is_matrix = name.startswith("layers.") and num_rows > 1
+        bits += num_rows * num_columns * (matrix_bits if is_matrix else other_bits)
+    if plan.device == "cpu" and plan.activations is not torch.float32:
+        stored_bits = 0 if spec.tie_embeddings else other_bits
+        bits += spec.vocab_size * spec.hidden_size * (8 * _FLOAT_BYTES - stored_bits)
+    return bits
+
+
+def _activations(local: ModelSpec, limits: RunnerLimits) -> int:
+    """Return the most numbers that a step of one rank holds at a time."""
+    inner = max(local.intermediate_size, (local.num_heads + 2 * local.num_kv_heads) * local.head_dim)
+    for_token = 6 * local.hidden_size + 4 * inner
+    if local.moe is not None:
+        for_token += local.moe.top_k * (3 * local.hidden_size + 3 * local.moe.expert_size)
+    return limits.max_step_tokens * for_token + 2 * limits.max_step_rows * local.vocab_size
 
 
 def _budget(plan: TorchPlan, device: torch.device) -> MemoryBudget:

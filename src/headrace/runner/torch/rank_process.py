@@ -40,7 +40,9 @@ def _serve(task: RankTask, connection: Connection) -> None:
     messages: queue.SimpleQueue[object] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, messages), daemon=True).start()
     connection.send(Ready())
-    collectives = Collectives.join(shard, device=device, meeting_point=task.meeting_point)
+    collectives = Collectives.join(
+        shard, device=device, meeting_point=task.meeting_point, is_invariant=task.plan.is_batch_invariant
+    )
     rank = Rank.load(model.spec, model.weights, task.plan, collectives)
     while (message := messages.get()) is not None:
         if isinstance(message, LoadAdapter):

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import torch
@@ -24,6 +25,8 @@ from headrace.runner.torch.ranks import Ranks, RankTask, meeting_point
 from headrace.runner.torch.sampling import sample
 
 __all__ = ["ModelFiles", "TorchRunner", "load_torch_runner"]
+
+_FP8_CAPABILITY: Final = (8, 9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,11 @@ class TorchRunner:
         self.info = info
         self._rank: Rank | None = rank
         self._ranks = ranks
+
+    @property
+    def is_healthy(self) -> bool:
+        """False once another rank has ended."""
+        return self._ranks is None or self._ranks.failure is None
 
     def execute(self, step: StepInput) -> StepOutput:
         """Run one step."""
@@ -121,7 +129,7 @@ def load_torch_runner(
         SettingsError: The network cannot be divided by the number of ranks.
     """
     start_s = time.perf_counter()
-    check_shards(spec, plan.num_ranks)
+    check_shards(spec, plan.num_ranks, is_invariant=plan.is_batch_invariant)
     _check_gpus(plan)
     if threads is None and plan.num_ranks > 1:
         threads = max(1, torch.get_num_threads() // plan.num_ranks)
@@ -139,13 +147,22 @@ def load_torch_runner(
 
 
 def _check_gpus(plan: TorchPlan) -> None:
-    num_gpus = torch.cuda.device_count() if plan.device == "cuda" else plan.num_ranks
+    if plan.device != "cuda":
+        return
+    num_gpus = torch.cuda.device_count()
     if num_gpus < plan.num_ranks:
         raise SettingsError(
             f"device is cuda, but torch {torch.__version__} sees {num_gpus} GPUs; expected at least {plan.num_ranks} "
             "(tensor_parallel_size). Install a build of torch for CUDA and its driver, check CUDA_VISIBLE_DEVICES, or "
             "use --device cpu.",
             name="device",
+        )
+    capability = torch.cuda.get_device_capability()
+    if plan.dtype == "fp8" and capability < _FP8_CAPABILITY:
+        raise SettingsError(
+            f"dtype is fp8, but {torch.cuda.get_device_name()} has compute capability {capability[0]}.{capability[1]}; "
+            "expected at least 8.9 (Ada, Hopper and later). Take w8a8, w4a16 or bf16.",
+            name="dtype",
         )
 
 
@@ -168,7 +185,9 @@ def _load_rank(
         if ranks is None:
             return Rank.load(spec, weights, plan, Collectives(shard), progress=progress)
         ranks.wait_until_ready()
-        collectives = Collectives.join(shard, device=device, meeting_point=ranks.meeting_point)
+        collectives = Collectives.join(
+            shard, device=device, meeting_point=ranks.meeting_point, is_invariant=plan.is_batch_invariant
+        )
         try:
             return Rank.load(spec, weights, plan, collectives, progress=progress)
         except BaseException:

@@ -20,11 +20,12 @@ from headrace.models.shapes import expected_shapes
 from headrace.models.spec import ModelSpec
 from headrace.models.weights import Encoding, RawTensor, WeightSource, cut_tensor
 from headrace.runner.decoding import decode
-from headrace.runner.torch.layers import Head, Linear
+from headrace.runner.torch.layers import ExpertLinear, Head, Linear
 from headrace.runner.torch.matmul import (
     Int4Weight,
     Int8Weight,
     Weight,
+    on_top,
     pack_int4,
     pack_int8,
     quantize_fp8,
@@ -161,12 +162,19 @@ class RankWeights:
     def linear(self, *names: str) -> Linear:
         """Return matrices with the same input as one, with their biases."""
         tensors = [tensor for name in names if (tensor := self._load(name)) is not None]
-        weight, num_rows = self._packed(tensors), [tensor.num_rows for tensor in tensors]
+        weight, num_rows = on_top([self._packed(tensor) for tensor in tensors]), [tensor.num_rows for tensor in tensors]
         stops = np.cumsum(num_rows).tolist()
         parts = {name: slice(stop - rows, stop) for name, rows, stop in zip(names, num_rows, stops, strict=True)}
-        biases = [bias for name in names if (bias := self.vector(f"{name}_bias")) is not None]
-        bias = torch.cat(biases).to(self._dtype) if biases else None
-        return Linear(weight, bias, parts, is_invariant=self._is_invariant)
+        return Linear(weight, self._biases(names), parts, is_invariant=self._is_invariant)
+
+    def experts(self, prefix: str, num_experts: int, *parts: str) -> ExpertLinear:
+        """Return the matrices `{prefix}{expert}.{part}`, those of an expert as one, with their biases."""
+        names = [f"{prefix}{expert}.{part}" for expert in range(num_experts) for part in parts]
+        weight = on_top([self._packed(tensor) for name in names if (tensor := self._load(name)) is not None])
+        bias = self._biases(names)
+        return ExpertLinear(
+            weight, None if bias is None else bias.view(num_experts, -1), is_invariant=self._is_invariant
+        )
 
     def head(self, name: str) -> Head:
         """Return the LM head, which may be the table of the embeddings, with its bias."""
@@ -179,18 +187,22 @@ class RankWeights:
         weight = self._floats(tensor).float()
         return Linear(weight, self.vector(f"{name}_bias"), {}, is_invariant=self._is_invariant)
 
-    def _packed(self, tensors: Sequence[RawTensor]) -> Weight:
-        """Return matrices on top of each other in the format of the runner, as they are in the file if it is that."""
+    def _packed(self, tensor: RawTensor) -> Weight:
+        """Return a matrix in the format of the runner, as it is in the file if it is that."""
         if self._format == "w4a16":
-            return _on_top([self._int4(tensor) for tensor in tensors])
-        if self._format == "w8a8" and all(tensor.encoding is Encoding.I8 for tensor in tensors):
-            parts = [pack_int8(tensor) for tensor in tensors]
-            values, scales = torch.cat([part.values for part in parts]), torch.cat([part.scales for part in parts])
-            return Int8Weight(values.to(self._device), scales.to(self._device))
-        matrix = torch.cat([self._floats(tensor).to(self._dtype) for tensor in tensors])
+            return self._int4(tensor)
+        if self._format == "w8a8" and tensor.encoding is Encoding.I8:
+            weight = pack_int8(tensor)
+            return Int8Weight(weight.values.to(self._device), weight.scales.to(self._device))
+        matrix = self._floats(tensor).to(self._dtype)
         if self._format == "fp8":
             return quantize_fp8(matrix)
         return quantize_int8(matrix) if self._format == "w8a8" else matrix
+
+    def _biases(self, names: Sequence[str]) -> Tensor | None:
+        """Return the biases of matrices next to each other, or None if they have none or another rank has them."""
+        biases = [bias for name in names if (bias := self.vector(f"{name}_bias")) is not None]
+        return torch.cat(biases).to(self._dtype) if biases else None
 
     def _int4(self, tensor: RawTensor) -> Int4Weight:
         if tensor.encoding not in {Encoding.Q4_0, Encoding.Q4_1}:
@@ -215,12 +227,3 @@ class RankWeights:
             data = tensor.data
         flat = self._uploader.upload(np.ascontiguousarray(data)).view(dtype)
         return flat.view(tensor.num_rows, tensor.num_columns)
-
-
-def _on_top(parts: Sequence[Int4Weight]) -> Int4Weight:
-    """Return matrices with the same inputs as one."""
-    scales = torch.cat([part.scales for part in parts])
-    minima = None
-    if any(part.minima is not None for part in parts):
-        minima = torch.cat([part.scales * -8 if part.minima is None else part.minima for part in parts])
-    return Int4Weight(torch.cat([part.values for part in parts]), scales, minima)

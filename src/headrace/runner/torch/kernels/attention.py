@@ -20,6 +20,7 @@ from torch import Tensor
 from headrace.runner.torch.attention import Scoring
 from headrace.runner.torch.batch import StepTensors
 from headrace.runner.torch.kernels.dtypes import compute_dtype
+from headrace.runner.torch.kernels.ragged import find_owner, first_row_of_tile, num_tiles
 
 TILE_ROWS: Final = 16
 """Rows of a tile: queries times the query heads of one KV head; the fewest that tensor cores multiply."""
@@ -27,7 +28,7 @@ TILE_KEYS: Final = 32
 SEGMENT_TOKENS: Final = 512
 MIN_PROGRAMS: Final = 264
 """Fewer programs than this, two for each multiprocessor of an H100, are spread by segments."""
-LOG2_E: Final = 1.4426950408889634
+LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 _INDICES: Final = ("query_starts", "context_lens", "block_tables", "positions")
 _COUNTS: Final = ("num_sequences", "table_stride", "num_segments", "is_split")
 
@@ -41,9 +42,9 @@ def paged_attention(
     group = num_heads // num_kv_heads
     tile_rows = max(TILE_ROWS, triton.next_power_of_2(group))
     tile_queries = tile_rows // group
-    num_tiles = num_tokens // tile_queries + len(batch.context_lens)  # at least as many as the sequences have
+    tiles = num_tiles(num_tokens, len(batch.context_lens), tile_queries)
     num_segments = triton.cdiv(batch.max_context, SEGMENT_TOKENS)
-    is_split = scoring.is_causal and num_segments > 1 and num_tiles * num_kv_heads < MIN_PROGRAMS
+    is_split = scoring.is_causal and num_segments > 1 and tiles * num_kv_heads < MIN_PROGRAMS
     output = query.new_empty((num_tokens, num_heads, value_dim))
     parts = num_segments if is_split else 0
     partial = query.new_empty((num_tokens, num_heads, parts, value_dim), dtype=torch.float32)
@@ -52,13 +53,13 @@ def paged_attention(
     slopes = output if scoring.alibi_slopes is None else scoring.alibi_slopes.float()
     query = query if query.stride(2) == 1 else query.contiguous()
     value_block = triton.next_power_of_2(value_dim)
-    _attend[(num_tiles, num_kv_heads, max(1, parts))](
+    _attend[(tiles, num_kv_heads, max(1, parts))](
         *(query, key_cache, value_cache, output, partial, maxima, sums, sinks, slopes),
         *(batch.query_starts, batch.context_lens, batch.block_tables),
         *(len(batch.context_lens), batch.block_tables.stride(0), num_segments, int(is_split)),
         *(query.stride(0), query.stride(1), key_cache.stride(1), key_cache.stride(2)),
         *(value_cache.stride(1), value_cache.stride(2)),
-        scoring.scale * LOG2_E,
+        scoring.scale * LOG2_E.value,
         scoring.softcap,
         WINDOW=scoring.window,
         IS_CAUSAL=scoring.is_causal,
@@ -106,17 +107,70 @@ def _merge(largest, total, attended, own_largest, own_total, own_attended):
 
 
 @triton.jit
-def _find_sequence(query_starts, tile, num_sequences, TILE_QUERIES: tl.constexpr):
-    """Return the sequence of a tile; that of index s has tiles from `query_starts[s] // TILE_QUERIES + s` on."""
-    low = 0
-    high = num_sequences
-    while low < high:
-        middle = (low + high) // 2
-        if tl.load(query_starts + middle) // TILE_QUERIES + middle <= tile:
-            low = middle + 1
-        else:
-            high = middle
-    return low - 1
+def _visible(
+    context, num_queries, first_query, TILE_QUERIES: tl.constexpr, WINDOW: tl.constexpr, IS_CAUSAL: tl.constexpr
+):
+    """Return the first position that any query of a tile sees, and the one after the last."""
+    stop = context + num_queries
+    if IS_CAUSAL:
+        stop = tl.minimum(stop, context + first_query + TILE_QUERIES)
+    elif WINDOW > 0:
+        stop = tl.minimum(stop, context + first_query + TILE_QUERIES - 1 + WINDOW)
+    begin = 0
+    if WINDOW > 0:
+        begin = tl.maximum(0, context + first_query - WINDOW + 1)
+    return begin, stop
+
+
+@triton.jit
+def _slots(table, key_start, stop, KEYS: tl.constexpr, BLOCK_TOKENS: tl.constexpr):
+    """Return the slots of a tile of keys in the cache."""
+    if BLOCK_TOKENS % KEYS == 0:  # the keys of a tile share a block
+        block = tl.load(table + key_start // BLOCK_TOKENS)
+        slots = (block * BLOCK_TOKENS + key_start % BLOCK_TOKENS).to(tl.int64) + tl.arange(0, KEYS)
+    else:
+        position = key_start + tl.arange(0, KEYS)
+        blocks = tl.load(table + position // BLOCK_TOKENS, mask=position < stop, other=0)
+        slots = (blocks * BLOCK_TOKENS + position % BLOCK_TOKENS).to(tl.int64)
+    return slots
+
+
+@triton.jit
+def _masked_scores(
+    scores,
+    distance,
+    is_seen,
+    slope,
+    softcap,
+    WINDOW: tl.constexpr,
+    IS_CAUSAL: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
+    HAS_SLOPES: tl.constexpr,
+):
+    """Return scores, in units of log(2), after softcap and ALiBi, with -inf where a query does not see a key."""
+    if HAS_SOFTCAP:
+        # softcap * tanh(s / softcap), from the sigmoid
+        cap = softcap * LOG2_E
+        scores = cap * (2.0 / (1.0 + tl.exp2(scores / cap * (-2.0 * LOG2_E))) - 1.0)
+    if HAS_SLOPES:
+        scores = scores + slope[:, None] * distance.to(tl.float32)
+    if IS_CAUSAL:
+        is_seen = is_seen & (distance <= 0)
+    if WINDOW > 0:
+        is_seen = is_seen & (distance > -WINDOW) & (distance < WINDOW)
+    return tl.where(is_seen, scores, float("-inf"))
+
+
+@triton.jit
+def _add_tile(largest, total, attended, scores, values, COMPUTE: tl.constexpr):
+    """Add a tile of keys to what its segment has attended to so far (online softmax)."""
+    new_largest = tl.maximum(largest, tl.max(scores, 1))
+    finite = tl.where(new_largest == float("-inf"), 0.0, new_largest)  # no row has seen a key yet
+    weights = tl.exp2(scores - finite[:, None])
+    factor = tl.exp2(largest - finite)
+    total = total * factor + tl.sum(weights, 1)
+    attended = tl.dot(weights.to(COMPUTE), values, attended * factor[:, None], input_precision="ieee")
+    return new_largest, total, attended
 
 
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
@@ -164,27 +218,16 @@ def _attend(
 ):
     """Attend with a tile of queries of one KV head: to one segment if `is_split`, else to all of its sequence."""
     TILE_QUERIES: tl.constexpr = ROWS // GROUP
-    LOG2_E: tl.constexpr = 1.4426950408889634
     tile = tl.program_id(0)
     kv_head = tl.program_id(1)
-    sequence = _find_sequence(query_starts, tile, num_sequences, TILE_QUERIES)
+    sequence = find_owner(query_starts, tile, num_sequences, TILE_QUERIES)
     start = tl.load(query_starts + sequence)
     num_queries = tl.load(query_starts + sequence + 1) - start
-    first_query = (tile - start // TILE_QUERIES - sequence) * TILE_QUERIES
+    first_query = first_row_of_tile(start, tile, sequence, TILE_QUERIES)
     if first_query >= num_queries:
         return
     context = tl.load(context_lens + sequence)
-    length = context + num_queries
-
-    # The positions that any query of the tile sees, and their segments.
-    stop = length
-    if IS_CAUSAL:
-        stop = tl.minimum(length, context + first_query + TILE_QUERIES)
-    elif WINDOW > 0:
-        stop = tl.minimum(length, context + first_query + TILE_QUERIES - 1 + WINDOW)
-    begin = 0
-    if WINDOW > 0:
-        begin = tl.maximum(0, context + first_query - WINDOW + 1)
+    begin, stop = _visible(context, num_queries, first_query, TILE_QUERIES, WINDOW, IS_CAUSAL)
     first_segment = begin // SEGMENT
     last_segment = (stop - 1) // SEGMENT
     first_segment = tl.where(is_split != 0, tl.maximum(first_segment, tl.program_id(2)), first_segment)
@@ -205,6 +248,7 @@ def _attend(
         mask=is_row[:, None] & (key_lane < KEY_DIM)[None, :],
         other=0.0,
     ).to(COMPUTE)
+    slope = scale  # not read without slopes
     if HAS_SLOPES:
         slope = tl.load(slopes + head, mask=is_row, other=0.0) * LOG2_E
 
@@ -216,53 +260,34 @@ def _attend(
             largest = tl.load(sinks + head, mask=is_row, other=0.0) * LOG2_E
             total = total + 1.0
     table = block_tables + sequence.to(tl.int64) * table_stride
-    for segment_index in range(first_segment, last_segment + 1):
+    for segment in range(first_segment, last_segment + 1):
         own_largest = tl.full([ROWS], float("-inf"), tl.float32)
         own_total = tl.zeros([ROWS], tl.float32)
         own_attended = tl.zeros([ROWS, VALUE_BLOCK], tl.float32)
-        segment_start = segment_index * SEGMENT
-        first_key = tl.maximum(segment_start, begin // KEYS * KEYS)
-        for key_start in range(first_key, tl.minimum(segment_start + SEGMENT, stop), KEYS):
+        first_key = tl.maximum(segment * SEGMENT, begin // KEYS * KEYS)
+        for key_start in range(first_key, tl.minimum((segment + 1) * SEGMENT, stop), KEYS):
             key_position = key_start + tl.arange(0, KEYS)
             is_key = key_position < stop
-            if BLOCK_TOKENS % KEYS == 0:  # the keys of a tile share a block
-                block = tl.load(table + key_start // BLOCK_TOKENS)
-                slot = (block * BLOCK_TOKENS + key_start % BLOCK_TOKENS).to(tl.int64) + tl.arange(0, KEYS)
-            else:
-                block = tl.load(table + key_position // BLOCK_TOKENS, mask=is_key, other=0)
-                slot = (block * BLOCK_TOKENS + key_position % BLOCK_TOKENS).to(tl.int64)
+            slots = _slots(table, key_start, stop, KEYS, BLOCK_TOKENS)
             keys = tl.load(
-                key_cache + (slot * key_stride + kv_head * key_head_stride)[None, :] + key_lane[:, None],
+                key_cache + (slots * key_stride + kv_head * key_head_stride)[None, :] + key_lane[:, None],
                 mask=is_key[None, :] & (key_lane < KEY_DIM)[:, None],
                 other=0.0,
             ).to(COMPUTE)
             scores = tl.dot(queries, keys, input_precision="ieee") * scale
-            if HAS_SOFTCAP:
-                # softcap * tanh(s / softcap), from the sigmoid; scores are in units of log(2)
-                cap = softcap * LOG2_E
-                scores = cap * (2.0 / (1.0 + tl.exp2(scores / cap * (-2.0 * LOG2_E))) - 1.0)
             distance = key_position[None, :] - position[:, None]
-            if HAS_SLOPES:
-                scores = scores + slope[:, None] * distance.to(tl.float32)
-            is_seen = is_key[None, :] & is_row[:, None]
-            if IS_CAUSAL:
-                is_seen = is_seen & (distance <= 0)
-            if WINDOW > 0:
-                is_seen = is_seen & (distance > -WINDOW) & (distance < WINDOW)
-            scores = tl.where(is_seen, scores, float("-inf"))
-            new_largest = tl.maximum(own_largest, tl.max(scores, 1))
-            finite = tl.where(new_largest == float("-inf"), 0.0, new_largest)  # no row has seen a key yet
-            weights = tl.exp2(scores - finite[:, None])
-            factor = tl.exp2(own_largest - finite)
-            own_total = own_total * factor + tl.sum(weights, 1)
+            scores = _masked_scores(
+                *(scores, distance, is_key[None, :] & is_row[:, None], slope, softcap),
+                *(WINDOW, IS_CAUSAL, HAS_SOFTCAP, HAS_SLOPES),
+            )
             values = tl.load(
-                value_cache + (slot * value_stride + kv_head * value_head_stride)[:, None] + value_lane[None, :],
+                value_cache + (slots * value_stride + kv_head * value_head_stride)[:, None] + value_lane[None, :],
                 mask=is_key[:, None] & (value_lane < VALUE_DIM)[None, :],
                 other=0.0,
             ).to(COMPUTE)
-            own_attended = own_attended * factor[:, None]
-            own_attended = tl.dot(weights.to(COMPUTE), values, own_attended, input_precision="ieee")
-            own_largest = new_largest
+            own_largest, own_total, own_attended = _add_tile(
+                own_largest, own_total, own_attended, scores, values, COMPUTE
+            )
         largest, total, attended = _merge(largest, total, attended, own_largest, own_total, own_attended)
 
     place = token * NUM_HEADS + head
@@ -295,7 +320,6 @@ def _merge_segments(
     SEGMENT: tl.constexpr,
 ):
     """Reduce the segments that a query head of a token sees, in order."""
-    LOG2_E: tl.constexpr = 1.4426950408889634
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     position = tl.load(positions + token)

@@ -8,11 +8,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_TYPES: Final = MappingProxyType({torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16})
+FLOATS: Final = MappingProxyType({torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16})
 
 
 def compute_dtype(tensor: Tensor) -> tl.dtype:
     """Return the type in which tiles are multiplied: that of the tensor, but float32 in the interpreter."""
     if triton.knobs.runtime.interpret:
         return tl.float32  # the interpreter has no arithmetic in bfloat16
-    return _TYPES[tensor.dtype]
+    return FLOATS[tensor.dtype]
