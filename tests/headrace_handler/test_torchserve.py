@@ -112,9 +112,8 @@ def test_bodies_are_decoded_by_their_type(tmp_path: Path, content_type: str | No
     assert call(contract, body, content_type=content_type)[0].body.decode() == seen
 
 
-def test_bodies_stay_bytes_where_the_image_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TS_DECODE_INPUT_REQUEST", "false")
-    contract = load(write_model(tmp_path / "m", ECHO_TYPES))
+def test_bodies_stay_bytes_where_the_image_says_so(tmp_path: Path) -> None:
+    contract = load(write_model(tmp_path / "m", ECHO_TYPES), decode_input_request="false")
 
     assert call(contract, b"{}", content_type="application/json")[0].body == b"bytearray bytearray(b'{}')"
 

@@ -3,7 +3,6 @@
 import importlib
 import json
 import logging
-import os
 import sys
 import time
 import uuid
@@ -35,7 +34,9 @@ class TorchServe:
             LoadFailed: 507 for a lack of memory, else 500.
         """
         logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
-        self._decodes = os.environ.get("TS_DECODE_INPUT_REQUEST", "true").lower() == "true"
+        for notice in load.options.get("notices", "").splitlines():
+            logger.warning("%s", notice)
+        self._decodes = load.options.get("decode_input_request", "true") == "true"
         try:
             self._context = _make_context(load)
             self._sequence_headers = sequence_headers_of(self._context, load.model_config)

@@ -1,0 +1,206 @@
+"""
+TorchServe's settings of a model: the manifest, `model-config.yaml` and `TS_*` variables to a `HandlerSpec`. Pure.
+
+Source: pytorch/serve `frontend/archive/src/main/java/org/pytorch/serve/archive/model/{Manifest,ModelConfig}.java`,
+`frontend/server/src/main/java/org/pytorch/serve/util/ConfigManager.java`, and the image's
+`sagemaker-pytorch-inference-toolkit/etc/default-ts.properties`.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from headrace.core.errors import SettingsError
+from headrace.handlers.found import MANIFEST_FILE, Found
+from headrace.handlers.spec import HandlerSpec, RestartPolicy
+from headrace_handler.contract import Load
+from headrace_handler.contracts.torchserve.loader import ENVELOPES
+
+DEFAULT_VERSION: Final = "1.0"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-.]*")
+_VARIABLES: Final = ("TS_{0}", "SAGEMAKER_TS_{0}", "SAGEMAKER_{0}")
+"""Prefixes of variables for a key of config.properties; the first that is set counts."""
+_CONFIG_DEFAULT_S: Final = 120
+"""Time limits of a model with a `model-config.yaml` that names none, whatever the image's own default is."""
+_SAGEMAKER_RESPONSE_S: Final = 60
+_MAX_S: Final = 7 * 86400
+_REFUSED: Final = {
+    "asyncCommunication": "it runs vLLM inside of TorchServe; serve the model's folder without a handler",
+    "torchrun": "it starts several processes for one model; serve the model's folder without a handler",
+}
+_NO_EFFECT: Final = {
+    "useJobTicket": "requests wait in the queue instead",
+    "clientTimeoutInMills": "requests of clients that have gone are dropped at once",
+    "useVenv": "every model with requirements has an environment of its own",
+    "parallelType": "each worker runs on one device",
+    "parallelLevel": "each worker runs on one device",
+    "deviceIds": "each worker runs on the first device",
+    "maxNumSequence": "sequences are not counted",
+    "sequenceMaxIdleMSec": "sequences do not expire",
+    "sequenceTimeoutMSec": "sequences do not expire",
+    "maxSequenceJobQueueSize": "sequences share the model's queue",
+}
+
+
+def make_spec(found: Found) -> HandlerSpec:
+    """
+    Describe a model of TorchServe.
+
+    `model-config.yaml` counts before variables (`TS_BATCH_SIZE`, `SAGEMAKER_TS_BATCH_SIZE`), and these before defaults.
+
+    Raises:
+        SettingsError: the manifest is incomplete, or a setting is invalid or cannot be applied.
+    """
+    model = _read_manifest(found)
+    config = found.model_config
+    for key, reason in _REFUSED.items():
+        if config.get(key):
+            raise SettingsError(f"model-config.yaml: {key} is not supported: {reason}.", name=key)
+    min_workers, max_workers = _workers(found)
+    return HandlerSpec(
+        contract="torchserve",
+        load=Load(
+            model_name=found.model_name if found.family else model.get("modelName", found.model_name),
+            model_dir=found.root,
+            entry=_handler(found, model),
+            options=_options(found, model),
+            manifest=found.manifest,
+            model_config=config,
+            device=0 if found.num_gpus and str(config.get("deviceType", "gpu")).lower() != "cpu" else None,
+            batch_size=_number(found, "batchSize", "BATCH_SIZE", 1, largest=10_000),
+        ),
+        min_workers=min_workers,
+        max_workers=max_workers,
+        queue_size=_number(found, "jobQueueSize", "JOB_QUEUE_SIZE", 100, largest=1_000_000),
+        max_batch_delay_ms=_number(found, "maxBatchDelay", "MAX_BATCH_DELAY", 100, smallest=0, largest=_MAX_S * 1000),
+        load_timeout_s=_seconds(found, "startupTimeout", "DEFAULT_STARTUP_TIMEOUT", _CONFIG_DEFAULT_S),
+        call_timeout_s=(response_s := _response_timeout_s(found)),
+        chunk_timeout_s=response_s,
+        restart=RestartPolicy(max_retry_s=_seconds(found, "maxRetryTimeoutInSec", "MAX_RETRY_TIMEOUT_IN_SEC", 300)),
+    )
+
+
+def model_version(manifest: Mapping[str, Any]) -> str:
+    """Return the version of a model, for `/predictions/{name}/{version}`."""
+    model = manifest.get("model")
+    return str((model if isinstance(model, dict) else {}).get("modelVersion") or DEFAULT_VERSION)
+
+
+def without_effect(config: Mapping[str, Any]) -> list[str]:
+    """Name the keys of a model-config.yaml that change nothing here, each with the reason."""
+    return [f"model-config.yaml: {key} has no effect: {why}." for key, why in _NO_EFFECT.items() if config.get(key)]
+
+
+def parse_config(text: str) -> dict[str, str]:
+    """Read a `config.properties`, with its keys as the variables of the same meaning (`TS_<KEY>`)."""
+    settings: dict[str, str] = {}
+    for line in text.splitlines():
+        key, separator, value = line.strip().partition("=")
+        if separator and not key.startswith(("#", "!")):
+            settings[f"TS_{key.strip().upper()}"] = value.strip()
+    return settings
+
+
+def variable(env: Mapping[str, str], key: str) -> str:
+    """Return the value of a key of config.properties from the environment; empty if it is not set."""
+    return next(filter(None, (env.get(form.format(key), "").strip() for form in _VARIABLES)), "")
+
+
+def _read_manifest(found: Found) -> Mapping[str, Any]:
+    """Return `model` of the manifest; empty for a folder without a manifest."""
+    if not found.manifest:
+        return {}
+    model = found.manifest.get("model")
+    if not isinstance(model, dict):
+        raise SettingsError(f"{MANIFEST_FILE}: Missing Model entry in manifest file.")
+    name = model.get("modelName")
+    if not isinstance(name, str) or not name:
+        raise SettingsError(f"{MANIFEST_FILE}: Model name is not defined.")
+    if not _NAME.fullmatch(name):
+        raise SettingsError(f"{MANIFEST_FILE}: modelName is {name!r}; expected letters, digits, '_', '-' and '.'.")
+    if not model.get("modelVersion"):
+        raise SettingsError(f"{MANIFEST_FILE}: Model version is not defined.")
+    if found.manifest.get("runtime", "python") not in ("python", "python2", "python3"):
+        raise SettingsError(
+            f"{MANIFEST_FILE}: Runtime is not defined or invalid: {found.manifest['runtime']!r}; expected 'python'."
+        )
+    return model
+
+
+def _handler(found: Found, model: Mapping[str, Any]) -> str:
+    handler = model.get("handler") or variable(found.env, "DEFAULT_SERVICE_HANDLER")
+    if not handler:
+        raise SettingsError(
+            f"The model {found.model_name} names no handler. Expected model.handler in {MANIFEST_FILE}, or "
+            "TS_DEFAULT_SERVICE_HANDLER, such as 'service.py:handle'."
+        )
+    return str(handler)
+
+
+def _options(found: Found, model: Mapping[str, Any]) -> dict[str, str]:
+    envelope = str(model.get("envelope") or variable(found.env, "SERVICE_ENVELOPE"))
+    if envelope and envelope not in ENVELOPES:
+        raise SettingsError(f"The service envelope is {envelope!r}; expected one of {', '.join(ENVELOPES)}.")
+    decode = found.env.get("TS_DECODE_INPUT_REQUEST") or ("false" if found.family == "torchserve" else "true")
+    options = {
+        "service_envelope": envelope,
+        "decode_input_request": decode.strip().lower(),
+        "limit_max_image_pixels": variable(found.env, "LIMIT_MAX_IMAGE_PIXELS").lower(),
+        "metrics_config": variable(found.env, "METRICS_CONFIG"),
+        "notices": "\n".join(without_effect(found.model_config)),
+    }
+    return {key: value for key, value in options.items() if value}
+
+
+def _workers(found: Found) -> tuple[int, int]:
+    """Return the least and the most workers; the configuration's count only if they are consistent, as TorchServe."""
+    config = found.model_config
+    if config.get("sequenceBatching"):
+        if _count(config.get("maxWorkers"), "maxWorkers", default=1) > 1:
+            raise SettingsError(
+                f"model-config.yaml: maxWorkers is {config['maxWorkers']} with sequenceBatching; expected 1, because a "
+                "sequence stays with its worker.",
+                name="maxWorkers",
+            )
+        return 1, 1
+    least = _count(config.get("minWorkers"), "minWorkers", default=0)
+    most = _count(config.get("maxWorkers"), "maxWorkers", default=0)
+    if 0 < least <= most:
+        return least, most
+    by_default = variable(found.env, "DEFAULT_WORKERS_PER_MODEL") or found.env.get("SAGEMAKER_NUM_MODEL_WORKERS")
+    least = _count(variable(found.env, "MIN_WORKERS") or by_default, "TS_MIN_WORKERS", default=1)
+    return least, max(least, _count(variable(found.env, "MAX_WORKERS"), "TS_MAX_WORKERS", default=least))
+
+
+def _response_timeout_s(found: Found) -> int:
+    default = _SAGEMAKER_RESPONSE_S if found.family == "torchserve" else _CONFIG_DEFAULT_S
+    if found.model_config:
+        return _count(
+            found.model_config.get("responseTimeout"), "responseTimeout", default=_CONFIG_DEFAULT_S, at_most=_MAX_S
+        )
+    given = variable(found.env, "RESPONSE_TIMEOUT") or variable(found.env, "DEFAULT_RESPONSE_TIMEOUT")
+    return _count(given, "TS_DEFAULT_RESPONSE_TIMEOUT", default=default, at_most=_MAX_S)
+
+
+def _seconds(found: Found, key: str, name: str, default: int) -> int:
+    return _number(found, key, name, default, largest=_MAX_S)
+
+
+def _number(found: Found, key: str, name: str, default: int, *, smallest: int = 1, largest: int) -> int:
+    """Return a number of model-config.yaml, else of a variable, else the default."""
+    if found.model_config.get(key) is not None:
+        return _count(found.model_config[key], key, default=default, at_least=smallest, at_most=largest)
+    return _count(variable(found.env, name), f"TS_{name}", default=default, at_least=smallest, at_most=largest)
+
+
+def _count(value: Any, name: str, *, default: int, at_least: int = 0, at_most: int = 1000) -> int:
+    """Check a number; absent: the default."""
+    if value is None or value == "":
+        return default
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = -1
+    if isinstance(value, bool) or not at_least <= number <= at_most:
+        raise SettingsError(f"{name} is {value!r}; expected a whole number from {at_least} to {at_most}.", name=name)
+    return number
