@@ -101,13 +101,10 @@ class Child:
 
     def _run_calls(self, contract: Contract) -> None:
         while (call := self._inbox.get()) is not None:
-            try:
+            with suppress(Cancelled):
                 contract.call(call.call)
-            except Cancelled:
-                pass  # the client of a single item has gone: as good an end as any
-            finally:
-                self._end(call)
-                del call  # or its bodies would stay in memory until the next one
+            self._end(call)
+            del call  # or its bodies would stay in memory until the next one
 
     def _run_loop(self, contract: AsyncContract, loop: asyncio.AbstractEventLoop) -> None:
         def take() -> None:
@@ -132,13 +129,12 @@ class Child:
 
     async def _run_call(self, contract: AsyncContract, loop: asyncio.AbstractEventLoop, call: RunningCall) -> None:
         try:
-            await contract.call_async(call.call)
-        except Cancelled:
-            pass
+            with suppress(Cancelled):
+                await contract.call_async(call.call)
         except BaseException as error:  # noqa: BLE001 -- raised again behind the loop
             self._failure = error
             loop.stop()
-        finally:
+        else:
             self._end(call)
 
     def _end(self, call: RunningCall) -> None:

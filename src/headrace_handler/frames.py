@@ -23,8 +23,8 @@ INLINE_BYTES = 1 << 20
 WINDOW_CHUNKS = 8
 WINDOW_BYTES = 1 << 20
 """A response waits while this many chunks, or bytes, have not been taken by the client."""
-MAX_DESCRIPTORS = 64
-"""Descriptors in one message; the kernel allows 253."""
+MAX_DESCRIPTORS = 253
+"""Most descriptors in one message (`SCM_MAX_FD` of Linux)."""
 
 _READ_BYTES = 256 * 1024
 _MAX_BUFFERS = 512  # the kernel takes 1024

@@ -61,15 +61,44 @@ def spawn(arguments: Sequence[str], environment: Mapping[str, str], output: Path
         ValueError: an argument or a variable contains a NUL.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    return _spawn(
+        arguments,
+        environment,
+        [(os.POSIX_SPAWN_OPEN, 1, str(output), flags, 0o600), (os.POSIX_SPAWN_DUP2, 1, 2)],
+    )
+
+
+def spawn_connected(
+    arguments: Sequence[str], environment: Mapping[str, str], descriptors: Mapping[int, int]
+) -> ProcessId:
+    """
+    Start a program in its own session, without input; it gets these descriptors of this process and no others.
+
+    Args:
+        arguments: the program's path first.
+        environment: the whole environment.
+        descriptors: by their numbers in the program, at most 3, those of this process, which are greater than 2.
+
+    Raises:
+        OSError: the program cannot be started.
+        ValueError: an argument or a variable contains a NUL.
+    """
+    actions = [(os.POSIX_SPAWN_DUP2, descriptors[number], number) for number in sorted(descriptors)]
+    return _spawn(arguments, environment, actions)
+
+
+def _spawn(
+    arguments: Sequence[str], environment: Mapping[str, str], file_actions: Sequence[tuple[object, ...]]
+) -> ProcessId:
+    opened = {action[-1] for action in file_actions if action[0] == os.POSIX_SPAWN_DUP2}
     pid = os.posix_spawn(
         arguments[0],
         list(arguments),
         dict(environment),
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(output), flags, 0o600),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-            *((os.POSIX_SPAWN_CLOSE, descriptor) for descriptor in _inheritable()),
+            *file_actions,
+            *((os.POSIX_SPAWN_CLOSE, descriptor) for descriptor in _inheritable() if descriptor not in opened),
         ],
         setsid=True,
         setsigmask=(),

@@ -1,0 +1,122 @@
+"""The model server's end of the socket to a child, on the event loop."""
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from headrace_handler.frames import BadFrame, Buffer, Frame, FrameParser, PeerGone, after, receive, send_some
+
+_READS_AT_ONCE = 8
+"""Reads before other work of the event loop gets its turn."""
+
+
+class Channel:
+    """Frames to and from a child, in order."""
+
+    def __init__(
+        self, connection: socket.socket, on_frame: Callable[[Frame], None], on_end: Callable[[str], None]
+    ) -> None:
+        """
+        Begin to receive.
+
+        Args:
+            connection: to the child; owned by the channel from now on.
+            on_frame: called with each frame; it closes the frame's descriptors.
+            on_end: called once when nothing more can be received, with the reason.
+        """
+        self._socket = connection
+        self._socket.setblocking(False)
+        self._on_frame = on_frame
+        self._on_end = on_end
+        self._parser = FrameParser()
+        self._waiting: deque[tuple[list[Buffer], list[int]]] = deque()
+        """Frames that the socket has no room for; their descriptors are duplicates of our own."""
+        self._has_ended = False
+        """Nothing more can be received."""
+        self._is_closed = False
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._socket.fileno(), self._receive)
+
+    def send(self, buffers: Sequence[Buffer], descriptors: Sequence[int] = ()) -> None:
+        """Send a frame, now or as soon as the child makes room; a child that has ended gets nothing."""
+        if self._is_closed:
+            return
+        rest = list(buffers)
+        if not self._waiting:
+            try:
+                rest = after(rest, send_some(self._socket, rest, descriptors))
+                descriptors = ()
+            except BlockingIOError:
+                pass
+            except (PeerGone, OSError):
+                return  # the end of the child is reported by its process
+            if not rest:
+                return
+            self._loop.add_writer(self._socket.fileno(), self._send_waiting)
+        self._waiting.append((rest, [os.dup(descriptor) for descriptor in descriptors]))
+
+    def drain(self) -> None:
+        """Receive what has arrived, after the end of the child."""
+        while not self._is_closed and not self._has_ended and self._receive_once():
+            pass
+
+    def close(self) -> None:
+        """Close the socket."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._loop.remove_reader(self._socket.fileno())
+        self._loop.remove_writer(self._socket.fileno())
+        for _buffers, descriptors in self._waiting:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        self._waiting.clear()
+        self._parser.close()
+        self._socket.close()
+
+    def _send_waiting(self) -> None:
+        while self._waiting:
+            buffers, descriptors = self._waiting[0]
+            try:
+                rest = after(buffers, send_some(self._socket, buffers, descriptors))
+            except BlockingIOError:
+                return
+            except (PeerGone, OSError):
+                self._loop.remove_writer(self._socket.fileno())
+                return
+            for descriptor in descriptors:
+                os.close(descriptor)
+            if rest:
+                self._waiting[0] = (rest, [])
+            else:
+                self._waiting.popleft()
+        self._loop.remove_writer(self._socket.fileno())
+
+    def _receive(self) -> None:
+        for _ in range(_READS_AT_ONCE):
+            if self._is_closed or not self._receive_once():
+                return
+
+    def _receive_once(self) -> bool:
+        """Receive once; return whether there may be more."""
+        try:
+            data, descriptors = receive(self._socket)
+            for frame in self._parser.feed(data, descriptors):
+                self._on_frame(frame)
+        except BlockingIOError:
+            return False
+        except (PeerGone, OSError):
+            self._end("it has closed its socket")
+            return False
+        except (BadFrame, KeyError, TypeError, ValueError) as error:
+            self._end(f"it has sent bytes that are no frame: {error}")
+            return False
+        return True
+
+    def _end(self, reason: str) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            self._loop.remove_reader(self._socket.fileno())
+            self._on_end(reason)

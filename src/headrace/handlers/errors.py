@@ -1,0 +1,109 @@
+"""
+Responses that the model server gives itself, because the child with the user's code cannot, worded by contract.
+
+Sources: DJL Serving (`InferenceRequestHandler`, `PyProcess`), TorchServe (`HttpRequestHandler`, `WorkerThread`),
+multi-model-server.
+"""
+
+import json
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from headrace.core.errors import HeadraceError
+from headrace.handlers.spec import ContractName
+
+Headers = list[tuple[str, str]]
+
+_KILLED_FOR_MEMORY: Final = (-9, 137)
+"""Exit codes that the kernel's OOM killer leaves; so does any other SIGKILL that is not ours."""
+
+
+class LoadError(HeadraceError):
+    """The user's code could not be loaded; the message has the cause and the last lines that it printed."""
+
+    code = "handler_load_failed"
+
+
+class Refusal(Enum):
+    """Reasons for which a request gets no response from user code."""
+
+    LOST = auto()
+    """The child has ended."""
+    LATE = auto()
+    """The child was too slow."""
+    UNANSWERED = auto()
+    """The code has returned without a response."""
+    QUEUE_FULL = auto()
+    NOT_READY = auto()
+    """No child has loaded the code, or the model has been given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeResponse:
+    """A response that is sent with a Content-Length."""
+
+    status: int
+    phrase: str = ""
+    headers: Headers = field(default_factory=list)
+    body: bytes = b""
+
+
+class Refused(Exception):
+    """A request that is not taken; the response says why."""
+
+    def __init__(self, response: WholeResponse) -> None:
+        super().__init__(response.status)
+        self.response = response
+
+
+def refusal(contract: ContractName, reason: Refusal, *, model_name: str, exit_code: int | None = None) -> WholeResponse:
+    """Return the response to a request that user code does not answer."""
+    status, kind, message = _WORDS[contract](reason, model_name, exit_code)
+    body = json.dumps({"code": status, "type": kind, "message": message}, indent=2) + "\n"
+    return WholeResponse(status=status, headers=[("content-type", "application/json")], body=body.encode())
+
+
+def _djl(reason: Refusal, model_name: str, _exit_code: int | None) -> tuple[int, str, str]:
+    match reason:
+        case Refusal.LATE:
+            return 503, "WlmException", "java.util.concurrent.TimeoutException"
+        case Refusal.QUEUE_FULL:
+            return 503, "WlmCapacityException", f"Worker queue capacity exceeded for model: {model_name}"
+        case Refusal.NOT_READY:
+            return 503, "WlmException", f"No worker is available to serve request for model: {model_name}"
+        case Refusal.UNANSWERED:
+            return 503, "WlmException", "The handler has returned without a response."
+        case Refusal.LOST:
+            return 503, "WlmException", "Python worker disconnected."
+
+
+def _torchserve(reason: Refusal, model_name: str, exit_code: int | None) -> tuple[int, str, str]:
+    match reason:
+        case Refusal.QUEUE_FULL | Refusal.NOT_READY:
+            return 503, "ServiceUnavailableException", _no_worker(model_name)
+        case Refusal.UNANSWERED:
+            return 503, "InternalServerException", "Invalid model predict output"
+        case Refusal.LOST | Refusal.LATE:
+            status = 507 if reason is Refusal.LOST and exit_code in _KILLED_FOR_MEMORY else 500
+            return status, "InternalServerException", "Worker died."
+
+
+def _no_worker(model_name: str) -> str:
+    return (
+        f'Model "{model_name}" has no worker to serve inference request. Please use scale workers API to add workers. '
+        "If this is a sequence inference, please check if it is closed, or expired; or exceeds maxSequenceJobQueueSize"
+    )
+
+
+def _sagemaker(reason: Refusal, model_name: str, _exit_code: int | None) -> tuple[int, str, str]:
+    match reason:
+        case Refusal.QUEUE_FULL | Refusal.NOT_READY:
+            return 503, "ServiceUnavailableException", f"Model {model_name} has no worker to serve inference request."
+        case Refusal.UNANSWERED:
+            return 500, "InternalServerException", "Invalid model predict output"
+        case Refusal.LOST | Refusal.LATE:
+            return 500, "InternalServerException", "Worker died."
+
+
+_WORDS: Final = {"djl": _djl, "torchserve": _torchserve, "sagemaker": _sagemaker}

@@ -1,0 +1,238 @@
+"""A request to user code and the response to it, between the routes of the server and the pool."""
+
+import asyncio
+import contextlib
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from headrace.handlers.errors import WholeResponse
+from headrace_handler.contract import Mode
+from headrace_handler.frames import INLINE_BYTES, Buffer, read_memory_file, write_memory_file
+
+Pairs = Sequence[tuple[str, str]]
+
+_ids = count(1)
+
+
+class MemoryFile:
+    """Large content outside the memory of this process; see `headrace_handler.frames`."""
+
+    def __init__(self, descriptor: int, num_bytes: int) -> None:
+        """Own a descriptor."""
+        self._descriptor: int | None = descriptor
+        self.num_bytes = num_bytes
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor, until the file is read or closed."""
+        assert self._descriptor is not None, "a memory file is used once"
+        return self._descriptor
+
+    async def read(self) -> bytearray:
+        """Return the content and close the file."""
+        descriptor, self._descriptor = self.descriptor, None
+        return await asyncio.to_thread(read_memory_file, descriptor, self.num_bytes)
+
+    def close(self) -> None:
+        """Close the file, if it has not been read."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestPart:
+    """A part of a request body; see `Part`."""
+
+    name: str = ""
+    content_type: str | None = None
+    content: Buffer | MemoryFile = b""
+
+    @property
+    def num_bytes(self) -> int:
+        """Length of the content."""
+        return self.content.num_bytes if isinstance(self.content, MemoryFile) else len(self.content)
+
+
+async def request_part(content: Buffer, *, name: str = "", content_type: str | None = None) -> RequestPart:
+    """Return a part whose content is in a memory file if it is large."""
+    if len(content) <= INLINE_BYTES:
+        return RequestPart(name=name, content_type=content_type, content=content)
+    descriptor = await asyncio.to_thread(write_memory_file, content)
+    return RequestPart(name=name, content_type=content_type, content=MemoryFile(descriptor, len(content)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerRequest:
+    """A request for user code; see `Item`."""
+
+    request_id: str
+    mode: Mode = "predict"
+    method: str = "POST"
+    path: str = "/invocations"
+    headers: Pairs = ()
+    query: Pairs = ()
+    parts: Sequence[RequestPart] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamHead:
+    """The head of a response whose parts follow."""
+
+    status: int
+    phrase: str
+    headers: Pairs
+
+
+class BrokenResponse(Exception):
+    """A response that has begun and cannot be completed."""
+
+
+class PendingResponse:
+    """
+    The response to a request, as the pool gets it and a route takes it.
+
+    The route calls `head` once, then `part` until None, and `close` in any case.
+    """
+
+    def __init__(self, request: HandlerRequest, on_close: Callable[["PendingResponse"], None]) -> None:
+        """Begin without a head."""
+        self.request = request
+        self.item_id = next(_ids)
+        self.arrived_s = 0.0
+        self.is_cancelled = False
+        self.has_ended = False
+        """The last event has come; the route may not have taken it."""
+        self.has_head = False
+        self.credit: Callable[[int, int], None] = lambda _chunks, _bytes: None
+        """Tells the child that the client has taken chunks and bytes."""
+        self.num_untaken = 0
+        self._untold_chunks = 0
+        self._untold_bytes = 0
+        self._on_close = on_close
+        self._head: WholeResponse | StreamHead | MemoryFile | None = None
+        self._parts: deque[Buffer | MemoryFile] = deque()
+        self._error: str | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    # For the route.
+
+    async def head(self) -> WholeResponse | StreamHead:
+        """Return the head, with the body if the response is one piece."""
+        while self._head is None:
+            await self._event()
+        if isinstance(self._head, WholeResponse) and self._parts:
+            return WholeResponse(
+                status=self._head.status,
+                phrase=self._head.phrase,
+                headers=self._head.headers,
+                body=await _read(self._parts.popleft()),  # type: ignore[arg-type]
+            )
+        assert not isinstance(self._head, MemoryFile)
+        return self._head
+
+    async def part(self) -> Buffer | None:
+        """
+        Return the next part of a stream; None at its end.
+
+        Raises:
+            BrokenResponse: it cannot be completed.
+        """
+        while not self._parts:
+            if self._error is not None:
+                raise BrokenResponse(self._error)
+            if self.has_ended:
+                return None
+            await self._event()
+        content = await _read(self._parts.popleft())
+        self.num_untaken -= 1
+        self._tell(len(content))
+        return content
+
+    def close(self) -> None:
+        """Give up what has not been taken; cancels a request that is still running."""
+        if not self.has_ended and not self.is_cancelled:
+            self.is_cancelled = True
+            self._on_close(self)
+        for part in (*self._parts, *(part.content for part in self.request.parts)):
+            if isinstance(part, MemoryFile):
+                part.close()
+        self._parts.clear()
+
+    # For the pool and the child.
+
+    def put_whole(self, response: WholeResponse, body: Buffer | MemoryFile = b"") -> None:
+        """Answer in one piece."""
+        self._head = response
+        if isinstance(body, MemoryFile) or body:
+            self._add(body)
+        self._end()
+
+    def put_head(self, head: StreamHead) -> None:
+        """Begin a stream."""
+        self._head = head
+        self.has_head = True
+        self._wake()
+
+    def put_part(self, content: Buffer | MemoryFile) -> None:
+        """Continue a stream."""
+        self._add(content)
+        self._wake()
+
+    def put_end(self) -> None:
+        """End a stream."""
+        self._end()
+
+    def fail(self, response: WholeResponse, message: str) -> None:
+        """Answer with an error; a response that has begun is broken off with the message instead."""
+        if self.has_ended:
+            return
+        if self.has_head:
+            self._error = message
+            self._end()
+        else:
+            self.put_whole(response)
+
+    def _add(self, content: Buffer | MemoryFile) -> None:
+        if self.is_cancelled:
+            if isinstance(content, MemoryFile):
+                content.close()
+            return
+        self._parts.append(content)
+        self.num_untaken += 1
+
+    def _end(self) -> None:
+        self.has_ended = self.has_head = True
+        self._wake()
+
+    def _tell(self, num_bytes: int) -> None:
+        """Return credit, a few chunks at a time, to save frames."""
+        self._untold_chunks += 1
+        self._untold_bytes += num_bytes
+        if self._untold_chunks >= _TOLD_CHUNKS or self._untold_bytes >= _TOLD_BYTES:
+            if not self.has_ended:
+                self.credit(self._untold_chunks, self._untold_bytes)
+            self._untold_chunks = self._untold_bytes = 0
+
+    async def _event(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None:
+            with contextlib.suppress(asyncio.InvalidStateError):
+                self._waiter.set_result(None)
+
+
+_TOLD_CHUNKS = 4
+_TOLD_BYTES = INLINE_BYTES // 2
+
+
+async def _read(content: Buffer | MemoryFile) -> Buffer:
+    return await content.read() if isinstance(content, MemoryFile) else content

@@ -1,0 +1,392 @@
+"""
+The children of one model: how many run, which requests they get, and what happens when they end.
+
+Requests wait in one queue, which survives the end of any child. A request that a child has received is never sent to
+another one. All methods run on the event loop.
+"""
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import count
+from typing import Any, Final
+
+from headrace.core.metrics import SECONDS, Distribution
+from headrace.core.telemetry import get_logger
+from headrace.handlers.batching import Failures, Take, next_batch
+from headrace.handlers.errors import LoadError, Refusal, Refused, refusal
+from headrace.handlers.exchange import HandlerRequest, MemoryFile, PendingResponse
+from headrace.handlers.output import new_tail
+from headrace.handlers.process import ChildCall, ChildLost, ChildProcess, LoadRefused, exit_text
+from headrace.handlers.spec import HandlerSpec
+from headrace_handler.frames import MAX_DESCRIPTORS
+
+
+class PoolPhase(StrEnum):
+    """The phase of a model with its children."""
+
+    LOADING = "loading"
+    """No child has loaded the code yet."""
+    SERVING = "serving"
+    """A child is there, or is being started again."""
+    FAILED = "failed"
+    """Given up by the restart policy."""
+    CLOSED = "closed"
+
+
+@dataclass(slots=True, eq=False)
+class PoolCounts:
+    """Counters of a pool since its start."""
+
+    restarts: int = 0
+    late_calls: int = 0
+    call_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
+    queue_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
+
+
+_worker_ids = count(9000)  # as TorchServe numbers them
+
+
+class Worker:
+    """A place for a child, which is filled again when the child ends."""
+
+    def __init__(self) -> None:
+        self.worker_id = next(_worker_ids)
+        self.started_s = time.time()
+        self.child: ChildProcess | None = None
+        self.max_calls = 0
+        """Calls that it takes at once; 0 until it has loaded the code."""
+        self.stopping = asyncio.Event()
+        self.idle_timer: asyncio.TimerHandle | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a child has loaded the code and lives."""
+        return self.max_calls > 0 and self.child is not None and self.child.is_alive and not self.stopping.is_set()
+
+    @property
+    def num_free(self) -> int:
+        """Calls that it could take now."""
+        return self.max_calls - len(self.child.calls) if self.is_ready and self.child is not None else 0
+
+
+class HandlerPool:
+    """The children of a model and the queue before them."""
+
+    def __init__(self, spec: HandlerSpec) -> None:
+        """Begin without children."""
+        self.spec = spec
+        self.phase = PoolPhase.LOADING
+        self.counts = PoolCounts()
+        self.workers: list[Worker] = []
+        self.min_workers = spec.min_workers
+        self.max_workers = max(spec.min_workers, spec.max_workers)
+        self.tail = new_tail()
+        """The last lines that the code printed."""
+        self._queue: deque[PendingResponse] = deque()
+        self._failures = Failures()
+        self._batch_timer: asyncio.TimerHandle | None = None
+        self._first: asyncio.Future[None] | None = None
+        """The end of the first load, for `start`."""
+        self._idle: list[asyncio.Future[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """
+        Start the children and wait for the first to load the code.
+
+        Raises:
+            LoadError: it could not; the pool is closed.
+        """
+        self._first = asyncio.get_running_loop().create_future()
+        try:
+            self._fill()
+            if self.min_workers:
+                await self._first
+            else:
+                self.phase = PoolPhase.SERVING
+        except BaseException:
+            await self.close(deadline_s=0)
+            raise
+
+    def submit(self, request: HandlerRequest) -> PendingResponse:
+        """
+        Queue a request.
+
+        Raises:
+            Refused: the queue is full, or no child will take it.
+        """
+        if self.phase is not PoolPhase.SERVING or not self.max_workers:
+            raise self._refused(Refusal.NOT_READY)
+        if len(self._queue) >= self.spec.queue_size and not any(worker.num_free for worker in self.workers):
+            raise self._refused(Refusal.QUEUE_FULL)
+        response = PendingResponse(request, self._on_close)
+        response.arrived_s = time.monotonic()
+        self._queue.append(response)
+        self._dispatch()
+        return response
+
+    @property
+    def num_queued(self) -> int:
+        """Requests that wait for a child."""
+        return len(self._queue)
+
+    @property
+    def num_running(self) -> int:
+        """Requests that children run."""
+        return sum(
+            len(call.responses)
+            for worker in self.workers
+            if worker.child is not None
+            for call in worker.child.calls.values()
+        )
+
+    @property
+    def num_ready(self) -> int:
+        """Children that have loaded the code."""
+        return sum(worker.is_ready for worker in self.workers)
+
+    def scale(self, min_workers: int, max_workers: int) -> None:
+        """Change the number of children; those that run a call end after it."""
+        self.min_workers, self.max_workers = min_workers, max(min_workers, max_workers)
+        for worker in self.workers[self.max_workers :]:
+            worker.stopping.set()
+        self._fill()
+        self._dispatch()
+
+    async def close(self, *, deadline_s: float) -> None:
+        """Take no more requests, let those that are here end within `deadline_s`, and end all children."""
+        self.phase = PoolPhase.CLOSED
+        if deadline_s > 0 and (self._queue or self.num_running):
+            idle: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._idle.append(idle)
+            await asyncio.wait({idle}, timeout=deadline_s)
+        self._refuse_queue()
+        for worker in self.workers:
+            worker.stopping.set()
+        if self._batch_timer is not None:
+            self._batch_timer.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # Children.
+
+    def _fill(self) -> None:
+        while sum(not worker.stopping.is_set() for worker in self.workers) < self.min_workers:
+            self._add_worker()
+
+    def _add_worker(self) -> None:
+        worker = Worker()
+        self.workers.append(worker)
+        worker.task = asyncio.create_task(self._run_worker(worker), name=f"handler-{worker.worker_id}")
+        self._tasks.add(worker.task)
+        worker.task.add_done_callback(self._tasks.discard)
+
+    async def _run_worker(self, worker: Worker) -> None:
+        """Keep a child in a place until it is stopped or the model is given up."""
+        try:
+            while not worker.stopping.is_set() and self.phase is not PoolPhase.FAILED:
+                await self._run_child(worker)
+        except Exception as error:  # noqa: BLE001 -- a bug here must not leave `start` waiting
+            get_logger().exception("handler.supervision_failed", model=self.spec.model_name)
+            self._settle_first(error)
+        finally:
+            self.workers.remove(worker)
+            self._check_idle()
+
+    async def _run_child(self, worker: Worker) -> None:
+        """Run one child from its start to its end, and wait before the next one if it has failed."""
+        try:
+            worker.child = child = ChildProcess.start(self.spec, self.tail)
+        except (OSError, ValueError) as error:
+            await self._note_failure(worker, f"The interpreter {self.spec.python} cannot be started: {error}.")
+            return
+        reason = ""
+        try:
+            is_async = await self._load(worker, child)
+            if is_async is not None:
+                worker.max_calls = self.spec.max_calls_per_worker if is_async else 1
+                self._note_ready(worker)
+                reason = await self._serve(worker, child)
+        except (ChildLost, LoadRefused) as error:
+            reason = str(error)
+        finally:
+            worker.max_calls = 0
+            await (child.kill() if reason else child.stop())
+            self._check_idle()
+        if reason:
+            if child.num_answered:
+                self._failures = Failures()
+            await self._note_failure(worker, reason)
+
+    async def _load(self, worker: Worker, child: ChildProcess) -> bool | None:
+        """Return whether the code is asynchronous; None if the worker is stopped before it is loaded."""
+        loading = asyncio.create_task(child.load())
+        await _first_of(loading, worker.stopping)
+        if not loading.done():
+            loading.cancel()
+            return None
+        return loading.result()
+
+    async def _serve(self, worker: Worker, child: ChildProcess) -> str:
+        """Wait for the end of a child that serves; return why it failed, or nothing if it was stopped."""
+        self._make_free(worker)
+        await _first_of(child.exited, worker.stopping)
+        while child.calls and child.is_alive and self.phase is not PoolPhase.CLOSED:
+            await asyncio.wait({child.exited}, timeout=0.05)  # stopped while it runs a call, which may end
+        return "" if child.is_alive else f"The process ended with {exit_text(child.exited.result())}."
+
+    def _note_ready(self, worker: Worker) -> None:
+        get_logger().info("handler.ready", model=self.spec.model_name, pid=worker.child and worker.child.pid)
+        if self.phase is PoolPhase.LOADING:
+            self.phase = PoolPhase.SERVING
+        self._settle_first(None)
+
+    async def _note_failure(self, worker: Worker, reason: str) -> None:
+        now_s = time.monotonic()
+        self._failures = self._failures.add(now_s)
+        get_logger().error("handler.failed", model=self.spec.model_name, reason=reason, failures=self._failures.count)
+        self._settle_first(self._load_error(reason))
+        if self._failures.gives_up(self.spec.restart, now_s):
+            self._give_up()
+        if self.phase in {PoolPhase.LOADING, PoolPhase.FAILED, PoolPhase.CLOSED} or worker.stopping.is_set():
+            worker.stopping.set()
+            return
+        self.counts.restarts += 1
+        stopping = asyncio.create_task(worker.stopping.wait())
+        await asyncio.wait({stopping}, timeout=self._failures.restart_delay_s())
+        stopping.cancel()
+
+    def _load_error(self, reason: str) -> LoadError:
+        lines = "\n".join(self.tail)
+        return LoadError(f"{reason}\nThe last lines of its output:\n{lines}" if lines else reason)
+
+    def _settle_first(self, error: Exception | None) -> None:
+        if self._first is None or self._first.done():
+            return
+        if error is None:
+            self._first.set_result(None)
+        else:
+            self._first.set_exception(error)
+
+    def _give_up(self) -> None:
+        get_logger().error("handler.given_up", model=self.spec.model_name, failures=self._failures.count)
+        self.phase = PoolPhase.FAILED
+        for worker in self.workers:
+            worker.stopping.set()
+        self._refuse_queue()
+
+    # Requests.
+
+    def _dispatch(self) -> None:
+        """Give the queue's requests to the children that are free; start another child if none is."""
+        while self._queue:
+            worker = next((worker for worker in self.workers if worker.num_free), None)
+            if worker is None:
+                self._grow()
+                return
+            num_alike, is_closed = self._alike()
+            now_s = time.monotonic()
+            decision = next_batch(
+                num_alike,
+                now_s - self._queue[0].arrived_s,
+                batch_size=self.spec.batch_size,
+                max_delay_s=self.spec.max_batch_delay_ms / 1e3,
+                is_closed=is_closed,
+            )
+            if not isinstance(decision, Take):
+                self._wake_in(decision.delay_s)
+                return
+            self._call(worker, [self._queue.popleft() for _ in range(decision.num_items)], now_s)
+
+    def _alike(self) -> tuple[int, bool]:
+        """Return how many requests at the head fit into one call, and whether the next one does not."""
+        mode, num_files = self._queue[0].request.mode, 0
+        for index, response in enumerate(self._queue):
+            if index == self.spec.batch_size:
+                return index, True
+            num_files += sum(isinstance(part.content, MemoryFile) for part in response.request.parts)
+            if index and (response.request.mode != mode or num_files > MAX_DESCRIPTORS):
+                return index, True
+        return len(self._queue), mode in _SINGLE_MODES
+
+    def _call(self, worker: Worker, responses: list[PendingResponse], now_s: float) -> None:
+        assert worker.child is not None, "a free worker has a child"
+        if worker.idle_timer is not None:
+            worker.idle_timer.cancel()
+        for response in responses:
+            self.counts.queue_s.observe(now_s - response.arrived_s)
+        worker.child.call(responses, lambda call: self._on_done(worker, call))
+
+    def _on_done(self, worker: Worker, call: ChildCall) -> None:
+        self.counts.call_s.observe(time.monotonic() - call.started_s)
+        self.counts.late_calls += call.is_late
+        self._failures = Failures()
+        self._make_free(worker)
+
+    def _make_free(self, worker: Worker) -> None:
+        self._dispatch()
+        self._check_idle()
+        if worker.child is not None and not worker.child.calls and len(self.workers) > self.min_workers:
+            loop = asyncio.get_running_loop()
+            worker.idle_timer = loop.call_later(self.spec.max_idle_s, self._retire, worker)
+
+    def _retire(self, worker: Worker) -> None:
+        if worker.child is not None and not worker.child.calls and len(self.workers) > self.min_workers:
+            get_logger().info("handler.retired", model=self.spec.model_name, pid=worker.child.pid)
+            worker.stopping.set()
+
+    def _grow(self) -> None:
+        """Start a child over the minimum, one at a time, while requests wait and all others are busy."""
+        is_starting = any(not worker.is_ready and not worker.stopping.is_set() for worker in self.workers)
+        if not is_starting and len(self.workers) < self.max_workers and self.phase is PoolPhase.SERVING:
+            self._add_worker()
+
+    def _wake_in(self, delay_s: float) -> None:
+        if self._batch_timer is not None:
+            self._batch_timer.cancel()
+        self._batch_timer = asyncio.get_running_loop().call_later(delay_s, self._dispatch)
+
+    def _on_close(self, response: PendingResponse) -> None:
+        """Called when a client has gone."""
+        if response in self._queue:
+            self._queue.remove(response)
+            self._check_idle()
+            return
+        for worker in self.workers:
+            if worker.child is not None:
+                for call in worker.child.calls.values():
+                    if response.item_id in call.responses:
+                        worker.child.cancel(response)
+                        return
+
+    def _refuse_queue(self) -> None:
+        while self._queue:
+            self._queue.popleft().fail(self._refused(Refusal.NOT_READY).response, "The model is not served any more.")
+
+    def _check_idle(self) -> None:
+        if self._idle and not self._queue and not self.num_running:
+            for idle in self._idle:
+                if not idle.done():
+                    idle.set_result(None)
+            self._idle.clear()
+
+    def _refused(self, reason: Refusal) -> Refused:
+        return Refused(refusal(self.spec.contract, reason, model_name=self.spec.model_name))
+
+
+_SINGLE_MODES: Final = frozenset({"adapter", "format", "describe"})
+"""Modes whose requests are not worth waiting for others."""
+
+
+async def _first_of(future: "asyncio.Future[Any]", event: asyncio.Event) -> None:
+    """Wait for one of the two."""
+    waiting = asyncio.create_task(event.wait())
+    futures: set[asyncio.Future[Any]] = {future, waiting}
+    try:
+        await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()

@@ -1,0 +1,352 @@
+"""One child: started, loaded, called, cancelled, and ended with everything that it has started."""
+
+import asyncio
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, Self
+
+import headrace_handler
+from headrace.core.processes import is_session_running, kill_session, reap, spawn_connected
+from headrace.core.telemetry import get_logger
+from headrace.handlers.channel import Channel
+from headrace.handlers.errors import Refusal, WholeResponse, refusal
+from headrace.handlers.exchange import MemoryFile, PendingResponse, StreamHead
+from headrace.handlers.output import OutputReader
+from headrace.handlers.spec import HandlerSpec
+from headrace_handler.calls import load_header
+from headrace_handler.child import arguments_of
+from headrace_handler.frames import BadFrame, Buffer, Frame, Kind, encode
+
+CANCEL_GRACE_S: Final = 2.0
+"""Seconds for user code to obey CANCEL or STOP before its session is killed."""
+
+_EXIT_GRACE_S: Final = 0.5
+
+_PROGRAM: Final = Path(headrace_handler.__file__).parent / "__main__.py"
+_DESCRIPTOR: Final = 3
+_call_ids = count(1)
+
+
+class LoadRefused(Exception):
+    """User code could not be loaded, as the child itself reports."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class ChildLost(Exception):
+    """The child has ended, or was ended because it was too slow."""
+
+
+class ChildCall:
+    """A call that a child runs."""
+
+    def __init__(self, responses: Sequence[PendingResponse], on_done: Callable[["ChildCall"], None]) -> None:
+        self.call_id = next(_call_ids)
+        self.responses = {response.item_id: response for response in responses}
+        self.started_s = time.monotonic()
+        self.is_streaming = False
+        self.is_late = False
+        self.is_cancelled = False
+        self.timer: asyncio.TimerHandle | None = None
+        self.on_done = on_done
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether a client has not taken the parts that were sent."""
+        return any(response.num_untaken and not response.has_ended for response in self.responses.values())
+
+
+class ChildProcess:
+    """A child and its calls."""
+
+    def __init__(self, spec: HandlerSpec, tail: deque[str]) -> None:
+        """
+        Start the process.
+
+        Args:
+            spec: what it runs.
+            tail: gets the last lines that it prints.
+
+        Raises:
+            OSError: the interpreter cannot be started.
+        """
+        self._spec = spec
+        self._tail = tail
+        self._loop = asyncio.get_running_loop()
+        self._log = get_logger().bind(model=spec.model_name)
+        self._loaded: asyncio.Future[bool] = self._loop.create_future()
+        """True: the code is asynchronous."""
+        self.exited: asyncio.Future[int | None] = self._loop.create_future()
+        """The exit code; None if another part of the process has waited for it."""
+        self.calls: dict[int, ChildCall] = {}
+        self.num_answered = 0
+        """Calls that ended; the first one proves that the code works."""
+        self._start()
+
+    @classmethod
+    def start(cls, spec: HandlerSpec, tail: deque[str]) -> Self:
+        """Start a child; see the constructor."""
+        return cls(spec, tail)
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        out_read, out_write = os.pipe2(os.O_CLOEXEC)
+        err_read, err_write = os.pipe2(os.O_CLOEXEC)
+        arguments = arguments_of(contract=self._spec.contract, descriptor=_DESCRIPTOR, parent=os.getpid())
+        try:
+            self.process = spawn_connected(
+                [str(self._spec.python), "-P", str(_PROGRAM), *arguments],
+                self._spec.environment,
+                {1: out_write, 2: err_write, _DESCRIPTOR: theirs.fileno()},
+            )
+        except BaseException:
+            for descriptor in (out_read, err_read):
+                os.close(descriptor)
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(out_write)
+            os.close(err_write)
+        self._pidfd = os.pidfd_open(self.process.pid)
+        self._outputs = [
+            OutputReader(out_read, lambda line: self._on_line("stdout", line)),
+            OutputReader(err_read, lambda line: self._on_line("stderr", line)),
+        ]
+        self._channel = Channel(ours, self._on_frame, self._on_channel_end)
+        self._loop.add_reader(self._pidfd, self._on_exit)
+        self._log.info("handler.started", pid=self.pid)
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self.process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return not self.exited.done()
+
+    async def load(self) -> bool:
+        """
+        Load the user's code; return whether it is asynchronous.
+
+        Raises:
+            LoadRefused: it cannot be loaded.
+            ChildLost: the process ended or passed `load_timeout_s`.
+        """
+        header = load_header(self._spec.load, self._spec.search_path)
+        self._channel.send(encode(Kind.LOAD, header))
+        timeout_s = self._spec.load_timeout_s
+        outcomes: set[asyncio.Future[Any]] = {self._loaded, self.exited}
+        await asyncio.wait(outcomes, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if self._loaded.done() and not self._loaded.cancelled():
+            return self._loaded.result()
+        if self.exited.done():
+            raise ChildLost(f"The process ended with {exit_text(self.exited.result())} while it loaded the code.")
+        raise ChildLost(f"The code was not loaded within {timeout_s:g} s.")
+
+    def call(self, responses: Sequence[PendingResponse], on_done: Callable[[ChildCall], None]) -> ChildCall:
+        """Run a call; `on_done` is called when the child has ended it, not if the child ends itself."""
+        call = ChildCall(responses, on_done)
+        self.calls[call.call_id] = call
+        for response in responses:
+            response.credit = lambda chunks, num_bytes, item_id=response.item_id: self._channel.send(  # type: ignore[misc]
+                encode(Kind.CREDIT, {"id": item_id, "chunks": chunks, "bytes": num_bytes})
+            )
+        header, payload, descriptors = call_frame(call)
+        self._channel.send(encode(Kind.CALL, header, payload), descriptors)
+        self._limit(call, self._spec.call_timeout_s)
+        return call
+
+    def cancel(self, response: PendingResponse) -> None:
+        """Tell user code that the client of a response has gone."""
+        self._channel.send(encode(Kind.CANCEL, {"id": response.item_id}))
+
+    async def stop(self) -> None:
+        """Let the process end; kill what is left of its session."""
+        self._channel.send(encode(Kind.STOP, {}))
+        await asyncio.wait({self.exited}, timeout=CANCEL_GRACE_S)
+        await self.kill()
+
+    async def kill(self) -> None:
+        """Kill the process and its descendants, answer its calls, and release everything."""
+        for _ in range(20):
+            kill_session(self.process)  # also forks that were made during the last look
+            await asyncio.wait({self.exited}, timeout=0.5)
+            if not is_session_running(self.process):
+                break
+        if not self.exited.done():  # in an uninterruptible wait of the kernel
+            self._log.error("handler.unkillable", pid=self.pid)
+            self._end(None)
+
+    # The process.
+
+    def _on_exit(self) -> None:
+        self._channel.drain()
+        kill_session(self.process)  # what it has forked
+        self._end(reap(self.process))
+
+    def _end(self, code: int | None) -> None:
+        if self.exited.done():
+            return
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._channel.close()
+        for output in self._outputs:
+            output.close()
+        for call in list(self.calls.values()):
+            self._forget(call)
+            self._fail(call, Refusal.LOST, exit_code=code)
+        if not self._loaded.done():
+            self._loaded.cancel()
+        self.exited.set_result(code)
+
+    def _on_channel_end(self, reason: str) -> None:
+        """Let a process that is ending end by itself, with its own exit code; kill one that is not."""
+
+        def kill() -> None:
+            if self.is_alive:
+                self._log.warning("handler.unreachable", pid=self.pid, reason=reason)
+                kill_session(self.process)
+
+        self._loop.call_later(_EXIT_GRACE_S, kill)
+
+    def _on_line(self, stream: str, line: str) -> None:
+        self._tail.append(line)
+        self._log.info("handler.output", pid=self.pid, stream=stream, line=line)
+
+    # Frames.
+
+    def _on_frame(self, frame: Frame) -> None:
+        header = frame.header
+        if frame.kind == Kind.READY and not self._loaded.done():
+            self._loaded.set_result(bool(header["asynchronous"]))
+        elif frame.kind == Kind.FAILED and not self._loaded.done():
+            self._loaded.set_exception(LoadRefused(int(header["status"]), str(header["message"])))
+        elif frame.kind == Kind.DONE:
+            self._on_done(header["call"])
+        else:
+            self._on_response(frame)
+
+    def _on_done(self, call_id: int) -> None:
+        if call_id not in self.calls:
+            raise BadFrame(f"the end of call {call_id}, which does not run")
+        call = self.calls[call_id]
+        self._forget(call)
+        self._fail(call, Refusal.UNANSWERED)
+        self.num_answered += 1
+        call.on_done(call)
+
+    def _on_response(self, frame: Frame) -> None:
+        header = frame.header
+        content: Buffer | MemoryFile = frame.payload
+        if frame.descriptors:
+            content = MemoryFile(frame.descriptors[0], int(header["length"]))
+        call, response = self._find(header["id"])
+        if call is None or response is None or response.has_ended:
+            if isinstance(content, MemoryFile):
+                content.close()
+            return
+        headers = [(str(name), str(value)) for name, value in header.get("headers", ())]
+        if frame.kind == Kind.RESPONSE:
+            head = WholeResponse(status=int(header["status"]), phrase=str(header["phrase"]), headers=headers)
+            response.put_whole(head, content)
+        elif frame.kind == Kind.HEAD:
+            response.put_head(StreamHead(status=int(header["status"]), phrase=str(header["phrase"]), headers=headers))
+        elif frame.kind == Kind.DATA:
+            call.is_streaming = True
+            response.put_part(content)
+            self._limit(call, self._spec.chunk_timeout_s)
+        elif frame.kind == Kind.END:
+            if isinstance(content, MemoryFile) or content:
+                response.put_part(content)
+            response.put_end()
+        elif frame.kind == Kind.ABORT:
+            response.fail(self._refusal(Refusal.UNANSWERED), str(header["message"]))
+        else:
+            raise BadFrame(f"kind {frame.kind}")
+
+    def _find(self, item_id: int) -> tuple[ChildCall | None, PendingResponse | None]:
+        for call in self.calls.values():
+            if item_id in call.responses:
+                return call, call.responses[item_id]
+        return None, None
+
+    # Limits of time.
+
+    def _limit(self, call: ChildCall, timeout_s: float | None) -> None:
+        if call.timer is not None:
+            call.timer.cancel()
+        call.timer = None if timeout_s is None else self._loop.call_later(timeout_s, self._on_timeout, call)
+
+    def _on_timeout(self, call: ChildCall) -> None:
+        if call.is_streaming and call.waits_for_client:
+            self._limit(call, self._spec.chunk_timeout_s)
+            return
+        if call.is_late:
+            self._log.error("handler.killed", pid=self.pid, reason=f"did not obey within {CANCEL_GRACE_S:g} s")
+            kill_session(self.process)
+            return
+        call.is_late = True
+        self._log.error("handler.late", pid=self.pid, running_s=round(time.monotonic() - call.started_s, 3))
+        for response in call.responses.values():
+            self.cancel(response)
+        self._fail(call, Refusal.LATE)
+        self._limit(call, CANCEL_GRACE_S)
+
+    def _forget(self, call: ChildCall) -> None:
+        del self.calls[call.call_id]
+        if call.timer is not None:
+            call.timer.cancel()
+
+    def _fail(self, call: ChildCall, reason: Refusal, *, exit_code: int | None = None) -> None:
+        response = self._refusal(reason, exit_code=exit_code)
+        for pending in call.responses.values():
+            pending.fail(response, _BROKEN[reason])
+
+    def _refusal(self, reason: Refusal, *, exit_code: int | None = None) -> WholeResponse:
+        return refusal(self._spec.contract, reason, model_name=self._spec.model_name, exit_code=exit_code)
+
+
+_BROKEN: Final = {
+    Refusal.LOST: "The process with the model's code has ended.",
+    Refusal.LATE: "The model's code has passed its time limit.",
+    Refusal.UNANSWERED: "The model's code has returned before the end of the response.",
+}
+
+
+def call_frame(call: ChildCall) -> tuple[dict[str, Any], list[Buffer], list[int]]:
+    """Return header, payload and descriptors of the frame for a call."""
+    items, payload, descriptors = [], [], []
+    for item_id, response in call.responses.items():
+        request, parts = response.request, []
+        for part in request.parts:
+            is_file = isinstance(part.content, MemoryFile)
+            parts.append(
+                {"name": part.name, "content_type": part.content_type, "length": part.num_bytes, "memfd": is_file}
+            )
+            if isinstance(part.content, MemoryFile):
+                descriptors.append(part.content.descriptor)
+            else:
+                payload.append(part.content)
+        fields = {"request_id": request.request_id, "method": request.method, "path": request.path}
+        items.append({"id": item_id, **fields, "headers": request.headers, "query": request.query, "parts": parts})
+    mode = next(iter(call.responses.values())).request.mode
+    header = {"call": call.call_id, "mode": mode, "items": items, "memfds": len(descriptors)}
+    return header, payload, descriptors
+
+
+def exit_text(code: int | None) -> str:
+    """Return words for an exit code."""
+    if code is None:
+        return "an unknown exit code"
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

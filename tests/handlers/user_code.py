@@ -1,0 +1,180 @@
+"""
+A contract for tests of the processes: the path of a request names what the code does, as users' code may do it.
+
+It is run by `make`, like the contracts of `headrace_handler.contracts`.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from headrace_handler.contract import Call, Item, Load, LoadFailed
+
+
+class Behaviours:
+    def load(self, load: Load) -> None:
+        self.num_calls = 0
+        entry = load.entry
+        if entry == "refuses":
+            raise LoadFailed(507, "System out of memory")
+        if entry == "raises":
+            raise KeyError("model_id")
+        if entry == "exits":
+            print("no weights here")
+            sys.exit(3)
+        if entry == "hangs":
+            time.sleep(600)
+        if entry == "dies on the second start":
+            marker = load.model_dir / "started"
+            if marker.exists():
+                os._exit(9)
+            marker.touch()
+
+    def call(self, call: Call) -> None:
+        self.num_calls += 1
+        for item in call.items:
+            self.item(item, call)
+
+    def item(self, item: Item, call: Call) -> None:
+        body = bytes(item.parts[0].content) if item.parts else b""
+        action = item.path.strip("/") or "echo"
+        getattr(self, f"do_{action}")(item, body, call)
+
+    def answer(self, item: Item, body: bytes, status: int = 200) -> None:
+        item.reply.head(status, [("content-type", "text/plain"), ("X-Own", "é"), ("x-batch", "1")])
+        item.reply.end(body)
+
+    def do_echo(self, item: Item, body: bytes, call: Call) -> None:
+        self.answer(item, body)
+
+    def do_count(self, item: Item, body: bytes, call: Call) -> None:
+        self.answer(item, str(self.num_calls).encode())
+
+    def do_size(self, item: Item, body: bytes, call: Call) -> None:
+        self.answer(item, str(len(call.items)).encode())
+
+    def do_pid(self, item: Item, body: bytes, call: Call) -> None:
+        time.sleep(0.005)
+        self.answer(item, str(os.getpid()).encode())
+
+    def do_facts(self, item: Item, body: bytes, call: Call) -> None:
+        facts = [os.getcwd(), os.environ.get("SECRET"), sys.stdin.read(), threading.current_thread().name]
+        self.answer(item, repr(facts).encode())
+
+    def do_stream(self, item: Item, body: bytes, call: Call) -> None:
+        item.reply.head(200, [("content-type", "text/plain")])
+        for number in range(int(body)):
+            item.reply.data(b"part %d\n" % number)
+        item.reply.end()
+
+    def do_endless(self, item: Item, body: bytes, call: Call) -> None:
+        item.reply.head(200)
+        number = 0
+        while True:
+            item.reply.data(b"x" * 1000)
+            number += 1
+            Path("sent").write_text(str(number))
+
+    def do_sleep(self, item: Item, body: bytes, call: Call) -> None:
+        time.sleep(float(body))
+        self.answer(item, b"slept")
+
+    def do_stall(self, item: Item, body: bytes, call: Call) -> None:
+        item.reply.head(200)
+        item.reply.data(b"first")
+        time.sleep(600)
+
+    def do_until_cancelled(self, item: Item, body: bytes, call: Call) -> None:
+        while not item.reply.is_cancelled:
+            time.sleep(0.01)
+
+    def do_nothing(self, item: Item, body: bytes, call: Call) -> None:
+        pass
+
+    def do_raise(self, item: Item, body: bytes, call: Call) -> None:
+        raise RuntimeError("contract failed")
+
+    def do_break(self, item: Item, body: bytes, call: Call) -> None:
+        item.reply.head(200)
+        item.reply.data(b"begun")
+        item.reply.abort("broken on purpose")
+
+    def do_begin_and_die(self, item: Item, body: bytes, call: Call) -> None:
+        item.reply.head(200)
+        item.reply.data(b"begun")
+        os._exit(4)
+
+    def do_sys_exit(self, item: Item, body: bytes, call: Call) -> None:
+        sys.exit("bye")
+
+    def do_os_exit(self, item: Item, body: bytes, call: Call) -> None:
+        os._exit(5)
+
+    def do_segfault(self, item: Item, body: bytes, call: Call) -> None:
+        ctypes.string_at(0)
+
+    def do_memory_error(self, item: Item, body: bytes, call: Call) -> None:
+        raise MemoryError
+
+    def do_kill(self, item: Item, body: bytes, call: Call) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def do_answer_and_die(self, item: Item, body: bytes, call: Call) -> None:
+        self.answer(item, b"last words")
+        os._exit(6)
+
+    def do_print(self, item: Item, body: bytes, call: Call) -> None:
+        sys.stdout.buffer.write(b"\xff\x00 binary\n")
+        sys.stdout.flush()
+        os.write(2, b"no newline " * 2000)
+        print("line of the user's code")
+        self.answer(item, b"printed")
+
+    def do_fork(self, item: Item, body: bytes, call: Call) -> None:
+        """Fork and return on both sides, as naive code does."""
+        os.fork()
+        self.answer(item, b"forked")
+
+    def do_fork_and_sleep(self, item: Item, body: bytes, call: Call) -> None:
+        child = os.fork()
+        if not child:
+            time.sleep(600)
+        self.answer(item, str(child).encode())
+
+    def do_subprocess(self, item: Item, body: bytes, call: Call) -> None:
+        listing = subprocess.run(["ls", "/proc/self/fd"], check=True, capture_output=True)
+        self.answer(item, listing.stdout)
+
+    def do_close_all(self, item: Item, body: bytes, call: Call) -> None:
+        os.closerange(0, 4096)
+        self.answer(item, b"unreachable")
+
+    def do_write_to_socket(self, item: Item, body: bytes, call: Call) -> None:
+        for entry in list(Path("/proc/self/fd").iterdir()):
+            if int(entry.name) >= 200:
+                os.write(int(entry.name), b"\xff" * 64)
+        time.sleep(600)
+
+    def do_signals(self, item: Item, body: bytes, call: Call) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        self.answer(item, b"deaf")
+
+    def do_threads(self, item: Item, body: bytes, call: Call) -> None:
+        """Leave a thread behind that would keep an ordinary process alive."""
+        threading.Thread(target=time.sleep, args=(600,)).start()
+        self.answer(item, b"busy")
+
+    def do_thread_answers(self, item: Item, body: bytes, call: Call) -> None:
+        thread = threading.Thread(target=self.answer, args=(item, b"from a thread"))
+        thread.start()
+        thread.join()
+
+
+def make() -> Behaviours:
+    return Behaviours()
