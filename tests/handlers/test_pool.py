@@ -5,6 +5,7 @@ import os
 import random
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,11 +13,13 @@ from headrace.handlers.errors import LoadError, Refused
 from headrace.handlers.exchange import HandlerRequest
 from headrace.handlers.pool import HandlerPool, PoolPhase
 from headrace.handlers.spec import RestartPolicy
-from headrace_handler.contract import Mode
 from tests.waiting import WAIT_S
 
 from .support import answer, ask, pool_of, spec_for, submit, until
 from .test_children import LOST, pid_of, runs
+
+if TYPE_CHECKING:
+    from headrace_handler.contract import Mode
 
 
 async def test_requests_that_wait_together_are_one_batch(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ class Behaviours:
         self.answer(item, str(os.getpid()).encode())
 
     def do_facts(self, item: Item, body: bytes, call: Call) -> None:
-        facts = [os.getcwd(), os.environ.get("SECRET"), sys.stdin.read(), threading.current_thread().name]
+        facts = [str(Path.cwd()), os.environ.get("SECRET"), sys.stdin.read(), threading.current_thread().name]
         self.answer(item, repr(facts).encode())
 
     def do_stream(self, item: Item, body: bytes, call: Call) -> None:

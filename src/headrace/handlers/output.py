@@ -1,4 +1,4 @@
-"""What user code prints: each line goes to the log with the model's name, and the last lines are kept."""
+"""The output of user code: each line goes to the log with the model's name, and the last lines are kept."""
 
 import asyncio
 import os

@@ -64,7 +64,7 @@ class Worker:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a child has loaded the code and lives."""
+        """True while a child that has loaded the code lives."""
         return self.max_calls > 0 and self.child is not None and self.child.is_alive and not self.stopping.is_set()
 
     @property

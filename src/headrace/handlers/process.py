@@ -60,7 +60,7 @@ class ChildCall:
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether a client has not taken the parts that were sent."""
+        """True while a client has not taken the parts that were sent."""
         return any(response.num_untaken and not response.has_ended for response in self.responses.values())
 
 
@@ -132,7 +132,7 @@ class ChildProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process runs."""
+        """True until the process has ended."""
         return not self.exited.done()
 
     async def load(self) -> bool:
