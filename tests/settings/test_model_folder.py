@@ -115,7 +115,7 @@ def test_torchserves_folder_is_served_as_torchserve(tmp_path, place):
     assert (settings.dialect, settings.default_max_new_tokens) == ("torchserve", 100)
     told = {notice.name: notice.message for notice in notices if notice.kind == "ignored"}
     assert {"inf2_handler.py", "requirements.txt"} <= set(told)
-    assert "custom code is not run" in told["inf2_handler.py"]
+    assert "runs no code" in told["inf2_handler.py"]
     assert notices[0].name == "inf2_handler.py", "what matters most is told first, where there is room for little"
     assert not {"minWorkers", "handler.amp"} & set(told)
     settings, _ = gather_settings({"dialect": "tgi-1.0"}, {"HEADRACE_MODEL_FOLDER": str(tmp_path)})

@@ -285,7 +285,7 @@ _CONVERSIONS: dict[str, Converted] = {
     "classify": ("score", ""),
 }
 CONVERT = Fills("task", by_value("one of auto, none, embed, classify", _CONVERSIONS))
-NO_CUSTOM_CODE = NoEffect("custom handlers are not run by this version")
+NO_CUSTOM_CODE = NoEffect("it is for code of the model's own, and Headrace's engine serves this model")
 NO_TIMEOUT = NoEffect("requests have no time limit; a client that disconnects ends its request")
 NO_LOAD_TIMEOUT = NoEffect("loading has no time limit and shows its progress")
 NO_WORKERS = NoEffect("one process serves all requests", ("1",))

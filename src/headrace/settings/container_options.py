@@ -84,8 +84,8 @@ OPTIONS: dict[str, Meaning] = {
             "djl_python.tensorrt_llm_python",
             "djl_python.transformers_neuronx",
         ),
-        "Custom handlers are not run by this version; these values generate text, as this server does. Remove it to "
-        "serve the model for text generation.",
+        "These values generate text, as Headrace's engine does, which serves this model. Remove it, or name a file in "
+        "the model's folder.",
     ),
     **VLLM_OPTIONS,
     "trust_remote_code": TRUST_REMOTE_CODE,

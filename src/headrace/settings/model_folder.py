@@ -181,5 +181,5 @@ def _read(path: Path, expected: str) -> str:
 def _code_notices(root: Path) -> Iterator[Notice]:
     for path in sorted({path for pattern in _CODE for path in root.glob(pattern)}):
         name = path.relative_to(root).as_posix()
-        why = "custom code is not run by this version; the model itself is served"
+        why = "Headrace's engine serves this model and runs no code; see the setting handler"
         yield Notice(name, "ignored", f"{name} has no effect: {why}.")

@@ -83,6 +83,13 @@ class ServerSettings:
     tgi_compat: bool = setting(rules.boolean(), False)
     """With an LMI dialect: answer on `/invocations` in TGI's format (`option.tgi_compat`)."""
 
+    handler: str = setting(rules.choice("auto", "native", "handler"), "auto")
+    """
+    Code that serves the model. `auto` is the code that the model brings, see docs/custom-code/README.md, else
+    Headrace's engine; `native` is the engine in any case; with `handler` the server starts with the model's own code
+    or not at all.
+    """
+
     backend: str = setting(rules.choice("auto", *BACKENDS), "auto")
     """
     Library that runs the network. `auto` is the best one that is installed and runs this model on this machine, see

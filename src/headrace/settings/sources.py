@@ -7,6 +7,7 @@ This module and `settings.model_folder` read the disk; `settings.server_settings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.core.errors import SettingsError
 from headrace.settings.container_model_config import MODEL_KEYS
@@ -41,14 +42,9 @@ def gather_settings(
         SettingsError: see `load_settings`; or a file of the folder cannot be read.
     """
     overrides, env = dict(overrides), dict(env)
-    named = overrides.get("model") or env.get("HEADRACE_MODEL") or None
-    moved = _moved_folder(env)
-    place = moved or model_folder
-    container = (moved is not None or named is None) and place.is_dir()
-    where = str(named or env.get("HF_MODEL_ID") or "")
-    folder = place if container else Path(where)
-    files = read_model_folder(folder) if (container or where) and is_folder(folder) else ModelFolder(root=folder)
-    if container and named is not None:
+    folder, container, is_named = locate_model(overrides, env, model_folder=model_folder)
+    files = read_model_folder(folder) if folder.parts and is_folder(folder) else ModelFolder(root=folder)
+    if container and is_named:
         files = _without_model(files)
     elif files.names_model:
         overrides.pop("model", None)
@@ -62,6 +58,34 @@ def gather_settings(
         overrides, env, files.properties, files.model_config, container=container, on_gpu=on_gpu
     )
     return settings, [*files.notices, *notices]
+
+
+class Located(NamedTuple):
+    """The place of the model that a server is to serve."""
+
+    folder: Path
+    """The folder of its files; otherwise its name as a path, empty without a name."""
+    is_container: bool
+    """True if the folder stands for `/opt/ml/model`."""
+    is_named: bool
+    """True if a flag or `HEADRACE_MODEL` names the model."""
+
+
+def locate_model(
+    overrides: Mapping[str, object], env: Mapping[str, str], *, model_folder: Path = MODEL_FOLDER
+) -> Located:
+    """
+    Find the folder of a model by the rules of `gather_settings`.
+
+    Raises:
+        SettingsError: `HEADRACE_MODEL_FOLDER` is not a folder.
+    """
+    named = overrides.get("model") or env.get("HEADRACE_MODEL") or None
+    moved = _moved_folder(env)
+    place = moved or model_folder
+    is_container = (moved is not None or named is None) and place.is_dir()
+    folder = place if is_container else Path(str(named or env.get("HF_MODEL_ID") or ""))
+    return Located(folder, is_container, named is not None)
 
 
 def names_model(env: Mapping[str, str]) -> bool:

@@ -1,0 +1,87 @@
+"""The code that a model brings: found for `headrace serve` and for workers, before the engine's settings are read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from headrace.settings.loading import load_settings
+from headrace.settings.model_folder import MODEL_FOLDER, is_folder
+from headrace.settings.server_settings import ENV_PREFIX, ServerSettings
+from headrace.settings.sources import locate_model
+
+if TYPE_CHECKING:
+    from headrace.handlers.assembly import HandlerPlan
+    from headrace.handlers.choice import HandlerMode
+    from headrace.handlers.spec import HandlerSpec
+
+_CODE_FAMILIES = ("sklearn", "xgboost", "transformers")
+"""Families of images whose code can serve a model without files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserCode:
+    """A model's code, and the settings of the server around it."""
+
+    plan: "HandlerPlan"
+    settings: ServerSettings
+
+    def prepare(self) -> "HandlerSpec":
+        """
+        Install the packages that the code asks for; blocks.
+
+        Raises:
+            EnvironmentFailed: see `install_packages`.
+        """
+        import os
+
+        from headrace.handlers.assembly import install_packages
+        from headrace.models.sources import home_folder
+
+        home = Path(self.settings.cache_dir) if self.settings.cache_dir else home_folder(os.environ)
+        return install_packages(self.plan, home / "environments")
+
+
+def find_user_code(
+    overrides: Mapping[str, object],
+    env: Mapping[str, str],
+    *,
+    model_folder: Path = MODEL_FOLDER,
+    empty_folder: Path | None = None,
+    family: str = "",
+) -> UserCode | None:
+    """
+    Return the code that serves a model; None if Headrace's engine does.
+
+    Names of other containers are settings of the code then, and are not read here.
+
+    Args:
+        overrides: as for `gather_settings`.
+        env: the environment.
+        model_folder: stands for `/opt/ml/model`.
+        empty_folder: the folder of a model without files, for images that can serve one.
+        family: kind of the image.
+
+    Raises:
+        SettingsError: a setting is invalid, or a file of the model cannot be read.
+    """
+    from headrace.core.gpus import visible_gpus
+    from headrace.handlers.assembly import plan_handler
+    from headrace.handlers.found import find_model
+
+    folder, is_container, _ = locate_model(overrides, env, model_folder=model_folder)
+    if not folder.parts or not is_folder(folder):
+        if empty_folder is None or family not in _CODE_FAMILIES:
+            return None
+        folder = empty_folder
+    own_env = {name: value for name, value in env.items() if name.startswith(ENV_PREFIX)}
+    settings, _ = load_settings({**overrides, "model": str(folder)}, own_env, container=is_container)
+    found = find_model(
+        folder,
+        model_name=settings.served_model_name or folder.resolve().name,
+        env=env,
+        family=family,
+        num_gpus=len(visible_gpus(env)) if settings.device != "cpu" else 0,
+    )
+    plan = plan_handler(found, cast("HandlerMode", settings.handler))
+    return None if plan.spec is None else UserCode(plan=plan, settings=settings)

@@ -1,0 +1,108 @@
+"""
+Puts together what runs a model's code: the part of its contract, its interpreter, and the environment of its processes.
+
+`plan_handler` is pure; `install_packages` blocks while packages are installed.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from headrace.cluster.content_cache import ContentCache
+from headrace.handlers.choice import HandlerChoice, HandlerMode, choose
+from headrace.handlers.environment import EnvironmentMaker, inspect_base
+from headrace.handlers.found import Found
+from headrace.handlers.requirements import read_requirements
+from headrace.handlers.spec import ContractName, HandlerSpec
+
+REQUIREMENTS_FILE: Final = "requirements.txt"
+_INSTALL_S: Final = 1800.0
+"""Time for packages, which real containers install before they count the time of loading."""
+_SERVER_SECRETS: Final = ("HEADRACE_API_KEY", "API_KEY", "SM_VLLM_API_KEY")
+"""Keys of the model server, which a user's code has no use for."""
+_TRUE: Final = ("true", "1", "yes")
+_FALSE: Final = ("false", "0", "no")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerPlan:
+    """The code that serves a model."""
+
+    choice: HandlerChoice
+    spec: HandlerSpec | None = None
+    """None: Headrace's engine serves the model."""
+    requirements: Path | None = None
+    """File with the packages that the code asks for."""
+    is_offline: bool = False
+    """Packages are only taken from the model's files."""
+
+
+def plan_handler(found: Found, mode: HandlerMode = "auto") -> HandlerPlan:
+    """
+    Decide what serves a model, and with which settings its code is run.
+
+    Raises:
+        SettingsError: a setting of the model's contract is invalid, or `mode` is `handler` and there is no code.
+    """
+    choice = choose(found, mode)
+    if choice.contract is None:
+        return HandlerPlan(choice=choice)
+    spec = replace(_maker(choice.contract)(found), python=_interpreter(found), environment=child_environment(found.env))
+    file = _requirements_file(found, choice.contract)
+    return HandlerPlan(
+        choice=choice,
+        spec=spec,
+        requirements=file if file is not None and file.is_file() else None,
+        is_offline=found.env.get("SERVING_OFFLINE", "").strip().lower() in _TRUE,
+    )
+
+
+def child_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of user code: that of the model server without its own keys."""
+    kept = {name: value for name, value in env.items() if name not in _SERVER_SECRETS}
+    return kept | {"PYTHONUNBUFFERED": "1"}
+
+
+def install_packages(plan: HandlerPlan, cache_folder: Path) -> HandlerSpec:
+    """
+    Return the description of a handler with the interpreter that has the packages its code asks for.
+
+    Raises:
+        EnvironmentFailed: they cannot be installed, or the interpreter cannot be run.
+    """
+    assert plan.spec is not None, "the plan has code"
+    requirements = read_requirements(plan.requirements) if plan.requirements is not None else None
+    if requirements is None:
+        return plan.spec
+    maker = EnvironmentMaker(
+        cache=ContentCache(cache_folder),
+        timeout_s=_INSTALL_S,
+        variables=plan.spec.environment,
+        is_offline=plan.is_offline,
+        model_name=plan.spec.model_name,
+    )
+    return replace(plan.spec, python=Path(maker.python_for(requirements, inspect_base(str(plan.spec.python)))))
+
+
+def _interpreter(found: Found) -> Path:
+    named = found.option("pythonexecutable") or found.option("python_executable", "PYTHON_EXECUTABLE")
+    return Path(named or sys.executable)
+
+
+def _maker(contract: ContractName) -> Callable[[Found], HandlerSpec]:
+    make_spec: Callable[[Found], HandlerSpec] = import_module(f"headrace.handlers.{contract}").make_spec
+    return make_spec
+
+
+def _requirements_file(found: Found, contract: ContractName) -> Path | None:
+    """Return the file whose packages the contract's server installs, whether it is there or not."""
+    if contract == "sagemaker":
+        return found.code / REQUIREMENTS_FILE
+    if contract == "djl":
+        return found.root / REQUIREMENTS_FILE
+    named = (found.manifest.get("model") or {}).get("requirementsFile")
+    is_off = found.env.get("TS_INSTALL_PY_DEP_PER_MODEL", "").strip().lower() in _FALSE
+    return found.root / str(named) if named and not is_off else None
