@@ -6,7 +6,8 @@ import sys
 MODULES = "headrace.backends.loading, headrace.server.main, headrace.engine.loading.assembly, headrace.runner.native"
 
 
-def test_the_native_backend_imports_no_other() -> None:
-    code = f"import sys, {MODULES}; print(*sys.modules)"
+def test_neither_the_native_backend_nor_the_choice_of_it_imports_another() -> None:
+    facts = "headrace.backends.loading.host_facts({})"
+    code = f"import sys, {MODULES}; {facts}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "transformers", "triton", "vllm"} & set(done.stdout.split())

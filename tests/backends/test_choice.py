@@ -1,10 +1,13 @@
 """The choice of a backend: what is asked for, what runs the model here, and what is said about it."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.backends.choice import HostFacts, ModelFacts, Request, choose_backend
+from headrace.backends.quantization import Quantization
 from headrace.core.errors import HeadraceError, SettingsError, UnsupportedModel
 from headrace.settings.engine_names import BACKENDS, ENGINES
 
@@ -15,7 +18,16 @@ REFUSAL = "model_type is 'bloom'; expected one of llama."
 BLOOM = ModelFacts(
     architecture="BloomForCausalLM", model_type="bloom", native_error=REFUSAL, torch_error="torch: no alibi"
 )
-MAMBA = ModelFacts(architecture="MambaForCausalLM", model_type="mamba", native_error="no", torch_error="no")
+MAMBA = ModelFacts(
+    architecture="MambaForCausalLM", model_type="mamba", native_error="no", torch_error="no", keeps_state=True
+)
+MPT = replace(BLOOM, architecture="MptForCausalLM", model_type="mpt", in_vllm=False)
+NEW = replace(BLOOM, architecture="NewForCausalLM", model_type="new", in_vllm=False, in_transformers=False)
+NEW_WITH_CODE = replace(NEW, has_own_code=True)
+QUANTIZED = replace(BLOOM, quantization=Quantization(method="awq", missing=("gptqmodel",)))
+ON_GPUS_ONLY = replace(BLOOM, quantization=Quantization(method="eetq", needs_gpu=True))
+UNREAD = replace(BLOOM, quantization=Quantization(method="own", is_known=False))
+VERSIONS = {"transformers": "5.23.0", "vllm": "0.32.0"}
 T5 = ModelFacts(
     architecture="T5ForConditionalGeneration",
     model_type="t5",
@@ -28,7 +40,8 @@ BERT = ModelFacts(architecture="BertModel", model_type="bert", is_pooled=True)
 
 
 def choose(model=LLAMA, *, installed=ALL, num_gpus=0, **request):
-    return choose_backend(Request(**request), model, HostFacts(installed=frozenset(installed), num_gpus=num_gpus))
+    host = HostFacts(installed=frozenset(installed), num_gpus=num_gpus, versions=VERSIONS)
+    return choose_backend(Request(**request), model, host)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +56,11 @@ def choose(model=LLAMA, *, installed=ALL, num_gpus=0, **request):
         (BLOOM, {"native", "vllm"}, 0, ("vllm", "cpu")),
         (BLOOM, {"native", "torch", "transformers"}, 1, ("transformers", "cuda")),
         (MAMBA, ALL, 0, ("vllm", "cpu")),
+        (MPT, ALL, 1, ("transformers", "cuda")),
+        (replace(NEW, in_vllm=True), ALL, 0, ("vllm", "cpu")),
+        (QUANTIZED, ALL, 0, ("vllm", "cpu")),
+        (ON_GPUS_ONLY, ALL, 0, ("vllm", "cpu")),
+        (ON_GPUS_ONLY, {"native", "torch", "transformers"}, 1, ("transformers", "cuda")),
         (T5, ALL, 1, ("transformers", "cuda")),
         (GGUF, ALL, 1, ("torch", "cuda")),
         (GGUF, {"native", "vllm"}, 1, ("native", "cpu")),
@@ -64,6 +82,14 @@ def test_auto_takes_the_best_backend_that_runs_the_model_here(model, installed, 
         (LLAMA, ALL, 1, "the first choice on a GPU"),
         (BLOOM, ALL, 0, "native does not run BloomForCausalLM"),
         (LLAMA, {"native", "torch"}, 1, "vllm is not installed"),
+        (MPT, ALL, 1, "vllm has no network for MptForCausalLM (version 0.32.0); torch does not run MptForCausalLM"),
+        (
+            replace(NEW, in_vllm=True),
+            ALL,
+            0,
+            "native does not run NewForCausalLM; transformers has no model class for model_type 'new' (version 5.23.0)",
+        ),
+        (QUANTIZED, ALL, 0, "native does not run BloomForCausalLM; transformers needs gptqmodel for weights quantized"),
         (T5, ALL, 1, "vllm does not run T5ForConditionalGeneration, an encoder-decoder; torch does not run T5"),
     ],
 )
@@ -116,6 +142,41 @@ def test_a_backend_that_is_named_serves_if_it_can(backend):
             UnsupportedModel,
             "backend is vllm, which does not run T5ForConditionalGeneration, an encoder-decoder. Use",
         ),
+        (
+            NEW,
+            ALL,
+            {"backend": "transformers"},
+            UnsupportedModel,
+            "backend is transformers, which has no model class for model_type 'new' (version 5.23.0).",
+        ),
+        (
+            NEW_WITH_CODE,
+            ALL,
+            {"backend": "transformers"},
+            SettingsError,
+            "(version 5.23.0), and the code of the checkpoint is not trusted. Read it, then set trust_remote_code",
+        ),
+        (
+            QUANTIZED,
+            ALL,
+            {"backend": "transformers"},
+            SettingsError,
+            "which needs gptqmodel for weights quantized with awq. Install it: pip install gptqmodel.",
+        ),
+        (
+            ON_GPUS_ONLY,
+            ALL,
+            {"backend": "transformers"},
+            UnsupportedModel,
+            "backend is transformers, which runs weights quantized with eetq on GPUs only.",
+        ),
+        (
+            UNREAD,
+            ALL,
+            {"backend": "transformers"},
+            UnsupportedModel,
+            "which does not read weights quantized with own (version 5.23.0).",
+        ),
         (GGUF, ALL, {"backend": "vllm"}, UnsupportedModel, "backend is vllm, which reads no GGUF files."),
         (BERT, ALL, {"backend": "transformers"}, UnsupportedModel, "serves no embeddings or scores."),
     ],
@@ -141,6 +202,26 @@ def test_a_model_that_no_installed_backend_runs_is_refused_with_both_extras():
         f"{REFUSAL} Other backends: transformers is not installed (pip install 'headrace[torch]'); "
         "vllm is not installed (pip install 'headrace[vllm]')."
     )
+
+
+def test_the_error_names_what_each_backend_says():
+    with pytest.raises(UnsupportedModel) as refused:
+        choose(NEW_WITH_CODE)
+
+    advice = "the code of the checkpoint is not trusted (read it, then set trust_remote_code to run it here)"
+    assert refused.value.message == (
+        f"{REFUSAL} Other backends: "
+        f"transformers has no model class for model_type 'new' (version 5.23.0), and {advice}; "
+        f"vllm has no network for NewForCausalLM (version 0.32.0), and {advice}."
+    )
+
+
+@pytest.mark.parametrize("backend", ["auto", "transformers", "vllm"])
+def test_the_code_of_a_checkpoint_serves_if_it_is_trusted(backend):
+    wanted = "transformers" if backend == "auto" else backend
+    assert choose(NEW_WITH_CODE, backend=backend, trust_remote_code=True).name == wanted
+    with pytest.raises(UnsupportedModel):
+        choose(NEW, backend=backend, trust_remote_code=True)
 
 
 @pytest.mark.parametrize(
@@ -193,6 +274,30 @@ def test_strict_accepts_an_engine_that_runs_here(engine):
     assert choose(engine=engine, is_strict=True).notices == ()
 
 
+MODELS = st.builds(
+    ModelFacts,
+    architecture=st.just("SomeForCausalLM"),
+    model_type=st.just("some"),
+    native_error=st.none() | st.just("native: no"),
+    torch_error=st.none() | st.just("torch: no"),
+    has_own_code=st.booleans(),
+    in_transformers=st.booleans(),
+    in_vllm=st.booleans(),
+    keeps_state=st.booleans(),
+    quantization=st.none()
+    | st.builds(
+        Quantization,
+        method=st.just("awq"),
+        missing=st.sampled_from(((), ("gptqmodel",), ("optimum", "gptqmodel"))),
+        needs_gpu=st.booleans(),
+        is_known=st.booleans(),
+    ),
+    is_encoder_decoder=st.booleans(),
+    is_gguf=st.booleans(),
+    is_pooled=st.booleans(),
+)
+
+
 @given(
     request=st.builds(
         Request,
@@ -200,8 +305,9 @@ def test_strict_accepts_an_engine_that_runs_here(engine):
         engine=st.sampled_from(tuple(ENGINES)),
         device=st.sampled_from(("auto", "cpu", "cuda")),
         is_strict=st.booleans(),
+        trust_remote_code=st.booleans(),
     ),
-    model=st.sampled_from((LLAMA, BLOOM, MAMBA, T5, GGUF, BERT)),
+    model=MODELS,
     installed=st.frozensets(st.sampled_from(BACKENDS[1:])),
     num_gpus=st.integers(0, 3),
 )
@@ -212,12 +318,21 @@ def test_whatever_is_asked_an_installed_backend_serves_or_one_line_says_why_not(
     except (SettingsError, UnsupportedModel) as error:
         lines = error.message.splitlines()
     else:
-        check(choice, request, host)
+        check(choice, request, model, host)
         lines = choice.reason.splitlines()
     assert len(lines) == 1
 
 
-def check(choice, request, host):
+def check(choice, request, model, host):
+    errors = {"native": model.native_error, "torch": model.torch_error}
+    assert errors.get(choice.name) is None
+    may_run_code = model.has_own_code and request.trust_remote_code
+    assert choice.name != "transformers" or model.in_transformers or may_run_code
+    assert choice.name != "vllm" or model.in_vllm or may_run_code
+    if choice.name == "transformers" and model.quantization is not None:
+        assert model.quantization.is_known
+        assert not model.quantization.missing
+        assert choice.device == "cuda" or not model.quantization.needs_gpu
     assert choice.name in host.installed
     assert request.backend in ("auto", choice.name)
     assert request.device in ("auto", choice.device)

@@ -1,5 +1,6 @@
 """The configuration of a chosen backend: its device, its split and the arguments that win."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from headrace.backends.choice import BackendChoice, HostFacts
 from headrace.backends.facts import host_facts
 from headrace.backends.loading import adjustments, chosen_config, load_backend, num_devices
-from headrace.core.errors import SettingsError
+from headrace.core.errors import SettingsError, UnsupportedModel
 from headrace.engine.config import ModelSource
 from headrace.server.engine_config import engine_config
 from headrace.settings.server_settings import ServerSettings
@@ -103,6 +104,35 @@ def test_the_choice_is_reported_before_the_model_is_loaded(smollm2_path):
         "native",
         ("rolling_batch trtllm asks for TensorRT-LLM, which does not run here: native serves.",),
     )
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        (
+            {"quantization_config": {"quant_method": "awq", "bits": 4}},
+            "needs gptqmodel for weights quantized with awq. Install it: pip install gptqmodel.",
+        ),
+        (
+            {"quantization_config": {"quant_method": "eetq"}},
+            "runs weights quantized with eetq on GPUs only.",
+        ),
+        (
+            {"model_type": "nonesuch"},
+            "which has no model class for model_type 'nonesuch' (version ",
+        ),
+        (
+            {"model_type": "nonesuch", "auto_map": {"AutoModelForCausalLM": "modeling.Own"}},
+            "and the code of the checkpoint is not trusted. Read it, then set trust_remote_code to run it here.",
+        ),
+    ],
+)
+def test_what_transformers_lacks_is_refused_before_anything_is_loaded(tmp_path, config, sentence):
+    plain = {"model_type": "bloom", "architectures": ["BloomForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(plain | config))
+    with pytest.raises((SettingsError, UnsupportedModel)) as refused:
+        load_backend(ModelSource(model=str(tmp_path)), replace(CONFIG, backend="transformers", rolling_batch="auto"))
+    assert sentence in refused.value.message
 
 
 def test_the_native_backend_is_always_installed():

@@ -14,8 +14,6 @@ from headrace.cluster.host_resources import (
     chosen_of_given,
     give,
     gpu_environment,
-    gpus_text,
-    is_gpus_text,
     share_of_cores,
 )
 from headrace.cluster.launcher import InsufficientCapacity, Limits, ResourceRequest, StartPending, WorkerSpec
@@ -143,10 +141,3 @@ def test_a_container_chooses_among_the_gpus_given_to_it(given_to_it: str, chosen
 def test_no_value_shows_a_container_a_gpu_of_another(gpus: list[int], chosen: str) -> None:
     visible = chosen_of_given(",".join(map(str, gpus)), chosen)
     assert {entry for entry in visible.split(",") if entry} <= {str(index) for index in gpus}
-
-
-@given(st.lists(st.integers(0, 64), min_size=1, max_size=8), st.sampled_from(["", "NVIDIA L4", "NVIDIA A100 (80 GB)"]))
-def test_the_text_about_a_workers_gpus_is_told_from_other_notices(indices: list[int], name: str) -> None:
-    text = gpus_text("fleet-1", indices, [Gpu(index=index, name=name) for index in indices if name])
-    assert is_gpus_text(text)
-    assert not is_gpus_text(f"{text} It waits.")

@@ -45,7 +45,8 @@ async def test_each_worker_sees_its_own_gpus_and_one_without_sees_none(site: Sit
     assert [gpus_of(site, name) for name in ("pair", "single", "none")] == ["0,1", "2", ""]
     assert site.variables("pair")["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     seen = await site.launcher.poll("pair", pair)
-    assert seen.notices == ("pair runs on GPU 0, 1 (NVIDIA L4).",)
+    assert seen.placement == "pair runs on GPU 0, 1 (NVIDIA L4)."
+    assert seen.notices == ()
 
 
 async def test_a_worker_waits_for_gpus_until_another_ends_also_after_a_restart_of_the_platform(site: Site) -> None:

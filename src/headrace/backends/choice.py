@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from headrace.backends.quantization import Quantization
 from headrace.core.errors import HeadraceError, SettingsError, UnsupportedModel
 from headrace.settings.engine_names import BACKENDS, ENGINES
 
@@ -21,14 +22,6 @@ EXTRAS: Final = {"torch": "torch", "transformers": "torch", "vllm": "vllm"}
 """The extra of `pip install headrace[...]` that each backend needs."""
 
 NOT_INSTALLED: Final = "is not installed"
-
-_STATE_MODELS: Final = frozenset(
-    (
-        *("mamba", "mamba2", "falcon_mamba", "jamba", "bamba", "zamba", "zamba2", "falcon_h1", "nemotron_h"),
-        *("rwkv", "xlstm", "recurrent_gemma", "qwen3_next", "qwen3_5", "kimi_linear", "lfm2", "granitemoehybrid"),
-    )
-)
-"""Values of `model_type` whose state is no KV cache, which only vLLM runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +35,7 @@ class Request:
     device: str = "auto"
     is_strict: bool = False
     """Refuse to serve with another engine than `engine`."""
+    trust_remote_code: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +49,15 @@ class ModelFacts:
     """Why the native engine does not run it; None: it does."""
     torch_error: str | None = None
     """Why the torch runner does not run it."""
+    has_own_code: bool = False
+    """The checkpoint brings a network in Python."""
+    in_transformers: bool = True
+    """The installed transformers has a class for `model_type`, or its classes are unknown."""
+    in_vllm: bool = True
+    """The installed vLLM runs the architecture, or what it runs is unknown."""
+    keeps_state: bool = False
+    """Transformers' network keeps a state beside keys and values."""
+    quantization: Quantization | None = None
     is_encoder_decoder: bool = False
     is_gguf: bool = False
     is_pooled: bool = False
@@ -72,6 +75,8 @@ class HostFacts:
 
     installed: frozenset[str] = frozenset({NATIVE})
     """Backends whose packages are installed."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Versions of transformers and vLLM, for messages."""
     num_gpus: int = 0
     """GPUs that this process sees."""
 
@@ -98,7 +103,9 @@ class _Obstacle:
     text: str
     """Follows the backend's name."""
     fix: str = ""
+    """What to do, as an imperative without a full stop: a command, if the error is a `SettingsError`."""
     error: type[HeadraceError] = UnsupportedModel
+    """`SettingsError` if the fix makes this backend serve."""
     message: str = ""
     """The whole error, in place of name, text and fix."""
 
@@ -154,29 +161,75 @@ def _device(request: Request, host: HostFacts) -> str:
 def _obstacle(name: str, request: Request, model: ModelFacts, host: HostFacts) -> _Obstacle | None:
     if name == NATIVE:
         return _native_obstacle(request, model)
-    does_not_run = f"does not run {model.title}"
-    checks = (
-        (name not in host.installed, _Obstacle(NOT_INSTALLED, install_command(name), SettingsError)),
-        (name != "torch" and model.is_pooled, _Obstacle("serves no embeddings or scores", "Use --backend native.")),
-        (name != "torch" and model.is_gguf, _Obstacle("reads no GGUF files", "Use --backend native.")),
-        (name == "torch" and model.torch_error is not None, _Obstacle(does_not_run, message=model.torch_error or "")),
-        (
-            name == "vllm" and model.is_encoder_decoder,
-            _Obstacle(f"{does_not_run}, an encoder-decoder", "Use --backend transformers."),
-        ),
-        (
-            name == "transformers" and model.model_type in _STATE_MODELS,
-            _Obstacle(f"{does_not_run}, whose state is no KV cache", "Use --backend vllm."),
-        ),
+    if name not in host.installed:
+        return _Obstacle(NOT_INSTALLED, install_command(name), SettingsError)
+    if name == "torch":
+        return _Obstacle(_does_not_run(model), message=model.torch_error) if model.torch_error is not None else None
+    if model.is_pooled or model.is_gguf:
+        return _Obstacle(
+            "serves no embeddings or scores" if model.is_pooled else "reads no GGUF files", "use --backend native"
+        )
+    version = host.versions.get(name, "")
+    if name == "vllm":
+        return _vllm_obstacle(request, model, version)
+    return _transformers_obstacle(request, model, version, _device(request, host))
+
+
+def _vllm_obstacle(request: Request, model: ModelFacts, version: str) -> _Obstacle | None:
+    if model.is_encoder_decoder:
+        return _Obstacle(f"{_does_not_run(model)}, an encoder-decoder", "use --backend transformers")
+    if not model.in_vllm:
+        return _missing_network(f"has no network for {model.title}", request, model, version)
+    return None
+
+
+def _transformers_obstacle(request: Request, model: ModelFacts, version: str, device: str) -> _Obstacle | None:
+    if not model.in_transformers:
+        missing = _missing_network(f"has no model class for model_type {model.model_type!r}", request, model, version)
+        if missing is not None:
+            return missing
+    if model.keeps_state:
+        return _Obstacle(f"{_does_not_run(model)}, whose state is no KV cache", "use --backend vllm")
+    return _quantization_obstacle(model.quantization, version, device) if model.quantization is not None else None
+
+
+def _missing_network(text: str, request: Request, model: ModelFacts, version: str) -> _Obstacle | None:
+    """Return the obstacle of a library without a network; None if the checkpoint's own code may take its place."""
+    text += f" (version {version})" if version else ""
+    if not model.has_own_code:
+        return _Obstacle(text)
+    if request.trust_remote_code:
+        return None
+    return _Obstacle(
+        f"{text}, and the code of the checkpoint is not trusted",
+        "read it, then set trust_remote_code to run it here",
+        SettingsError,
     )
-    return next((obstacle for applies, obstacle in checks if applies), None)
+
+
+def _quantization_obstacle(quantization: Quantization, version: str, device: str) -> _Obstacle | None:
+    weights = f"weights quantized with {quantization.method}"
+    if not quantization.is_known:
+        return _Obstacle(f"does not read {weights}{f' (version {version})' if version else ''}")
+    if quantization.needs_gpu and device == "cpu":
+        return _Obstacle(f"runs {weights} on GPUs only")
+    if quantization.missing:
+        packages = " ".join(quantization.missing)
+        return _Obstacle(
+            f"needs {' and '.join(quantization.missing)} for {weights}", f"pip install {packages}", SettingsError
+        )
+    return None
+
+
+def _does_not_run(model: ModelFacts) -> str:
+    return f"does not run {model.title}"
 
 
 def _native_obstacle(request: Request, model: ModelFacts) -> _Obstacle | None:
     if request.device == "cuda":
-        return _Obstacle("runs on CPUs only", "Use --device cpu.", SettingsError)
+        return _Obstacle("runs on CPUs only", "use --device cpu", SettingsError)
     if model.native_error is not None:
-        return _Obstacle(f"does not run {model.title}", message=model.native_error)
+        return _Obstacle(_does_not_run(model), message=model.native_error)
     return None
 
 
@@ -202,18 +255,24 @@ def _none_serves(order: tuple[str, ...], obstacles: Mapping[str, _Obstacle | Non
     native = obstacles[NATIVE]
     first = native.message if native is not None and native.message else f"No backend can serve {model.title} here."
     others = [
-        f"{name} {obstacle.text}{f' ({obstacle.fix})' if obstacle.error is SettingsError else ''}"
+        f"{name} {_with_fix(obstacle)}"
         for name in order
         if (obstacle := obstacles[name]) is not None and (name != NATIVE or not obstacle.message)
     ]
     return UnsupportedModel(f"{first} Other backends: {'; '.join(others)}.", model_type=model.model_type)
 
 
+def _with_fix(obstacle: _Obstacle) -> str:
+    return f"{obstacle.text} ({obstacle.fix})" if obstacle.error is SettingsError else obstacle.text
+
+
 def _refusal(name: str, obstacle: _Obstacle) -> HeadraceError:
     if obstacle.message:
         return obstacle.error(obstacle.message)
-    fix = f"Install it: {obstacle.fix}." if obstacle.text == NOT_INSTALLED else obstacle.fix
-    return obstacle.error(f"backend is {name}, which {obstacle.text}. {fix}".strip())
+    sentence = f"backend is {name}, which {obstacle.text}."
+    if obstacle.fix.startswith("pip "):
+        return obstacle.error(f"{sentence} Install it: {obstacle.fix}.")
+    return obstacle.error(f"{sentence} {obstacle.fix[:1].upper()}{obstacle.fix[1:]}." if obstacle.fix else sentence)
 
 
 def _engine_notice(requested: str, choice: BackendChoice, obstacles: Mapping[str, _Obstacle | None]) -> str:
@@ -225,6 +284,5 @@ def _engine_notice(requested: str, choice: BackendChoice, obstacles: Mapping[str
         (name,) = engine.backends
         obstacle = obstacles[name]
         assert obstacle is not None, "a preferred backend without an obstacle serves"
-        fix = f" ({obstacle.fix})" if obstacle.error is SettingsError else ""
-        return f"rolling_batch {requested} asks for {name}, which {obstacle.text}{fix}: {choice.name} serves."
+        return f"rolling_batch {requested} asks for {name}, which {_with_fix(obstacle)}: {choice.name} serves."
     return ""

@@ -1,11 +1,14 @@
 """The facts that the choice of a backend depends on, read from the files of a model and from this host."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from headrace.backends.choice import HostFacts, ModelFacts
+from headrace.backends.libraries import TransformersTables, VllmTables, transformers_tables, vllm_tables
+from headrace.backends.quantization import Quantization, quantization_of
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.core.gpus import visible_gpus
 from headrace.models.families.registry import from_config
@@ -29,7 +32,12 @@ _POOLED_TASKS: Final = ("embed", "score", "features")
 def host_facts(environment: Mapping[str, str]) -> HostFacts:
     """Return the facts about this host; no package is imported, which would take seconds."""
     installed = frozenset(name for name in BACKENDS if is_installed(name))
-    return HostFacts(installed=installed, num_gpus=len(visible_gpus(environment)))
+    tables = {"transformers": transformers_tables(), "vllm": vllm_tables()}
+    return HostFacts(
+        installed=installed,
+        versions={name: table.version for name, table in tables.items() if table is not None},
+        num_gpus=len(visible_gpus(environment)),
+    )
 
 
 def runs_on_gpu(environment: Mapping[str, str]) -> bool:
@@ -39,7 +47,15 @@ def runs_on_gpu(environment: Mapping[str, str]) -> bool:
 
 def is_installed(backend: str) -> bool:
     """Return whether the packages of a backend are installed."""
-    return all(find_spec(package) for package in PACKAGES[backend])
+    return all(map(_is_importable, PACKAGES[backend]))
+
+
+def _is_importable(package: str) -> bool:
+    """Return whether a package can be imported; only the parents of a subpackage are."""
+    try:
+        return find_spec(package) is not None
+    except ImportError:
+        return False
 
 
 def model_facts(path: Path, *, task: str = "auto") -> ModelFacts:
@@ -58,13 +74,41 @@ def model_facts(path: Path, *, task: str = "auto") -> ModelFacts:
         return ModelFacts(is_gguf=True, is_pooled=is_pooled)
     config = read_config(path)
     error = _native_error(config)
-    return ModelFacts(
-        architecture=next(iter(config.texts("architectures")), ""),
-        model_type=config.text("model_type", ""),
+    return replace(
+        library_facts(config, transformers_tables(), vllm_tables()),
         native_error=error,
         torch_error=error,
-        is_encoder_decoder=config.flag("is_encoder_decoder", default=False),
         is_pooled=is_pooled or (task == "auto" and _only_pools(path, config)),
+    )
+
+
+def library_facts(config: Fields, transformers: TransformersTables | None, vllm: VllmTables | None) -> ModelFacts:
+    """Return what config.json says to transformers and vLLM, whose tables are None if they are unknown."""
+    model_type = config.text("model_type", "")
+    architectures = config.texts("architectures")
+    own_code = config.values.get("auto_map")
+    in_transformers = transformers is None or model_type in transformers.classes
+    return ModelFacts(
+        architecture=next(iter(architectures), ""),
+        model_type=model_type,
+        has_own_code=isinstance(own_code, Mapping) and any(name.startswith("AutoModel") for name in own_code),
+        in_transformers=in_transformers,
+        in_vllm=vllm is None
+        or bool(vllm.architectures.intersection(architectures))
+        or transformers is None
+        or transformers.runs_in_vllm(model_type),
+        keeps_state=transformers is not None and in_transformers and transformers.keeps_state(model_type),
+        quantization=_quantization(config, transformers),
+        is_encoder_decoder=config.flag("is_encoder_decoder", default=False),
+    )
+
+
+def _quantization(config: Fields, transformers: TransformersTables | None) -> Quantization | None:
+    if not config.has("quantization_config"):
+        return None
+    settings = config.sub("quantization_config")
+    return quantization_of(
+        settings.text("quant_method", ""), transformers.quantizers if transformers else frozenset(), _is_importable
     )
 
 

@@ -1,17 +1,18 @@
 """Memory, limits and descriptions of the backends that run networks of transformers."""
 
 import time
-from typing import Protocol
+from dataclasses import replace
+from typing import Final, Protocol
 
 from headrace.core.generation import ModelInfo
 from headrace.engine.config import EngineConfig, EngineLimits, ModelSource, fit_to_runner
 from headrace.engine.loading.assembly import recommended_sampling
-from headrace.engine.loading.plan import BLOCK_TOKENS
+from headrace.engine.loading.plan import host_budget
 from headrace.models.model import HfModel
-from headrace.runner.memory import MemoryBudget, available_memory_bytes
-from headrace.runner.step import Runner, RunnerLimits
+from headrace.runner.memory import MemoryBudget
+from headrace.runner.step import Runner
 
-_MAX_STEP_ROWS = 1024
+MAX_STEP_ROWS: Final = 1024
 """Logits computed at a time: more prompt logprobs take more steps, and the vocabulary may be large."""
 
 
@@ -21,29 +22,12 @@ class HfRunner(Runner, Protocol):
     num_parameters: int
 
 
-def runner_limits(limits: EngineLimits, config: EngineConfig) -> RunnerLimits:
-    """Return the largest step, with a number of blocks that is still to be planned."""
-    return RunnerLimits(
-        num_blocks=1,
-        block_tokens=BLOCK_TOKENS,
-        max_step_tokens=limits.max_num_batched_tokens,
-        max_step_sequences=limits.max_num_seqs,
-        max_step_rows=max(limits.max_num_seqs, min(limits.max_num_batched_tokens, _MAX_STEP_ROWS)),
-        max_context_tokens=limits.max_model_len,
-        max_adapters=config.max_loras,
-        max_adapter_rank=config.max_lora_rank,
-    )
-
-
-def memory_budget(config: EngineConfig) -> MemoryBudget:
-    return MemoryBudget(
-        available_bytes=_gpu_bytes(config.gpu_memory_utilization)
-        if config.device == "cuda"
-        else available_memory_bytes(),
-        max_memory_bytes=None if config.device == "cuda" else config.max_memory_bytes,
-        kv_cache_bytes=config.kv_cache_bytes,
-        max_kv_cache_tokens=config.max_kv_cache_tokens,
-    )
+def device_budget(config: EngineConfig) -> MemoryBudget:
+    """Return the memory of the device to plan with; the platform's share of host memory does not bound a GPU."""
+    budget = host_budget(config)
+    if config.device != "cuda":
+        return budget
+    return replace(budget, available_bytes=_gpu_bytes(config.gpu_memory_utilization), max_memory_bytes=None)
 
 
 def _gpu_bytes(utilization: float) -> int:

@@ -49,7 +49,11 @@ def load_backend(
     located = locate(source.model, revision=source.revision, home=home, progress=progress)
     host = host_facts(os.environ)
     request = Request(
-        backend=config.backend, engine=config.rolling_batch, device=config.device, is_strict=config.strict_backend
+        backend=config.backend,
+        engine=config.rolling_batch,
+        device=config.device,
+        is_strict=config.strict_backend,
+        trust_remote_code=source.trust_remote_code,
     )
     choice = choose_backend(request, model_facts(located.path, task=source.task), host)
     choice = replace(choice, adjustments=adjustments(config, choice, host))

@@ -7,13 +7,13 @@ tokens, adapters and logprobs of the prompt do not exist for them.
 
 from dataclasses import replace
 
-from headrace.backends.hf_parts import memory_budget, model_info, runner_limits
+from headrace.backends.hf_parts import MAX_STEP_ROWS, device_budget, model_info
 from headrace.core.errors import InvalidRequest, SettingsError
 from headrace.engine.config import EngineConfig, ModelSource, fit_to_runner
 from headrace.engine.core.choice import Choice
 from headrace.engine.core.observer import EngineObserver
 from headrace.engine.loading.assembly import text_parts
-from headrace.engine.loading.plan import ContextLength, limits_within
+from headrace.engine.loading.plan import ContextLength, limits_within, step_limits
 from headrace.engine.service.async_engine import AsyncEngine
 from headrace.engine.service.thread import EngineThread
 from headrace.engine.text.detokenizer import TokenTable
@@ -76,9 +76,10 @@ def load_seq_to_seq(
         max_draft_tokens=0,
         max_step_s=None,  # a prompt cannot be cut into smaller chunks
     )
-    budget = memory_budget(config)
+    budget = device_budget(config)
+    largest = step_limits(limits, config, max_rows=MAX_STEP_ROWS)
     runner = make_seq_to_seq_runner(
-        load_network(network, budget), network, runner_limits(limits, config), budget, vocab_size=model.vocab_size
+        load_network(network, budget), network, largest, budget, vocab_size=model.vocab_size
     )
     limits = fit_to_runner(limits, runner.limits)
     parts = text_parts(model)

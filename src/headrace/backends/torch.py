@@ -8,14 +8,12 @@ from headrace.engine.backend import Backend
 from headrace.engine.config import EngineConfig, EngineLimits, ModelSource
 from headrace.engine.core.observer import EngineObserver
 from headrace.engine.loading.assembly import engine_on, refuse_smoothed
-from headrace.engine.loading.plan import BLOCK_TOKENS, resolve_limits
+from headrace.engine.loading.plan import host_budget, resolve_limits, step_limits
 from headrace.engine.loading.pooling import resolve_use
-from headrace.models.loading import load_model
+from headrace.engine.loading.source import read_model
 from headrace.models.model import Model
 from headrace.models.shapes import expected_shapes
 from headrace.models.weights import dominant_bits
-from headrace.runner.memory import MemoryBudget, available_memory_bytes
-from headrace.runner.step import RunnerLimits
 from headrace.runner.torch.plan import TorchPlan, check_kv_dtype, choose_dtype
 from headrace.runner.torch.runner import ModelFiles, load_torch_runner
 
@@ -36,14 +34,7 @@ def load_torch(
     Raises:
         UserError: The model cannot be found, read or run, a setting is invalid or memory is insufficient.
     """
-    model = load_model(
-        source.model,
-        revision=source.revision,
-        cache_dir=source.cache_dir,
-        chat_template=source.chat_template,
-        rope=source.rope,
-        progress=progress,
-    )
+    model = read_model(source, progress)
     use = resolve_use(model, task=source.task, pooling=source.pooling)
     refuse_smoothed(model, config, is_smoothed_at_load=False)
     limits = resolve_limits(config, model.spec, max_model_len=source.max_model_len)
@@ -83,27 +74,11 @@ def plan_torch(config: EngineConfig, model: Model, limits: EngineLimits) -> tupl
         stored_bits=dominant_bits(model.weights, expected_shapes(model.spec)),
     )
     check_kv_dtype(config.kv_dtype, dtype)
-    runner_limits = RunnerLimits(
-        num_blocks=1,
-        block_tokens=BLOCK_TOKENS,
-        max_step_tokens=limits.max_num_batched_tokens,
-        max_step_sequences=limits.max_num_seqs,
-        max_step_rows=min(limits.max_num_batched_tokens, max(_MAX_ROWS, limits.max_num_seqs)),
-        max_context_tokens=limits.max_model_len,
-        max_adapters=config.max_loras,
-        max_adapter_rank=config.max_lora_rank,
-    )
-    budget = MemoryBudget(
-        available_bytes=available_memory_bytes(),
-        max_memory_bytes=config.max_memory_bytes,
-        kv_cache_bytes=config.kv_cache_bytes,
-        max_kv_cache_tokens=config.max_kv_cache_tokens,
-    )
     plan = TorchPlan(
         dtype=dtype,
         device=config.device,
-        limits=runner_limits,
-        budget=budget,
+        limits=step_limits(limits, config, max_rows=_MAX_ROWS),
+        budget=host_budget(config),
         num_ranks=config.tensor_parallel_size or 1,
         gpu_memory_utilization=config.gpu_memory_utilization,
         enforce_eager=config.enforce_eager,

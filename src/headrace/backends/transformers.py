@@ -7,7 +7,7 @@ only the network is another one (see `headrace.runner.transformers`).
 
 from functools import partial
 
-from headrace.backends.hf_parts import memory_budget, model_info, runner_limits
+from headrace.backends.hf_parts import MAX_STEP_ROWS, device_budget, model_info
 from headrace.backends.seq2seq import load_seq_to_seq
 from headrace.core.errors import SettingsError
 from headrace.core.progress import Progress, no_progress
@@ -21,10 +21,11 @@ from headrace.engine.loading.plan import (
     ContextLength,
     check_threads,
     limits_within,
+    step_limits,
 )
 from headrace.engine.loading.plan import num_cpus as allowed_cpus
+from headrace.engine.loading.source import read_hf_model
 from headrace.engine.service.async_engine import AsyncEngine, runner_engine
-from headrace.models.loading import load_hf_model
 from headrace.models.model import HfModel
 from headrace.models.peft_adapter import read_peft_modules
 from headrace.runner.cpu import default_threads
@@ -45,13 +46,7 @@ def load_transformers(
         UserError: The model cannot be found, read or run, a setting is invalid or memory is insufficient.
     """
     _check(source, config)
-    model = load_hf_model(
-        source.model,
-        revision=source.revision,
-        cache_dir=source.cache_dir,
-        chat_template=source.chat_template,
-        progress=progress,
-    )
+    model = read_hf_model(source, progress)
     _set_threads(config)
     network = read_source(
         model.path, dtype=config.dtype, device=config.device, trust_remote_code=source.trust_remote_code
@@ -72,10 +67,9 @@ def _causal_engine(
         default=model.max_positions or DEFAULT_MAX_MODEL_LEN, longest=model.max_positions, takes_rope=False
     )
     limits = limits_within(config, context, max_model_len=source.max_model_len)
-    budget = memory_budget(config)
-    runner = make_runner(
-        load_network(network, budget), network, runner_limits(limits, config), budget, vocab_size=model.vocab_size
-    )
+    budget = device_budget(config)
+    largest = step_limits(limits, config, max_rows=MAX_STEP_ROWS)
+    runner = make_runner(load_network(network, budget), network, largest, budget, vocab_size=model.vocab_size)
     return runner_engine(
         runner,
         text_parts(model),

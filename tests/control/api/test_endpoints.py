@@ -31,8 +31,8 @@ def error_of(caught: pytest.ExceptionInfo[ClientError]) -> tuple[str, str]:
 
 def test_the_gpus_of_workers_are_no_differences_from_sagemaker() -> None:
     places = ["a runs on GPU 0 (NVIDIA L4).", "b runs on GPU 1, 2."]
-    assert status_message(places) == "\n".join(places)
-    assert status_message(["X has no effect.", places[0], "Y is not here."]) == (
+    assert status_message(places, ()) == "\n".join(places)
+    assert status_message(places[:1], ["X has no effect.", "Y is not here."]) == (
         f"{places[0]}\nNot as on SageMaker: X has no effect. Y is not here."
     )
 

@@ -159,11 +159,11 @@ def int_quantized(group=None, *, symmetric=True) -> Writer:
     return write
 
 
-def fp8(granularity="tensor", *, method="fp8", name="weight_scale") -> Writer:
+def fp8(granularity="tensor", *, method="fp8", name="weight_scale", block=(48, 32)) -> Writer:
     def write(rng, num_rows, num_columns):
         weight = torch.from_numpy(rng.standard_normal((num_rows, num_columns)).astype(np.float32) * 50)
         weight = weight.to(torch.float8_e4m3fn)
-        rows, columns = {"tensor": (num_rows, num_columns), "row": (1, num_columns), "block": (48, 32)}[granularity]
+        rows, columns = {"tensor": (num_rows, num_columns), "row": (1, num_columns), "block": block}[granularity]
         scales = rng.uniform(1e-4, 1e-2, (-(-num_rows // rows), -(-num_columns // columns))).astype(np.float32)
         spread = np.kron(scales, np.ones((rows, columns), np.float32))[:num_rows, :num_columns]
         stored = torch.from_numpy(scales).reshape(()) if granularity == "tensor" else torch.from_numpy(scales)

@@ -4,9 +4,11 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from headrace.core.errors import BrokenModel, InsufficientMemory, SettingsError, UnsupportedModel
 from headrace.runner.memory import MemoryBudget
@@ -140,14 +142,51 @@ def test_the_dtype_is_that_of_the_checkpoint_or_the_setting(tmp_path: Path) -> N
         load(tmp_path, dtype="w4a16")
 
 
-def test_a_checkpoint_in_four_bits_of_compressed_tensors_runs(tmp_path: Path) -> None:
-    write_quantized(tmp_path, writers.pack_quantized())
+def compressed_fp8(rng: np.random.Generator, num_rows: int, num_columns: int) -> writers.Written:
+    written = writers.fp8("row")(rng, num_rows, num_columns)
+    config = writers.compressed_config("float-quantized", num_bits=8, type="float", strategy="channel")
+    return writers.Written(written.tensors, written.values, config)
+
+
+@pytest.mark.parametrize(
+    ("writer", "method"),
+    [
+        (writers.pack_quantized(), "compressed-tensors"),
+        (compressed_fp8, "compressed-tensors"),
+        (writers.fp8("block", name="weight_scale_inv", block=(16, 16)), "fp8"),
+    ],
+)
+def test_quantized_checkpoints_run_on_a_cpu_with_the_values_of_their_weights(
+    writer: writers.Writer, method: str, tmp_path: Path
+) -> None:
+    values = write_quantized(tmp_path, writer)
     config = json.loads((tmp_path / "config.json").read_text())
     config["quantization_config"] |= {"ignore": ["lm_head"], "quantization_status": "compressed"}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    runner = load(tmp_path)
-    assert runner.info.dtype == "compressed-tensors"
-    assert runner.info.facts["attention"] == "paged attention"
+    source = read_source(tmp_path, dtype="fp32", device="cpu", trust_remote_code=False)
+    budget = MemoryBudget(available_bytes=4 << 30)
+    network = load_network(source, budget)
+    runner = make_runner(network, source, LIMITS, budget, vocab_size=VOCAB_SIZE)
+
+    assert (runner.info.dtype, runner.info.kv_dtype) == (method, "fp32")
+    stored = network.model.layers[0].mlp.down_proj.weight.detach().float().numpy()
+    np.testing.assert_allclose(stored, values["layers.0.down"], rtol=2**-7, atol=1e-6)
+
+
+def test_quantized_weights_of_which_transformers_leaves_parts_are_refused(tmp_path: Path) -> None:
+    write_quantized(tmp_path, writers.fp8("row", method="compressed-tensors"))  # its config describes no format
+    with pytest.raises(UnsupportedModel, match=r"did not use 14 tensors .*down_proj\.weight_scale.*--backend native"):
+        load(tmp_path)
+
+
+def test_weights_that_are_missing_are_named(tmp_path: Path) -> None:
+    write_network("bloom", tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    del tensors["transformer.h.0.mlp.dense_h_to_4h.weight"]
+    save_file(tensors, file, metadata={"format": "pt"})
+    with pytest.raises(BrokenModel, match=r"lacks weights of its network \(1\): transformer\.h\.0\.mlp\.dense_h_to_4h"):
+        load(tmp_path)
 
 
 def test_weights_that_are_not_numbers_are_broken(tmp_path: Path) -> None:

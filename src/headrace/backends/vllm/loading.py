@@ -37,9 +37,9 @@ from headrace.engine.core.observer import EngineObserver
 from headrace.engine.loading.adapters import start_adapters
 from headrace.engine.loading.assembly import recommended_sampling, text_parts
 from headrace.engine.loading.plan import DEFAULT_MAX_MODEL_LEN, ContextLength, limits_within
+from headrace.engine.loading.source import read_hf_model
 from headrace.engine.service.async_engine import AsyncEngine
 from headrace.engine.text.detokenizer import TokenTable
-from headrace.models.loading import load_hf_model
 from headrace.models.model import HfModel
 from headrace.models.sources import home_folder
 
@@ -72,13 +72,7 @@ def load_vllm(
             name="backend",
         )
     check_settings(source, config)
-    model = load_hf_model(
-        source.model,
-        revision=source.revision,
-        cache_dir=source.cache_dir,
-        chat_template=source.chat_template,
-        progress=progress,
-    )
+    model = read_hf_model(source, progress)
     context = ContextLength(
         default=model.max_positions or DEFAULT_MAX_MODEL_LEN, longest=None if source.rope else model.max_positions
     )

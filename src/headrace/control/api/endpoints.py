@@ -8,7 +8,6 @@ own record: its configuration and models may be deleted.
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.cluster.host_resources import is_gpus_text
 from headrace.control.api.context import CallContext
 from headrace.control.api.listing import Listed, list_page
 from headrace.control.model.component import INFERENCE_COMPONENT, ComponentRecord, owner_of
@@ -284,32 +283,31 @@ def _image(model: Json, resolved_s: float) -> dict[str, Any]:
 
 def _variant_status(variant: str, record: EndpointRecord) -> dict[str, Any] | None:
     """
-    Return the status of a variant, with its notices.
+    Return the status of a variant, with the GPUs of its workers and its notices.
 
-    SageMaker has no field for notices on a variant in service: they become the StatusMessage of the status
+    SageMaker has no field for them on a variant in service: they become the StatusMessage of the status
     ActivatingTraffic, on which no client acts.
     """
-    notices, state = record.status.notices.get(variant, []), visible_state(record)
+    state = visible_state(record)
+    message = status_message(record.status.placements.get(variant, ()), record.status.notices.get(variant, ()))
     statuses = {
         State.CREATING: "Creating",
         State.UPDATING: _updating_status(record),
         State.ROLLING_BACK: "Updating",
         State.DELETING: "Deleting",
     }
-    found = statuses.get(state, "ActivatingTraffic" if notices and state is not State.FAILED else None)
+    found = statuses.get(state, "ActivatingTraffic" if message and state is not State.FAILED else None)
     if found is None:
         return None
     status: dict[str, Any] = {"Status": found, "StartTime": changed_s(record)}
-    if notices:
-        status["StatusMessage"] = status_message(notices)[:_MAX_MESSAGE_CHARACTERS]
+    if message:
+        status["StatusMessage"] = message[:_MAX_MESSAGE_CHARACTERS]
     return status
 
 
-def status_message(notices: Sequence[str]) -> str:
-    """Return the notices of a variant: a line for each worker's GPUs, then one with the differences from SageMaker."""
-    places = [text for text in notices if is_gpus_text(text)]
-    differences = [text for text in notices if not is_gpus_text(text)]
-    return "\n".join([*places, *(["Not as on SageMaker: " + " ".join(differences)] if differences else [])])
+def status_message(placements: Sequence[str], notices: Sequence[str]) -> str:
+    """Return the message about a variant: a line for each worker's GPUs, then one with its notices."""
+    return "\n".join([*placements, *(["Not as on SageMaker: " + " ".join(notices)] if notices else [])])
 
 
 def _updating_status(record: EndpointRecord) -> str:

@@ -15,7 +15,7 @@ from headrace.control.model.component import (
     ComponentStatus,
 )
 from headrace.control.model.endpoint import EndpointRecord, EndpointRevision, EndpointStatus, HostInstance
-from headrace.control.model.worker import WorkerRecord, WorkerView, notices_of
+from headrace.control.model.worker import WorkerRecord, WorkerView, notices_of, placements_of
 from headrace.control.model.workload import Progress, ready_key
 from headrace.control.planning.config import PassContext, ReconcilerConfig
 from headrace.control.planning.deployment import Deployment
@@ -176,6 +176,7 @@ class EndpointPass:
             revisions=cast("dict[int, EndpointRevision]", deployment.revisions),
             ready=self._ready(deployment, workers),
             notices=notices_of(workers),
+            placements=placements_of(workers),
             instances={variant: list(hosts) for variant, hosts in instances.items()},
         )
         return await store_access.write(self._store, record, status=status)

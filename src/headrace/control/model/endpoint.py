@@ -118,6 +118,8 @@ class EndpointStatus(RecordPart, frozen=True, kw_only=True):
     """Number of serving workers, by `ready_key`."""
     notices: dict[str, list[str]] = msgspec.field(default_factory=dict)
     """Settings without effect, and reasons why workers wait, by variant."""
+    placements: dict[str, list[str]] = msgspec.field(default_factory=dict)
+    """Sentences about the GPUs that workers run on, by variant."""
     instances: dict[str, list[HostInstance]] = msgspec.field(default_factory=dict)
     """Instances for inference components, by variant."""
 

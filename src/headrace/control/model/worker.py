@@ -107,6 +107,8 @@ class ReplicaStatus(RecordPart, frozen=True, kw_only=True):
     """True if another worker would fail for the same reason."""
     notices: list[str] = msgspec.field(default_factory=list)
     """Settings that could not be honoured."""
+    placement: str = ""
+    """Sentence with the GPUs that it runs on; empty: none."""
     adapters: dict[str, AdapterState] = msgspec.field(default_factory=dict)
     """Adapters that were loaded into it, or could not be, by the name of their inference component."""
 
@@ -250,6 +252,15 @@ def notices_of(records: Sequence[WorkerRecord]) -> dict[str, list[str]]:
     return notices
 
 
+def placements_of(records: Sequence[WorkerRecord]) -> dict[str, list[str]]:
+    """Return the sentences about the GPUs of wanted workers, by variant."""
+    placements: dict[str, list[str]] = {}
+    for record in records:
+        if record.deleting_s is None and record.status.placement:
+            placements.setdefault(record.spec.variant, []).append(record.status.placement)
+    return placements
+
+
 def changed(status: ReplicaStatus, **changes: Any) -> ReplicaStatus:
     """Return the status with some values changed."""
     return msgspec.structs.replace(status, **changes)
@@ -292,6 +303,8 @@ def observed_status(status: ReplicaStatus, seen: Observation, *, now_s: float) -
         status = changed(status, phase=seen.phase, phase_since_s=now_s)
     if seen.phase is WorkerPhase.READY and status.ready_s is None:
         status = changed(status, ready_s=now_s)
+    if seen.placement and seen.placement != status.placement:
+        status = changed(status, placement=seen.placement)
     notices = list(dict.fromkeys([*status.notices, *seen.notices]))
     return changed(status, notices=notices) if notices != status.notices else status
 

@@ -17,9 +17,9 @@ from headrace.engine.loading.adapters import start_adapters
 from headrace.engine.loading.plan import plan_engine
 from headrace.engine.loading.pooling import Use, pooling_info, resolve_use
 from headrace.engine.loading.smoothquant import smoothed_weights
+from headrace.engine.loading.source import read_model
 from headrace.engine.service.async_engine import AsyncEngine, runner_engine
 from headrace.engine.service.request_processor import TextParts
-from headrace.models.loading import load_model
 from headrace.models.model import GenerationDefaults, HfModel, Model
 from headrace.models.peft_adapter import read_peft_adapter
 from headrace.models.pooling import Pooler
@@ -43,14 +43,7 @@ def assemble(
     """
     from headrace.runner.native import load_native_runner  # needs the native module
 
-    model = load_model(
-        source.model,
-        revision=source.revision,
-        cache_dir=source.cache_dir,
-        chat_template=source.chat_template,
-        rope=source.rope,
-        progress=progress,
-    )
+    model = read_model(source, progress)
     use = resolve_use(model, task=source.task, pooling=source.pooling)
     plan = plan_engine(config, model, max_model_len=source.max_model_len)
     cache_dir = source.cache_dir or home_folder(os.environ)

@@ -15,8 +15,10 @@ from headrace.models.model import Model
 from headrace.models.shapes import expected_shapes
 from headrace.models.spec import ModelSpec
 from headrace.models.weights import dominant_bits
+from headrace.runner.step import RunnerLimits
 
 if TYPE_CHECKING:
+    from headrace.runner.memory import MemoryBudget
     from headrace.runner.plan import RunnerPlan
 
 BLOCK_TOKENS = 32
@@ -53,18 +55,12 @@ def plan_engine(config: EngineConfig, model: Model, *, max_model_len: int | None
     """
     # The native module is not needed for the pure part of this file.
     from headrace.runner.cpu import has_native_bf16
-    from headrace.runner.memory import MemoryBudget, available_memory_bytes
     from headrace.runner.packing import layer_formats_of
     from headrace.runner.plan import plan_runner
 
     check_threads(config.threads, num_cpus())
     limits = resolve_limits(config, model.spec, max_model_len=max_model_len)
-    budget = MemoryBudget(
-        available_bytes=available_memory_bytes(),
-        max_memory_bytes=config.max_memory_bytes,
-        kv_cache_bytes=config.kv_cache_bytes,
-        max_kv_cache_tokens=config.max_kv_cache_tokens,
-    )
+    budget = host_budget(config)
     layer_formats = layer_formats_of(model.spec, model.weights)
     formats = choose_formats(
         config.dtype,
@@ -130,6 +126,36 @@ def limits_within(
         max_draft_tokens=config.max_draft_tokens,
         max_step_s=config.max_itl_ms / 1000 or None,
         enable_prefix_caching=config.enable_prefix_caching,
+    )
+
+
+def host_budget(config: EngineConfig) -> "MemoryBudget":
+    """Return the memory of this host to plan with."""
+    from headrace.runner.memory import MemoryBudget, available_memory_bytes  # needs the native module
+
+    return MemoryBudget(
+        available_bytes=available_memory_bytes(),
+        max_memory_bytes=config.max_memory_bytes,
+        kv_cache_bytes=config.kv_cache_bytes,
+        max_kv_cache_tokens=config.max_kv_cache_tokens,
+    )
+
+
+def step_limits(limits: EngineLimits, config: EngineConfig, *, max_rows: int) -> RunnerLimits:
+    """
+    Return the largest step; the runner plans its number of blocks.
+
+    `max_rows` bounds the logits that a step computes at a time, though never below one for each sequence.
+    """
+    return RunnerLimits(
+        num_blocks=1,
+        block_tokens=BLOCK_TOKENS,
+        max_step_tokens=limits.max_num_batched_tokens,
+        max_step_sequences=limits.max_num_seqs,
+        max_step_rows=max(limits.max_num_seqs, min(limits.max_num_batched_tokens, max_rows)),
+        max_context_tokens=limits.max_model_len,
+        max_adapters=config.max_loras,
+        max_adapter_rank=config.max_lora_rank,
     )
 
 

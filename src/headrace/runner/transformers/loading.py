@@ -4,7 +4,7 @@ Load a network with transformers and make a runner of it: the way to run it, its
 Nothing is downloaded, and code of the checkpoint runs only if that was asked for.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -36,8 +36,12 @@ from headrace.runner.transformers.verify import check_logits, own_logits
 DTYPES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _WEIGHTS: Final = ("*.safetensors", "pytorch_model*.bin")
 _FORMATS: Final = "a smaller dtype (bf16)"
+_CONVERTED: Final = frozenset({"fp8", "mxfp8"})
+"""Methods of quantization whose weights transformers converts to floats without a GPU."""
 _HIDDEN_COPIES: Final = 16
 """Activations of a layer in a step, in multiples of the hidden size; generous, because each architecture differs."""
+_NUM_NAMES: Final = 3
+"""Names of tensors in an error."""
 _LOGIT_BYTES: Final = 16
 """A logit in the network's format, in float32, and as it is sampled."""
 
@@ -101,7 +105,7 @@ def load_network(source: NetworkSource, budget: MemoryBudget) -> Any:
     """
     _check_weights(source, budget)
     placement = {} if source.device.type == "cpu" and not source.quantization else {"device_map": {"": source.device}}
-    model = _translate(
+    model, report = _translate(
         source.path,
         lambda: _class_of(source).from_pretrained(
             source.path,
@@ -109,9 +113,13 @@ def load_network(source: NetworkSource, budget: MemoryBudget) -> Any:
             dtype=source.dtype,
             trust_remote_code=source.trust_remote_code,
             local_files_only=True,
+            output_loading_info=True,
             **placement,
         ),
     )
+    _check_report(source, report)
+    if source.device.type == "cpu" and source.quantization in _CONVERTED:
+        model.to(source.dtype)  # the other weights are still as the checkpoint stores them
     model.eval()
     return model
 
@@ -228,7 +236,8 @@ class _Maker:
             if context is None
             else PagedNetwork(self.model, context, pages, self.adapters)
         )
-        check_logits(network, self.expected, limits, self.vocab_size, dtype=self.model.dtype)
+        is_rounded = self.model.dtype is not torch.float32 or bool(self.source.quantization)
+        check_logits(network, self.expected, limits, self.vocab_size, is_rounded=is_rounded)
         return TransformersRunner(
             network,
             self.adapters,
@@ -325,6 +334,26 @@ def _check_weights(source: NetworkSource, budget: MemoryBudget) -> None:
             weights_bytes=num_bytes,
             available_bytes=budget.usable_bytes,
         )
+
+
+def _check_report(source: NetworkSource, report: Mapping[str, Any]) -> None:
+    """Refuse what transformers only warns of: weights that it made up, and parts of quantized weights that it left."""
+    if missing := sorted(report.get("missing_keys", ())):
+        raise BrokenModel(
+            f"{source.path} lacks weights of its network ({len(missing)}): {_first_names(missing)}.",
+            path=str(source.path),
+        )
+    unused = sorted(report.get("unexpected_keys", ()))
+    if source.quantization and unused:
+        raise UnsupportedModel(
+            f"{source.path}: transformers did not use {len(unused)} tensors of weights quantized with "
+            f"{source.quantization}: {_first_names(unused)}. Serve it with --backend native or --backend vllm.",
+            path=str(source.path),
+        )
+
+
+def _first_names(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NUM_NAMES]) + (", ..." if len(names) > _NUM_NAMES else "")
 
 
 def _translate(path: Path, load: Callable[[], Any]) -> Any:
