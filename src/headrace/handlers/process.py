@@ -6,6 +6,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, Self
@@ -159,13 +160,16 @@ class ChildProcess:
         call = ChildCall(responses, on_done)
         self.calls[call.call_id] = call
         for response in responses:
-            response.credit = lambda chunks, num_bytes, item_id=response.item_id: self._channel.send(  # type: ignore[misc]
-                encode(Kind.CREDIT, {"id": item_id, "chunks": chunks, "bytes": num_bytes})
-            )
+            response.credit = partial(self._give_credit, call, response)
         header, payload, descriptors = call_frame(call)
         self._channel.send(encode(Kind.CALL, header, payload), descriptors)
         self._limit(call, self._spec.call_timeout_s)
         return call
+
+    def _give_credit(self, call: ChildCall, response: PendingResponse, chunks: int, num_bytes: int) -> None:
+        self._channel.send(encode(Kind.CREDIT, {"id": response.item_id, "chunks": chunks, "bytes": num_bytes}))
+        if call.call_id in self.calls and not call.is_late:
+            self._limit(call, self._spec.chunk_timeout_s)  # it may have waited for this client until now
 
     def cancel(self, response: PendingResponse) -> None:
         """Tell user code that the client of a response has gone."""
