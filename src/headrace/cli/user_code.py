@@ -1,5 +1,6 @@
 """The code that a model brings: found for `headrace serve` and for workers, before the engine's settings are read."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,13 +34,9 @@ class UserCode:
         Raises:
             EnvironmentFailed: see `install_packages`.
         """
-        import os
-
         from headrace.handlers.assembly import install_packages
-        from headrace.models.sources import home_folder
 
-        home = Path(self.settings.cache_dir) if self.settings.cache_dir else home_folder(os.environ)
-        return install_packages(self.plan, home / "environments")
+        return install_packages(self.plan, _home(self.settings) / "environments")
 
 
 def find_user_code(
@@ -66,22 +63,29 @@ def find_user_code(
         SettingsError: a setting is invalid, or a file of the model cannot be read.
     """
     from headrace.core.gpus import visible_gpus
-    from headrace.handlers.assembly import plan_handler
+    from headrace.handlers.assembly import plan_handler, unpack_model
     from headrace.handlers.found import find_model
 
     folder, is_container, _ = locate_model(overrides, env, model_folder=model_folder)
-    if not folder.parts or not is_folder(folder):
+    if not folder.parts or not (is_folder(folder) or folder.suffix == ".mar"):
         if empty_folder is None or family not in _CODE_FAMILIES:
             return None
         folder = empty_folder
     own_env = {name: value for name, value in env.items() if name.startswith(ENV_PREFIX)}
     settings, _ = load_settings({**overrides, "model": str(folder)}, own_env, container=is_container)
+    root = unpack_model(folder, _home(settings) / "archives")
     found = find_model(
-        folder,
-        model_name=settings.served_model_name or folder.resolve().name,
+        root,
+        model_name=settings.served_model_name or root.resolve().name,
         env=env,
         family=family,
         num_gpus=len(visible_gpus(env)) if settings.device != "cpu" else 0,
     )
     plan = plan_handler(found, cast("HandlerMode", settings.handler))
     return None if plan.spec is None else UserCode(plan=plan, settings=settings)
+
+
+def _home(settings: ServerSettings) -> Path:
+    from headrace.models.sources import home_folder
+
+    return Path(settings.cache_dir) if settings.cache_dir else home_folder(os.environ)

@@ -1,7 +1,7 @@
 """
 Puts together what runs a model's code: the part of its contract, its interpreter, and the environment of its processes.
 
-`plan_handler` is pure; `install_packages` blocks while packages are installed.
+`plan_handler` is pure; `unpack_model` and `install_packages` block.
 """
 
 import sys
@@ -11,12 +11,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from headrace.cluster.content_cache import ContentCache
+from headrace.cluster.content_cache import ContentCache, content_key
+from headrace.cluster.fetch_bounds import Deadline, FetchFailed
+from headrace.core.errors import SettingsError
 from headrace.handlers.choice import HandlerChoice, HandlerMode, choose
 from headrace.handlers.environment import EnvironmentMaker, inspect_base
-from headrace.handlers.found import Found
+from headrace.handlers.found import MANIFEST_FILE, Found
 from headrace.handlers.requirements import read_requirements
 from headrace.handlers.spec import ContractName, HandlerSpec
+from headrace.handlers.torchserve_archive import is_archive, unpack_archive
 
 REQUIREMENTS_FILE: Final = "requirements.txt"
 _INSTALL_S: Final = 1800.0
@@ -58,6 +61,33 @@ def plan_handler(found: Found, mode: HandlerMode = "auto") -> HandlerPlan:
         requirements=file if file is not None and file.is_file() else None,
         is_offline=found.env.get("SERVING_OFFLINE", "").strip().lower() in _TRUE,
     )
+
+
+def unpack_model(path: Path, cache_folder: Path) -> Path:
+    """
+    Return the folder of a model that may be an archive of TorchServe, or a folder with nothing but one.
+
+    Raises:
+        SettingsError: the archive cannot be unpacked.
+    """
+    archives = [path] if is_archive(path) else sorted(path.glob("*.mar")) if path.is_dir() else []
+    if len(archives) != 1 or (path / MANIFEST_FILE).exists():
+        return path
+    (archive,) = archives
+    facts = archive.stat()
+    key = content_key("archive", archive.resolve(), facts.st_size, facts.st_mtime_ns, facts.st_ino)
+    name = archive.name.partition(".")[0] or "model"
+
+    def fill(folder: Path) -> None:
+        (folder / name).mkdir()
+        unpack_archive(archive, folder / name)
+
+    try:
+        folder = ContentCache(cache_folder).entry(key, fill, Deadline(_INSTALL_S)) / name
+    except FetchFailed as error:
+        raise SettingsError(str(error), name="model") from error
+    inner = list(folder.iterdir())
+    return inner[0] if len(inner) == 1 and inner[0].is_dir() and inner[0].name != "MAR-INF" else folder
 
 
 def child_environment(env: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,89 @@
+"""A model's folder becomes the description of its handler, with the packages that its code asks for."""
+
+import json
+import os
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import SettingsError
+from headrace.handlers.assembly import install_packages, plan_handler, unpack_model
+from headrace.handlers.exchange import HandlerRequest, request_part
+from headrace.handlers.found import find_model
+from tests.handlers.support import answer, pool_of
+from tests.handlers.wheels import make_wheel
+
+HANDLER = """
+import greeting
+def handle(data, context):
+    return None if data is None else [greeting.text for _ in data]
+"""
+MANIFEST = {
+    "runtime": "python",
+    "model": {"modelName": "m", "handler": "service.py", "modelVersion": "1.0", "requirementsFile": "requirements.txt"},
+}
+ENV = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "SERVING_OFFLINE": "true"}
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    folder = tmp_path / "model"
+    (folder / "MAR-INF").mkdir(parents=True)
+    (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(MANIFEST))
+    (folder / "service.py").write_text(HANDLER)
+    (folder / "requirements.txt").write_text("greeting==1.0\n")
+    make_wheel(folder / "wheels", "greeting", source="text = 'hello'")
+    return folder
+
+
+def plan_of(folder: Path, **env: str):
+    return plan_handler(find_model(folder, model_name="m", env={**ENV, **env}))
+
+
+async def test_a_handler_imports_a_package_of_its_requirements(folder, tmp_path) -> None:
+    plan = plan_of(folder)
+    spec = install_packages(plan, tmp_path / "cache")
+    assert spec.python != Path(sys.executable)
+    async with pool_of(spec) as pool:
+        request = HandlerRequest(request_id="r", parts=[await request_part(b"{}")])
+        assert await answer(pool.submit(request)) == (200, b"hello")
+
+
+def test_requirements_are_installed_only_if_the_contract_would(folder) -> None:
+    assert plan_of(folder).requirements == folder / "requirements.txt"
+    assert plan_of(folder, TS_INSTALL_PY_DEP_PER_MODEL="false").requirements is None
+    (folder / "requirements.txt").unlink()
+    assert plan_of(folder).requirements is None
+
+
+def test_without_packages_the_interpreter_is_the_servers_or_the_named_one(folder, tmp_path) -> None:
+    (folder / "requirements.txt").write_text("# none\n")
+    assert install_packages(plan_of(folder), tmp_path).python == Path(sys.executable)
+    assert install_packages(plan_of(folder, PYTHON_EXECUTABLE="/opt/python"), tmp_path).python == Path("/opt/python")
+
+
+def test_the_code_does_not_see_the_keys_of_the_server(folder) -> None:
+    environment = plan_of(folder, HEADRACE_API_KEY="secret", MINE="1").spec.environment
+    assert environment["MINE"] == "1"
+    assert "secret" not in environment.values()
+
+
+def test_an_archive_is_unpacked_once_from_a_file_or_its_folder(folder, tmp_path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    with zipfile.ZipFile(store / "noop.mar", "w") as archive:
+        for path in folder.rglob("*"):
+            archive.write(path, path.relative_to(folder))
+    first = unpack_model(store / "noop.mar", tmp_path / "cache")
+    assert unpack_model(store, tmp_path / "cache") == first
+    assert (first / "MAR-INF" / "MANIFEST.json").is_file()
+    assert first.name == "noop"
+    assert unpack_model(folder, tmp_path / "cache") == folder
+
+
+def test_a_broken_archive_is_named(tmp_path) -> None:
+    (tmp_path / "broken.mar").write_bytes(b"PK\x03\x04")
+    with pytest.raises(SettingsError, match=r"broken\.mar is "):
+        unpack_model(tmp_path / "broken.mar", tmp_path / "cache")
