@@ -20,7 +20,7 @@ PREFILLS = 5
 class Cell:
     """The median time of a step."""
 
-    kind: str
+    step: str
     sequences: int
     step_s: float
     tokens_per_s: float
@@ -44,7 +44,7 @@ def decode_cell(runner: TorchRunner, limits: Limits, sequences: int, *, context:
     kv_bytes = sequences * (context + steps / 2) * runner.info.kv_cache_bytes / kv_tokens(runner)
     read_bytes = decode_weight_bytes(runner) + kv_bytes
     return Cell(
-        kind="decode",
+        step="decode",
         sequences=sequences,
         step_s=step_s,
         tokens_per_s=sequences / step_s,
@@ -64,7 +64,7 @@ def prefill_cell(runner: TorchRunner, limits: Limits, prompt: int) -> Cell:
         times.append(time.perf_counter() - start_s)
     step_s = statistics.median(times[1:])
     return Cell(
-        kind="prefill",
+        step="prefill",
         sequences=1,
         step_s=step_s,
         tokens_per_s=prompt / step_s,

@@ -3,169 +3,188 @@ Measure the torch runner on a GPU beside what the GPU itself allows. See README.
 
     python -m benchmarks.gpu.run
 
-Writes benchmarks/results/gpu.json and gpu.md. `--shape tiny --device cpu` runs everything on a CPU within seconds.
+Prints each result when it is known, and writes benchmarks/results/gpu.json and gpu.md after each. Every stage is a
+process of its own: what it breaks, and what it takes, ends with it. `--shape tiny --device cpu` tries everything on a
+CPU.
 """
 
 import argparse
 import json
-import platform
+import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
-from benchmarks.gpu.cells import Cell, decode_cell, first_differences, prefill_cell
-from benchmarks.gpu.limits import measure_limits
+from benchmarks.gpu.report import table
+from benchmarks.gpu.stages import SIZES, STAGES
 from benchmarks.synthetic.make import SHAPES, Shape, write_folder
 
-from headrace.models.loading import load_model
-from headrace.models.model import Model
-from headrace.runner.memory import MemoryBudget
-from headrace.runner.step import RunnerLimits
-from headrace.runner.torch.plan import TorchPlan
-from headrace.runner.torch.runner import TorchRunner, load_torch_runner
-
-RESULTS = Path(__file__).parents[1] / "results"
-BATCHES = (1, 8, 64)
-MODES = {"fast": False, "batch_invariant": True}
-TINY = Shape(
+RESULTS: Final = Path(__file__).parents[1] / "results"
+MINUTES: Final = 8.5
+FIRST_TOKEN_LIMIT_S: Final = 90.0
+ERROR_LINES: Final = 3
+TINY: Final = Shape(
     architecture="llama", model_type="llama", layers=2, hidden=64, intermediate=96, heads=4, kv_heads=2, head_dim=32,
     vocab=512, theta=1e4,
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """The numbers of tokens, steps and processes of a measurement."""
+@dataclass
+class Results:
+    """The results so far, which are printed and written one by one."""
 
-    context: int
-    """Tokens before the decoded ones."""
-    prompt: int
-    """Tokens of the prefill."""
-    steps: int
-    """Decode steps of a run; the median of them counts."""
-    starts: int
-    """Processes that are started for a first token."""
+    folder: Path
+    records: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def add(self, stage: str, result: Mapping[str, Any]) -> None:
+        """Print a result, and write all of them."""
+        self.records.append({"stage": stage, **result})
+        print(f"{stage}: {json.dumps(result)}", flush=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "gpu.json").write_text(json.dumps(self.records, indent=1) + "\n")
+        (self.folder / "gpu.md").write_text(table(self.records))
+
+    def add_error(self, stage: str, what: str, message: str) -> None:
+        """Add what could not be measured, and why."""
+        self.add(stage, {"kind": "error", "what": what, "message": message})
+
+    @property
+    def has_errors(self) -> bool:
+        """True if something could not be measured."""
+        return any(record["kind"] == "error" for record in self.records)
 
 
-SIZES = {
-    "tiny": Sizes(context=40, prompt=64, steps=3, starts=1),
-    "8b": Sizes(context=512, prompt=2048, steps=64, starts=2),
-}
-
-
-def main() -> None:
-    """Measure, and write the results."""
+def main() -> int:
+    """Measure, and return the exit status: 1 if something could not be measured."""
     parser = argparse.ArgumentParser(description="Measure the torch runner on a GPU.")
     parser.add_argument("--shape", choices=list(SIZES), default="8b", help="the network")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="where it runs")
     parser.add_argument("--model", type=Path, help="folder for the random model; it is made if it does not exist")
-    parser.add_argument("--dtype", default="bf16", help="format of the weights")
+    parser.add_argument(
+        "--minutes", type=float, default=MINUTES, help="the time for everything; what is left is skipped"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
     options = parser.parse_args()
+    deadline_s = time.monotonic() + options.minutes * 60
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error(f"torch {torch.__version__} sees no GPU; --shape tiny --device cpu tries the benchmark on a CPU")
+    results = Results(options.output)
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.model or Path(temporary) / "model"
         if not folder.exists():
+            start_s = time.monotonic()
             write_folder(TINY if options.shape == "tiny" else SHAPES["llama-3.1-8b"], folder)
-        results = measure(folder, SIZES[options.shape], device=options.device, dtype=options.dtype)
-    options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "gpu.json").write_text(json.dumps(results, indent=1) + "\n")
-    (options.output / "gpu.md").write_text(table(results))
-    print(table(results))
+            results.add("model", {"kind": "model", "seconds": time.monotonic() - start_s})
+        measure_all(results, folder, options.shape, options.device, deadline_s=deadline_s)
+    print(table(results.records))
+    return int(results.has_errors)
 
 
-def measure(folder: Path, sizes: Sizes, *, device: str, dtype: str) -> dict[str, Any]:
-    """Return all measurements of one model."""
-    limits = measure_limits(device, is_small=sizes.steps < 10)
-    first_tokens = [first_token_s(folder, device=device, dtype=dtype) for _ in range(sizes.starts)]
-    model = load_model(str(folder))
-    results: dict[str, Any] = {
-        "machine": {
-            "device": torch.cuda.get_device_name() if device == "cuda" else platform.processor() or "cpu",
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-        "dtype": dtype,
-        "sizes": asdict(sizes),
-        "limits": asdict(limits),
-        "first_token_s": first_tokens,
-    }
-    for name, is_invariant in MODES.items():
-        runner = load(model, sizes, device=device, dtype=dtype, is_invariant=is_invariant)
-        cells = [decode_cell(runner, limits, batch, context=sizes.context, steps=sizes.steps) for batch in BATCHES]
-        cells.append(prefill_cell(runner, limits, sizes.prompt))
-        results[name] = {
-            "info": asdict(runner.info),
-            "cells": [asdict(cell) for cell in cells],
-            "rows_that_differ_in_a_batch": first_differences(runner, BATCHES, context=sizes.context),
-        }
-        runner.close()
-        del runner
-        torch.cuda.empty_cache()
-    return results
+def measure_all(results: Results, folder: Path, shape: str, device: str, *, deadline_s: float) -> None:
+    """Run all stages until the deadline (of the monotonic clock); the first tokens come after the first stage."""
+    first, *others = STAGES
+    arguments = (str(folder), device, shape)
+    run_stage(results, first.name, _module("measure", *arguments, first.name), first.limit_s, deadline_s=deadline_s)
+    with tempfile.TemporaryDirectory() as empty:
+        for what, cache in (("kernels compiled before", None), ("kernels compiled in it", empty)):
+            command = _module("first_token", str(folder), device, first.dtype)
+            measure_first_token(results, what, command, cache, deadline_s=deadline_s)
+    for stage in others:
+        run_stage(results, stage.name, _module("measure", *arguments, stage.name), stage.limit_s, deadline_s=deadline_s)
 
 
-def load(model: Model, sizes: Sizes, *, device: str, dtype: str, is_invariant: bool) -> TorchRunner:
-    """Load a model, with room for the largest cell."""
-    context = max(sizes.context, sizes.prompt) + sizes.steps + 32
-    limits = RunnerLimits(
-        num_blocks=1,
-        block_tokens=32,
-        max_step_tokens=sizes.prompt,
-        max_step_sequences=max(BATCHES),
-        max_step_rows=max(BATCHES),
-        max_context_tokens=-(-context // 32) * 32,
-    )
-    budget = MemoryBudget(available_bytes=1 << 33)
-    plan = TorchPlan(dtype=dtype, device=device, limits=limits, budget=budget)
-    return load_torch_runner(model.spec, model.weights, replace(plan, is_batch_invariant=is_invariant))
+def run_stage(results: Results, name: str, command: Sequence[str], limit_s: float, *, deadline_s: float) -> None:
+    """Add what a process prints as lines of JSON."""
+
+    def take(line: str) -> None:
+        if line.startswith("{"):
+            results.add(name, json.loads(line))
+
+    _run(results, name, "stage", command, take, limit_s=limit_s, deadline_s=deadline_s)
 
 
-def first_token_s(folder: Path, *, device: str, dtype: str) -> float:
-    """Return the seconds from the start of a process to its first token."""
-    command = [sys.executable, "-m", "benchmarks.gpu.first_token", str(folder), device, dtype]
+def measure_first_token(
+    results: Results, what: str, command: Sequence[str], cache: str | None, *, deadline_s: float
+) -> None:
+    """Add the seconds from the start of a process to its first token; `cache` is that of Triton's kernels."""
     start_s = time.perf_counter()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+
+    def take(line: str) -> None:
+        if line.startswith("token "):
+            results.add("start", {"kind": "first_token", "what": what, "seconds": time.perf_counter() - start_s})
+
+    env = os.environ if cache is None else os.environ | {"TRITON_CACHE_DIR": cache}
+    _run(results, "start", what, command, take, limit_s=FIRST_TOKEN_LIMIT_S, deadline_s=deadline_s, env=env)
+
+
+def _run(
+    results: Results,
+    stage: str,
+    what: str,
+    command: Sequence[str],
+    take: Callable[[str], None],
+    *,
+    limit_s: float,
+    deadline_s: float,
+    env: Mapping[str, str] = os.environ,
+) -> None:
+    """Give the lines of a process to `take`; add an error if it fails or takes too long."""
+    limit_s = min(limit_s, deadline_s - time.monotonic())
+    if limit_s <= 0:
+        results.add_error(stage, what, "skipped, no time was left")
+        return
+    with tempfile.TemporaryFile("w+") as errors, _killed_after(limit_s, command, errors, env) as (process, was_killed):
         assert process.stdout is not None
-        line = process.stdout.readline()
-        seconds = time.perf_counter() - start_s
-    if not line.startswith("token "):
-        raise RuntimeError(f"{' '.join(command)} produced no token.")
-    return seconds
+        for line in process.stdout:
+            take(line)
+        status = process.wait()
+        errors.seek(0)
+        last = errors.read().strip().splitlines()[-ERROR_LINES:]
+    if was_killed.is_set():
+        results.add_error(stage, what, f"killed after {limit_s:.0f} s")
+    elif status != 0:
+        results.add_error(stage, what, f"ended with status {status}: {' '.join(last)}")
 
 
-def table(results: dict[str, Any]) -> str:
-    """Return the results as Markdown."""
-    limits, machine = results["limits"], results["machine"]
-    copy, product = limits["copy_bytes_per_s"] / 1e12, limits["flops_per_s"] / 1e12
-    facts = (
-        f"torch {machine['torch']}, {results['dtype']}, contexts of {results['sizes']['context']} tokens. Copy "
-        f"{copy:.2f} TB/s, matrix products {product:.0f} TFLOP/s. First token {min(results['first_token_s']):.1f} s "
-        "after the start of the process, with the files in the page cache."
+@contextmanager
+def _killed_after(
+    limit_s: float, command: Sequence[str], errors: Any, env: Mapping[str, str]
+) -> Iterator[tuple["subprocess.Popen[str]", threading.Event]]:
+    """Yield a process, killed with its children when the time is up, and an event that says so."""
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True, env=env
     )
-    lines = [f"# The torch runner on {machine['device']}", "", facts, ""]
-    lines.append("| mode | step | sequences | ms | tokens/s | share of the copy bandwidth | share of the matrix peak |")
-    lines.append("|---|---|---|---|---|---|---|")
-    for mode in MODES:
-        lines += [row_of(mode, Cell(**values)) for values in results[mode]["cells"]]
-    lines += ["", "| mode | sequences | rows with other bits than alone |", "|---|---|---|"]
-    for mode in MODES:
-        counts = results[mode]["rows_that_differ_in_a_batch"]
-        lines += [f"| {mode} | {batch} | {count} |" for batch, count in counts.items()]
-    return "\n".join(lines) + "\n"
+    was_killed = threading.Event()
+
+    def kill() -> None:
+        was_killed.set()
+        os.killpg(process.pid, signal.SIGKILL)
+
+    timer = threading.Timer(limit_s, kill)
+    timer.start()
+    try:
+        yield process, was_killed
+    finally:
+        timer.cancel()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
 
 
-def row_of(mode: str, cell: Cell) -> str:
-    """Return a cell as a row of the table."""
-    return (
-        f"| {mode} | {cell.kind} | {cell.sequences} | {cell.step_s * 1e3:.2f} | {cell.tokens_per_s:,.0f} "
-        f"| {cell.bandwidth_share:.0%} | {cell.compute_share:.0%} |"
-    )
+def _module(name: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", f"benchmarks.gpu.{name}", *arguments]
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -12,6 +12,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import gguf
@@ -33,6 +34,8 @@ BYTES = {Type.Q4_0: 16, Type.Q8_0: 32}
 CONTEXT = 32768
 EPSILON = 1e-6
 END = "<end>"
+NOISE_ROWS = 2048
+"""Different rows of the random matrices of a folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,10 +202,18 @@ def write_folder(shape: Shape, folder: Path) -> None:
     rng = np.random.default_rng(0)
     with SafetensorsWriter(folder / "model.safetensors", plan) as file:
         for name, (rows, columns) in shapes.items():
-            values = np.ones(columns, np.float32)
-            if rows > 1:
-                values = rng.standard_normal((rows, columns), dtype=np.float32) * np.float32(columns**-0.5)
-            file.write(name, encode_floats(values, Encoding.BF16).reshape(-1))
+            if rows == 1:
+                encoded = encode_floats(np.ones(columns, np.float32), Encoding.BF16)
+            else:
+                encoded = noise(columns, min(rows, NOISE_ROWS))[rng.permutation(rows) % NOISE_ROWS]
+            file.write(name, encoded.reshape(-1))
+
+
+@cache
+def noise(columns: int, rows: int) -> npt.NDArray[np.generic]:
+    """Return random rows in bf16, which matrices repeat: numbers for 8B would take minutes."""
+    values = np.random.default_rng(columns).standard_normal((rows, columns), dtype=np.float32)
+    return encode_floats(values * np.float32(columns**-0.5), Encoding.BF16).reshape(rows, -1)
 
 
 def config_of(shape: Shape) -> dict[str, object]:

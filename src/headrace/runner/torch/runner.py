@@ -222,6 +222,6 @@ def _info(plan: TorchPlan, rank: Rank, *, seconds: float) -> RunnerInfo:
         kv_cache_bytes=rank.memory.kv_cache_bytes * plan.num_ranks,
         workspace_bytes=rank.memory.workspace_bytes * plan.num_ranks,
         adapter_bytes=rank.memory.adapter_bytes * plan.num_ranks,
-        is_batch_invariant=plan.is_batch_invariant,
+        is_batch_invariant=plan.is_batch_invariant and rank.device.type == "cuda",
         facts=facts,
     )

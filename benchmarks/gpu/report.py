@@ -1,0 +1,35 @@
+"""The table of a measurement, complete or not."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Record = Mapping[str, Any]
+
+
+def table(records: Sequence[Record]) -> str:
+    """Return the results so far as Markdown."""
+    lines = [f"# The torch runner on {next((r['device'] for r in records if r['kind'] == 'machine'), 'a GPU')}", ""]
+    for record in _of(records, "limits")[:1]:
+        copy, product = record["copy_bytes_per_s"] / 1e12, record["flops_per_s"] / 1e12
+        lines += [f"Copy {copy:.2f} TB/s, matrix products {product:.0f} TFLOP/s.", ""]
+    for record in _of(records, "first_token"):
+        lines += [f"First token {record['seconds']:.1f} s after the start of the process ({record['what']}).", ""]
+    if cells := _of(records, "cell"):
+        lines.append("| stage | step | sequences | ms | tokens/s | share of the copy bandwidth | of the matrix peak |")
+        lines += ["|---|---|---|---|---|---|---|", *map(_cell_row, cells), ""]
+    if counts := _of(records, "rows_that_differ"):
+        lines += ["| stage | sequences | rows with other bits than alone |", "|---|---|---|"]
+        lines += [f"| {record['stage']} | {record['sequences']} | {record['rows']} |" for record in counts] + [""]
+    failures = [f"- {record['stage']}, {record['what']}: {record['message']}" for record in _of(records, "error")]
+    return "\n".join([*lines, *(["Not measured:", "", *failures, ""] if failures else [])])
+
+
+def _of(records: Sequence[Record], kind: str) -> list[Record]:
+    return [record for record in records if record["kind"] == kind]
+
+
+def _cell_row(cell: Record) -> str:
+    return (
+        f"| {cell['stage']} | {cell['step']} | {cell['sequences']} | {cell['step_s'] * 1e3:.2f} "
+        f"| {cell['tokens_per_s']:,.0f} | {cell['bandwidth_share']:.0%} | {cell['compute_share']:.0%} |"
+    )
