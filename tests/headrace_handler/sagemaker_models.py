@@ -25,7 +25,8 @@ def sagemaker_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Programs and stand-ins are imported afresh, and the environment is that of a model without settings."""
     for name in _VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HF_TASK", "")  # set, so that what a pipeline writes there ends with the test
+    for name in ("HF_TASK", "SM_MODEL_DIR"):
+        monkeypatch.setenv(name, "")  # set, so that what a contract writes there ends with the test
     with imports_of_a_child(*STANDIN_NAMES):
         yield
 

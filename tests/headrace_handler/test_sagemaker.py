@@ -379,3 +379,55 @@ def test_code_of_the_packages_that_public_programs_import_runs_unchanged(tmp_pat
     (reply,) = call(contract, b"1,2\n3,4", content_type="text/csv", headers=[("Accept", "application/json")])
 
     assert reply.body == b"[[1.0, 2.0], [3.0, 4.0]]"
+
+
+def test_the_packages_and_the_environment_tell_the_folder_of_the_model(tmp_path: Path) -> None:
+    contract = load_program(
+        tmp_path,
+        """
+        import os
+        from sagemaker_containers.beta.framework import env
+        from sagemaker_inference import environment
+        def model_fn(model_dir): return [model_dir, os.environ["SM_MODEL_DIR"], env.model_dir, environment.model_dir]
+        def transform_fn(model, data, content_type, accept): return model
+        """,
+    )
+
+    assert call(contract, b"")[0].json == [str(tmp_path)] * 4
+
+
+@pytest.mark.parametrize(("code", "is_told"), [("P = '/opt/ml/model/serve.pkl'", True), ("P = 'serve.pkl'", False)])
+def test_a_literal_path_of_the_container_is_told_with_what_to_write(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, code: str, is_told: bool
+) -> None:
+    write_program(tmp_path, code, "code/sub/helper.py")
+
+    load_program(tmp_path, ECHO)
+
+    warnings = [record.getMessage() for record in caplog.records]
+    assert (
+        warnings
+        == [
+            (
+                f"{tmp_path}/code/sub/helper.py names /opt/ml/model, and the model is in {tmp_path}. Use the argument of "
+                "model_fn, or the variable SM_MODEL_DIR."
+            )
+        ]
+        * is_told
+    )
+
+
+def test_what_the_code_measures_is_printed_for_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    contract = load_program(
+        tmp_path,
+        """
+        def model_fn(model_dir): return None
+        def transform_fn(model, data, content_type, accept, context):
+            context.metrics.add_counter("Words", 3)
+            return b""
+        """,
+    )
+
+    call(contract, b"")
+
+    assert capsys.readouterr().out.startswith("[METRICS]Words.Count:3|#")

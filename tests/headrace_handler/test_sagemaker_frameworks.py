@@ -452,3 +452,24 @@ class TestHuggingFace:
         assert infer_task_of_architecture(architecture) == task
         with pytest.raises(ValueError, match="Task couldn't be inferenced from Own"):
             infer_task_of_architecture("Own")
+
+    def test_a_checkpoint_is_served_by_the_pipeline_of_its_task(self, tmp_path: Path) -> None:
+        transformers = pytest.importorskip("transformers")
+        (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\ngood\nbad")
+        transformers.BertTokenizerFast(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
+        config = transformers.BertConfig(
+            vocab_size=7, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, num_labels=2
+        )
+        transformers.set_seed(0)
+        transformers.BertForSequenceClassification(config).save_pretrained(tmp_path)
+        contract = load(tmp_path, "huggingface", entry="")
+
+        by_json = invoke(contract, b'{"inputs": ["good", "bad bad"], "parameters": {"top_k": null}}', JSON)
+        by_csv = invoke(contract, b"inputs\r\ngood", CSV, CSV)
+        failed = invoke(contract, b"good", "text/plain")
+
+        assert [sorted(score["label"] for score in scores) for scores in by_json.json] == [["LABEL_0", "LABEL_1"]] * 2
+        assert all(abs(sum(score["score"] for score in scores) - 1) < 1e-5 for scores in by_json.json)
+        assert by_csv.body.decode().startswith("label,score\r\nLABEL_")
+        assert failed.status == 400
+        assert failed.json["message"].startswith("Content type text/plain is not supported by this framework.")

@@ -128,7 +128,7 @@ def test_every_spelling_of_the_content_type_is_found(headers: dict[str, str], fo
 
 
 def test_the_environment_has_the_toolkits_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SAGEMAKER_PROGRAM", "SAGEMAKER_BASE_DIR", "SAGEMAKER_MODEL_SERVER_TIMEOUT_SECONDS"):
+    for name in ("SAGEMAKER_PROGRAM", "SAGEMAKER_BASE_DIR", "SAGEMAKER_MODEL_SERVER_TIMEOUT_SECONDS", "SM_MODEL_DIR"):
         monkeypatch.delenv(name, raising=False)
     environment = module("sagemaker_inference.environment")
     values = vars(environment.Environment())

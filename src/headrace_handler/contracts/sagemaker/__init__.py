@@ -9,8 +9,8 @@ from typing import Any
 
 from headrace_handler.contract import Call, Cancelled, Contract, Item, Load, LoadFailed
 
-from . import profiles, program
-from .context import context_of_item
+from . import places, profiles, program
+from .context import context_of_item, report_metrics
 from .responses import Response, prefetch, send
 
 _log = logging.getLogger(__name__)
@@ -23,6 +23,7 @@ class SageMakerContract:
 
     def load(self, load: Load) -> None:
         try:
+            places.announce(load.model_dir)
             self._profile = profiles.create(load, program.import_program(load))
             self._profile.load()
         except LoadFailed:
@@ -48,6 +49,7 @@ class SageMakerContract:
             _log.exception("Request %s failed", item.request_id)
             response = prefetch(self._profile.fail(error))
         send(item.reply, response)
+        report_metrics(context)
 
     def _respond(self, mode: str, item: Item, context: Any) -> Response:
         if item.path == "/execution-parameters":

@@ -36,6 +36,12 @@ def context_of_item(model: Any, item: Item) -> Any:
     return context
 
 
+def report_metrics(context: Any) -> None:
+    """Print what user code has measured, in the model servers' form, from which metrics are read."""
+    for metric in context.metrics.store:
+        print(f"[METRICS]{metric}", flush=True)
+
+
 def header(headers: Headers, *names: str) -> str | None:
     """Return the first header of one of the names, in any case."""
     return next((value for name, value in headers if name.lower() in names), None)

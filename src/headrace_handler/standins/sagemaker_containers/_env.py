@@ -5,7 +5,8 @@ from . import _content_types
 
 base_dir = os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml")
 code_dir = str(PurePath(base_dir, "code"))
-model_dir = str(PurePath(base_dir, "model"))
+# Set by the process that serves: the model need not lie in the container's folder.
+model_dir = os.environ.get("SM_MODEL_DIR") or str(PurePath(base_dir, "model"))
 input_dir = str(PurePath(base_dir, "input"))
 output_dir = str(PurePath(base_dir, "output"))
 output_data_dir = str(PurePath(output_dir, "data"))

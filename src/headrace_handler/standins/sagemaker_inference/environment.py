@@ -6,7 +6,8 @@ from pathlib import PurePath
 from . import content_types, parameters
 
 base_dir = os.environ.get(parameters.BASE_PATH_ENV, "/opt/ml")
-model_dir = str(PurePath(base_dir, "models" if os.environ.get(parameters.MULTI_MODEL_ENV) == "true" else "model"))
+# Set by the process that serves: the model need not lie in the container's folder.
+model_dir = os.environ.get("SM_MODEL_DIR") or str(PurePath(base_dir, "model"))
 code_dir = str(PurePath(model_dir, "code"))
 
 

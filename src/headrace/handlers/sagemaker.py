@@ -1,0 +1,128 @@
+"""
+SageMaker's toolkits: the variables of their images and the files of a model to a `HandlerSpec`. Pure.
+
+Sources: sagemaker-inference-toolkit `environment.py` and `model_server.py`, sagemaker-pytorch-inference-toolkit
+`ts_environment.py` and `torchserve.py`, sagemaker-containers `_env.py`, multi-model-server `ConfigManager`.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from headrace.core.errors import SettingsError
+from headrace.handlers.found import CODE_FOLDER, Found
+from headrace.handlers.spec import HandlerSpec
+from headrace_handler.contract import Load
+
+_PROFILES: Final = {"transformers": "huggingface", "torchserve": "pytorch", "sklearn": "sklearn", "xgboost": "xgboost"}
+"""Profiles of the contract by family of the image."""
+_PROFILES_OF_IMPORTS: Final = {
+    "xgboost": "xgboost",
+    "sklearn": "sklearn",
+    "joblib": "sklearn",
+    "transformers": "huggingface",
+    "torch": "pytorch",
+}
+"""For a folder without an image: the framework that the code imports, and whose image it was written for."""
+_PROGRAM: Final = "inference.py"
+_SECONDS_SERVERS: Final = ("pytorch", "sklearn", "xgboost")
+"""TorchServe and gunicorn take `SAGEMAKER_MODEL_SERVER_TIMEOUT` in seconds, multi-model-server in minutes."""
+_MAX_WORKERS: Final = 1000
+_MAX_S: Final = 7 * 86400
+
+
+def make_spec(found: Found) -> HandlerSpec:
+    """
+    Describe a model that one of SageMaker's toolkits serves.
+
+    Raises:
+        SettingsError: a variable is invalid, or asks for what is not served.
+    """
+    env = found.env
+    if env.get("SAGEMAKER_MULTI_MODEL", "").strip().lower() == "true":
+        raise SettingsError(
+            "SAGEMAKER_MULTI_MODEL is true, and multi-model endpoints are not served. Deploy each model by itself.",
+            name="SAGEMAKER_MULTI_MODEL",
+        )
+    profile = find_profile(found)
+    min_workers, max_workers = _workers(env, profile)
+    timeout_s = _call_timeout_s(env, profile)
+    batches = profile == "pytorch"
+    return HandlerSpec(
+        contract="sagemaker",
+        load=Load(
+            model_name=found.model_name,
+            model_dir=found.root,
+            entry=find_program(found),
+            options={"profile": profile},
+            device=0 if found.num_gpus and profile in ("pytorch", "huggingface") else None,
+            batch_size=_number(env, "SAGEMAKER_TS_BATCH_SIZE", 1, at_least=1, at_most=10_000) if batches else 1,
+        ),
+        min_workers=min_workers,
+        max_workers=max_workers,
+        queue_size=100,
+        max_batch_delay_ms=_number(env, "SAGEMAKER_TS_MAX_BATCH_DELAY", 100, at_most=_MAX_S * 1000),
+        load_timeout_s=_number(env, "SAGEMAKER_STARTUP_TIMEOUT", 600, at_least=1, at_most=_MAX_S),
+        call_timeout_s=timeout_s,
+        chunk_timeout_s=timeout_s,
+    )
+
+
+def find_profile(found: Found) -> str:
+    """Return the contract's profile: that of the image, else that of the framework which the code or model needs."""
+    if found.family in _PROFILES:
+        return _PROFILES[found.family]
+    if any(found.env.get(name, "").strip() for name in ("HF_TASK", "HF_MODEL_ID")):
+        return "huggingface"
+    program = find_program(found)
+    imported = frozenset[str]().union(*(found.imports.get(name, ()) for name in (program, f"{CODE_FOLDER}/{program}")))
+    by_import = (profile for package, profile in _PROFILES_OF_IMPORTS.items() if package in imported)
+    by_file = ("pytorch" for name in found.files if name.endswith((".pt", ".pth")))
+    return next(by_import, next(by_file, "generic"))
+
+
+def find_program(found: Found) -> str:
+    """
+    Return the file with the functions, or an empty text for the image's own.
+
+    SageMaker's SDK sends an empty `SAGEMAKER_PROGRAM` for a model without code.
+    """
+    program = found.env.get("SAGEMAKER_PROGRAM", "").strip()
+    folders = {"": found.root, f"{CODE_FOLDER}/": found.root / CODE_FOLDER}
+    if found.code not in folders.values():  # a folder of its own (`SAGEMAKER_SUBMIT_DIRECTORY`)
+        return str(found.code / (program or _PROGRAM))
+    is_there = any(f"{prefix}{_PROGRAM}" in found.files for prefix in folders)
+    return program or (_PROGRAM if is_there else "")
+
+
+def _workers(env: Mapping[str, str], profile: str) -> tuple[int, int]:
+    """
+    Return the least and the most processes.
+
+    The images start one a core; here it is one, because each has a copy of the model, unless a variable says more.
+    """
+    asked = _number(env, "SAGEMAKER_MODEL_SERVER_WORKERS", 1, at_least=1, at_most=_MAX_WORKERS)
+    if profile != "pytorch":
+        return asked, asked
+    least = _number(env, "SAGEMAKER_TS_MIN_WORKERS", asked, at_least=1, at_most=_MAX_WORKERS)
+    most = _number(env, "SAGEMAKER_TS_MAX_WORKERS", least, at_least=1, at_most=_MAX_WORKERS)
+    return least, max(least, most)
+
+
+def _call_timeout_s(env: Mapping[str, str], profile: str) -> float:
+    if profile == "pytorch" and env.get("SAGEMAKER_TS_RESPONSE_TIMEOUT", "").strip():
+        return _number(env, "SAGEMAKER_TS_RESPONSE_TIMEOUT", 60, at_least=1, at_most=_MAX_S)
+    if env.get("SAGEMAKER_MODEL_SERVER_TIMEOUT_SECONDS", "").strip() and profile not in _SECONDS_SERVERS:
+        return _number(env, "SAGEMAKER_MODEL_SERVER_TIMEOUT_SECONDS", 60, at_least=1, at_most=_MAX_S)
+    unit_s = 1 if profile in _SECONDS_SERVERS else 60
+    return unit_s * _number(env, "SAGEMAKER_MODEL_SERVER_TIMEOUT", 60, at_least=1, at_most=_MAX_S // unit_s)
+
+
+def _number(env: Mapping[str, str], name: str, default: int, *, at_least: int = 0, at_most: int) -> int:
+    """Check the number of a variable; not set or empty: the default."""
+    value = env.get(name, "").strip()
+    if not value:
+        return default
+    number = int(value) if value.isascii() and value.isdigit() else -1
+    if not at_least <= number <= at_most:
+        raise SettingsError(f"{name} is {value!r}; expected a whole number from {at_least} to {at_most}.", name=name)
+    return number

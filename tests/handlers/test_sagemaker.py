@@ -1,0 +1,126 @@
+"""Variables of SageMaker's images as settings of the processes that run `inference.py`."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.core.errors import SettingsError
+from headrace.handlers.found import Found
+from headrace.handlers.sagemaker import make_spec
+
+ROOT = Path("/models/m")
+
+
+def found(family: str = "", files: tuple[str, ...] = (), **facts: Any) -> Found:
+    return Found(**{"model_name": "m", "root": ROOT, "code": ROOT, "family": family, "files": frozenset(files)} | facts)
+
+
+@pytest.mark.parametrize(
+    ("facts", "profile"),
+    [
+        ({"family": "sklearn"}, "sklearn"),
+        ({"family": "xgboost"}, "xgboost"),
+        ({"family": "torchserve"}, "pytorch"),
+        ({"family": "transformers"}, "huggingface"),
+        ({"family": "djl"}, "generic"),
+        ({}, "generic"),
+        ({"files": ("model.pth",)}, "pytorch"),
+        ({"env": {"HF_TASK": "fill-mask"}}, "huggingface"),
+        (
+            {
+                "files": ("code/inference.py",),
+                "imports": {"code/inference.py": frozenset({"os", "joblib"}), "train.py": frozenset({"torch"})},
+            },
+            "sklearn",
+        ),
+    ],
+)
+def test_the_image_or_else_the_framework_of_the_code_decides_by_which_rules_it_is_served(
+    facts: dict[str, Any], profile: str
+) -> None:
+    assert make_spec(found(**facts)).load.options == {"profile": profile}
+
+
+@pytest.mark.parametrize(
+    ("files", "env", "entry"),
+    [
+        ((), {}, ""),
+        (("code/inference.py",), {}, "inference.py"),
+        (("inference.py",), {}, "inference.py"),
+        (("code/inference.py",), {"SAGEMAKER_PROGRAM": "", "SAGEMAKER_SUBMIT_DIRECTORY": ""}, "inference.py"),
+        (("code/serve.py",), {"SAGEMAKER_PROGRAM": "serve.py"}, "serve.py"),
+        ((), {"SAGEMAKER_PROGRAM": "serve.py", "SAGEMAKER_SUBMIT_DIRECTORY": "/opt/ml/model/code"}, "serve.py"),
+        ((), {"SAGEMAKER_PROGRAM": "serve.py", "SAGEMAKER_SUBMIT_DIRECTORY": "s3://b/sourcedir.tar.gz"}, "serve.py"),
+    ],
+)
+def test_the_program_is_the_one_that_the_variables_name_or_the_one_that_lies_in_the_folder(
+    files: tuple[str, ...], env: dict[str, str], entry: str
+) -> None:
+    assert make_spec(found(files=files, env=env)).load.entry == entry
+
+
+def test_a_program_of_a_folder_of_its_own_is_named_by_its_whole_path() -> None:
+    env = {"SAGEMAKER_PROGRAM": "serve.py"}
+
+    assert make_spec(found(code=Path("/data/own"), env=env)).load.entry == "/data/own/serve.py"
+
+
+@pytest.mark.parametrize(
+    ("family", "env", "seconds"),
+    [
+        ("", {}, 3600),
+        ("transformers", {"SAGEMAKER_MODEL_SERVER_TIMEOUT": "2"}, 120),
+        (
+            "transformers",
+            {"SAGEMAKER_MODEL_SERVER_TIMEOUT": "2", "SAGEMAKER_MODEL_SERVER_TIMEOUT_SECONDS": "90"},
+            90,
+        ),
+        ("torchserve", {}, 60),
+        ("torchserve", {"SAGEMAKER_MODEL_SERVER_TIMEOUT": "2"}, 2),
+        ("torchserve", {"SAGEMAKER_MODEL_SERVER_TIMEOUT": "2", "SAGEMAKER_TS_RESPONSE_TIMEOUT": "7"}, 7),
+        ("sklearn", {"SAGEMAKER_MODEL_SERVER_TIMEOUT": "2"}, 2),
+        ("xgboost", {"SAGEMAKER_TS_RESPONSE_TIMEOUT": "7"}, 60),
+    ],
+)
+def test_a_time_limit_is_in_the_unit_of_the_images_server(family: str, env: dict[str, str], seconds: float) -> None:
+    spec = make_spec(found(family, env=env))
+
+    assert (spec.call_timeout_s, spec.chunk_timeout_s) == (seconds, seconds)
+
+
+def test_batches_and_workers_of_torchserve_are_those_of_its_variables() -> None:
+    env = {
+        "SAGEMAKER_TS_BATCH_SIZE": "4",
+        "SAGEMAKER_TS_MAX_BATCH_DELAY": "20",
+        "SAGEMAKER_TS_MIN_WORKERS": "2",
+        "SAGEMAKER_TS_MAX_WORKERS": "3",
+        "SAGEMAKER_STARTUP_TIMEOUT": "30",
+    }
+
+    spec = make_spec(found("torchserve", env=env, num_gpus=1))
+
+    assert (spec.batch_size, spec.max_batch_delay_ms, spec.load_timeout_s) == (4, 20, 30)
+    assert (spec.min_workers, spec.max_workers, spec.load.device) == (2, 3, 0)
+    assert make_spec(found("sklearn", env=env, num_gpus=1)).batch_size == 1
+
+
+def test_every_server_starts_as_many_workers_as_it_is_told() -> None:
+    for family in ("", "transformers", "torchserve", "sklearn", "xgboost"):
+        spec = make_spec(found(family, env={"SAGEMAKER_MODEL_SERVER_WORKERS": "3"}))
+        assert (spec.min_workers, spec.max_workers) == (3, 3)
+
+
+def test_multi_model_endpoints_are_refused() -> None:
+    with pytest.raises(SettingsError, match="multi-model endpoints are not served"):
+        make_spec(found(env={"SAGEMAKER_MULTI_MODEL": "true"}))
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "many", "²", "1001"])
+def test_a_variable_that_is_no_such_number_is_refused_by_its_name(value: str) -> None:
+    with pytest.raises(SettingsError) as failed:
+        make_spec(found(env={"SAGEMAKER_MODEL_SERVER_WORKERS": value}))
+
+    assert str(failed.value) == (
+        f"SAGEMAKER_MODEL_SERVER_WORKERS is {value!r}; expected a whole number from 1 to 1000."
+    )
