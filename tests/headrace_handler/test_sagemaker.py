@@ -404,17 +404,11 @@ def test_a_literal_path_of_the_container_is_told_with_what_to_write(
 
     load_program(tmp_path, ECHO)
 
-    warnings = [record.getMessage() for record in caplog.records]
-    assert (
-        warnings
-        == [
-            (
-                f"{tmp_path}/code/sub/helper.py names /opt/ml/model, and the model is in {tmp_path}. Use the argument of "
-                "model_fn, or the variable SM_MODEL_DIR."
-            )
-        ]
-        * is_told
+    expected = (
+        f"{tmp_path}/code/sub/helper.py names /opt/ml/model, and the model is in {tmp_path}. "
+        "Use the argument of model_fn, or the variable SM_MODEL_DIR."
     )
+    assert [record.getMessage() for record in caplog.records] == [expected] * is_told
 
 
 def test_what_the_code_measures_is_printed_for_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
