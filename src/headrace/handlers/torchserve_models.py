@@ -1,0 +1,265 @@
+"""The models that TorchServe's APIs serve: by name and version, each with a pool of children. On the event loop."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from headrace.core.errors import HeadraceError
+from headrace.handlers.pool import HandlerPool, PoolPhase
+from headrace.handlers.spec import HandlerSpec
+from headrace.handlers.torchserve import model_version
+from headrace.wire.torchserve.management import (
+    ApiError,
+    ModelState,
+    Registration,
+    WorkerState,
+    bad_request,
+    model_not_found,
+    version_not_found,
+)
+
+_POLL_S: Final = 0.05
+_DRAIN_S: Final = 30.0
+MAX_MODELS: Final = 100
+"""Versions of models that may be registered at once."""
+MAX_WORKERS: Final = 64
+
+FindModel = Callable[[Registration], Awaitable[HandlerSpec]]
+"""Finds the model of a registration, unpacks and describes it; its HeadraceError is the client's error."""
+
+
+@dataclass(slots=True, eq=False)
+class Registered:
+    """A version of a model."""
+
+    name: str
+    version: str
+    url: str
+    spec: HandlerSpec
+    pool: HandlerPool
+    is_at_startup: bool = False
+
+    def describe(self) -> ModelState:
+        """Return the state of the model and its workers."""
+        spec = self.spec
+        return ModelState(
+            name=self.name,
+            version=self.version,
+            url=self.url,
+            min_workers=self.pool.min_workers,
+            max_workers=self.pool.max_workers,
+            batch_size=spec.batch_size,
+            max_batch_delay_ms=int(spec.max_batch_delay_ms),
+            response_timeout_s=int(spec.call_timeout_s or 0),
+            startup_timeout_s=int(spec.load_timeout_s),
+            max_retry_s=int(spec.restart.max_retry_s or 0),
+            queue_size=spec.queue_size,
+            num_queued=self.pool.num_queued,
+            is_loaded_at_startup=self.is_at_startup,
+            config=spec.load.model_config,
+            workers=[
+                WorkerState(
+                    worker_id=worker.worker_id,
+                    started=datetime.fromtimestamp(worker.started_s, UTC),
+                    is_ready=worker.is_ready,
+                    pid=worker.child.pid if worker.child is not None else 0,
+                    memory_bytes=_memory_bytes(worker.child.pid) if worker.child is not None else 0,
+                    has_gpu=spec.load.device is not None,
+                )
+                for worker in self.pool.workers
+            ],
+        )
+
+
+class TorchServeModels:
+    """The registered models."""
+
+    def __init__(self, find_model: FindModel) -> None:
+        """Begin without models."""
+        self._find_model = find_model
+        self._models: dict[str, dict[str, Registered]] = {}
+        self._defaults: dict[str, str] = {}
+
+    def add(self, pool: HandlerPool, *, url: str) -> Registered:
+        """Register a model whose pool the caller starts; the first one of its name is its default version."""
+        spec = pool.spec
+        version = model_version(spec.load.manifest)
+        model = Registered(spec.model_name, version, url, spec, pool, is_at_startup=True)
+        self._insert(model)
+        return model
+
+    def find(self, name: str | None, version: str | None = None) -> Registered:
+        """
+        Return a model; without a name the only one that was loaded at the start.
+
+        Raises:
+            ApiError: there is no such model or version.
+        """
+        if name is None:
+            initial = {
+                model.name for versions in self._models.values() for model in versions.values() if model.is_at_startup
+            }
+            if len(initial) != 1:
+                raise bad_request("Parameter model_name is required.")
+            name = initial.pop()
+        versions = self._models.get(name)
+        if not versions:
+            raise model_not_found(name)
+        found = versions.get(version or self._defaults[name])
+        if found is None:
+            raise version_not_found(name, version or self._defaults[name])
+        return found
+
+    def versions(self, name: str) -> list[Registered]:
+        """Return all versions of a model."""
+        self.find(name)
+        return list(self._models[name].values())
+
+    def urls(self) -> dict[str, str]:
+        """Return the place that each model's default version was registered from."""
+        return {name: self.find(name).url for name in self._models}
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the default version of each model has its workers, or their restarts have not been given up."""
+        return all(self.find(name).pool.phase is PoolPhase.SERVING for name in self._models)
+
+    async def register(self, registration: Registration) -> tuple[Registered, bool]:
+        """
+        Add a model and start its workers.
+
+        Returns:
+            The model, and whether its workers have loaded it.
+
+        Raises:
+            ApiError: the model cannot be found or loaded, or this version is registered already.
+        """
+        if sum(map(len, self._models.values())) >= MAX_MODELS:
+            raise bad_request(f"There are {MAX_MODELS} models; expected at most that many. Unregister one first.")
+        try:
+            spec = await self._find_model(registration)
+        except HeadraceError as error:
+            raise ApiError(400, "ModelException", error.message) from error
+        least = _initial_workers(registration, spec)
+        spec = replace(spec, max_workers=max(least, spec.max_workers) if least else spec.max_workers)
+        pool = HandlerPool(spec)
+        pool.min_workers, pool.max_workers = 0, 0
+        model = Registered(spec.model_name, model_version(spec.load.manifest), registration.url, spec, pool)
+        self._insert(model)
+        await pool.start()
+        if not least:
+            return model, True
+        try:
+            return model, await self._scale(
+                model, least, max(least, spec.max_workers), wait=registration.is_synchronous
+            )
+        except ApiError:
+            await self._remove(model)
+            raise
+
+    async def scale(self, model: Registered, min_workers: int, max_workers: int, *, wait: bool) -> bool:
+        """
+        Change the number of workers.
+
+        Returns:
+            Whether they have loaded the model.
+
+        Raises:
+            ApiError: the numbers are invalid, or the workers could not load it.
+        """
+        if max_workers < min_workers:
+            raise bad_request("max_worker cannot be less than min_worker.")
+        if max_workers > MAX_WORKERS:
+            raise bad_request(f"max_worker is {max_workers}; expected at most {MAX_WORKERS}.")
+        return await self._scale(model, min_workers, max_workers, wait=wait)
+
+    def set_default(self, name: str, version: str) -> None:
+        """
+        Make a version the one that requests without a version get.
+
+        Raises:
+            ApiError: there is no such model or version.
+        """
+        self.find(name)
+        if version not in self._models[name]:
+            raise ApiError(
+                404, "ModelVersionNotFoundException", f"Model version {version} does not exist for model {name}"
+            )
+        self._defaults[name] = version
+
+    async def unregister(self, name: str, version: str | None) -> None:
+        """
+        Remove a version after the requests that it has.
+
+        Raises:
+            ApiError: there is no such model, or others than the default version remain.
+        """
+        model = self.find(name, version)
+        if model.version == self._defaults[name] and len(self._models[name]) > 1:
+            raise ApiError(403, "InvalidModelVersionException", f"Cannot remove default version for model {name}")
+        await self._remove(model)
+
+    async def close(self, *, deadline_s: float) -> None:
+        """End all pools."""
+        models = [model for versions in self._models.values() for model in versions.values()]
+        await asyncio.gather(*(model.pool.close(deadline_s=deadline_s) for model in models))
+
+    def _insert(self, model: Registered) -> None:
+        versions = self._models.setdefault(model.name, {})
+        if model.version in versions:
+            raise ApiError(
+                409,
+                "ConflictStatusException",
+                f"Model version {model.version} is already registered for model {model.name}",
+            )
+        versions[model.version] = model
+        self._defaults.setdefault(model.name, model.version)
+
+    async def _remove(self, model: Registered) -> None:
+        self._models[model.name].pop(model.version, None)
+        if not self._models[model.name]:
+            del self._models[model.name]
+            del self._defaults[model.name]
+        await model.pool.close(deadline_s=_DRAIN_S)
+
+    async def _scale(self, model: Registered, least: int, most: int, *, wait: bool) -> bool:
+        pool = model.pool
+        restarts = pool.counts.restarts
+        pool.scale(least, most)
+        if not wait:
+            return False
+
+        def is_waiting() -> bool:
+            is_starting = pool.phase is PoolPhase.SERVING and pool.counts.restarts == restarts
+            return is_starting and pool.num_ready < least
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(model.spec.load_timeout_s):
+                while is_waiting():  # noqa: ASYNC110 -- loads take seconds, and nothing else tells of their ends
+                    await asyncio.sleep(_POLL_S)
+        if pool.num_ready < least:
+            raise ApiError(
+                500,
+                "InternalServerException",
+                f"Failed to start workers for model {model.name} version: {model.version}",
+            )
+        return True
+
+
+def _initial_workers(registration: Registration, spec: HandlerSpec) -> int:
+    """Return the workers to start: those of model-config.yaml, else those that the client asks for."""
+    config = spec.load.model_config
+    if config.get("minWorkers") and config.get("maxWorkers"):
+        return spec.min_workers
+    return min(registration.initial_workers, MAX_WORKERS)
+
+
+def _memory_bytes(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * 4096
+    except (OSError, ValueError, IndexError):
+        return 0

@@ -1,0 +1,143 @@
+"""TorchServe's management API, an application on a port of its own: register, scale, describe and unregister models."""
+
+import json
+import uuid
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from headrace.handlers.errors import Refused, WholeResponse
+from headrace.handlers.exchange import HandlerRequest
+from headrace.handlers.torchserve_models import Registered, TorchServeModels
+from headrace.http.body import BodyTooLarge, BodyTooSlow, read_body
+from headrace.wire.torchserve import management as api
+
+_MAX_BODY_BYTES: Final = 64 << 10
+_BODY_TIMEOUT_S: Final = 10.0
+
+
+def management_app(models: TorchServeModels) -> Starlette:
+    """Make the application. It has no authentication: bind it to a loopback address."""
+    return Starlette(
+        routes=[
+            Route("/{path:path}", _Management(models).handle, methods=["GET", "POST", "PUT", "DELETE", "HEAD", "PATCH"])
+        ]
+    )
+
+
+class _Management:
+    def __init__(self, models: TorchServeModels) -> None:
+        self._models = models
+
+    async def handle(self, request: Request) -> Response:
+        """Answer a request, or say why not."""
+        try:
+            status, answer = await self._answer(request)
+        except api.ApiError as error:
+            return Response(error.body, status_code=error.status, media_type="application/json")
+        return Response(api.pretty(answer), status_code=status, media_type="application/json")
+
+    async def _answer(self, request: Request) -> tuple[int, Any]:  # noqa: PLR0911 -- one return for each operation
+        segments = request.url.path.rstrip("/").split("/")[1:]
+        query = request.query_params
+        match request.method, segments:
+            case "GET", ["models"]:
+                page = api.list_models(
+                    self._models.urls(), limit=query.get("limit"), next_page_token=query.get("next_page_token")
+                )
+                return 200, page
+            case "POST", ["models"]:
+                return await self._register(request)
+            case "GET", ["models", name, *version] if len(version) <= 1:
+                return 200, await self._describe(request, name, version[0] if version else None)
+            case "PUT", ["models", name, version, "set-default"]:
+                self._models.set_default(name, version)
+                return 200, {"status": api.default_set(name, version)}
+            case "PUT", ["models", name, *version] if len(version) <= 1:
+                return await self._scale(request, name, version[0] if version else query.get("model_version"))
+            case "DELETE", ["models", name, *version] if len(version) <= 1:
+                await self._models.unregister(name, version[0] if version else None)
+                return 200, {"status": api.unregistered(name)}
+            case "GET", ["v1", "models", name]:
+                name = name.partition(":")[0]
+                return 200, {"name": name, "ready": self._models.find(name).pool.num_ready > 0}
+        raise api.method_not_allowed() if segments[:1] == ["models"] else api.not_found()
+
+    async def _describe(self, request: Request, name: str, version: str | None) -> list[dict[str, Any]]:
+        if version == api.ALL_VERSIONS:
+            return [model.describe().render() for model in self._models.versions(name)]
+        model = self._models.find(name, version)
+        described = model.describe().render()
+        if api.is_true(request.query_params.get("customized")):
+            described["customizedMetadata"] = await self._metadata(request, model)
+        return [described]
+
+    async def _metadata(self, request: Request, model: Registered) -> Any:
+        """Ask the handler for the metadata of its own."""
+        try:
+            response = model.pool.submit(
+                HandlerRequest(
+                    request_id=str(uuid.uuid4()),
+                    mode="describe",
+                    method=request.method,
+                    path=request.url.path,
+                    headers=request.headers.items(),
+                )
+            )
+        except Refused:
+            text = f'Model "{model.name}" has no worker to serve describe request. '
+            raise api.ApiError(
+                503, "ServiceUnavailableException", text + "Please use scale workers API to add workers."
+            ) from None
+        try:
+            head = await response.head()
+        finally:
+            response.close()
+        if head.status != 200 or not isinstance(head, WholeResponse):
+            raise api.ApiError(head.status, "InternalServerException", "Prediction failed")
+        body = bytes(head.body)
+        try:
+            return json.loads(body or b"null")
+        except ValueError:
+            return body.decode("utf-8", "replace")
+
+    async def _register(self, request: Request) -> tuple[int, Any]:
+        registration = api.read_registration(await _parameters(request))
+        model, is_ready = await self._models.register(registration)
+        if not is_ready:
+            return 202, {"status": api.PROCESSING}
+        return 200, {"status": api.registered(model.name, model.version, model.pool.min_workers)}
+
+    async def _scale(self, request: Request, name: str, version: str | None) -> tuple[int, Any]:
+        model = self._models.find(name, version)
+        least = _number(request, "min_worker", 1)
+        most = _number(request, "max_worker", least)
+        is_ready = await self._models.scale(
+            model, least, most, wait=api.is_true(request.query_params.get("synchronous"))
+        )
+        return (200, {"status": api.scaled(name, version, least)}) if is_ready else (202, {"status": api.PROCESSING})
+
+
+def _number(request: Request, key: str, default: int) -> int:
+    """Return a number of the query; as TorchServe, the default for what is not one."""
+    value = request.query_params.get(key, "")
+    return int(value) if value.isascii() and value.isdecimal() and len(value) < 10 else default
+
+
+async def _parameters(request: Request) -> dict[str, Any]:
+    """Return the parameters from a JSON body, else from the query."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        return dict(request.query_params)
+    try:
+        body = await read_body(request.receive, max_bytes=_MAX_BODY_BYTES, timeout_s=_BODY_TIMEOUT_S)
+        content = json.loads(body)
+    except (BodyTooLarge, BodyTooSlow, ValueError, RecursionError) as error:
+        raise api.bad_request(
+            f"The body cannot be read: {error or type(error).__name__}. Expected a JSON object."
+        ) from error
+    if not isinstance(content, dict):
+        raise api.bad_request("The body is not a JSON object; expected keys such as url.")
+    return content

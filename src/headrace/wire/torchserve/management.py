@@ -1,0 +1,239 @@
+"""
+TorchServe's management API: errors, sentences and descriptions of models.
+
+Source: pytorch/serve `frontend/server/src/main/java/org/pytorch/serve/util/ApiUtils.java`,
+`http/HttpRequestHandler.java` and `http/messages/DescribeModelResponse.java`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+PAGE_SIZE: Final = 100
+ALL_VERSIONS: Final = "all"
+
+
+class ApiError(Exception):
+    """
+    A request that fails.
+
+    Attributes:
+        status: of the response.
+        kind: name of TorchServe's exception.
+        message: its text.
+    """
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.message = message
+
+    @property
+    def body(self) -> bytes:
+        """The body of the response."""
+        return pretty({"code": self.status, "type": self.kind, "message": self.message})
+
+
+def pretty(value: Any) -> bytes:
+    """Render JSON as TorchServe does: with an indent, and a newline at its end."""
+    return json.dumps(value, indent=2).encode() + b"\n"
+
+
+def model_not_found(name: str) -> ApiError:
+    return ApiError(404, "ModelNotFoundException", f"Model not found: {name}")
+
+
+def version_not_found(name: str, version: str) -> ApiError:
+    return ApiError(404, "ModelVersionNotFoundException", f"Model version: {version} does not exist for model: {name}")
+
+
+def bad_request(message: str) -> ApiError:
+    return ApiError(400, "BadRequestException", message)
+
+
+def not_found() -> ApiError:
+    return ApiError(404, "ResourceNotFoundException", "Requested resource is not found, please refer to API document.")
+
+
+def method_not_allowed() -> ApiError:
+    return ApiError(405, "MethodNotAllowedException", "Requested method is not allowed, please refer to API document.")
+
+
+def registered(name: str, version: str, num_workers: int) -> str:
+    hint = "" if num_workers else ". Use scale workers API to add workers for the model."
+    return f'Model "{name}" Version: {version} registered with {num_workers} initial workers{hint}'
+
+
+def scaled(name: str, version: str | None, num_workers: int) -> str:
+    return f"Workers scaled to {num_workers} for model: {name}" + (f", version: {version}" if version else "")
+
+
+PROCESSING: Final = "Processing worker updates..."
+
+
+def unregistered(name: str) -> str:
+    return f'Model "{name}" unregistered'
+
+
+def default_set(name: str, version: str) -> str:
+    return f'Default version successfully updated for model "{name}" to "{version}"'
+
+
+def list_models(urls: Mapping[str, str], *, limit: str | None, next_page_token: str | None) -> dict[str, Any]:
+    """Return a page of the models' names and the places that they were registered from."""
+    names = sorted(urls)
+    start = _number(next_page_token, 0)
+    end = start + (_number(limit, PAGE_SIZE) or PAGE_SIZE)
+    page: dict[str, Any] = {"nextPageToken": str(end)} if end < len(names) else {}
+    return page | {"models": [{"modelName": name, "modelUrl": urls[name]} for name in names[start:end]]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerState:
+    """A worker in the description of a model."""
+
+    worker_id: int
+    started: datetime
+    is_ready: bool
+    pid: int
+    memory_bytes: int
+    has_gpu: bool
+
+    def render(self) -> dict[str, Any]:
+        return {
+            "id": str(self.worker_id),
+            "startTime": self.started.isoformat(timespec="milliseconds"),
+            "status": "READY" if self.is_ready else "UNLOADING",
+            "memoryUsage": self.memory_bytes,
+            "pid": self.pid,
+            "gpu": self.has_gpu,
+            "gpuUsage": "N/A",
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelState:
+    """A version of a model as it is described."""
+
+    name: str
+    version: str
+    url: str
+    min_workers: int
+    max_workers: int
+    batch_size: int
+    max_batch_delay_ms: int
+    response_timeout_s: int
+    startup_timeout_s: int
+    max_retry_s: int
+    queue_size: int
+    num_queued: int
+    is_loaded_at_startup: bool
+    config: Mapping[str, Any]
+    workers: Sequence[WorkerState] = ()
+
+    def render(self) -> dict[str, Any]:
+        config = self.config
+        return {
+            "modelName": self.name,
+            "modelVersion": self.version,
+            "modelUrl": self.url,
+            "runtime": "python",
+            "minWorkers": self.min_workers,
+            "maxWorkers": self.max_workers,
+            "batchSize": self.batch_size,
+            "maxBatchDelay": self.max_batch_delay_ms,
+            "responseTimeout": self.response_timeout_s,
+            "startupTimeout": self.startup_timeout_s,
+            "maxRetryTimeoutInSec": self.max_retry_s,
+            "clientTimeoutInMills": 0,
+            "parallelType": "",
+            "parallelLevel": 0,
+            "deviceType": str(config.get("deviceType", "cpu")),
+            "continuousBatching": bool(config.get("continuousBatching")),
+            "useJobTicket": False,
+            "useVenv": False,
+            "stateful": bool(config.get("sequenceBatching")),
+            "sequenceMaxIdleMSec": 0,
+            "sequenceTimeoutMSec": 0,
+            "maxNumSequence": 0,
+            "maxSequenceJobQueueSize": 0,
+            "loadedAtStartup": self.is_loaded_at_startup,
+            "workers": [worker.render() for worker in self.workers],
+            "jobQueueStatus": {
+                "remainingCapacity": max(self.queue_size - self.num_queued, 0),
+                "pendingRequests": self.num_queued,
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """The parameters of `POST /models`."""
+
+    url: str
+    model_name: str | None
+    handler: str | None
+    batch_size: int | None
+    max_batch_delay_ms: int | None
+    initial_workers: int
+    is_synchronous: bool
+    response_timeout_s: int | None
+    startup_timeout_s: int | None
+
+
+def read_registration(parameters: Mapping[str, Any]) -> Registration:
+    """
+    Read the parameters of a registration, from the query or a JSON body.
+
+    Raises:
+        ApiError: a parameter is absent or invalid.
+    """
+    url = parameters.get("url")
+    if not isinstance(url, str) or not url:
+        raise bad_request("Parameter url is required.")
+    if ".." in url:
+        raise bad_request(f"Relative path is not allowed in url: {url}")
+    if (runtime := parameters.get("runtime")) not in (None, "python", "python3"):
+        raise bad_request(f"Invalid model runtime: {runtime}")
+    return Registration(
+        url=url,
+        model_name=_text(parameters, "model_name"),
+        handler=_text(parameters, "handler"),
+        batch_size=_count(parameters, "batch_size"),
+        max_batch_delay_ms=_count(parameters, "max_batch_delay"),
+        initial_workers=_count(parameters, "initial_workers") or 0,
+        is_synchronous=is_true(parameters.get("synchronous")),
+        response_timeout_s=_count(parameters, "response_timeout"),
+        startup_timeout_s=_count(parameters, "startup_timeout"),
+    )
+
+
+def is_true(value: Any) -> bool:
+    return str(value).lower() == "true"
+
+
+def _text(parameters: Mapping[str, Any], key: str) -> str | None:
+    value = parameters.get(key)
+    return str(value) if value not in (None, "") else None
+
+
+def _count(parameters: Mapping[str, Any], key: str) -> int | None:
+    """Return a number; None if it is absent or -1, which is TorchServe's default."""
+    value = parameters.get(key)
+    if value in (None, "", -1, "-1"):
+        return None
+    number = _number(value, -1)
+    if number < 0:
+        raise bad_request(f"Parameter {key} is {value!r}; expected a whole number, at least 0.")
+    return number
+
+
+def _number(value: Any, default: int) -> int:
+    try:
+        number = int(str(value))
+    except ValueError:
+        return default
+    return number if 0 <= number < 1 << 31 else default

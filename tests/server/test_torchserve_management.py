@@ -1,0 +1,147 @@
+"""TorchServe's management API over children that run handlers."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from headrace.core.errors import SettingsError
+from headrace.handlers.found import find_model
+from headrace.handlers.spec import HandlerSpec
+from headrace.handlers.torchserve import make_spec
+from headrace.handlers.torchserve_models import TorchServeModels
+from headrace.server.torchserve_management import management_app
+from headrace.wire.torchserve.management import Registration
+from tests.headrace_handler.torchserve_models import write_model
+
+HANDLER = """
+    class Handler:
+        def initialize(self, ctx): ...
+        def handle(self, data, ctx):
+            if ctx.get_request_header(0, "describe") == "True":
+                return [{"kind": "test"}]
+            return ["OK"] * len(data)
+"""
+BROKEN = "def handle(data, ctx): raise RuntimeError('Initialize failure.')"
+
+
+@pytest.fixture
+async def api(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the API; models are folders in `tmp_path` by their names."""
+
+    async def find(registration: Registration) -> HandlerSpec:
+        folder = tmp_path / registration.url
+        if not folder.is_dir():
+            raise SettingsError(f"Model not found at: {registration.url}")
+        spec = make_spec(find_model(folder, model_name="m", env={"TS_MIN_WORKERS": "1"}))
+        return replace(spec, load_timeout_s=60)
+
+    write_model(tmp_path / "noop", HANDLER)
+    write_model(tmp_path / "noop2", HANDLER, modelName="noop", modelVersion="2.0")
+    write_model(tmp_path / "broken", BROKEN)
+    models = TorchServeModels(find)
+    transport = httpx.ASGITransport(management_app(models))
+    async with httpx.AsyncClient(transport=transport, base_url="http://management") as client:
+        try:
+            yield client
+        finally:
+            await models.close(deadline_s=0)
+
+
+def status_of(response: httpx.Response, code: int = 200) -> str:
+    assert response.status_code == code, response.text
+    status: str = response.json()["status"]
+    return status
+
+
+async def describe(api: httpx.AsyncClient, path: str) -> list[dict[str, Any]]:
+    response = await api.get(path)
+    assert response.status_code == 200, response.text
+    described: list[dict[str, Any]] = response.json()
+    return described
+
+
+async def test_a_model_is_registered_scaled_described_and_removed(api: httpx.AsyncClient) -> None:
+    registered = await api.post("/models", params={"url": "noop"})
+    assert status_of(registered) == (
+        'Model "noop" Version: 1.0 registered with 0 initial workers. '
+        "Use scale workers API to add workers for the model."
+    )
+    assert (await api.get("/v1/models/noop")).json() == {"name": "noop", "ready": False}
+    assert (await api.get("/models/noop?customized=true")).status_code == 503
+
+    scaled = await api.put("/models/noop", params={"min_worker": 1, "synchronous": "true"})
+    assert status_of(scaled) == "Workers scaled to 1 for model: noop"
+    assert (await api.get("/v1/models/noop")).json() == {"name": "noop", "ready": True}
+
+    (model,) = await describe(api, "/models/noop?customized=true")
+    assert (model["modelName"], model["modelVersion"], model["minWorkers"]) == ("noop", "1.0", 1)
+    assert model["customizedMetadata"] == {"kind": "test"}
+    assert [worker["status"] for worker in model["workers"]] == ["READY"]
+    assert model["workers"][0]["pid"] > 1
+    assert model["workers"][0]["memoryUsage"] > 0
+    assert model["jobQueueStatus"] == {"remainingCapacity": 100, "pendingRequests": 0}
+
+    assert status_of(await api.delete("/models/noop")) == 'Model "noop" unregistered'
+    missing = await api.get("/models/noop")
+    assert missing.status_code == 404
+    assert missing.json() == {"code": 404, "type": "ModelNotFoundException", "message": "Model not found: noop"}
+
+
+async def test_versions_share_a_name_and_one_is_the_default(api: httpx.AsyncClient) -> None:
+    for url in ("noop", "noop2"):
+        await api.post("/models", params={"url": url})
+
+    assert [model["modelVersion"] for model in await describe(api, "/models/noop")] == ["1.0"]
+    assert len(await describe(api, "/models/noop/all")) == 2
+    assert (await api.delete("/models/noop/1.0")).status_code == 403
+    assert status_of(await api.put("/models/noop/2.0/set-default")) == (
+        'Default version successfully updated for model "noop" to "2.0"'
+    )
+    assert [model["modelVersion"] for model in await describe(api, "/models/noop")] == ["2.0"]
+    assert (await api.get("/models")).json() == {"models": [{"modelName": "noop", "modelUrl": "noop2"}]}
+    again = await api.post("/models", params={"url": "noop"})
+    assert (again.status_code, again.json()["type"]) == (409, "ConflictStatusException")
+    assert (await api.get("/models/noop/9")).json()["type"] == "ModelVersionNotFoundException"
+
+
+async def test_a_model_that_cannot_be_loaded_is_not_registered(api: httpx.AsyncClient) -> None:
+    failed = await api.post("/models", json={"url": "broken", "initial_workers": 1, "synchronous": True})
+
+    assert failed.status_code == 500
+    assert failed.json()["message"] == "Failed to start workers for model broken version: 1.0"
+    assert (await api.get("/models")).json() == {"models": []}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "kind"),
+    [
+        ("POST", "/models", 400, "BadRequestException"),
+        ("POST", "/models?url=../x", 400, "BadRequestException"),
+        ("POST", "/models?url=x&batch_size=-7", 400, "BadRequestException"),
+        ("POST", "/models?url=other", 400, "ModelException"),
+        ("PATCH", "/models", 405, "MethodNotAllowedException"),
+        ("PUT", "/models/m", 404, "ModelNotFoundException"),
+        ("DELETE", "/models/m", 404, "ModelNotFoundException"),
+        ("GET", "/other", 404, "ResourceNotFoundException"),
+    ],
+)
+async def test_bad_requests_have_torchserves_exceptions(
+    api: httpx.AsyncClient, method: str, path: str, status: int, kind: str
+) -> None:
+    response = await api.request(method, path)
+
+    assert (response.status_code, json.loads(response.content)["type"]) == (status, kind)
+
+
+async def test_more_workers_than_a_machine_has_are_refused(api: httpx.AsyncClient) -> None:
+    await api.post("/models", params={"url": "noop"})
+
+    refused = await api.put("/models/noop?min_worker=1000")
+    assert refused.json()["message"] == "max_worker is 1000; expected at most 64."
+    refused = await api.put("/models/noop?min_worker=2&max_worker=1")
+    assert refused.json()["message"] == "max_worker cannot be less than min_worker."
