@@ -26,6 +26,7 @@ LINGER_S = 2.0
 """Seconds for a client to read a refusal sent before the end of its request: closing at once would reset it."""
 MIN_BYTES_A_SECOND = 256 * 1024
 """A body that arrives at this rate never times out, whatever its size."""
+_MAX_JOINED_BYTES = 256 * 1024
 ALLOWED = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
 
 
@@ -323,7 +324,11 @@ class _HeadJoiner:
             self._head = data
             return
         self._cycle.transport = self._transport
-        self._transport.write(self._head + data)
+        if len(data) > _MAX_JOINED_BYTES:  # takes many system calls anyway: save the copy
+            self._transport.write(self._head)
+            self._transport.write(data)
+        else:
+            self._transport.write(self._head + data)
 
 
 def _has_length(head: Message) -> bool:

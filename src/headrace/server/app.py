@@ -1,5 +1,7 @@
 """The HTTP application of one model server: its routes and its middleware, each as one list."""
 
+from collections.abc import Callable
+
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -35,7 +37,11 @@ def create_app(settings: ServerSettings, backend: Backend | None = None) -> Star
 
 def app_of(service: Service) -> Starlette:
     """Return the application around a service."""
-    app = Starlette(routes=_routes(service), middleware=_middleware(service), exception_handlers=EXCEPTION_HANDLERS)
+    app = Starlette(
+        routes=_routes(service),
+        middleware=middleware(service.settings, is_draining=lambda: service.phase is ServerPhase.TERMINATING),
+        exception_handlers=EXCEPTION_HANDLERS,
+    )
     app.router.redirect_slashes = False  # behind a gateway it would redirect to the worker's own address
     app.state.service = service
     return app
@@ -52,17 +58,17 @@ def _routes(service: Service) -> list[Route]:
     ]
 
 
-def _middleware(service: Service) -> list[Middleware]:
-    settings = service.settings
+def middleware(settings: ServerSettings, *, is_draining: Callable[[], bool]) -> list[Middleware]:
+    """Return the middleware of every server: ids, the end of connections, origins, CORS and the key."""
     is_private = is_loopback(settings.host) and settings.api_key is None
-    middleware = [
+    layers = [
         Middleware(RequestIds),
-        Middleware(CloseConnections, is_draining=lambda: service.phase is ServerPhase.TERMINATING),
+        Middleware(CloseConnections, is_draining=is_draining),
         Middleware(OriginCheck, allowed=settings.cors_allow_origins, names_are_trusted=not is_private),
     ]
     if settings.cors_allow_origins:
         # Before the key: a preflight request carries none.
-        middleware.append(
+        layers.append(
             Middleware(
                 CORSMiddleware,
                 allow_origins=settings.cors_allow_origins,
@@ -72,5 +78,5 @@ def _middleware(service: Service) -> list[Middleware]:
             )
         )
     if settings.api_key is not None:
-        middleware.append(Middleware(RequireKey, api_key=settings.api_key))
-    return middleware
+        layers.append(Middleware(RequireKey, api_key=settings.api_key))
+    return layers

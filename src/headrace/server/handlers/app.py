@@ -1,0 +1,64 @@
+"""The HTTP application of a server for a model's own code: SageMaker's routes, and those that a contract adds."""
+
+from collections.abc import Sequence
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from headrace.handlers.spec import ContractName
+from headrace.server.app import middleware
+from headrace.server.errors import EXCEPTION_HANDLERS
+from headrace.server.handlers.metrics import handler_metrics
+from headrace.server.handlers.relay import HandlerRoute
+from headrace.server.handlers.service import HandlerService
+from headrace.server.service import NOT_READY, ServerPhase
+
+_FAILED_STATUS = 500
+_WORDS = {ServerPhase.READY: "Healthy", ServerPhase.TERMINATING: "Healthy", ServerPhase.LOADING: "PENDING"}
+"""DJL's words; TorchServe and the toolkits know the first and `Unhealthy`."""
+
+
+def handler_app(service: HandlerService, more_routes: Sequence[BaseRoute] = ()) -> Starlette:
+    """Return the application; `more_routes` come before those of all contracts."""
+
+    async def metrics(_request: Request) -> Response:
+        return handler_metrics(service)
+
+    routes = [
+        *more_routes,
+        Route("/ping", _Ping(service).answer, methods=["GET", "POST"]),
+        Route("/invocations", HandlerRoute(service), methods=["POST"]),
+        Route("/metrics", metrics, methods=["GET"]),
+    ]
+    app = Starlette(
+        routes=routes,
+        middleware=middleware(service.settings, is_draining=lambda: service.phase is ServerPhase.TERMINATING),
+        exception_handlers=EXCEPTION_HANDLERS,
+    )
+    app.router.redirect_slashes = False
+    app.state.service = service
+    return app
+
+
+class _Ping:
+    """The health check, by the contract."""
+
+    def __init__(self, service: HandlerService) -> None:
+        self._service = service
+
+    async def answer(self, _request: Request) -> Response:
+        health = self._service.health
+        status = 200 if health is ServerPhase.READY else _FAILED_STATUS if health is ServerPhase.FAILED else 503
+        body = ping_body(self._service.spec.contract, self._service.spec.model_name, health)
+        reason = {} if status == 200 else {"reason": NOT_READY[health]}
+        return JSONResponse(body | reason, status_code=status)
+
+
+def ping_body(contract: ContractName, model_name: str, health: ServerPhase) -> dict[str, object]:
+    """Return the body of a health check as the contract's server words it."""
+    if contract == "djl":
+        word = "FAILED" if health is ServerPhase.FAILED else _WORDS.get(health, "Unhealthy")
+        return {model_name: {"status": word}}
+    return {"status": "Healthy" if health in {ServerPhase.READY, ServerPhase.TERMINATING} else "Unhealthy"}

@@ -1,0 +1,150 @@
+"""The relay of one request to user code, and of its response to the client."""
+
+import re
+from collections.abc import Callable, Iterable
+from time import perf_counter
+from typing import Final
+from urllib.parse import parse_qsl
+
+from headrace.core.errors import HeadraceError
+from headrace.core.telemetry import get_logger
+from headrace.core.tracing import trace_of
+from headrace.handlers.errors import Refused, WholeResponse
+from headrace.handlers.exchange import BrokenResponse, HandlerRequest, Pairs, PendingResponse, StreamHead
+from headrace.http.asgi import Receive, Scope, Send, header
+from headrace.http.body import ClientGone
+from headrace.http.errors import CLIENT_GONE_STATUS, errors_answered
+from headrace.http.exchange import Exchange
+from headrace.http.response import send_reply
+from headrace.server.handlers.forms import body_parts
+from headrace.server.handlers.service import HandlerService
+from headrace.wire.unknown_routes import render_error_for
+from headrace_handler.contract import Mode
+
+ItemPath = Callable[[Scope], str]
+"""Returns the path of an item; see `Item.path`."""
+
+_CONNECTION_HEADERS: Final = frozenset(
+    ("connection", "content-length", "date", "keep-alive", "server", "trailer", "transfer-encoding", "upgrade")
+)
+"""Headers that belong to the connection, not to the code."""
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+class ResponseBroken(Exception):
+    """A response that user code did not complete; the connection is closed, so that the client notices."""
+
+
+class HandlerRoute:
+    """The endpoint of a route that user code answers."""
+
+    def __init__(
+        self, service: HandlerService, *, mode: Mode = "predict", item_path: ItemPath = lambda scope: str(scope["path"])
+    ) -> None:
+        """
+        Make the endpoint.
+
+        Args:
+            service: what all routes share.
+            mode: of the calls.
+            item_path: the path that the code sees.
+        """
+        self._service = service
+        self._mode: Mode = mode
+        self._item_path = item_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        exchange, started_s, status = Exchange(scope, receive, send), perf_counter(), 0
+        request_id = trace_of(scope).request_id
+
+        async def answer_error(error: HeadraceError) -> None:
+            nonlocal status
+            if exchange.is_started:
+                raise ResponseBroken(error.message)
+            exchange.is_started = exchange.is_finished = True
+            reply = render_error_for(scope["path"], error)
+            status = reply.status
+            await send_reply(scope, send, reply)
+
+        try:
+            async with (
+                errors_answered(answer_error, request_id=request_id),
+                self._service.admit(scope, receive) as body,
+            ):
+                status = await self._answer(scope, exchange, body, request_id)
+        except ClientGone:
+            status = CLIENT_GONE_STATUS
+        finally:
+            get_logger().info(
+                "request.finished",
+                route=scope["path"],
+                status=status,
+                bytes=exchange.num_bytes,
+                duration_ms=round((perf_counter() - started_s) * 1e3, 2),
+            )
+
+    async def _answer(self, scope: Scope, exchange: Exchange, body: bytes, request_id: str) -> int:
+        spec, pool = self._service.spec, self._service.pool
+        parts = await body_parts(body, header(scope, b"content-type"), reads_forms=spec.contract != "sagemaker")
+        request = HandlerRequest(
+            request_id=request_id,
+            mode=self._mode,
+            method=scope["method"],
+            path=self._item_path(scope),
+            headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]],
+            query=parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True),
+            parts=parts,
+        )
+        try:
+            response = pool.submit(request)
+        except Refused as refused:
+            whole = refused.response
+            await exchange.respond(whole.status, whole.headers, whole.body)
+            return whole.status
+        try:
+            async with exchange.cancelled_on_disconnect():
+                return await _relay(response, exchange)
+        finally:
+            response.close()
+
+
+async def _relay(response: PendingResponse, exchange: Exchange) -> int:
+    head = await response.head()
+    status = clean_status(head.status)
+    if isinstance(head, WholeResponse):
+        body = b"" if status in _BODILESS else head.body
+        await exchange.respond(status, clean_headers(head.headers), body)
+        return status
+    await _stream(response, head, status, exchange)
+    return status
+
+
+async def _stream(response: PendingResponse, head: StreamHead, status: int, exchange: Exchange) -> None:
+    await exchange.start(status, clean_headers(head.headers))
+    try:
+        while (part := await response.part()) is not None:
+            if part and not exchange.put(bytes(part)):
+                await exchange.drain()
+    except BrokenResponse as error:
+        get_logger().error("handler.response_broken", reason=str(error))
+        raise ResponseBroken(str(error)) from error
+    await exchange.finish()
+
+
+_BODILESS: Final = frozenset((204, 304))
+
+
+def clean_status(status: int) -> int:
+    """Return a status that HTTP clients take: user code may set any number."""
+    return status if 200 <= status <= 599 else 500
+
+
+def clean_headers(headers: Pairs) -> Iterable[tuple[str, str]]:
+    """Return the headers that user code has set, without those of the connection and without line breaks."""
+    return [
+        (name, _CONTROL.sub(" ", value).encode("latin-1", "replace").decode("latin-1"))
+        for name, value in headers
+        if _NAME.fullmatch(name) and name.lower() not in _CONNECTION_HEADERS
+    ]

@@ -1,0 +1,202 @@
+"""
+The lifecycle of a model server: bind, listen, load, serve, shut down.
+
+It listens before it loads, so that a port in use is reported at once and `/ping` answers 503 in the meantime. The first
+SIGTERM or SIGINT shuts it down gracefully, a second one at once. After SIGTERM it keeps serving for `shutdown_delay_s`
+with `/ping` at 503; then the listener closes. Requests in flight may finish within `shutdown_grace_s` of the signal.
+
+Exit codes: 0 stopped by a signal, 1 failed, 2 an error that the caller can fix, 128 + n killed by a second signal n.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from time import perf_counter
+from typing import Protocol, TypeVar
+
+import uvloop
+
+from headrace.core.errors import HeadraceError, UserError
+from headrace.core.telemetry import get_logger
+from headrace.http.asgi import ASGIApp
+from headrace.http.listener import bind, url_of
+from headrace.http.server import http_limits, http_server
+from headrace.server.limits import RequestLimiter
+from headrace.settings.server_settings import ServerSettings, resolve_shutdown_delay
+
+T = TypeVar("T")
+
+_FLUSH_S = 2.0
+"""Seconds for the last bytes of the last request to be sent."""
+
+
+class Served(Protocol):
+    """The part of a server that differs between an engine and a model's own code."""
+
+    @property
+    def settings(self) -> ServerSettings:
+        """The settings of the server."""
+        ...
+
+    @property
+    def limiter(self) -> RequestLimiter:
+        """The requests in flight."""
+        ...
+
+    @property
+    def app(self) -> ASGIApp:
+        """The application, which answers that it is loading until `start` has returned."""
+        ...
+
+    async def start(self) -> None:
+        """Load the model and begin to serve it; cancelled when a signal comes first."""
+        ...
+
+    def report_ready(self, url: str, start_ms: int) -> None:
+        """Report that the model is served."""
+        ...
+
+    def terminate(self) -> None:
+        """Fail health checks from now on and keep serving."""
+        ...
+
+    def close(self) -> None:
+        """Refuse new requests from now on."""
+        ...
+
+    async def finish(self, deadline_s: float) -> None:
+        """Let requests in flight finish until the deadline, and release the model; also after a failed start."""
+        ...
+
+
+def serve(served: Served) -> int:
+    """
+    Serve until a signal stops the server.
+
+    Returns:
+        The exit code; the error of a failure has been written to stderr.
+    """
+    try:
+        with (
+            bind(served.settings.host, served.settings.port) as listener,
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
+            return runner.run(_Lifecycle(served, listener).run())
+    except HeadraceError as error:
+        print(f"Error: {error.message}", file=sys.stderr, flush=True)
+        return 2 if isinstance(error, UserError) else 1
+
+
+class _Lifecycle:
+    """A run of a server, from listening to its exit code."""
+
+    def __init__(self, served: Served, listener: socket.socket) -> None:
+        self._served = served
+        self._listener = listener
+        self._stop = asyncio.Event()
+        self._delay_s = 0.0
+        self._stopped_s: float | None = None
+        """Time of the signal, by the monotonic clock."""
+        self._started_s = perf_counter()
+        self._http = http_server(served.app, limits=http_limits(served.settings))
+
+    async def run(self) -> int:
+        """Listen, load and serve until a signal; return the exit code."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+        serving = asyncio.create_task(self._http.serve(sockets=[self._listener]))
+        get_logger().info("server.listening", url=url_of(self._listener), model=self._served.settings.model)
+        try:
+            if await self._start():
+                await self._stop.wait()
+                await self._serve_until_drained()
+        finally:
+            self._served.close()
+            self._http.stop()
+            spent_s = 0.0 if self._stopped_s is None else perf_counter() - self._stopped_s
+            await self._served.finish(max(0.0, self._served.settings.shutdown_grace_s - spent_s))
+            await self._close_connections(serving)
+        return 0
+
+    def _on_signal(self, number: int) -> None:
+        if self._stop.is_set():
+            get_logger().warning("server.killed", signal=signal.Signals(number).name)
+            sys.stderr.flush()
+            os._exit(128 + number)
+        settings = self._served.settings
+        if number == signal.SIGTERM:
+            self._delay_s = resolve_shutdown_delay(
+                settings.shutdown_delay_s, grace_s=settings.shutdown_grace_s, host=settings.host
+            )
+        self._stopped_s = perf_counter()
+        get_logger().info(
+            "server.stopping",
+            signal=signal.Signals(number).name,
+            in_flight=self._served.limiter.in_flight,
+            delay_s=self._delay_s,
+            grace_s=settings.shutdown_grace_s,
+        )
+        self._stop.set()
+
+    async def _serve_until_drained(self) -> None:
+        """Keep serving while load balancers learn from `/ping` that this server shuts down."""
+        if self._delay_s:
+            self._served.terminate()
+            await asyncio.sleep(self._delay_s)
+
+    async def _start(self) -> bool:
+        """Load the model; return False if a signal came first."""
+        loading = asyncio.create_task(self._served.start())
+        stopping = asyncio.create_task(self._stop.wait())
+        await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not loading.done():
+            loading.cancel()
+            await asyncio.gather(loading, return_exceptions=True)
+            return False
+        loading.result()
+        start_ms = round((perf_counter() - self._started_s) * 1e3)
+        self._served.report_ready(url_of(self._listener), start_ms)
+        return True
+
+    async def _close_connections(self, serving: "asyncio.Task[None]") -> None:
+        """Wait until the last bytes are sent; drop connections that do not close."""
+        try:
+            async with asyncio.timeout(_FLUSH_S):
+                await asyncio.shield(serving)
+        except TimeoutError:
+            self._http.force_exit = True
+            await serving
+
+
+async def flush(limiter: RequestLimiter) -> None:
+    """Wait a moment for the last bytes of the last requests to be sent."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(limiter.wait_idle(), _FLUSH_S)
+
+
+async def in_daemon_thread(work: Callable[[], T]) -> T:
+    """Run `work` in a thread that does not keep the process alive: a download cannot be interrupted."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def resolve(set_outcome: Callable[..., None], outcome: object) -> None:
+        if not done.cancelled():
+            set_outcome(outcome)
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 -- raised again in the event loop
+            loop.call_soon_threadsafe(resolve, done.set_exception, error)
+        else:
+            loop.call_soon_threadsafe(resolve, done.set_result, result)
+
+    threading.Thread(target=run, name="load", daemon=True).start()
+    return await done

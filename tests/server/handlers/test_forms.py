@@ -1,0 +1,44 @@
+"""Bodies as parts."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.errors import InvalidRequest
+from headrace.server.handlers.forms import body_parts, multipart_fields
+
+FORM = (
+    b'--b1\r\nContent-Disposition: form-data; name="data"; filename="a.png"\r\nContent-Type: image/png\r\n\r\n'
+    b'\x89\r\n--b\r\n\r\n--b1\r\ncontent-disposition: form-data; name="text"\r\n\r\nhello\r\n--b1--\r\n'
+)
+
+
+async def test_the_fields_of_a_form_are_parts() -> None:
+    parts = await body_parts(FORM, "multipart/form-data; boundary=b1", reads_forms=True)
+    assert [(part.name, part.content_type, bytes(part.content)) for part in parts] == [  # type: ignore[arg-type]
+        ("data", "image/png", b"\x89\r\n--b\r\n"),
+        ("text", None, b"hello"),
+    ]
+    parts = await body_parts(b"a=1&b=%C3%A9+x", "application/x-www-form-urlencoded", reads_forms=True)
+    assert [(part.name, part.content) for part in parts] == [("a", b"1"), ("b", "é x".encode())]
+
+
+async def test_any_other_body_is_one_part_with_its_content_type() -> None:
+    for content_type, reads_forms in (("application/json; charset=utf-8", True), ("multipart/form-data", False)):
+        (part,) = await body_parts(b"{}", content_type, reads_forms=reads_forms)
+        assert (part.name, part.content_type, part.content) == ("", content_type, b"{}")
+
+
+@pytest.mark.parametrize("body", [b"", b"--b1", b"--b1\r\n", FORM[:-20], b"no boundary"])
+def test_a_malformed_form_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        list(multipart_fields(body, "b1"))
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_break_the_parser(body: bytes) -> None:
+    for candidate in (body, b"--b1" + body, FORM[:60] + body + FORM[60:]):
+        with suppress(InvalidRequest):
+            list(multipart_fields(candidate, "b1"))
