@@ -8,6 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from headrace.core.errors import SettingsError
 from headrace.handlers.found import find_model
@@ -15,6 +17,7 @@ from headrace.handlers.spec import HandlerSpec
 from headrace.handlers.torchserve import make_spec
 from headrace.handlers.torchserve_models import TorchServeModels
 from headrace.server.torchserve_management import management_app
+from headrace.server.torchserve_metrics import metrics_app
 from headrace.wire.torchserve.management import Registration
 from tests.headrace_handler.torchserve_models import write_model
 
@@ -44,7 +47,8 @@ async def api(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     write_model(tmp_path / "noop2", HANDLER, modelName="noop", modelVersion="2.0")
     write_model(tmp_path / "broken", BROKEN)
     models = TorchServeModels(find)
-    transport = httpx.ASGITransport(management_app(models))
+    app = Starlette(routes=[Mount("/metrics-api", metrics_app(models)), Mount("/", management_app(models))])
+    transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://management") as client:
         try:
             yield client
@@ -85,6 +89,13 @@ async def test_a_model_is_registered_scaled_described_and_removed(api: httpx.Asy
     assert model["workers"][0]["pid"] > 1
     assert model["workers"][0]["memoryUsage"] > 0
     assert model["jobQueueStatus"] == {"remainingCapacity": 100, "pendingRequests": 0}
+
+    metrics = (await api.get("/metrics-api/metrics")).text
+    assert 'PredictionTime{Level="Model",ModelName="noop"}' in metrics
+    assert "headrace_handler_ready_workers{hostname=" in metrics
+    named = (await api.get("/metrics-api/metrics?name[]=PredictionTime")).text
+    assert "PredictionTime" in named
+    assert "headrace_handler" not in named
 
     assert status_of(await api.delete("/models/noop")) == 'Model "noop" unregistered'
     missing = await api.get("/models/noop")

@@ -16,6 +16,7 @@ from typing import Any, Final
 from headrace.core.metrics import SECONDS, Distribution
 from headrace.core.telemetry import get_logger
 from headrace.handlers.batching import Failures, Take, next_batch
+from headrace.handlers.code_metrics import CodeMetrics
 from headrace.handlers.errors import LoadError, Refusal, Refused, refusal
 from headrace.handlers.exchange import HandlerRequest, MemoryFile, PendingResponse
 from headrace.handlers.output import new_tail
@@ -86,6 +87,7 @@ class HandlerPool:
         self.max_workers = max(spec.min_workers, spec.max_workers)
         self.tail = new_tail()
         """The last lines that the code printed."""
+        self.code_metrics = CodeMetrics()
         self._queue: deque[PendingResponse] = deque()
         self._failures = Failures()
         self._batch_timer: asyncio.TimerHandle | None = None
@@ -200,7 +202,7 @@ class HandlerPool:
     async def _run_child(self, worker: Worker) -> None:
         """Run one child from its start to its end, and wait before the next one if it has failed."""
         try:
-            worker.child = child = ChildProcess.start(self.spec, self.tail)
+            worker.child = child = ChildProcess.start(self.spec, self.tail, self.code_metrics)
         except (OSError, ValueError) as error:
             await self._note_failure(worker, f"The interpreter {self.spec.python} cannot be started: {error}.")
             return

@@ -15,6 +15,7 @@ import headrace_handler
 from headrace.core.processes import is_session_running, kill_session, reap, spawn_connected
 from headrace.core.telemetry import get_logger
 from headrace.handlers.channel import Channel
+from headrace.handlers.code_metrics import CodeMetrics
 from headrace.handlers.errors import Refusal, WholeResponse, refusal
 from headrace.handlers.exchange import MemoryFile, PendingResponse, StreamHead
 from headrace.handlers.output import OutputReader
@@ -68,19 +69,21 @@ class ChildCall:
 class ChildProcess:
     """A child and its calls."""
 
-    def __init__(self, spec: HandlerSpec, tail: deque[str]) -> None:
+    def __init__(self, spec: HandlerSpec, tail: deque[str], metrics: CodeMetrics) -> None:
         """
         Start the process.
 
         Args:
             spec: what it runs.
             tail: gets the last lines that it prints.
+            metrics: gets those that it reports on lines.
 
         Raises:
             OSError: the interpreter cannot be started.
         """
         self._spec = spec
         self._tail = tail
+        self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         self._log = get_logger().bind(model=spec.model_name)
         self._loaded: asyncio.Future[bool] = self._loop.create_future()
@@ -93,9 +96,9 @@ class ChildProcess:
         self._start()
 
     @classmethod
-    def start(cls, spec: HandlerSpec, tail: deque[str]) -> Self:
+    def start(cls, spec: HandlerSpec, tail: deque[str], metrics: CodeMetrics) -> Self:
         """Start a child; see the constructor."""
-        return cls(spec, tail)
+        return cls(spec, tail, metrics)
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
@@ -226,6 +229,7 @@ class ChildProcess:
 
     def _on_line(self, stream: str, line: str) -> None:
         self._tail.append(line)
+        self._metrics.observe(line)
         self._log.info("handler.output", pid=self.pid, stream=stream, line=line)
 
     # Frames.

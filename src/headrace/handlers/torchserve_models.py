@@ -76,7 +76,7 @@ class Registered:
 
 
 class TorchServeModels:
-    """The registered models."""
+    """A registry of models and their versions, of which one is the default that requests without a version get."""
 
     def __init__(self, find_model: FindModel) -> None:
         """Begin without models."""
@@ -100,9 +100,7 @@ class TorchServeModels:
             ApiError: there is no such model or version.
         """
         if name is None:
-            initial = {
-                model.name for versions in self._models.values() for model in versions.values() if model.is_at_startup
-            }
+            initial = {model.name for model in self.all() if model.is_at_startup}
             if len(initial) != 1:
                 raise bad_request("Parameter model_name is required.")
             name = initial.pop()
@@ -119,14 +117,13 @@ class TorchServeModels:
         self.find(name)
         return list(self._models[name].values())
 
+    def all(self) -> list[Registered]:
+        """Return all versions of all models."""
+        return [model for versions in self._models.values() for model in versions.values()]
+
     def urls(self) -> dict[str, str]:
         """Return the place that each model's default version was registered from."""
         return {name: self.find(name).url for name in self._models}
-
-    @property
-    def is_healthy(self) -> bool:
-        """Whether the default version of each model has its workers, or their restarts have not been given up."""
-        return all(self.find(name).pool.phase is PoolPhase.SERVING for name in self._models)
 
     async def register(self, registration: Registration) -> tuple[Registered, bool]:
         """
@@ -205,8 +202,7 @@ class TorchServeModels:
 
     async def close(self, *, deadline_s: float) -> None:
         """End all pools."""
-        models = [model for versions in self._models.values() for model in versions.values()]
-        await asyncio.gather(*(model.pool.close(deadline_s=deadline_s) for model in models))
+        await asyncio.gather(*(model.pool.close(deadline_s=deadline_s) for model in self.all()))
 
     def _insert(self, model: Registered) -> None:
         versions = self._models.setdefault(model.name, {})
