@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 
 from headrace_handler.contract import Contract, LoadFailed
 from tests.headrace_handler.sagemaker_models import load, load_program, write_program
@@ -473,3 +474,36 @@ class TestHuggingFace:
         assert by_csv.body.decode().startswith("label,score\r\nLABEL_")
         assert failed.status == 400
         assert failed.json["message"].startswith("Content type text/plain is not supported by this framework.")
+
+    @pytest.mark.parametrize(
+        ("task", "key"),
+        [("", "generated_text"), ("summarization", "summary_text"), ("translation_en_to_de", "translation_text")],
+    )
+    def test_encoder_decoders_answer_as_the_pipelines_of_transformers_4(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, key: str
+    ) -> None:
+        transformers = pytest.importorskip("transformers")
+        words = {"<pad>": 0, "</s>": 1, "<unk>": 2, "short": 3, "words": 4, "say:": 5}
+        plain = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+        plain.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+        tokenizer = transformers.PreTrainedTokenizerFast(
+            tokenizer_object=plain, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+        )
+        tokenizer.save_pretrained(tmp_path)
+        config = transformers.T5Config(
+            vocab_size=6, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, decoder_start_token_id=0
+        )
+        transformers.set_seed(0)
+        model = transformers.T5ForConditionalGeneration(config).eval()
+        model.save_pretrained(tmp_path)
+        parameters = {"max_new_tokens": 4, "suppress_tokens": [0, 1, 2]}  # words only: else the text may be empty
+        ids = model.generate(tokenizer("say: words", return_tensors="pt").input_ids, **parameters)
+        expected = {key: tokenizer.decode(ids[0], skip_special_tokens=True)}
+        assert expected[key]
+        monkeypatch.setenv("HF_TASK", task)
+
+        contract = load(tmp_path, "huggingface", entry="")
+
+        for inputs in ("say: words", ["say: words"]):
+            body = json.dumps({"inputs": inputs, "parameters": parameters}).encode()
+            assert invoke(contract, body, JSON).json == [expected]

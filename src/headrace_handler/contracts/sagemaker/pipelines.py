@@ -8,6 +8,8 @@ from typing import Any
 
 from headrace_handler.contract import LoadFailed
 
+from . import seq2seq
+
 _log = logging.getLogger(__name__)
 
 _TASKS_BY_ARCHITECTURE = {
@@ -72,6 +74,8 @@ def load(model_dir: str, device: int | None) -> Any:
     if task == "text-to-image":
         return _load_diffusers(model_dir)
     trusts_code = os.environ.get("HF_TRUST_REMOTE_CODE", "false").lower() in {"y", "yes", "t", "true", "on", "1"}
+    if seq2seq.key_of(task) is not None and task not in SUPPORTED_TASKS:
+        return seq2seq.load(task, model_dir, device, trusts_code=trusts_code)
     return pipeline(
         task=task,  # type: ignore[call-overload]
         model=model_dir,
