@@ -9,6 +9,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 from headrace.engine.service.async_engine import AsyncEngine
+from headrace.runner.transformers.support import choose_tier, network_facts
 from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
 from tests.engine.support import ask, request, running
@@ -51,6 +52,7 @@ def generate(model: PreTrainedModel, prompt: tuple[int, ...]) -> list[int]:
 @pytest.mark.parametrize("name", NAMES)
 async def test_a_batch_has_the_tokens_of_the_library(name: str, tmp_path: Path) -> None:
     model = write_network(name, tmp_path)
+    assert choose_tier(network_facts(model, max_model_len=CONTEXT)) is tier_of(name)
     expected = [generate(model, prompt) for prompt in prompts()]
 
     async with running(load(tmp_path)) as engine:

@@ -1,7 +1,6 @@
 """The way in which a network is run follows from facts about its code; what cannot run is refused by name."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import transformers
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import UnsupportedModel
 from headrace.runner.transformers.support import NetworkFacts, Tier, choose_tier, network_facts
-from tests.runner.transformers.checkpoints import NAMES, SHARED, tier_of, write_network
+from tests.runner.transformers.checkpoints import SHARED
 
 PLAIN = NetworkFacts(
     architecture="SomeForCausalLM",
@@ -66,12 +65,6 @@ def test_only_known_kinds_of_layers_are_accepted(kinds: set[str]) -> None:
             choose_tier(facts)
     else:
         assert choose_tier(facts) is (Tier.BY_SEQUENCE if facts.has_chunks else Tier.PAGED)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_facts_of_an_installed_architecture_give_its_tier(name: str, tmp_path: Path) -> None:
-    model = write_network(name, tmp_path)
-    assert choose_tier(network_facts(model, max_model_len=64)) is tier_of(name)
 
 
 def test_a_window_that_the_code_gives_to_its_mask_only_is_noticed() -> None:
