@@ -32,6 +32,8 @@ def handler_app(service: HandlerService, more_routes: Sequence[BaseRoute] = ()) 
         Route("/invocations", HandlerRoute(service), methods=["POST"]),
         Route("/metrics", metrics, methods=["GET"]),
     ]
+    if service.spec.contract == "sagemaker":  # asked by batch transform jobs; the code of an image answers, or says 404
+        routes.append(Route("/execution-parameters", HandlerRoute(service), methods=["GET"]))
     app = Starlette(
         routes=routes,
         middleware=middleware(service.settings, is_draining=lambda: service.phase is ServerPhase.TERMINATING),
