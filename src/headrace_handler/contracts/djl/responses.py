@@ -1,0 +1,182 @@
+"""Sends DJL's `Output`s as responses."""
+
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from headrace_handler.contract import Cancelled, Reply
+from headrace_handler.contracts.djl.code import is_out_of_memory
+
+logger = logging.getLogger(__name__)
+
+_BATCH_KEY = re.compile(r"batch_(\d+)\.(.*)", re.DOTALL)
+_DATA = "data"
+_JSON = [("Content-Type", "application/json")]
+
+
+def checked(djl: Any, output: Any) -> Any:
+    """Return what a handler returned as an `Output` that can be sent."""
+    if output is None:
+        return djl.Output(code=204, message="No content")
+    if not isinstance(output, djl.Output):
+        return djl.Output().error(f"Invalid output type: {type(output)}")
+    try:
+        output.code = int(output.code)
+    except (TypeError, ValueError):
+        return djl.Output().error(f"Invalid output code: {output.code!r}")
+    if not 200 <= output.code <= 999:
+        return djl.Output().error(f"Invalid output code: {output.code}")
+    broken = next((key for key, value in output.properties.items() if _breaks_line(f"{key}{value}")), None)
+    return output if broken is None else djl.Output().error(f"Invalid output property: {broken!r} has a line break")
+
+
+def failed(djl: Any, error: Exception, **kwargs: str) -> Any:
+    """Return the `Output` for an exception of a handler."""
+    if is_out_of_memory(error):
+        return djl.Output(code=507, message=str(error))
+    return djl.Output().error(str(error), **kwargs)
+
+
+def send(output: Any, replies: Sequence[Reply], djl: Any) -> None:
+    """Answer all requests of a call, then run what the handler wants run after that."""
+    try:
+        if len(replies) == 1:
+            send_one(output, replies[0], djl)
+        else:
+            _send_batch(output, replies, djl)
+    finally:
+        _finalize(output)
+
+
+def send_one(output: Any, reply: Reply, djl: Any) -> None:
+    """Send a response, or its stream until the client leaves."""
+    try:
+        if output.stream_content is not None:
+            _send_stream(output, reply, djl)
+        else:
+            _send_body(output, reply, body_of(output))
+    except Cancelled:
+        logger.info("The client has gone: its response ends.")
+
+
+def send_error(reply: Reply, status: int, kind: str, message: str) -> None:
+    """Send an error of the model server itself."""
+    reply.head(status, _JSON)
+    reply.end(json.dumps({"code": status, "type": kind, "message": message}, indent=2).encode() + b"\n")
+
+
+def head(output: Any, reply: Reply) -> None:
+    """Begin the response to an output: its code, message and properties."""
+    phrase = "OK" if output.code == 200 else phrase_of(output.message)
+    reply.head(output.code, headers_of(output.properties), phrase=phrase)
+
+
+def headers_of(properties: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(str(key), str(value)) for key, value in properties.items()]
+
+
+def phrase_of(message: Any) -> str:
+    """Return a message as the phrase of a status line, which is one line of Latin-1."""
+    return " ".join(str(message or "").split()).encode("latin-1", "replace").decode("latin-1")
+
+
+def body_of(output: Any) -> bytes | bytearray:
+    """Return the content `data`, else the first one."""
+    content = output.content
+    if content.size() == 0:
+        return b""
+    data = content.get(_DATA)
+    found: bytes | bytearray = content.value_at(0) if data is None else data
+    return found
+
+
+def _send_body(output: Any, reply: Reply, body: bytes | bytearray) -> None:
+    head(output, reply)
+    reply.end(body)
+
+
+def _send_stream(output: Any, reply: Reply, djl: Any) -> None:
+    head(output, reply)
+    try:
+        last = _send_items(output, reply, djl)
+    finally:
+        close = getattr(output.stream_content, "close", None)
+        if close is not None:
+            close()
+    reply.end(last)
+
+
+def _send_items(output: Any, reply: Reply, djl: Any) -> bytes:
+    """Send the items, and return the last part: the text of an exception of the iterator or formatter."""
+    while True:
+        if reply.is_cancelled:
+            raise Cancelled
+        try:
+            item = next(output.stream_content)
+            if output.stream_output_formatter is not None:
+                item = output.stream_output_formatter(item)
+            data = _encode(item, djl)
+        except StopIteration:
+            return b""
+        except Exception as error:
+            logger.exception("Failed read streaming content from output")
+            return str(error).encode()
+        if data:  # an empty chunk would end the response
+            reply.data(data)
+
+
+def _encode(item: Any, djl: Any) -> bytes | bytearray:
+    if isinstance(item, bytes | bytearray):
+        return item
+    found: bytes | bytearray = djl.Output().add(item).content.value_at(0)
+    return found
+
+
+def _send_batch(output: Any, replies: Sequence[Reply], djl: Any) -> None:
+    if output.stream_content is None and output.code >= 300:
+        for reply in replies:
+            send_one(output, reply, djl)
+        return
+    try:
+        bodies = _bodies(output, len(replies))
+    except _BadBatch as error:
+        logger.error("%s", error)  # noqa: TRY400  # the user's code has not raised: its response does not fit
+        for reply in replies:
+            with suppress(Cancelled):
+                send_error(reply, 400, "TranslateException", str(error))
+        return
+    for index, reply in enumerate(replies):
+        with suppress(Cancelled):
+            _send_body(output, reply, bodies.get(index, b""))
+
+
+class _BadBatch(Exception):
+    """The output of a batch is not one for each request."""
+
+
+def _bodies(output: Any, size: int) -> dict[int, bytes]:
+    """Return the body of each request of a batch by its index."""
+    actual = output.content.size() if output.stream_content is None else 1
+    if actual != size:
+        raise _BadBatch(f"Batch output size mismatch, expected: {size}, actual: {actual}")
+    found: dict[int, dict[str, Any]] = {}
+    for key, value in zip(output.content.keys, output.content.values, strict=True):
+        match = _BATCH_KEY.fullmatch(str(key))
+        if match is None or int(match[1]) >= size:
+            raise _BadBatch(f"Unexpected batch output key: {'null' if key is None else key}")
+        found.setdefault(int(match[1]), {}).setdefault(match[2], value)
+    return {index: parts.get(_DATA, next(iter(parts.values()))) for index, parts in found.items()}
+
+
+def _finalize(output: Any) -> None:
+    try:
+        output.execute_finalize()
+    except Exception:
+        logger.exception("Failed on finalize function")
+
+
+def _breaks_line(text: str) -> bool:
+    return any(character in text for character in "\r\n\0")

@@ -1,0 +1,122 @@
+"""The request that a handler gets."""
+
+import csv
+import io
+import json
+from typing import Any
+
+from .np_util import from_nd_list, from_npz
+from .pair_list import PairList
+
+_INDEX = slice(6, 9)
+_NAME = slice(10, None)
+"""The parts of a key of a batch, `batch_007.data` or `batch_007_data`."""
+
+
+class Input:
+    """
+    A request, or a batch of them; without content in the call that lets the handler load its model.
+
+    Values of the content are `bytearray`s; of the properties, which are the request's headers, strings.
+    """
+
+    def __init__(self) -> None:
+        self.function_name: str | None = None
+        self.properties: dict[str, Any] = {}
+        self.content = PairList()
+
+    def __str__(self) -> str:
+        contents = (f"\n{key}: {self.get_data(key)}" for key in self.content.get_keys())
+        return f"properties: {self.properties}" + "".join(contents)
+
+    def is_empty(self) -> bool:
+        return self.content.is_empty()
+
+    def is_batch(self) -> bool:
+        return "batch_size" in self.properties
+
+    def get_batch_size(self) -> int:
+        return int(self.properties.get("batch_size", "1"))
+
+    def get_batches(self) -> list["Input"]:
+        """Return the requests of a batch; of a single request, the request itself."""
+        if not self.is_batch():
+            return [self]
+        batch = [Input() for _ in range(self.get_batch_size())]
+        for key, value in self.properties.items():
+            if key.startswith("batch_") and key != "batch_size":
+                batch[int(key[_INDEX])].properties[key[_NAME]] = value
+        for key, value in zip(self.content.get_keys(), self.content.get_values(), strict=True):
+            batch[int(key[_INDEX])].content.add(key[_NAME], value)
+        return batch
+
+    def get_function_name(self) -> str | None:
+        return self.function_name
+
+    def get_properties(self) -> dict[str, Any]:
+        """Return the headers under the names that the client sent."""
+        return self.properties
+
+    def get_property(self, key: str) -> Any:
+        """Return a header whatever the case of its name; None if it is absent."""
+        return next((value for name, value in self.properties.items() if name.lower() == key.lower()), None)
+
+    def get_content(self) -> PairList:
+        return self.content
+
+    def contains_key(self, key: str) -> bool:
+        return self.content.get(key) is not None
+
+    def get_data(self, key: str | None = None) -> Any:
+        """Return the content as its `Content-Type` says."""
+        content_type = self.get_property("content-type") or ""
+        if content_type == "tensor/ndlist":
+            return self.get_as_numpy(key)
+        if content_type == "tensor/npz":
+            return self.get_as_npz(key)
+        if content_type.startswith("application/json"):
+            return self.get_as_json(key)
+        if content_type.startswith("text/"):
+            return self.get_as_string(key)
+        if content_type.startswith("image/"):
+            return self.get_as_image(key)
+        return self.get_as_bytes(key)
+
+    def get_as_bytes(self, key: str | None = None) -> Any:
+        """
+        Return a content; without a key `data`, else the first one. None if there is no content.
+
+        Raises:
+            KeyError: there is content, but not under `key`.
+        """
+        if self.content.is_empty():
+            return None
+        if key:
+            value = self.content.get(key)
+            if value is None:
+                raise KeyError(f"requested data for key:{key} is not found!")
+            return value
+        data = self.content.get("data")
+        return self.content.value_at(0) if data is None else data
+
+    def get_as_string(self, key: str | None = None) -> str:
+        return str(self.get_as_bytes(key).decode("utf-8"))
+
+    def get_as_json(self, key: str | None = None) -> Any:
+        return json.loads(self.get_as_string(key))
+
+    def get_as_image(self, key: str | None = None) -> Any:
+        """Return a `PIL.Image`."""
+        from PIL import Image
+
+        return Image.open(io.BytesIO(self.get_as_bytes(key)))
+
+    def get_as_numpy(self, key: str | None = None) -> list[Any]:
+        """Return the arrays of an NDList or npz."""
+        return from_nd_list(self.get_as_bytes(key))
+
+    def get_as_npz(self, key: str | None = None) -> list[Any]:
+        return from_npz(self.get_as_bytes(key))
+
+    def get_as_csv(self, key: str | None = None) -> list[dict[str, str]]:
+        return list(csv.DictReader(io.StringIO(self.get_as_string(key))))

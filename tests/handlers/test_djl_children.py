@@ -1,0 +1,106 @@
+"""DJL's `model.py` in a child process, as a model server calls it."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from headrace.handlers.djl import make_spec
+from headrace.handlers.errors import LoadError
+from headrace.handlers.exchange import HandlerRequest, PendingResponse, request_part
+from headrace.handlers.found import find_model
+from headrace.handlers.pool import HandlerPool
+from headrace.handlers.spec import HandlerSpec
+
+from .support import answer, pool_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+MODEL = """
+import os, sys
+from djl_python import Input, Output
+
+seen = []
+
+def handle(inputs: Input):
+    if inputs.is_empty():
+        seen.append(inputs.get_property("model_id"))
+        return None
+    text = inputs.get_as_string()
+    if text == "exit":
+        sys.exit()
+    if text == "stream":
+        return Output().add_stream_content(iter("abc"), None)
+    return Output().add_as_json({"text": text, "model_id": seen, "folder": os.getcwd()})
+"""
+ASYNC = """
+from djl_python import Output
+
+async def pieces():
+    for text in "abc":
+        yield Output().add(Output.binary_encode({"data": text, "last": text == "c"}))
+
+async def handle(inputs):
+    return None if inputs.is_empty() else pieces()
+"""
+
+
+def spec_of(folder: Path, code: str, properties: str = "") -> HandlerSpec:
+    (folder / "model.py").write_text(code)
+    (folder / "serving.properties").write_text(properties)
+    environment = {"PATH": os.environ["PATH"]}
+    return replace(make_spec(find_model(folder, model_name="m", env={})), environment=environment)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pool(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[HandlerPool]:
+    folder = tmp_path_factory.mktemp("model")
+    async with pool_of(spec_of(folder, MODEL, "engine=Python\noption.model_id=org/name\nmaxWorkers=1\n")) as pool:
+        yield pool
+
+
+async def invoke(pool: HandlerPool, body: bytes) -> PendingResponse:
+    return pool.submit(HandlerRequest(request_id="r", headers=[], parts=[await request_part(body)]))
+
+
+async def test_the_first_call_gets_the_options_and_the_folder_is_the_current_one(pool: HandlerPool) -> None:
+    status, body = await answer(await invoke(pool, b"hi"))
+
+    folder = str(pool.spec.load.model_dir)
+    expected = f'{{\n  "text":"hi",\n  "model_id":[\n    "org/name"\n  ],\n  "folder":"{folder}"\n}}'
+    assert (status, body.decode()) == (200, expected)
+
+
+async def test_an_exit_is_a_503_of_its_request_and_the_next_one_is_answered(pool: HandlerPool) -> None:
+    lost, queued = await asyncio.gather(invoke(pool, b"exit"), invoke(pool, b"hi"))
+
+    status, body = await answer(lost)
+    assert status == 503
+    assert b"WlmException" in body
+    assert (await answer(queued))[0] == 200
+
+
+async def test_a_stream_has_a_part_for_each_item(pool: HandlerPool) -> None:
+    response = await invoke(pool, b"stream")
+    await response.head()
+
+    assert [bytes(await response.part() or b"") for _ in range(3)] == [b"a", b"b", b"c"]
+    response.close()
+
+
+async def test_an_asynchronous_handler_streams_from_a_child(tmp_path: Path) -> None:
+    async with pool_of(spec_of(tmp_path, ASYNC)) as pool:
+        assert await answer(await invoke(pool, b"x")) == (200, b"abc")
+
+
+async def test_a_model_that_runs_out_of_memory_while_it_loads_says_so(tmp_path: Path) -> None:
+    pool = HandlerPool(spec_of(tmp_path, "def handle(inputs):\n    raise MemoryError\n"))
+
+    with pytest.raises(LoadError, match="OOM: MemoryError"):
+        await pool.start()
+
+    await pool.close(deadline_s=0)
