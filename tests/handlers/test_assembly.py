@@ -87,3 +87,13 @@ def test_a_broken_archive_is_named(tmp_path) -> None:
     (tmp_path / "broken.mar").write_bytes(b"PK\x03\x04")
     with pytest.raises(SettingsError, match=r"broken\.mar is "):
         unpack_model(tmp_path / "broken.mar", tmp_path / "cache")
+
+
+def test_variables_of_djls_properties_come_before_those_of_the_server(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("def handle(inputs): ...\n")
+    (tmp_path / "serving.properties").write_text("option.env=A=file\n")
+
+    plan = plan_handler(find_model(tmp_path, model_name="m", env={"A": "server", "B": "2"}))
+
+    assert plan.spec is not None
+    assert {name: plan.spec.environment[name] for name in "AB"} == {"A": "file", "B": "2"}

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 from djl_python import Input, Output
 
@@ -16,8 +17,7 @@ class Sentiment:
 
     def initialize(self, properties: dict):
         """Load the words; the options of serving.properties are in the first call only."""
-        with open("words.json") as file:  # the model's folder is the current one
-            self.words = json.load(file)
+        self.words = json.loads(Path("words.json").read_text())  # the model's folder is the current one
         self.threshold = int(properties.get("threshold", 0))
         self.initialized = True
 

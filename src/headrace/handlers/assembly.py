@@ -53,7 +53,9 @@ def plan_handler(found: Found, mode: HandlerMode = "auto") -> HandlerPlan:
     choice = choose(found, mode)
     if choice.contract is None:
         return HandlerPlan(choice=choice)
-    spec = replace(_maker(choice.contract)(found), python=_interpreter(found), environment=child_environment(found.env))
+    made = _maker(choice.contract)(found)
+    environment = child_environment(found.env) | dict(made.environment)  # such as those of DJL's option.env
+    spec = replace(made, python=_interpreter(found), environment=environment)
     file = _requirements_file(found, choice.contract)
     return HandlerPlan(
         choice=choice,
