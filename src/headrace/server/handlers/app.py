@@ -14,6 +14,7 @@ from headrace.server.handlers.metrics import handler_metrics
 from headrace.server.handlers.relay import HandlerRoute
 from headrace.server.handlers.service import HandlerService
 from headrace.server.service import NOT_READY, ServerPhase
+from headrace.server.torchserve_routes import torchserve_routes
 
 _FAILED_STATUS = 500
 _WORDS = {ServerPhase.READY: "Healthy", ServerPhase.TERMINATING: "Healthy", ServerPhase.LOADING: "PENDING"}
@@ -28,6 +29,7 @@ def handler_app(service: HandlerService, more_routes: Sequence[BaseRoute] = ()) 
 
     routes = [
         *more_routes,
+        *(torchserve_routes(service) if service.spec.contract == "torchserve" else ()),
         Route("/ping", _Ping(service).answer, methods=["GET", "POST"]),
         Route("/invocations", HandlerRoute(service), methods=["POST"]),
         Route("/metrics", metrics, methods=["GET"]),
