@@ -63,17 +63,17 @@ def launch_all(capability: int) -> None:
     silu_mul(x)
     draw_any(torch.zeros(2, 128256), torch.ones(2), torch.zeros(2, dtype=torch.int64))
     matrix = torch.zeros(512, 4096, dtype=torch.bfloat16)
-    linear(x[:1], matrix, is_invariant=True)
-    linear(x[:1], matrix, dtype=torch.float32, is_invariant=True)
-    weights = [matrix, quantize_int8(matrix), quantize_int4(matrix)]
-    if capability >= 89:
-        weights.append(quantize_fp8(matrix))
+    linear(x, matrix, is_invariant=True)
     starts = torch.tensor([0, 20, 41], dtype=torch.int32)
-    for weight in weights:
-        linear(x[:1], weight)
-        linear(x, weight, is_invariant=True)
-        grouped_linear(x, weight, starts)
-    grouped_linear(x[:9], matrix, starts)
+    for rows in (x[:9], x):
+        grouped_linear(rows, matrix, starts)
+    for rows in (x[:1], x):
+        linear(rows, quantize_int8(matrix))
+    quantized = [quantize_int4, quantize_fp8] if capability >= 89 else [quantize_int4]
+    for quantize in quantized:
+        linear(x[:1], quantize(matrix))
+        linear(x, quantize(matrix), is_invariant=True)
+        grouped_linear(x, quantize(matrix), starts)
 
 
 if __name__ == "__main__":
