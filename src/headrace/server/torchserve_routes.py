@@ -72,7 +72,7 @@ class _ModelRoute:
 
 
 class _About:
-    """What clients ask about the server and its model."""
+    """Answers to questions about the server and its model."""
 
     def __init__(self, service: HandlerService) -> None:
         self._service = service
