@@ -27,6 +27,7 @@ def sagemaker_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.delenv(name, raising=False)
     for name in ("HF_TASK", "SM_MODEL_DIR"):
         monkeypatch.setenv(name, "")  # set, so that what a contract writes there ends with the test
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     with imports_of_a_child(*STANDIN_NAMES):
         yield
 

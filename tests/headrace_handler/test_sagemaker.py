@@ -425,3 +425,24 @@ def test_what_the_code_measures_is_printed_for_the_log(tmp_path: Path, capsys: p
     call(contract, b"")
 
     assert capsys.readouterr().out.startswith("[METRICS]Words.Count:3|#")
+
+
+def test_the_log_has_the_level_that_the_sdk_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SAGEMAKER_CONTAINER_LOG_LEVEL", "40")
+    with caplog.at_level(logging.INFO):  # restores the level
+        load_program(tmp_path, ECHO)
+        assert logging.getLogger().level == logging.ERROR
+
+
+def test_xgboost_runs_on_one_thread_as_in_its_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    code = """
+        import os
+        threads = os.environ.get("OMP_NUM_THREADS")
+        def model_fn(model_dir): return threads
+        def transform_fn(model, data, content_type, accept): return model, "text/plain"
+    """
+
+    assert call(load_program(tmp_path, code, "xgboost"), b"")[0].body == b"1"

@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace_handler.contract import Call, Cancelled, Contract, Item, Load, LoadFailed
 
-from . import places, profiles, program
+from . import profiles, program, surroundings
 from .context import context_of_item, report_metrics
 from .responses import Response, prefetch, send
 
@@ -23,7 +23,7 @@ class SageMakerContract:
 
     def load(self, load: Load) -> None:
         try:
-            places.announce(load.model_dir)
+            surroundings.prepare_process(load)
             self._profile = profiles.create(load, program.import_program(load))
             self._profile.load()
         except LoadFailed:

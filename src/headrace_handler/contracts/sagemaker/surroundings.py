@@ -1,8 +1,10 @@
-"""The model's folder, which in SageMaker's containers is `/opt/ml/model`."""
+"""The surroundings of user code: variables, the log, and the model's folder, in containers `/opt/ml/model`."""
 
 import logging
 import os
 from pathlib import Path
+
+from headrace_handler.contract import Load
 
 _log = logging.getLogger(__name__)
 
@@ -10,9 +12,14 @@ CONTAINER_FOLDER = Path("/opt/ml/model")
 _MAX_FILE_BYTES = 1 << 20
 
 
-def announce(model_dir: Path) -> None:
-    """Tell user code and stand-ins the folder by the variable that the containers have for it."""
-    os.environ["SM_MODEL_DIR"] = str(model_dir)
+def prepare_process(load: Load) -> None:
+    """Set up what the containers set up before they import user code: variables and the level of the log."""
+    os.environ["SM_MODEL_DIR"] = str(load.model_dir)
+    if load.options.get("profile") == "xgboost":
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # read once, when xgboost is imported
+    level = os.environ.get("SAGEMAKER_CONTAINER_LOG_LEVEL", "")
+    if level.isascii() and level.isdigit():
+        logging.getLogger().setLevel(int(level))
 
 
 def warn_of_literals(program: Path, model_dir: Path) -> None:
