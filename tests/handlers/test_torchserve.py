@@ -136,7 +136,7 @@ def test_a_folder_without_a_manifest_needs_a_default_handler() -> None:
     assert make_spec(model).load.entry == "service:handle"
 
 
-def test_settings_without_effect_are_named_in_the_models_log() -> None:
+def test_settings_without_effect_are_named() -> None:
     config = {"useVenv": True, "deviceIds": [1], "batchSize": 1}
 
     assert len(without_effect(config)) == 2

@@ -222,7 +222,7 @@ def test_sys_exit_ends_the_child(tmp_path: Path) -> None:
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 def test_results_are_text_as_it_is_or_json(value: object) -> None:
     body = bytes(encode(value))
 

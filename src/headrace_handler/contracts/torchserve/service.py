@@ -34,8 +34,6 @@ class TorchServe:
             LoadFailed: 507 for a lack of memory, else 500.
         """
         logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
-        for notice in load.options.get("notices", "").splitlines():
-            logger.warning("%s", notice)
         self._decodes = load.options.get("decode_input_request", "true") == "true"
         try:
             self._context = _make_context(load)
