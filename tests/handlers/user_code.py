@@ -4,6 +4,7 @@ A contract for tests of the processes: the path of a request names what the code
 It is run by `make`, like the contracts of `headrace_handler.contracts`.
 """
 
+import asyncio
 import ctypes
 import os
 import signal
@@ -176,5 +177,31 @@ class Behaviours:
         thread.join()
 
 
-def make() -> Behaviours:
-    return Behaviours()
+class AsyncBehaviours(Behaviours):
+    """The same with calls on an event loop, if the entry is `asynchronous`."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+
+    def load(self, load: Load) -> None:
+        super().load(load)
+        self.most_at_once = self.num_at_once = 0
+        if load.entry == "asynchronous":
+            self.loop = asyncio.new_event_loop()
+
+    async def call_async(self, call: Call) -> None:
+        self.num_at_once += 1
+        self.most_at_once = max(self.most_at_once, self.num_at_once)
+        for item in call.items:
+            if item.path == "/meet":
+                while self.most_at_once < 3:
+                    await asyncio.sleep(0.01)
+                self.answer(item, b"met")
+            elif item.path == "/fail":
+                raise RuntimeError("contract failed")
+            else:
+                await asyncio.to_thread(self.item, item, call)
+        self.num_at_once -= 1
+
+
+def make() -> AsyncBehaviours:
+    return AsyncBehaviours()
