@@ -123,6 +123,15 @@ def _visible(
 
 
 @triton.jit
+def _segments(begin, stop, is_split, SEGMENT: tl.constexpr):
+    """Return the first and the last segment of a program; the first is beyond the last if it has none."""
+    first = begin // SEGMENT
+    last = (stop - 1) // SEGMENT
+    own = tl.program_id(2)
+    return tl.where(is_split != 0, tl.maximum(first, own), first), tl.where(is_split != 0, tl.minimum(last, own), last)
+
+
+@triton.jit
 def _slots(table, key_start, stop, KEYS: tl.constexpr, BLOCK_TOKENS: tl.constexpr):
     """Return the slots of a tile of keys in the cache."""
     if BLOCK_TOKENS % KEYS == 0:  # the keys of a tile share a block
@@ -159,6 +168,18 @@ def _masked_scores(
     if WINDOW > 0:
         is_seen = is_seen & (distance > -WINDOW) & (distance < WINDOW)
     return tl.where(is_seen, scores, float("-inf"))
+
+
+@triton.jit
+def _store_rows(target, rows, numbers, is_row, lane, SIZE: tl.constexpr):
+    is_number = is_row[:, None] & (lane < SIZE)[None, :]
+    tl.store(target + rows[:, None] * SIZE + lane[None, :], numbers.to(target.dtype.element_ty), mask=is_number)
+
+
+@triton.jit
+def _load_rows(source, rows, is_row, lane, SIZE: tl.constexpr):
+    is_number = is_row[:, None] & (lane < SIZE)[None, :]
+    return tl.load(source + rows[:, None] + lane[None, :], mask=is_number, other=0.0)
 
 
 @triton.jit
@@ -228,10 +249,7 @@ def _attend(
         return
     context = tl.load(context_lens + sequence)
     begin, stop = _visible(context, num_queries, first_query, TILE_QUERIES, WINDOW, IS_CAUSAL)
-    first_segment = begin // SEGMENT
-    last_segment = (stop - 1) // SEGMENT
-    first_segment = tl.where(is_split != 0, tl.maximum(first_segment, tl.program_id(2)), first_segment)
-    last_segment = tl.where(is_split != 0, tl.minimum(last_segment, tl.program_id(2)), last_segment)
+    first_segment, last_segment = _segments(begin, stop, is_split, SEGMENT)
     if first_segment > last_segment:
         return
 
@@ -243,11 +261,8 @@ def _attend(
     position = context + query_index
     key_lane = tl.arange(0, KEY_BLOCK)
     value_lane = tl.arange(0, VALUE_BLOCK)
-    queries = tl.load(
-        query + (token * query_stride + head * query_head_stride)[:, None] + key_lane[None, :],
-        mask=is_row[:, None] & (key_lane < KEY_DIM)[None, :],
-        other=0.0,
-    ).to(COMPUTE)
+    query_rows = token * query_stride + head * query_head_stride
+    queries = _load_rows(query, query_rows, is_row, key_lane, KEY_DIM).to(COMPUTE)
     slope = scale  # not read without slopes
     if HAS_SLOPES:
         slope = tl.load(slopes + head, mask=is_row, other=0.0) * LOG2_E
@@ -280,25 +295,21 @@ def _attend(
                 *(scores, distance, is_key[None, :] & is_row[:, None], slope, softcap),
                 *(WINDOW, IS_CAUSAL, HAS_SOFTCAP, HAS_SLOPES),
             )
-            values = tl.load(
-                value_cache + (slots * value_stride + kv_head * value_head_stride)[:, None] + value_lane[None, :],
-                mask=is_key[:, None] & (value_lane < VALUE_DIM)[None, :],
-                other=0.0,
-            ).to(COMPUTE)
+            value_rows = slots * value_stride + kv_head * value_head_stride
+            values = _load_rows(value_cache, value_rows, is_key, value_lane, VALUE_DIM).to(COMPUTE)
             own_largest, own_total, own_attended = _add_tile(
                 own_largest, own_total, own_attended, scores, values, COMPUTE
             )
         largest, total, attended = _merge(largest, total, attended, own_largest, own_total, own_attended)
 
     place = token * NUM_HEADS + head
-    is_value = is_row[:, None] & (value_lane < VALUE_DIM)[None, :]
     if is_split == 0:
-        attended = attended / tl.where(total == 0.0, 1.0, total)[:, None]
-        places = output + place[:, None] * VALUE_DIM + value_lane[None, :]
-        tl.store(places, attended.to(output.dtype.element_ty), mask=is_value)
+        _store_rows(
+            output, place, attended / tl.where(total == 0.0, 1.0, total)[:, None], is_row, value_lane, VALUE_DIM
+        )
     else:
         part = place * num_segments + first_segment
-        tl.store(partial + part[:, None] * VALUE_DIM + value_lane[None, :], attended, mask=is_value)
+        _store_rows(partial, part, attended, is_row, value_lane, VALUE_DIM)
         tl.store(maxima + part, largest, mask=is_row)
         tl.store(sums + part, total, mask=is_row)
 
