@@ -11,6 +11,10 @@ logger = logging.getLogger(__name__)
 _SAMPLING = ("temperature", "top_p", "top_k", "typical_p")
 
 
+class StreamClosed(Exception):
+    """The client of a stream has gone."""
+
+
 class HFStreamer:
     """
     A streamer for `generate` that is iterated: each item is a list with the next text of every sequence.
@@ -22,9 +26,17 @@ class HFStreamer:
         self.tokenizer = tokenizer
         self.decode_kwargs = decode_kwargs
         self.queue: SimpleQueue[Any] = SimpleQueue()
+        self.is_closed = False
 
     def put(self, value: Any) -> None:
-        """Take the prompts' tokens, then one token of every sequence at a time."""
+        """
+        Take the prompts' tokens, then one token of every sequence at a time.
+
+        Raises:
+            StreamClosed: the client has gone; the generation ends.
+        """
+        if self.is_closed:
+            raise StreamClosed
         rows = value if value.ndim > 1 else value.unsqueeze(-1)
         self.queue.put([self.tokenizer.decode(row, **self.decode_kwargs) for row in rows])
 
@@ -33,6 +45,10 @@ class HFStreamer:
 
     def end(self) -> None:
         self.queue.put(None)
+
+    def close(self) -> None:
+        """End the generation with its next token."""
+        self.is_closed = True
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -61,6 +77,8 @@ class StreamingUtils:
         def generate() -> None:
             try:
                 model.generate(**tokens, streamer=streamer, **kwargs)
+            except StreamClosed:
+                logger.info("The client has gone: the generation ends.")
             except Exception as error:
                 logger.exception("stream generation failed")
                 streamer.put_text(str(error))
@@ -93,5 +111,8 @@ def _generate(model: Any, tokenizer: Any, inputs: Any, device: Any, **kwargs: An
     kwargs.setdefault("max_new_tokens", StreamingUtils.DEFAULT_MAX_NEW_TOKENS)
     kwargs.setdefault("do_sample", any(name in kwargs for name in _SAMPLING))
     streamer = StreamingUtils.use_hf_default_streamer(model, tokenizer, inputs, device, **kwargs)
-    next(streamer)  # the prompts
-    yield from streamer
+    try:
+        next(streamer)  # the prompts
+        yield from streamer
+    finally:
+        streamer.close()
