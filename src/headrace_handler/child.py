@@ -92,10 +92,9 @@ class Child:
             contract.load(load)
         except BaseException as error:  # noqa: BLE001 -- reported to the model server, then the process ends
             failed = error if isinstance(error, LoadFailed) else LoadFailed(500, _described(error))
-            text = traceback.format_exc()
-            header = {"status": failed.status, "message": failed.message, "traceback": text[-100_000:]}
-            self._connection.send([(Kind.FAILED, header, b"")])
-            print(text, file=sys.stderr, flush=True)
+            traceback.print_exc()
+            _flush()  # the model server ends this process as soon as it knows, and quotes what was printed
+            self._connection.send([(Kind.FAILED, {"status": failed.status, "message": failed.message}, b"")])
             _exit(EXIT_FAILED)
         return contract
 
@@ -199,10 +198,14 @@ def _prepare_process() -> None:
     faulthandler.enable()
 
 
-def _exit(code: int) -> NoReturn:
+def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
+
+
+def _exit(code: int) -> NoReturn:
+    _flush()
     os._exit(code)
 
 

@@ -95,6 +95,7 @@ async def test_the_number_of_children_can_be_set(tmp_path: Path) -> None:
         ("refuses", "System out of memory"),
         ("raises", "KeyError: 'model_id'"),
         ("exits", "SystemExit: 3\nThe last lines of its output:\nno weights here"),
+        ("raises", 'raise KeyError("model_id")'),  # of the traceback
     ],
 )
 async def test_a_start_fails_with_the_cause_and_the_last_lines(tmp_path: Path, entry: str, text: str) -> None:
