@@ -110,6 +110,7 @@ class HandlerPool:
                 await self._first
             else:
                 self.phase = PoolPhase.SERVING
+            self._first = None
         except BaseException:
             await self.close(deadline_s=0)
             raise

@@ -88,6 +88,8 @@ class ChildProcess:
         self._log = get_logger().bind(model=spec.model_name)
         self._loaded: asyncio.Future[bool] = self._loop.create_future()
         """True: the code is asynchronous."""
+        # A child that is stopped while it loads may still fail, and its load is awaited no more.
+        self._loaded.add_done_callback(lambda loaded: loaded.cancelled() or loaded.exception())
         self.exited: asyncio.Future[int | None] = self._loop.create_future()
         """The exit code; None if another part of the process has waited for it."""
         self.calls: dict[int, ChildCall] = {}
