@@ -203,7 +203,7 @@ class HandlerPool:
     async def _run_child(self, worker: Worker) -> None:
         """Run one child from its start to its end, and wait before the next one if it has failed."""
         try:
-            worker.child = child = ChildProcess.start(self.spec, self.tail, self.code_metrics)
+            worker.child = child = ChildProcess(self.spec, self.tail, self.code_metrics)
         except (OSError, ValueError) as error:
             await self._note_failure(worker, f"The interpreter {self.spec.python} cannot be started: {error}.")
             return
@@ -217,8 +217,8 @@ class HandlerPool:
         except (ChildLost, LoadRefused) as error:
             reason = str(error)
         finally:
-            worker.max_calls = 0
-            await (child.kill() if reason else child.stop())
+            is_loaded, worker.max_calls = worker.max_calls > 0, 0
+            await (child.stop() if is_loaded and not reason else child.kill())
             self._check_idle()
         if reason:
             if child.num_answered:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import headrace_handler
 from headrace.core.processes import is_session_running, kill_session, reap, spawn_connected
@@ -96,11 +96,6 @@ class ChildProcess:
         self.num_answered = 0
         """Calls that ended; the first one proves that the code works."""
         self._start()
-
-    @classmethod
-    def start(cls, spec: HandlerSpec, tail: deque[str], metrics: CodeMetrics) -> Self:
-        """Start a child; see the constructor."""
-        return cls(spec, tail, metrics)
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
