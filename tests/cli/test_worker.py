@@ -24,6 +24,7 @@ def settings_of(
         spec=spec,
         port=PORT,
         model_folder=folder,
+        empty_folder=Path("/nonexistent"),
         fetch_model=fetch,
         fetch_adapter=no_fetching,
         workers_per_gpu=sharing,

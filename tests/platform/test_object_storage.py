@@ -131,6 +131,12 @@ def test_a_header_that_s3_does_not_allow_is_the_clients_fault(s3: Proxied) -> No
     assert response.status_code == 400
 
 
+def test_encryption_with_keys_of_aws_is_accepted_as_sdks_ask_for_it(s3: Proxied) -> None:
+    asked = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "alias/any", "BucketKeyEnabled": True}
+    s3.client.put_object(Bucket="bucket", Key="encrypted", Body=b"code", **asked)
+    assert s3.get("encrypted") == b"code"
+
+
 def test_large_files_go_up_and_down_in_parts(s3: Proxied, tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_bytes(os.urandom(20 * MIB))

@@ -2,16 +2,33 @@
 
 import shlex
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from headrace.core.generation import EngineStats, ModelInfo
+
+if TYPE_CHECKING:
+    from headrace.handlers.spec import HandlerSpec
 
 
 def print_ready(url: str, info: ModelInfo, stats: EngineStats) -> None:
     """Print the message to a terminal; logs have a line about it already."""
     if sys.stderr.isatty():
         click.echo(ready_text(url, info, stats), err=True)
+
+
+def print_code_ready(url: str, spec: "HandlerSpec") -> None:
+    """Print the addresses of a server for a model's own code to a terminal."""
+    if sys.stderr.isatty():
+        rows = [
+            ("model", f"{spec.model_name}, by its own code ({spec.contract} {spec.load.entry})"),
+            ("workers", f"{spec.min_workers} to {spec.max_workers} processes"),
+            ("SageMaker", f"{url}/invocations  {url}/ping"),
+            ("metrics", f"{url}/metrics"),
+        ]
+        table = "\n".join(f"  {name:<11}{value}" for name, value in rows)
+        click.echo(f"\n{table}\n\n  {_curl(f'{url}/invocations', '{}')}\n\n  Ctrl-C stops the server.\n", err=True)
 
 
 def ready_text(url: str, info: ModelInfo, stats: EngineStats) -> str:

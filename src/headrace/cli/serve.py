@@ -10,12 +10,14 @@ from headrace.cli.group import Examples
 from headrace.cli.progress import showing_progress
 from headrace.cli.ready import print_ready
 from headrace.cli.setting_options import merge_rope, rope_options, setting_options
+from headrace.cli.user_code import find_user_code, serve_user_code
 from headrace.settings.sources import gather_settings
 
 EXAMPLES = """
 headrace serve smollm2                              a small real model on http://127.0.0.1:8080
 headrace serve Qwen/Qwen3-0.6B --dtype w8a8         a model from the Hub with 8-bit weights
 headrace serve ./model.gguf --port 0                a file, on any free port
+headrace serve ./folder-with-model.py               your own inference code, see docs/custom-code
 headrace serve smollm2 --host 0.0.0.0 --api-key K   reachable by others who have the key
 headrace serve smollm2 --rope '{"rope_type": "yarn", "factor": 4}'   a longer context
 HF_MODEL_ID=smollm2 headrace serve                  settings from the environment, as in containers
@@ -37,7 +39,10 @@ def serve(**overrides: Any) -> None:
     """
     from headrace.backends.facts import runs_on_gpu
 
-    settings, notices = gather_settings(merge_rope(overrides), os.environ, on_gpu=runs_on_gpu(os.environ))
+    merged = merge_rope(overrides)
+    if (user_code := find_user_code(merged, os.environ)) is not None:
+        sys.exit(serve_user_code(user_code))
+    settings, notices = gather_settings(merged, os.environ, on_gpu=runs_on_gpu(os.environ))
     from headrace.server.main import run_server
 
     with showing_progress() as progress:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from headrace.cli.ready import print_code_ready
 from headrace.settings.loading import load_settings
 from headrace.settings.model_folder import MODEL_FOLDER, is_folder
 from headrace.settings.server_settings import ENV_PREFIX, ServerSettings
@@ -26,6 +27,21 @@ class UserCode:
 
     plan: "HandlerPlan"
     settings: ServerSettings
+
+    @property
+    def summary(self) -> str:
+        """A sentence about what serves the model, for its log and its description."""
+        spec = self.plan.spec
+        assert spec is not None, "the plan has code"
+        entry = f" ({Path(spec.load.entry).name})" if spec.load.entry else ""
+        return f"The model's own code serves it, by the contract {spec.contract}{entry}: {self.plan.choice.reason}"
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """The summary, and settings of the code that have no effect."""
+        spec = self.plan.spec
+        assert spec is not None, "the plan has code"
+        return (self.summary, *filter(None, spec.load.options.get("notices", "").splitlines()))
 
     def prepare(self) -> "HandlerSpec":
         """
@@ -83,6 +99,24 @@ def find_user_code(
     )
     plan = plan_handler(found, cast("HandlerMode", settings.handler))
     return None if plan.spec is None else UserCode(plan=plan, settings=settings)
+
+
+def serve_user_code(code: UserCode) -> int:
+    """Serve a model's own code until a signal stops the server; return the exit code."""
+    from headrace.server.handlers.main import run_handler_server
+    from headrace.server.torchserve_routes import torchserve_routes
+    from headrace.settings.container_names import Notice
+
+    assert code.plan.spec is not None, "the plan has code"
+    summary, *ignored = code.notices
+    return run_handler_server(
+        code.settings,
+        code.plan.spec,
+        notices=[Notice("handler", "applied", summary), *(Notice("handler", "ignored", text) for text in ignored)],
+        prepare=lambda _spec: code.prepare(),
+        more_routes=torchserve_routes if code.plan.spec.contract == "torchserve" else None,
+        on_ready=print_code_ready,
+    )
 
 
 def _home(settings: ServerSettings) -> Path:

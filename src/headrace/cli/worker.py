@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.cli.group import Examples
+from headrace.cli.user_code import find_user_code, serve_user_code
 from headrace.core.errors import InvalidRequest, SettingsError
 from headrace.settings.near_names import near_name
 
@@ -41,6 +42,17 @@ def serve_model(prepared: "PreparedWorker") -> int:
     from headrace.cli.progress import showing_progress
     from headrace.server.main import run_server
 
+    overrides = _overrides(prepared)
+    code = find_user_code(
+        overrides,
+        os.environ,
+        model_folder=prepared.model_folder or _NO_FOLDER,
+        empty_folder=prepared.empty_folder,
+        family=prepared.spec.family,
+    )
+    if code is not None:
+        prepared.report_notices(code.notices)
+        return serve_user_code(code)
     settings, notices = worker_settings(prepared, os.environ)
 
     def report(settled: "Sequence[Notice]") -> None:
@@ -67,6 +79,21 @@ def worker_settings(prepared: "PreparedWorker", env: Mapping[str, str]) -> "tupl
     from headrace.backends.facts import runs_on_gpu
     from headrace.settings.sources import gather_settings
 
+    settings, notices = gather_settings(
+        _overrides(prepared), env, model_folder=prepared.model_folder or _NO_FOLDER, on_gpu=runs_on_gpu(env)
+    )
+    settings = _with_gpu_share(settings, prepared.workers_per_gpu)
+    if settings.model.startswith(_OBJECTS):
+        settings = replace(
+            settings,
+            model=str(_model_root(prepared.fetch_model(settings.model))),
+            served_model_name=settings.served_model_name or settings.model.rstrip("/").rpartition("/")[2],
+        )
+    return settings, notices
+
+
+def _overrides(prepared: "PreparedWorker") -> dict[str, object]:
+    """Return the settings that the image's profile and the launcher decide."""
     overrides: dict[str, object] = {
         **_options(prepared.spec.options),
         "container": "true",
@@ -79,17 +106,7 @@ def worker_settings(prepared: "PreparedWorker", env: Mapping[str, str]) -> "tupl
         overrides["threads"] = str(prepared.spec.threads)
     if prepared.spec.memory_bytes is not None:
         overrides.setdefault("max_memory_bytes", str(prepared.spec.memory_bytes))
-    settings, notices = gather_settings(
-        overrides, env, model_folder=prepared.model_folder or _NO_FOLDER, on_gpu=runs_on_gpu(env)
-    )
-    settings = _with_gpu_share(settings, prepared.workers_per_gpu)
-    if settings.model.startswith(_OBJECTS):
-        settings = replace(
-            settings,
-            model=str(_model_root(prepared.fetch_model(settings.model))),
-            served_model_name=settings.served_model_name or settings.model.rstrip("/").rpartition("/")[2],
-        )
-    return settings, notices
+    return overrides
 
 
 def _with_gpu_share(settings: "ServerSettings", workers_per_gpu: int) -> "ServerSettings":

@@ -61,6 +61,8 @@ class PreparedWorker:
     """Bearer token that requests must carry; empty if none is required."""
     model_folder: Path | None
     """The equivalent of `/opt/ml/model` in a container; None without artifacts."""
+    empty_folder: Path
+    """A folder for a model without artifacts."""
     fetch_model: Callable[[str], Path]
     """Fetches a model that the settings name by an `s3://` URI; returns its folder."""
     fetch_adapter: Callable[[str], Path]
@@ -131,6 +133,7 @@ class _Worker:
             port=self._assignment.port,
             token=self._assignment.token,
             model_folder=self._link_channels(fetched),
+            empty_folder=self._make_empty_folder(),
             fetch_model=self._fetch_model,
             fetch_adapter=self._fetch_adapter,
             workers_per_gpu=self._assignment.given.workers_per_gpu,
@@ -163,6 +166,11 @@ class _Worker:
         place = self._spec.environment.get(_SUBMIT_DIRECTORY, "").strip()
         if "://" in place:
             os.environ[_SUBMIT_DIRECTORY] = str(self._fetch_model(place))
+
+    def _make_empty_folder(self) -> Path:
+        folder = self._files.scratch / "model"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder
 
     def _fetch_adapter(self, uri: str) -> Path:
         return self._make_fetcher().fetch(_source_of(uri))

@@ -7,13 +7,13 @@ Puts together what runs a model's code: the part of its contract, its interprete
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 from headrace.cluster.content_cache import ContentCache, content_key
 from headrace.cluster.fetch_bounds import Deadline, FetchFailed
 from headrace.core.errors import SettingsError
+from headrace.handlers import djl, sagemaker, torchserve
 from headrace.handlers.choice import HandlerChoice, HandlerMode, choose
 from headrace.handlers.environment import EnvironmentMaker, inspect_base
 from headrace.handlers.found import MANIFEST_FILE, Found
@@ -26,6 +26,11 @@ _INSTALL_S: Final = 1800.0
 """Time for packages, which real containers install before they count the time of loading."""
 _SERVER_SECRETS: Final = ("HEADRACE_API_KEY", "API_KEY", "SM_VLLM_API_KEY")
 """Keys of the model server, which a user's code has no use for."""
+_MAKERS: Final[Mapping[ContractName, Callable[[Found], HandlerSpec]]] = {
+    "djl": djl.make_spec,
+    "torchserve": torchserve.make_spec,
+    "sagemaker": sagemaker.make_spec,
+}
 _TRUE: Final = ("true", "1", "yes")
 _FALSE: Final = ("false", "0", "no")
 
@@ -53,7 +58,7 @@ def plan_handler(found: Found, mode: HandlerMode = "auto") -> HandlerPlan:
     choice = choose(found, mode)
     if choice.contract is None:
         return HandlerPlan(choice=choice)
-    made = _maker(choice.contract)(found)
+    made = _MAKERS[choice.contract](found)
     environment = child_environment(found.env) | dict(made.environment)  # such as those of DJL's option.env
     spec = replace(made, python=_interpreter(found), environment=environment)
     file = _requirements_file(found, choice.contract)
@@ -122,11 +127,6 @@ def install_packages(plan: HandlerPlan, cache_folder: Path) -> HandlerSpec:
 def _interpreter(found: Found) -> Path:
     named = found.option("pythonexecutable") or found.option("python_executable", "PYTHON_EXECUTABLE")
     return Path(named or sys.executable)
-
-
-def _maker(contract: ContractName) -> Callable[[Found], HandlerSpec]:
-    make_spec: Callable[[Found], HandlerSpec] = import_module(f"headrace.handlers.{contract}").make_spec
-    return make_spec
 
 
 def _requirements_file(found: Found, contract: ContractName) -> Path | None:

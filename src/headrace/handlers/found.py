@@ -73,7 +73,7 @@ def find_model(folder: Path, *, model_name: str, env: Mapping[str, str], family:
     Raises:
         SettingsError: a file cannot be read.
     """
-    root = _root(folder)
+    root = _root(folder.absolute())  # the code's processes have another current directory
     files = frozenset(_files(root))
     manifest = _read_json(root / MANIFEST_FILE)
     config_file = (manifest.get("model") or {}).get("configFile") if isinstance(manifest.get("model"), dict) else None

@@ -41,6 +41,7 @@ def read_requirements(file: Path) -> Requirements | None:
     Raises:
         OSError: a file cannot be read.
     """
+    file = file.absolute()  # the installer has another current directory
     if not any(_lines(file)):
         return None
     wheels = next((folder for folder in map(file.parent.joinpath, WHEEL_FOLDERS) if any(_packages(folder))), None)

@@ -38,6 +38,13 @@ _NOT_FORWARDED = _HOP_BY_HOP | {
     "x-amz-security-token",
     "x-amz-source-expected-bucket-owner",
 }
+_ENCRYPTION_HEADERS = frozenset(
+    f"x-amz-server-side-encryption{part}" for part in ("", "-aws-kms-key-id", "-bucket-key-enabled", "-context")
+)
+"""
+Encryption with keys of AWS, which there are none of here. The SageMaker SDK asks for it whenever it uploads code, and
+SeaweedFS fails without a key service.
+"""
 _CHUNK_HEADERS = frozenset({"x-amz-decoded-content-length", "x-amz-trailer"})
 """Headers of the signed chunk coding, which is decoded here."""
 _NOT_RETURNED = frozenset({"connection", "keep-alive", "transfer-encoding", "date", "server"})
@@ -118,7 +125,7 @@ def _forwarded(headers: Mapping[str, str], upload: Upload) -> dict[str, str]:
     """Return the headers for the storage: those of the client without its credentials, and the body's framing."""
     framing = dict(upload.headers)
     _check_ascii(headers)
-    dropped = _NOT_FORWARDED
+    dropped = _NOT_FORWARDED | _ENCRYPTION_HEADERS
     declared = headers.get("x-amz-content-sha256", "")
     if declared.startswith("STREAMING-"):
         dropped |= {"content-encoding"}
