@@ -92,10 +92,10 @@ async def test_a_model_is_registered_scaled_described_and_removed(api: httpx.Asy
 
     metrics = (await api.get("/metrics-api/metrics")).text
     assert 'PredictionTime{Level="Model",ModelName="noop"}' in metrics
-    assert "headrace_handler_ready_workers{hostname=" in metrics
+    assert "ts_inference_requests_total{hostname=" in metrics
     named = (await api.get("/metrics-api/metrics?name[]=PredictionTime")).text
     assert "PredictionTime" in named
-    assert "headrace_handler" not in named
+    assert "ts_inference_requests" not in named
 
     assert status_of(await api.delete("/models/noop")) == 'Model "noop" unregistered'
     missing = await api.get("/models/noop")

@@ -4,7 +4,7 @@ import socket
 from collections.abc import Iterator, Sequence
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -41,16 +41,12 @@ def _server_families(models: Sequence[Registered]) -> Iterator[Metric]:
     total = CounterMetricFamily("ts_inference_requests", "Requests that workers took.", labels=labels)
     running = CounterMetricFamily("ts_inference_latency_microseconds", "Time of calls of handlers.", labels=labels)
     waiting = CounterMetricFamily("ts_queue_latency_microseconds", "Time of requests in the queue.", labels=labels)
-    queued = GaugeMetricFamily("headrace_handler_queued_requests", "Requests that wait for a worker.", labels=labels)
-    ready = GaugeMetricFamily("headrace_handler_ready_workers", "Workers that have loaded the model.", labels=labels)
     for model in models:
         values, counts = [model.name, model.version, socket.gethostname()], model.pool.counts
         total.add_metric(values, counts.queue_s.count)
         running.add_metric(values, counts.call_s.sum * 1e6)
         waiting.add_metric(values, counts.queue_s.sum * 1e6)
-        queued.add_metric(values, model.pool.num_queued)
-        ready.add_metric(values, model.pool.num_ready)
-    yield from (total, running, waiting, queued, ready)
+    yield from (total, running, waiting)
 
 
 class _Families(Collector):

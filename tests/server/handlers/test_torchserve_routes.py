@@ -119,6 +119,13 @@ async def test_kserves_questions_are_answered(client: httpx.AsyncClient) -> None
     assert (await client.post("/v2/models/noop/versions/1/infer", content=b"x")).status_code == 501
 
 
+async def test_metrics_have_what_the_handler_reports(client: httpx.AsyncClient) -> None:
+    await client.post("/predictions/noop", content=b"x")
+    async with asyncio.timeout(WAIT_S):  # its line may come after the response
+        while 'PredictionTime{Level="Model",ModelName="endpoint"}' not in (await client.get("/metrics")).text:
+            await asyncio.sleep(0.05)
+
+
 async def test_streamed_parts_are_chunks(client: httpx.AsyncClient) -> None:
     reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
     head = b"POST /predictions/noop HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\nconnection: close\r\n\r\n"

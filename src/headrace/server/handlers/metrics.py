@@ -1,6 +1,7 @@
 """Prometheus metrics of a server for a model's own code."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -11,6 +12,8 @@ from starlette.responses import Response
 from headrace.handlers.pool import HandlerPool
 from headrace.server.handlers.service import HandlerService
 from headrace.server.service import ServerPhase
+
+_OWN: Final = ("headrace_", "process_")
 
 
 def handler_metrics(service: HandlerService) -> Response:
@@ -28,7 +31,13 @@ class _Families(Collector):
     def collect(self) -> Iterator[Metric]:
         if self._pool is not None:
             yield from families(self._pool)
+            yield from _reported(self._pool)
         yield from ProcessCollector(registry=None).collect()
+
+
+def _reported(pool: HandlerPool) -> Iterator[Metric]:
+    """Yield what the code reports on lines of its output; names of the server's own metrics are left out."""
+    return (family for family in pool.code_metrics.families() if not family.name.startswith(_OWN))
 
 
 def families(pool: HandlerPool) -> Iterator[Metric]:
