@@ -96,11 +96,15 @@ def test_micro_batches_of_one_and_of_four_stream_the_same_words(
     folder = write_model(tmp_path / "m", HANDLER)
     write_checkpoint("llama", folder / "llama")
 
-    one, four = answers(folder, 1), answers(folder, 4)
+    singly, by_four = answers(folder, 1), answers(folder, 4)
 
-    assert [reply.body for reply in one] == [reply.body for reply in four]
-    assert [reply.body.split()[:3] for reply in one] == [[b"5", b"6", b"7"], [b"8", b"9", b"10"], [b"11", b"12", b"13"]]
-    for reply in (*one, *four):
+    assert [reply.body for reply in singly] == [reply.body for reply in by_four]
+    assert [reply.body.split()[:3] for reply in singly] == [
+        [b"5", b"6", b"7"],
+        [b"8", b"9", b"10"],
+        [b"11", b"12", b"13"],
+    ]
+    for reply in (*singly, *by_four):
         assert len(reply.body.split()) == 3 + 6
         assert len(reply.chunks) > 3
         assert reply.header("ts_stream_next") == "true"
