@@ -166,8 +166,8 @@ FAMILIES: tuple[Family, ...] = (
         repository=re.compile(r"(?:^|/)huggingface-pytorch-inference"),
         version=re.compile(rf"transformers({_NUMBER}(?:\.{_NUMBER})*)"),
         dialects=(((0,), "tgi-1.0"),),
-        remark="Of the Hugging Face Inference Toolkit's tasks text-generation (in TGI's form), feature-extraction and "
-        "text-classification are served.",
+        remark="Headrace's engine answers text-generation in TGI's form, feature-extraction and text-classification; "
+        "other tasks of HF_TASK and code/inference.py run as in the Hugging Face Inference Toolkit.",
     ),
     Family(
         name="torchserve",
