@@ -7,13 +7,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from botocore.exceptions import ClientError
 
-from tests.backends.vllm.support import processes_of, vllm_environment, vllm_python, wait_until_gone
+from tests.backends.vllm.support import (
+    Process,
+    process_at,
+    vllm_environment,
+    vllm_processes_of,
+    vllm_python,
+    wait_until_gone,
+)
 from tests.parity.checkpoints import write_checkpoint
 
 from .conftest import shell_for
 from .running import Running, until, up
-from .test_end_to_end import ECR, answered, delete_endpoint, make_endpoint
+from .test_end_to_end import ECR, answered, delete_endpoint, invoke, make_endpoint
 from .test_sdks import EXAMPLES, PIECES, check_all, started
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(1800)]
@@ -48,22 +56,42 @@ def test_the_examples_of_the_articles_are_served_by_vllm(
     groups = [group["logGroupName"] for group in client.describe_log_groups()["logGroups"]]
     logs = ["".join(e["message"] for e in client.filter_log_events(logGroupName=name)["events"]) for name in groups]
     assert sum('"backend": "vllm"' in log for log in logs) == len(ARTICLES), logs
+    until(lambda: not vllm_processes_of(platform.process.pid), "vLLM has ended")
 
 
-def test_a_worker_of_which_a_process_was_killed_is_replaced_and_leaves_none(platform: Running, tmp_path: Path) -> None:
+def test_a_worker_with_a_killed_or_a_hanging_process_is_replaced_and_leaves_none(
+    platform: Running, tmp_path: Path
+) -> None:
     write_checkpoint("llama", tmp_path / "tiny")
-    settings = {"OPTION_ROLLING_BATCH": "vllm", "OPTION_ENFORCE_EAGER": "true", "OPTION_MAX_MODEL_LEN": "64"}
+    settings = {
+        "OPTION_ROLLING_BATCH": "vllm",
+        "OPTION_ENFORCE_EAGER": "true",
+        "OPTION_MAX_MODEL_LEN": "64",
+        "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "20",
+    }
     container = {"Image": LMI, "Environment": {"HF_MODEL_ID": str(tmp_path / "tiny"), **settings}}
     make_endpoint(platform, "killed", container)
     platform.until_in_service("killed")
-    before = processes_of(platform.process.pid)
-    (engine,) = [process for process in before.values() if "EngineCor" in process.name]
-    workers = {pid: process for pid, process in before.items() if "VLLM" in process.name}
-    os.kill(engine.pid, signal.SIGKILL)
-    wait_until_gone(workers)
+    first = vllm_processes_of(platform.process.pid)
+    os.kill(named(first, "Worker").pid, signal.SIGKILL)
+    wait_until_gone(first)
     until(lambda: answered(platform, "killed"), "another worker answers")
+
+    second = vllm_processes_of(platform.process.pid)
+    engine = named(second, "EngineCor")
+    server = process_at(engine.parent)
+    assert server is not None
+    os.kill(engine.pid, signal.SIGSTOP)
+    with pytest.raises(ClientError, match="vLLM has not ended a step within 20 s"):
+        invoke(platform, "killed")
+    wait_until_gone({**second, server.pid: server})
     delete_endpoint(platform, "killed")
-    until(lambda: not any("VLLM" in p.name for p in processes_of(platform.process.pid).values()), "vLLM has ended")
+    until(lambda: not vllm_processes_of(platform.process.pid), "vLLM has ended")
+
+
+def named(processes: dict[int, Process], name: str) -> Process:
+    (found,) = (process for process in processes.values() if name in process.name)
+    return found
 
 
 def quick_copy(name: str, folder: Path) -> Path:

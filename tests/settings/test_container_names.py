@@ -42,6 +42,7 @@ SPECIAL = {
     "SAGEMAKER_MAX_REQUEST_SIZE": ("1000", 1000),
     "max_request_size": ("1000", 1000),
     "TS_MAX_REQUEST_SIZE": ("1000", 1000),
+    "CUDA_GRAPHS": ("0", True),
     "JSON_OUTPUT": ("true", "json"),
     "SAGEMAKER_CONTAINER_LOG_LEVEL": ("10", "debug"),
     "rope_scaling": ('{"type": "dynamic", "factor": 2}', {"rope_type": "dynamic", "factor": 2}),
@@ -155,7 +156,7 @@ def check_name_for_backends(kind, name, key, meaning, *, on_gpu):
     """The name is applied if one of its backends serves, and its notice says why not otherwise."""
     inner = meaning.meaning
     argument = ("5", VLLM_ARGUMENTS.get(key.lower(), {key.lower(): 5}))
-    text, wanted = argument if inner.field == "vllm_args" else (("0", True) if key == "CUDA_GRAPHS" else ("true", True))
+    text, wanted = argument if inner.field == "vllm_args" else SPECIAL.get(key) or EXAMPLES[inner.field]
     settings, notices = load_one(kind, name, text, on_gpu=on_gpu, **MODEL)
     assert getattr(settings, inner.field) == wanted
     for backend in BACKENDS:

@@ -62,6 +62,8 @@ class EngineConfig:
     gpu_memory_utilization: float = 0.9
     enforce_eager: bool = False
     """Capture no CUDA graphs and compile nothing."""
+    step_timeout_s: float = 300.0
+    """Seconds without the end of a step after which vLLM has failed."""
     batch_invariant: bool | None = None
     """None: the default of the backend."""
     vllm_args: Mapping[str, object] | None = None

@@ -71,6 +71,7 @@ CUDA_GRAPHS = OnGpu(
 ENFORCE_EAGER = ForBackends(
     ("torch", "vllm"), Fills("enforce_eager"), NoEffect("there are no graphs to capture", ("true", "false"))
 )
+STEP_TIMEOUT = ForBackends(_VLLM, Fills("step_timeout_s"), NoEffect("only steps of vLLM have a time limit"))
 TRUST_REMOTE_CODE = ForBackends(
     ("transformers", "vllm"),
     Fills("trust_remote_code"),

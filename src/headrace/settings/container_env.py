@@ -4,6 +4,7 @@ from headrace.settings.container_backends import (
     CUDA_GRAPHS,
     GPU_MEMORY,
     PIPELINE_PARALLEL,
+    STEP_TIMEOUT,
     TENSOR_PARALLEL,
     TRUST_REMOTE_CODE,
 )
@@ -147,6 +148,7 @@ ENVIRONMENT: dict[str, Meaning] = {
     "VLLM_ALLOW_LONG_MAX_MODEL_LEN": NoEffect(
         "max_model_len is at most what the rope allows; see rope", ("0", "false")
     ),
+    "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": STEP_TIMEOUT,
     "HOSTNAME": UsedElsewhere("the operating system: it is the container's own name; see host"),
     "PROMETHEUS_PORT": NoEffect("metrics are on /metrics of the same port"),
     "WEIGHTS_CACHE_OVERRIDE": NoEffect("see cache_dir"),

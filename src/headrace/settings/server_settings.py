@@ -118,6 +118,12 @@ class ServerSettings:
     enforce_eager: bool = setting(rules.boolean(), False)
     """Start sooner by capturing no CUDA graphs and compiling nothing (`torch`, `vllm`); decoding is slower."""
 
+    step_timeout_s: float = setting(rules.number(1, "seconds"), 300.0)
+    """
+    Longest step of vLLM. If none ends for so long while there are requests, they end with an error and `/ping` is 503,
+    so that the server is replaced. The default is vLLM's own.
+    """
+
     batch_invariant: bool | None = setting(rules.boolean(), None)
     """
     Compute each sequence with the same bits whatever else is in the batch, at a cost of speed on a GPU. Default: that

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import headrace
 from headrace import _native
+from headrace.backends.vllm.environment import FOLDER_VARIABLE
 from tests.e2e.conftest import Served, serve
 from tests.waiting import WAIT_S
 
@@ -80,6 +81,35 @@ def processes_of(root: int) -> dict[int, Process]:
         found |= {process.pid: process for process in children}
         pending += [process.pid for process in children]
     return found
+
+
+def file_of(process: Process, name: str) -> bytes:
+    """Read a file of a process in /proc; empty if it has ended."""
+    try:
+        return Path(f"/proc/{process.pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def vllm_folder(process: Process) -> Path | None:
+    """The folder in which a process of vLLM has its files, by which the watchdog finds it."""
+    mark = f"{FOLDER_VARIABLE}=".encode()
+    variables = file_of(process, "environ").split(b"\0")
+    return next((Path(os.fsdecode(found.removeprefix(mark))) for found in variables if found.startswith(mark)), None)
+
+
+def vllm_processes_of(server: int) -> dict[int, Process]:
+    """The processes of vLLM under a server or a platform."""
+    return {pid: process for pid, process in processes_of(server).items() if vllm_folder(process) is not None}
+
+
+def files_of(processes: dict[int, Process]) -> set[Path]:
+    """The folders of processes of vLLM, and their shared memory: that of Python and that of ranks on a CPU."""
+    mapped = [line.split() for process in processes.values() for line in file_of(process, "maps").decode().splitlines()]
+    shared = {Path(fields[5]) for fields in mapped if len(fields) == 6}
+    shared = {path for path in shared if path.match("/dev/shm/psm_*") or path.match("/dev/shm/vllm_dist_*")}
+    folders = {vllm_folder(process) for process in processes.values()} - {None}
+    return {path for path in shared | folders if path is not None and path.exists()}
 
 
 def wait_until_gone(processes: dict[int, Process]) -> None:

@@ -14,7 +14,7 @@ from headrace.backends.vllm.adapters import AdapterFacts
 from headrace.backends.vllm.engine import VllmEngine
 from headrace.backends.vllm.sampling import grammar_source_of, sampling_arguments, structured_output_arguments
 from headrace.backends.vllm.stats import StepStats
-from headrace.core.errors import InvalidRequest, Unavailable
+from headrace.core.errors import EngineFailed, InvalidRequest, Unavailable
 from headrace.core.generation import FinishReason, Grammar
 from headrace.engine.service.async_engine import AsyncEngine
 from headrace.engine.service.request_processor import TextParts
@@ -35,6 +35,7 @@ class FakeClient:
     seen: list[dict[str, Any]] = field(default_factory=list)
     adapters: list[str] = field(default_factory=list)
     num_closed: int = 0
+    num_kills: int = 0
     num_shutdowns: int = 0
 
     async def generate(self, choice, adapter) -> AsyncIterator[Any]:
@@ -66,6 +67,8 @@ class FakeClient:
         return entry | {97: SimpleNamespace(logprob=-1.0, rank=1), 98: SimpleNamespace(logprob=-2.0, rank=2)}
 
     async def add_adapter(self, facts: AdapterFacts, adapter_id: int) -> str:
+        if facts.path.name == "slow":
+            await self.gate.wait()
         if facts.path.name == "broken":
             raise ValueError("the shapes differ")
         self.adapters.append(f"{facts.path.name}-{adapter_id}")
@@ -74,19 +77,23 @@ class FakeClient:
     async def remove_adapter(self, adapter: str) -> None:
         self.adapters.remove(adapter)
 
+    def kill(self) -> None:
+        self.num_kills += 1
+
     def shutdown(self, timeout_s: float) -> None:
         self.num_shutdowns += 1
 
 
 @asynccontextmanager
-async def serving(**changes) -> AsyncIterator[tuple[AsyncEngine, FakeClient]]:
+async def serving(step_timeout_s: float = WAIT_S, **changes) -> AsyncIterator[tuple[AsyncEngine, FakeClient]]:
     client = FakeClient(**changes)
     client.gate.set()
     info = make_engine().info
     tokenizer = byte_tokenizer()
     table = TokenTable(tokenizer)
     read = lambda path: AdapterFacts(path=path, identity=path.name, rank=2)  # noqa: E731
-    core = VllmEngine(client, table, StepStats(num_blocks=10, block_tokens=16), num_adapter_slots=1, read_adapter=read)
+    stats = StepStats(num_blocks=10, block_tokens=16)
+    core = VllmEngine(client, table, stats, num_adapter_slots=1, read_adapter=read, step_timeout_s=step_timeout_s)
     parts = TextParts(tokenizer=tokenizer, chat_template=None, eos_token_ids=tokenizer.eos_token_ids)
     engine = AsyncEngine(core, parts, table, LIMITS, info)
     await engine.start()
@@ -203,6 +210,26 @@ async def test_the_death_of_a_process_ends_requests_and_refuses_new_ones() -> No
         assert "process of vLLM" in (answer.finish.message or "")
         with pytest.raises(Unavailable, match="crashed"):
             await ask(engine, request("ab"))
+
+
+async def test_a_step_that_hangs_ends_requests_and_the_processes() -> None:
+    async with serving(step_timeout_s=0.05) as (engine, client):
+        client.gate.clear()
+        answers = await asyncio.gather(*[ask(engine, request("ab", max_new_tokens=50)) for _ in range(2)])
+        assert {answer.finish.reason for answer in answers} == {FinishReason.ERROR}
+        assert "vLLM has not ended a step within 0.05 s" in (answers[0].finish.message or "")
+        assert (engine.is_healthy, engine.stats().num_running, client.num_kills) == (False, 0, 1)
+        with pytest.raises(Unavailable, match="has not ended a step"):
+            await ask(engine, request("ab"))
+        assert client.num_closed == 2
+
+
+async def test_an_adapter_that_a_hanging_step_holds_up_is_not_waited_for() -> None:
+    async with serving(step_timeout_s=0.05) as (engine, client):
+        client.gate.clear()
+        with pytest.raises(EngineFailed, match="has not ended a step"):
+            await engine.load_adapter("slow", Path("slow"))
+        assert (engine.is_healthy, client.num_kills) == (False, 1)
 
 
 async def test_adapters_are_loaded_under_new_ids_and_used_by_slot() -> None:

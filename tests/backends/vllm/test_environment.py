@@ -11,13 +11,12 @@ from headrace.backends.vllm.environment import cpus_of_ranks, variables_set, vll
 
 def variables(environ: dict[str, str], **changes) -> dict[str, str]:
     values = {
-        "server_id": "s",
-        "failures": Path("f"),
+        "folder": Path("/tmp/vllm"),
         "log": "json info",
         "cache_dir": Path("/cache"),
         "cpus": [[0, 1], [2, 3]],
     }
-    return vllm_variables(environ, **{**values, "is_batch_invariant": False, **changes})
+    return vllm_variables(environ, **{**values, "is_batch_invariant": False, "step_timeout_s": 0.6, **changes})
 
 
 def test_processes_are_spawned_post_nothing_and_load_our_plugin() -> None:
@@ -29,6 +28,8 @@ def test_processes_are_spawned_post_nothing_and_load_our_plugin() -> None:
         "VLLM_CONFIGURE_LOGGING": "0",
         "VLLM_CPU_OMP_THREADS_BIND": "0,1|2,3",
         "VLLM_CACHE_ROOT": "/cache/vllm",
+        "VLLM_RPC_BASE_PATH": "/tmp/vllm",
+        "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "2",
     }
     assert {name: made[name] for name in expected} == expected
     assert "VLLM_BATCH_INVARIANT" not in made

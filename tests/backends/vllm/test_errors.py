@@ -52,7 +52,7 @@ def test_an_error_in_the_server_itself_is_explained_too() -> None:
 
 def test_processes_note_the_exceptions_that_they_log(tmp_path: Path) -> None:
     path = tmp_path / "failures.jsonl"
-    handler = FailureFile(str(path))
+    handler = FailureFile(path)
     error = ValueError("no\nmemory")
     handler.handle(logging.LogRecord("vllm", logging.ERROR, "", 0, "failed", (), (ValueError, error, None)))
     handler.handle(logging.LogRecord("vllm", logging.ERROR, "", 0, "no exception", (), None))

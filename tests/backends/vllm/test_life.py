@@ -14,13 +14,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headrace.backends.vllm.environment import SERVER_VARIABLE
 from tests.backends.vllm.support import (
     FLAGS,
-    Process,
+    file_of,
+    files_of,
     processes_of,
     serve_vllm,
     vllm_environment,
+    vllm_processes_of,
     vllm_python,
     wait_until_gone,
 )
@@ -48,53 +49,38 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def file_of(process: Process, name: str) -> bytes:
-    try:
-        return Path(f"/proc/{process.pid}/{name}").read_bytes()
-    except OSError:
-        return b""
-
-
-def shared_memory(process: Process) -> list[Path]:
-    """The segments of Python's shared memory that a process has open."""
-    fields = [line.split() for line in file_of(process, "maps").decode().splitlines()]
-    paths = [Path(line[5]) for line in fields if len(line) == 6 and line[5].startswith("/dev/shm/psm_")]
-    return [path for path in paths if path.exists()]
-
-
-def marked(server: int) -> dict[int, Process]:
-    """The processes of vLLM, which the watchdog finds."""
-    mark = f"{SERVER_VARIABLE}=".encode()
-    return {pid: process for pid, process in processes_of(server).items() if mark in file_of(process, "environ")}
-
-
 def is_importing(server: int) -> bool:
     """Tell whether the engine process has begun and has no title yet."""
-    return any(b"spawn_main" in file_of(process, "cmdline") for process in marked(server).values())
+    return any(b"spawn_main" in file_of(process, "cmdline") for process in vllm_processes_of(server).values())
 
 
-def kill_beside_stopped(server: subprocess.Popen[bytes]) -> None:
-    """Kill a server whose processes cannot end by themselves, as if each was in the middle of an import or a step."""
+def kill_beside_stopped(server: subprocess.Popen[bytes]) -> set[Path]:
+    """
+    Kill a server whose processes cannot end by themselves, as if each was in the middle of an import or a step.
+
+    Return the files that they had; none is left.
+    """
     every = processes_of(server.pid)
-    shared = {path for process in every.values() for path in shared_memory(process)}
-    for process in marked(server.pid).values():
+    files = files_of(every)
+    for process in vllm_processes_of(server.pid).values():
         os.kill(process.pid, signal.SIGSTOP)
     server.kill()
     server.wait()
     wait_until_gone(every)
-    assert not [path for path in shared if path.exists()]
+    assert not [path for path in files if path.exists()]
+    return files
 
 
-@pytest.mark.parametrize("victim", ["EngineCor", "Worker"])
-def test_a_killed_process_ends_requests_and_takes_the_others_with_it(tiny: Path, tmp_path: Path, victim: str) -> None:
+def test_a_killed_engine_process_ends_requests_and_takes_its_workers_with_it(tiny: Path, tmp_path: Path) -> None:
     server = serve_vllm(tiny, tmp_path, *ARGUMENTS)
-    children = marked(server.process.pid)
-    (killed,) = (process for process in children.values() if victim in process.name)
-    os.kill(killed.pid, signal.SIGSTOP)
+    children, every = vllm_processes_of(server.process.pid), processes_of(server.process.pid)
+    files = files_of(children)
+    (engine,) = (process for process in children.values() if "EngineCor" in process.name)
+    os.kill(engine.pid, signal.SIGSTOP)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(httpx.post, f"{server.url}/generate", json=BODY, timeout=WAIT_S)
         wait_for(lambda: bool(RUNNING.search(httpx.get(f"{server.url}/metrics", timeout=WAIT_S).text)))
-        os.kill(killed.pid, signal.SIGKILL)
+        os.kill(engine.pid, signal.SIGKILL)
         answer = asked.result()
     assert "a process of vLLM ended" in answer.text
     assert answer.status_code >= 500 or answer.status_code == 424
@@ -104,14 +90,18 @@ def test_a_killed_process_ends_requests_and_takes_the_others_with_it(tiny: Path,
     assert refused.status_code == 503
     assert "a process of vLLM ended" in refused.text
     assert server.stop() == 0
+    wait_until_gone(every)
+    assert files
+    assert not [path for path in files if path.exists()]
 
 
 def test_two_ranks_answer_and_end_with_a_killed_server(tiny: Path, tmp_path: Path) -> None:
     server = serve_vllm(tiny, tmp_path, *ARGUMENTS, "--tensor-parallel-size", "2")
-    assert sum("Worker" in process.name for process in marked(server.process.pid).values()) == 2
+    assert sum("Worker" in process.name for process in vllm_processes_of(server.process.pid).values()) == 2
     answer = httpx.post(f"{server.url}/generate", json=BODY, timeout=WAIT_S)
     assert answer.json()["details"]["generated_tokens"] == 4
-    kill_beside_stopped(server.process)
+    removed = kill_beside_stopped(server.process)
+    assert sum(path.name.startswith("vllm_dist_") for path in removed) == 2
 
 
 def test_a_server_that_is_killed_while_vllm_starts_leaves_no_process(tiny: Path, tmp_path: Path) -> None:
@@ -128,19 +118,34 @@ def test_an_unknown_architecture_and_too_little_memory_stop_the_start_with_a_sen
     shutil.copytree(tiny, broken)
     config = json.loads((tiny / "config.json").read_text())
     (broken / "config.json").write_text(json.dumps({**config, "architectures": ["MadeUpForCausalLM"]}))
-    assert "MadeUpForCausalLM" in failure(broken, tmp_path)
-    assert "Lower max_model_len or kv_cache_bytes" in failure(tiny, tmp_path, "--kv-cache-bytes", "1KiB")
+    unknown, too_little = failures(tmp_path, serve_arguments(broken), serve_arguments(tiny, "--kv-cache-bytes", "1KiB"))
+    assert "MadeUpForCausalLM" in unknown
+    assert "Lower max_model_len or kv_cache_bytes" in too_little
 
 
-def command(model: Path, *flags: str) -> list[str]:
-    return [vllm_python(), "-m", "headrace", "serve", str(model), "--port", "0", *ARGUMENTS, *flags]
+def serve_arguments(model: Path, *flags: str) -> list[str]:
+    return ["serve", str(model), "--port", "0", *ARGUMENTS, *flags]
 
 
-def failure(model: Path, folder: Path, *flags: str) -> str:
-    """Start a server that cannot run; return its error."""
-    ended = subprocess.run(
-        command(model, *flags), env=vllm_environment(folder), capture_output=True, text=True, timeout=WAIT_S
-    )
-    assert ended.returncode == 2, ended.stderr
-    (error,) = (line for line in ended.stderr.splitlines() if line.startswith("Error: "))
-    return error
+def command(model: Path) -> list[str]:
+    return [vllm_python(), "-m", "headrace", *serve_arguments(model)]
+
+
+ONE_AFTER_ANOTHER = """
+import json, sys
+from headrace.cli.main import cli
+for arguments in json.loads(sys.argv[1]):
+    try:
+        cli(arguments, prog_name="headrace")
+    except SystemExit as end:
+        assert end.code == 2, end.code
+"""
+"""Runs commands that fail in one process, which imports vLLM once."""
+
+
+def failures(folder: Path, *commands: list[str]) -> list[str]:
+    """Start servers that cannot run; return their errors."""
+    program = [vllm_python(), "-c", ONE_AFTER_ANOTHER, json.dumps(commands)]
+    ended = subprocess.run(program, env=vllm_environment(folder), capture_output=True, text=True, timeout=WAIT_S)
+    assert ended.returncode == 0, ended.stderr
+    return [line for line in ended.stderr.splitlines() if line.startswith("Error: ")]

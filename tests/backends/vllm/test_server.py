@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from tests.backends.vllm.support import processes_of, serve_vllm, wait_until_gone
+from tests.backends.vllm.support import files_of, processes_of, serve_vllm, wait_until_gone
 from tests.e2e.conftest import Served, serve
 from tests.models.adapter_files import random_tensors, write_adapter
 from tests.waiting import WAIT_S
@@ -40,10 +40,11 @@ def adapters_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def vllm(smollm2_folder: Path, adapters_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The server drains at the end of the module: an answer in flight is completed, and no process is left."""
+    """The server drains at the end of the module: an answer in flight is completed; no process and no file is left."""
     served = serve_vllm(smollm2_folder, tmp_path_factory.mktemp("vllm"), *NAME, *GRACE, *ADAPTERS, str(adapters_folder))
     yield served
     processes = processes_of(served.process.pid)
+    files = files_of(processes)
     with httpx.stream("POST", f"{served.url}/generate_stream", json=story(20), timeout=WAIT_S) as response:
         lines = response.iter_lines()
         next(lines)
@@ -52,6 +53,8 @@ def vllm(smollm2_folder: Path, adapters_folder: Path, tmp_path_factory: pytest.T
     assert events[-1]["details"]["generated_tokens"] == 20
     assert served.process.wait(timeout=WAIT_S) == 0
     wait_until_gone(processes)
+    assert files
+    assert not [path for path in files if path.exists()]
 
 
 def story(max_new_tokens: int) -> dict[str, object]:

@@ -89,7 +89,7 @@ def engine_arguments(
     source: ModelSource, config: EngineConfig, model: HfModel, limits: EngineLimits, memory: HostMemory | None
 ) -> dict[str, Any]:
     """
-    Return the arguments that the settings say.
+    Return the arguments that the settings ask for.
 
     Args:
         source: The model, checked by `check_settings`, as is `config`.
@@ -188,27 +188,32 @@ def _lora_arguments(config: EngineConfig) -> dict[str, Any]:
 def _memory_arguments(
     config: EngineConfig, model: HfModel, limits: EngineLimits, memory: HostMemory | None
 ) -> dict[str, Any]:
-    token_bytes = kv_bytes_per_token(model)
     ranks = config.tensor_parallel_size or 1
     if config.kv_cache_bytes is not None:
         return {"kv_cache_memory_bytes": config.kv_cache_bytes // ranks}
-    wanted = None if token_bytes is None else token_bytes * limits.max_num_seqs * limits.max_model_len
-    if config.max_kv_cache_tokens is not None:
-        if token_bytes is None:
-            raise SettingsError(
-                f"max_kv_cache_tokens is {config.max_kv_cache_tokens}, but the size of a token in the KV cache of "
-                f"{model.name} is not known. Set kv_cache_bytes instead.",
-                name="max_kv_cache_tokens",
-            )
-        wanted = min(wanted or 0, token_bytes * config.max_kv_cache_tokens)
+    most_bytes = _most_kv_bytes(config, model, limits)
     if memory is None:
         share = {"gpu_memory_utilization": config.gpu_memory_utilization}
-        return (
-            share if config.max_kv_cache_tokens is None else {**share, "kv_cache_memory_bytes": (wanted or 0) // ranks}
+        bound = {} if config.max_kv_cache_tokens is None else {"kv_cache_memory_bytes": (most_bytes or 0) // ranks}
+        return {**share, **bound}
+    available_bytes = min(memory.available_bytes, config.max_memory_bytes or memory.available_bytes)
+    free_bytes = int(config.gpu_memory_utilization * available_bytes) - memory.weights_bytes - ranks * _PROCESS_BYTES
+    return {"kv_cache_memory_bytes": max(0, min(most_bytes or _UNKNOWN_KV_BYTES, free_bytes)) // ranks}
+
+
+def _most_kv_bytes(config: EngineConfig, model: HfModel, limits: EngineLimits) -> int | None:
+    """Return the size of a KV cache for all sequences, within `max_kv_cache_tokens`; None if it is not known."""
+    token_bytes = kv_bytes_per_token(model)
+    most_tokens = limits.max_num_seqs * limits.max_model_len
+    if token_bytes is not None:
+        return token_bytes * min(most_tokens, config.max_kv_cache_tokens or most_tokens)
+    if config.max_kv_cache_tokens is not None:
+        raise SettingsError(
+            f"max_kv_cache_tokens is {config.max_kv_cache_tokens}, but the size of a token in the KV cache of "
+            f"{model.name} is not known. Set kv_cache_bytes instead.",
+            name="max_kv_cache_tokens",
         )
-    available = min(memory.available_bytes, config.max_memory_bytes or memory.available_bytes)
-    room = int(config.gpu_memory_utilization * available) - memory.weights_bytes - ranks * _PROCESS_BYTES
-    return {"kv_cache_memory_bytes": max(0, min(wanted or _UNKNOWN_KV_BYTES, room)) // ranks}
+    return None
 
 
 def kv_bytes_per_token(model: HfModel) -> int | None:

@@ -11,12 +11,14 @@ import logging
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 import structlog
 
-from headrace.backends.vllm.environment import FAILURES_VARIABLE, LOG_VARIABLE
+from headrace.backends.vllm.environment import FAILURES_FILE, FOLDER_VARIABLE, LOG_VARIABLE
 from headrace.core.telemetry import setup_logging
 
 
@@ -28,7 +30,9 @@ def prepare_process() -> None:
     threading.Thread(target=_die_after, args=(parent,), name="headrace-parent", daemon=True).start()
     # Ctrl-C and signals to the group of the server are for the server, which drains before it stops its processes.
     os.setpgid(0, 0)
-    _configure_log(multiprocessing.current_process().name)
+    folder = Path(os.environ[FOLDER_VARIABLE])
+    tempfile.tempdir = str(folder)  # the watchdog removes it, while vLLM leaves files behind even after a clean end
+    _configure_log(multiprocessing.current_process().name, folder / FAILURES_FILE)
 
 
 def _die_after(parent: BaseProcess) -> None:
@@ -36,15 +40,13 @@ def _die_after(parent: BaseProcess) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _configure_log(process: str) -> None:
+def _configure_log(process: str, failures: Path) -> None:
     log_format, _, level = os.environ.get(LOG_VARIABLE, "auto info").partition(" ")
     setup_logging(format=log_format, level=level)
     structlog.contextvars.bind_contextvars(process=process)
     library = logging.getLogger("vllm")
     library.setLevel(library_level(level))
-    failures = os.environ.get(FAILURES_VARIABLE)
-    if failures:
-        library.addHandler(FailureFile(failures))
+    library.addHandler(FailureFile(failures))
 
 
 def library_level(level: str) -> int:
@@ -56,7 +58,7 @@ def library_level(level: str) -> int:
 class FailureFile(logging.Handler):
     """Appends the exceptions that are logged to a file, one JSON object a line, for the server to explain."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: Path) -> None:
         super().__init__(logging.ERROR)
         self._path = path
 
@@ -67,7 +69,7 @@ class FailureFile(logging.Handler):
             return
         line = json.dumps({"type": type(error).__name__, "message": str(error)})
         try:
-            with open(self._path, "a", encoding="utf-8") as file:  # noqa: PTH123
+            with self._path.open("a", encoding="utf-8") as file:
                 file.write(f"{line}\n")
         except OSError:
             self.handleError(record)

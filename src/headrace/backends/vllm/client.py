@@ -105,6 +105,10 @@ class AsyncLLMClient:
         """Unload an adapter."""
         await self._llm.remove_lora(adapter.lora_int_id)
 
+    def kill(self) -> None:
+        """Begin to kill vLLM's processes; returns at once."""
+        self._watchdog.kill()
+
     def shutdown(self, timeout_s: float) -> None:
         """Stop vLLM's processes; blocks."""
         try:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +13,7 @@ from headrace.backends.vllm.adapters import AdapterFacts, AdapterTable
 from headrace.backends.vllm.errors import request_error
 from headrace.backends.vllm.sampling import check_params
 from headrace.backends.vllm.stats import StepStats, Totals
+from headrace.backends.vllm.step_watch import StepWatch
 from headrace.core.errors import EngineFailed, HeadraceError, Unavailable
 from headrace.core.generation import Chunk, EngineStats, FinishReason, TokenLogprob
 from headrace.engine.core.choice import Choice, prompt_token
@@ -25,7 +26,6 @@ _log = structlog.get_logger("headrace.engine")
 _STOP_S = 10.0
 """Seconds for vLLM's processes to end after SIGTERM, before SIGKILL."""
 _REASONS = {"length": FinishReason.LENGTH, "stop": FinishReason.EOS, "abort": FinishReason.ABORT}
-_DIED = "a process of vLLM ended unexpectedly"
 
 
 class VllmClient(Protocol):
@@ -39,7 +39,7 @@ class VllmClient(Protocol):
         """True once a process of vLLM has ended by itself."""
         ...
 
-    def generate(self, choice: Choice, adapter: Any) -> "GeneratorOfOutputs":
+    def generate(self, choice: Choice, adapter: Any) -> AsyncGenerator[Any, None]:
         """Return the outputs of a choice: vLLM's `RequestOutput`s with new tokens only."""
         ...
 
@@ -51,13 +51,15 @@ class VllmClient(Protocol):
         """Unload an adapter that no request uses."""
         ...
 
+    def kill(self) -> None:
+        """Begin to kill all processes; returns at once."""
+        ...
+
     def shutdown(self, timeout_s: float) -> None:
         """Stop all processes; blocks."""
         ...
 
 
-GeneratorOfOutputs = Any
-"""An async generator of vLLM's `RequestOutput`."""
 ReadAdapter = Callable[[Path], AdapterFacts]
 
 
@@ -72,12 +74,15 @@ class VllmEngine:
         *,
         num_adapter_slots: int,
         read_adapter: ReadAdapter,
+        step_timeout_s: float,
     ) -> None:
         self._client = client
         self._table = table
         self._stats = stats
         self._num_adapter_slots = num_adapter_slots
         self._read_adapter = read_adapter
+        self._step_timeout_s = step_timeout_s
+        self._step_watch: StepWatch | None = None
         self._adapters = AdapterTable()
         self._tasks: dict[Choice, asyncio.Task[None]] = {}
         self._observer: EngineObserver = NoObserver()
@@ -97,15 +102,14 @@ class VllmEngine:
 
     @property
     def is_healthy(self) -> bool:
-        """False once a process of vLLM has ended."""
+        """False once a process of vLLM has ended, or a step hangs."""
         return self.crash is None
 
     @property
     def crash(self) -> Exception | None:
-        """The end of vLLM's engine, if it was not asked for."""
+        """The reason why vLLM's engine has ended before `stop`, if it has."""
         if self._crash is None and not self._is_stopping and self._client.has_died:
-            self._crash = EngineFailed(_DIED)
-            _log.error("engine.crashed", error=_DIED)
+            self._note_crash("a process of vLLM ended unexpectedly")
         return self._crash
 
     def start(self) -> None:
@@ -113,9 +117,20 @@ class VllmEngine:
         self._loop = asyncio.get_running_loop()
 
     def begin_service(self, observer: EngineObserver) -> None:
-        """Reset the totals after the warm-up and report to `observer` from now on."""
+        """
+        Reset the totals after the warm-up and report to `observer` from now on.
+
+        From now on a step has a time limit, too: those of the warm-up may compile kernels.
+        """
         self._observer = observer
         self._stats.totals = Totals()
+        assert self._loop is not None
+        self._step_watch = StepWatch(
+            self._step_timeout_s,
+            num_reports=lambda: self._stats.num_reports,
+            on_hang=self._fail_hung,
+            loop=self._loop,
+        )
 
     def add(self, choices: list[Choice]) -> None:
         """Start a request for each choice; see `ChoiceEngine.add`."""
@@ -126,6 +141,7 @@ class VllmEngine:
             if choice.sequence.params.seed is None:
                 choice.reported_seed = None  # no seed of its own: it could not repeat the answer
             self._tasks[choice] = asyncio.get_running_loop().create_task(self._run(choice))
+        self._note_load()
 
     def abort(self, choices: Iterable[Choice], *, message: str) -> None:
         """End choices; cancelling their tasks aborts them in vLLM."""
@@ -155,12 +171,22 @@ class VllmEngine:
     async def _replace_adapter(self, slot: int, facts: AdapterFacts) -> None:
         old = self._adapters.take(slot)
         if old is not None:
-            await self._client.remove_adapter(old)
+            await self._between_steps(self._client.remove_adapter(old))
         try:
-            loaded = await self._client.add_adapter(facts, self._adapters.next_id())
+            loaded = await self._between_steps(self._client.add_adapter(facts, self._adapters.next_id()))
+        except EngineFailed:
+            raise
         except Exception as error:
             raise facts.refusal(error) from error
         self._adapters.put(slot, loaded)
+
+    async def _between_steps(self, call: Coroutine[Any, Any, Any]) -> Any:
+        """Await a call that vLLM answers between two steps."""
+        try:
+            return await asyncio.wait_for(call, self._step_timeout_s)
+        except TimeoutError as error:
+            self._fail_hung()
+            raise EngineFailed(f"The engine crashed: {self.crash}.") from error
 
     async def _run(self, choice: Choice) -> None:
         """Read the outputs of one choice until its end; the last chunk says how it ended."""
@@ -224,7 +250,7 @@ class VllmEngine:
 
     def _failed(self, choice: Choice, error: Exception) -> Chunk:
         if self.crash is not None:
-            return choice.finish(FinishReason.ERROR, message=f"The engine crashed: {_DIED}.")
+            return choice.finish(FinishReason.ERROR, message=f"The engine crashed: {self.crash}.")
         found = error if isinstance(error, HeadraceError) else request_error(error)
         _log.warning("engine.request_failed", request_id=choice.request_id, error=found.message)
         return choice.finish(FinishReason.ERROR, message=found.message, param=getattr(found, "param", None))
@@ -233,11 +259,30 @@ class VllmEngine:
         """Deliver the last chunk of a choice, once."""
         if self._tasks.pop(choice, None) is None:
             return
+        self._note_load()
         assert chunk.finish is not None
         if choice.on_end is not None:
             choice.on_end()
         self._observer.choice_finished(choice.report(chunk.finish.reason, time.perf_counter()))
         _put(choice, chunk)
+
+    def _note_load(self) -> None:
+        if self._step_watch is not None:
+            self._step_watch.note(is_busy=bool(self._tasks))
+
+    def _fail_hung(self) -> None:
+        """End all choices and vLLM's processes, because a step hangs."""
+        if self.crash is not None or self._is_stopping:
+            return
+        self._note_crash(f"vLLM has not ended a step within {self._step_timeout_s:g} s")
+        self._client.kill()
+        for choice, task in list(self._tasks.items()):
+            self._end(choice, choice.finish(FinishReason.ERROR, message=f"The engine crashed: {self._crash}."))
+            task.cancel()
+
+    def _note_crash(self, reason: str) -> None:
+        self._crash = EngineFailed(reason)
+        _log.error("engine.crashed", error=reason)
 
 
 def _put(choice: Choice, chunk: Chunk) -> None:

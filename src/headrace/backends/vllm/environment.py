@@ -1,10 +1,11 @@
 """
 Environment variables for vLLM, which reads most of its process-wide options from them.
 
-They are set while its engine is built, for its processes inherit them, and taken back afterwards: vLLM itself adds
+They are set while its engine is built, because its processes inherit them, and restored afterwards: vLLM itself adds
 `LD_PRELOAD` and others, which processes that Headrace starts later must not inherit.
 """
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,35 +14,40 @@ from pathlib import Path
 PLUGIN = "headrace"
 PLUGIN_GROUP = "vllm.general_plugins"
 """vLLM calls the entry points of this group in each of its processes; ours is `child.prepare_process`."""
-FAILURES_VARIABLE = "HEADRACE_VLLM_FAILURES"
 LOG_VARIABLE = "HEADRACE_VLLM_LOG"
-SERVER_VARIABLE = "HEADRACE_VLLM_SERVER"
-"""Marks the processes of one server; see `watchdog`."""
+FOLDER_VARIABLE = "HEADRACE_VLLM_FOLDER"
+"""The folder of the temporary files of one server's processes, by which `watchdog` finds them."""
+FAILURES_FILE = "failures.jsonl"
+"""The file in that folder in which the processes note why they failed."""
 
 
 def vllm_variables(
     environ: Mapping[str, str],
     *,
-    server_id: str,
-    failures: Path,
+    folder: Path,
     log: str,
     cache_dir: Path,
     cpus: Sequence[Sequence[int]] | None,
     is_batch_invariant: bool,
+    step_timeout_s: float,
 ) -> dict[str, str]:
     """
     Return the variables to set.
 
     Args:
         environ: The environment; its own `VLLM_*` values win where they only tune.
-        server_id: Names this start of the engine.
-        failures: The file in which the processes note why they failed.
+        folder: An empty folder for this start of the engine.
         log: Format and level of the log, for the processes.
         cache_dir: The folder of downloads and compiled graphs.
         cpus: The CPUs of each rank; None: the network runs on GPUs.
         is_batch_invariant: Whether to compute with batch-invariant kernels.
+        step_timeout_s: The longest step.
     """
-    tuning = {"VLLM_CACHE_ROOT": str(cache_dir / "vllm")}
+    tuning = {
+        "VLLM_CACHE_ROOT": str(cache_dir / "vllm"),
+        # Its default is in the folder of temporary files, which is removed at the end of the server.
+        "TORCHINDUCTOR_CACHE_DIR": str(cache_dir / "vllm" / "inductor"),
+    }
     if cpus is not None:
         tuning["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(",".join(map(str, rank)) for rank in cpus)
     plugins = [PLUGIN, *filter(None, environ.get("VLLM_PLUGINS", "").split(","))]
@@ -52,10 +58,12 @@ def vllm_variables(
         "VLLM_PLUGINS": ",".join(plugins),
         "VLLM_CONFIGURE_LOGGING": "0",
         **({"VLLM_BATCH_INVARIANT": "1"} if is_batch_invariant else {}),
+        "VLLM_RPC_BASE_PATH": str(folder),
+        # Twice the limit of `step_watch`, which says more than the end of a process does.
+        "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": str(math.ceil(2 * step_timeout_s)),
         # vLLM sets titles of its processes, which without this overwrite the environment that `watchdog` reads.
         "SPT_NOENV": "1",
-        SERVER_VARIABLE: server_id,
-        FAILURES_VARIABLE: str(failures),
+        FOLDER_VARIABLE: str(folder),
         LOG_VARIABLE: log,
     }
 

@@ -4,7 +4,6 @@ import logging
 import os
 import tempfile
 import time
-import uuid
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import entry_points
@@ -18,9 +17,10 @@ from headrace.backends.vllm.arguments import HostMemory, check_settings, engine_
 from headrace.backends.vllm.child import library_level
 from headrace.backends.vllm.engine import VllmEngine
 from headrace.backends.vllm.environment import (
+    FAILURES_FILE,
+    FOLDER_VARIABLE,
     PLUGIN,
     PLUGIN_GROUP,
-    SERVER_VARIABLE,
     cpus_of_ranks,
     variables_set,
     vllm_variables,
@@ -89,6 +89,7 @@ def load_vllm(
         stats,
         num_adapter_slots=config.max_loras,
         read_adapter=partial(read_adapter, max_rank=config.max_lora_rank if config.max_loras else 0),
+        step_timeout_s=config.step_timeout_s,
     )
     return AsyncEngine(
         engine,
@@ -103,33 +104,32 @@ def load_vllm(
 
 def _start(source: ModelSource, config: EngineConfig, arguments: dict[str, Any], stats: StepStats) -> "AsyncLLMClient":
     """Start vLLM's processes with its environment variables set; a failure of theirs is explained."""
-    server_id = uuid.uuid4().hex
-    with tempfile.TemporaryDirectory(prefix="headrace-vllm-") as folder:
-        failures = Path(folder) / "failures.jsonl"
-        variables = vllm_variables(
-            os.environ,
-            server_id=server_id,
-            failures=failures,
-            log=" ".join(log_options()),
-            cache_dir=source.cache_dir or home_folder(os.environ),
-            cpus=_cpus(config) if config.device == "cpu" else None,
-            is_batch_invariant=bool(config.batch_invariant),
-        )
-        watchdog = Watchdog(SERVER_VARIABLE, server_id)
-        # Without the variables, so that the watchdog spares it: it removes the shared memory of killed processes.
-        resource_tracker.ensure_running()
-        with variables_set(variables):
-            logging.getLogger("vllm").setLevel(library_level(log_options()[1]))
-            try:
-                from headrace.backends.vllm.client import AsyncLLMClient, argument_names
+    folder = Path(tempfile.mkdtemp(prefix="headrace-vllm-"))
+    variables = vllm_variables(
+        os.environ,
+        folder=folder,
+        log=" ".join(log_options()),
+        cache_dir=source.cache_dir or home_folder(os.environ),
+        cpus=_cpus(config) if config.device == "cpu" else None,
+        is_batch_invariant=bool(config.batch_invariant),
+        step_timeout_s=config.step_timeout_s,
+    )
+    watchdog = Watchdog(FOLDER_VARIABLE, folder)
+    # Without the variables, so that the watchdog spares it: it removes the shared memory of killed processes.
+    resource_tracker.ensure_running()
+    with variables_set(variables):
+        logging.getLogger("vllm").setLevel(library_level(log_options()[1]))
+        try:
+            from headrace.backends.vllm.client import AsyncLLMClient, argument_names
 
-                merged = merge_arguments(arguments, config.vllm_args or {}, argument_names())
-                return AsyncLLMClient(merged, stats, watchdog)
-            except BaseException as error:
-                watchdog.close()
-                if isinstance(error, HeadraceError) or not isinstance(error, Exception):
-                    raise
-                raise start_error(error, read_failures(failures)) from error
+            merged = merge_arguments(arguments, config.vllm_args or {}, argument_names())
+            return AsyncLLMClient(merged, stats, watchdog)
+        except BaseException as error:
+            failures = read_failures(folder / FAILURES_FILE)
+            watchdog.close()
+            if isinstance(error, HeadraceError) or not isinstance(error, Exception):
+                raise
+            raise start_error(error, failures) from error
 
 
 def _cpus(config: EngineConfig) -> list[list[int]]:

@@ -25,6 +25,8 @@ class StepStats:
 
     num_blocks: int = 0
     block_tokens: int = 0
+    num_reports: int = 0
+    """Steps that have ended, those of the warm-up too."""
     num_waiting: int = 0
     kv_cache_usage: float = 0.0
     """Share of the blocks that running requests hold."""
@@ -32,6 +34,7 @@ class StepStats:
 
     def record(self, scheduler: Any, iteration: Any) -> None:
         """Take a report: `SchedulerStats` and `IterationStats` of vLLM, each None if the step had none."""
+        self.num_reports += 1
         if scheduler is not None:
             self.num_waiting = scheduler.num_waiting_reqs + scheduler.num_skipped_waiting_reqs
             self.kv_cache_usage = scheduler.kv_cache_usage

@@ -1,14 +1,17 @@
 """
-A small process that kills vLLM's processes once the server has ended, however it ended.
+A small process that kills vLLM's processes once the server has ended, however it ended, and removes their files.
 
 They outlive a server that was killed, and hold its memory. They can watch it by themselves only once they have imported
 vLLM, which takes many seconds; the watchdog runs before the first of them starts. It waits on a pipe that only the
-server holds open, and finds the processes by a variable in their environment: orphans have lost their parent's id.
+server holds open, and finds the processes by a variable in their environment: orphans have lost their parent's id. The
+variable names the folder of their files, which is removed once they have ended.
 
 The file runs as a script, too, so it imports only the standard library.
 """
 
+import glob
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,23 +21,30 @@ from pathlib import Path
 
 _RESCAN_S = 0.05
 _PROCESSES = Path("/proc")
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps shared memory
+_STORES = "vllm_dist_*"
+"""Files by which ranks find each other; on a CPU the names of their shared memory begin with that of the file."""
 
 
 class Watchdog:
-    """A running watchdog of the processes that have a variable with this value."""
+    """A running watchdog of the processes that have a variable with the path of a folder."""
 
-    def __init__(self, name: str, value: str) -> None:
+    def __init__(self, variable: str, folder: Path) -> None:
         # A session of its own: signals to the group of the server are not for it. No modules of other packages: it
         # starts in milliseconds.
-        command = [sys.executable, "-I", "-S", __file__, f"{name}={value}"]
-        self._process = subprocess.Popen(  # noqa: S603 - this file and a name of ours
+        command = [sys.executable, "-I", "-S", __file__, variable, str(folder)]
+        self._process = subprocess.Popen(  # noqa: S603 - this file and names of ours
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
         )
 
-    def close(self) -> None:
-        """Kill the processes that are left; blocks until none is. Idempotent."""
+    def kill(self) -> None:
+        """Begin to kill the processes that are left; returns at once. Idempotent."""
         assert self._process.stdin is not None
         self._process.stdin.close()
+
+    def close(self) -> None:
+        """Kill the processes that are left and remove the folder; blocks. Idempotent."""
+        self.kill()
         self._process.wait()
 
 
@@ -45,6 +55,14 @@ def kill_marked(marker: str) -> None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_RESCAN_S)
+
+
+def remove_files(folder: Path) -> None:
+    """Remove a folder of vLLM's files, and the shared memory of ranks that found each other by a file in it."""
+    for store in folder.glob(_STORES):
+        for segment in _SHARED_MEMORY.glob(f"{glob.escape(store.name)}-*"):
+            segment.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _marked(marker: bytes) -> list[int]:
@@ -59,4 +77,5 @@ def _marked(marker: bytes) -> list[int]:
 
 if __name__ == "__main__":
     sys.stdin.buffer.read()
-    kill_marked(sys.argv[1])
+    kill_marked("=".join(sys.argv[1:]))
+    remove_files(Path(sys.argv[2]))
