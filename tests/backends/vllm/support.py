@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import headrace
+import headrace_handler
 from headrace import _native
 from headrace.backends.vllm.environment import FOLDER_VARIABLE
 from tests.e2e.conftest import Served, serve
@@ -28,12 +29,13 @@ def vllm_python() -> str:
 
 
 def installed_headrace(folder: Path) -> Path:
-    """Make a folder for PYTHONPATH with what an installation of this checkout has: package, native module, metadata."""
+    """Make a folder for PYTHONPATH with what an installation of this checkout has: packages and metadata."""
     package = folder / "headrace"
     package.mkdir(parents=True)
     for entry in Path(headrace.__file__).parent.iterdir():
         if entry.name != "__pycache__":
             (package / entry.name).symlink_to(entry)
+    (folder / "headrace_handler").symlink_to(Path(headrace_handler.__file__).parent)
     native = Path(_native.__file__)
     if not (package / native.name).exists():
         (package / native.name).symlink_to(native)
