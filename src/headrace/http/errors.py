@@ -14,6 +14,11 @@ CLIENT_GONE_STATUS = 499
 LAST_RESPONSE_S = 1.0
 """Time to answer a request that is cancelled because the server stops, which does not wait for it."""
 
+
+class ResponseAborted(Exception):
+    """A response that has begun cannot be completed: the server closes the connection, by which its client sees it."""
+
+
 SendError = Callable[[HeadraceError], Awaitable[None]]
 """Sends an error: by its status if nothing was sent yet, else in the stream."""
 
@@ -32,7 +37,7 @@ async def errors_answered(
         stopping: the text of the error for a request that is cancelled; without it, a cancelled request gets none.
 
     Raises:
-        ClientGone: from the block, as nothing can be answered.
+        ClientGone, ResponseAborted: from the block, as nothing can be answered.
     """
     try:
         yield
@@ -44,7 +49,7 @@ async def errors_answered(
                 async with asyncio.timeout(LAST_RESPONSE_S):
                     await send_error(Unavailable(stopping))
         raise
-    except ClientGone:
+    except (ClientGone, ResponseAborted):
         raise
     except Exception:  # noqa: BLE001 -- the edge of every request
         get_logger().exception("request.crashed")

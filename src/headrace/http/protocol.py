@@ -20,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from headrace.core.telemetry import get_logger
 from headrace.http.asgi import WRITE_PART, ASGIApp, Message, Receive, Scope, Send, WritePart
+from headrace.http.errors import ResponseAborted
 from headrace.http.head import MAX_HEAD_BYTES, MAX_HEADERS, HttpRefused, check_head, refusal_of
 
 LINGER_S = 2.0
@@ -298,6 +299,9 @@ class StreamingProtocol(HttpToolsProtocol):
 
         try:
             await app(scope, receive, send_or_close)
+        except ResponseAborted:
+            cycle.disconnected = True  # or uvicorn would log that the response is not complete
+            self.transport.close()
         except Exception as error:
             if cycle.response_started or cycle.disconnected:
                 raise

@@ -11,7 +11,7 @@ from headrace.core.errors import HeadraceError, MethodNotAllowed
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import REQUEST_ID, trace_of
 from headrace.http.body import ClientGone
-from headrace.http.errors import CLIENT_GONE_STATUS, internal_error
+from headrace.http.errors import CLIENT_GONE_STATUS, ResponseAborted, internal_error
 from headrace.wire.dialect import ErrorReply
 from headrace.wire.unknown_routes import render_error_for, unknown_route
 
@@ -43,7 +43,8 @@ def _path_as_sent(request: Request) -> str:
 
 
 async def _bug(request: Request, error: Exception) -> Response:
-    get_logger().error("request.crashed", path=_path_as_sent(request), exc_info=error)
+    if not isinstance(error, ResponseAborted):
+        get_logger().error("request.crashed", path=_path_as_sent(request), exc_info=error)
     request_id = trace_of(request.scope).request_id
     response = _response(render_error_for(request.url.path, internal_error(request_id)))
     response.headers[REQUEST_ID] = request_id  # the middleware that adds it has been left

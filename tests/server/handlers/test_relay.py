@@ -1,6 +1,7 @@
 """The HTTP server around real children: bodies, streams, clients that leave or are slow, errors and limits."""
 
 import asyncio
+import io
 import json
 import os
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ import pytest
 import pytest_asyncio
 from starlette.routing import Route
 
+from headrace.core.telemetry import setup_logging
 from headrace.handlers.pool import HandlerPool
 from headrace.http.listener import bind, url_of
 from headrace.http.server import http_limits, http_server
@@ -87,8 +89,12 @@ async def test_a_lost_child_is_told_before_the_first_byte_and_breaks_the_stream_
 ) -> None:
     response = await client.post("/do/os_exit")
     assert (response.status_code, response.json()["message"]) == (500, "Worker died.")
+    log = io.StringIO()
+    setup_logging(format="json", level="info", stream=log)
     with pytest.raises(httpx.RemoteProtocolError):
         await client.post("/do/begin_and_die")
+    assert '"handler.response_broken"' in log.getvalue()
+    assert "Traceback" not in log.getvalue(), "it is no bug of the server"
     assert (await client.post("/do/echo", content=b"again")).content == b"again"
 
 
@@ -111,9 +117,10 @@ async def test_a_client_that_does_not_read_stops_the_code(client: httpx.AsyncCli
     assert before * 1000 < 20_000_000
 
 
-async def test_health_metrics_and_other_paths(client: httpx.AsyncClient) -> None:
+async def test_health_metrics_and_other_paths(client: httpx.AsyncClient, pool: HandlerPool) -> None:
     ping = await client.get("/ping")
     assert (ping.status_code, ping.json()) == (200, {"status": "Healthy"})
+    await until(lambda: pool.num_ready == 1)
     metrics = (await client.get("/metrics")).text
     assert 'headrace_handler_ready_workers{model="model-a"} 1.0' in metrics
     assert (await client.get("/invocations")).status_code == 405

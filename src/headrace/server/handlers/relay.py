@@ -13,7 +13,7 @@ from headrace.handlers.errors import Refused, WholeResponse
 from headrace.handlers.exchange import BrokenResponse, HandlerRequest, Pairs, PendingResponse, StreamHead
 from headrace.http.asgi import Receive, Scope, Send, header
 from headrace.http.body import ClientGone
-from headrace.http.errors import CLIENT_GONE_STATUS, errors_answered
+from headrace.http.errors import CLIENT_GONE_STATUS, ResponseAborted, errors_answered
 from headrace.http.exchange import Exchange
 from headrace.http.response import send_reply
 from headrace.server.handlers.forms import body_parts
@@ -30,10 +30,6 @@ _CONNECTION_HEADERS: Final = frozenset(
 """Headers that belong to the connection, not to the code."""
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-
-
-class ResponseBroken(Exception):
-    """A response that user code did not complete; the connection is closed, so that the client notices."""
 
 
 class HandlerRoute:
@@ -62,7 +58,7 @@ class HandlerRoute:
         async def answer_error(error: HeadraceError) -> None:
             nonlocal status
             if exchange.is_started:
-                raise ResponseBroken(error.message)
+                raise ResponseAborted(error.message)
             exchange.is_started = exchange.is_finished = True
             reply = render_error_for(scope["path"], error)
             status = reply.status
@@ -129,7 +125,7 @@ async def _stream(response: PendingResponse, head: StreamHead, status: int, exch
                 await exchange.drain()
     except BrokenResponse as error:
         get_logger().error("handler.response_broken", reason=str(error))
-        raise ResponseBroken(str(error)) from error
+        raise ResponseAborted(str(error)) from error
     await exchange.finish()
 
 
