@@ -54,6 +54,7 @@ def test_the_examples_of_the_articles_are_served_by_vllm(
     check_all(processes, PIECES, platform)
     client = platform.client("logs")
     groups = [group["logGroupName"] for group in client.describe_log_groups()["logGroups"]]
+    groups = [name for name in groups if name.startswith("/aws/sagemaker/Endpoints/smollm2-")]
     logs = ["".join(e["message"] for e in client.filter_log_events(logGroupName=name)["events"]) for name in groups]
     assert sum('"backend": "vllm"' in log for log in logs) == len(ARTICLES), logs
     until(lambda: not vllm_processes_of(platform.process.pid), "vLLM has ended")
