@@ -18,13 +18,14 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from headrace_handler.calls import RunningCall, load_of, running_call
 from headrace_handler.connection import EXIT_NO_SERVER, Connection
+from headrace_handler.container_folders import explain, provide
 from headrace_handler.contract import AsyncContract, Cancelled, Contract, LoadFailed
 from headrace_handler.frames import BadFrame, Frame, Kind
 
@@ -39,12 +40,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     parser.add_argument("--contract", required=True)
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--folder", action="append", default=[], metavar="PATH=FOLDER")
     options = parser.parse_args(arguments)
-    _end_with(options.parent)
-    _prepare_process()
+    notice = provide({Path(path): Path(folder) for path, _, folder in (text.partition("=") for text in options.folder)})
+    _end_with(options.parent)  # a change of namespaces may reset it
+    _prepare_process(notice)
     code = EXIT_FAILED
     try:
-        Child(Connection(options.fd), options.contract).run()
+        Child(Connection(options.fd), options.contract, notice).run()
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 0 if error.code is None else EXIT_FAILED
@@ -57,9 +60,18 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 class Child:
     """The loop of a child: load, then one call after the other, or many at once on an event loop."""
 
-    def __init__(self, connection: Connection, contract_name: str) -> None:
+    def __init__(self, connection: Connection, contract_name: str, notice: str = "") -> None:
+        """
+        Prepare the child.
+
+        Args:
+            connection: the one to the model server.
+            contract_name: module of the contract.
+            notice: why code does not find the container's folders; empty if it does.
+        """
         self._connection = connection
         self._contract_name = contract_name
+        self._notice = notice
         self._inbox: queue.SimpleQueue[RunningCall | None] = queue.SimpleQueue()
         """Calls for the main thread; None ends it."""
         self._load_frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
@@ -92,9 +104,10 @@ class Child:
             contract.load(load)
         except BaseException as error:  # noqa: BLE001 -- reported to the model server, then the process ends
             failed = error if isinstance(error, LoadFailed) else LoadFailed(500, _described(error))
+            message = " ".join(filter(None, (failed.message, explain(error, self._notice))))
             traceback.print_exc()
             _flush()  # the model server ends this process as soon as it knows, and quotes what was printed
-            self._connection.send([(Kind.FAILED, {"status": failed.status, "message": failed.message}, b"")])
+            self._connection.send([(Kind.FAILED, {"status": failed.status, "message": message}, b"")])
             _exit(EXIT_FAILED)
         return contract
 
@@ -189,11 +202,26 @@ def _end_with(parent: int) -> None:
         os._exit(EXIT_NO_SERVER)
 
 
-def _prepare_process() -> None:
+class _Formatter(logging.Formatter):
+    """Adds to an error why the path that it names does not exist."""
+
+    def __init__(self, notice: str) -> None:
+        super().__init__("%(levelname)s %(message)s")
+        self._notice = notice
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 -- of the standard library
+        return "\n".join(filter(None, (super().formatException(ei), explain(ei[1], self._notice))))
+
+
+def _prepare_process(notice: str) -> None:
     """Write output by lines, log to it as the original servers do, and print the stacks of a crash."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
-    logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s", level=logging.INFO)
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(_Formatter(notice))
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
+    if notice:
+        logging.getLogger(__name__).warning("%s", notice)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable()
 
@@ -209,6 +237,9 @@ def _exit(code: int) -> NoReturn:
     os._exit(code)
 
 
-def arguments_of(*, contract: str, descriptor: int, parent: int) -> list[str]:
+def arguments_of(
+    *, contract: str, descriptor: int, parent: int, container_folders: Mapping[Path, Path] | None = None
+) -> list[str]:
     """Return the arguments that make a child of this contract."""
-    return ["--contract", contract, "--fd", str(descriptor), "--parent", str(parent)]
+    folders = [f"--folder={path}={folder}" for path, folder in (container_folders or {}).items()]
+    return ["--contract", contract, "--fd", str(descriptor), "--parent", str(parent), *folders]

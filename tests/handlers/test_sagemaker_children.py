@@ -1,14 +1,21 @@
 """`inference.py` in a child process, as a model server calls it."""
 
 import asyncio
+import json
 import os
-from collections.abc import AsyncIterator
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from headrace.handlers.assembly import container_folders
 from headrace.handlers.errors import LoadError, WholeResponse
 from headrace.handlers.exchange import HandlerRequest, PendingResponse, request_part
 from headrace.handlers.found import find_model
@@ -21,6 +28,7 @@ from .support import answer, pool_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+SOURCE = Path(__file__).parents[2] / "src"
 JSON = ("Content-Type", "application/json")
 PROGRAM = """
 import json, logging, os, sys
@@ -51,7 +59,8 @@ def spec_of(folder: Path, program: str, **variables: str) -> HandlerSpec:
     (folder / "code").mkdir()
     (folder / "code" / "inference.py").write_text(program)
     environment = {"PATH": os.environ["PATH"]} | variables
-    return replace(make_spec(find_model(folder, model_name="m", env=environment)), environment=environment)
+    found = find_model(folder, model_name="m", env=environment)
+    return replace(make_spec(found), environment=environment, container_folders=container_folders(found))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -103,6 +112,92 @@ async def test_a_program_that_cannot_be_loaded_is_told_with_the_cause(tmp_path: 
     pool = HandlerPool(spec_of(tmp_path, "import nothing_of_the_kind"))
 
     with pytest.raises(LoadError, match="ModuleNotFoundError: No module named 'nothing_of_the_kind'"):
+        await pool.start()
+
+    await pool.close(deadline_s=0)
+
+
+PLACES = """
+import ctypes, json
+from pathlib import Path
+
+NAME = Path("/opt/ml/model/name.txt").read_text()
+
+def model_fn(model_dir):
+    return Path("/opt/ml/code/inference.py").stat().st_size
+
+def input_fn(data, content_type):
+    return data
+
+def predict_fn(data, model):
+    signal = ctypes.c_int()
+    ctypes.CDLL(None).prctl(2, ctypes.byref(signal))  # PR_GET_PDEATHSIG
+    return [NAME, model, len(data), signal.value]
+
+def output_fn(prediction, accept):
+    return json.dumps(prediction)
+"""
+
+
+def python_with_rights(place: Path, *setpriv: str) -> Path:
+    """Return a program that runs this Python with other rights than root's."""
+    program = shutil.which("setpriv")
+    if os.geteuid() != 0 or program is None:
+        pytest.skip("only root can run a program with other rights")
+    wrapper = place / "python"
+    wrapper.write_text(f'#!/bin/sh\nexec {program} {" ".join(setpriv)} {sys.executable} "$@"\n')
+    wrapper.chmod(0o755)
+    return wrapper
+
+
+def reason_against(python: Path) -> str:
+    """Return why an interpreter cannot be run, or cannot make a namespace; empty if it can."""
+    check = "import sys; sys.path.insert(0, sys.argv[1]); from headrace_handler.container_folders import provide, MODEL"
+    command = [python, "-c", f"{check}; from pathlib import Path; print(provide({{MODEL: Path('/')}}))", str(SOURCE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() + done.stderr.strip()
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that every user can read, which pytest's are not."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.mark.parametrize(
+    "rights", [(), ("--reuid=65534", "--regid=65534", "--clear-groups")], ids=["own rights", "no rights"]
+)
+async def test_models_side_by_side_find_their_own_files_at_the_containers_paths(
+    place: Path, rights: tuple[str, ...]
+) -> None:
+    specs = []
+    for name in ("first", "second"):
+        (folder := place / name).mkdir()
+        specs.append(spec_of(folder, PLACES))
+        (folder / "name.txt").write_text(name)
+    if rights:
+        python = python_with_rights(place, *rights)
+        specs = [replace(spec, python=python) for spec in specs]
+    if reason := reason_against(specs[0].python):
+        pytest.skip(reason)
+
+    async with pool_of(specs[0]) as first, pool_of(specs[1]) as second:
+        large = bytes(2 << 20)  # travels in a memory file
+        answers = [await answer(await invoke(pool, large)) for pool in (first, second)]
+
+    size = len(PLACES.encode())
+    assert [json.loads(body) for _, body in answers] == [
+        [name, size, len(large), signal.SIGKILL] for name in ("first", "second")
+    ]
+
+
+async def test_code_that_misses_the_containers_paths_is_told_why_and_what_to_do(place: Path) -> None:
+    spec = replace(spec_of(place, PLACES), python=python_with_rights(place, "--bounding-set=-all"))
+    pool = HandlerPool(spec)
+
+    with pytest.raises(LoadError, match=r"name\.txt.*Give the container of this server the capability SYS_ADMIN"):
         await pool.start()
 
     await pool.close(deadline_s=0)

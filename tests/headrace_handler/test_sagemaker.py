@@ -396,21 +396,6 @@ def test_the_packages_and_the_environment_tell_the_folder_of_the_model(tmp_path:
     assert call(contract, b"")[0].json == [str(tmp_path)] * 4
 
 
-@pytest.mark.parametrize(("code", "is_told"), [("P = '/opt/ml/model/serve.pkl'", True), ("P = 'serve.pkl'", False)])
-def test_a_literal_path_of_the_container_is_told_with_what_to_write(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, code: str, is_told: bool
-) -> None:
-    write_program(tmp_path, code, "code/sub/helper.py")
-
-    load_program(tmp_path, ECHO)
-
-    expected = (
-        f"{tmp_path}/code/sub/helper.py names /opt/ml/model, and the model is in {tmp_path}. "
-        "Use the argument of model_fn, or the variable SM_MODEL_DIR."
-    )
-    assert [record.getMessage() for record in caplog.records] == [expected] * is_told
-
-
 def test_what_the_code_measures_is_printed_for_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     contract = load_program(
         tmp_path,

@@ -20,6 +20,7 @@ from headrace.handlers.found import MANIFEST_FILE, Found
 from headrace.handlers.requirements import read_requirements
 from headrace.handlers.spec import ContractName, HandlerSpec
 from headrace.handlers.torchserve_archive import is_archive, unpack_archive
+from headrace_handler.container_folders import CODE, MODEL
 
 REQUIREMENTS_FILE: Final = "requirements.txt"
 _INSTALL_S: Final = 1800.0
@@ -60,7 +61,9 @@ def plan_handler(found: Found, mode: HandlerMode = "auto") -> HandlerPlan:
         return HandlerPlan(choice=choice)
     made = _MAKERS[choice.contract](found)
     environment = child_environment(found.env) | dict(made.environment)  # such as those of DJL's option.env
-    spec = replace(made, python=_interpreter(found), environment=environment)
+    spec = replace(
+        made, python=_interpreter(found), environment=environment, container_folders=container_folders(found)
+    )
     file = _requirements_file(found, choice.contract)
     return HandlerPlan(
         choice=choice,
@@ -101,6 +104,12 @@ def child_environment(env: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of user code: that of the model server without its own keys."""
     kept = {name: value for name, value in env.items() if name not in _SERVER_SECRETS}
     return kept | {"PYTHONUNBUFFERED": "1"}
+
+
+def container_folders(found: Found) -> dict[Path, Path]:
+    """Return the folders that code for SageMaker opens by their paths in the containers."""
+    code = {} if found.code == found.root else {CODE: found.code}
+    return {MODEL: found.root, **code}
 
 
 def install_packages(plan: HandlerPlan, cache_folder: Path) -> HandlerSpec:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from headrace.core.errors import SettingsError
-from headrace.handlers.found import MANIFEST_FILE, Found
+from headrace.handlers.found import CODE_FOLDER, MANIFEST_FILE, Found
 from headrace.handlers.spec import ContractName
 
 HandlerMode = Literal["auto", "native", "handler"]
@@ -22,6 +22,9 @@ _NATIVE_TASKS: Final = ("text-generation", "feature-extraction", "text-classific
 """Values of `HF_TASK` that Headrace's engine serves."""
 _ALWAYS_CODE: Final = ("sklearn", "xgboost")
 """Families of images whose models only the toolkit can load."""
+_PROGRAM: Final = "inference.py"
+_TOOLKIT_FUNCTIONS: Final = frozenset({"model_fn", "input_fn", "predict_fn", "output_fn", "transform_fn"})
+"""A program beside the model has one of them; checkpoints often bring a script of the same name that has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +49,7 @@ def choose(found: Found, mode: HandlerMode = "auto") -> HandlerChoice:
     if mode == "handler" and choice.contract is None:
         raise SettingsError(
             f"The setting handler is 'handler', and {found.model_name} has no code to run: {choice.reason} Expected "
-            f"model.py with a function handle, {MANIFEST_FILE}, or code/inference.py.",
+            f"model.py with a function handle, {MANIFEST_FILE}, or {CODE_FOLDER}/{_PROGRAM}.",
             name="handler",
         )
     return choice
@@ -72,8 +75,10 @@ def _by_image(found: Found) -> HandlerChoice | None:
 def _by_files(found: Found) -> HandlerChoice:
     if MANIFEST_FILE in found.files or any(name.endswith(".mar") for name in found.files):
         return HandlerChoice(contract="torchserve", reason="The model is an archive of TorchServe.")
-    if "code/inference.py" in found.files:
-        return _sagemaker("the model has code/inference.py")
+    if f"{CODE_FOLDER}/{_PROGRAM}" in found.files:
+        return _sagemaker(f"the model has {CODE_FOLDER}/{_PROGRAM}")
+    if defined := sorted(_TOOLKIT_FUNCTIONS & found.functions.get(_PROGRAM, frozenset())):
+        return _sagemaker(f"{_PROGRAM} defines {defined[0]}")
     if found.family == "torchserve" and _is_torch_model(found):
         return _sagemaker("the model is a file of PyTorch")
     return _djl(found) or HandlerChoice(contract=None, reason="The model has no code of its own.")

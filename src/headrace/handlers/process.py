@@ -101,7 +101,12 @@ class ChildProcess:
         ours, theirs = socket.socketpair()
         out_read, out_write = os.pipe2(os.O_CLOEXEC)
         err_read, err_write = os.pipe2(os.O_CLOEXEC)
-        arguments = arguments_of(contract=self._spec.contract, descriptor=_DESCRIPTOR, parent=os.getpid())
+        arguments = arguments_of(
+            contract=self._spec.contract,
+            descriptor=_DESCRIPTOR,
+            parent=os.getpid(),
+            container_folders=self._spec.container_folders,
+        )
         try:
             self.process = spawn_connected(
                 [str(self._spec.python), "-P", str(_PROGRAM), *arguments],

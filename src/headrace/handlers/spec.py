@@ -38,6 +38,8 @@ class HandlerSpec:
     """The whole environment of a child; nothing is inherited from the server."""
     search_path: Sequence[Path] = ()
     """Folders in front of `sys.path`; the stand-in packages come behind everything else."""
+    container_folders: Mapping[Path, Path] = field(default_factory=dict)
+    """Folders that the code finds at these paths of a container, such as `/opt/ml/model`."""
     min_workers: int = 1
     """Children that always run, at least 1."""
     max_workers: int = 1

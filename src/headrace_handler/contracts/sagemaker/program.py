@@ -7,8 +7,6 @@ from types import ModuleType
 
 from headrace_handler.contract import Load, LoadFailed
 
-from . import surroundings
-
 
 def import_program(load: Load) -> ModuleType | None:
     """
@@ -28,7 +26,6 @@ def import_program(load: Load) -> ModuleType | None:
         return None
     path = _find(load.entry, folders)
     _put_first(dict.fromkeys([path.parent, *folders]))
-    surroundings.warn_of_literals(path, load.model_dir)
     imported = sys.modules.get(path.stem)
     if imported is not None and Path(getattr(imported, "__file__", None) or "").resolve() != path.resolve():
         raise LoadFailed(500, f"The program {path.name} has the name of a module in use. Rename it.")
