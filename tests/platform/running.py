@@ -2,6 +2,7 @@
 
 import os
 import signal
+import ssl
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,8 @@ class Running:
     folder: Path
     process: subprocess.Popen[bytes]
     log_path: Path
+    certificate: Path | None = None
+    """What clients trust, if the platform has TLS."""
     clients: list[Any] = field(default_factory=list)
 
     def client(self, service: str, **config: Any) -> Any:
@@ -43,6 +46,7 @@ class Running:
             region_name="us-east-1",
             aws_access_key_id="any",
             aws_secret_access_key="thing",
+            verify=None if self.certificate is None else str(self.certificate),
             config=Config(read_timeout=WAIT_S, retries={"total_max_attempts": 1}, proxies={}, **config),
         )
         self.clients.append(made)
@@ -104,11 +108,14 @@ def up(
     env: Mapping[str, str] = {},
     inside: Sequence[str] = (),
     program: Sequence[str] | None = None,
+    certificate: Path | None = None,
+    key: Path | None = None,
 ) -> Running:
     """
     Start a platform and wait until it answers; its log lies beside its folder.
 
     `inside`: what runs the command. `program`: the `headrace` of another environment.
+    `certificate`, `key`: files for TLS.
     """
     port = free_port()
     log_path = folder.parent / f"{folder.name}-{port}.log"
@@ -123,15 +130,19 @@ def up(
         str(port),
         *flags,
     ]
+    if certificate is not None:
+        command += ["--tls-cert", str(certificate), "--tls-key", str(key)]
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, env=clean_environment(PYTHONFAULTHANDLER="1", **env)
         )
-    running = Running(f"http://127.0.0.1:{port}", folder, process, log_path)
+    scheme = "http" if certificate is None else "https"
+    running = Running(f"{scheme}://127.0.0.1:{port}", folder, process, log_path, certificate)
+    trust = True if certificate is None else ssl.create_default_context(cafile=certificate)
     deadline_s = time.monotonic() + WAIT_S
     while time.monotonic() < deadline_s and process.poll() is None:
         try:
-            if httpx.get(f"{running.url}/health", trust_env=False, timeout=WAIT_S).status_code == 200:
+            if httpx.get(f"{running.url}/health", verify=trust, trust_env=False, timeout=WAIT_S).status_code == 200:
                 return running
         except httpx.TransportError:
             pass

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import SettingsError
-from headrace.platform.folders import DataFolder
+from headrace.platform.folders import Address, DataFolder
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_the_folder_is_for_its_owner_alone(folder: DataFolder) -> None:
 def test_a_second_platform_is_refused_in_one_sentence(folder: DataFolder) -> None:
     with (
         folder.locked(),
-        folder.announced("http://127.0.0.1:7450"),
+        folder.announced(Address(url="http://127.0.0.1:7450")),
         pytest.raises(SettingsError, match=r"http://127\.0\.0\.1:7450.*--data-dir"),
         DataFolder(folder.root).locked(),
     ):
@@ -36,16 +36,16 @@ def test_a_second_platform_is_refused_in_one_sentence(folder: DataFolder) -> Non
 
 
 def test_the_platforms_url_is_announced_while_it_runs(folder: DataFolder) -> None:
-    with folder.announced("http://127.0.0.1:1"):
-        assert folder.running_url() == "http://127.0.0.1:1"
+    with folder.announced(Address(url="http://127.0.0.1:1")):
+        assert folder.running_address() == Address(url="http://127.0.0.1:1")
         assert json.loads(folder.running.read_text())["pid"] == os.getpid()
-    assert folder.running_url() is None
+    assert folder.running_address() is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"url": 5}', '{"pid": 1}'])
 def test_a_broken_announcement_is_ignored(folder: DataFolder, text: str) -> None:
     folder.running.write_text(text)
-    assert folder.running_url() is None
+    assert folder.running_address() is None
 
 
 def test_a_folder_that_cannot_be_created_is_reported_in_one_sentence(tmp_path: Path) -> None:

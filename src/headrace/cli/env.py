@@ -40,7 +40,12 @@ def env(*, url: str | None, is_unset: bool, key: str | None, region: str | None,
         platform = find_platform(url, outer)
         health = platform.health()
         credentials = _credentials(key, asks_for_keys=bool(health.get("asks_for_keys")), outer=outer)
-        target = Target(url=platform.url, region=region or str(health["region"]), **credentials)
+        target = Target(
+            url=platform.url,
+            region=region or str(health["region"]),
+            ca_bundle=platform.ca_bundle,
+            **credentials,
+        )
         lines = (shell_lines if form == "sh" else dotenv_lines)(target, os.environ)
     if lines:
         click.echo("\n".join(lines))

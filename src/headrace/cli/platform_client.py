@@ -7,13 +7,14 @@ the running platform, or is the default port.
 
 import json
 import os
+import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.request import ProxyHandler, Request, build_opener
+from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 import click
 
@@ -36,6 +37,8 @@ class Platform:
     region: str
     access_key: str
     secret_key: str
+    ca_bundle: str | None = None
+    """Certificates to trust besides the system's; None: none, or those of AWS_CA_BUNDLE for boto3."""
 
     def __repr__(self) -> str:
         return f"Platform({self.url!r})"
@@ -59,6 +62,7 @@ class Platform:
             aws_access_key_id=self.access_key,
             aws_secret_access_key=self.secret_key,
             config=config,
+            verify=self.ca_bundle,
         )
 
     @cached_property
@@ -78,19 +82,43 @@ class Platform:
         Raises:
             Failed: no server listens at the address, or it is not a platform.
         """
-        opener = build_opener(ProxyHandler({}))
+        opener = build_opener(ProxyHandler({}), HTTPSHandler(context=self._tls()))
         try:
             with opener.open(Request(f"{self.url}/health"), timeout=5) as response:  # noqa: S310 -- the user's URL
                 value = json.loads(response.read(_MAX_ANSWER_BYTES))
         except HTTPError as error:
             raise Failed(f"The server at {self.url} is not a platform (status {error.code} for /health).") from error
         except (URLError, OSError) as error:
+            cause = error.reason if isinstance(error, URLError) else error
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                raise Failed(not_trusted(self.url, cause.verify_message)) from error
             raise Failed(not_running(self.url)) from error
         except ValueError as error:
             raise Failed(f"The server at {self.url} is not a platform (/health is not JSON).") from error
         if not isinstance(value, dict) or value.get("service") != "headrace":
             raise Failed(f"The server at {self.url} is not a Headrace platform.")
         return value
+
+    def _tls(self) -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        if self.ca_bundle is not None:
+            context.load_verify_locations(self.ca_bundle)
+        return context
+
+
+def not_trusted(url: str, reason: str) -> str:
+    """Return the message for a platform whose certificate is not accepted."""
+    return (
+        f"The certificate of {url} is not accepted: {reason}. Use a name that it was issued for "
+        "(--url https://NAME:PORT), and set AWS_CA_BUNDLE to the file of its root certificate if it has a root of "
+        "its own."
+    )
+
+
+def _tls_reason(error: object) -> str:
+    """Return the reason for a failed handshake, which urllib3 wraps."""
+    cause = error.args[0] if isinstance(error, Exception) and error.args else error
+    return cause.verify_message if isinstance(cause, ssl.SSLCertVerificationError) else str(cause)
 
 
 def not_running(url: str) -> str:
@@ -103,15 +131,19 @@ def find_platform(url: str | None, env: Mapping[str, str] = os.environ) -> Platf
     settings = load_platform_settings({}, env)
     if url is None:
         url = env.get("AWS_ENDPOINT_URL_SAGEMAKER") or env.get("AWS_ENDPOINT_URL")
-    if url is None:
-        from headrace.platform.folders import DataFolder
+    from headrace.platform.folders import DataFolder
 
-        url = DataFolder(data_folder(settings, env)).running_url() or f"http://127.0.0.1:{DEFAULT_PORT}"
+    here = DataFolder(data_folder(settings, env)).running_address()
+    if url is None:
+        url = f"http://127.0.0.1:{DEFAULT_PORT}" if here is None else here.url
+    url = url.rstrip("/")
+    own_root = here.ca_bundle if here is not None and here.url == url else None
     return Platform(
-        url=url.rstrip("/"),
+        url=url,
         region=env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or settings.region,
         access_key=env.get("AWS_ACCESS_KEY_ID") or "headrace",
         secret_key=env.get("AWS_SECRET_ACCESS_KEY") or "headrace",
+        ca_bundle=env.get("AWS_CA_BUNDLE") or own_root,
     )
 
 
@@ -127,12 +159,16 @@ def platform_option(command: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def translate_errors() -> Iterator[None]:
     """Translate boto3's errors to messages of one sentence."""
-    from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError, HTTPClientError
+    from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError, HTTPClientError, SSLError
 
     try:
         yield
     except EndpointConnectionError as error:
         raise Failed(not_running(str(error.kwargs.get("endpoint_url", "its address")))) from error
+    except SSLError as error:
+        raise Failed(
+            not_trusted(str(error.kwargs.get("endpoint_url", "its address")), _tls_reason(error.kwargs.get("error")))
+        ) from error
     except ClientError as error:
         code, message = error_of(error)
         if code in _KEY_ERRORS:

@@ -1,6 +1,7 @@
 """Uvicorn as the model server and the platform run it: with our protocol, signal handling and logs."""
 
 import resource
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -45,8 +46,8 @@ def http_limits(settings: ServerSettings | PlatformSettings) -> HttpLimits:
     )
 
 
-def http_server(app: ASGIApp, *, limits: HttpLimits) -> HttpServer:
-    """Return a server for an application; `serve(sockets=[...])` runs it."""
+def http_server(app: ASGIApp, *, limits: HttpLimits, tls: ssl.SSLContext | None = None) -> HttpServer:
+    """Return a server for an application; `serve(sockets=[...])` runs it, with TLS if a context is given."""
     _allow_descriptors(limits.max_connections + _OTHER_DESCRIPTORS)
     config = uvicorn.Config(
         app,
@@ -59,6 +60,8 @@ def http_server(app: ASGIApp, *, limits: HttpLimits) -> HttpServer:
         proxy_headers=False,
         timeout_keep_alive=75,
     )
+    config.load()
+    config.ssl = tls
     return HttpServer(config)
 
 

@@ -34,7 +34,7 @@ from headrace.platform.access_keys import ACCESS_KEY, KeyRing
 from headrace.platform.app import Apps, PlatformApp
 from headrace.platform.cluster import Cluster, make_cluster
 from headrace.platform.console import console_app
-from headrace.platform.folders import DataFolder
+from headrace.platform.folders import Address, DataFolder
 from headrace.platform.object_storage import ObjectStorage
 from headrace.platform.operations import OPERATIONS
 from headrace.platform.overview import read_overview
@@ -73,11 +73,11 @@ def assemble(
     store: Store,
     storage: ObjectStorage,
     *,
-    url: str,
+    address: Address,
     env: Mapping[str, str] = os.environ,
 ) -> Parts:
     """
-    Assemble all parts of the platform at `url`; `storage` has been started, so that its address is known.
+    Assemble all parts of the platform at `address`; `storage` has been started, so that its address is known.
 
     Raises:
         SettingsError: the file with own images cannot be read, or a package for the cluster is not installed.
@@ -87,7 +87,7 @@ def assemble(
     host = this_host()
     runs_containers = any(image.is_container for image in own_images.values())
     cluster = make_cluster(settings, folder, env, host=host, runs_containers=runs_containers)
-    defaults = _worker_defaults(settings, own_images, cluster, storage, url)
+    defaults = _worker_defaults(settings, own_images, cluster, storage, address)
     logs = PlatformLogs(folder.workers, folder.ended_logs, max_bytes=settings.logs_mib * MIB)
     objects = S3Objects(_client_options(storage.access)) if storage.access is not None else None
     waker = Waker(store, aws_scope=aws_scope)
@@ -144,13 +144,17 @@ def _apps(
 
 
 def _worker_defaults(
-    settings: PlatformSettings, own_images: dict[str, OwnImage], cluster: Cluster, storage: ObjectStorage, url: str
+    settings: PlatformSettings,
+    own_images: dict[str, OwnImage],
+    cluster: Cluster,
+    storage: ObjectStorage,
+    address: Address,
 ) -> WorkerDefaults:
     return WorkerDefaults(
         share_of=cluster.share_of,
         own_images=own_images,
         is_strict=settings.strict,
-        environment=_container_environment(settings, url),
+        environment=_container_environment(settings, address),
         s3=storage.access.to_json() if storage.access is not None else {},
     )
 
@@ -263,7 +267,7 @@ def _client_options(access: S3Access) -> dict[str, object]:
     }
 
 
-def _container_environment(settings: PlatformSettings, url: str) -> dict[str, str]:
+def _container_environment(settings: PlatformSettings, address: Address) -> dict[str, str]:
     """Return the variables that SageMaker sets in every container; on an open platform also those to call it."""
     environment = {
         "AWS_REGION": settings.region,
@@ -272,10 +276,12 @@ def _container_environment(settings: PlatformSettings, url: str) -> dict[str, st
     }
     if settings.is_open:
         environment |= {
-            "AWS_ENDPOINT_URL": url,
+            "AWS_ENDPOINT_URL": address.url,
             "AWS_ACCESS_KEY_ID": "headrace",
             "AWS_SECRET_ACCESS_KEY": "headrace",
         }
+        if address.ca_bundle is not None:
+            environment["AWS_CA_BUNDLE"] = address.ca_bundle
     return environment
 
 

@@ -38,6 +38,8 @@ class Target:
     access_key: str = "headrace"
     """Any value works if the platform requires no keys."""
     secret_key: str = "headrace"  # noqa: S105 -- valid only where any key is
+    ca_bundle: str | None = None
+    """File with the certificates to trust; None: those that clients trust anyway."""
 
     def __repr__(self) -> str:
         return f"Target(url={self.url!r}, region={self.region!r}, access_key={self.access_key!r}, secret_key='***')"
@@ -60,6 +62,8 @@ def variables(target: Target, env: Mapping[str, str]) -> dict[str, str | None]:
         "SAGEMAKER_ADMIN_CONFIG_OVERRIDE": str(SHELL_FOLDER / "sagemaker.yaml"),
         "PYTHONPATH": _prepended(str(SHELL_FOLDER), env.get("PYTHONPATH", "")),
     }
+    if target.ca_bundle is not None:
+        values["AWS_CA_BUNDLE"] = target.ca_bundle
     if any(env.get(name) for name in _PROXIES):
         values |= {name: _with_local_hosts(env.get(name, "")) for name in ("NO_PROXY", "no_proxy")}
     cleared = (name for name in env if name in _CLEARED or name.startswith("AWS_ENDPOINT_URL_"))

@@ -6,11 +6,22 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import msgspec
 
 from headrace.core.errors import SettingsError
 from headrace.core.telemetry import get_logger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """The address of a platform for programs on its machine."""
+
+    url: str
+    ca_bundle: str | None = None
+    """File with the certificate to trust, if the platform's is its own root (self-signed); None otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +126,11 @@ class DataFolder:
             os.close(descriptor)
 
     @contextmanager
-    def announced(self, url: str) -> Iterator[None]:
-        """Publish the platform's URL to programs of this user until the block ends; a full disk does not prevent it."""
+    def announced(self, address: Address) -> Iterator[None]:
+        """Publish the address to programs of this user until the block ends; a full disk does not prevent it."""
         partial = self.running.with_suffix(".partial")
         try:
-            partial.write_text(json.dumps({"url": url, "pid": os.getpid()}), encoding="utf-8")
+            partial.write_text(json.dumps({**asdict(address), "pid": os.getpid()}), encoding="utf-8")
             partial.replace(self.running)
         except OSError as error:
             get_logger().warning("platform.not_announced", reason=error.strerror, data_dir=str(self.root))
@@ -129,17 +140,16 @@ class DataFolder:
             with suppress(OSError):
                 self.running.unlink()
 
-    def running_url(self) -> str | None:
-        """Return the URL of this folder's platform, even if it was killed."""
+    def running_address(self) -> Address | None:
+        """Return the address of this folder's platform, even if it was killed."""
         try:
-            url = json.loads(self.running.read_text(encoding="utf-8"))["url"]
-        except (OSError, ValueError, KeyError, TypeError):
+            return msgspec.json.decode(self.running.read_bytes(), type=Address)
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return None
-        return url if isinstance(url, str) else None
 
     def _in_use_message(self) -> str:
-        url = self.running_url()
-        where = f" at {url}" if url else ""
+        address = self.running_address()
+        where = f" at {address.url}" if address else ""
         return (
             f"Another platform{where} already uses {self.root}. Use that one, stop it, "
             "or choose another folder with --data-dir."

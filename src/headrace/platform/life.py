@@ -13,11 +13,13 @@ import asyncio
 import os
 import signal
 import socket
+import ssl
 import stat
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import uvloop
 
@@ -25,9 +27,10 @@ from headrace.core.errors import HeadraceError, UserError
 from headrace.core.telemetry import get_logger, setup_logging
 from headrace.http.listener import bind, url_of
 from headrace.http.server import HttpServer, http_limits, http_server
+from headrace.http.tls import server_context, trusts_itself
 from headrace.platform.app import PlatformApp
 from headrace.platform.assembly import Parts, assemble, require_keys
-from headrace.platform.folders import DataFolder
+from headrace.platform.folders import Address, DataFolder
 from headrace.platform.lease import LeaseKeeper
 from headrace.platform.object_storage import ObjectStorage, make_storage
 from headrace.platform.worker_end import end_workers
@@ -79,15 +82,29 @@ def run_platform(
             lease = acquire_database_lease(where)
             stack.callback(lease.release)
             require_keys(settings, store)
-            listener = stack.enter_context(bind(settings.host, settings.port))
+            tls = server_context(settings.tls_cert, settings.tls_key)
+            listener = _Listener(stack.enter_context(bind(settings.host, settings.port)), tls, settings.tls_cert)
             storage = make_storage(settings.s3_endpoint, folder.objects, settings.region, env)
-            stack.enter_context(folder.announced(url_of(listener)))
+            stack.enter_context(folder.announced(listener.address))
             lifecycle = _PlatformLifecycle(settings, folder, store, lease, listener, storage, on_ready, env)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(lifecycle.run())
     except HeadraceError as error:
         print(f"Error: {error.message}", file=sys.stderr, flush=True)
         return 2 if isinstance(error, UserError) else 1
+
+
+class _Listener:
+    """The bound socket, its TLS, and the address by which programs on this machine reach it."""
+
+    def __init__(self, bound: socket.socket, tls: ssl.SSLContext | None, certificate: Path | None) -> None:
+        self.socket = bound
+        self.tls = tls
+        is_own_root = tls is not None and certificate is not None and trusts_itself(certificate, tls)
+        self.address = Address(
+            url=url_of(bound, is_tls=tls is not None),
+            ca_bundle=str(certificate.absolute()) if certificate is not None and is_own_root else None,
+        )
 
 
 class _PlatformLifecycle:
@@ -99,7 +116,7 @@ class _PlatformLifecycle:
         folder: DataFolder,
         store: SqlStore,
         lease: DatabaseLease,
-        listener: socket.socket,
+        listener: _Listener,
         storage: ObjectStorage,
         on_ready: OnReady | None,
         env: Mapping[str, str],
@@ -122,12 +139,12 @@ class _PlatformLifecycle:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # ignored under `nohup`
                 loop.add_signal_handler(number, self._on_signal, number)
-        url = url_of(self._listener)
+        address = self._listener.address
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._end_storage)
             await self._storage.start()
             tasks = [_begin(stack, self._lease.keep(), "database lease")]
-            parts = assemble(self._settings, self._folder, self._store, self._storage, url=url, env=self._env)
+            parts = assemble(self._settings, self._folder, self._store, self._storage, address=address, env=self._env)
             stack.push_async_callback(self._close, parts)
             await parts.gateway.start()
             tasks.append(_begin(stack, parts.series.run(), "metrics"))
@@ -137,13 +154,15 @@ class _PlatformLifecycle:
             stack.push_async_callback(self._end_workers, parts)
             tasks.append(_begin(stack, parts.reconciler.run(), "reconciler"))
             tasks.append(_begin(stack, parts.autoscaler.run(), "autoscaler"))
-            server = http_server(parts.app, limits=http_limits(self._settings))
-            serving = asyncio.create_task(server.serve(sockets=[self._listener]), name="http")
+            server = http_server(parts.app, limits=http_limits(self._settings), tls=self._listener.tls)
+            serving = asyncio.create_task(server.serve(sockets=[self._listener.socket]), name="http")
             stack.push_async_callback(self._end_serving, server, serving)
-            get_logger().info("platform.ready", url=url, data_dir=str(self._folder.root), storage=self._storage.state)
+            get_logger().info(
+                "platform.ready", url=address.url, data_dir=str(self._folder.root), storage=self._storage.state
+            )
             if self._on_ready is not None:
                 await self._wait_for_storage()
-                started = Started(url=url, folder=self._folder, settings=self._settings, storage=self._storage)
+                started = Started(url=address.url, folder=self._folder, settings=self._settings, storage=self._storage)
                 self._on_ready(started)
             await self._until_stopped(parts.app, *tasks, serving)
         get_logger().info("platform.stopped")

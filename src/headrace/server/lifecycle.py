@@ -13,6 +13,7 @@ import contextlib
 import os
 import signal
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from headrace.core.telemetry import get_logger
 from headrace.http.asgi import ASGIApp
 from headrace.http.listener import bind, url_of
 from headrace.http.server import http_limits, http_server
+from headrace.http.tls import server_context
 from headrace.server.limits import RequestLimiter
 from headrace.settings.server_settings import ServerSettings, resolve_shutdown_delay
 
@@ -81,12 +83,14 @@ def serve(served: Served) -> int:
     Returns:
         The exit code; the error of a failure has been written to stderr.
     """
+    settings = served.settings
     try:
+        tls = server_context(settings.tls_cert, settings.tls_key)
         with (
-            bind(served.settings.host, served.settings.port) as listener,
+            bind(settings.host, settings.port) as listener,
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
-            return runner.run(_Lifecycle(served, listener).run())
+            return runner.run(_Lifecycle(served, listener, tls).run())
     except HeadraceError as error:
         print(f"Error: {error.message}", file=sys.stderr, flush=True)
         return 2 if isinstance(error, UserError) else 1
@@ -95,15 +99,16 @@ def serve(served: Served) -> int:
 class _Lifecycle:
     """A run of a server, from listening to its exit code."""
 
-    def __init__(self, served: Served, listener: socket.socket) -> None:
+    def __init__(self, served: Served, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
         self._served = served
         self._listener = listener
+        self._url = url_of(listener, is_tls=tls is not None)
         self._stop = asyncio.Event()
         self._delay_s = 0.0
         self._stopped_s: float | None = None
         """Time of the signal, by the monotonic clock."""
         self._started_s = perf_counter()
-        self._http = http_server(served.app, limits=http_limits(served.settings))
+        self._http = http_server(served.app, limits=http_limits(served.settings), tls=tls)
 
     async def run(self) -> int:
         """Listen, load and serve until a signal; return the exit code."""
@@ -111,7 +116,7 @@ class _Lifecycle:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
         serving = asyncio.create_task(self._http.serve(sockets=[self._listener]))
-        get_logger().info("server.listening", url=url_of(self._listener), model=self._served.settings.model)
+        get_logger().info("server.listening", url=self._url, model=self._served.settings.model)
         try:
             if await self._start():
                 await self._stop.wait()
@@ -162,7 +167,7 @@ class _Lifecycle:
             return False
         loading.result()
         start_ms = round((perf_counter() - self._started_s) * 1e3)
-        self._served.report_ready(url_of(self._listener), start_ms)
+        self._served.report_ready(self._url, start_ms)
         return True
 
     async def _close_connections(self, serving: "asyncio.Task[None]") -> None:

@@ -267,7 +267,7 @@ PROPERTIES: dict[str, Meaning] = {
     **dict.fromkeys(("cors_allowed_methods", "cors_allowed_headers"), NoEffect("all methods and headers are allowed")),
     **dict.fromkeys(
         ("keystore", "keystore_pass", "keystore_type", "private_key_file", "certificate_file"),
-        NoEffect("TLS is up to the proxy in front of the server"),
+        NoEffect("TLS is set by `--tls-cert` and `--tls-key`"),
     ),
     **dict.fromkeys(
         (

@@ -37,6 +37,15 @@ class PlatformSettings:
     port: int = setting(rules.integer(0, 65535), DEFAULT_PORT)
     """Port to listen on, for all services; 0 takes a free one."""
 
+    tls_cert: Path | None = setting(rules.file(), None)  # noqa: RUF009 -- a field, as all others
+    """
+    PEM file with the certificate and intermediate ones: the server speaks HTTPS only. It is reread when it changes.
+    Default: plain HTTP.
+    """
+
+    tls_key: Path | None = setting(rules.file(), None)  # noqa: RUF009 -- a field, as all others
+    """PEM file with the private key of `tls_cert`, without a password. Default: it is in the file of `tls_cert`."""
+
     data_dir: Path | None = setting(rules.folder(), None)  # noqa: RUF009 -- a field, as all others
     """
     Folder for the records, the objects of the embedded S3 server and the workers' logs. Default: `headrace` in the

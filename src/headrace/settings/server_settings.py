@@ -42,6 +42,15 @@ class ServerSettings:
     port: int = setting(rules.integer(0, 65535), 8080)
     """Port to listen on; 0 takes a free one. The default is SageMaker's."""
 
+    tls_cert: Path | None = setting(rules.file(), None)  # noqa: RUF009 -- a field, as all others
+    """
+    PEM file with the certificate and intermediate ones: the server speaks HTTPS only. It is reread when it changes.
+    Default: plain HTTP.
+    """
+
+    tls_key: Path | None = setting(rules.file(), None)  # noqa: RUF009 -- a field, as all others
+    """PEM file with the private key of `tls_cert`, without a password. Default: it is in the file of `tls_cert`."""
+
     container: bool = setting(rules.boolean(), False)
     """
     Behave as a container: listen on 0.0.0.0 without a key (the platform around it guards the port), and read names that

@@ -17,6 +17,7 @@ from typing import Any
 
 from headrace.http.listener import bind, url_of
 from headrace.http.server import http_limits, http_server
+from headrace.http.tls import server_context
 from headrace.server.app import create_app
 from headrace.server.main import run_server
 from headrace.settings.loading import load_settings
@@ -44,14 +45,15 @@ def echo_server(backend: EchoBackend | None = None, **settings: Any) -> Iterator
     """
     backend = backend or EchoBackend()
     resolved, _ = load_settings({"model": MODEL, **settings}, {})
-    server = http_server(create_app(resolved, backend), limits=http_limits(resolved))
+    tls = server_context(resolved.tls_cert, resolved.tls_key)
+    server = http_server(create_app(resolved, backend), limits=http_limits(resolved), tls=tls)
     with bind("127.0.0.1", 0) as listener:
         thread = threading.Thread(
             target=lambda: asyncio.run(server.serve(sockets=[listener])), name="echo-server", daemon=True
         )
         thread.start()
         try:
-            yield EchoServer(url_of(listener), backend)
+            yield EchoServer(url_of(listener, is_tls=tls is not None), backend)
         finally:
             server.stop(grace_s=1)
             thread.join()

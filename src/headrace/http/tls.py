@@ -1,0 +1,175 @@
+"""
+TLS of a server: a certificate that is reread when its files change, so that renewals need no restart.
+
+The files are checked at handshakes, at most once in `CHECK_INTERVAL_S`; connections that exist keep their certificate.
+A renewal that cannot be read (files written one after the other, a wrong key) is logged, and the certificate in use
+stays.
+"""
+
+import ssl
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.core.errors import SettingsError
+from headrace.core.telemetry import get_logger
+
+CHECK_INTERVAL_S = 10.0
+"""Seconds between two looks at the files."""
+_MAX_FLIGHTS = 8
+"""Messages of a handshake; TLS 1.2 has four flights."""
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateFiles:
+    """A certificate chain and its private key in PEM; both may be in one file."""
+
+    certificate: Path
+    key: Path
+
+    def modified_ns(self) -> tuple[int, ...]:
+        """Return the modification times of the files; 0 for a missing file."""
+        return tuple(_modified_ns(path) for path in (self.certificate, self.key))
+
+    def context(self) -> ssl.SSLContext:
+        """
+        Return a server's context with the certificate: TLS 1.2 and 1.3, HTTP/1.1.
+
+        Raises:
+            SettingsError: a file cannot be read, is not PEM, or the key is encrypted or of another certificate.
+        """
+        for path, name in ((self.certificate, "tls_cert"), (self.key, "tls_key")):
+            _check_readable(path, name)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        try:
+            context.load_cert_chain(self.certificate, self.key, password=self._refuse_encrypted)
+        except ssl.SSLError as error:
+            raise self._unusable(error) from error
+        return context
+
+    def _refuse_encrypted(self) -> str:
+        """Called if the key is encrypted; without this OpenSSL would ask for the password on the terminal."""
+        raise SettingsError(
+            f"tls_key {self.key} is encrypted; expected a key without a password. Decrypt it with "
+            f"`openssl pkey -in {self.key} -out FILE`, in a file that only this user may read.",
+            name="tls_key",
+        )
+
+    def _unusable(self, error: ssl.SSLError) -> SettingsError:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            return SettingsError(
+                f"tls_key {self.key} is not the key of the certificate {self.certificate}; expected the key that the "
+                "certificate was issued for.",
+                name="tls_key",
+            )
+        both = f"{self.certificate} and {self.key}" if self.key != self.certificate else str(self.certificate)
+        return SettingsError(
+            f"No certificate with its key was found in {both} ({error.reason or error}); expected PEM files: "
+            "the certificate, followed by intermediate ones, and the private key.",
+            name="tls_cert",
+        )
+
+
+def server_context(
+    certificate: Path | None, key: Path | None, *, check_interval_s: float = CHECK_INTERVAL_S
+) -> ssl.SSLContext | None:
+    """
+    Return the context of a server with these files, or None if it serves plain HTTP.
+
+    Args:
+        certificate: the setting `tls_cert`.
+        key: the setting `tls_key`; None if the key is in the same file.
+        check_interval_s: seconds between two looks at the files.
+
+    Raises:
+        SettingsError: the files cannot be used, or a key is given without a certificate.
+    """
+    if certificate is None:
+        if key is not None:
+            raise SettingsError(f"tls_key is {key} without a tls_cert. Set --tls-cert too.", name="tls_key")
+        return None
+    files = CertificateFiles(certificate, key or certificate)
+    return _RenewedContext(files, check_interval_s).context
+
+
+def trusts_itself(certificate: Path, context: ssl.SSLContext) -> bool:
+    """
+    Return whether clients that trust only this file accept the server's certificate, as with a self-signed one.
+
+    It is tried by a handshake in memory. A file that lacks the root of its chain is no trust anchor for OpenSSL.
+    """
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.load_verify_locations(certificate)
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        client.wrap_bio(to_client, to_server, server_side=False),
+        context.wrap_bio(to_server, to_client, server_side=True),
+    )
+    for _ in range(_MAX_FLIGHTS):
+        try:
+            steps = [_is_done(end) for end in ends]
+        except ssl.SSLError:
+            return False
+        if all(steps):
+            return True
+    return False
+
+
+def _is_done(end: ssl.SSLObject) -> bool:
+    try:
+        end.do_handshake()
+    except ssl.SSLWantReadError:
+        return False
+    return True
+
+
+class _RenewedContext:
+    """A context whose handshakes use the newest certificate of the files."""
+
+    def __init__(self, files: CertificateFiles, check_interval_s: float) -> None:
+        self._files = files
+        self._check_interval_s = check_interval_s
+        self._modified_ns = files.modified_ns()
+        self._newest = self.context = files.context()
+        self._checked_s = time.monotonic()
+        self.context.sni_callback = self._use_newest
+
+    def _use_newest(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        """Called by OpenSSL at every handshake, with or without a server name."""
+        now_s = time.monotonic()
+        if now_s - self._checked_s >= self._check_interval_s:
+            self._checked_s = now_s
+            self._renew()
+        connection.context = self._newest
+
+    def _renew(self) -> None:
+        modified_ns = self._files.modified_ns()
+        if modified_ns == self._modified_ns:
+            return
+        try:
+            self._newest = self._files.context()
+        except SettingsError as error:
+            get_logger().warning("tls.not_renewed", reason=error.message)
+            return
+        self._modified_ns = modified_ns
+        get_logger().info("tls.renewed", certificate=str(self._files.certificate))
+
+
+def _modified_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _check_readable(path: Path, name: str) -> None:
+    try:
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise SettingsError(
+            f"{name} {path} cannot be read: {error.strerror}. Check its path and mode.", name=name
+        ) from error
