@@ -32,6 +32,8 @@ from headrace_handler.frames import BadFrame, Frame, Kind
 EXIT_FAILED = 1
 """User code could not be loaded, or its contract has failed."""
 _PR_SET_PDEATHSIG = 1
+_CALLERS = (str(Path(__file__).parent), importlib.__file__, "<frozen importlib")
+"""Files whose frames come before those of user code in a traceback."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -104,8 +106,8 @@ class Child:
             contract.load(load)
         except BaseException as error:  # noqa: BLE001 -- reported to the model server, then the process ends
             failed = error if isinstance(error, LoadFailed) else LoadFailed(500, _described(error))
-            message = " ".join(filter(None, (failed.message, explain(error, self._notice))))
-            traceback.print_exc()
+            message = " ".join(filter(None, (failed.message + _advice(error), explain(error, self._notice))))
+            _print_traceback(error)
             _flush()  # the model server ends this process as soon as it knows, and quotes what was printed
             self._connection.send([(Kind.FAILED, {"status": failed.status, "message": message}, b"")])
             _exit(EXIT_FAILED)
@@ -190,6 +192,29 @@ class Child:
 
 def _described(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
+
+
+def _print_traceback(error: BaseException) -> None:
+    """Print the traceback of the user's code: without the frames that called it, and what was raised because of it."""
+    shown = error.__cause__ if isinstance(error, LoadFailed) and error.__cause__ is not None else error
+    frame = shown.__traceback__
+    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_CALLERS):
+        frame = frame.tb_next
+    traceback.print_exception(type(shown), shown, frame or shown.__traceback__)
+
+
+def _advice(error: BaseException) -> str:
+    """Return what to do about a package that is missing; an empty text for other failures."""
+    reason: BaseException | None = error
+    while reason is not None and not isinstance(reason, ModuleNotFoundError):
+        reason = reason.__cause__
+    if reason is None or not reason.name or not str(reason).startswith("No module named"):
+        return ""
+    package = reason.name.partition(".")[0]
+    return (
+        f". {package} is neither a file of the model nor an installed package: add it to requirements.txt, or "
+        "install it beside Headrace."
+    )
 
 
 def _end_with(parent: int) -> None:

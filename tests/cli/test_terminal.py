@@ -1,11 +1,15 @@
 import time
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.ready import ready_text
+from headrace.cli.ready import code_ready_text, ready_text
 from headrace.cli.terminal import Stopwatch, printable
 from headrace.core.generation import Chunk, EngineStats, Finish, FinishReason, ModelInfo
+from headrace.handlers.spec import ContractName, HandlerSpec
+from headrace_handler.contract import Load
 
 
 @given(st.text())
@@ -61,3 +65,23 @@ def test_the_card_of_a_ready_server_has_facts_addresses_and_commands() -> None:
     for route in ("/v1/chat/completions", "/generate_stream", "/invocations", "/ping", "/metrics"):
         assert f"http://127.0.0.1:8080{route}" in card
     assert "headrace bench http://127.0.0.1:8080" in card
+
+
+@pytest.mark.parametrize(
+    ("contract", "profile", "request_line"),
+    [
+        ("djl", "", "curl -N http://127.0.0.1:8080/invocations -H 'Content-Type: application/json'"),
+        ("torchserve", "", "curl -N http://127.0.0.1:8080/predictions/shout -H 'Content-Type: application/json'"),
+        ("sagemaker", "sklearn", "curl -N http://127.0.0.1:8080/invocations -H 'Content-Type: text/csv'"),
+    ],
+)
+def test_the_ready_message_of_user_code_shows_a_request_of_its_contract(
+    contract: ContractName, profile: str, request_line: str
+) -> None:
+    load = Load(model_name="shout", model_dir=Path("m"), entry="", options={"profile": profile})
+    spec = HandlerSpec(contract=contract, load=load, min_workers=1, max_workers=2)
+
+    card = code_ready_text("http://127.0.0.1:8080", spec)
+
+    assert request_line in card
+    assert "1 to 2 processes" in card

@@ -95,6 +95,13 @@ def test_a_console_line_is_for_people():
     assert re.search(r"thing\.happened\s+num_things=2", log.getvalue())
 
 
+def test_a_console_shows_what_another_program_printed_as_it_was_printed():
+    log = io.StringIO()
+    setup_logging(format="console", stream=log)
+    get_logger().info("handler.output", model="iris", pid=7, stream="stdout", line='  File "a.py", line 1\x1b[2J')
+    assert re.fullmatch(r'\d\d:\d\d:\d\d iris 7 \|   File "a\.py", line 1%1B\[2J\n', log.getvalue())
+
+
 def test_tracebacks_do_not_show_local_values():
     for form in ("console", "json"):
         log = io.StringIO()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.core.telemetry import setup_logging
 from headrace.handlers.errors import LoadError, Refused
 from headrace.handlers.exchange import HandlerRequest
 from headrace.handlers.pool import HandlerPool, PoolPhase
@@ -160,3 +161,13 @@ async def test_every_call_ends_once_while_children_are_killed_at_random(tmp_path
         assert sum(status == 200 for status, _ in answers) > 100
         assert pool.counts.restarts > 0
     assert not [pid for pid in pids if runs(pid)]
+
+
+async def test_a_start_that_fails_does_not_repeat_the_lines_that_a_terminal_has_shown(tmp_path: Path) -> None:
+    setup_logging(format="console")
+    try:
+        with pytest.raises(LoadError) as failed:
+            await HandlerPool(spec_for(tmp_path, entry="raises")).start()
+    finally:
+        setup_logging()
+    assert failed.value.message == "KeyError: 'model_id'"

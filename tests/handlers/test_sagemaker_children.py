@@ -111,9 +111,19 @@ async def test_code_that_ends_its_process_costs_its_own_request(pool: HandlerPoo
 async def test_a_program_that_cannot_be_loaded_is_told_with_the_cause(tmp_path: Path) -> None:
     pool = HandlerPool(spec_of(tmp_path, "import nothing_of_the_kind"))
 
-    with pytest.raises(LoadError, match="ModuleNotFoundError: No module named 'nothing_of_the_kind'"):
+    with pytest.raises(LoadError) as failed:
         await pool.start()
 
+    assert failed.value.message.startswith(
+        "ModuleNotFoundError: No module named 'nothing_of_the_kind'. nothing_of_the_kind is neither a file of the "
+        "model nor an installed package: add it to requirements.txt, or install it beside Headrace.\n"
+    )
+    assert list(pool.tail) == [
+        "Traceback (most recent call last):",
+        f'  File "{tmp_path}/code/inference.py", line 1, in <module>',
+        "    import nothing_of_the_kind",
+        "ModuleNotFoundError: No module named 'nothing_of_the_kind'",
+    ]
     await pool.close(deadline_s=0)
 
 

@@ -90,7 +90,7 @@ class EndpointDeployment:
 {name} is in service after {took_s:.1f} s.
 
   headrace invoke {name} --stream "The sea is"
-  headrace chat --url {url} --model {name}
+  headrace chat {name} --url {url}
   boto3.client("sagemaker-runtime").invoke_endpoint(EndpointName="{name}", ...)   after eval "$(headrace env)"
   OpenAI: {url}/v1 with model "{name}"
 
@@ -164,7 +164,7 @@ class ComponentDeployment:
         return f"""\
 {name} is in service on {self.host} after {took_s:.1f} s.
 
-  headrace chat --url {url} --model {name}
+  headrace chat {name} --url {url}
   boto3.client("sagemaker-runtime").invoke_endpoint(EndpointName="{self.host}", InferenceComponentName="{name}", ...)
   OpenAI: {url}/v1 with model "{name}"
 

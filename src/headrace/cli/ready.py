@@ -11,6 +11,13 @@ from headrace.core.generation import EngineStats, ModelInfo
 if TYPE_CHECKING:
     from headrace.handlers.spec import HandlerSpec
 
+_JSON = "application/json"
+_CONTRACTS = {
+    "djl": "a handler for DJL",
+    "torchserve": "a handler for TorchServe",
+    "sagemaker": "functions for a SageMaker toolkit",
+}
+
 
 def print_ready(url: str, info: ModelInfo, stats: EngineStats) -> None:
     """Print the message to a terminal; logs have a line about it already."""
@@ -21,14 +28,34 @@ def print_ready(url: str, info: ModelInfo, stats: EngineStats) -> None:
 def print_code_ready(url: str, spec: "HandlerSpec") -> None:
     """Print the addresses of a server for a model's own code to a terminal."""
     if sys.stderr.isatty():
-        rows = [
-            ("model", f"{spec.model_name}, by its own code ({spec.contract} {spec.load.entry})"),
-            ("workers", f"{spec.min_workers} to {spec.max_workers} processes"),
-            ("SageMaker", f"{url}/invocations  {url}/ping"),
-            ("metrics", f"{url}/metrics"),
-        ]
-        table = "\n".join(f"  {name:<11}{value}" for name, value in rows)
-        click.echo(f"\n{table}\n\n  {_curl(f'{url}/invocations', '{}')}\n\n  Ctrl-C stops the server.\n", err=True)
+        click.echo(code_ready_text(url, spec), err=True)
+
+
+def code_ready_text(url: str, spec: "HandlerSpec") -> str:
+    """Return the message for a model's own code; only its author knows what a request is, so the body is a guess."""
+    least, most = spec.min_workers, spec.max_workers
+    workers = f"{least} to {most} processes" if most > least else f"{most} process{'es' if most > 1 else ''}"
+    rows = [
+        ("model", f"{spec.model_name}, served by its own code ({_CONTRACTS[spec.contract]})"),
+        ("workers", workers),
+        ("SageMaker", f"{url}/invocations  {url}/ping"),
+        ("metrics", f"{url}/metrics"),
+    ]
+    path = "invocations"
+    if spec.contract == "torchserve":
+        path = f"predictions/{spec.model_name}"
+        rows.insert(3, ("TorchServe", f"{url}/{path}"))
+    table = "\n".join(f"  {name:<12}{value}" for name, value in rows)
+    is_table = spec.load.options.get("profile") in ("sklearn", "xgboost")
+    example = _curl(f"{url}/{path}", *(("1,2,3", "text/csv") if is_table else ('{"inputs": "Hello"}', _JSON)))
+    return f"""
+{table}
+
+  A request, if this is what the code reads:
+  {example}
+
+  Ctrl-C stops the server.
+"""
 
 
 def ready_text(url: str, info: ModelInfo, stats: EngineStats) -> str:
@@ -79,5 +106,5 @@ def _addresses(url: str) -> list[tuple[str, str]]:
     ]
 
 
-def _curl(url: str, body: str) -> str:
-    return f"curl -N {url} -H 'Content-Type: application/json' \\\n    -d {shlex.quote(body)}"
+def _curl(url: str, body: str, content_type: str = _JSON) -> str:
+    return f"curl -N {url} -H 'Content-Type: {content_type}' \\\n    -d {shlex.quote(body)}"

@@ -17,7 +17,7 @@ EXAMPLES = """
 headrace serve smollm2                              a small real model on http://127.0.0.1:8080
 headrace serve Qwen/Qwen3-0.6B --dtype w8a8         a model from the Hub with 8-bit weights
 headrace serve ./model.gguf --port 0                a file, on any free port
-headrace serve ./folder-with-model.py               your own inference code, see docs/custom-code
+headrace serve ./folder-with-model.py               your own inference code, as is ./model.mar
 headrace serve smollm2 --host 0.0.0.0 --api-key K   reachable by others who have the key
 headrace serve smollm2 --rope '{"rope_type": "yarn", "factor": 4}'   a longer context
 HF_MODEL_ID=smollm2 headrace serve                  settings from the environment, as in containers
@@ -32,6 +32,9 @@ headrace fit MODEL                                  memory needs, before anythin
 def serve(**overrides: Any) -> None:
     """
     Serve MODEL (an alias such as smollm2, a Hub id, an s3:// prefix, a folder or a .gguf file) over HTTP.
+
+    A folder or a .mar archive may bring the code that serves it: a DJL model.py, a SageMaker inference.py, a handler
+    for TorchServe. See docs/custom-code.
 
     One port speaks SageMaker's container contract (/ping, /invocations), TGI (/generate_stream), OpenAI
     (/v1/chat/completions) and has a chat page at /. Every option is also an environment variable; see

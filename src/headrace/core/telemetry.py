@@ -42,11 +42,7 @@ def setup_logging(*, format: str = "auto", level: str = "info", stream: TextIO |
     if is_console:
         shared.append(escape_control_characters)
     renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer(
-            colors=target.isatty(), sort_keys=False, exception_formatter=structlog.dev.plain_traceback
-        )
-        if is_console
-        else structlog.processors.JSONRenderer()
+        _ConsoleRenderer(is_colored=target.isatty()) if is_console else structlog.processors.JSONRenderer()
     )
     number = logging.getLevelNamesMapping()[level.upper()]
     tracebacks = [] if is_console else [structlog.processors.format_exc_info]
@@ -89,6 +85,21 @@ def escape_control_characters(_logger: object, _method: str, event: Any) -> Any:
         if isinstance(value, str) and key != "exception":
             event[key] = escaped(value)
     return event
+
+
+class _ConsoleRenderer:
+    """structlog's format, but what another program has printed (`line`) is shown as that program printed it."""
+
+    def __init__(self, *, is_colored: bool) -> None:
+        self._render = structlog.dev.ConsoleRenderer(
+            colors=is_colored, sort_keys=False, exception_formatter=structlog.dev.plain_traceback
+        )
+
+    def __call__(self, logger: Any, method: str, event: Any) -> str:
+        if "line" not in event:
+            return str(self._render(logger, method, event))
+        source = " ".join(str(event[key]) for key in ("timestamp", "model", "pid") if event.get(key))
+        return f"{source} | {event['line']}"
 
 
 @dataclass(slots=True, kw_only=True)

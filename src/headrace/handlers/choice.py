@@ -1,7 +1,7 @@
 """
 Chooses the code that serves a model: Headrace's own engine, or the user's by one of three contracts. Pure.
 
-`docs/custom-code.md` has the same rules as a chart.
+`docs/custom-code/README.md` has the same rules as a chart.
 """
 
 from dataclasses import dataclass
@@ -25,6 +25,8 @@ _ALWAYS_CODE: Final = ("sklearn", "xgboost")
 _PROGRAM: Final = "inference.py"
 _TOOLKIT_FUNCTIONS: Final = frozenset({"model_fn", "input_fn", "predict_fn", "output_fn", "transform_fn"})
 """A program beside the model has one of them; checkpoints often bring a script of the same name that has none."""
+_BOOSTER: Final = "xgboost-model"
+"""What SageMaker's XGBoost algorithm writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,12 @@ def _by_image(found: Found) -> HandlerChoice | None:
     if program:
         return _sagemaker(f"SAGEMAKER_PROGRAM is {program}")
     task = found.env.get("HF_TASK", "").strip()
-    if found.family == "transformers" and task and task not in _NATIVE_TASKS and "code/inference.py" not in found.files:
+    if (
+        found.family in ("transformers", "")
+        and task
+        and task not in _NATIVE_TASKS
+        and "code/inference.py" not in found.files
+    ):
         return _sagemaker(f"HF_TASK is {task}")
     return None
 
@@ -79,6 +86,8 @@ def _by_files(found: Found) -> HandlerChoice:
         return _sagemaker(f"the model has {CODE_FOLDER}/{_PROGRAM}")
     if defined := sorted(_TOOLKIT_FUNCTIONS & found.functions.get(_PROGRAM, frozenset())):
         return _sagemaker(f"{_PROGRAM} defines {defined[0]}")
+    if _BOOSTER in found.files:
+        return _sagemaker(f"the model has {_BOOSTER}")
     if found.family == "torchserve" and _is_torch_model(found):
         return _sagemaker("the model is a file of PyTorch")
     return _djl(found) or HandlerChoice(contract=None, reason="The model has no code of its own.")

@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any, Final
 
 from headrace.core.metrics import SECONDS, Distribution
-from headrace.core.telemetry import get_logger
+from headrace.core.telemetry import get_logger, log_options
 from headrace.handlers.batching import Failures, Take, next_batch
 from headrace.handlers.code_metrics import CodeMetrics
 from headrace.handlers.errors import LoadError, Refusal, Refused, refusal
@@ -264,7 +264,9 @@ class HandlerPool:
         stopping.cancel()
 
     def _load_error(self, reason: str) -> LoadError:
-        lines = "\n".join(self.tail)
+        form, level = log_options()
+        is_on_screen = form == "console" and level in {"debug", "info"}
+        lines = "" if is_on_screen else "\n".join(self.tail)
         return LoadError(f"{reason}\nThe last lines of its output:\n{lines}" if lines else reason)
 
     def _settle_first(self, error: Exception | None) -> None:

@@ -24,6 +24,8 @@ _PROFILES_OF_IMPORTS: Final = {
 }
 """For a folder without an image: the framework that the code imports, and whose image it was written for."""
 _PROGRAM: Final = "inference.py"
+_BOOSTER: Final = "xgboost-model"
+"""What SageMaker's XGBoost algorithm writes."""
 _SECONDS_SERVERS: Final = ("pytorch", "sklearn", "xgboost")
 """TorchServe and gunicorn take `SAGEMAKER_MODEL_SERVER_TIMEOUT` in seconds, multi-model-server in minutes."""
 _MAX_WORKERS: Final = 1000
@@ -76,8 +78,12 @@ def find_profile(found: Found) -> str:
     program = find_program(found)
     imported = frozenset[str]().union(*(found.imports.get(name, ()) for name in (program, f"{CODE_FOLDER}/{program}")))
     by_import = (profile for package, profile in _PROFILES_OF_IMPORTS.items() if package in imported)
-    by_file = ("pytorch" for name in found.files if name.endswith((".pt", ".pth")))
-    return next(by_import, next(by_file, "generic"))
+    by_file = "xgboost" if _BOOSTER in found.files else "pytorch" if _has_torch_file(found) else "generic"
+    return next(by_import, by_file)
+
+
+def _has_torch_file(found: Found) -> bool:
+    return any(name.endswith((".pt", ".pth")) for name in found.files)
 
 
 def find_program(found: Found) -> str:

@@ -75,7 +75,10 @@ def _local(path: Path) -> Located:
     if files:
         names = ", ".join(file.name for file in files)
         raise ModelNotFound(f"{path} contains several GGUF files ({names}). Give the path of one of them.")
-    raise ModelNotFound(f"{path} contains neither a config.json nor a .gguf file, so it is not a model.")
+    raise ModelNotFound(
+        f"{path} contains neither a config.json nor a .gguf file, so it is not a model. Code that serves a model is "
+        "found as model.py with a function handle, code/inference.py, or a .mar archive."
+    )
 
 
 def _names_a_path(ref: str) -> bool:

@@ -1,6 +1,7 @@
 """Errors before the first byte as HTTP responses, in the dialect of the path."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -15,6 +16,9 @@ from headrace.http.errors import CLIENT_GONE_STATUS, ResponseAborted, internal_e
 from headrace.wire.dialect import ErrorReply
 from headrace.wire.unknown_routes import render_error_for, unknown_route
 
+ExceptionHandler = Callable[[Request, Exception], Awaitable[Response]]
+RenderForPath = Callable[[str, HeadraceError], ErrorReply]
+
 
 def _response(reply: ErrorReply) -> Response:
     return Response(reply.body, status_code=reply.status, headers=dict(reply.headers), media_type=reply.content_type)
@@ -25,16 +29,26 @@ async def _headrace_error(request: Request, error: Exception) -> Response:
     return _response(render_error_for(request.url.path, error))
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
-    """Answer for a path or method that is not served."""
-    assert isinstance(error, HTTPException)
-    path = _path_as_sent(request)
-    allow = (error.headers or {}).get("Allow", "")
-    reason = unknown_route(request.method, path, allowed=sorted(allow.split(", ")) if allow else ())
-    response = _response(render_error_for(path, reason))
-    if isinstance(reason, MethodNotAllowed):
-        response.headers["Allow"] = ", ".join(reason.allowed)
-    return response
+class DescribeRoute(Protocol):
+    """Returns the error for a route that is not served; `allowed` has the methods of its path."""
+
+    def __call__(self, method: str, path: str, *, allowed: Sequence[str] = ()) -> HeadraceError: ...
+
+
+def route_error_handler(describe: DescribeRoute, render: RenderForPath = render_error_for) -> ExceptionHandler:
+    """Return the handler for paths and methods that are not served."""
+
+    async def answer(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        path = _path_as_sent(request)
+        allow = (error.headers or {}).get("Allow", "")
+        reason = describe(request.method, path, allowed=sorted(allow.split(", ")) if allow else ())
+        response = _response(render(path, reason))
+        if isinstance(reason, MethodNotAllowed):
+            response.headers["Allow"] = ", ".join(reason.allowed)
+        return response
+
+    return answer
 
 
 def _path_as_sent(request: Request) -> str:
@@ -55,9 +69,9 @@ async def _client_gone(_request: Request, _error: Exception) -> Response:
     return Response(status_code=CLIENT_GONE_STATUS)
 
 
-EXCEPTION_HANDLERS: dict[object, Callable[[Request, Exception], Awaitable[Response]]] = {
+EXCEPTION_HANDLERS: dict[object, ExceptionHandler] = {
     ClientGone: _client_gone,
     HeadraceError: _headrace_error,
-    HTTPException: _http_error,
+    HTTPException: route_error_handler(unknown_route),
     Exception: _bug,
 }

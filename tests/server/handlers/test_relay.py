@@ -124,7 +124,11 @@ async def test_health_metrics_and_other_paths(client: httpx.AsyncClient, pool: H
     metrics = (await client.get("/metrics")).text
     assert 'headrace_handler_ready_workers{model="model-a"} 1.0' in metrics
     assert (await client.get("/invocations")).status_code == 405
-    assert (await client.get("/nowhere")).status_code == 404
+    for path in ("/nowhere", "/v1/chat/completions", "/predictions/model-a"):
+        other = await client.get(path)
+        assert other.status_code == 404
+        expected = f"GET {path} is not served: the model's own code answers POST /invocations."
+        assert expected in other.text
 
 
 async def test_limits_and_the_key_of_the_server_hold(pool: HandlerPool) -> None:

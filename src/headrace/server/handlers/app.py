@@ -3,18 +3,22 @@
 from collections.abc import Sequence
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from headrace.handlers.spec import ContractName
+from headrace.core.errors import HeadraceError, MethodNotAllowed, NotFound
+from headrace.handlers.spec import ContractName, HandlerSpec
 from headrace.server.app import middleware
-from headrace.server.errors import EXCEPTION_HANDLERS
+from headrace.server.errors import EXCEPTION_HANDLERS, ExceptionHandler, route_error_handler
 from headrace.server.handlers.metrics import handler_metrics
 from headrace.server.handlers.relay import HandlerRoute
 from headrace.server.handlers.service import HandlerService
 from headrace.server.service import NOT_READY, ServerPhase
 from headrace.server.torchserve_routes import torchserve_routes
+from headrace.wire.torchserve.errors import render_error
+from headrace.wire.unknown_routes import render_error_for
 
 _FAILED_STATUS = 500
 _WORDS = {ServerPhase.READY: "Healthy", ServerPhase.TERMINATING: "Healthy", ServerPhase.LOADING: "PENDING"}
@@ -39,11 +43,25 @@ def handler_app(service: HandlerService, more_routes: Sequence[BaseRoute] = ()) 
     app = Starlette(
         routes=routes,
         middleware=middleware(service.settings, is_draining=lambda: service.phase is ServerPhase.TERMINATING),
-        exception_handlers=EXCEPTION_HANDLERS,
+        exception_handlers=EXCEPTION_HANDLERS | {HTTPException: _other_routes(service.spec)},
     )
     app.router.redirect_slashes = False
     app.state.service = service
     return app
+
+
+def _other_routes(spec: HandlerSpec) -> ExceptionHandler:
+    """Return the handler for other routes, in the format that DJL, TorchServe and multi-model-server share."""
+
+    def describe(method: str, path: str, *, allowed: Sequence[str] = ()) -> HeadraceError:
+        if allowed:
+            return MethodNotAllowed(
+                f"{method} {path} is not served; use {' or '.join(allowed)}.", allowed=tuple(allowed)
+            )
+        predictions = f" and /predictions/{spec.model_name}" if spec.contract == "torchserve" else ""
+        return NotFound(f"{method} {path} is not served: the model's own code answers POST /invocations{predictions}.")
+
+    return route_error_handler(describe, lambda path, error: render_error_for(path, error, default=render_error))
 
 
 class _Ping:

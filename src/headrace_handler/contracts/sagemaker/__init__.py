@@ -29,10 +29,8 @@ class SageMakerContract:
         except LoadFailed:
             raise
         except MemoryError as error:
-            _log.exception("The model does not fit into memory")
             raise LoadFailed(507, f"MemoryError: {error}") from error
         except Exception as error:
-            _log.exception("inference.py cannot be loaded")
             raise LoadFailed(500, f"{type(error).__name__}: {error}") from error
 
     def call(self, call: Call) -> None:

@@ -41,7 +41,6 @@ class XGBoostAlgorithm(Profile):
         try:
             super().load()
         except Exception as error:
-            _log.exception("The booster cannot be loaded")
             raise LoadFailed(500, f"Unable to load model: {error}") from error
         self.config = json.loads(self.model[0][0].save_config())["learner"]
 
