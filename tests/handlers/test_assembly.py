@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import SettingsError
-from headrace.handlers.assembly import install_packages, plan_handler, unpack_model
+from headrace.handlers.assembly import describe_python, install_packages, plan_handler, unpack_model
 from headrace.handlers.exchange import HandlerRequest, request_part
 from headrace.handlers.found import find_model
 from tests.handlers.support import answer, pool_of
@@ -33,7 +33,7 @@ def folder(tmp_path) -> Path:
     (folder / "MAR-INF").mkdir(parents=True)
     (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(MANIFEST))
     (folder / "service.py").write_text(HANDLER)
-    (folder / "requirements.txt").write_text("greeting==1.0\n")
+    (folder / "requirements.txt").write_text("torch-neuronx==1.13.1.1.9.0\ngreeting==1.0\n")
     make_wheel(folder / "wheels", "greeting", source="text = 'hello'")
     return folder
 
@@ -49,6 +49,23 @@ async def test_a_handler_imports_a_package_of_its_requirements(folder, tmp_path)
     async with pool_of(spec) as pool:
         request = HandlerRequest(request_id="r", parts=[await request_part(b"{}")])
         assert await answer(pool.submit(request)) == (200, b"hello")
+
+
+def test_the_description_of_the_python_names_what_of_neuron_has_no_effect(folder) -> None:
+    why = "no Neuron device or compiler is used: the model runs on the CPU."
+    assert describe_python(plan_of(folder, NEURON_CC_FLAGS="-O1", NEURONX_CACHE="on", OTHER="1")) == (
+        "It runs in Headrace's Python, with the packages of requirements.txt in an environment.",
+        [
+            f"torch-neuronx==1.13.1.1.9.0 of requirements.txt is not installed: {why}",
+            f"NEURON_CC_FLAGS has no effect: {why}",
+            f"NEURONX_CACHE has no effect: {why}",
+        ],
+    )
+    (folder / "requirements.txt").unlink()
+    assert describe_python(plan_of(folder, PYTHON_EXECUTABLE="/opt/bin/python3")) == (
+        "It runs in /opt/bin/python3.",
+        [],
+    )
 
 
 def test_requirements_are_installed_only_if_the_contract_would(folder) -> None:

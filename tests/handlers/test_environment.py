@@ -76,6 +76,16 @@ def test_a_failed_installation_names_the_package_and_leaves_nothing(tmp_path, ma
     assert [path for path in (tmp_path / "cache").iterdir() if path.is_dir()] == []
 
 
+def test_a_wheel_for_another_python_is_named(tmp_path, maker, base) -> None:
+    wheel = make_wheel(tmp_path / "model" / "wheels", "greeting")
+    wheel.rename(wheel.with_name("greeting-1.0-cp27-none-any.whl"))
+    wanted = requirements(tmp_path / "model", "greeting\n")
+    with pytest.raises(
+        EnvironmentFailed, match=r"for Python 3\..*greeting-1.0-cp27-none-any.whl is not a supported wheel"
+    ):
+        maker.python_for(wanted, base)
+
+
 def test_an_installation_is_stopped_at_its_deadline_with_what_it_started(tmp_path, base) -> None:
     pid = tmp_path / "pid"
     slow = tmp_path / "python"

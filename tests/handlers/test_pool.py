@@ -112,7 +112,7 @@ async def test_a_load_that_hangs_ends_at_its_limit_without_a_process(tmp_path: P
     starting = asyncio.create_task(pool.start())
     await until(lambda: bool(pool.workers) and pool.workers[0].child is not None)
     pid = pid_of(pool)
-    with pytest.raises(LoadError, match=r"not loaded within 0\.5 s"):
+    with pytest.raises(LoadError, match=r"not loaded within 0\.5 s\. Raise SAGEMAKER_STARTUP_TIMEOUT"):
         await starting
     assert not runs(pid)
 

@@ -71,3 +71,33 @@ def test_a_folder_of_packages_is_found(tmp_path, name) -> None:
     assert read_requirements(file).wheels is None  # type: ignore[union-attr]
     (tmp_path / name / "a-1-py3-none-any.whl").write_bytes(b"")
     assert read_requirements(file).wheels == tmp_path / name  # type: ignore[union-attr]
+
+
+NEURON = """\
+--extra-index-url https://pip.repos.neuron.amazonaws.com
+torch-neuronx==1.13.1.1.9.0
+Transformers_NeuronX>=0.5 ; python_version < "4"
+transformers==4.31.0
+-r more.txt
+--constraint=https://host/constraints.txt
+"""
+
+
+def test_packages_of_neuron_devices_are_left_out_and_other_lines_can_be_read_from_elsewhere(tmp_path) -> None:
+    path = tmp_path / "requirements.txt"
+    path.write_text(NEURON)
+    (tmp_path / "more.txt").write_text("sentencepiece\n")
+    read = read_requirements(path)
+    assert read is not None
+    assert read.left_out == ("torch-neuronx==1.13.1.1.9.0", 'Transformers_NeuronX>=0.5 ; python_version < "4"')
+    assert read.installed_lines() == [
+        "--extra-index-url https://pip.repos.neuron.amazonaws.com",
+        "transformers==4.31.0",
+        f"-r {tmp_path / 'more.txt'}",
+        "--constraint=https://host/constraints.txt",
+    ]
+
+
+def test_requirements_of_neuron_devices_alone_ask_for_no_environment(tmp_path) -> None:
+    (tmp_path / "requirements.txt").write_text("--extra-index-url https://host\nneuronx-cc\ntorch-neuronx\n")
+    assert read_requirements(tmp_path / "requirements.txt") is None

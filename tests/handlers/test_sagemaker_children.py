@@ -127,6 +127,14 @@ async def test_a_program_that_cannot_be_loaded_is_told_with_the_cause(tmp_path: 
     await pool.close(deadline_s=0)
 
 
+async def test_a_cause_of_several_lines_is_told_in_one(tmp_path: Path) -> None:
+    pool = HandlerPool(spec_of(tmp_path, "def predict_fn(data, model): return data"))
+    with pytest.raises(
+        LoadError, match=r"\ANotImplementedError: Please provide a model_fn implementation\. See .*\nThe last"
+    ):
+        await pool.start()
+
+
 PLACES = """
 import ctypes, json
 from pathlib import Path

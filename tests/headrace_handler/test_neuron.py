@@ -10,9 +10,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 from transformers.generation.streamers import BaseStreamer
 
 from headrace_handler.standins import torch_neuronx
+from headrace_handler.standins.transformers_neuronx.config import GenerationConfig, NeuronConfig
+from headrace_handler.standins.transformers_neuronx.constants import GQA
 from headrace_handler.standins.transformers_neuronx.generation_utils import HuggingFaceGenerationModelAdapter
 from headrace_handler.standins.transformers_neuronx.llama.model import LlamaForSampling
 from headrace_handler.standins.transformers_neuronx.module import load_split, save_pretrained_split
+from headrace_handler.standins.transformers_neuronx.opt.model import OPTForSampling
 from tests.parity.checkpoints import write_checkpoint
 
 PROMPTS = torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]])
@@ -70,6 +73,21 @@ def test_a_plain_folder_is_loaded_too_and_positions_bound_the_answer(plain, netw
     assert torch.equal(model.sample(PROMPTS, 100, top_k=1), greedy(network, max_length=8))
     sampled = model.sample(PROMPTS, 8, top_k=5)
     assert sampled.shape == (2, 8)
+
+
+def test_settings_of_the_compiler_are_accepted_and_said_to_have_no_effect(split, network, monkeypatch, caplog):
+    monkeypatch.setenv("NEURON_CC_FLAGS", "-O1")
+    model = OPTForSampling.from_pretrained(
+        split,
+        batch_size=2,
+        n_positions=[8, 12],
+        neuron_config=NeuronConfig(group_query_attention=GQA.REPLICATED_HEADS),
+        on_device_generation=GenerationConfig(do_sample=True),
+    )
+    model.to_neuron()
+    assert torch.equal(model.sample(PROMPTS, 100, top_k=1), greedy(network, max_length=12))
+    assert "There is no Neuron device" in caplog.text
+    assert "NEURON_CC_FLAGS" in caplog.text
 
 
 def test_the_adapter_streams_what_generate_returns(network, split):

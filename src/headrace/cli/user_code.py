@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -21,7 +22,7 @@ _CODE_FAMILIES = ("sklearn", "xgboost", "transformers")
 """Families of images whose code can serve a model without files."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class UserCode:
     """A model's code, and the settings of the server around it."""
 
@@ -34,14 +35,22 @@ class UserCode:
         spec = self.plan.spec
         assert spec is not None, "the plan has code"
         entry = f" ({Path(spec.load.entry).name})" if spec.load.entry else ""
-        return f"The model's own code serves it, by the contract {spec.contract}{entry}: {self.plan.choice.reason}"
+        choice = f"The model's own code serves it, by the contract {spec.contract}{entry}: {self.plan.choice.reason}"
+        return f"{choice} {self.python[0]}"
+
+    @cached_property
+    def python(self) -> tuple[str, list[str]]:
+        """A sentence about the interpreter, and sentences about what of it has no effect."""
+        from headrace.handlers.assembly import describe_python
+
+        return describe_python(self.plan)
 
     @property
     def notices(self) -> tuple[str, ...]:
         """The summary, and settings of the code that have no effect."""
         spec = self.plan.spec
         assert spec is not None, "the plan has code"
-        return (self.summary, *filter(None, spec.load.options.get("notices", "").splitlines()))
+        return (self.summary, *self.python[1], *filter(None, spec.load.options.get("notices", "").splitlines()))
 
     def prepare(self) -> "HandlerSpec":
         """

@@ -17,9 +17,11 @@ from headrace.handlers import djl, sagemaker, torchserve
 from headrace.handlers.choice import HandlerChoice, HandlerMode, choose
 from headrace.handlers.environment import EnvironmentMaker, inspect_base
 from headrace.handlers.found import MANIFEST_FILE, Found
-from headrace.handlers.requirements import read_requirements
+from headrace.handlers.requirements import has_neuron_device, neuron_lines, read_requirements
 from headrace.handlers.spec import ContractName, HandlerSpec
 from headrace.handlers.torchserve_archive import is_archive, unpack_archive
+from headrace.settings.container_meanings import NO_NEURON
+from headrace.settings.container_names import read_container_names
 from headrace_handler.container_folders import CODE, MODEL
 
 REQUIREMENTS_FILE: Final = "requirements.txt"
@@ -131,6 +133,28 @@ def install_packages(plan: HandlerPlan, cache_folder: Path) -> HandlerSpec:
         model_name=plan.spec.model_name,
     )
     return replace(plan.spec, python=Path(maker.python_for(requirements, inspect_base(str(plan.spec.python)))))
+
+
+def describe_python(plan: HandlerPlan) -> tuple[str, list[str]]:
+    """
+    Return a sentence about the Python that runs the code, and sentences about what of Neuron has no effect.
+
+    Raises:
+        OSError: the file of requirements cannot be read.
+    """
+    assert plan.spec is not None, "the plan has code"
+    python = "Headrace's Python" if plan.spec.python == Path(sys.executable) else str(plan.spec.python)
+    file = plan.requirements
+    requirements = read_requirements(file) if file is not None else None
+    packages = "" if requirements is None else f", with the packages of {requirements.file.name} in an environment"
+    sentence = f"It runs in {python}{packages}."
+    if has_neuron_device():
+        return sentence, []
+    left_out = neuron_lines(file) if file is not None else ()
+    names = [f"{line} of {REQUIREMENTS_FILE} is not installed: {NO_NEURON.why}." for line in left_out]
+    variables = {name: value for name, value in plan.spec.environment.items() if name.startswith("NEURON")}
+    notices = read_container_names(variables, {}, container=True).notices
+    return sentence, [*names, *(notice.message for notice in notices)]
 
 
 def _interpreter(found: Found) -> Path:

@@ -168,10 +168,29 @@ class _Making:
         if not any(package.startswith("pip-") for package in self.base.packages):
             self._run([python, "-m", "ensurepip"], "given pip")
         *first, last = self._sources()
-        command = [python, *_INSTALL, "-r", str(self.requirements.file)]
+        command = [python, *_INSTALL, "-r", str(self._written_file(folder))]
         if not any(self._try([*command, *source])[0] == 0 for source in first):
-            self._run([*command, *last], "completed")
+            code, said = self._try([*command, *last])
+            if code != 0:
+                raise self._failure("completed", code, [*said, *self._unfit_wheels(python)])
         _correct_scripts(folder, self.maker.cache)
+
+    def _written_file(self, folder: Path) -> Path:
+        """Return the file to install from: a copy if lines of the user's are left out."""
+        if not self.requirements.left_out:
+            return self.requirements.file
+        copy = folder / self.requirements.file.name
+        copy.write_text("\n".join([*self.requirements.installed_lines(), ""]), encoding="utf-8")
+        return copy
+
+    def _unfit_wheels(self, python: str) -> list[str]:
+        """Return the installer's errors about wheels beside the requirements, such as those for another Python."""
+        folder = self.requirements.wheels
+        wheels = sorted(map(str, folder.glob("*.whl"))) if folder is not None else []
+        if not wheels:
+            return []
+        _, lines = self._try([python, *_INSTALL, "--dry-run", "--no-deps", "--no-index", *wheels])
+        return [line for line in lines if _is_error(line)]
 
     def _sources(self) -> list[list[str]]:
         """Return where packages are searched, in order: the folder next to the requirements alone, then the index."""
@@ -185,10 +204,14 @@ class _Making:
     def _run(self, command: list[str], what: str) -> None:
         code, lines = self._try(command)
         if code != 0:
-            raise EnvironmentFailed(
-                f"The environment of {self.requirements.file.name} could not be {what} (exit status {code}): "
-                f"{_reason(lines)}"
-            )
+            raise self._failure(what, code, lines)
+
+    def _failure(self, what: str, code: int, lines: list[str]) -> EnvironmentFailed:
+        version = self.base.version.partition(" ")[0]
+        return EnvironmentFailed(
+            f"The environment of {self.requirements.file.name} could not be {what} for Python {version} "
+            f"(exit status {code}): {_reason(lines)}"
+        )
 
     def _try(self, command: list[str]) -> tuple[int, list[str]]:
         """Run a program, log its output, and return its exit status and last lines."""
@@ -239,8 +262,12 @@ def _killed_after(process: "subprocess.Popen[str]", timeout_s: float) -> Iterato
 
 def _reason(lines: list[str]) -> str:
     """Return the lines of an installer's output that name its failure, else the last ones."""
-    errors = [line for line in lines if line.lstrip().lower().startswith("error")]
+    errors = [line for line in lines if _is_error(line)]
     return " ".join(" ".join((errors or lines)[-_SHOWN_LINES:]).split())[-_MAX_REASON:] or "it wrote nothing."
+
+
+def _is_error(line: str) -> bool:
+    return line.lstrip().lower().startswith("error")
 
 
 def _correct_scripts(folder: Path, cache: ContentCache) -> None:

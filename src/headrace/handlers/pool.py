@@ -267,6 +267,7 @@ class HandlerPool:
         form, level = log_options()
         is_on_screen = form == "console" and level in {"debug", "info"}
         lines = "" if is_on_screen else "\n".join(self.tail)
+        reason = " ".join(reason.split())  # a FailureReason has the first line of an error
         return LoadError(f"{reason}\nThe last lines of its output:\n{lines}" if lines else reason)
 
     def _settle_first(self, error: Exception | None) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import socket
 import time
 from collections import deque
@@ -158,7 +159,7 @@ class ChildProcess:
             return self._loaded.result()
         if self.exited.done():
             raise ChildLost(f"The process ended with {exit_text(self.exited.result())} while it loaded the code.")
-        raise ChildLost(f"The code was not loaded within {timeout_s:g} s.")
+        raise ChildLost(f"The code was not loaded within {timeout_s:g} s. {_MORE_TIME[self._spec.contract]}")
 
     def call(self, responses: Sequence[PendingResponse], on_done: Callable[[ChildCall], None]) -> ChildCall:
         """Run a call; `on_done` is called when the child has ended it, not if the child ends itself."""
@@ -355,8 +356,19 @@ def call_frame(call: ChildCall) -> tuple[dict[str, Any], list[Buffer], list[int]
     return header, payload, descriptors
 
 
+_MORE_TIME: Final = {
+    "djl": "Raise option.model_loading_timeout if it needs longer.",
+    "torchserve": "Raise startupTimeout in model-config.yaml if it needs longer.",
+    "sagemaker": "Raise SAGEMAKER_STARTUP_TIMEOUT if it needs longer.",
+}
+
+
 def exit_text(code: int | None) -> str:
     """Return words for an exit code."""
     if code is None:
         return "an unknown exit code"
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+    if code >= 0:
+        return f"exit code {code}"
+    name = signal.Signals(-code).name if -code in signal.valid_signals() else "unknown"
+    hint = ", which the kernel sends when memory runs out" if -code == signal.SIGKILL else ""
+    return f"signal {-code} ({name}{hint})"

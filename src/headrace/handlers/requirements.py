@@ -18,9 +18,14 @@ WHEEL_FOLDERS: Final = ("requirements", "wheels")
 _PACKAGES: Final = ("*.whl", "*.tar.gz", "*.zip")
 _NESTED: Final = re.compile(r"(?:-r|--requirement|-c|--constraint)[\s=]*(\S+)")
 _LOCAL: Final = re.compile(r"(?:-e\s+|--editable[\s=]+)?(?:file://)?([^\s;\[@]+)")
+_INDEX_OPTIONS: Final = ("--index-url", "-i ", "--extra-index-url")
 _COMMENT: Final = re.compile(r"(?:^|\s)#.*")
 _MAX_FILES: Final = 10_000
 """Files of local packages that are compared."""
+_PROJECT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NEURON_PACKAGES: Final = ("torch-neuronx", "transformers-neuronx", "neuronx-cc", "libneuronxla", "torch-neuron")
+"""Packages for AWS's accelerators, which can be neither installed nor used on other hosts."""
+_NEURON_DEVICE: Final = Path("/dev/neuron0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,17 +37,29 @@ class Requirements:
     """Hash of everything on this disk that the installer reads."""
     wheels: Path | None = None
     """Folder of packages; the network is not asked if it has all that are needed."""
+    left_out: tuple[str, ...] = ()
+    """Lines that are not installed: packages for Neuron devices, on a host without one."""
+
+    def installed_lines(self) -> list[str]:
+        """Return the lines to install, to be read from a file in another folder."""
+        lines = (line for line in _lines(self.file) if line not in self.left_out)
+        return [_NESTED.sub(self._with_absolute_path, line) for line in lines]
+
+    def _with_absolute_path(self, found: re.Match[str]) -> str:
+        is_url = "://" in found[1]
+        return found[0] if is_url else found[0].removesuffix(found[1]) + str(self.file.parent / found[1])
 
 
 def read_requirements(file: Path) -> Requirements | None:
     """
-    Read a requirements file and what it refers to; None if it names no package.
+    Read a requirements file and what it refers to; None if there is nothing to install.
 
     Raises:
         OSError: a file cannot be read.
     """
     file = file.absolute()  # the installer has another current directory
-    if not any(_lines(file)):
+    left_out = () if has_neuron_device() else neuron_lines(file)
+    if all(line in left_out or line.startswith(_INDEX_OPTIONS) for line in _lines(file)):
         return None
     wheels = next((folder for folder in map(file.parent.joinpath, WHEEL_FOLDERS) if any(_packages(folder))), None)
     digest = hashlib.sha256()
@@ -51,13 +68,30 @@ def read_requirements(file: Path) -> Requirements | None:
         digest.update(f"{path.name}\0".encode(errors="surrogateescape"))
         with path.open("rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())
-    return Requirements(file=file, digest=digest.hexdigest(), wheels=wheels)
+    digest.update("\0".join(left_out).encode())
+    return Requirements(file=file, digest=digest.hexdigest(), wheels=wheels, left_out=left_out)
+
+
+def neuron_lines(file: Path) -> tuple[str, ...]:
+    """Return the lines of a requirements file that ask for packages of Neuron devices."""
+    return tuple(line for line in _lines(file) if _project(line) in _NEURON_PACKAGES)
+
+
+def has_neuron_device() -> bool:
+    """Return whether this host has an accelerator of AWS."""
+    return _NEURON_DEVICE.exists()
 
 
 def _lines(file: Path) -> Iterator[str]:
     for raw in file.read_text(encoding="utf-8-sig", errors="replace").splitlines():
         if line := _COMMENT.sub("", raw).strip():
             yield line
+
+
+def _project(line: str) -> str:
+    """Return the normalized name of the package that a line asks for; empty if the line is something else."""
+    found = _PROJECT.match(line)
+    return re.sub(r"[-_.]+", "-", found[0]).lower() if found is not None else ""
 
 
 def _packages(folder: Path) -> Iterator[Path]:

@@ -135,7 +135,12 @@ async def test_a_failure_reason_has_the_last_lines_of_the_log(scene: Scene) -> N
         "The primary container for production variant a did not pass the ping health check. "
         "Please check CloudWatch logs for this endpoint. Reason: The file is cut off.\n"
     )
-    assert scene.reason().endswith("Last lines of its log:\nloading\nValueError: bad weights")
+    (worker,) = scene.store.list(WORKER)
+    assert (
+        f"\nIts log (/aws/sagemaker/Endpoints/{worker.spec.endpoint}, stream {worker.spec.log_stream})"
+        in scene.reason()
+    )
+    assert scene.reason().endswith(" ends with:\nloading\nValueError: bad weights")
     assert scene.living() == []
     assert len(scene.store.list(WORKER)) == 1
 

@@ -305,11 +305,13 @@ def test_the_first_choice_of_a_pool_is_taken() -> None:
 
 @given(opening=st.text(max_size=1100), why=st.text(max_size=1100), tail=st.lists(st.text(max_size=400), max_size=12))
 def test_a_reason_is_never_too_long_for_its_member(opening: str, why: str, tail: list[str]) -> None:
-    assert len(failure_text(opening, why=why, log_tail=tail)) <= 1024
+    text = failure_text(opening, why=why, log="group, stream v/i-1", log_tail=tail)
+    assert len(text) <= 1024
+    assert "\nIts log (group, stream v/i-1)" in text
 
 
 def test_the_newest_lines_of_a_long_log_are_told() -> None:
-    text = failure_text("It failed.", why="", log_tail=[f"line {number} {'x' * 100}" for number in range(30)])
+    text = failure_text("It failed.", why="", log="g", log_tail=[f"line {number} {'x' * 100}" for number in range(30)])
     assert "line 29" in text
     assert "line 0 " not in text
 

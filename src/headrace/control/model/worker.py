@@ -335,23 +335,25 @@ def failed_status(
     """
     was_fetching = ended_in is WorkerPhase.FETCHING
     template = _NO_ROOM if lacks_room else _DOWNLOAD_FAILED if was_fetching else _PING_FAILED
-    reason = failure_text(template.format(variant=record.spec.variant), why=why, log_tail=log_tail)
+    log = f"{record.spec.log_group}, stream {record.spec.log_stream}"
+    reason = failure_text(template.format(variant=record.spec.variant), why=why, log=log, log_tail=log_tail)
     return changed(status, failed_s=now_s, failure=reason, is_permanent=is_permanent)
 
 
-def failure_text(opening: str, *, why: str, log_tail: Sequence[str]) -> str:
-    """Return AWS's sentence, our reason, and as many of the newest lines of the log as fit."""
+def failure_text(opening: str, *, why: str, log: str, log_tail: Sequence[str]) -> str:
+    """Return AWS's sentence, our reason, the name of the log, and as many of its newest lines as fit."""
     text = f"{opening} Reason: {why}" if why else opening
-    text = _cut(text, _MAX_REASON_CHARACTERS)
+    title, colon = f"\nIts log ({log})", " ends with:"
+    text = _cut(text, _MAX_REASON_CHARACTERS - len(title) - len(colon)) + title
     lines: list[str] = []
-    room = _MAX_REASON_CHARACTERS - len(text) - len("\nLast lines of its log:")
+    room = _MAX_REASON_CHARACTERS - len(text) - len(colon)
     for line in reversed([text.strip() for text in log_tail if text.strip()]):
         short = _cut(line, 300)
         if len(short) + 1 > room:
             break
         room -= len(short) + 1
         lines.insert(0, short)
-    return "\n".join([f"{text}\nLast lines of its log:", *lines]) if lines else text
+    return "\n".join([f"{text}{colon}", *lines]) if lines else f"{text}."
 
 
 def exit_reason(seen: Observation) -> str:

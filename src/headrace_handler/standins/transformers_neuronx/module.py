@@ -1,14 +1,19 @@
 """Stand-in for `transformers_neuronx.module`: folders with a file for each tensor, and the base of models."""
 
 import json
+import logging
+import os
 import re
 from pathlib import Path
 from typing import Any
 
+_logger = logging.getLogger(__name__)
 SPLIT = "pytorch_model.bin"
 LISTING = "key_to_filename.json"
 _DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 _DEFAULT_POSITIONS = 2048
+_FIRST_WITH_DTYPE = (4, 56)
+"""Version of transformers that named the argument `torch_dtype` `dtype`; models' requirements ask for old ones too."""
 
 
 def save_pretrained_split(model: Any, save_directory: Any) -> None:
@@ -62,7 +67,7 @@ class CpuModelForSampling:
         *,
         batch_size: int = 1,
         amp: str = "f32",
-        n_positions: int = _DEFAULT_POSITIONS,
+        n_positions: int | list[int] = _DEFAULT_POSITIONS,
         **_neuron: Any,
     ) -> "CpuModelForSampling":
         """
@@ -72,7 +77,7 @@ class CpuModelForSampling:
             pretrained_model_path: the folder.
             batch_size: rows of every call, as compiled for on Neuron.
             amp: `f32`, `bf16` or `f16`.
-            n_positions: longest sequence, prompt included.
+            n_positions: longest sequence, prompt included; of several compiled lengths the largest counts.
             _neuron: what only a device and its compiler use: `tp_degree`, `context_length_estimate`, ...
 
         Raises:
@@ -83,10 +88,16 @@ class CpuModelForSampling:
         if amp not in _DTYPES:
             raise ValueError(f"amp is {amp!r}; expected one of {', '.join(_DTYPES)}.")
         network = _load(Path(pretrained_model_path), getattr(torch, _DTYPES[amp]))
-        return cls(network.eval(), batch_size=batch_size, n_positions=n_positions)
+        longest = max(n_positions) if isinstance(n_positions, list) else n_positions
+        return cls(network.eval(), batch_size=batch_size, n_positions=longest)
 
     def to_neuron(self) -> None:
-        """Compile for Neuron; there is nothing to compile on a CPU."""
+        """Compile for Neuron; there is nothing to compile on a CPU, and the log says so."""
+        unused = ", ".join(name for name in os.environ if name.startswith("NEURON"))
+        _logger.warning(
+            "There is no Neuron device: the model runs on the CPU, by transformers. Nothing is compiled or cached%s.",
+            f"; {unused} have no effect" if unused else "",
+        )
 
     def reset(self) -> None:
         """Forget the last request; nothing is kept between calls here."""
@@ -130,15 +141,17 @@ class CpuModelForSampling:
 
 
 def _load(folder: Path, dtype: Any) -> Any:
-    from transformers import AutoConfig, AutoModelForCausalLM
+    import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+    version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+    options = {"dtype" if version >= _FIRST_WITH_DTYPE else "torch_dtype": dtype}
     split = folder / SPLIT
     if not split.is_dir():
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
-    config = AutoConfig.from_pretrained(folder)
+        return transformers.AutoModelForCausalLM.from_pretrained(folder, **options)
+    config = transformers.AutoConfig.from_pretrained(folder)
     network_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    return network_class.from_pretrained(None, config=config, state_dict=load_split(split), dtype=dtype)
+    return network_class.from_pretrained(None, config=config, state_dict=load_split(split), **options)
 
 
 def _first(token_ids: Any) -> Any:
