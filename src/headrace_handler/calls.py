@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace_handler.contract import Call, Item, Load, Part
 from headrace_handler.frames import BadFrame, Frame, read_memory_file
-from headrace_handler.reply import ItemReply, Send
+from headrace_handler.reply import ItemReply, Link
 
 
 class RunningCall:
@@ -47,10 +47,10 @@ def load_of(frame: Frame) -> tuple[Load, list[str]]:
     return Load(**fields | {"model_dir": Path(fields["model_dir"])}), frame.header["search_path"]
 
 
-def running_call(frame: Frame, send: Send) -> RunningCall:
-    """Return the call of a frame; its items answer through `send`."""
+def running_call(frame: Frame, link: Link) -> RunningCall:
+    """Return the call of a frame; its items answer through `link`."""
     header = frame.header
-    replies = {item["id"]: ItemReply(item["id"], send) for item in header["items"]}
+    replies = {item["id"]: ItemReply(item["id"], link) for item in header["items"]}
     contents = _Contents(frame)
     try:
         items = [_item(item, contents, replies[item["id"]]) for item in header["items"]]

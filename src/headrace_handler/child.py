@@ -1,23 +1,23 @@
 """
 The child process: it loads user code behind a contract and runs the calls that the model server sends.
 
-User code runs on the main thread, as signal handlers and some libraries need it; a second thread receives frames. The
-process ends when the model server ends, when user code ends it, and when a contract fails; the model server starts
-another one.
+User code runs on the main thread, as signal handlers and some libraries need it. The process ends when the model server
+ends, when user code ends it, and when a contract fails; the model server starts another one.
 """
 
 import argparse
 import asyncio
 import faulthandler
+import gc
 import importlib
 import logging
 import os
-import queue
 import resource
 import signal
 import sys
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +27,7 @@ from headrace_handler.calls import RunningCall, load_of, running_call
 from headrace_handler.connection import EXIT_NO_SERVER, Connection
 from headrace_handler.container_folders import explain, provide
 from headrace_handler.contract import AsyncContract, Cancelled, Contract, LoadFailed
-from headrace_handler.frames import BadFrame, Frame, Kind
+from headrace_handler.frames import Frame, Kind
 
 EXIT_FAILED = 1
 """User code could not be loaded, or its contract has failed."""
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     _prepare_process(notice)
     code = EXIT_FAILED
     try:
-        Child(Connection(options.fd), options.contract, notice).run()
+        Child(options.fd, options.contract, notice).run()
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 0 if error.code is None else EXIT_FAILED
@@ -62,21 +62,21 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 class Child:
     """The loop of a child: load, then one call after the other, or many at once on an event loop."""
 
-    def __init__(self, connection: Connection, contract_name: str, notice: str = "") -> None:
+    def __init__(self, descriptor: int, contract_name: str, notice: str = "") -> None:
         """
         Prepare the child.
 
         Args:
-            connection: the one to the model server.
+            descriptor: of the socket to the model server.
             contract_name: module of the contract.
             notice: why code does not find the container's folders; empty if it does.
         """
-        self._connection = connection
+        self._connection = Connection(descriptor, self._on_frame)
         self._contract_name = contract_name
         self._notice = notice
-        self._inbox: queue.SimpleQueue[RunningCall | None] = queue.SimpleQueue()
+        self._load_frame: Frame | None = None
+        self._inbox: deque[RunningCall | None] = deque()
         """Calls for the main thread; None ends it."""
-        self._load_frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
         self._wake: Callable[[], None] = lambda: None
         """Makes an event loop take calls from the inbox; a main thread without a loop waits for them itself."""
         self._failure: BaseException | None = None
@@ -85,8 +85,11 @@ class Child:
 
     def run(self) -> None:
         """Load the code and run calls until the model server stops the child."""
-        threading.Thread(target=self._receive, name="headrace-frames", daemon=True).start()
-        contract = self._load(self._load_frames.get())
+        self._connection.wait_for(lambda: self._load_frame is not None)
+        assert self._load_frame is not None, "it was waited for"
+        contract = self._load(self._load_frame)
+        gc.collect()
+        gc.freeze()  # a model's objects live as long as the process: the collector need not visit them in calls
         loop = getattr(contract, "loop", None)
         self._connection.send([(Kind.READY, {"asynchronous": loop is not None}, b"")])
         if loop is None:
@@ -114,16 +117,20 @@ class Child:
         return contract
 
     def _run_calls(self, contract: Contract) -> None:
-        while (call := self._inbox.get()) is not None:
+        while (call := self._next_call()) is not None:
             with suppress(Cancelled):
                 contract.call(call.call)
             self._end(call)
             del call  # or its bodies would stay in memory until the next one
 
+    def _next_call(self) -> RunningCall | None:
+        self._connection.wait_for(lambda: bool(self._inbox))
+        return self._inbox.popleft()
+
     def _run_loop(self, contract: AsyncContract, loop: asyncio.AbstractEventLoop) -> None:
         def take() -> None:
-            while not self._inbox.empty():
-                call = self._inbox.get()
+            while self._inbox:
+                call = self._inbox.popleft()
                 if call is None:
                     loop.stop()
                     return
@@ -137,6 +144,7 @@ class Child:
 
         self._wake = wake
         wake()
+        threading.Thread(target=self._receive, name="headrace-frames", daemon=True).start()
         loop.run_forever()
         if self._failure is not None:
             raise self._failure
@@ -157,18 +165,10 @@ class Child:
         self._connection.send([(Kind.DONE, {"call": call.call_id}, b"")])
 
     def _receive(self) -> None:
-        """Receive frames until the model server is gone; runs on a thread of its own."""
-        try:
-            for frame in self._connection.frames():
-                self._dispatch(frame)
-        except (OSError, BadFrame):
-            traceback.print_exc()
-        except BaseException:  # noqa: BLE001 -- a child that cannot receive is of no use
-            traceback.print_exc()
-            os._exit(EXIT_FAILED)
-        os._exit(EXIT_NO_SERVER)
+        """Receive frames as they arrive, on a thread of its own: the main thread is with an event loop."""
+        self._connection.wait_for(lambda: False)
 
-    def _dispatch(self, frame: Frame) -> None:
+    def _on_frame(self, frame: Frame) -> None:
         header = frame.header
         if frame.kind == Kind.CREDIT:
             for call in list(self._calls.values()):
@@ -177,16 +177,16 @@ class Child:
             for call in list(self._calls.values()):
                 call.cancel(header["id"])
         elif frame.kind == Kind.CALL:
-            call = running_call(frame, self._connection.send)
+            call = running_call(frame, self._connection)
             self._calls[call.call_id] = call
             self._put(call)
         elif frame.kind == Kind.LOAD:
-            self._load_frames.put(frame)
+            self._load_frame = frame
         elif frame.kind == Kind.STOP:
             self._put(None)
 
     def _put(self, call: RunningCall | None) -> None:
-        self._inbox.put(call)
+        self._inbox.append(call)
         self._wake()
 
 

@@ -1,10 +1,18 @@
-"""The child's end of the socket to the model server."""
+"""
+The child's end of the socket to the model server.
+
+No thread of its own reads it: a hand-over between threads would cost each call a wake-up. Instead the thread that needs
+a frame receives, and hands every frame that arrives to the child; other threads that need one wait meanwhile. While no
+thread needs one, frames stay in the socket. A second thread only watches for the end of the model server.
+"""
 
 import fcntl
 import os
+import select
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -29,41 +37,86 @@ _HIGH_DESCRIPTOR = 200
 
 
 class Connection:
-    """The socket, used by all threads of the child."""
+    """The socket, used by all threads of the child. The process ends when it cannot reach the model server."""
 
-    def __init__(self, descriptor: int) -> None:
-        """Take over an inherited descriptor; it is moved out of the way and closed in programs that are executed."""
+    def __init__(self, descriptor: int, on_frame: Callable[[Frame], None]) -> None:
+        """
+        Take over an inherited descriptor; it is moved out of the way and closed in programs that are executed.
+
+        Args:
+            descriptor: of the socket.
+            on_frame: called with each frame, by one thread at a time.
+        """
         moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _HIGH_DESCRIPTOR)
         os.close(descriptor)
         self._socket = socket.socket(fileno=moved)
+        self._on_frame = on_frame
+        self._parser = FrameParser()
         self._owner = os.getpid()
         self._sending = threading.Lock()
+        self._received = threading.Condition()
+        self._is_receiving = False
+        threading.Thread(target=_watch, args=(moved,), name="headrace-watch", daemon=True).start()
 
     def send(self, frames: Sequence[tuple[Kind, dict[str, Any], Buffer]]) -> None:
-        """Send frames at once; the process ends if it cannot reach the model server, or is a fork of the child."""
-        if os.getpid() != self._owner:
-            os._exit(EXIT_NO_SERVER)  # a fork that has left user code would answer a second time
+        """Send frames in one go; a payload over `INLINE_BYTES` as a memory file."""
+        self._end_fork()
         try:
             with self._sending:
                 self._send(frames)
         except (OSError, PeerGone):
             os._exit(EXIT_NO_SERVER)
 
-    def frames(self) -> Iterator[Frame]:
-        """
-        Yield frames as they arrive, until the model server closes the socket.
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Receive frames until a condition holds, which frames change."""
+        self._end_fork()
+        with self._received:
+            while not condition():
+                if self._is_receiving:
+                    self._received.wait()
+                else:
+                    self._receive()
 
-        Raises:
-            OSError: user code has closed the socket.
-            BadFrame: other bytes have arrived.
+    def poll(self) -> None:
+        """Receive the frames that have arrived."""
+        if os.getpid() == self._owner:
+            with self._received:
+                if not self._is_receiving:
+                    self._receive(socket.MSG_DONTWAIT)
+
+    def _end_fork(self) -> None:
+        """End a fork that has left user code: it would answer a second time, and take frames from its parent."""
+        if os.getpid() != self._owner:
+            os._exit(EXIT_NO_SERVER)
+
+    def _receive(self, flags: int = 0) -> None:
         """
-        parser = FrameParser()
-        while True:
-            try:
-                data, descriptors = receive(self._socket)
-            except PeerGone:
-                return
-            yield from parser.feed(data, descriptors)
+        Wait for bytes without the lock, and hand on the frames that they complete.
+
+        A signal handler of user code may raise while this waits, which takes no byte out of the socket. If it raises
+        later, frames may be lost, and the process ends.
+        """
+        self._is_receiving = True
+        self._received.release()
+        try:
+            self._socket.recv(1, socket.MSG_PEEK | flags)
+        except BlockingIOError:
+            return
+        except OSError:
+            traceback.print_exc()
+            os._exit(EXIT_NO_SERVER)
+        finally:
+            self._received.acquire()
+            self._is_receiving = False
+            self._received.notify_all()
+        try:
+            for frame in self._parser.feed(*receive(self._socket)):
+                self._on_frame(frame)
+        except PeerGone:
+            os._exit(EXIT_NO_SERVER)
+        except BaseException:  # noqa: BLE001 -- a child that has lost a frame is of no use
+            traceback.print_exc()
+            os._exit(EXIT_NO_SERVER)
 
     def _send(self, frames: Sequence[tuple[Kind, dict[str, Any], Buffer]]) -> None:
         buffers: list[Buffer] = []
@@ -78,3 +131,11 @@ class Connection:
             while buffers:
                 num_sent = send_some(self._socket, buffers, descriptors)
                 buffers, descriptors = after(buffers, num_sent), []
+
+
+def _watch(descriptor: int) -> None:
+    """End the process with the model server, also while user code computes; woken by nothing else."""
+    watch = select.poll()
+    watch.register(descriptor, select.POLLRDHUP)
+    watch.poll()
+    os._exit(EXIT_NO_SERVER)

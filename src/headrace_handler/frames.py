@@ -14,9 +14,8 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 INLINE_BYTES = 1 << 20
 """A larger body travels as a memory file."""
@@ -26,13 +25,16 @@ WINDOW_BYTES = 1 << 20
 MAX_DESCRIPTORS = 253
 """Most descriptors in one message (`SCM_MAX_FD` of Linux)."""
 
-_READ_BYTES = 256 * 1024
+READ_BYTES = 64 * 1024
+"""Most bytes that are received at once. The memory for more would be mapped for each call and given back after it."""
 _MAX_BUFFERS = 512  # the kernel takes 1024
 _MAX_HEADER_BYTES = 16 << 20
 _MAX_FRAME_BYTES = 1 << 30
 _PREFIX = struct.Struct("!IBI")
 _LENGTH_BYTES = 4
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
+_write_header = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+_read_header = json.JSONDecoder().decode
 
 Buffer = bytes | bytearray | memoryview
 
@@ -66,19 +68,18 @@ class PeerGone(Exception):
     """The other side of the socket is closed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """A received frame; its receiver closes the descriptors."""
 
     kind: int
     header: dict[str, Any]
     payload: memoryview
-    descriptors: Sequence[int] = field(default=())
+    descriptors: Sequence[int] = ()
 
 
 def encode(kind: Kind, header: dict[str, Any], payload: Sequence[Buffer] = ()) -> list[Buffer]:
     """Return the buffers of a frame, for `sendmsg`."""
-    head = json.dumps(header, separators=(",", ":")).encode()
+    head = _write_header(header).encode()
     length = _PREFIX.size - _LENGTH_BYTES + len(head) + sum(map(len, payload))
     return [_PREFIX.pack(length, kind, len(head)) + head, *payload]
 
@@ -98,39 +99,46 @@ class FrameParser:
             BadFrame: they cannot be frames.
         """
         self._descriptors += descriptors
-        self._buffer += data
-        while (frame := self._next()) is not None:
-            yield frame
+        buffer, at = self._buffer, 0
+        buffer += data
+        try:
+            while (end := _frame_end(buffer, at)) is not None:
+                _length, kind, num_head = _PREFIX.unpack_from(buffer, at)
+                payload_at = at + _PREFIX.size + num_head
+                header = _header(buffer[at + _PREFIX.size : payload_at])
+                payload = memoryview(bytes(memoryview(buffer)[payload_at:end]))
+                at = end
+                yield Frame(kind, header, payload, self._take(header.get("memfds", 0)))
+        finally:
+            del buffer[:at]
 
     def close(self) -> None:
         """Close the descriptors of frames that have not arrived."""
         while self._descriptors:
             os.close(self._descriptors.popleft())
 
-    def _next(self) -> Frame | None:
-        if len(self._buffer) < _PREFIX.size:
-            return None
-        length, kind, num_head = _PREFIX.unpack_from(self._buffer)
-        start = _PREFIX.size + num_head
-        end = _LENGTH_BYTES + length
-        if start > end or length > _MAX_FRAME_BYTES or num_head > _MAX_HEADER_BYTES:
-            raise BadFrame(f"frame of {length} bytes with a header of {num_head}")
-        if len(self._buffer) < end:
-            return None
-        header = _header(self._buffer[_PREFIX.size : start])
-        payload = memoryview(bytes(self._buffer[start:end]))
-        del self._buffer[:end]
-        return Frame(kind, header, payload, self._take(header.get("memfds", 0)))
-
     def _take(self, num_descriptors: object) -> Sequence[int]:
+        if num_descriptors == 0:
+            return ()
         if not isinstance(num_descriptors, int) or num_descriptors > len(self._descriptors):
             raise BadFrame(f"frame with {num_descriptors} memory files, but {len(self._descriptors)} have arrived")
         return [self._descriptors.popleft() for _ in range(num_descriptors)]
 
 
-def _header(text: bytes | bytearray) -> dict[str, Any]:
+def _frame_end(buffer: bytearray, start: int) -> int | None:
+    """Return the end of the frame that starts there; None while it has not arrived as a whole."""
+    if len(buffer) - start < _PREFIX.size:
+        return None
+    length, _kind, num_head = _PREFIX.unpack_from(buffer, start)
+    if _PREFIX.size + num_head > _LENGTH_BYTES + length or length > _MAX_FRAME_BYTES or num_head > _MAX_HEADER_BYTES:
+        raise BadFrame(f"frame of {length} bytes with a header of {num_head}")
+    end: int = start + _LENGTH_BYTES + length
+    return end if end <= len(buffer) else None
+
+
+def _header(text: bytearray) -> dict[str, Any]:
     try:
-        header = json.loads(text)
+        header = _read_header(text.decode())
     except ValueError as error:
         raise BadFrame(f"header is not JSON: {error}") from error
     if not isinstance(header, dict):
@@ -147,7 +155,7 @@ def receive(connection: socket.socket) -> tuple[bytes, list[int]]:
         BlockingIOError: nothing is there, on a socket that does not block.
     """
     try:
-        data, ancillary, _flags, _address = connection.recvmsg(_READ_BYTES, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
+        data, ancillary, _flags, _address = connection.recvmsg(READ_BYTES, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
     except ConnectionError as error:
         raise PeerGone from error
     descriptors: list[int] = []

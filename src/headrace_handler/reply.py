@@ -2,29 +2,34 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from headrace_handler.contract import Cancelled, Headers
 from headrace_handler.frames import INLINE_BYTES, WINDOW_BYTES, WINDOW_CHUNKS, Buffer, Kind
 
-Send = Callable[[Sequence[tuple[Kind, dict[str, Any], Buffer]]], None]
-"""Sends frames in one go; a payload over `INLINE_BYTES` as a memory file. Raises `PeerGone`."""
+
+class Link(Protocol):
+    """The frames to and from the model server; see `Connection`."""
+
+    def send(self, frames: Sequence[tuple[Kind, dict[str, Any], Buffer]]) -> None: ...
+    def wait_for(self, condition: Callable[[], bool]) -> None: ...
+    def poll(self) -> None: ...
 
 
 class ItemReply:
     """The `Reply` of one item."""
 
-    def __init__(self, item_id: int, send: Send) -> None:
+    def __init__(self, item_id: int, link: Link) -> None:
         self._id = item_id
-        self._send = send
-        self._changed = threading.Condition()
+        self._link = link
+        self._counting = threading.Lock()
         self._head: dict[str, Any] | None = None
         """The head, until it is sent with the first part."""
         self._untaken_chunks = 0
         self._untaken_bytes = 0
         self.has_head = False
         self.has_ended = False
-        self.is_cancelled = False
+        self._is_cancelled = False
 
     def head(self, status: int, headers: Headers = (), *, phrase: str = "") -> None:
         """See `Reply.head`."""
@@ -44,12 +49,10 @@ class ItemReply:
             raise RuntimeError("A part can be sent only between the head and the end of a response.")
         self._wait_for_window()
         chunk = memoryview(chunk).cast("B")
-        with self._changed:
-            self._untaken_chunks += 1
-            self._untaken_bytes += len(chunk)
+        self._count(1, len(chunk))
         frames = [] if self._head is None else [(Kind.HEAD, self._head, b"")]
         self._head = None
-        self._send([*frames, (Kind.DATA, {"id": self._id}, chunk)])
+        self._link.send([*frames, (Kind.DATA, {"id": self._id}, chunk)])
 
     def end(self, last: Buffer = b"") -> None:
         """See `Reply.end`."""
@@ -60,34 +63,41 @@ class ItemReply:
         self.has_ended = True
         last = memoryview(last).cast("B")
         if self._head is not None:
-            self._send([(Kind.RESPONSE, self._head, last)])
+            self._link.send([(Kind.RESPONSE, self._head, last)])
         else:
-            self._send([(Kind.END, {"id": self._id}, last)])
+            self._link.send([(Kind.END, {"id": self._id}, last)])
 
     def abort(self, message: str) -> None:
         """See `Reply.abort`."""
         if not self.has_ended:
             self.has_ended = True
-            self._send([(Kind.ABORT, {"id": self._id, "message": message[:INLINE_BYTES]}, b"")])
+            self._link.send([(Kind.ABORT, {"id": self._id, "message": message[:INLINE_BYTES]}, b"")])
+
+    @property
+    def is_cancelled(self) -> bool:
+        """See `Reply.is_cancelled`."""
+        if not self._is_cancelled:
+            self._link.poll()
+        return self._is_cancelled
 
     def cancel(self) -> None:
-        """Note that the client has gone; wakes user code that waits for it."""
-        with self._changed:
-            self.is_cancelled = True
-            self._changed.notify_all()
+        """Note that the client has gone."""
+        self._is_cancelled = True
 
     def credit(self, chunks: int, num_bytes: int) -> None:
         """Note that the client has taken chunks."""
-        with self._changed:
-            self._untaken_chunks -= chunks
-            self._untaken_bytes -= num_bytes
-            self._changed.notify_all()
+        self._count(-chunks, -num_bytes)
+
+    def _count(self, chunks: int, num_bytes: int) -> None:
+        with self._counting:
+            self._untaken_chunks += chunks
+            self._untaken_bytes += num_bytes
 
     def _wait_for_window(self) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self.is_cancelled or self._has_window)
-            if self.is_cancelled:
-                raise Cancelled
+        if not self.is_cancelled:
+            self._link.wait_for(lambda: self._is_cancelled or self._has_window)
+        if self._is_cancelled:
+            raise Cancelled
 
     @property
     def _has_window(self) -> bool:

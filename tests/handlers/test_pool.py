@@ -27,6 +27,11 @@ async def test_requests_that_wait_together_are_one_batch(tmp_path: Path) -> None
     async with pool_of(spec_for(tmp_path, batch_size=4, max_batch_delay_ms=60_000)) as pool:
         responses = [await submit(pool, "size") for _ in range(4)]
         assert [await answer(response) for response in responses] == [(200, b"4")] * 4
+        streams = [await submit(pool, "stream_in_threads", b"50") for _ in range(4)]
+        parts = b"".join(b"part %d\n" % number for number in range(50))
+        assert [await answer(stream) for stream in streams] == [(200, parts)] * 4, (
+            "each thread waits for its own client"
+        )
     async with pool_of(spec_for(tmp_path, batch_size=4, max_batch_delay_ms=10)) as pool:
         assert await ask(pool, "size") == (200, b"1")
 

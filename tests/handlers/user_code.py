@@ -38,8 +38,19 @@ class Behaviours:
 
     def call(self, call: Call) -> None:
         self.num_calls += 1
+        if call.items[0].path == "/stream_in_threads":
+            self.stream_in_threads(call)
+            return
         for item in call.items:
             self.item(item, call)
+
+    def stream_in_threads(self, call: Call) -> None:
+        streams = [(item, bytes(item.parts[0].content), call) for item in call.items]
+        threads = [threading.Thread(target=self.do_stream, args=stream) for stream in streams]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
     def item(self, item: Item, call: Call) -> None:
         body = bytes(item.parts[0].content) if item.parts else b""

@@ -6,7 +6,17 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from headrace_handler.frames import BadFrame, Buffer, Frame, FrameParser, PeerGone, after, receive, send_some
+from headrace_handler.frames import (
+    READ_BYTES,
+    BadFrame,
+    Buffer,
+    Frame,
+    FrameParser,
+    PeerGone,
+    after,
+    receive,
+    send_some,
+)
 
 _READS_AT_ONCE = 8
 """Reads before other work of the event loop gets its turn."""
@@ -96,24 +106,24 @@ class Channel:
 
     def _receive(self) -> None:
         for _ in range(_READS_AT_ONCE):
-            if self._is_closed or not self._receive_once():
-                return
+            if self._is_closed or self._receive_once() < READ_BYTES:
+                return  # the event loop calls again if there is more
 
-    def _receive_once(self) -> bool:
-        """Receive once; return whether there may be more."""
+    def _receive_once(self) -> int:
+        """Receive once and return the number of bytes; 0 if there is nothing to receive."""
         try:
             data, descriptors = receive(self._socket)
             for frame in self._parser.feed(data, descriptors):
                 self._on_frame(frame)
         except BlockingIOError:
-            return False
+            return 0
         except (PeerGone, OSError):
             self._end("it has closed its socket")
-            return False
+            return 0
         except (BadFrame, KeyError, TypeError, ValueError) as error:
             self._end(f"it has sent bytes that are no frame: {error}")
-            return False
-        return True
+            return 0
+        return len(data)
 
     def _end(self, reason: str) -> None:
         if not self._has_ended:

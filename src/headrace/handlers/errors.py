@@ -12,6 +12,7 @@ from typing import Final
 
 from headrace.core.errors import HeadraceError
 from headrace.handlers.spec import ContractName
+from headrace_handler.frames import Buffer
 
 Headers = list[tuple[str, str]]
 
@@ -46,7 +47,7 @@ class WholeResponse:
     status: int
     phrase: str = ""
     headers: Headers = field(default_factory=list)
-    body: bytes = b""
+    body: Buffer = b""
 
 
 class Refused(Exception):

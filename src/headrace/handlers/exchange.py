@@ -5,7 +5,7 @@ import contextlib
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 from headrace.handlers.errors import WholeResponse
@@ -113,7 +113,7 @@ class PendingResponse:
         self._untold_chunks = 0
         self._untold_bytes = 0
         self._on_close = on_close
-        self._head: WholeResponse | StreamHead | MemoryFile | None = None
+        self._head: WholeResponse | StreamHead | None = None
         self._parts: deque[Buffer | MemoryFile] = deque()
         self._error: str | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -125,13 +125,7 @@ class PendingResponse:
         while self._head is None:
             await self._event()
         if isinstance(self._head, WholeResponse) and self._parts:
-            return WholeResponse(
-                status=self._head.status,
-                phrase=self._head.phrase,
-                headers=self._head.headers,
-                body=await _read(self._parts.popleft()),  # type: ignore[arg-type]
-            )
-        assert not isinstance(self._head, MemoryFile)
+            self._head = replace(self._head, body=await _read(self._parts.popleft()))
         return self._head
 
     async def part(self) -> Buffer | None:
@@ -165,9 +159,9 @@ class PendingResponse:
     # For the pool and the child.
 
     def put_whole(self, response: WholeResponse, body: Buffer | MemoryFile = b"") -> None:
-        """Answer in one piece."""
+        """Answer in one piece; a body in a memory file counts in place of the response's."""
         self._head = response
-        if isinstance(body, MemoryFile) or body:
+        if isinstance(body, MemoryFile):
             self._add(body)
         self._end()
 

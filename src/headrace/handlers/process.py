@@ -269,8 +269,10 @@ class ChildProcess:
             return
         headers = [(str(name), str(value)) for name, value in header.get("headers", ())]
         if frame.kind == Kind.RESPONSE:
-            head = WholeResponse(status=int(header["status"]), phrase=str(header["phrase"]), headers=headers)
-            response.put_whole(head, content)
+            status, phrase = int(header["status"]), str(header["phrase"])
+            response.put_whole(
+                WholeResponse(status=status, phrase=phrase, headers=headers, body=frame.payload), content
+            )
         elif frame.kind == Kind.HEAD:
             response.put_head(StreamHead(status=int(header["status"]), phrase=str(header["phrase"]), headers=headers))
         elif frame.kind == Kind.DATA:
@@ -320,9 +322,11 @@ class ChildProcess:
             call.timer.cancel()
 
     def _fail(self, call: ChildCall, reason: Refusal, *, exit_code: int | None = None) -> None:
-        response = self._refusal(reason, exit_code=exit_code)
-        for pending in call.responses.values():
-            pending.fail(response, _BROKEN[reason])
+        pending = [response for response in call.responses.values() if not response.has_ended]
+        if pending:
+            answer = self._refusal(reason, exit_code=exit_code)
+            for response in pending:
+                response.fail(answer, _BROKEN[reason])
 
     def _refusal(self, reason: Refusal, *, exit_code: int | None = None) -> WholeResponse:
         return refusal(self._spec.contract, reason, model_name=self._spec.model_name, exit_code=exit_code)

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from headrace.http.asgi import Receive, Scope, Send, WritePart, content_length, part_writer
 from headrace.http.body import ClientGone, read_body
 from headrace.http.body_budget import BodyShare
-from headrace.http.response import Headers, send_head, send_response
+from headrace.http.response import Body, Headers, send_head, send_response
 
 
 class Exchange:
@@ -89,6 +89,10 @@ class Exchange:
 
     async def _disconnected(self) -> None:
         """Wait until the client has disconnected, and break silences of the stream meanwhile."""
+        if self._keep_alive_s is None:
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            return
         is_connected = True
         while is_connected:
             try:
@@ -136,7 +140,7 @@ class Exchange:
         self.is_finished = True
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def respond(self, status: int, headers: Headers, body: bytes) -> None:
+    async def respond(self, status: int, headers: Headers, body: Body) -> None:
         """Send a whole response."""
         self.is_started = self.is_finished = True
         self.num_bytes = len(body)

@@ -6,9 +6,10 @@ from headrace.http.asgi import Message, Scope, Send
 from headrace.wire.dialect import ErrorReply
 
 Headers = Iterable[tuple[str, str]]
+Body = bytes | bytearray | memoryview
 
 
-async def send_response(scope: Scope, send: Send, status: int, headers: Headers, body: bytes) -> None:
+async def send_response(scope: Scope, send: Send, status: int, headers: Headers, body: Body) -> None:
     """Send a response with its Content-Length; the answer to HEAD has no body."""
     await send_head(send, status, (*headers, ("content-length", str(len(body)))))
     sent = b"" if scope["method"] == "HEAD" else body

@@ -51,7 +51,8 @@ def encode(value: Any) -> bytes | bytearray | memoryview:
 def prefetch(response: Response) -> Response:
     """Return the response with a body of bytes or, for a stream, its first part at hand: it may fail until here."""
     if not isinstance(response.body, Iterator):
-        return replace(response, body=encode(response.body))
+        body = encode(response.body)
+        return response if body is response.body else replace(response, body=body)
     first = next(response.body, _END)
     if first is _END:
         return replace(response, body=b"")
