@@ -18,6 +18,8 @@ from headrace.cluster.containers import (
     container_name,
     environment_lines,
     find_engine,
+    platform_label,
+    pull_image,
     run_command,
 )
 from headrace.cluster.host_resources import Given
@@ -39,6 +41,7 @@ class Dock:
     """A launcher over the stub engine."""
 
     launcher: ContainerLauncher
+    local: LocalLauncher
     workers: Path
     containers: Path
     """Folder of the engine."""
@@ -70,7 +73,7 @@ def program(folder: Path, name: str, text: str) -> Path:
 
 
 @pytest.fixture
-async def dock(tmp_path: Path) -> AsyncIterator[Dock]:
+def engine(tmp_path: Path) -> ContainerEngine:
     (tmp_path / "containers").mkdir()
     (tmp_path / "bin").mkdir()
     program(tmp_path / "bin", "docker", f'exec {sys.executable} -S -P {STUB} "$@"')
@@ -81,12 +84,16 @@ async def dock(tmp_path: Path) -> AsyncIterator[Dock]:
     }
     engine = find_engine(variables)
     assert (engine.name, engine.variables["DOCKER_HOST"]) == ("docker", "unix:///docker.sock")
-    engine = replace(engine, variables=variables)
+    return replace(engine, variables=variables)
+
+
+@pytest.fixture
+async def dock(tmp_path: Path, engine: ContainerEngine) -> AsyncIterator[Dock]:
     local = LocalLauncher(
         tmp_path / "workers", cache_folder=tmp_path / "cache", environment=os.environ, ping_timeout_s=WAIT_S
     )
     launcher = ContainerLauncher(local, engine, tmp_path / "workers")
-    yield Dock(launcher, tmp_path / "workers", tmp_path / "containers")
+    yield Dock(launcher, local, tmp_path / "workers", tmp_path / "containers")
     for name, handle in (await launcher.known()).items():
         await launcher.stop(name, handle, grace_s=0)
         await seen_as(launcher, name, handle, WorkerPhase.EXITED)
@@ -120,6 +127,8 @@ async def test_an_image_runs_by_the_container_contract(dock: Dock, tmp_path: Pat
     assert isinstance(engine_environment, dict)
     assert not {"HF_TASK", "LD_PRELOAD"} & set(engine_environment), "the model's variables are not those of the engine"
     assert (dock.workers / "w" / "container.env").stat().st_mode & 0o777 == 0o600
+    assert f"headrace.platform={platform_label(dock.workers)}" in options
+    assert "headrace.worker=w" in options
 
 
 async def test_a_stop_ends_the_container(dock: Dock) -> None:
@@ -161,6 +170,55 @@ async def test_the_last_line_of_a_container_that_fails_is_the_reason(dock: Dock)
     assert seen.message == "The container ended with exit code 3: ImportError: no weights"
 
 
+async def test_what_the_engine_says_is_the_reason_if_it_cannot_run_a_container(dock: Dock) -> None:
+    handle = await dock.launcher.start(spec("w", environment={"SCRIPT": "refuse"}))
+    seen = await seen_as(dock.launcher, "w", handle, WorkerPhase.EXITED)
+    assert seen.message == (
+        "docker could not run the container: docker: Error response from daemon: "
+        'exec: "serve": executable file not found in $PATH.'
+    )
+
+
+def test_an_image_that_is_absent_is_pulled_with_its_progress_in_the_log(
+    engine: ContainerEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pull_image(engine, "registry/present:1", WAIT_S)
+    assert not capsys.readouterr().out
+    pull_image(engine, "registry/absent:1", WAIT_S)
+    progress = ["2.6.0-cpu-py312: Pulling from pytorch-inference", "Status: Downloaded newer image"]
+    assert capsys.readouterr().out.splitlines()[-2:] == progress
+
+
+async def test_an_image_that_cannot_be_pulled_fails_the_worker_with_the_engines_reason(dock: Dock) -> None:
+    handle = await dock.launcher.start(spec("w", image=ContainerImage(uri="registry/absent-denied:1")))
+    seen = await seen_as(dock.launcher, "w", handle, WorkerPhase.EXITED)
+    assert seen.message == (
+        "docker cannot pull the image registry/absent-denied:1: Error response from daemon: pull access denied for "
+        "denied, may require 'docker login'. Check its name, and log in to its registry (docker login) as the "
+        "platform's user."
+    )
+    assert seen.ended_in is WorkerPhase.STARTING, "it is no failure of the model's data"
+
+
+def test_a_pull_ends_at_the_limit_of_downloads(engine: ContainerEngine) -> None:
+    with pytest.raises(
+        SettingsError, match=r"docker has not pulled the image a/absent-slow:1 within 0 s\. Raise Model"
+    ):
+        pull_image(engine, "a/absent-slow:1", 0.2)
+
+
+async def test_containers_without_a_worker_are_removed_when_the_platform_starts_again(dock: Dock) -> None:
+    lost, kept = [await dock.ready(spec(name)) for name in ("lost", "kept")]
+    containers = [process_id(dock.process(name)) for name in ("lost", "kept")]
+    os.kill(lost.facts["process"]["pid"], signal.SIGKILL)
+    await until(lambda: asyncio.to_thread(lambda: not is_running(ProcessId(**lost.facts["process"]))))
+
+    again = ContainerLauncher(dock.local, dock.launcher._engine, dock.workers)
+    assert await again.known() == {"kept": kept}
+
+    assert [container is not None and is_running(container) for container in containers] == [False, True]
+
+
 async def test_a_variable_of_several_lines_fails_the_worker_with_its_name(dock: Dock) -> None:
     handle = await dock.launcher.start(spec("w", environment={"TEMPLATE": "a\nb"}))
     seen = await seen_as(dock.launcher, "w", handle, WorkerPhase.EXITED)
@@ -180,7 +238,9 @@ def test_limits_and_gpus_become_options_of_the_engine() -> None:
 
     command = command_of(image, spec=limited, given=Given(gpus=(0, 2)))
 
-    assert " ".join(command).endswith(f'--cpus 2.5 --memory 1073741824 --gpus "device=0,2" {URI} serve')
+    assert " ".join(command).endswith(
+        f'--cpus 2.5 --memory 1073741824 --memory-swap 1073741824 --gpus "device=0,2" {URI} serve'
+    )
     podman = command_of(replace(image, engine="podman"), given=Given(gpus=(1,)))
     assert " ".join(podman).endswith(f"--device nvidia.com/gpu=1 {URI} serve")
     assert "--gpus" not in command_of(image)

@@ -11,8 +11,12 @@ Source: SageMaker developer guide, "Use Your Own Inference Code with Hosting Ser
 import asyncio
 import hashlib
 import os
+import re
 import shutil
+import signal
 import subprocess
+import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,6 +37,13 @@ _SHARED_MEMORY: Final = "1g"
 """Size of `/dev/shm`: PyTorch's loaders and NCCL need more than the 64 MiB that engines give by default."""
 _ANSWER_S: Final = 30.0
 """Seconds for an engine to answer a question or to remove a container."""
+_PLATFORM_LABEL: Final = "headrace.platform"
+_WORKER_LABEL: Final = "headrace.worker"
+_KILLED: Final = 128 + 9
+_ENGINE_FAILED: Final = 125
+"""`docker run` could not run the container. Source: `docker run` reference, "Exit status"."""
+_HINT: Final = re.compile(r"^(?:See|Run) '.*--help'")
+"""An engine's last line after an error."""
 _ENGINE_VARIABLES: Final = ("HOME", "PATH", "XDG_RUNTIME_DIR", "DOCKER_HOST", "DOCKER_CONFIG", "DOCKER_CONTEXT")
 _ENGINE_PREFIXES: Final = ("DOCKER_", "CONTAINER_", "CONTAINERS_")
 
@@ -81,7 +92,7 @@ def find_engine(environment: Mapping[str, str]) -> ContainerEngine:
             continue
         if answer.returncode == 0:
             return engine
-        said.append(f"{name}: {_last_line(answer.stderr) or f'exit code {answer.returncode}'}")
+        said.append(f"{name}: {last_line(answer.stderr) or f'exit code {answer.returncode}'}")
     reason = "; ".join(said) or "neither docker nor podman is on the PATH"
     raise SettingsError(
         f"containers is on, and no container engine answers ({reason}). Install Docker or Podman, or start its daemon.",
@@ -98,10 +109,58 @@ def engine_variables(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def pull_image(engine: ContainerEngine, uri: str, timeout_s: float) -> None:
+    """
+    Pull an image that is not there, with the engine's progress as lines of this process's output; blocks.
+
+    Raises:
+        SettingsError: it cannot be pulled; the message has the engine's reason.
+        OSError, subprocess.TimeoutExpired: the engine cannot be run, or does not answer.
+    """
+    if engine.run("image", "inspect", uri).returncode == 0:
+        return
+    get_logger().info("container.pulling", image=uri, engine=engine.name)
+    kept: deque[str] = deque(maxlen=20)
+    with subprocess.Popen(  # noqa: S603 -- a fixed program; Podman writes its progress to stderr, Docker to stdout
+        [engine.program, "pull", uri],
+        env=dict(engine.variables),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as pulling:
+        timer = threading.Timer(max(0.0, timeout_s), pulling.kill)
+        timer.start()
+        try:
+            assert pulling.stdout is not None
+            for line in pulling.stdout:
+                print(line, end="", flush=True)
+                kept.append(line)
+        finally:
+            timer.cancel()
+    if pulling.returncode == 0:
+        return
+    if pulling.returncode == -signal.SIGKILL:
+        raise SettingsError(
+            f"{engine.name} has not pulled the image {uri} within {timeout_s:.0f} s. Raise "
+            f"ModelDataDownloadTimeoutInSeconds, or pull it first: {engine.name} pull {uri}"
+        )
+    reason = last_line("".join(kept)) or f"exit code {pulling.returncode}"
+    raise SettingsError(
+        f"{engine.name} cannot pull the image {uri}: {reason.rstrip('.')}. Check its name, and log in to its registry "
+        f"({engine.name} login) as the platform's user."
+    )
+
+
+def platform_label(folder: Path) -> str:
+    """Return what tells the containers of a platform from those of others on this host: a hash of its folder."""
+    return hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()[:12]
+
+
 def container_name(folder: Path, worker: str) -> str:
     """Return the name of a worker's container, unique among the platforms of this host."""
-    place = hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()[:12]
-    return f"headrace-{place}-{worker}"
+    return f"headrace-{platform_label(folder)}-{worker}"
 
 
 def run_command(
@@ -127,13 +186,15 @@ def run_command(
     if model is not None:
         mounts[MODEL_MOUNT] = model
     command = [image.program, "run", "--rm", "--name", image.name, "--env-file", str(environment_file)]
+    command += ["--label", f"{_PLATFORM_LABEL}={image.platform}", "--label", f"{_WORKER_LABEL}={spec.name}"]
     command += ["--publish", f"{assignment.host}:{assignment.port}:{CONTAINER_PORT}", "--shm-size", _SHARED_MEMORY]
     for target, folder in mounts.items():
         command += ["--mount", f"type=bind,source={folder.resolve()},target={target},readonly"]
     if spec.limits.num_cpus is not None:
         command += ["--cpus", f"{spec.limits.num_cpus:g}"]
     if spec.limits.memory_bytes is not None:
-        command += ["--memory", str(spec.limits.memory_bytes)]
+        memory = str(spec.limits.memory_bytes)
+        command += ["--memory", memory, "--memory-swap", memory]  # no swap: instances have none
     command += _gpu_options(image.engine, given.gpus)
     return [*command, image.uri, "serve"]
 
@@ -181,6 +242,7 @@ class ContainerLauncher:
         self._folder = folder
         self._logs = WorkerLogs(folder)
         self._removed: set[str] = set()
+        self._is_swept = False
 
     async def start(self, spec: WorkerSpec) -> Handle:
         """Start a worker; see `LocalLauncher.start`."""
@@ -192,6 +254,7 @@ class ContainerLauncher:
             engine=self._engine.name,
             program=self._engine.program,
             name=container_name(self._folder, spec.name),
+            platform=platform_label(self._folder),
             variables=dict(self._engine.variables),
         )
         return await self._local.start(replace(spec, image=image))
@@ -211,8 +274,12 @@ class ContainerLauncher:
         await self._local.stop(name, handle, grace_s=grace_s)
 
     async def known(self) -> dict[str, Handle]:
-        """Return all running workers on this host."""
-        return await self._local.known()
+        """Return all running workers on this host; the first time, remove containers that have none."""
+        workers = await self._local.known()
+        if not self._is_swept:
+            self._is_swept = True
+            await asyncio.to_thread(self._sweep, {container_name(self._folder, name) for name in workers})
+        return workers
 
     async def forget(self, name: str) -> None:
         """Remove an exited worker's container, and its folder with the log."""
@@ -236,14 +303,31 @@ class ContainerLauncher:
         except (OSError, subprocess.TimeoutExpired) as error:
             get_logger().warning("container.not_removed", worker=name, reason=str(error))
 
+    def _sweep(self, kept: set[str]) -> None:
+        """Remove this platform's containers whose workers ended while no platform ran, such as after a power cut."""
+        label = f"label={_PLATFORM_LABEL}={platform_label(self._folder)}"
+        try:
+            listed = self._engine.run("ps", "--all", "--filter", label, "--format", "{{.Names}}")
+            for name in sorted(set(listed.stdout.split()) - kept):
+                get_logger().info("container.left_over", container=name)
+                self._engine.run("rm", "--force", name)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            get_logger().warning("container.not_listed", reason=str(error))
+
     def _reason(self, name: str, seen: Observation) -> str:
         """Return what a container that ended by itself said last."""
-        if not seen.exit_code or seen.exit_code < 0:
+        code = seen.exit_code
+        if not code or code < 0:
             return ""
-        events = self._logs.read(name, limit=1, is_backward=True)
-        last = f": {events[-1].message.strip()}" if events else "."
-        return f"The container ended with exit code {seen.exit_code}{last}"
+        events = self._logs.read(name, limit=5, is_backward=True)
+        said = last_line("\n".join(event.message for event in events))
+        if code == _ENGINE_FAILED:
+            return f"{self._engine.name} could not run the container: {said or 'it gave no reason'}"
+        killed = " (it was killed, often for lack of memory)" if code == _KILLED else ""
+        return f"The container ended with exit code {code}{killed}{f': {said}' if said else '.'}"
 
 
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or [""])[-1]
+def last_line(text: str) -> str:
+    """Return the last line that is more than an engine's advice to read its help."""
+    lines = [line.strip() for line in text.splitlines()]
+    return next((line for line in reversed(lines) if line and not _HINT.match(line)), "")

@@ -57,6 +57,8 @@ class ContainerImage:
     """Path of the engine's program."""
     name: str = ""
     """Name of the container."""
+    platform: str = ""
+    """Tells the platform's containers from those of others."""
     variables: dict[str, str] = field(default_factory=dict, repr=False)
     """Environment of the engine's program."""
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from headrace.cluster.artifacts import Fetched, Fetcher
-from headrace.cluster.containers import ContainerEngine, environment_lines, run_command
+from headrace.cluster.containers import ContainerEngine, environment_lines, pull_image, run_command
 from headrace.cluster.content_cache import ContentCache
 from headrace.cluster.fetch_bounds import Deadline, FetchFailed
 from headrace.cluster.host_resources import chosen_of_given
@@ -120,6 +120,8 @@ class _Worker:
         if self._spec.image is None:
             _set_environment(self._spec)  # not for an engine of containers, which runs on this host with our rights
         get_logger().info("worker.started", worker=self._spec.name, pid=process.pid, url=handle.url)
+        if self._spec.image is not None:
+            self._pull(self._spec.image)
         fetched = self._fetch_all(self._spec.artifacts) if self._spec.artifacts else Fetched()
         self._report(WorkerPhase.STARTING)
         if self._spec.image is not None:
@@ -222,6 +224,17 @@ class _Worker:
                 f"The command {command[0]!r} of the image cannot be started: {error}. Check the file of custom images."
             ) from error
 
+    def _pull(self, image: ContainerImage) -> None:
+        """Pull the image before the health check's time begins, within the time for downloads."""
+        self._report(WorkerPhase.FETCHING)
+        try:
+            pull_image(_engine_of(image), image.uri, self._spec.artifact_timeout_s)
+        except (HeadraceError, OSError, subprocess.TimeoutExpired) as error:
+            self._report(WorkerPhase.STARTING)  # SageMaker's sentence about failed downloads is about model data
+            if isinstance(error, HeadraceError):
+                raise
+            raise SettingsError(f"{image.engine} cannot pull the image {image.uri}: {error}.") from error
+
     def _exec_container(self, image: ContainerImage, fetched: Fetched) -> NoReturn:
         """Replace this process by the container engine, which runs the image in the foreground."""
         write_atomically(self._files.environment, environment_lines(self._spec.environment).encode())
@@ -232,9 +245,8 @@ class _Worker:
             channels=fetched.channels,
             environment_file=self._files.environment,
         )
-        left_over = ContainerEngine(name=image.engine, program=image.program, variables=image.variables)
         try:
-            left_over.run("rm", "--force", image.name)
+            _engine_of(image).run("rm", "--force", image.name)
             self._exec(command, image.variables)
         except (OSError, ValueError, subprocess.TimeoutExpired) as error:
             raise SettingsError(f"{image.engine} cannot run the image {image.uri}: {error}.") from error
@@ -255,6 +267,10 @@ def _read_assignment(path: Path) -> Assignment:
             f"{path} cannot be read as a worker's assignment; expected a file that `headrace up` has written."
         )
     return assignment
+
+
+def _engine_of(image: ContainerImage) -> ContainerEngine:
+    return ContainerEngine(name=image.engine, program=image.program, variables=image.variables)
 
 
 def _source_of(uri: str) -> ArtifactSource:
