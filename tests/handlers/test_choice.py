@@ -11,6 +11,7 @@ from headrace.handlers.choice import choose
 from headrace.handlers.found import Found, find_model
 
 HANDLE = "def handle(inputs):\n    return None\n"
+FORMATTER = "@output_formatter\ndef f(output): ...\n"
 MANIFEST = '{"model": {"modelName": "m", "handler": "h.py", "modelVersion": "1.0"}}'
 LLM = {"config.json": "{}", "model.safetensors": ""}
 
@@ -46,8 +47,8 @@ def chosen(folder: Path, env: dict[str, str] | None = None, family: str = ""):
             "djl",
         ),
         ({**LLM, "model.py": "def handle(:"}, {}, "", "djl"),
-        ({**LLM, "model.py": "class Model: ..."}, {}, "", None),  # code of a checkpoint, or formatters
-        ({**LLM, "model.py": "@input_formatter\ndef f(item): ..."}, {}, "djl", None),
+        ({**LLM, "model.py": "class Model: ..."}, {}, "", None),  # code of a checkpoint
+        ({**LLM, "model.py": "@input_formatter\ndef f(item): ..."}, {}, "djl", "djl"),
         ({"model.py": "@x.init_handler\ndef f(a): ...\n@prediction_handler\ndef g(a): ..."}, {}, "djl", "djl"),
         ({"model.py": "def run(inputs): ...", "serving.properties": "option.handler=run"}, {}, "djl", "djl"),
         ({"app.py": HANDLE, "serving.properties": "option.entryPoint=app.py"}, {}, "djl", "djl"),
@@ -142,3 +143,25 @@ def test_the_code_of_toolkits_is_where_it_was_submitted_to(folder_of, submitted,
     folder = folder_of({"code/inference.py": "", "other/inference.py": "", "model.joblib": ""})
     found = find_model(folder, model_name="m", env={"SAGEMAKER_SUBMIT_DIRECTORY": submitted})
     assert found.code == folder / code
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"model.py": FORMATTER}, "model.py"),
+        ({"mine.py": FORMATTER, "model.py": HANDLE}, "mine.py"),
+        ({"model.py": FORMATTER + HANDLE}, ""),
+        ({"model.py": FORMATTER, "model.joblib": ""}, ""),
+        ({"model.py": FORMATTER, "serving.properties": "option.entryPoint=djl_python.lmi_vllm"}, "model.py"),
+        ({"model.py": FORMATTER, "serving.properties": "option.entryPoint=model.py"}, ""),
+    ],
+)
+def test_a_file_with_formatters_and_no_handler_works_around_the_engine(folder_of, files, expected) -> None:
+    assert chosen(folder_of({**LLM, **files})).formatters == expected
+
+
+def test_formatters_are_no_handler(folder_of) -> None:
+    found = find_model(folder_of({**LLM, "model.py": FORMATTER}), model_name="mine", env={})
+    with pytest.raises(SettingsError, match=r"model\.py has @output_formatter and no handle"):
+        choose(found, "handler")
+    assert choose(found, "native").formatters == ""

@@ -62,12 +62,14 @@ def item(
     *,
     query: Mapping[str, str] | None = None,
     request_id: str = "request-1",
+    path: str = "/invocations",
     reply: RecordingReply | None = None,
 ) -> Item:
     """Return a request with a body, or with the fields of a form."""
     fields = body if isinstance(body, Mapping) else {"": body}
     return Item(
         request_id=request_id,
+        path=path,
         headers=tuple((headers or {}).items()),
         query=tuple((query or {}).items()),
         parts=tuple(Part(name=name, content=bytearray(content)) for name, content in fields.items()),

@@ -4,6 +4,8 @@ import pytest
 
 from headrace.core.errors import (
     Busy,
+    CodeFailed,
+    CodeUnavailable,
     EngineFailed,
     HeadraceError,
     InsufficientMemory,
@@ -273,11 +275,17 @@ def test_a_list_of_adapters_has_a_name_for_each_input():
         parse(lmi("17"), inputs=["hi", "ho"], adapters=["a1"])
 
 
+def test_code_that_fails_around_the_engine_has_the_handlers_format():
+    reply = lmi("17").render_error(CodeFailed("Custom formatter failed: x"))
+    assert (reply.status, json.loads(reply.body)) == (424, {"error": "Custom formatter failed: x", "code": 424})
+
+
 @pytest.mark.parametrize(
     ("error", "status", "kind"),
     [
         (Busy("full", retry_after_s=1), 429, "WlmCapacityException"),
         (Unavailable("starting"), 503, "ServiceUnavailableException"),
+        (CodeUnavailable("lost"), 503, "WlmException"),
         (NotFound("no"), 404, "ResourceNotFoundException"),
         (InsufficientMemory("no"), 507, "WlmOutOfMemoryException"),
     ],

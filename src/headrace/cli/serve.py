@@ -10,7 +10,13 @@ from headrace.cli.group import Examples
 from headrace.cli.progress import showing_progress
 from headrace.cli.ready import print_ready
 from headrace.cli.setting_options import merge_rope, rope_options, setting_options
-from headrace.cli.user_code import find_user_code, serve_user_code
+from headrace.cli.user_code import (
+    find_user_code,
+    formatted_notices,
+    formatted_overrides,
+    formatters_of,
+    serve_user_code,
+)
 from headrace.settings.sources import gather_settings
 
 EXAMPLES = """
@@ -43,11 +49,17 @@ def serve(**overrides: Any) -> None:
     from headrace.backends.facts import runs_on_gpu
 
     merged = merge_rope(overrides)
-    if (user_code := find_user_code(merged, os.environ)) is not None:
+    user_code = find_user_code(merged, os.environ)
+    if user_code is not None and user_code.serves:
         sys.exit(serve_user_code(user_code))
+    if user_code is not None:
+        merged = formatted_overrides(merged, os.environ)
     settings, notices = gather_settings(merged, os.environ, on_gpu=runs_on_gpu(os.environ))
     from headrace.server.main import run_server
 
+    if user_code is not None:
+        notices = formatted_notices(user_code, notices)
     with showing_progress() as progress:
-        code = run_server(settings, notices=notices, progress=progress, on_ready=print_ready)
+        formatters = None if user_code is None else formatters_of(user_code, settings, progress)
+        code = run_server(settings, notices=notices, progress=progress, on_ready=print_ready, formatters=formatters)
     sys.exit(code)

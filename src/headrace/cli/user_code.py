@@ -1,8 +1,8 @@
 """The code that a model brings: found for `headrace serve` and for workers, before the engine's settings are read."""
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -14,9 +14,12 @@ from headrace.settings.server_settings import ENV_PREFIX, ServerSettings
 from headrace.settings.sources import locate_model
 
 if TYPE_CHECKING:
+    from headrace.core.progress import Progress
     from headrace.handlers.assembly import HandlerPlan
     from headrace.handlers.choice import HandlerMode
     from headrace.handlers.spec import HandlerSpec
+    from headrace.server.formatters import Formatters
+    from headrace.settings.container_names import Notice
 
 _CODE_FAMILIES = ("sklearn", "xgboost", "transformers")
 """Families of images whose code can serve a model without files."""
@@ -30,13 +33,20 @@ class UserCode:
     settings: ServerSettings
 
     @property
+    def serves(self) -> bool:
+        """True if the code serves the model; False if it only changes requests and responses of the engine."""
+        return not self.plan.choice.formatters
+
+    @property
     def summary(self) -> str:
         """A sentence about what serves the model, for its log and its description."""
         spec = self.plan.spec
         assert spec is not None, "the plan has code"
         entry = f" ({Path(spec.load.entry).name})" if spec.load.entry else ""
-        choice = f"The model's own code serves it, by the contract {spec.contract}{entry}: {self.plan.choice.reason}"
-        return f"{choice} {self.python[0]}"
+        what = f"own code serves it, by the contract {spec.contract}{entry}"
+        if not self.serves:
+            what = "own formatters change requests and responses"
+        return f"The model's {what}: {self.plan.choice.reason} {self.python[0]}"
 
     @cached_property
     def python(self) -> tuple[str, list[str]]:
@@ -73,9 +83,9 @@ def find_user_code(
     family: str = "",
 ) -> UserCode | None:
     """
-    Return the code that serves a model; None if Headrace's engine does.
+    Return the code that serves a model, or changes requests and responses of Headrace's engine; None without code.
 
-    Names of other containers are settings of the code then, and are not read here.
+    Names of other containers are settings of the code, and are not read here.
 
     Args:
         overrides: as for `gather_settings`.
@@ -126,6 +136,37 @@ def serve_user_code(code: UserCode) -> int:
         more_routes=torchserve_routes if code.plan.spec.contract == "torchserve" else None,
         on_ready=print_code_ready,
     )
+
+
+def formatters_of(code: UserCode, settings: ServerSettings, progress: "Progress") -> "Formatters":
+    """Return the formatters that a model's code has around the engine, with the model whose tokenizer they may use."""
+    from headrace.models.sources import locate
+    from headrace.server.formatters import Formatters
+
+    def prepare(_spec: "HandlerSpec") -> "HandlerSpec":
+        spec = code.prepare()
+        home = _home(settings)
+        model = locate(settings.model, revision=settings.revision, home=home, progress=progress)
+        options = {**spec.load.options, "model_id": str(model.path.absolute())}
+        return replace(spec, load=replace(spec.load, options=options))
+
+    assert code.plan.spec is not None, "the plan has code"
+    return Formatters(code.plan.spec, prepare=prepare)
+
+
+def formatted_overrides(overrides: Mapping[str, object], env: Mapping[str, str]) -> dict[str, object]:
+    """Return the overrides of an engine with formatters: they are DJL's, and so is its dialect by default."""
+    is_given = overrides.get("dialect") not in (None, "auto") or env.get(f"{ENV_PREFIX}DIALECT")
+    return {**overrides} if is_given else {**overrides, "dialect": "lmi-17"}
+
+
+def formatted_notices(code: UserCode, notices: "Sequence[Notice]") -> "list[Notice]":
+    """Return the notices of an engine with formatters, which have an effect."""
+    from headrace.settings.container_names import Notice
+
+    summary, *ignored = code.notices
+    kept = [notice for notice in notices if notice.name != code.plan.choice.formatters]
+    return [Notice("handler", "applied", summary), *(Notice("handler", "ignored", text) for text in ignored), *kept]
 
 
 def _home(settings: ServerSettings) -> Path:

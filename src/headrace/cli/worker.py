@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.cli.group import Examples
-from headrace.cli.user_code import find_user_code, serve_user_code
+from headrace.cli.user_code import find_user_code, formatted_notices, formatters_of, serve_user_code
 from headrace.core.errors import InvalidRequest, SettingsError
 from headrace.settings.near_names import near_name
 
@@ -50,19 +50,28 @@ def serve_model(prepared: "PreparedWorker") -> int:
         empty_folder=prepared.empty_folder,
         family=prepared.spec.family,
     )
-    if code is not None:
+    if code is not None and code.serves:
         prepared.report_notices(code.notices)
         return serve_user_code(code)
     settings, notices = worker_settings(prepared, os.environ)
+    if code is not None:
+        notices = formatted_notices(code, notices)
 
     def report(settled: "Sequence[Notice]") -> None:
         known = [notice for notice in notices if not notice.backends]
-        prepared.report_notices([notice.message for notice in [*known, *settled] if notice.kind != "applied"])
+        told = [notice.message for notice in [*known, *settled] if notice.kind != "applied"]
+        prepared.report_notices(told if code is None else [code.summary, *told])
 
     report(())
     with showing_progress() as progress:
+        formatters = None if code is None else formatters_of(code, settings, progress)
         return run_server(
-            settings, notices=notices, progress=progress, on_notices=report, fetch_adapter=_adapter_fetcher(prepared)
+            settings,
+            notices=notices,
+            progress=progress,
+            on_notices=report,
+            fetch_adapter=_adapter_fetcher(prepared),
+            formatters=formatters,
         )
 
 

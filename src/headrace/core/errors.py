@@ -18,9 +18,11 @@ Every error that Headrace raises on purpose, in one tree.
     │   └── InsufficientMemory    507  weights + KV cache do not fit here; carries the sum
     ├── Busy                      429  the queue is full; carries `retry_after_s`
     ├── Unavailable               503  starting up or shutting down
-    │   └── ModelNotReady         503  the model exists, and cannot answer yet
+    │   ├── ModelNotReady         503  the model exists, and cannot answer yet
+    │   └── CodeUnavailable       503  the process of the model's own code has ended, or was too slow
     ├── ModelFailed               503  the model exists, and will not answer until a person repairs it
     ├── RequestAborted            499  the client went away, or a shutdown deadline passed
+    ├── CodeFailed                424  the model's own code refused the request, or raised an exception
     ├── EngineFailed              500  a step failed; the requests in it are lost, the server goes on
     ├── AwsError                  ...  an error with AWS's own code and text; see `wire.aws.errors`
     └── Internal                  500  a bug in Headrace; the only one that is logged with a traceback
@@ -197,6 +199,12 @@ class ModelNotReady(Unavailable):
     code = "model_not_ready"
 
 
+class CodeUnavailable(Unavailable):
+    """The process of the model's own code has ended, or was too slow; another one takes the next requests."""
+
+    code = "code_unavailable"
+
+
 class ModelFailed(HeadraceError):
     """The model exists but will not answer until a person repairs it."""
 
@@ -209,6 +217,13 @@ class RequestAborted(HeadraceError):
 
     code = "aborted"
     http_status = 499
+
+
+class CodeFailed(HeadraceError):
+    """The model's own code around the engine refused the request, or raised an exception."""
+
+    code = "code_failed"
+    http_status = 424
 
 
 class EngineFailed(HeadraceError):

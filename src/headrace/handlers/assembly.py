@@ -44,7 +44,7 @@ class HandlerPlan:
 
     choice: HandlerChoice
     spec: HandlerSpec | None = None
-    """None: Headrace's engine serves the model."""
+    """None: no code runs; with `choice.formatters` it runs around Headrace's engine."""
     requirements: Path | None = None
     """File with the packages that the code asks for."""
     is_offline: bool = False
@@ -62,6 +62,9 @@ def plan_handler(found: Found, mode: HandlerMode = "auto") -> HandlerPlan:
     if choice.contract is None:
         return HandlerPlan(choice=choice)
     made = _MAKERS[choice.contract](found)
+    if choice.formatters:  # one process: the tokens of a response have to come to the same one
+        load = replace(made.load, entry=choice.formatters)
+        made = replace(made, load=load, min_workers=1, max_workers=1)
     environment = child_environment(found.env) | dict(made.environment)  # such as those of DJL's option.env
     spec = replace(
         made, python=_interpreter(found), environment=environment, container_folders=container_folders(found)

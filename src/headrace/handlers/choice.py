@@ -18,6 +18,7 @@ _SKLEARN_FILES: Final = (".skops", ".joblib", ".pkl", ".pickle", ".cloudpkl")
 """Source: DJL, `PyModel.findModelFile`."""
 _OTHER_ENTRIES: Final = ("djl_python.sklearn_handler", "djl_python.sagemaker")
 """Modules of DJL that are no text generation; its other modules are, and Headrace's engine stands for them."""
+_FORMATTERS: Final = ("@input_formatter", "@output_formatter")
 _NATIVE_TASKS: Final = ("text-generation", "feature-extraction", "text-classification")
 """Values of `HF_TASK` that Headrace's engine serves."""
 _ALWAYS_CODE: Final = ("sklearn", "xgboost")
@@ -34,8 +35,10 @@ class HandlerChoice:
     """The code that serves a model, and the reason in a sentence for the log and `headrace describe`."""
 
     contract: ContractName | None
-    """None: Headrace's engine serves the model."""
+    """The contract of the code that runs; None: none does."""
     reason: str
+    formatters: str = ""
+    """File whose code only changes requests and responses of Headrace's engine: DJL's formatters."""
 
 
 def choose(found: Found, mode: HandlerMode = "auto") -> HandlerChoice:
@@ -48,7 +51,7 @@ def choose(found: Found, mode: HandlerMode = "auto") -> HandlerChoice:
     if mode == "native":
         return HandlerChoice(contract=None, reason="The setting handler is native.")
     choice = _by_image(found) or _by_files(found)
-    if mode == "handler" and choice.contract is None:
+    if mode == "handler" and (choice.contract is None or choice.formatters):
         raise SettingsError(
             f"The setting handler is 'handler', and {found.model_name} has no code to run: {choice.reason} Expected "
             f"model.py with a function handle, {MANIFEST_FILE}, or {CODE_FOLDER}/{_PROGRAM}.",
@@ -100,17 +103,24 @@ def _sagemaker(why: str) -> HandlerChoice:
 def _djl(found: Found) -> HandlerChoice | None:
     """Return what DJL runs; None: its own engines, which ours stands for."""
     entry = found.option("entrypoint", "OPTION_ENTRYPOINT", "DJL_ENTRY_POINT")
-    if entry:
-        if entry.startswith("djl_python.") and entry not in _OTHER_ENTRIES:
-            return HandlerChoice(
-                contract=None, reason=f"option.entryPoint is {entry}, which Headrace's engine stands for."
-            )
-        return HandlerChoice(contract="djl", reason=f"option.entryPoint is {entry}.")
     handler = found.option("handler", "OPTION_HANDLER") or "handle"
-    for name in (f"{found.model_name}.py", "model.py"):
-        if name in found.files:
-            return _djl_file(found, name, handler)
-    return _djl_model(found)
+    name = next((name for name in (f"{found.model_name}.py", "model.py") if name in found.files), None)
+    if entry and (not entry.startswith("djl_python.") or entry in _OTHER_ENTRIES):
+        return HandlerChoice(contract="djl", reason=f"option.entryPoint is {entry}.")
+    if entry:
+        reason = f"option.entryPoint is {entry}, which Headrace's engine stands for."
+        return _djl_formatters(found, name, handler) or HandlerChoice(contract=None, reason=reason)
+    return _djl_model(found) if name is None else _djl_file(found, name, handler)
+
+
+def _djl_formatters(found: Found, name: str | None, handler: str) -> HandlerChoice | None:
+    """Return the formatters of a file around Headrace's engine; None if it has a handler, or no formatters."""
+    defined = found.functions.get(name or "") or frozenset()
+    marks = [mark for mark in _FORMATTERS if mark in defined]
+    if name is None or not marks or handler in defined:
+        return None
+    reason = f"{name} has {' and '.join(marks)} and no {handler}."
+    return HandlerChoice(contract="djl", reason=reason, formatters=name)
 
 
 def _djl_file(found: Found, name: str, handler: str) -> HandlerChoice:
@@ -119,7 +129,8 @@ def _djl_file(found: Found, name: str, handler: str) -> HandlerChoice:
         return HandlerChoice(contract="djl", reason=f"{name} is there, and its import will tell why it cannot be read.")
     if handler in defined or "*" in defined or "@prediction_handler" in defined:
         return HandlerChoice(contract="djl", reason=f"{name} defines {handler}.")
-    return _djl_model(found) or HandlerChoice(contract=None, reason=f"{name} defines no {handler}.")
+    choice = _djl_model(found) or _djl_formatters(found, name, handler)
+    return choice or HandlerChoice(contract=None, reason=f"{name} defines no {handler}.")
 
 
 def _djl_model(found: Found) -> HandlerChoice | None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from headrace.core.generation import ModelInfo
-from headrace.server.generate import ChooseDialect
+from headrace.server.generation import ChooseDialect
 from headrace.settings.server_settings import ServerSettings
 from headrace.wire.dialect import Dialect
 from headrace.wire.registry import get_dialect, select_dialect

@@ -1,36 +1,26 @@
 """
-The path of every generation, whatever route and dialect: body → request → chunks → bytes.
+The endpoint of every route that generates text, whatever its dialect: body → request → chunks → bytes.
 
-An error before the first byte has the dialect's HTTP status; one after it is the dialect's error event. When a client
-disconnects, the backend's relay is cancelled, which aborts the request. Each request is logged and counted once.
+When a client disconnects, the backend's relay is cancelled, which aborts the request. Each request is logged and
+counted once.
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from time import perf_counter
 
 from starlette.datastructures import Headers, QueryParams
 
-from headrace.core.client_text import shortened
-from headrace.core.errors import HeadraceError, InvalidRequest
-from headrace.core.generation import Chunk, Finish
 from headrace.core.telemetry import RequestRecord, get_logger, log_request
 from headrace.core.tracing import trace_of
-from headrace.engine.backend import Backend
 from headrace.http.asgi import Receive, Scope, Send
 from headrace.http.body import ClientGone
 from headrace.http.errors import CLIENT_GONE_STATUS, errors_answered
 from headrace.http.exchange import Exchange
-from headrace.server.batch import run_window
+from headrace.server.formatted import FormattedGeneration
+from headrace.server.generation import ChooseDialect, Generation
 from headrace.server.service import Service
 from headrace.wire.adapters import IDENTIFIER_HEADER
-from headrace.wire.answers import Collector, failure_of
-from headrace.wire.dialect import Dialect, ParsedRequest, StreamRenderer, Timings
-
-ChooseDialect = Callable[[bytes], Dialect]
-"""Finds the dialect of a body; raises `HeadraceError` if there is none."""
+from headrace.wire.dialect import Dialect
 
 
 class GenerationRoute:
@@ -60,7 +50,7 @@ class GenerationRoute:
             started_s=perf_counter(),
         )
         exchange = Exchange(scope, receive, send, keep_alive_s=self._service.keep_alive_s)
-        generation = _Generation(self._service, self._dialect, exchange, record)
+        generation = self._generation(scope, exchange, record)
         try:
             async with errors_answered(generation.answer_error, request_id=record.request_id):
                 backend = self._service.backend
@@ -79,192 +69,16 @@ class GenerationRoute:
             self._service.metrics.count(record)
             log_request(get_logger(), record)
 
+    def _generation(self, scope: Scope, exchange: Exchange, record: RequestRecord) -> Generation:
+        formatters = self._service.formatters
+        if formatters is None:
+            return Generation(self._service, self._dialect, exchange, record)
+        response = formatters.response(record.request_id, scope)
+        return FormattedGeneration(self._service, self._dialect, exchange, record, response)
+
 
 def adapter_of(scope: Scope) -> str | None:
     """Return the adapter that a header (SageMaker) or the query (LMI) names."""
     query = scope.get("query_string", b"")
     named = Headers(scope=scope).get(IDENTIFIER_HEADER)
     return named or (QueryParams(query).get("adapter") if query else None) or None
-
-
-def with_adapter(parsed: ParsedRequest, adapter: str | None) -> ParsedRequest:
-    """
-    Return a parsed body with the adapter that was named beside it.
-
-    Raises:
-        InvalidRequest: the body names another one.
-    """
-    if adapter is None:
-        return parsed
-    for request in parsed.requests:
-        if request.adapter not in {None, adapter}:
-            raise InvalidRequest(
-                f"The header or the query names the adapter {shortened(adapter)} and the body "
-                f"{shortened(str(request.adapter))}; expected one of them.",
-                param="adapters",
-            )
-    return replace(parsed, requests=tuple(replace(request, adapter=adapter) for request in parsed.requests))
-
-
-class _Generation:
-    """One request: parsed by its dialect, run by the backend, and written to the exchange."""
-
-    def __init__(self, service: Service, dialect: Dialect, exchange: Exchange, record: RequestRecord) -> None:
-        self._service = service
-        self._dialect = dialect
-        self._exchange = exchange
-        self._record = record
-        self._parsed_s = 0.0
-        self._is_one_stream = False
-        self._texts: list[str] | None = [] if service.settings.log_prompts else None
-        self._renderer: StreamRenderer | None = None
-
-    async def parse(self, body: bytes, choose: ChooseDialect | None, *, adapter: str | None) -> ParsedRequest:
-        """
-        Find the dialect of a body and parse it; `adapter` was named beside the body.
-
-        Raises:
-            HeadraceError: the body is not what the dialect expects.
-        """
-        service, record = self._service, self._record
-        if choose is not None:
-            self._dialect = await service.understand(body, choose)
-        dialect = self._dialect
-        record.dialect = dialect.name
-        context = service.context(record.request_id)
-        parsed = await service.understand(body, lambda body: dialect.parse(body, context))
-        parsed = with_adapter(parsed, adapter)
-        sampling = parsed.requests[0].sampling
-        record.stream = parsed.stream
-        record.ignored = parsed.ignored
-        record.max_new_tokens = sampling.max_new_tokens
-        if self._texts is not None:
-            record.prompts = tuple(str(request.prompt) for request in parsed.requests)
-        self._is_one_stream = len(parsed.requests) == 1 and sampling.n == 1
-        self._parsed_s = perf_counter()
-        return parsed
-
-    async def run(self, backend: Backend, parsed: ParsedRequest) -> None:
-        """Generate and respond, streamed or whole as the request asks."""
-        try:
-            await (self._stream(backend, parsed) if parsed.stream else self._whole(backend, parsed))
-        finally:
-            if self._texts is not None:
-                self._record.answer = "".join(self._texts)
-
-    async def answer_error(self, error: HeadraceError) -> None:
-        """Tell the client what went wrong: by the status if nothing was sent yet, else inside the stream."""
-        exchange, record = self._exchange, self._record
-        record.error = error.code
-        record.message = error.message
-        if not exchange.is_started:
-            reply = self._dialect.render_error(error)
-            record.status = reply.status
-            await exchange.respond(reply.status, (("content-type", reply.content_type), *reply.headers), reply.body)
-            return
-        record.status = 200
-        record.finish = "error" if record.finish is None else record.finish
-        if not exchange.is_finished and self._renderer is not None:
-            for piece in self._renderer.error(error):
-                exchange.put(piece)
-            await exchange.finish()
-
-    async def _stream(self, backend: Backend, parsed: ParsedRequest) -> None:
-        exchange, reply = self._exchange, parsed.reply
-        renderer = self._renderer = reply.stream()
-        more = reply.headers(None)
-        headers = (("content-type", reply.content_type), *more)
-        if not any(name == "cache-control" for name, _ in more):
-            headers = (*headers, ("cache-control", "no-cache"))
-        exchange.begin_stream(headers, keep_alive=renderer.keep_alive)
-        render, put = renderer.chunk, exchange.put
-
-        def take(number: int, chunk: Chunk) -> bool:
-            self._note(chunk, parsed.requests[number].adapter)
-            failure = failure_of(chunk.finish)
-            if failure is not None:
-                raise failure
-            goes_on = True
-            for piece in render(chunk, request=number):
-                goes_on = put(piece)
-            return goes_on
-
-        await self._relay(backend, parsed, take)
-        for piece in renderer.end():
-            put(piece)
-        self._record.status = 200
-        await exchange.finish()
-
-    async def _whole(self, backend: Backend, parsed: ParsedRequest) -> None:
-        collector = Collector(parsed.requests)
-
-        def take(number: int, chunk: Chunk) -> bool:
-            self._note(chunk, parsed.requests[number].adapter)
-            collector.add(chunk, request=number)
-            return True
-
-        await self._relay(backend, parsed, take)
-        reply = parsed.reply
-        body = reply.render(collector.answers())
-        self._record.status = 200
-        headers = (("content-type", reply.content_type), *reply.headers(self._timings()))
-        await self._exchange.respond(200, headers, body)
-
-    async def _relay(self, backend: Backend, parsed: ParsedRequest, take: Callable[[int, Chunk], bool]) -> None:
-        """Give `take` the chunks of all requests as they come, with the index of their request."""
-        relay, requests, drain = backend.relay, parsed.requests, self._exchange.drain
-        if len(requests) == 1:
-            await relay(requests[0], partial(take, 0), drain)
-            return
-        if requests[0].pooling is not None:
-            calls = [partial(relay, request, partial(take, i), drain) for i, request in enumerate(requests)]
-            await run_window(calls, window=backend.info.max_num_seqs)
-            return
-        relays = [asyncio.create_task(relay(request, partial(take, i), drain)) for i, request in enumerate(requests)]
-        try:
-            await asyncio.gather(*relays)
-        finally:
-            for task in relays:
-                task.cancel()
-            await asyncio.gather(*relays, return_exceptions=True)
-
-    def _note(self, chunk: Chunk, adapter: str | None) -> None:
-        """Record the times of a chunk, and the totals of the last one."""
-        record = self._record
-        now_s = perf_counter()
-        if record.first_s is None:
-            record.first_s = now_s
-        elif self._is_one_stream:
-            self._service.metrics.itl_s.observe(now_s - record.last_s)
-        record.last_s = now_s
-        record.output_tokens += len(chunk.tokens)
-        if self._texts is not None and chunk.pooled is None:
-            self._texts.append(chunk.text)
-        if chunk.finish is not None:
-            self._note_end(chunk.finish, adapter, is_first=chunk.index == 0)
-
-    def _note_end(self, finish: Finish, adapter: str | None, *, is_first: bool) -> None:
-        """Record the totals of a choice; the first one also stands for the prompt."""
-        record = self._record
-        prompt_tokens = finish.prompt_tokens if is_first else 0
-        record.prompt_tokens += prompt_tokens
-        if is_first:
-            record.cached_tokens += finish.cached_tokens
-        if self._is_one_stream:
-            record.output_tokens = finish.output_tokens
-        record.finish = finish.reason.value
-        if adapter is not None:
-            self._service.metrics.count_adapter(
-                adapter, requests=int(is_first), prompt_tokens=prompt_tokens, output_tokens=finish.output_tokens
-            )
-
-    def _timings(self) -> Timings:
-        record, now_s = self._record, perf_counter()
-        return Timings(
-            total_s=now_s - record.started_s,
-            validation_s=self._parsed_s - record.started_s,
-            queue_s=0.0,
-            inference_s=now_s - self._parsed_s,
-            prompt_tokens=record.prompt_tokens,
-            output_tokens=record.output_tokens,
-        )

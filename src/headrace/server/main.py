@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from headrace.backends.choice import BackendChoice
 from headrace.core.generation import EngineStats, ModelInfo
@@ -20,6 +21,9 @@ from headrace.server.observer import MetricsObserver
 from headrace.server.service import FetchAdapter, Service
 from headrace.settings.container_names import Notice, notices_for
 from headrace.settings.server_settings import ServerSettings
+
+if TYPE_CHECKING:
+    from headrace.server.formatters import Formatters
 
 OnChoice = Callable[[BackendChoice], None]
 """Called with the chosen backend before it is loaded, on the thread that loads it."""
@@ -50,6 +54,7 @@ def run_server(
     on_ready: OnReady | None = None,
     on_notices: OnNotices | None = None,
     fetch_adapter: FetchAdapter | None = None,
+    formatters: "Formatters | None" = None,
 ) -> int:
     """
     Serve until a signal stops the server.
@@ -62,6 +67,7 @@ def run_server(
         on_ready: called when the server is ready.
         on_notices: called when the backend is chosen.
         fetch_adapter: see `Service`.
+        formatters: see `Service`; started before the backend is loaded, and closed.
 
     Returns:
         The exit code; the error of a failure has been written to stderr.
@@ -77,7 +83,7 @@ def run_server(
         if on_notices is not None:
             on_notices(settled)
 
-    service = Service(settings, fetch_adapter=fetch_adapter)
+    service = Service(settings, fetch_adapter=fetch_adapter, formatters=formatters)
     return serve(_EngineServer(service, load, progress, on_ready, on_choice))
 
 
@@ -119,7 +125,9 @@ class _EngineServer:
         self._backend: Backend | None = None
 
     async def start(self) -> None:
-        """Load a backend in a thread and start it."""
+        """Load a backend in a thread and start it; the formatters first, as they fail sooner."""
+        if self._service.formatters is not None:
+            await self._service.formatters.start()
         try:
             backend = await in_daemon_thread(
                 lambda: self._load(self.settings, self._progress, self._service.metrics, self._on_choice)
@@ -158,11 +166,15 @@ class _EngineServer:
 
     async def finish(self, deadline_s: float) -> None:
         """Let requests in flight finish until the deadline; log how many did."""
-        if self._backend is None:
-            return
+        if self._backend is not None:
+            await self._finish_requests(self._backend, deadline_s)
+        if self._service.formatters is not None:
+            await self._service.formatters.close()
+
+    async def _finish_requests(self, backend: Backend, deadline_s: float) -> None:
         at_stop = self.limiter.in_flight
         aborted_before = self._service.metrics.by_finish.get("abort", 0)
-        await self._backend.close(deadline_s=deadline_s)
+        await backend.close(deadline_s=deadline_s)
         await flush(self.limiter)
         aborted = self._service.metrics.by_finish.get("abort", 0) - aborted_before
         log = get_logger().warning if aborted else get_logger().info

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace.core.errors import Unavailable
 from headrace.core.generation import EngineStats, ModelInfo
@@ -24,6 +24,9 @@ from headrace.server.json_size import check_json_size
 from headrace.server.limits import RequestLimiter, read_request_body
 from headrace.settings.server_settings import ServerSettings
 from headrace.wire.dialect import RequestContext
+
+if TYPE_CHECKING:
+    from headrace.server.formatters import Formatters
 
 T = TypeVar("T")
 
@@ -66,7 +69,12 @@ class Service:
     """The state that all routes of a server share."""
 
     def __init__(
-        self, settings: ServerSettings, backend: Backend | None = None, *, fetch_adapter: FetchAdapter | None = None
+        self,
+        settings: ServerSettings,
+        backend: Backend | None = None,
+        *,
+        fetch_adapter: FetchAdapter | None = None,
+        formatters: "Formatters | None" = None,
     ) -> None:
         """
         Begin with a started backend, or without one until `attach`.
@@ -76,9 +84,11 @@ class Service:
             backend: generates; None: it is attached later.
             fetch_adapter: fetches adapters for the platform that runs this server: it loads and unloads them through
                 `/adapters`, and is the only client of those routes.
+            formatters: change requests and responses; they have started before the server is ready.
         """
         self.settings = settings
         self.fetch_adapter = fetch_adapter
+        self.formatters = formatters
         self.phase = ServerPhase.LOADING if backend is None else ServerPhase.READY
         self.limiter = RequestLimiter(settings.max_concurrent_requests)
         self.budget = BodyBudget(settings.max_buffered_bytes)
@@ -122,11 +132,11 @@ class Service:
 
     @property
     def health(self) -> ServerPhase:
-        """The phase, or FAILED if the backend can no longer generate."""
-        is_serving = self.phase in {ServerPhase.READY, ServerPhase.TERMINATING}
-        if is_serving and self._backend is not None and not self._backend.is_healthy:
-            return ServerPhase.FAILED
-        return self.phase
+        """The phase, or FAILED if the backend can no longer generate, or the formatters are given up."""
+        if self.phase not in {ServerPhase.READY, ServerPhase.TERMINATING}:
+            return self.phase
+        parts = (self._backend, self.formatters)
+        return self.phase if all(part.is_healthy for part in parts if part is not None) else ServerPhase.FAILED
 
     def info(self) -> ModelInfo | None:
         """Return facts about the model; None while it loads."""

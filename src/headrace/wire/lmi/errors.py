@@ -8,6 +8,8 @@ Source: DJL Serving `async_utils.py`, `NettyUtils.sendError`, `lmi_input_output_
 
 from headrace.core.errors import (
     Busy,
+    CodeFailed,
+    CodeUnavailable,
     EngineFailed,
     HeadraceError,
     InsufficientMemory,
@@ -27,6 +29,7 @@ _FAILED_DEPENDENCY = 424
 _EXCEPTIONS: dict[type[HeadraceError], str] = {
     Busy: "WlmCapacityException",
     Unavailable: "ServiceUnavailableException",
+    CodeUnavailable: "WlmException",
     NotFound: "ResourceNotFoundException",
     ModelNotFound: "ModelNotFoundException",
     PayloadTooLarge: "BadRequestException",
@@ -38,6 +41,8 @@ _EXCEPTIONS: dict[type[HeadraceError], str] = {
 
 def render_error(error: HeadraceError) -> ErrorReply:
     """Render the whole response for an error before the first byte."""
+    if isinstance(error, CodeFailed):
+        return ErrorReply(status=_FAILED_DEPENDENCY, body=to_json({"error": error.message, "code": _FAILED_DEPENDENCY}))
     if isinstance(error, InvalidRequest):
         text = f"Input Parsing failed. Ensure that the request payload is valid. {error.message}"
         return ErrorReply(status=_FAILED_DEPENDENCY, body=to_json({"error": text, "code": _FAILED_DEPENDENCY}))

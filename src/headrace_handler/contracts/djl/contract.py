@@ -1,7 +1,6 @@
 """Loads the code of a model and calls it, with the properties and errors of DJL Serving."""
 
 import asyncio
-import functools
 import importlib
 import inspect
 import json
@@ -16,12 +15,12 @@ from headrace_handler.contracts.djl.asynchronous import FAILURE, Sender
 from headrace_handler.contracts.djl.code import UserCode, describe, load_code
 from headrace_handler.contracts.djl.formatters import Formatters
 from headrace_handler.contracts.djl.rolling_batch import RollingBatch
+from headrace_handler.contracts.djl.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
 _OVERRIDE_VARIABLE = "ALLOW_REQUEST_HANDLER_OVERRIDE"
 _MAX_ROLLING_BATCH_SIZE = 32
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
 _NO_ROLLING_BATCH = {"", "disable", "false"}
 
 
@@ -50,7 +49,8 @@ class DjlContract:
         self._code = code = load_code(load)
         self._common = _common_properties(load, code)
         request_io = importlib.import_module("djl_python.request_io")
-        self._formatters = Formatters(self._djl, request_io, code, functools.cache(lambda: _tokenizer(load)))
+        tokenizer = Tokenizer(load.options.get("model_id") or str(load.model_dir))
+        self._formatters = Formatters(self._djl, request_io, code, tokenizer, load.options)
         is_rolling = load.options.get("rolling_batch", "").lower() not in _NO_ROLLING_BATCH
         if not code.has_handler:
             return
@@ -167,19 +167,6 @@ def _common_properties(load: Load, code: UserCode) -> dict[str, Any]:
     }
     formatters = {"input_formatter": code.input_formatter, "output_formatter": code.output_formatter}
     return common | {name: function for name, function in formatters.items() if function is not None}
-
-
-def _tokenizer(load: Load) -> Any:
-    """Return the model's tokenizer for input formatters; None without transformers or a tokenizer."""
-    name = load.options.get("model_id") or str(load.model_dir)
-    if name == str(load.model_dir) and not any((load.model_dir / file).is_file() for file in _TOKENIZER_FILES):
-        return None
-    try:
-        transformers = importlib.import_module("transformers")
-        return transformers.AutoTokenizer.from_pretrained(name)
-    except (ImportError, OSError, ValueError) as error:
-        logger.warning("Input formatters get no tokenizer: %s", describe(error))
-        return None
 
 
 async def _result(output: Any) -> Any:

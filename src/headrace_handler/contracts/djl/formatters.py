@@ -1,37 +1,46 @@
 """
 Runs the formatters of a `model.py` around the server's own engine: calls of the mode `format`.
 
-A call's item has one part with JSON, by whose name it is answered with JSON, or with 424 if the formatter fails:
+A call's item has one part, whose name says what it is. The path of the item is the number of the response, by which its
+calls belong together: request ids are chosen by clients.
 
-- `input`: the request's payload → the payload for the engine. The item's headers are those of the request.
-- `output`: a response, or a chunk of a streamed one → what the client gets.
-- `token`: `{"token": {"id", "text", "log_prob", "special_token"}, "finish_reason", "input": {...}}`, the next token of
-  the request `request_id`; the `input` only with the first one, the reason with the last → text for the client, as a
-  JSON string. For formatters that take a `RequestOutput`.
+- `input`: the body of the request → the payload for the engine, as JSON. The item's headers are those of the request.
+- `output`: a whole response, as JSON → the body for the client.
+- `event`: an event of a streamed response, as text → what the client gets in its place.
+- `token`: `{"index", "token": {"id", "text", "log_prob", "special_token"}, "finish_reason", "input"}`, the next token
+  of a response; the reason with the last one, the input with the first one, where no formatter has made it → text for
+  the client. For formatters that take a `RequestOutput`.
 
-A call of the mode `describe` is answered with the kinds that the code has: `{"formatters": ["input", "output"]}`.
+A formatter that fails is answered with 424 and `{"code", "error"}`. A call of the mode `describe` is answered with the
+kinds that the code has: `{"formatters": ["input", "output"]}` or `["input", "token"]`.
+
+Sources: djl-serving, `custom_formatter_handling.py`, `lmi_vllm/vllm_async_service.py`, `input_parser.py`, `request.py`.
 """
 
+import importlib
 import inspect
 import json
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from headrace_handler.contract import Item
 from headrace_handler.contracts.djl import responses
-from headrace_handler.contracts.djl.code import UserCode
+from headrace_handler.contracts.djl.code import UserCode, describe
 from headrace_handler.contracts.djl.requests import properties
 
 logger = logging.getLogger(__name__)
 
-_MAX_OUTPUTS = 4096
+_MAX_RESPONSES = 4096
 """Unfinished responses that are kept; a client that has gone leaves its own behind."""
+_INPUT_KIND, _OUTPUT_KIND, _TOKEN_KIND = "input", "output", "token"
 
 
 class FormatterFailed(Exception):
-    """A formatter raised an exception."""
+    """A formatter raised an exception, or cannot be applied."""
 
 
 class Payload(dict[str, Any]):
@@ -50,90 +59,198 @@ class Payload(dict[str, Any]):
         return dict(self)
 
     def model_dump_json(self, **_: Any) -> str:
-        return json.dumps(self, ensure_ascii=False)
+        return json.dumps(self, ensure_ascii=False, separators=(",", ":"))
+
+
+@dataclass(slots=True)
+class _Response:
+    """A response that is being generated token by token."""
+
+    request: Any
+    """The `RequestInput`."""
+    output: Any = None
+    """The `RequestOutput`, from the first token on."""
+    num_tokens: int = 0
 
 
 class Formatters:
     """The formatters of a model, with the responses that are being generated."""
 
-    def __init__(self, djl: Any, request_io: Any, code: UserCode, tokenizer: Callable[[], Any]) -> None:
+    def __init__(self, djl: Any, request_io: Any, code: UserCode, tokenizer: Any, options: Mapping[str, str]) -> None:
         self._djl = djl
         self._io = request_io
         self._code = code
         self._tokenizer = tokenizer
+        self._options = options
         self._payload_class = _payload_class(djl)
-        self._outputs: OrderedDict[str, Any] = OrderedDict()
+        self._takes_input = code.input_formatter is not None and _takes_input(code.input_formatter)
+        self._responses: OrderedDict[str, _Response] = OrderedDict()
+        self._num_responses = 0
 
     @property
     def kinds(self) -> list[str]:
-        """The parts that are formatted."""
+        """The kinds of formatters: `input`, and `output` or `token`."""
         output = self._code.output_formatter
-        kinds = [] if self._code.input_formatter is None else ["input"]
-        return kinds if output is None else [*kinds, "token" if _takes_tokens(output) else "output"]
+        kinds = [] if self._code.input_formatter is None else [_INPUT_KIND]
+        return kinds if output is None else [*kinds, _TOKEN_KIND if _takes_tokens(output) else _OUTPUT_KIND]
 
     def answer(self, item: Item) -> None:
         """Answer a call of the mode `format`."""
         output = self._djl.Output()
-        try:
-            formatted = json.dumps(self._format(item), ensure_ascii=False).encode()
-        except Exception as error:
-            logger.exception("Custom formatter failed")
-            output.error(f"Custom formatter failed: {error}")
-        else:
-            output.add_property("Content-Type", "application/json").add(formatted)
-        responses.send_one(output, item.reply, self._djl)
-
-    def _format(self, item: Item) -> Any:
         part = item.parts[0]
-        if part.name not in self.kinds:
-            raise FormatterFailed(f"model.py formats {self.kinds}, not {part.name!r}")
-        return getattr(self, f"_{part.name}")(item, bytes(part.content))
+        content = bytes(part.content)
+        try:
+            formatted = self._format(part.name, item, content)
+        except FormatterFailed as error:
+            logger.exception("Custom formatter failed")
+            output.set_code(424)
+            formatted = json.dumps({"code": 424, "error": str(error)}, ensure_ascii=False).encode()
+        responses.send_one(output.add(formatted), item.reply, self._djl)
 
-    def _input(self, item: Item, content: bytes) -> Any:
+    def _format(self, name: str, item: Item, content: bytes) -> bytes:
+        kind = _OUTPUT_KIND if name == "event" else name
+        if kind not in self.kinds:
+            raise FormatterFailed(f"Custom formatter failed: model.py formats {self.kinds}, not {name!r}")
+        if name == _INPUT_KIND:
+            return self._input(item, content)
+        try:
+            return self._token(item, content) if name == _TOKEN_KIND else self._output(name, content)
+        except Exception as error:
+            text = f"Custom formatter failed: Custom output formatter execution failed: {describe(error)}"
+            raise FormatterFailed(text) from error
+
+    def _input(self, item: Item, content: bytes) -> bytes:
+        if self._takes_input:
+            return self._input_of_request(item, content)
+        try:
+            payload = self._decoded(item, content)
+        except Exception as error:
+            raise FormatterFailed(f"Input parsing failed: {error}") from error
+        adapters = payload.pop("adapters", None)  # the engine's, which formatters do not get
+        try:
+            formatted = self._called(payload, {"tokenizer": self._tokenizer})
+            return self._payload(item, formatted, adapters)
+        except Exception as error:
+            text = f"Custom formatter failed: Custom input formatter execution failed: {describe(error)}"
+            raise FormatterFailed(text) from error
+
+    def _input_of_request(self, item: Item, content: bytes) -> bytes:
+        configs = SimpleNamespace(**self._options)
+        named = {"tokenizer": self._tokenizer, "configs": configs, "is_rolling_batch": True}
+        try:
+            return self._payload(item, self._called(self._inputs(properties(item), content), named), None)
+        except Exception as error:
+            reason = f"Invalid Request Property: {error}" if isinstance(error, KeyError) else str(error)
+            text = f"Input Parsing failed. Ensure that the request payload is valid. {reason}"
+            raise FormatterFailed(text) from error
+
+    def _decoded(self, item: Item, content: bytes) -> Any:
+        """Return a body as its content type says, as an object for both forms of formatters."""
+        named = properties(item)
+        inputs = self._inputs(named, content)
+        decode = importlib.import_module("djl_python.encode_decode").decode
+        payload = decode(inputs, inputs.get_property("Content-Type"))
+        return self._payload_class(payload if isinstance(payload, dict) else {"inputs": payload}, named, content)
+
+    def _inputs(self, named: Mapping[str, Any], content: bytes) -> Any:
+        inputs = self._djl.Input()
+        inputs.properties.update(named)
+        inputs.content.add(key="data", value=bytearray(content))
+        return inputs
+
+    def _called(self, first: Any, named: Mapping[str, Any]) -> Any:
         function = self._code.input_formatter
         assert function is not None
-        payload = self._payload_class(content, properties(item))
-        formatted = function(payload, **_accepted(function, {"tokenizer": self._tokenizer}))
+        return function(first, **_accepted(function, named))
+
+    def _payload(self, item: Item, formatted: Any, adapters: Any) -> bytes:
+        """Return the engine's payload of what an input formatter returned."""
+        request = formatted
         if isinstance(formatted, self._io.RequestInput):
-            return {"inputs": getattr(formatted, "input_text", None), "parameters": formatted.parameters}
-        if not isinstance(formatted, Mapping):
-            raise FormatterFailed(f"the input formatter returned {type(formatted)}; expected a dict or RequestInput")
-        return formatted
+            formatted = self._payload_of_request(formatted)
+        elif not isinstance(formatted, Mapping):
+            raise TypeError(f"the input formatter returned {type(formatted)}; expected a dict or RequestInput")
+        else:
+            request = self._request(item, formatted)
+        if adapters is not None:
+            formatted = {"adapters": adapters, **formatted}
+        encoded = json.dumps(formatted, ensure_ascii=False).encode()
+        if _TOKEN_KIND in self.kinds:
+            self._keep(item.path, _Response(request))
+        return encoded
 
-    def _output(self, _: Item, content: bytes) -> Any:
+    def _payload_of_request(self, request: Any) -> dict[str, Any]:
+        if request.output_formatter is not None and self._code.output_formatter is None:
+            raise TypeError("the input formatter sets output_formatter; mark that function with @output_formatter")
+        parameters = dict(request.parameters)
+        payload = {"inputs": getattr(request, "input_text", None), "parameters": parameters}
+        if "stream" in parameters:
+            payload["stream"] = parameters.pop("stream")
+        adapters = getattr(request, "adapters", None)
+        return payload if adapters is None else {**payload, "adapters": adapters}
+
+    def _request(self, item: Item, payload: Mapping[str, Any]) -> Any:
+        return self._io.TextInput(
+            client_request_id=item.request_id,
+            parameters=payload.get("parameters") or {},
+            input_text=payload.get("inputs"),
+        )
+
+    def _output(self, name: str, content: bytes) -> bytes:
         assert self._code.output_formatter is not None
-        return self._code.output_formatter(json.loads(content, object_hook=Payload))
+        response = content.decode() if name == "event" else json.loads(content, object_hook=Payload)
+        return (_text(self._code.output_formatter(response)) + "\n").encode()
 
-    def _token(self, item: Item, content: bytes) -> Any:
+    def _token(self, item: Item, content: bytes) -> bytes:
         assert self._code.output_formatter is not None
         step = json.loads(content)
-        output = self._outputs.pop(item.request_id, None) or self._new_output(item, step)
+        response = self._responses.pop(item.path, None)
+        if response is None and step["index"] == 0 and "input" in step:
+            payload = step["input"]
+            response = _Response(self._request(item, payload if isinstance(payload, dict) else {"inputs": payload}))
+        if response is None or response.num_tokens != step["index"]:
+            raise RuntimeError("the process of the formatter was started again in the middle of the response")
+        if response.output is None:
+            response.output = self._io.TextGenerationOutput(request_id=self._num_responses, input=response.request)
+            self._num_responses += 1
         reason = step.get("finish_reason")
-        token = self._io.Token(**step["token"])
-        output.set_next_token(token, is_last_token=reason is not None, finish_reason=reason)
-        output.finished = reason is not None
-        if not output.finished:
-            self._outputs[item.request_id] = output
-            if len(self._outputs) > _MAX_OUTPUTS:
-                self._outputs.popitem(last=False)
-        return self._code.output_formatter(output)
-
-    def _new_output(self, item: Item, step: Mapping[str, Any]) -> Any:
-        payload = step.get("input") or {}
-        parameters = payload.get("parameters") or {}
-        request = self._io.TextInput(
-            client_request_id=item.request_id, parameters=parameters, input_text=payload.get("inputs")
+        response.num_tokens += 1
+        response.output.set_next_token(
+            self._io.Token(**step["token"]), is_last_token=reason is not None, finish_reason=reason
         )
-        return self._io.TextGenerationOutput(request_id=len(self._outputs), input=request)
+        response.output.finished = reason is not None
+        text = self._code.output_formatter(response.output)
+        if reason is None:
+            self._keep(item.path, response)
+        if not isinstance(text, str):
+            raise TypeError(f"the output formatter returned {type(text)}; expected a str")
+        return text.encode()
+
+    def _keep(self, key: str, response: _Response) -> None:
+        self._responses[key] = response
+        if len(self._responses) > _MAX_RESPONSES:
+            self._responses.popitem(last=False)
+
+
+def _text(formatted: Any) -> str:
+    """Return what an output formatter returned as the text for the client."""
+    if hasattr(formatted, "model_dump_json"):
+        formatted = formatted.model_dump_json()
+    elif hasattr(formatted, "model_dump"):
+        formatted = formatted.model_dump()
+    if isinstance(formatted, str):
+        return formatted
+    if isinstance(formatted, Mapping | list):
+        return json.dumps(formatted, ensure_ascii=False)
+    raise TypeError(f"the output formatter returned {type(formatted)}; expected a dict, a str or the response")
 
 
 def _payload_class(djl: Any) -> Any:
-    """Return a class for both forms of input formatters: the decoded payload as a dict, and an `Input`."""
+    """Return a class for functions that do not say which form they take: a decoded payload, and an `Input`."""
 
     class InputPayload(dict[str, Any], djl.Input):  # type: ignore[misc]
-        def __init__(self, content: bytes, named: Mapping[str, Any]) -> None:
-            payload = json.loads(content)
-            dict.__init__(self, payload if isinstance(payload, dict) else {"inputs": payload})
+        def __init__(self, payload: Mapping[str, Any], named: Mapping[str, Any], content: bytes) -> None:
+            dict.__init__(self, payload)
             djl.Input.__init__(self)
             self.properties.update(named)
             self.content.add(key="data", value=bytearray(content))
@@ -141,17 +258,31 @@ def _payload_class(djl: Any) -> Any:
     return InputPayload
 
 
-def _accepted(function: Callable[..., Any], values: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
-    """Return the values of the parameters that a function has, made only for those."""
+def _accepted(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the parameters that a function has."""
     parameters = inspect.signature(function).parameters
     takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
-    return {name: make() for name, make in values.items() if takes_all or name in parameters}
+    return {name: value for name, value in values.items() if takes_all or name in parameters}
+
+
+def _takes_input(function: Callable[..., Any]) -> bool:
+    """Return whether an input formatter takes an `Input`, as its first parameter's type or name says."""
+    name, annotation = _first_parameter(function)
+    return annotation == "Input" or (name == "input_item" and not annotation)
 
 
 def _takes_tokens(function: Callable[..., Any]) -> bool:
     """Return whether an output formatter takes a `RequestOutput`, as its first parameter's type or name says."""
+    name, annotation = _first_parameter(function)
+    return annotation in {"RequestOutput", "TextGenerationOutput"} or (name == "request_output" and not annotation)
+
+
+def _first_parameter(function: Callable[..., Any]) -> tuple[str, str]:
+    """Return the name of the first parameter, and the last name of its type; both empty if there is none."""
     first = next(iter(inspect.signature(function).parameters.values()), None)
     if first is None:
-        return False
+        return "", ""
+    if first.annotation is inspect.Parameter.empty:
+        return first.name, ""
     annotation = getattr(first.annotation, "__name__", str(first.annotation))
-    return annotation in {"RequestOutput", "TextGenerationOutput"} or first.name == "request_output"
+    return first.name, annotation.rpartition(".")[2].strip("'\"")

@@ -1,0 +1,138 @@
+"""
+The formatters of a model's own code around the engine, which run in a child process.
+
+The process is that of a handler: with its limits of time, its queue, restarts and log lines. There is one, because the
+tokens of a response have to come to the same one.
+"""
+
+import json
+from collections.abc import Callable
+from itertools import count
+from typing import Final, Literal
+
+from headrace.core.errors import Busy, CodeFailed, CodeUnavailable, HeadraceError
+from headrace.core.telemetry import get_logger
+from headrace.handlers.errors import Refused, WholeResponse
+from headrace.handlers.exchange import HandlerRequest, Pairs, request_part
+from headrace.handlers.pool import HandlerPool, PoolPhase
+from headrace.handlers.spec import HandlerSpec
+from headrace.http.asgi import Scope
+from headrace.server.lifecycle import in_daemon_thread
+
+OutputKind = Literal["output", "token"]
+"""Form in which a formatter gets responses: whole and by event, or by token."""
+Part = Literal["input", "output", "event", "token"]
+"""What a formatter is given; see `headrace_handler.contracts.djl.formatters`."""
+Prepare = Callable[[HandlerSpec], HandlerSpec]
+
+_FAILED: Final = 424
+
+
+class Formatters:
+    """The process with a model's formatters, and the kinds that it has."""
+
+    def __init__(self, spec: HandlerSpec, *, prepare: Prepare | None = None) -> None:
+        """
+        Begin without a process.
+
+        Args:
+            spec: the code.
+            prepare: called on a thread before the process is started.
+        """
+        self.changes_input = False
+        self.output: OutputKind | None = None
+        self.pool = HandlerPool(spec)
+        self._spec = spec
+        self._prepare = prepare
+        self._numbers = count(1)
+
+    async def start(self) -> None:
+        """
+        Start the process and ask which formatters it has.
+
+        Raises:
+            LoadError: the code cannot be loaded.
+        """
+        if self._prepare is not None:
+            prepare, spec = self._prepare, self._spec
+            self.pool = HandlerPool(await in_daemon_thread(lambda: prepare(spec)))
+        await self.pool.start()
+        try:
+            described = await self._ask("describe", HandlerRequest(request_id="", mode="describe"))
+        except BaseException:
+            await self.pool.close(deadline_s=0)
+            raise
+        kinds = json.loads(described)["formatters"]
+        self.changes_input = "input" in kinds
+        self.output = "output" if "output" in kinds else "token" if "token" in kinds else None
+        get_logger().info("formatters.ready", model=self._spec.model_name, formatters=kinds)
+
+    async def close(self) -> None:
+        """End the process; no request may need it any more."""
+        await self.pool.close(deadline_s=0)
+
+    @property
+    def is_healthy(self) -> bool:
+        """False once the code has failed so often that it is given up."""
+        return self.pool.phase is not PoolPhase.FAILED
+
+    def response(self, request_id: str, scope: Scope) -> "FormattedResponse":
+        """Return the calls that belong to one response."""
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        return FormattedResponse(self, request_id, headers, number=next(self._numbers))
+
+    async def format(self, part: Part, content: bytes, *, request_id: str, headers: Pairs, number: int) -> bytes:
+        """
+        Return what a formatter makes of a part.
+
+        Raises:
+            CodeFailed: it raised an exception, or cannot take the part.
+            CodeUnavailable, Busy: its process has ended, was too slow, or has too many calls waiting.
+        """
+        parts = [await request_part(content, name=part)]
+        request = HandlerRequest(request_id=request_id, mode="format", path=str(number), headers=headers, parts=parts)
+        return await self._ask(part, request)
+
+    async def _ask(self, part: str, request: HandlerRequest) -> bytes:
+        try:
+            response = self.pool.submit(request)
+        except Refused as refused:
+            raise _error_of(refused.response, part) from None
+        try:
+            head = await response.head()
+        finally:
+            response.close()
+        assert isinstance(head, WholeResponse), "formatters answer in one part"
+        if head.status == 200:
+            return bytes(head.body)
+        raise _error_of(head, part)
+
+
+class FormattedResponse:
+    """The calls of formatters for one request and its response."""
+
+    def __init__(self, formatters: Formatters, request_id: str, headers: Pairs, *, number: int) -> None:
+        self.changes_input = formatters.changes_input
+        self.output = formatters.output
+        self._formatters = formatters
+        self._request_id = request_id
+        self._headers = headers
+        self._number = number
+
+    async def format(self, part: Part, content: bytes) -> bytes:
+        """Return what a formatter makes of a part; see `Formatters.format`."""
+        headers = self._headers if part == "input" else ()
+        return await self._formatters.format(
+            part, content, request_id=self._request_id, headers=headers, number=self._number
+        )
+
+
+def _error_of(response: WholeResponse, part: str) -> HeadraceError:
+    """Return the error that the contract's response stands for."""
+    body = json.loads(bytes(response.body) or b"{}")
+    if response.status == _FAILED:
+        return CodeFailed(str(body.get("error", "")), part=part)
+    message = str(body.get("message", ""))
+    if body.get("type") == "WlmCapacityException":
+        return Busy(message)
+    return CodeUnavailable(message, part=part)
