@@ -48,10 +48,7 @@ values = st.recursive(
     max_leaves=8,
 )
 parameters = st.dictionaries(st.sampled_from(NAMES), values, max_size=4)
-likely_parameters = st.fixed_dictionaries(
-    {},
-    optional={name: st.none() | st.booleans() | numbers | words for name in NAMES},
-).map(lambda fields: dict(list(fields.items())[:3]))
+likely_parameters = st.dictionaries(st.sampled_from(NAMES), st.none() | st.booleans() | numbers | words, max_size=3)
 constraints = st.fixed_dictionaries(
     {},
     optional={

@@ -259,7 +259,8 @@ def test_tensors_of_any_shape_type_and_config_end_in_values_or_in_a_named_error(
     try:
         found = find_quantized(stored, "m.weight", (32, 64), Fields(config, "config.json"))
         if found is not None:
-            assert decode(found.load()).shape == (32, 64)
+            with np.errstate(over="ignore", invalid="ignore"):  # a scale of any bits may be infinite, or nearly
+                assert decode(found.load()).shape == (32, 64)
     except (BrokenModel, UnsupportedModel):
         pass
 
