@@ -7,13 +7,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import pytest
 import torch
 
 from headrace.core.errors import SettingsError
 from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
+from tests import plain_http
 from tests.e2e.conftest import serve
 from tests.engine.support import ask, request, running
 from tests.parity.checkpoints import write_checkpoint
@@ -100,7 +100,7 @@ def test_a_server_of_two_ranks_answers_and_no_rank_outlives_it(checkpoint, tmp_p
     served = serve(folder, tmp_path, *flags)
     try:
         body = {"inputs": "Once upon", "parameters": {"max_new_tokens": 5}}
-        response = httpx.post(f"{served.url}/generate", json=body, timeout=WAIT_S)
+        response = plain_http.post(f"{served.url}/generate", json=body, timeout=WAIT_S)
         assert response.status_code == 200, response.text
         (rank,) = children_of(served.process.pid)
         os.kill(served.process.pid, signal.SIGKILL)

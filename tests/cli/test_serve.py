@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests import plain_http
 from tests.e2e.conftest import free_port
 from tests.parity.checkpoints import write_checkpoint
 from tests.waiting import WAIT_S
@@ -90,7 +91,7 @@ def served(folder: Path, *args: object) -> Iterator[tuple[httpx.Client, Path]]:
             assert time.monotonic() < deadline_s, log.read_text()
             assert server.poll() is None, log.read_text()
             time.sleep(0.05)
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=WAIT_S) as client:
+        with plain_http.Client(base_url=f"http://127.0.0.1:{port}", timeout=WAIT_S) as client:
             yield client, log
         server.send_signal(signal.SIGINT)
         assert server.wait(timeout=WAIT_S) == 0
@@ -120,6 +121,6 @@ def test_a_longer_rope_is_logged_shown_and_answers_beyond_the_original_context(t
 
 def _is_ready(port: int) -> bool:
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/ping", timeout=WAIT_S).status_code == 200
+        return plain_http.get(f"http://127.0.0.1:{port}/ping", timeout=WAIT_S).status_code == 200
     except httpx.TransportError:
         return False

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from headrace.cluster.host_resources import HostResources
@@ -21,6 +20,7 @@ from headrace.cluster.worker_files import Assignment, WorkerFiles, read_value, w
 from headrace.cluster.worker_logs import WorkerLogs
 from headrace.core.gpus import Gpu
 from headrace.core.processes import ProcessId, is_running, kill_session, reap
+from tests import plain_http
 from tests.cluster.archive_maker import archive, file
 from tests.cluster.object_server import ObjectServer
 from tests.waiting import WAIT_S
@@ -257,7 +257,7 @@ async def test_a_model_in_a_bucket_named_by_properties_in_an_archive_is_served(
         handle = await launcher.start(spec)
         seen = await seen_as(launcher, handle, WorkerPhase.READY)
     assert [notice for notice in seen.notices if "SM_NUM_GPUS" in notice], seen.notices
-    async with httpx.AsyncClient(timeout=WAIT_S) as client:
+    async with plain_http.AsyncClient(timeout=WAIT_S) as client:
         body = {"inputs": "The capital of France is", "parameters": {"max_new_tokens": 4}}
         answer = await client.post(f"{handle.url}/invocations", json=body)
     assert answer.status_code == 200

@@ -1,11 +1,11 @@
 """Requests to the control plane as a whole: unsupported operations, and limits of their bodies."""
 
-import httpx
 import pytest
 from botocore.exceptions import ClientError
 
 from headrace.platform.operations import OPERATIONS
 from headrace.wire.aws import services
+from tests import plain_http
 from tests.control.calls import CONTAINER
 from tests.control.support import Platform
 from tests.waiting import WAIT_S
@@ -17,7 +17,7 @@ def test_unsupported_operations_are_refused_by_name(still_platform: Platform) ->
         client.create_training_plan(TrainingPlanName="p", TrainingPlanOfferingId="o")
     body = b"no JSON at all"
     target = {"X-Amz-Target": "SageMaker.CreateTrainingJob", "Content-Type": "application/x-amz-json-1.1"}
-    answer = httpx.post(still_platform.url, content=body, headers=target, timeout=WAIT_S)
+    answer = plain_http.post(still_platform.url, content=body, headers=target, timeout=WAIT_S)
     assert (answer.status_code, "CreateTrainingJob is not supported" in answer.text) == (400, True)
     with pytest.raises(ClientError, match="Could not find inference component"):
         client.delete_inference_component(InferenceComponentName="i")

@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests import plain_http
 from tests.waiting import WAIT_S
 
 PORTS = range(11_000, 16_000)
@@ -78,7 +79,7 @@ def serve(
     deadline_s = time.monotonic() + WAIT_S
     while time.monotonic() < deadline_s and process.poll() is None:
         try:
-            if httpx.get(f"{served.url}/ping", timeout=WAIT_S).status_code == 200:
+            if plain_http.get(f"{served.url}/ping", timeout=WAIT_S).status_code == 200:
                 return served
         except httpx.TransportError:
             pass

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.models.gguf_file import open_gguf
 from headrace.models.gguf_reader import read_gguf_spec
+from tests import plain_http
 from tests.models.adapter_files import random_tensors, write_adapter
 from tests.waiting import WAIT_S
 
@@ -43,7 +44,7 @@ def served(smollm2_path: Path, folder: Path) -> Iterator[Served]:
 
 @pytest.fixture
 def http(served: Served) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=served.url, timeout=WAIT_S) as made:
+    with plain_http.Client(base_url=served.url, timeout=WAIT_S) as made:
         yield made
 
 

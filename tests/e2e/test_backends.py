@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests import plain_http
 from tests.backends.vllm.support import serve_vllm
 from tests.waiting import WAIT_S
 
@@ -66,7 +67,7 @@ def server(
 
 
 def post(served: Served, path: str, body: dict[str, object]) -> httpx.Response:
-    response = httpx.post(f"{served.url}{path}", json=body, timeout=WAIT_S)
+    response = plain_http.post(f"{served.url}{path}", json=body, timeout=WAIT_S)
     assert response.status_code == 200, response.text
     return response
 
@@ -120,13 +121,15 @@ def test_finish_reasons_and_stop_strings_are_the_same(
 
 def test_a_bad_request_gets_the_same_error(native: Served, server: Served) -> None:
     body = {"model": "m", "prompt": "x", "max_tokens": 5, "temperature": -1}
-    answers = [httpx.post(f"{served.url}/v1/completions", json=body, timeout=WAIT_S) for served in (native, server)]
+    answers = [
+        plain_http.post(f"{served.url}/v1/completions", json=body, timeout=WAIT_S) for served in (native, server)
+    ]
     assert answers[0].status_code == answers[1].status_code == 400
     assert answers[0].json() == answers[1].json()
 
 
 def test_info_names_the_backend(server: Served, request: pytest.FixtureRequest) -> None:
-    info = httpx.get(f"{server.url}/info", timeout=WAIT_S).json()
+    info = plain_http.get(f"{server.url}/info", timeout=WAIT_S).json()
     assert request.node.callspec.params["server"] in json.dumps(info)
 
 

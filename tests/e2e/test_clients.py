@@ -4,11 +4,11 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx
 import openai
 import pytest
 from huggingface_hub import InferenceClient
 
+from tests import plain_http
 from tests.waiting import WAIT_S
 from tests.wire.readers import as_events, read_lmi_fragments, read_outputs, read_tgi, read_torchserve
 
@@ -122,7 +122,7 @@ PROMPT = f"<|im_start|>user\n{QUESTION[0]['content']}<|im_end|>\n<|im_start|>ass
 def parts(url: str, parameters: dict[str, object], piece_bytes: int | None) -> list[dict]:
     """The stream of `/invocations` as boto3 gives it, cut into pieces of one size or as the server sent it."""
     payload = {"inputs": PROMPT, "parameters": {"max_new_tokens": 24, **parameters}, "stream": True}
-    with httpx.stream("POST", f"{url}/invocations", json=payload, timeout=WAIT_S) as response:
+    with plain_http.stream("POST", f"{url}/invocations", json=payload, timeout=WAIT_S) as response:
         assert response.status_code == 200, response.read()
         return as_events(list(response.iter_raw(piece_bytes)))
 
@@ -167,7 +167,7 @@ def test_the_parser_of_the_torchserve_article_reads_a_folder_as_it_was_packed(
     served = serve(tmp_path / "model", tmp_path)
     prompt = "The capital of France is"
     try:
-        with httpx.stream(
+        with plain_http.stream(
             "POST",
             f"{served.url}/invocations",
             content=prompt,

@@ -12,6 +12,7 @@ import httpx
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+from tests import plain_http
 from tests.browser import Page, chromium
 from tests.waiting import WAIT_S
 
@@ -44,7 +45,7 @@ def platform_url(tmp_path: Path) -> Iterator[str]:
 
 def answers(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/health", timeout=WAIT_S).status_code == 200
+        return plain_http.get(f"{url}/health", timeout=WAIT_S).status_code == 200
     except httpx.TransportError:
         return False
 

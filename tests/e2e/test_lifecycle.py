@@ -7,9 +7,9 @@ import subprocess
 import time
 from pathlib import Path
 
-import httpx
 import pytest
 
+from tests import plain_http
 from tests.waiting import WAIT_S
 
 from .conftest import Served, headrace_command, serve
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.model
 
 
 def metric(server: Served, name: str) -> float:
-    return counter(httpx.get(f"{server.url}/metrics", timeout=WAIT_S).text, name)
+    return counter(plain_http.get(f"{server.url}/metrics", timeout=WAIT_S).text, name)
 
 
 def eventually(fact: object, wanted: object, read: object, timeout_s: float = WAIT_S) -> None:
@@ -33,7 +33,7 @@ def eventually(fact: object, wanted: object, read: object, timeout_s: float = WA
 def test_a_client_that_disconnects_frees_its_blocks(server: Served) -> None:
     eventually("running", 0.0, lambda: metric(server, "headrace_running_sequences"))
     body = {"prompt": "Count: 1 2 3", "max_tokens": 4000, "model": "smollm2", "stream": True, "ignore_eos": True}
-    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=WAIT_S) as response:
+    with plain_http.stream("POST", f"{server.url}/v1/completions", json=body, timeout=WAIT_S) as response:
         pieces = response.iter_raw()
         next(pieces)
         assert metric(server, "headrace_running_sequences") == 1
@@ -80,20 +80,20 @@ def test_bad_input_gets_a_clear_error_and_the_server_keeps_serving(server: Serve
             b'"parameters": {"max_new_tokens": -1}', b'"max_tokens": -1'
         )
         body = body.replace(b'"parameters": {"temperature": NaN}', b'"temperature": NaN')
-    response = httpx.post(
+    response = plain_http.post(
         f"{server.url}{path}", content=body, headers={"Content-Type": "application/json"}, timeout=WAIT_S
     )
 
     assert 400 <= response.status_code < 500, response.text
     assert response.json()["error"]
-    assert httpx.get(f"{server.url}/ping", timeout=WAIT_S).status_code == 200
+    assert plain_http.get(f"{server.url}/ping", timeout=WAIT_S).status_code == 200
 
 
 def test_a_prompt_one_token_too_long_is_refused_with_the_counts(server: Served) -> None:
-    info = httpx.get(f"{server.url}/info", timeout=WAIT_S).json()
+    info = plain_http.get(f"{server.url}/info", timeout=WAIT_S).json()
     longest = info["max_input_tokens"]
     body = {"prompt": [11] * (longest + 1), "max_tokens": 1, "model": "smollm2"}
-    refused = httpx.post(f"{server.url}/v1/completions", json=body, timeout=WAIT_S)
+    refused = plain_http.post(f"{server.url}/v1/completions", json=body, timeout=WAIT_S)
 
     assert refused.status_code == 400
     assert str(longest + 1) in refused.json()["error"]["message"]
@@ -146,7 +146,7 @@ def test_a_truncated_file_is_named(smollm2_path: Path, tmp_path: Path, size: int
 def test_sigterm_lets_a_running_answer_finish(smollm2_path: Path, tmp_path: Path) -> None:
     served = serve(smollm2_path, tmp_path)
     body = {"inputs": "Once upon a time", "parameters": {"max_new_tokens": 100}}
-    with httpx.stream("POST", f"{served.url}/generate_stream", json=body, timeout=WAIT_S) as response:
+    with plain_http.stream("POST", f"{served.url}/generate_stream", json=body, timeout=WAIT_S) as response:
         lines = response.iter_lines()
         next(lines)
         served.process.terminate()
@@ -167,7 +167,7 @@ def test_container_names_and_serving_properties_configure_the_server(smollm2_pat
     env = {"MAX_TOTAL_TOKENS": "512", "OPTION_ROLLING_BATCH": "auto", "TENSOR_PARALLEL_DEGREE": "max"}
     served = serve(folder, tmp_path, env=env)
     try:
-        info = httpx.get(f"{served.url}/info", timeout=WAIT_S).json()
+        info = plain_http.get(f"{served.url}/info", timeout=WAIT_S).json()
     finally:
         served.stop()
 

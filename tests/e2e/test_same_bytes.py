@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests import plain_http
 from tests.waiting import WAIT_S
 
 from .conftest import Served, serve
@@ -57,7 +58,7 @@ async def streamed(client: httpx.AsyncClient, body: dict[str, object]) -> str:
 async def answers(url: str, bodies: list[dict[str, object]], *, together: bool, stream: bool) -> list[str]:
     limits = httpx.Limits(max_connections=None)
     ask = streamed if stream else whole
-    async with httpx.AsyncClient(base_url=url, timeout=WAIT_S, limits=limits) as client:
+    async with plain_http.AsyncClient(base_url=url, timeout=WAIT_S, limits=limits) as client:
         if together:
             return list(await asyncio.gather(*(ask(client, body) for body in bodies)))
         return [await ask(client, body) for body in bodies]
@@ -93,7 +94,7 @@ async def test_neither_prefix_cache_nor_preemption_changes_an_answer(
         await answers(tight.url, short, together=False, stream=False)
         first = await answers(tight.url, bodies, together=True, stream=True)
         second = await answers(tight.url, bodies, together=True, stream=True)
-        metrics = httpx.get(f"{tight.url}/metrics", timeout=WAIT_S).text
+        metrics = plain_http.get(f"{tight.url}/metrics", timeout=WAIT_S).text
     finally:
         tight.stop()
 

@@ -24,6 +24,7 @@ from headrace.gateway.objects import ObjectStore
 from headrace.http.listener import bind, url_of
 from headrace.state.routes import ROUTE, Route
 from headrace.state.signals import Wake
+from tests import plain_http
 from tests.prompt_server import PLATFORM_HTTP, PromptServer
 from tests.waiting import WAIT_S
 
@@ -121,7 +122,7 @@ def running(
     thread = threading.Thread(target=loop.run_until_complete, args=(server.serve(sockets=[listener]),), daemon=True)
     thread.start()
     boto = client_of(url)
-    with httpx.Client(base_url=url, timeout=WAIT_S) as client:
+    with plain_http.Client(base_url=url, timeout=WAIT_S) as client:
         made = Running(url, gateway, store, loop, client, boto, log, server)
         try:
             yield made

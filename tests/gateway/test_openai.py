@@ -4,13 +4,13 @@ import asyncio
 import json
 from collections.abc import Iterator
 
-import httpx
 import openai
 import pytest
 
 from headrace.core.errors import InvalidRequest
 from headrace.gateway.openai import match, model_named
 from headrace.state.routes import ComponentRoute
+from tests import plain_http
 from tests.waiting import WAIT_S
 from tests.wire.test_unknown_routes import FOREIGN, message_of
 
@@ -298,7 +298,7 @@ def test_many_concurrent_clients_get_their_own_responses(gateway):
     gateway.serve(chat)
 
     async def ask_all() -> list[str]:
-        async with httpx.AsyncClient(base_url=gateway.url, timeout=WAIT_S) as client:
+        async with plain_http.AsyncClient(base_url=gateway.url, timeout=WAIT_S) as client:
             bodies = [{"model": "ep", "stream": True, "n": number} for number in range(50)]
             answers = await asyncio.gather(*(client.post("/v1/chat/completions", json=body) for body in bodies))
         return [answer.text for answer in answers]

@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
 from headrace.state.routes import AsyncOutput
 from headrace.testing.echo import EchoBackend
+from tests import plain_http
 from tests.server.conftest import Echo, serving
 from tests.waiting import WAIT_S
 
@@ -139,7 +139,7 @@ def test_a_bad_id_is_replaced_and_the_request_is_answered(scene):
 
 def test_every_log_line_of_a_request_has_its_own_ids_only(scene):
     scene.gateway.put(route(variant("AllTraffic", ["http://127.0.0.1:1"]), endpoint="dead"))
-    with httpx.Client(base_url=scene.gateway.url, timeout=WAIT_S) as one_connection:
+    with plain_http.Client(base_url=scene.gateway.url, timeout=WAIT_S) as one_connection:
         one_connection.post("/endpoints/dead/invocations", content=BODY, headers=HEADERS)
         one_connection.post("/endpoints/ep/invocations", content=BODY, headers={"x-request-id": "mine-2"})
     silent, _ = scene.logged("worker.silent", "request.finished")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from headrace.core.telemetry import setup_logging
+from tests import plain_http
 from tests.waiting import WAIT_S
 
 from .conftest import Running, running
@@ -117,7 +118,9 @@ class Fleet(RuleBasedStateMachine):
 
     def _status(self, path: str, headers: dict[str, str]) -> int:
         try:
-            return httpx.post(f"{self.gateway.url}{path}", content=b"{}", headers=headers, timeout=WAIT_S).status_code
+            return plain_http.post(
+                f"{self.gateway.url}{path}", content=b"{}", headers=headers, timeout=WAIT_S
+            ).status_code
         except httpx.RemoteProtocolError:
             return 200  # a stream that broke
 

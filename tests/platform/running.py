@@ -138,7 +138,7 @@ def up(
         )
     scheme = "http" if certificate is None else "https"
     running = Running(f"{scheme}://127.0.0.1:{port}", folder, process, log_path, certificate)
-    trust = True if certificate is None else ssl.create_default_context(cafile=certificate)
+    trust = False if certificate is None else ssl.create_default_context(cafile=certificate)
     deadline_s = time.monotonic() + WAIT_S
     while time.monotonic() < deadline_s and process.poll() is None:
         try:

@@ -23,6 +23,7 @@ from headrace.platform.access import Authenticator
 from headrace.platform.access_keys import ACCESS_KEY, AccessKeySpec, KeyRing
 from headrace.platform.app import Apps, PlatformApp
 from headrace.state.sql import open_store
+from tests import plain_http
 from tests.waiting import WAIT_S
 from tests.wire.test_unknown_routes import FOREIGN, message_of
 
@@ -83,7 +84,7 @@ def signed(
 ) -> httpx.Response:
     request = AWSRequest(method, url + path, data=body, headers=headers)
     SigV4Auth(Credentials(KEY, secret), service, "us-east-1").add_auth(request)
-    return httpx.request(method, url + path, content=body, headers=dict(request.headers.items()), timeout=WAIT_S)
+    return plain_http.request(method, url + path, content=body, headers=dict(request.headers.items()), timeout=WAIT_S)
 
 
 TARGET = {"X-Amz-Target": "SageMaker.ListModels", "Content-Type": "application/x-amz-json-1.1"}
@@ -115,7 +116,7 @@ LIST_METRICS = "/service/GraniteServiceVersion20100801/operation/ListMetrics"
 def test_an_unsigned_request_is_routed(
     opened: str, method: str, path: str, headers: dict[str, str], body: bytes, wanted: str
 ) -> None:
-    response = httpx.request(method, opened + path, headers=headers, content=body, timeout=WAIT_S)
+    response = plain_http.request(method, opened + path, headers=headers, content=body, timeout=WAIT_S)
     assert response.json() == {"served_by": wanted, "bytes": len(body)}
 
 
@@ -125,7 +126,7 @@ def test_what_is_signed_for_s3_is_a_bucket_whatever_its_name(opened: str, path: 
 
 
 def test_a_browser_at_the_root_is_redirected_to_the_console(opened: str) -> None:
-    response = httpx.get(opened, headers={"Accept": "text/html,*/*"}, timeout=WAIT_S)
+    response = plain_http.get(opened, headers={"Accept": "text/html,*/*"}, timeout=WAIT_S)
     assert (response.status_code, response.headers["location"]) == (303, "/console")
 
 
@@ -136,23 +137,23 @@ def test_a_browser_at_the_root_is_redirected_to_the_console(opened: str) -> None
 def test_clients_of_other_servers_are_told_what_to_use(
     opened: str, method: str, path: str, form: str, said: str
 ) -> None:
-    answer = httpx.request(method, f"{opened}{path}", content=b"{}" if method == "POST" else None)
+    answer = plain_http.request(method, f"{opened}{path}", content=b"{}" if method == "POST" else None)
     assert answer.status_code == 404
     assert said.replace("/invocations", "/endpoints/NAME/invocations") in message_of(form, answer.content)
 
 
 def test_objects_whose_names_resemble_another_servers_paths_are_objects(opened: str) -> None:
     for method, path in (("GET", "/predictions/key"), ("PUT", "/api/chat"), ("GET", "/completions/key")):
-        assert httpx.request(method, f"{opened}{path}").json()["served_by"] == "s3"
+        assert plain_http.request(method, f"{opened}{path}").json()["served_by"] == "s3"
     assert signed(opened, "s3", method="POST", path="/api/chat").json()["served_by"] == "s3"
 
 
 def test_health_and_metrics_are_answered_here(opened: str) -> None:
-    assert httpx.get(f"{opened}/health", timeout=WAIT_S).json()["service"] == "headrace"
-    assert httpx.get(f"{opened}/metrics", timeout=WAIT_S).text == "metrics"
-    assert httpx.head(f"{opened}/health", timeout=WAIT_S).status_code == 200
+    assert plain_http.get(f"{opened}/health", timeout=WAIT_S).json()["service"] == "headrace"
+    assert plain_http.get(f"{opened}/metrics", timeout=WAIT_S).text == "metrics"
+    assert plain_http.head(f"{opened}/health", timeout=WAIT_S).status_code == 200
     with platform(is_open=True, status="degraded") as ill:
-        assert httpx.get(f"{ill}/health", timeout=WAIT_S).status_code == 503
+        assert plain_http.get(f"{ill}/health", timeout=WAIT_S).status_code == 503
 
 
 @pytest.mark.parametrize(
@@ -167,14 +168,14 @@ def test_health_and_metrics_are_answered_here(opened: str) -> None:
 )
 @pytest.mark.parametrize("path", ["/health", "/v1/models", "/bucket/key", "/console", "/"])
 def test_pages_of_other_origins_are_refused(opened: str, headers: dict[str, str], path: str) -> None:
-    assert httpx.get(opened + path, headers=headers, timeout=WAIT_S).status_code == 403
+    assert plain_http.get(opened + path, headers=headers, timeout=WAIT_S).status_code == 403
 
 
 @pytest.mark.parametrize("host", ["localhost:1", "[::1]:1", "10.0.0.1", "bucket.localhost", "DevBox:7450"])
 def test_local_names_and_named_hosts_are_served(opened: str, host: str) -> None:
-    assert httpx.get(f"{opened}/health", headers={"Host": host}, timeout=WAIT_S).status_code == 200
+    assert plain_http.get(f"{opened}/health", headers={"Host": host}, timeout=WAIT_S).status_code == 200
     own_page = {"Host": host, "Origin": f"http://{host.lower()}"}
-    assert httpx.get(f"{opened}/health", headers=own_page, timeout=WAIT_S).status_code == 200
+    assert plain_http.get(f"{opened}/health", headers=own_page, timeout=WAIT_S).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -195,10 +196,10 @@ def test_a_signed_request_passes_with_its_body(
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/endpoints/a/openai/v1/chat/completions"])
 def test_a_secret_is_a_bearer_key(closed: str, path: str) -> None:
-    right = httpx.post(closed + path, content=b"{}", headers={"Authorization": f"Bearer {SECRET}"}, timeout=WAIT_S)
+    right = plain_http.post(closed + path, content=b"{}", headers={"Authorization": f"Bearer {SECRET}"}, timeout=WAIT_S)
     assert right.json()["served_by"] == "gateway"
     for wrong in ({"Authorization": "Bearer no"}, {"Authorization": f"Bearer {KEY}"}, {}):
-        refused = httpx.post(closed + path, content=b"{}", headers=wrong, timeout=WAIT_S)
+        refused = plain_http.post(closed + path, content=b"{}", headers=wrong, timeout=WAIT_S)
         assert refused.status_code == 401
         assert refused.json()["error"]["code"] == "invalid_api_key"
 
@@ -214,11 +215,13 @@ def sagemaker_token(secret: str) -> str:
 
 def test_a_token_of_the_sagemaker_sdk_opens_the_routes_of_openai_alone(closed: str) -> None:
     openai, token = f"{closed}/endpoints/a/openai/v1/chat/completions", sagemaker_token(SECRET)
-    opened = httpx.post(openai, content=b"{}", headers={"Authorization": token}, timeout=WAIT_S)
+    opened = plain_http.post(openai, content=b"{}", headers={"Authorization": token}, timeout=WAIT_S)
     assert opened.json()["served_by"] == "gateway"
-    forged = httpx.post(openai, content=b"{}", headers={"Authorization": sagemaker_token("guessed")}, timeout=WAIT_S)
+    forged = plain_http.post(
+        openai, content=b"{}", headers={"Authorization": sagemaker_token("guessed")}, timeout=WAIT_S
+    )
     assert forged.status_code == 401
-    elsewhere = httpx.post(
+    elsewhere = plain_http.post(
         f"{closed}/endpoints/a/invocations", content=b"{}", headers={"Authorization": token}, timeout=WAIT_S
     )
     assert 400 <= elsewhere.status_code < 500
@@ -238,21 +241,21 @@ def test_a_token_of_the_sagemaker_sdk_opens_the_routes_of_openai_alone(closed: s
 def test_without_a_key_every_request_is_refused(closed: str, path: str, method: str, headers: dict[str, str]) -> None:
     body = b"Action=GetCallerIdentity" if headers is FORM else b""
     for more in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "AWS4-HMAC-SHA256 nonsense"}):
-        response = httpx.request(method, closed + path, headers={**headers, **more}, content=body, timeout=WAIT_S)
+        response = plain_http.request(method, closed + path, headers={**headers, **more}, content=body, timeout=WAIT_S)
         assert 400 <= response.status_code < 500, response.text
         assert "served_by" not in response.text
 
 
 def test_health_and_the_page_of_the_console_need_no_key(closed: str) -> None:
-    assert httpx.get(f"{closed}/health", timeout=WAIT_S).status_code == 200
-    assert httpx.get(f"{closed}/console", timeout=WAIT_S).json()["served_by"] == "console"
+    assert plain_http.get(f"{closed}/health", timeout=WAIT_S).status_code == 200
+    assert plain_http.get(f"{closed}/console", timeout=WAIT_S).json()["served_by"] == "console"
 
 
 def test_a_wrong_secret_and_a_changed_body_are_refused(closed: str) -> None:
     assert signed(closed, "sagemaker", body=b"{}", secret="wrong", **TARGET).status_code in (400, 403)
     request = AWSRequest("POST", closed + "/", data=b"{}", headers=TARGET)
     SigV4Auth(Credentials(KEY, SECRET), "sagemaker", "us-east-1").add_auth(request)
-    changed = httpx.post(closed, content=b"[]", headers=dict(request.headers.items()), timeout=WAIT_S)
+    changed = plain_http.post(closed, content=b"[]", headers=dict(request.headers.items()), timeout=WAIT_S)
     assert changed.status_code in (400, 403)
 
 

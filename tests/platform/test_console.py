@@ -9,6 +9,7 @@ import pytest
 
 from headrace.http.pages import SHARED
 from headrace.platform.console import MAX_RATES, is_console, needs_key
+from tests import plain_http
 from tests.waiting import WAIT_S
 
 from .fake_platform import NOW_S, FakePlatform, serving
@@ -24,7 +25,7 @@ def platform() -> Iterator[FakePlatform]:
 
 @pytest.fixture
 def client(platform: FakePlatform) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=platform.url, timeout=WAIT_S) as made:
+    with plain_http.Client(base_url=platform.url, timeout=WAIT_S) as made:
         yield made
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 from botocore.exceptions import ClientError, WaiterError
 
+from tests import plain_http
 from tests.waiting import WAIT_S
 
 from .running import IMAGE, Running, until, up
@@ -240,7 +240,7 @@ def test_clients_of_other_machines_need_a_key(tmp_path: Path) -> None:
     assert made["AWS_SECRET_ACCESS_KEY"] not in running.headrace("keys", "ls").stdout
     locked = up(folder, "--host", "0.0.0.0")
     try:
-        unsigned = httpx.post(locked.url, headers={"X-Amz-Target": "SageMaker.ListModels"}, timeout=WAIT_S)
+        unsigned = plain_http.post(locked.url, headers={"X-Amz-Target": "SageMaker.ListModels"}, timeout=WAIT_S)
         assert unsigned.status_code in (400, 403)
         with pytest.raises(ClientError):
             locked.client("s3").list_buckets()

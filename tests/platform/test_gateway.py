@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from botocore.exceptions import ClientError, EventStreamError
 
+from tests import plain_http
 from tests.waiting import WAIT_S
 
 from .component_scene import ROLE, Scene, dumb_up
@@ -129,7 +129,7 @@ class Load:
         return "answered" if num_parts == 5 else f"{num_parts} parts"
 
     def _complete(self) -> str:
-        answer = httpx.post(self._openai, json={"wait_s": 0.05}, timeout=WAIT_S, trust_env=False)
+        answer = plain_http.post(self._openai, json={"wait_s": 0.05}, timeout=WAIT_S, trust_env=False)
         return "answered" if answer.status_code == 200 else f"openai {answer.status_code} {answer.text}"
 
 

@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from botocore.exceptions import ClientError
 
+from tests import plain_http
 from tests.waiting import WAIT_S
 
 from .component_scene import Scene, dumb_up
@@ -80,7 +80,7 @@ def refusal(way: Callable[[Scene], Any], scene: Scene) -> tuple[int, str, str, s
 
 
 def num_held(scene: Scene) -> float:
-    text = httpx.get(f"{scene.running.url}/metrics", trust_env=False, timeout=WAIT_S).text
+    text = plain_http.get(f"{scene.running.url}/metrics", trust_env=False, timeout=WAIT_S).text
     return next(
         float(line.split()[1]) for line in text.splitlines() if line.startswith("headrace_gateway_requests_held ")
     )

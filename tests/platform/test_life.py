@@ -8,8 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
-import httpx
-
+from tests import plain_http
 from tests.e2e.conftest import headrace_command
 from tests.waiting import WAIT_S
 
@@ -114,7 +113,7 @@ def test_after_sigterm_health_is_503_and_everything_else_is_still_answered(tmp_p
     running.process.send_signal(signal.SIGTERM)
     until(lambda: "platform.stopping" in running.log(), "the signal")
     for path in ("/ping", "/health"):
-        answer = httpx.get(f"{running.url}{path}", trust_env=False)
+        answer = plain_http.get(f"{running.url}{path}", trust_env=False)
         assert (answer.status_code, answer.headers["connection"]) == (503, "close")
         assert (answer.json()["status"], "shutting down" in answer.json()["reason"]) == ("terminating", True)
     assert running.client("sagemaker").list_models()["Models"] == []

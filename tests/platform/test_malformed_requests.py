@@ -5,9 +5,9 @@ import random
 import socket
 from collections import Counter
 
-import httpx
 import pytest
 
+from tests import plain_http
 from tests.http_cases import MALFORMED, answers_in, exchange
 from tests.waiting import WAIT_S
 
@@ -139,8 +139,8 @@ def test_unknown_methods_and_paths_are_answered_in_complete_responses(platform: 
 
 
 def test_head_requests_for_models_are_answered(platform: Running) -> None:
-    assert httpx.head(f"{platform.url}/v1/models").status_code == 200
-    assert httpx.head(f"{platform.url}/v1/models/nothing").status_code == 404
+    assert plain_http.head(f"{platform.url}/v1/models").status_code == 200
+    assert plain_http.head(f"{platform.url}/v1/models/nothing").status_code == 404
 
 
 def test_an_upload_with_trailers_is_kept_without_them(platform: Running) -> None:
@@ -164,5 +164,5 @@ def test_a_thousand_random_requests_are_answered_without_a_server_error(platform
         seen[status] += 1
         assert status < 500 or status == NOT_IMPLEMENTED, (request[:400], answer[:400])
     assert len(seen) > 4
-    assert httpx.get(f"{platform.url}/health", timeout=WAIT_S).json()["status"] == "ok"
+    assert plain_http.get(f"{platform.url}/health", timeout=WAIT_S).json()["status"] == "ok"
     assert "Traceback" not in platform.log()

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-import httpx
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
@@ -25,6 +24,7 @@ from headrace.platform.object_storage import (
 )
 from headrace.platform.s3_access import S3Access
 from headrace.platform.s3_proxy import S3Proxy
+from tests import plain_http
 from tests.waiting import WAIT_S
 
 from .serving import serving
@@ -127,7 +127,7 @@ def test_buckets_are_as_strict_as_aws(s3: Proxied) -> None:
 
 
 def test_a_header_that_s3_does_not_allow_is_the_clients_fault(s3: Proxied) -> None:
-    response = httpx.put(f"{s3.url}/bucket/odd", content=b"x", headers={"Content-Type": b"\xe9"}, timeout=WAIT_S)
+    response = plain_http.put(f"{s3.url}/bucket/odd", content=b"x", headers={"Content-Type": b"\xe9"}, timeout=WAIT_S)
     assert response.status_code == 400
 
 
@@ -156,9 +156,9 @@ def test_presigned_urls_of_both_signature_versions_work(s3: Proxied) -> None:
     newer = Proxied(s3.url, signature_version="s3v4")
     for client in (s3.client, newer.client):
         get = client.generate_presigned_url("get_object", Params={"Bucket": "bucket", "Key": "presigned"})
-        assert httpx.get(get, timeout=WAIT_S).content == b"content"
+        assert plain_http.get(get, timeout=WAIT_S).content == b"content"
         put = client.generate_presigned_url("put_object", Params={"Bucket": "bucket", "Key": "put"})
-        assert httpx.put(put, content=b"more", timeout=WAIT_S).status_code == 200
+        assert plain_http.put(put, content=b"more", timeout=WAIT_S).status_code == 200
         assert s3.get("put") == b"more"
     newer.client.close()
 
@@ -193,7 +193,7 @@ def test_chunked_uploads_are_stored_without_their_framing(
         **({"X-Amz-Trailer": "x-amz-checksum-crc32"} if has_trailer else {}),
     }
     body = chunked([content[:70_000], content[70_000:]], signed=signed, trailer=trailer)
-    response = httpx.put(f"{s3.url}/bucket/{kind}", content=body, headers=headers, timeout=WAIT_S)
+    response = plain_http.put(f"{s3.url}/bucket/{kind}", content=body, headers=headers, timeout=WAIT_S)
     assert response.status_code == 200, response.text
     assert s3.get(kind) == content
     assert "aws-chunked" not in s3.client.head_object(Bucket="bucket", Key=kind).get("ContentEncoding", "")
@@ -224,7 +224,7 @@ def test_chunked_uploads_are_stored_without_their_framing(
 def test_a_body_that_does_not_match_its_digest_is_not_stored(
     s3: Proxied, headers: dict[str, str], body: bytes, code: str
 ) -> None:
-    response = httpx.put(f"{s3.url}/bucket/bad", content=body, headers=headers, timeout=WAIT_S)
+    response = plain_http.put(f"{s3.url}/bucket/bad", content=body, headers=headers, timeout=WAIT_S)
     assert f"<Code>{code}</Code>" in response.text
     with pytest.raises(ClientError):
         s3.get("bad")
@@ -255,7 +255,7 @@ def test_without_object_storage_the_error_says_how_to_enable_it() -> None:
         made = Proxied(url)
         with pytest.raises(ClientError, match=r"pip install 'headrace\[s3\]'"):
             made.client.list_buckets()
-        assert httpx.head(f"{url}/bucket", timeout=WAIT_S).status_code == 501
+        assert plain_http.head(f"{url}/bucket", timeout=WAIT_S).status_code == 501
         made.client.close()
 
 
@@ -266,7 +266,7 @@ def test_an_unreachable_object_storage_is_answered_as_busy() -> None:
             endpoint_url=f"http://127.0.0.1:{closed.getsockname()[1]}", access_key="a", secret_key="b", region="r"
         )
         with proxied(ExternalStorage(away)) as url:
-            assert httpx.get(f"{url}/bucket/key", timeout=WAIT_S).status_code == 503
+            assert plain_http.get(f"{url}/bucket/key", timeout=WAIT_S).status_code == 503
 
 
 def test_an_endpoint_without_keys_is_refused(tmp_path: Path) -> None:

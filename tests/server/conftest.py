@@ -24,6 +24,7 @@ from headrace.server.app import app_of
 from headrace.server.service import FetchAdapter, Service
 from headrace.settings.server_settings import ServerSettings
 from headrace.testing.echo import EchoBackend, EchoScript
+from tests import plain_http
 from tests.prompt_server import PromptServer
 from tests.waiting import WAIT_S
 
@@ -106,7 +107,7 @@ def serving(
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
     thread.start()
     try:
-        with httpx.Client(base_url=url, timeout=WAIT_S) as client:
+        with plain_http.Client(base_url=url, timeout=WAIT_S) as client:
             yield Echo(url, backend, app.state.service, client, log, open_calls)
     finally:
         server.stop()

@@ -17,6 +17,7 @@ import pytest
 
 from headrace.core.errors import SettingsError
 from headrace.http.listener import bind, url_of
+from tests import plain_http
 from tests.waiting import WAIT_S
 
 ROOT = Path(__file__).parent.parent.parent
@@ -86,7 +87,7 @@ def process(**script: object) -> Iterator[Process]:
 def streaming(server: Process, num_tokens: int) -> Iterator[Iterator[str]]:
     """The lines of a stream that has begun."""
     body = {"prompt": "a b c", "max_tokens": num_tokens, "ignore_eos": True, "stream": True}
-    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=WAIT_S) as response:
+    with plain_http.stream("POST", f"{server.url}/v1/completions", json=body, timeout=WAIT_S) as response:
         lines = response.iter_lines()
         next(lines)
         yield lines
@@ -123,7 +124,7 @@ def test_what_does_not_finish_in_time_is_aborted_and_told():
 def test_while_it_stops_it_takes_nothing_new():
     with process(script=SLOW) as server:
         server.event("server.ready")
-        with httpx.Client(base_url=server.url, timeout=WAIT_S) as client, streaming(server, 100) as lines:
+        with plain_http.Client(base_url=server.url, timeout=WAIT_S) as client, streaming(server, 100) as lines:
             client.get("/ping")
             server.signal(signal.SIGTERM)
             server.event("server.stopping")
@@ -135,7 +136,7 @@ def test_while_it_stops_it_takes_nothing_new():
 
 def takes_connections(server: Process) -> bool:
     try:
-        assert httpx.get(f"{server.url}/ping", timeout=WAIT_S).status_code in {200, 503}
+        assert plain_http.get(f"{server.url}/ping", timeout=WAIT_S).status_code in {200, 503}
     except httpx.TransportError:
         return False
     return True
@@ -147,7 +148,7 @@ LEAVING = {"shutdown_delay_s": 600, "shutdown_grace_s": 600}
 def test_after_sigterm_health_checks_fail_at_once_and_everything_else_is_still_answered():
     with process(script=SLOW, settings=LEAVING) as server:
         server.event("server.ready")
-        with streaming(server, 100_000) as lines, httpx.Client(base_url=server.url, timeout=WAIT_S) as client:
+        with streaming(server, 100_000) as lines, plain_http.Client(base_url=server.url, timeout=WAIT_S) as client:
             assert client.get("/ping").status_code == 200
             server.signal(signal.SIGTERM)
             assert server.event("server.stopping")["delay_s"] == 600
@@ -217,9 +218,9 @@ def test_a_second_signal_ends_it_at_once():
 
 def test_it_listens_while_it_loads_and_is_ready_after_a_token():
     with process(script={"start_delay_s": 1.0}) as server:
-        assert httpx.get(f"{server.url}/ping", timeout=WAIT_S).status_code == 503
+        assert plain_http.get(f"{server.url}/ping", timeout=WAIT_S).status_code == 503
         server.event("server.ready")
-        assert httpx.get(f"{server.url}/ping", timeout=WAIT_S).status_code == 200
+        assert plain_http.get(f"{server.url}/ping", timeout=WAIT_S).status_code == 200
 
 
 def test_a_signal_while_it_loads_stops_it():

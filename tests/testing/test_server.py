@@ -6,11 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
-
 from headrace.core.errors import Busy
 from headrace.testing.echo import EchoBackend, EchoScript
 from headrace.testing.server import echo_server
+from tests import plain_http
 from tests.waiting import WAIT_S
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "testing.md"
@@ -31,8 +30,8 @@ def test_the_examples_of_the_page_run() -> None:
 def test_settings_and_scripts_apply_to_the_server_in_this_process() -> None:
     backend = EchoBackend(script=EchoScript(refusal=Busy("Full.", retry_after_s=2.0)))
     with echo_server(backend, api_key="s3cret") as server:
-        assert httpx.get(f"{server.url}/v1/models").status_code == 401
-        refused = httpx.post(
+        assert plain_http.get(f"{server.url}/v1/models").status_code == 401
+        refused = plain_http.post(
             f"{server.url}/v1/completions",
             json={"model": "echo", "prompt": "one two"},
             headers={"Authorization": "Bearer s3cret"},
@@ -48,7 +47,7 @@ def test_the_command_serves_until_a_signal() -> None:
             ready = next(line for line in process.stdout if "server.ready" in line)
             url = re.search(r"http://[\d.:]+", ready)[0]
             body = {"inputs": "red green blue", "parameters": {"max_new_tokens": 2}}
-            answer = httpx.post(f"{url}/generate", json=body, timeout=WAIT_S)
+            answer = plain_http.post(f"{url}/generate", json=body, timeout=WAIT_S)
             assert answer.json()["generated_text"] == "red green"
         finally:
             process.send_signal(signal.SIGTERM)

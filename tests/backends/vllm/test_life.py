@@ -11,9 +11,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
 import pytest
 
+from tests import plain_http
 from tests.backends.vllm.support import (
     FLAGS,
     file_of,
@@ -78,15 +78,15 @@ def test_a_killed_engine_process_ends_requests_and_takes_its_workers_with_it(tin
     (engine,) = (process for process in children.values() if "EngineCor" in process.name)
     os.kill(engine.pid, signal.SIGSTOP)
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(httpx.post, f"{server.url}/generate", json=BODY, timeout=WAIT_S)
-        wait_for(lambda: bool(RUNNING.search(httpx.get(f"{server.url}/metrics", timeout=WAIT_S).text)))
+        asked = pool.submit(plain_http.post, f"{server.url}/generate", json=BODY, timeout=WAIT_S)
+        wait_for(lambda: bool(RUNNING.search(plain_http.get(f"{server.url}/metrics", timeout=WAIT_S).text)))
         os.kill(engine.pid, signal.SIGKILL)
         answer = asked.result()
     assert "a process of vLLM ended" in answer.text
     assert answer.status_code >= 500 or answer.status_code == 424
     wait_until_gone(children)
-    assert httpx.get(f"{server.url}/ping", timeout=WAIT_S).status_code == 503
-    refused = httpx.post(f"{server.url}/generate", json=BODY, timeout=WAIT_S)
+    assert plain_http.get(f"{server.url}/ping", timeout=WAIT_S).status_code == 503
+    refused = plain_http.post(f"{server.url}/generate", json=BODY, timeout=WAIT_S)
     assert refused.status_code == 503
     assert "a process of vLLM ended" in refused.text
     assert server.stop() == 0
@@ -98,7 +98,7 @@ def test_a_killed_engine_process_ends_requests_and_takes_its_workers_with_it(tin
 def test_two_ranks_answer_and_end_with_a_killed_server(tiny: Path, tmp_path: Path) -> None:
     server = serve_vllm(tiny, tmp_path, *ARGUMENTS, "--tensor-parallel-size", "2")
     assert sum("Worker" in process.name for process in vllm_processes_of(server.process.pid).values()) == 2
-    answer = httpx.post(f"{server.url}/generate", json=BODY, timeout=WAIT_S)
+    answer = plain_http.post(f"{server.url}/generate", json=BODY, timeout=WAIT_S)
     assert answer.json()["details"]["generated_tokens"] == 4
     removed = kill_beside_stopped(server.process)
     assert sum(path.name.startswith("vllm_dist_") for path in removed) == 2

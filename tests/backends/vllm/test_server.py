@@ -11,6 +11,7 @@ import httpx
 import openai
 import pytest
 
+from tests import plain_http
 from tests.backends.vllm.support import files_of, processes_of, serve_vllm, wait_until_gone
 from tests.e2e.conftest import Served, serve
 from tests.models.adapter_files import random_tensors, write_adapter
@@ -45,7 +46,7 @@ def vllm(smollm2_folder: Path, adapters_folder: Path, tmp_path_factory: pytest.T
     yield served
     processes = processes_of(served.process.pid)
     files = files_of(processes)
-    with httpx.stream("POST", f"{served.url}/generate_stream", json=story(20), timeout=WAIT_S) as response:
+    with plain_http.stream("POST", f"{served.url}/generate_stream", json=story(20), timeout=WAIT_S) as response:
         lines = response.iter_lines()
         next(lines)
         served.process.terminate()
@@ -65,7 +66,7 @@ def story(max_new_tokens: int) -> dict[str, object]:
 
 
 def both(native: Served, vllm: Served, path: str, body: dict[str, object]) -> tuple[httpx.Response, httpx.Response]:
-    responses = [httpx.post(f"{server.url}{path}", json=body, timeout=WAIT_S) for server in (native, vllm)]
+    responses = [plain_http.post(f"{server.url}{path}", json=body, timeout=WAIT_S) for server in (native, vllm)]
     return responses[0], responses[1]
 
 
@@ -143,7 +144,7 @@ def test_greedy_answers_are_those_of_the_native_engine(
 def test_a_stream_has_the_same_events(native: Served, vllm: Served) -> None:
     events = []
     for server in (native, vllm):
-        with httpx.stream("POST", f"{server.url}/generate_stream", json=story(8), timeout=WAIT_S) as response:
+        with plain_http.stream("POST", f"{server.url}/generate_stream", json=story(8), timeout=WAIT_S) as response:
             lines = [line.removeprefix("data:") for line in response.iter_lines() if line]
         events.append([shape(json.loads(line)) for line in lines])
     assert events[1] == events[0]
@@ -153,7 +154,7 @@ def test_a_seed_repeats_an_answer_and_without_one_none_is_reported(vllm: Served)
     def ask(**more: object) -> dict[str, object]:
         parameters = {"max_new_tokens": 12, "details": True, "do_sample": True, "temperature": 1.5, **more}
         body = {"inputs": PROMPT, "parameters": parameters}
-        return httpx.post(f"{vllm.url}/generate", json=body, timeout=WAIT_S).json()
+        return plain_http.post(f"{vllm.url}/generate", json=body, timeout=WAIT_S).json()
 
     answers = [ask(seed=7) for _ in range(2)]
     assert answers[0]["generated_text"] == answers[1]["generated_text"]
@@ -166,9 +167,11 @@ def test_a_json_schema_is_followed_and_typical_p_is_refused(vllm: Served) -> Non
     schema["additionalProperties"] = False
     grammar = {"type": "json", "value": schema}
     body = {"inputs": "A city as JSON:", "parameters": {"max_new_tokens": 40, "grammar": grammar}}
-    answer = httpx.post(f"{vllm.url}/generate", json=body, timeout=WAIT_S).json()
+    answer = plain_http.post(f"{vllm.url}/generate", json=body, timeout=WAIT_S).json()
     assert list(json.loads(answer["generated_text"])) == ["city"]
-    refused = httpx.post(f"{vllm.url}/generate", json={"inputs": "x", "parameters": {"typical_p": 0.5}}, timeout=WAIT_S)
+    refused = plain_http.post(
+        f"{vllm.url}/generate", json={"inputs": "x", "parameters": {"typical_p": 0.5}}, timeout=WAIT_S
+    )
     assert refused.status_code == 422
     assert "typical_p" in refused.text
 
@@ -181,7 +184,7 @@ async def test_many_requests_run_together_and_closed_ones_leave(vllm: Served) ->
     texts = {answer.choices[0].text for answer in await asyncio.gather(*answers)}
     assert len(texts) == 1
     await stream.close()
-    async with httpx.AsyncClient(timeout=WAIT_S) as plain:
+    async with plain_http.AsyncClient(timeout=WAIT_S) as plain:
         async with asyncio.timeout(WAIT_S):
             while not re.search(IDLE, (await plain.get(f"{vllm.url}/metrics")).text, re.MULTILINE):
                 await asyncio.sleep(0.1)
@@ -198,20 +201,20 @@ def test_an_adapter_changes_the_answer_while_it_is_loaded(
 
     def ask(model: str) -> httpx.Response:
         body = {"model": model, "prompt": PROMPT, "max_tokens": 6, "temperature": 0}
-        return httpx.post(f"{vllm.url}/v1/completions", json=body, timeout=WAIT_S)
+        return plain_http.post(f"{vllm.url}/v1/completions", json=body, timeout=WAIT_S)
 
     before = ask("smollm2").json()["choices"][0]["text"]
     loading = {"lora_name": "tone", "lora_path": str(folder)}
-    loaded = httpx.post(f"{vllm.url}/v1/load_lora_adapter", json=loading, timeout=WAIT_S)
+    loaded = plain_http.post(f"{vllm.url}/v1/load_lora_adapter", json=loading, timeout=WAIT_S)
     assert loaded.status_code == 200, loaded.text
     assert ask("tone").json()["choices"][0]["text"] != before
     assert ask("smollm2").json()["choices"][0]["text"] == before
-    httpx.post(f"{vllm.url}/v1/unload_lora_adapter", json={"lora_name": "tone"}, timeout=WAIT_S)
+    plain_http.post(f"{vllm.url}/v1/unload_lora_adapter", json={"lora_name": "tone"}, timeout=WAIT_S)
     assert ask("tone").status_code == 404
 
 
 def test_the_server_names_its_backend_and_vllms_processes_log_in_our_format(vllm: Served) -> None:
-    assert httpx.get(f"{vllm.url}/info").json()["headrace"]["backend"] == "vllm"
+    assert plain_http.get(f"{vllm.url}/info").json()["headrace"]["backend"] == "vllm"
     lines = [line for line in vllm.log_path.read_text().splitlines() if line.startswith("{")]
     assert {"EngineCore", "VllmWorker-0"} <= {json.loads(line).get("process") for line in lines}
 

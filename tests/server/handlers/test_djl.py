@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from headrace.handlers.djl import make_spec
 from headrace.handlers.found import find_model
+from tests import plain_http
 from tests.handlers.support import pool_of
 from tests.server.handlers.test_relay import service_for, serving
 from tests.waiting import WAIT_S
@@ -52,7 +53,7 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[http
     async with (
         pool_of(replace(spec, environment={"PATH": "/usr/bin:/bin"})) as pool,
         serving(service_for(pool)) as url,
-        httpx.AsyncClient(base_url=url, timeout=WAIT_S) as client,
+        plain_http.AsyncClient(base_url=url, timeout=WAIT_S) as client,
     ):
         yield client
 

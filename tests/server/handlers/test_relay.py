@@ -22,6 +22,7 @@ from headrace.server.handlers.app import handler_app
 from headrace.server.handlers.relay import HandlerRoute
 from headrace.server.handlers.service import HandlerService
 from headrace.settings.loading import load_settings
+from tests import plain_http
 from tests.handlers.support import pool_of, spec_for, until
 from tests.waiting import WAIT_S
 
@@ -57,7 +58,7 @@ async def pool(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Handle
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(pool: HandlerPool) -> AsyncIterator[httpx.AsyncClient]:
-    async with serving(service_for(pool)) as url, httpx.AsyncClient(base_url=url, timeout=WAIT_S) as client:
+    async with serving(service_for(pool)) as url, plain_http.AsyncClient(base_url=url, timeout=WAIT_S) as client:
         yield client
 
 
@@ -133,7 +134,7 @@ async def test_health_metrics_and_other_paths(client: httpx.AsyncClient, pool: H
 
 async def test_limits_and_the_key_of_the_server_hold(pool: HandlerPool) -> None:
     service = service_for(pool, api_key="K", max_body_bytes="10", max_concurrent_requests="1")
-    async with serving(service) as url, httpx.AsyncClient(base_url=url, timeout=WAIT_S) as client:
+    async with serving(service) as url, plain_http.AsyncClient(base_url=url, timeout=WAIT_S) as client:
         assert (await client.post("/do/echo")).status_code == 401
         client.headers["authorization"] = "Bearer K"
         assert (await client.post("/do/echo", content=b"x" * 11)).status_code == 413
@@ -153,7 +154,7 @@ async def test_a_server_whose_code_is_being_loaded_says_so(tmp_path: Path) -> No
     settings, _ = load_settings({"model": "model-a"}, {})
     async with (
         serving(HandlerService(settings, spec_for(tmp_path))) as url,
-        httpx.AsyncClient(base_url=url, timeout=WAIT_S) as client,
+        plain_http.AsyncClient(base_url=url, timeout=WAIT_S) as client,
     ):
         assert (await client.get("/ping")).status_code == 503
         response = await client.post("/invocations", content=b"{}")

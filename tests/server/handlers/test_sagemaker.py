@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from headrace.handlers.found import find_model
 from headrace.handlers.sagemaker import make_spec
+from tests import plain_http
 from tests.handlers.support import pool_of
 from tests.server.handlers.test_relay import service_for, serving
 from tests.waiting import WAIT_S
@@ -41,7 +42,7 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[http
     async with (
         pool_of(replace(spec, environment=environment)) as pool,
         serving(service_for(pool)) as url,
-        httpx.AsyncClient(base_url=url, timeout=WAIT_S) as client,
+        plain_http.AsyncClient(base_url=url, timeout=WAIT_S) as client,
     ):
         yield client
 

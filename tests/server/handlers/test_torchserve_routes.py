@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from headrace.handlers.found import find_model
 from headrace.handlers.torchserve import make_spec
+from tests import plain_http
 from tests.handlers.support import pool_of
 from tests.headrace_handler.torchserve_models import write_model
 from tests.server.handlers.test_relay import service_for, serving
@@ -61,7 +62,7 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[http
     async with (
         pool_of(spec) as pool,
         serving(service_for(pool)) as url,
-        httpx.AsyncClient(base_url=url, timeout=WAIT_S) as client,
+        plain_http.AsyncClient(base_url=url, timeout=WAIT_S) as client,
     ):
         yield client
 
