@@ -97,6 +97,20 @@ async def test_a_full_queue_has_a_retry_time() -> None:
     assert caught.value.retry_after_s == 3.0
 
 
+async def test_reasoning_of_a_server_comes_between_tags() -> None:
+    async def reasons(connection: Connection, _: dict) -> None:
+        connection.start_stream()
+        for delta in ({"reasoning": "Let "}, {"reasoning_content": "me."}, {"content": "Pa"}, {"content": "ris"}):
+            connection.piece(f"data: {json.dumps({'choices': [{'delta': delta}]})}\n\n")
+        connection.piece("data: [DONE]\n\n")
+        connection.end_stream()
+
+    prompt = ChatPrompt(messages=({"role": "user", "content": "hello"},))
+    async with serving({"/v1/models": openai_models, "/v1/chat/completions": reasons}) as server:
+        text, _ = await answer(server.url, request(prompt))
+    assert text == "<think>Let me.</think>Paris"
+
+
 def test_only_what_differs_from_the_default_is_sent() -> None:
     path, body = request_parts(request(max_new_tokens=5, top_k=3, stop=("x",)), "m")
     assert path == "/v1/completions"

@@ -82,17 +82,18 @@ def make_engine(
     pooling: PoolingInfo | None = None,
     generates: bool = True,
     read_adapter: ReadAdapter | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> AsyncEngine:
     """An engine that is not started."""
+    tokenizer = tokenizer or byte_tokenizer()
     runner = runner_type(
-        SPEC,
+        replace(SPEC, vocab_size=tokenizer.vocab_size),
         room or runner_limits(),
         script=script,
         bias=bias,
         fail_on_steps=fail_on_steps,
         before_step=before_step,
     )
-    tokenizer = byte_tokenizer()
     info = ModelInfo(
         name="fake",
         revision=None,
@@ -103,7 +104,7 @@ def make_engine(
         max_model_len=limits.max_model_len,
         max_prompt_tokens=limits.max_prompt_tokens,
         max_num_seqs=limits.max_num_seqs,
-        vocab_size=VOCAB_SIZE,
+        vocab_size=tokenizer.vocab_size,
         num_parameters=0,
         has_chat_template=chat_template is not None,
         created_s=int(time.time()),

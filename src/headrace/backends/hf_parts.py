@@ -55,6 +55,7 @@ def model_info(
         vocab_size=model.vocab_size,
         num_parameters=runner.num_parameters,
         has_chat_template=model.chat_template is not None,
+        answer_format=None if model.chat_template is None else model.chat_template.answer_format,
         created_s=int(time.time()),
         format_reason=f"{runner.info.dtype} {'as requested' if config.dtype != 'auto' else 'as in the checkpoint'}",
         recommended=recommended_sampling(model.defaults),

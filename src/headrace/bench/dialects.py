@@ -132,6 +132,8 @@ def _openai_event(value: dict[str, Any]) -> Event:
     text = ""
     for choice in value["choices"]:
         delta = choice.get("delta")
+        if delta is not None:
+            text += delta.get("reasoning") or delta.get("reasoning_content") or ""
         text += (choice.get("text") if delta is None else delta.get("content")) or ""
     return Event(
         text=text,

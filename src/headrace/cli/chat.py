@@ -15,6 +15,8 @@ from headrace.cli.sampling_options import RECOMMENDED, sampling_options, samplin
 from headrace.cli.setting_options import ENGINE_SETTINGS, setting_options
 from headrace.cli.sources import Source, opened_source
 from headrace.cli.terminal import Stopwatch, write_text
+from headrace.core.answer_format.parser import make_parser
+from headrace.core.answer_format.parts import AnswerParser, CallOpening, ContentText, Part, ReasoningText
 from headrace.core.errors import EngineFailed, HeadraceError, UnsupportedModel, UserError
 from headrace.core.generation import ChatPrompt, Chunk, FinishReason, GenerationRequest, SamplingParams
 
@@ -70,7 +72,9 @@ class Conversation:
         """Return the request for the next answer."""
         head: list[dict[str, object]] = [{"role": "system", "content": self.system}] if self.system else []
         prompt = ChatPrompt(messages=(*head, *self.turns))
-        return GenerationRequest(request_id=uuid4().hex, prompt=prompt, sampling=self.sampling)
+        return GenerationRequest(
+            request_id=uuid4().hex, prompt=prompt, sampling=self.sampling, separates_reasoning=True
+        )
 
     def reset(self) -> None:
         """Forget all turns."""
@@ -159,7 +163,7 @@ def _read_line(*, is_terminal: bool) -> str | None:
 def _answer(runner: asyncio.Runner, source: Source, conversation: Conversation, line: str) -> None:
     """Stream the answer to a line. A rejected line is dropped from the conversation; a stopped answer is kept."""
     conversation.turns.append({"role": "user", "content": line})
-    pieces: list[str] = []
+    pieces: list[Part] = []
     watch = Stopwatch()
     try:
         runner.run(_stream(source, conversation.request(), pieces, watch))
@@ -170,7 +174,11 @@ def _answer(runner: asyncio.Runner, source: Source, conversation: Conversation, 
         click.echo(f"{error.message}{_advice(error)}", err=True)
         return
     click.echo()
-    conversation.turns.append({"role": "assistant", "content": "".join(pieces)})
+    content, reasoning = (
+        "".join(piece.text for piece in pieces if isinstance(piece, kind)) for kind in (ContentText, ReasoningText)
+    )
+    turn: dict[str, object] = {"role": "assistant", "content": content}
+    conversation.turns.append(turn | ({"reasoning_content": reasoning} if reasoning else {}))
     conversation.last = watch
     conversation.num_answers += 1
     conversation.num_tokens += watch.num_tokens
@@ -182,12 +190,29 @@ def _advice(error: HeadraceError) -> str:
     return " /reset clears the conversation." if isinstance(error, UserError) and "too_long" in error.code else ""
 
 
-async def _stream(source: Source, request: GenerationRequest, pieces: list[str], watch: Stopwatch) -> None:
+async def _stream(source: Source, request: GenerationRequest, pieces: list[Part], watch: Stopwatch) -> None:
+    """Write the answer as it comes, its reasoning dimmed, and collect its parts."""
+    parser: AnswerParser | None = None
+    known = source.info.answer_format
     chunks = cast("AsyncGenerator[Chunk, None]", source.generate(request))
     async with aclosing(chunks):
         async for chunk in chunks:
             watch.record(chunk)
-            pieces.append(chunk.text)
-            write_text(chunk.text)
+            if parser is None and known is not None:
+                parser = make_parser(known, chunk.opening)
+            parts = [ContentText(chunk.text)] if parser is None else parser.feed(chunk.text)
+            if parser is not None and chunk.finish is not None:
+                parts = [*parts, *parser.finish()]
+            for part in parts:
+                _write(part, pieces)
             if chunk.finish is not None and chunk.finish.reason is FinishReason.ERROR:
                 raise EngineFailed(chunk.finish.message or "The engine failed during the answer.")
+
+
+def _write(part: Part, pieces: list[Part]) -> None:
+    """Write a part of the answer, content on a line of its own after the reasoning; calls are shown as they are."""
+    if isinstance(part, ContentText) and pieces and isinstance(pieces[-1], ReasoningText):
+        write_text("\n\n")
+    pieces.append(part)
+    text = part.name if isinstance(part, CallOpening) else part.text
+    write_text(click.style(text, dim=True) if isinstance(part, ReasoningText) and sys.stdout.isatty() else text)

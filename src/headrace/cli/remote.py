@@ -9,6 +9,7 @@ from typing import Any
 from headrace.bench.client import judge_status
 from headrace.bench.dialects import Unreadable, error_text
 from headrace.bench.http1 import ConnectionFailed, Exchange, HttpClient, Truncated
+from headrace.core.answer_format.formats import REASONING_TAGS
 from headrace.core.errors import Busy, EngineFailed, InvalidRequest, Unavailable, UserError
 from headrace.core.generation import (
     ChatPrompt,
@@ -49,6 +50,7 @@ class RemoteSource:
             vocab_size=0,
             num_parameters=0,
             has_chat_template=True,
+            answer_format=REASONING_TAGS,
             created_s=int(time.time()),
         )
 
@@ -167,8 +169,24 @@ def _retry_after_s(exchange: Exchange) -> float:
         return 1.0
 
 
+class _Tags:
+    """Puts the reasoning, a field of its own in the server's answer, between tags again."""
+
+    def __init__(self) -> None:
+        self._is_reasoning = False
+
+    def text_of(self, delta: dict[str, Any]) -> str:
+        """Return the text of a delta, with the tags that it opens and closes."""
+        reasoning = delta.get("reasoning") or delta.get("reasoning_content") or ""
+        content = delta.get("content") or ""
+        opens, closes = bool(reasoning) and not self._is_reasoning, bool(content) and (self._is_reasoning or reasoning)
+        self._is_reasoning = (self._is_reasoning or bool(reasoning)) and not closes
+        before, after = REASONING_TAGS.start if opens else "", REASONING_TAGS.end if closes else ""
+        return f"{before}{reasoning}{after}{content}"
+
+
 async def _chunks(exchange: Exchange) -> AsyncGenerator[Chunk, None]:
-    reason = FinishReason.EOS
+    reason, tags = FinishReason.EOS, _Tags()
     usage: dict[str, Any] = {"prompt_tokens": 0, "completion_tokens": 0}
     async for line in _lines(exchange):
         if not line.startswith(b"data:"):
@@ -182,7 +200,7 @@ async def _chunks(exchange: Exchange) -> AsyncGenerator[Chunk, None]:
         usage = value.get("usage") or usage
         for choice in value.get("choices", ()):
             reason = _REASONS.get(choice.get("finish_reason") or "", reason)
-            text = (choice["delta"].get("content") if "delta" in choice else choice.get("text")) or ""
+            text = tags.text_of(choice["delta"]) if "delta" in choice else choice.get("text")
             if text:
                 yield Chunk(text=text)
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)

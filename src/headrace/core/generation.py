@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from headrace.core.answer_format.formats import AnswerFormat
+
 
 class FinishReason(StrEnum):
     """The reason why a choice ended."""
@@ -47,6 +49,8 @@ class Grammar:
     """JSON only: a regular expression for the white space between tokens. None: a space, or a newline and indent."""
     param: str = field(default="grammar", kw_only=True, compare=False)
     """The client's name for the field, for error messages."""
+    arguments: tuple[tuple[str, "Grammar"], ...] = field(default=(), kw_only=True)
+    """Grammars of the arguments by function, which apply instead where the answer's format names the function."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +88,7 @@ class SamplingParams:
     """Keep the stop string at the end of the text."""
     ignore_eos: bool = False
     skip_special_tokens: bool = True
-    """Leave special tokens out of the text."""
+    """Leave special tokens out of the text, except those that `GenerationRequest.separates_reasoning` needs."""
     n: int = 1
     """Number of choices to return."""
     best_of: int | None = None
@@ -175,6 +179,11 @@ class GenerationRequest:
     """Requests with different salts never share prefix-cache blocks (tenants)."""
     adapter: str | None = None
     """Name of the adapter to generate with; None: the base model."""
+    separates_reasoning: bool = False
+    """
+    The caller separates the reasoning of a chat by `ModelInfo.answer_format`: its separators stay in the text, and the
+    grammar applies after the reasoning.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +251,8 @@ class Chunk:
     tokens: tuple[Token, ...] = ()
     prompt: tuple[Token, ...] | None = None
     """The prompt's tokens, in the first chunk of choice 0, if `prompt_logprobs` was requested."""
+    opening: str = ""
+    """The end of the prompt that the answer continues, such as `<think>`, in the first chunk of a choice."""
     finish: Finish | None = None
     pooled: Pooled | None = None
     """The result of a request with `pooling`, in its only chunk."""
@@ -319,6 +330,8 @@ class ModelInfo:
     has_chat_template: bool
     created_s: int
     """Time of loading, seconds since 1970."""
+    answer_format: AnswerFormat | None = None
+    """The separators of reasoning in chats; None: the model has none."""
     rope: str = ""
     """The rotary embedding in use, with its scaling."""
     format_reason: str = ""

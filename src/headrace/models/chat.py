@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from headrace.core.answer_format.formats import AnswerFormat, find_format
 from headrace.core.errors import InvalidRequest, SettingsError
 from headrace.core.generation import ChatPrompt
 from headrace.models.chat_builtins import BUILT_IN_TEMPLATES
@@ -59,6 +60,11 @@ class ChatTemplate:
             "add_generation_prompt": prompt.add_generation_prompt,
         }
         return _render(_compiled(text, self.source), values)
+
+    @property
+    def answer_format(self) -> AnswerFormat | None:
+        """The separators of reasoning in answers; None: the model has none."""
+        return find_format(self.templates.values())
 
     def check(self) -> None:
         """Compile every template; raises `InvalidRequest` if one does not parse."""

@@ -20,6 +20,8 @@ class FinishedChoice:
     tokens: tuple[Token, ...]
     finish: Finish
     pooled: Pooled | None = None
+    opening: str = ""
+    """See `Chunk.opening`."""
 
     @property
     def mean_logprob(self) -> float:
@@ -58,6 +60,7 @@ class PartialChoice:
     tokens: list[Token] = field(default_factory=list)
     finish: Finish | None = None
     pooled: Pooled | None = None
+    opening: str = ""
 
     def add(self, chunk: Chunk) -> None:
         """Add the next chunk of this choice."""
@@ -65,6 +68,7 @@ class PartialChoice:
         self.tokens.extend(chunk.tokens)
         self.finish = chunk.finish or self.finish
         self.pooled = chunk.pooled or self.pooled
+        self.opening = chunk.opening or self.opening
 
     @property
     def text(self) -> str:
@@ -137,6 +141,7 @@ def _choice(index: int, partial: PartialChoice) -> FinishedChoice:
         tokens=tuple(partial.tokens),
         finish=partial.finish,
         pooled=partial.pooled,
+        opening=partial.opening,
     )
 
 

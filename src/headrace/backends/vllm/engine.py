@@ -101,6 +101,11 @@ class VllmEngine:
         return self._num_adapter_slots
 
     @property
+    def delays_grammars(self) -> bool:
+        """False: vLLM applies a grammar from the first token of an answer."""
+        return False
+
+    @property
     def is_healthy(self) -> bool:
         """False once a process of vLLM has ended, or a step hangs."""
         return self.crash is None

@@ -181,6 +181,7 @@ def _model_info(
         vocab_size=client.vocab_size,
         num_parameters=0,
         has_chat_template=model.chat_template is not None,
+        answer_format=None if model.chat_template is None else model.chat_template.answer_format,
         created_s=int(time.time()),
         format_reason=f"{config.dtype} as requested" if config.dtype != "auto" else "as vLLM chooses",
         recommended=recommended_sampling(model.defaults),

@@ -8,7 +8,7 @@ from headrace.engine.core.observer import ChoiceReport
 from headrace.engine.core.pooling import pool_result
 from headrace.engine.core.row_extras import RowExtras
 from headrace.engine.core.sequence import Sequence
-from headrace.engine.structured_output.state import GrammarState
+from headrace.engine.structured_output.state import Constraint
 from headrace.engine.text.answer import AnswerText
 from headrace.engine.text.detokenizer import TokenTable
 from headrace.engine.text.stop import StopMatch
@@ -38,6 +38,8 @@ class Choice:
     pooler: Pooler | None = None
     pooling: PoolingParams | None = None
     reported_seed: int | None = None
+    opening: str = ""
+    """The end of the prompt that the answer continues, see `Chunk.opening`."""
     prompt: list[Token] = field(default_factory=list)
     """Prompt tokens scored so far."""
     arrived_s: float = 0.0
@@ -53,7 +55,7 @@ class Choice:
         return self.logprob_sum / max(1, self.sequence.num_output_tokens)
 
     @property
-    def grammar_without_logprobs(self) -> GrammarState | None:
+    def grammar_without_logprobs(self) -> Constraint | None:
         """The grammar state, or None if the choice has none or reports logprobs."""
         return None if self.extras is None or self.sequence.params.logprobs is not None else self.extras.grammar
 
@@ -83,7 +85,7 @@ class Choice:
         text, tokens = self.text.release()
         if not tokens:
             return None
-        return Chunk(index=self.index, text=text, tokens=tokens, prompt=self._take_prompt())
+        return self._chunk(text, tokens)
 
     def _end_of(self, token_id: int, logprob: float | None, top: tuple[TokenLogprob, ...]) -> Chunk | None:
         """Add the token to the text; return the last chunk if the token itself ends the answer."""
@@ -130,7 +132,7 @@ class Choice:
             message=message,
             param=param,
         )
-        return Chunk(index=self.index, text=text, tokens=tokens, prompt=self._take_prompt(), finish=finish)
+        return self._chunk(text, tokens, finish)
 
     def finish_prompt(self) -> Chunk:
         """Return the last chunk of a choice that generates nothing: its prompt is computed."""
@@ -159,6 +161,12 @@ class Choice:
             ttft_s=None if self.first_token_s is None else self.first_token_s - self.arrived_s,
             total_s=now_s - self.arrived_s,
         )
+
+    def _chunk(self, text: str, tokens: tuple[Token, ...], finish: Finish | None = None) -> Chunk:
+        """Return a chunk; the first one also has what precedes the answer."""
+        opening, self.opening = self.opening, ""
+        prompt = self._take_prompt()
+        return Chunk(index=self.index, text=text, tokens=tokens, prompt=prompt, opening=opening, finish=finish)
 
     def _take_prompt(self) -> tuple[Token, ...] | None:
         """Return the scored prompt with the first chunk; None in all others."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from headrace.core.generation import SamplingParams
 from headrace.engine.core.sequence import Sequence
-from headrace.engine.structured_output.state import GrammarState
+from headrace.engine.structured_output.state import Constraint
 from headrace.runner.step import Bias, History
 
 BiasArrays = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
@@ -28,7 +28,7 @@ class RowExtras:
     """The request's own bias."""
     early_bias: BiasArrays | None
     """The same with end tokens forbidden, used before `min_new_tokens`."""
-    grammar: GrammarState | None
+    grammar: Constraint | None
 
     def history(self, sequence: Sequence, row: int, num_tokens: int) -> History | None:
         """Return the tokens that penalties count, if any is set, for a row that draws token number `num_tokens`."""
@@ -43,7 +43,7 @@ class RowExtras:
         return None if arrays is None else Bias(row=row, ids=arrays[0], values=arrays[1])
 
 
-def make_extras(params: SamplingParams, *, end_ids: Iterable[int], grammar: GrammarState | None) -> RowExtras | None:
+def make_extras(params: SamplingParams, *, end_ids: Iterable[int], grammar: Constraint | None) -> RowExtras | None:
     """
     Return what a request needs beyond its `SAMPLING_DTYPE` row, or None.
 

@@ -16,7 +16,7 @@ from headrace.core.generation import SamplingParams
 from headrace.engine.core.row_extras import RowExtras
 from headrace.engine.core.scheduler import StepPlan
 from headrace.engine.core.sequence import Sequence
-from headrace.engine.structured_output.state import GrammarMasks, GrammarState
+from headrace.engine.structured_output.state import Constraint, GrammarMasks
 from headrace.runner.step import SAMPLING_DTYPE, Bias, History, Mask, RunnerLimits, StepInput
 
 Int32 = npt.NDArray[np.int32]
@@ -176,7 +176,7 @@ class StepBuilder:
         if not self._extras:
             return (), (), ()
         histories, biases = [], []
-        grammars: list[tuple[int, GrammarState]] = []
+        grammars: list[tuple[int, Constraint]] = []
         for sequence, first_row, count in zip(
             logit_rows.drawing, logit_rows.draw_rows, logit_rows.draw_counts, strict=True
         ):

@@ -63,7 +63,13 @@ class AsyncEngine:
         self._observer = observer or NoObserver()
         self._engine = engine
         self._processor = RequestProcessor(
-            parts, table, limits, vocab_size=engine.vocab_size, generates=info.generates, pooling=info.pooling
+            parts,
+            table,
+            limits,
+            vocab_size=engine.vocab_size,
+            generates=info.generates,
+            pooling=info.pooling,
+            delays_grammars=engine.delays_grammars,
         )
         self._adapters = AdapterRegistry(engine.num_adapter_slots, engine.fill_adapter_slot)
         self._start_adapters = start_adapters

@@ -36,4 +36,5 @@ def _joined(chunks: list[Chunk], place: int, prompt: tuple[Token, ...] | None, *
     if not shows_logprobs:
         tokens = tuple(replace(token, logprob=None) for token in tokens)
     text = "".join(chunk.text for chunk in chunks)
-    return Chunk(index=place, text=text, tokens=tokens, prompt=prompt, finish=chunks[-1].finish)
+    first, last = chunks[0], chunks[-1]
+    return Chunk(index=place, text=text, tokens=tokens, prompt=prompt, opening=first.opening, finish=last.finish)

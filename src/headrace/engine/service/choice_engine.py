@@ -35,6 +35,11 @@ class ChoiceEngine(Protocol):
         ...
 
     @property
+    def delays_grammars(self) -> bool:
+        """True if a grammar may begin in the middle of an answer: choices then have a `DelayedGrammar`."""
+        ...
+
+    @property
     def is_healthy(self) -> bool:
         """False once it cannot generate any more."""
         ...

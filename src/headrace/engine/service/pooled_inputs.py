@@ -14,6 +14,8 @@ class InputTokens(NamedTuple):
     ids: list[int] | tuple[int, ...]
     second_start: int = -1
     """Position of the first token of type 1, for networks with token types; -1: all are of type 0."""
+    opening: str = ""
+    """The end of a chat's prompt that the answer continues, see `AnswerFormat.opening`."""
 
 
 def cut(ids: Ids, most: int, side: Side | None) -> Ids:

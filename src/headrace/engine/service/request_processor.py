@@ -29,10 +29,11 @@ from headrace.engine.core.pooling import SequencePool
 from headrace.engine.core.row_extras import make_extras
 from headrace.engine.core.sequence import Sequence
 from headrace.engine.service.adapters import LoadedAdapter
+from headrace.engine.service.answer_start import AnswerStart
 from headrace.engine.service.pooled_inputs import InputTokens, cut, encode_input
 from headrace.engine.service.validation import check_lengths, check_pooling, check_sampling, check_token_ids
 from headrace.engine.structured_output.compiler import GrammarCompiler
-from headrace.engine.structured_output.state import GrammarState
+from headrace.engine.structured_output.state import Constraint
 from headrace.engine.text.answer import AnswerText
 from headrace.engine.text.detokenizer import TokenTable
 from headrace.models.chat import ChatTemplate
@@ -73,6 +74,7 @@ class RequestProcessor:
         vocab_size: int,
         generates: bool = True,
         pooling: PoolingInfo | None = None,
+        delays_grammars: bool = True,
     ) -> None:
         self._tokenizer = parts.tokenizer
         self._chat_template = parts.chat_template
@@ -85,6 +87,14 @@ class RequestProcessor:
         self._generates = generates
         self._pooler = parts.pooler
         self._pooling = pooling
+        self._answers = AnswerStart(
+            self._chat_template.answer_format if self._chat_template is not None else None,
+            table,
+            parts.tokenizer,
+            self._eos_token_ids,
+            self._grammars,
+            delays_grammars=delays_grammars,
+        )
 
     def check(self, request: GenerationRequest) -> None:
         """Raise `InvalidRequest` if a parameter is out of range, or the model does not do what is asked for."""
@@ -110,7 +120,7 @@ class RequestProcessor:
             PromptTooLong, ContextTooLong: The prompt is too long, alone or with the answer.
         """
         self.check(request)
-        token_ids, second_start = await self._prompt_tokens(request)
+        token_ids, second_start, opening = await self._prompt_tokens(request)
         params = request.sampling
         if request.pooling is None:
             max_total_tokens = check_lengths(len(token_ids), params, self._limits)
@@ -118,7 +128,7 @@ class RequestProcessor:
             max_total_tokens = self._pooled_length(len(token_ids))
         if isinstance(token_ids, tuple):  # after the length check: there may be millions
             check_token_ids(token_ids, vocab_size=self._vocab_size)
-        grammar = None if params.grammar is None else await self._grammars.compile(params.grammar)
+        constraint = await self._answers.constraint(request, opening)
         tokens = np.empty(max_total_tokens, np.int32)
         tokens[: len(token_ids)] = token_ids
         make = _ChoiceMaker(
@@ -133,8 +143,10 @@ class RequestProcessor:
             self._pooler,
             -1 if adapter is None else adapter.slot,
             second_start,
+            self._answers.opening(request, opening),
+            self._answers.shown_ids(request),
         )
-        return list(make.choices(self._arrival_ids, grammar))
+        return list(make.choices(self._arrival_ids, constraint))
 
     def tokenize(self, prompt: str | ChatPrompt) -> tuple[str, tuple[TextSpan, ...]]:
         """Return the text after the chat template and its tokens."""
@@ -165,21 +177,20 @@ class RequestProcessor:
             return await self._pooled_tokens(request.prompt, request.pooling)
         prompt = request.prompt
         can_be_cut = request.truncate_prompt_tokens is not None
-        ids: tuple[int, ...] | list[int]
         if isinstance(prompt, tuple):
-            ids = prompt
+            tokens = InputTokens(prompt)
         elif _num_characters(prompt) <= _INLINE_CHARS:
-            ids = self._encode(prompt, can_be_cut=can_be_cut)
+            tokens = self._encode(prompt, can_be_cut=can_be_cut)
         else:
-            ids = await asyncio.to_thread(self._encode, prompt, can_be_cut=can_be_cut)
+            tokens = await asyncio.to_thread(self._encode, prompt, can_be_cut=can_be_cut)
         if request.truncate_prompt_tokens is not None:
             if request.truncate_prompt_tokens < 1:
                 raise InvalidRequest(
                     f"`truncate_prompt_tokens` is {request.truncate_prompt_tokens}; expected 1 or more.",
                     param="truncate_prompt_tokens",
                 )
-            ids = ids[-request.truncate_prompt_tokens :]
-        return InputTokens(ids)
+            return tokens._replace(ids=tokens.ids[-request.truncate_prompt_tokens :])
+        return tokens
 
     async def _pooled_tokens(self, prompt: str | tuple[int, ...] | ChatPrompt, params: PoolingParams) -> InputTokens:
         """Return the tokens of an input that is pooled, cut if the request allows it."""
@@ -208,7 +219,7 @@ class RequestProcessor:
         tokens = encode_input(self._tokenizer, prompt, params.document, template, most=most, side=params.truncate)
         return tokens if self._pooler.has_token_types else InputTokens(tokens.ids)
 
-    def _encode(self, prompt: str | ChatPrompt, *, can_be_cut: bool) -> list[int]:
+    def _encode(self, prompt: str | ChatPrompt, *, can_be_cut: bool) -> InputTokens:
         is_chat = isinstance(prompt, ChatPrompt)
         if isinstance(prompt, ChatPrompt):
             self._check_size(_num_characters(prompt))
@@ -222,8 +233,8 @@ class RequestProcessor:
         if not ids:
             if self._tokenizer.bos_token_id is None:
                 raise InvalidRequest("The prompt is empty; expected at least one token.", param="prompt")
-            return [self._tokenizer.bos_token_id]
-        return ids
+            ids = [self._tokenizer.bos_token_id]
+        return InputTokens(ids, opening=self._answers.end_of(text) if is_chat else "")
 
     def _refuse_huge(self, text: str) -> None:
         """Refuse a text that cannot fit, without tokenising it."""
@@ -277,8 +288,10 @@ class _ChoiceMaker:
     pooler: Pooler
     adapter_slot: int
     second_start: int
+    opening: str
+    shown_ids: frozenset[int]
 
-    def choices(self, arrival_ids: Iterator[int], grammar: GrammarState | None) -> Iterator[Choice]:
+    def choices(self, arrival_ids: Iterator[int], grammar: Constraint | None) -> Iterator[Choice]:
         """Yield the choices, each with its own tokens, seed and grammar state."""
         params = self.request.sampling
         num_choices = params.best_of or params.n
@@ -290,7 +303,7 @@ class _ChoiceMaker:
             yield self._choice(index, params, _choice_seed(seed, index), next(arrival_ids), state)
 
     def _choice(
-        self, index: int, params: SamplingParams, seed: int, arrival_id: int, grammar: GrammarState | None
+        self, index: int, params: SamplingParams, seed: int, arrival_id: int, grammar: Constraint | None
     ) -> Choice:
         end_ids = frozenset(params.stop_token_ids)
         if not params.ignore_eos:
@@ -320,12 +333,13 @@ class _ChoiceMaker:
             index=index,
             owner=self.owner,
             sequence=sequence,
-            text=AnswerText(self.table, params),
+            text=AnswerText(self.table, params, shown_ids=self.shown_ids),
             end_ids=end_ids,
             extras=make_extras(params, end_ids=end_ids, grammar=grammar),
             pooler=self.pooler,
             pooling=pooling,
             reported_seed=seed if params.temperature > 0 else None,
+            opening=self.opening,
             prompt=first,
             arrived_s=self.now_s,
         )

@@ -64,6 +64,11 @@ class EngineThread:
         return self._runner.limits.max_adapters
 
     @property
+    def delays_grammars(self) -> bool:
+        """True: every mask is computed from the state of its choice."""
+        return True
+
+    @property
     def is_healthy(self) -> bool:
         """False after a crash, too many consecutive failed steps or the end of a process that the runner needs."""
         is_running = self._crash is None and self._engine.num_failures_in_row < MAX_FAILURES_IN_ROW

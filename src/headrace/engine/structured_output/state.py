@@ -1,7 +1,7 @@
 """The state of a sequence in its grammar, and the masks of allowed tokens; used by the engine thread alone."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ class GrammarState:
     ) -> None:
         """Wrap a matcher of the grammar `source`; with `names`, no object of the answer repeats a name."""
         self.matcher = matcher
-        self.source = source
+        self._source = source
         self._names = names
         self._place = place
         self.num_words = -(-vocab_size // 32)
@@ -36,6 +36,16 @@ class GrammarState:
         self._num_mask_bytes = num_mask_bytes
         self.has_mask = False
         """Whether the mask of this place is computed."""
+
+    @property
+    def source(self) -> str:
+        """The grammar in llguidance's form."""
+        return self._source
+
+    @property
+    def active(self) -> "GrammarState | None":
+        """The state whose mask limits the next token; see `DelayedGrammar`."""
+        return self
 
     @property
     def is_complete(self) -> bool:
@@ -120,8 +130,48 @@ class GrammarState:
             vocab_size=32 * self.num_words,
             names=self._names,
             place=self._place,
-            source=self.source,
+            source=self._source,
         )
+
+
+class Constraint(Protocol):
+    """The state of a sequence in what its answer must match."""
+
+    @property
+    def active(self) -> GrammarState | None:
+        """The state whose mask limits the next token; None: any token is allowed."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """The grammar in llguidance's form."""
+        ...
+
+    @property
+    def is_complete(self) -> bool:
+        """True if only the end of the answer may follow."""
+        ...
+
+    @property
+    def error(self) -> str | None:
+        """The reason why the grammar cannot continue, or None."""
+        ...
+
+    def mask(self) -> npt.NDArray[np.uint32]:
+        """Return the allowed next tokens as bits; valid until a token is accepted."""
+        ...
+
+    def only_token(self) -> int | None:
+        """Return the token that must come next, if no other one is allowed."""
+        ...
+
+    def accept(self, token_id: int) -> None:
+        """Advance by a drawn token."""
+        ...
+
+    def fork(self) -> "Constraint":
+        """Return an independent copy of the state."""
+        ...
 
 
 class GrammarMasks:
@@ -135,9 +185,9 @@ class GrammarMasks:
         self._executor: Any = None
         self._words = np.zeros((0, 0), np.uint32)
 
-    def prepare(self, states: Iterable[GrammarState]) -> None:
-        """Compute the masks of the states that have none."""
-        lacking = [state for state in states if not state.has_mask]
+    def prepare(self, grammars: Iterable[Constraint]) -> None:
+        """Compute the masks of the grammars that have none."""
+        lacking = [state for grammar in grammars if (state := grammar.active) is not None and not state.has_mask]
         if len(lacking) < _MIN_PARALLEL_MASKS or not all(state.fills_words for state in lacking):
             for state in lacking:
                 state.mask()

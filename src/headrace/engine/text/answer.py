@@ -29,9 +29,10 @@ class _Held:
 class AnswerText:
     """The text of one answer, released as far as it is final."""
 
-    def __init__(self, table: TokenTable, params: SamplingParams) -> None:
+    def __init__(self, table: TokenTable, params: SamplingParams, *, shown_ids: frozenset[int] = frozenset()) -> None:
+        """Begin an answer; `shown_ids` are special tokens that are text in any case."""
         self._table = table
-        self._shows_special = not params.skip_special_tokens
+        self._shown_ids = shown_ids if params.skip_special_tokens else table.special_ids
         self._includes_stop = params.include_stop
         self._detokenizer = Detokenizer()
         self._matcher = StopMatcher(params.stop) if params.stop else None
@@ -81,7 +82,7 @@ class AnswerText:
         return self._release(end, len(self._held))
 
     def _push_special(self, token: Token) -> StopMatch | None:
-        if not self._shows_special:
+        if token.id not in self._shown_ids:
             self._held.append(_Held(token, self._num_chars, False))
             return None
         piece = self._detokenizer.push(token.raw, None)

@@ -11,6 +11,8 @@ class Answer {
     this.conversation = conversation;
     this.box.classList.add("waiting");
     this.content = "";
+    this.reasoning = "";
+    this.details = null; // holds the reasoning, above the text
     this.pieces = 0;
     this.tokens = null;
     this.finish = null;
@@ -18,12 +20,26 @@ class Answer {
   }
 
   add(piece, startedMs) {
+    this.content += piece;
+    this.note(startedMs);
+  }
+
+  addReasoning(piece, startedMs) {
+    if (!this.details) {
+      const text = element("div", { className: "text" });
+      this.details = element("details", { className: "reasoning", open: true }, element("summary", { textContent: "Reasoning" }), text);
+      this.text.before(this.details);
+    }
+    this.reasoning += piece;
+    this.note(startedMs);
+  }
+
+  note(startedMs) {
     const nowMs = performance.now();
     this.firstMs ??= nowMs;
     this.ttftMs ??= nowMs - startedMs;
     this.lastMs = nowMs;
     this.pieces += 1;
-    this.content += piece;
     this.frame ||= requestAnimationFrame(() => this.draw());
   }
 
@@ -32,15 +48,17 @@ class Answer {
     const follow = this.conversation.isAtEnd();
     this.box.classList.replace("waiting", "streaming");
     this.text.replaceChildren(...render(this.content));
+    this.details?.lastChild.replaceChildren(...render(this.reasoning));
     if (follow) this.conversation.toEnd();
   }
 
   end(problem) {
     if (this.frame) cancelAnimationFrame(this.frame);
     this.draw();
+    if (this.details && this.content) this.details.open = false;
     this.box.classList.remove("waiting", "streaming");
     if (problem) this.box.append(element("div", { className: "error", role: "alert", textContent: problem }));
-    if (this.content) this.addFacts();
+    if (this.pieces) this.addFacts();
     this.conversation.toEnd();
   }
 

@@ -28,7 +28,7 @@ export async function errorText(response) {
 }
 
 /**
- * Read a streamed answer into `answer` (`add(piece, startedMs)`, `finish`, `tokens`).
+ * Read a streamed answer into `answer` (`add(piece, startedMs)`, `addReasoning(piece, startedMs)`, `finish`, `tokens`).
  * Throws the server's error, before the stream or within it, and an error if the stream ends without a finish reason.
  */
 export async function readAnswer(response, answer, startedMs) {
@@ -37,6 +37,8 @@ export async function readAnswer(response, answer, startedMs) {
     if (event.error) throw new Error(event.error.message ?? String(event.error));
     const choice = event.choices?.[0];
     const piece = choice?.delta?.content ?? choice?.text;
+    const reasoning = choice?.delta?.reasoning ?? choice?.delta?.reasoning_content;
+    if (reasoning) answer.addReasoning(reasoning, startedMs);
     if (piece) answer.add(piece, startedMs);
     if (choice?.finish_reason) answer.finish = choice.finish_reason;
     if (event.usage) answer.tokens = event.usage.completion_tokens;

@@ -4,12 +4,14 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from headrace.core.answer_format.formats import AnswerFormat
 from headrace.core.errors import HeadraceError, InvalidRequest
 from headrace.core.generation import ChatPrompt, GenerationRequest, SamplingParams
 from headrace.wire.constraints import refuse_two
 from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
 from headrace.wire.fields import FieldTable, struct_fields
 from headrace.wire.framing import decode_body, refusing_deep_nesting
+from headrace.wire.openai.answer_stream import AnswerPlan
 from headrace.wire.openai.chat_reply import ChatOptions, ChatReply
 from headrace.wire.openai.envelope import Envelope
 from headrace.wire.openai.errors import render_error
@@ -39,6 +41,8 @@ class ChatBody(CommonFields, kw_only=True):
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, object] | None = None
     reasoning_effort: str | float | None = None
+    include_reasoning: bool | None = None
+    separate_reasoning: bool | None = None
     add_generation_prompt: bool | None = None
 
 
@@ -80,19 +84,21 @@ class OpenAIChat:
             stream=stream,
             include_usage=include_usage(fields),
         )
+        known = context.model.answer_format if fields.separate_reasoning is not False else None
         options = ChatOptions(
             envelope=envelope,
-            plan=plan,
+            plan=AnswerPlan(tools=plan, format=known, includes_reasoning=fields.include_reasoning is not False),
             num_top_logprobs=sampling.logprobs,
             with_special=not sampling.skip_special_tokens,
         )
         request = GenerationRequest(
             request_id=context.request_id,
-            prompt=chat_prompt(fields, plan),
+            prompt=chat_prompt(fields, plan, context.model.answer_format),
             sampling=sampling,
             truncate_prompt_tokens=fields.truncate_prompt_tokens,
             cache_salt=fields.cache_salt or "",
             adapter=adapter,
+            separates_reasoning=known is not None,
         )
         return ParsedRequest(
             requests=(request,),
@@ -119,11 +125,11 @@ def parse_chat_prompt(body: bytes) -> ChatPrompt:
     return chat_prompt(fields, plan_tools(fields.tools, fields.tool_choice, parallel=True))
 
 
-def chat_prompt(fields: ChatBody, plan: ToolPlan) -> ChatPrompt:
+def chat_prompt(fields: ChatBody, plan: ToolPlan, answer_format: AnswerFormat | None = None) -> ChatPrompt:
     """Return the messages and tools for the chat template."""
     shows_tools = bool(fields.tools) and plan.mode != "none"
     return ChatPrompt(
-        messages=template_messages(fields.messages),
+        messages=template_messages(fields.messages, answer_format),
         tools=template_tools(fields.tools or ()) if shows_tools else None,
         add_generation_prompt=fields.add_generation_prompt is not False,
         template_values={**_reasoning(fields.reasoning_effort), **(fields.chat_template_kwargs or {})},

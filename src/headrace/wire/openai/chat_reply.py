@@ -6,20 +6,22 @@ from dataclasses import dataclass, field
 from headrace.core.generation import Chunk, Finish, Token
 from headrace.wire.answers import Answer, FinishedChoice, usage_of
 from headrace.wire.framing import to_json
+from headrace.wire.openai.answer_stream import AnswerPlan, AnswerStream, ChatDelta, ReasoningDelta
 from headrace.wire.openai.envelope import EnvelopeOptions, EnvelopeReply, EnvelopeStream, finish_reason
 from headrace.wire.openai.logprobs import chat_logprobs, visible
-from headrace.wire.openai.tool_stream import ArgumentsDelta, CallStart, Delta, TextDelta, ToolStream
-from headrace.wire.openai.tools import ToolPlan
+from headrace.wire.openai.tool_stream import ArgumentsDelta, CallStart, TextDelta
 
 KIND = "chat.completion"
 CHUNK_KIND = "chat.completion.chunk"
+REASONING_FIELDS = ("reasoning", "reasoning_content")
+"""The same text twice: vLLM's field, and the one of older vLLM, SGLang and DeepSeek, which clients still read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions(EnvelopeOptions):
     """Options of a chat request for the format of the answer."""
 
-    plan: ToolPlan
+    plan: AnswerPlan
 
     def call_id(self, choice: int, call: int) -> str:
         """Return the id of a tool call."""
@@ -28,7 +30,7 @@ class ChatOptions(EnvelopeOptions):
     def reason(self, finish: Finish, num_calls: int) -> str:
         """Return `finish_reason`; a call that was forced by name ends with `stop`, as OpenAI's does."""
         reason = finish_reason(finish)
-        return "tool_calls" if reason == "stop" and num_calls and self.plan.mode != "named" else reason
+        return "tool_calls" if reason == "stop" and num_calls and self.plan.tools.mode != "named" else reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +50,16 @@ class ChatReply(EnvelopeReply):
         return self.options.envelope.body(KIND, choices, usage_of(answers))
 
     def _choice(self, choice: FinishedChoice) -> dict[str, object]:
-        tool_stream = ToolStream(self.options.plan)
-        deltas = [*tool_stream.feed(choice.text), *tool_stream.finish()]
+        answer = AnswerStream(self.options.plan, choice.opening)
+        deltas = [*answer.feed(choice.text), *answer.finish()]
         message: dict[str, object] = {"role": "assistant", "content": None, "refusal": None}
         text = "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
+        reasoning = "".join(delta.text for delta in deltas if isinstance(delta, ReasoningDelta))
         calls = [delta for delta in deltas if isinstance(delta, CallStart)]
-        if text or not calls:
+        if text or not (calls or reasoning):
             message["content"] = text
+        if reasoning:
+            message |= dict.fromkeys(REASONING_FIELDS, reasoning)
         if calls:
             message["tool_calls"] = [self._call(choice.index, call, deltas) for call in calls]
         logprobs = None
@@ -65,10 +70,10 @@ class ChatReply(EnvelopeReply):
             "index": choice.index,
             "message": message,
             "logprobs": logprobs,
-            "finish_reason": self.options.reason(choice.finish, tool_stream.num_calls),
+            "finish_reason": self.options.reason(choice.finish, answer.num_calls),
         }
 
-    def _call(self, choice: int, call: CallStart, deltas: Sequence[Delta]) -> dict[str, object]:
+    def _call(self, choice: int, call: CallStart, deltas: Sequence[ChatDelta]) -> dict[str, object]:
         pieces = [delta.text for delta in deltas if isinstance(delta, ArgumentsDelta) and delta.index == call.index]
         return {
             "id": self.options.call_id(choice, call.index),
@@ -81,7 +86,7 @@ class ChatReply(EnvelopeReply):
 class _StreamedChoice:
     """The state of one choice of a stream."""
 
-    tool_stream: ToolStream
+    answer: AnswerStream
     tokens: list[Token] = field(default_factory=list)
     """Tokens whose logprobs have not been sent yet."""
 
@@ -98,26 +103,28 @@ class ChatStream(EnvelopeStream):
         events: list[bytes] = []
         choice = self._choices.get(chunk.index)
         if choice is None:
-            choice = self._choices[chunk.index] = _StreamedChoice(ToolStream(self._options.plan))
+            choice = self._choices[chunk.index] = _StreamedChoice(AnswerStream(self._options.plan, chunk.opening))
             events.append(self._event(chunk.index, b'{"role":"assistant","content":""}', b"null", b"null"))
         if self._options.num_top_logprobs is not None:
             choice.tokens.extend(visible(chunk.tokens, with_special=self._options.with_special))
-        deltas = choice.tool_stream.feed(chunk.text)
+        deltas = choice.answer.feed(chunk.text)
         if chunk.finish is not None:
-            deltas += choice.tool_stream.finish()
+            deltas += choice.answer.finish()
         events.extend(
             self._event(chunk.index, self._delta(chunk.index, delta), self._take_logprobs(choice), b"null")
             for delta in deltas
         )
         if chunk.finish is not None:
             self._meter.add(request, chunk.finish)
-            reason = to_json(self._options.reason(chunk.finish, choice.tool_stream.num_calls))
+            reason = to_json(self._options.reason(chunk.finish, choice.answer.num_calls))
             events.append(self._event(chunk.index, b"{}", self._take_logprobs(choice), reason))
         return events
 
-    def _delta(self, choice: int, delta: Delta) -> bytes:
+    def _delta(self, choice: int, delta: ChatDelta) -> bytes:
         if isinstance(delta, TextDelta):
             return b'{"content":%b}' % to_json(delta.text)
+        if isinstance(delta, ReasoningDelta):
+            return to_json(dict.fromkeys(REASONING_FIELDS, delta.text))
         if isinstance(delta, CallStart):
             return b'{"tool_calls":[{"index":%d,"id":%b,"type":"function","function":{"name":%b,"arguments":""}}]}' % (
                 delta.index,

@@ -47,7 +47,6 @@ CHAT_REFUSED: Mapping[str, Refused] = {
     "chat_template": Refused("clients may not run templates on the server", "Start the server with --chat-template."),
     "add_special_tokens": Refused("the chat template adds the special tokens"),
     "documents": Refused("documents are not passed to the chat template", "Put them into a message."),
-    "include_reasoning": Refused("reasoning is not separated from the answer", neutral=True),
     "reasoning": Refused("OpenAI names it differently", "Use 'reasoning_effort' or 'chat_template_kwargs'."),
     "task": Refused("no supported chat template has quick tasks"),
     "input_ids": Refused("a chat is sent as messages", "Send token ids as the 'prompt' of /v1/completions."),
@@ -100,7 +99,6 @@ NO_EFFECT = SAMPLING_NO_EFFECT | frozenset(
         "return_token_offsets",
         "routed_experts_prompt_start",
         "routed_experts_start_len",
-        "separate_reasoning",
         "stream_reasoning",
     }
 )

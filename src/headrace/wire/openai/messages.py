@@ -9,9 +9,13 @@ from typing import Literal
 
 import msgspec
 
+from headrace.core.answer_format.formats import AnswerFormat
 from headrace.core.errors import InvalidRequest
 
 Role = Literal["developer", "system", "user", "assistant", "tool", "function"]
+
+_REASONING_NAMES = ("reasoning", "reasoning_content", "thinking")
+"""The names that templates use for it: vLLM's convention, Qwen3's and SmolLM3's, and gpt-oss's."""
 
 
 class ContentPart(msgspec.Struct):
@@ -47,9 +51,15 @@ class Message(msgspec.Struct):
     function_call: CalledFunction | None = None
     """The predecessor of `tool_calls`, which old conversations may contain."""
     tool_call_id: str | None = None
+    reasoning: str | None = None
+    """The reasoning of an earlier answer; the chat template decides whether the model sees it again."""
+    reasoning_content: str | None = None
+    """The older name of `reasoning`."""
 
 
-def template_messages(messages: list[Message]) -> tuple[dict[str, object], ...]:
+def template_messages(
+    messages: list[Message], answer_format: AnswerFormat | None = None
+) -> tuple[dict[str, object], ...]:
     """
     Return the messages as a chat template expects them.
 
@@ -58,10 +68,11 @@ def template_messages(messages: list[Message]) -> tuple[dict[str, object], ...]:
     """
     if not messages:
         raise InvalidRequest("Invalid 'messages': empty array. Expected at least one message.", param="messages")
-    return tuple(_template_message(message, number) for number, message in enumerate(messages))
+    takes_one = answer_format is not None and answer_format.has_channels
+    return tuple(_template_message(message, number, takes_one=takes_one) for number, message in enumerate(messages))
 
 
-def _template_message(message: Message, number: int) -> dict[str, object]:
+def _template_message(message: Message, number: int, *, takes_one: bool) -> dict[str, object]:
     if message.content is None and message.role not in {"assistant", "function"}:
         param = f"messages[{number}].content"
         raise InvalidRequest(f"Invalid '{param}': a message of the {message.role} needs content.", param=param)
@@ -77,6 +88,11 @@ def _template_message(message: Message, number: int) -> dict[str, object]:
     calls = (*legacy, *(message.tool_calls or ()))
     if calls:
         written["tool_calls"] = [_template_call(call) for call in calls]
+    reasoning = message.reasoning or message.reasoning_content
+    if reasoning:
+        if takes_one and calls and message.content:  # gpt-oss's template refuses content beside `thinking` with calls
+            reasoning, written["content"] = f"{reasoning}\n{written['content']}", ""
+        written |= dict.fromkeys(_REASONING_NAMES, reasoning)
     return written
 
 

@@ -75,6 +75,8 @@ class ToolStream:
         self._scanner = CallScanner()
         self._is_muted = False
         """Whether the current call exceeds `max_calls` and is dropped."""
+        self._is_text = False
+        """Whether the announced call is none of the request's functions."""
 
     def feed(self, text: str) -> list[Delta]:
         """Process the next part of the answer."""
@@ -83,14 +85,30 @@ class ToolStream:
         if self._plan.mode == "named":
             return self._named(text)
         self._buffer += text
-        return _merged(self._read())
+        return merged(self._read())
 
     def finish(self) -> list[Delta]:
         """End the answer: text that was held back is emitted, unless it belongs to a block of calls."""
         if self._state is not _State.TEXT and self._block_has_calls:
             return []
         held, self._raw, self._buffer = self._raw + self._buffer, "", ""
-        return _merged(self._text(held))
+        return merged(self._text(held))
+
+    def open_call(self, name: str) -> list[Delta]:
+        """Begin a call that the answer's format announces; one of an unknown function is text."""
+        is_named = self._plan.mode == "named"
+        self._is_text = name != self._plan.named if is_named else name not in self._plan.names
+        if self._is_text:
+            return []
+        if is_named:
+            return self._named("")
+        return list(self._announce(name))
+
+    def feed_call(self, text: str) -> list[Delta]:
+        """Process arguments of the call that `open_call` began."""
+        if self._is_text:
+            return [TextDelta(text)]
+        return [] if self._is_muted else [ArgumentsDelta(self.num_calls - 1, text)]
 
     def _named(self, text: str) -> list[Delta]:
         starts: list[Delta] = [] if self.num_calls else [CallStart(0, self._plan.named)]
@@ -207,7 +225,7 @@ class ToolStream:
         return has_room and name in self._plan.names
 
 
-def _merged(deltas: Iterable[Delta]) -> list[Delta]:
+def merged(deltas: Iterable[Delta]) -> list[Delta]:
     """Join neighbouring deltas of the same kind."""
     result: list[Delta] = []
     for delta in deltas:

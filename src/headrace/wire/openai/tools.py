@@ -8,7 +8,7 @@ training, and `openai.tool_stream` detects them.
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import msgspec
@@ -101,13 +101,19 @@ def plan_tools(tools: Sequence[Tool] | None, choice: str | ToolChoice | None, *,
     allowed = names if parsed.names is None else frozenset(parsed.names)
     offered = {number: tool.function for number, tool in enumerate(tools) if tool.function.name in allowed}
     max_calls = None if parallel else 1
+    arguments = {
+        function.name: _schema_grammar(_parameters(function), param=f"tools[{number}].function.parameters")
+        for number, function in offered.items()
+    }
     if parsed.mode == "named":
-        ((number, function),) = offered.items()
-        grammar = _schema_grammar(_parameters(function), param=f"tools[{number}].function.parameters")
+        ((_, function),) = offered.items()
+        (grammar,) = arguments.values()
+        grammar = replace(grammar, arguments=((function.name, grammar),))
         return ToolPlan(mode="named", names=names, named=function.name, max_calls=1, grammar=grammar)
     if parsed.mode == "required":
         bound = _MAX_PARALLEL_CALLS if parallel else 1
         grammar = _schema_grammar(_calls_schema(offered.values(), bound), param="tools")
+        grammar = replace(grammar, arguments=tuple(arguments.items()))
         return ToolPlan(mode="required", names=allowed, max_calls=max_calls, grammar=grammar)
     return NO_TOOLS if parsed.mode == "none" else ToolPlan(mode="auto", names=allowed, max_calls=max_calls)
 

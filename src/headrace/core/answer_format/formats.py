@@ -1,0 +1,92 @@
+"""
+The ways in which chat models separate reasoning from the answer: data, recognised in the chat template.
+
+Two kinds. Most models write their reasoning between two tags. gpt-oss writes messages with headers (OpenAI's Harmony
+format): `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…<|return|>`.
+
+Source: chat templates of the models; vLLM `reasoning/`; openai-harmony `docs/format.md`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+START: Final = "<|start|>"
+CHANNEL: Final = "<|channel|>"
+CONSTRAIN: Final = "<|constrain|>"
+MESSAGE: Final = "<|message|>"
+MESSAGE_ENDS: Final = ("<|end|>", "<|return|>", "<|call|>")
+_ASSISTANT: Final = f"{START}assistant"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFormat:
+    """The separators of one family; `channels` stands for Harmony, which needs no others."""
+
+    name: str
+    start: str = ""
+    """Begins the reasoning, unless the prompt ends with it."""
+    end: str = ""
+    """Ends the reasoning."""
+    wrapper: tuple[str, str] | None = None
+    """Tags around the content, which are left out."""
+
+    @property
+    def has_channels(self) -> bool:
+        """True for messages with headers, False for tags."""
+        return self.name == "harmony"
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts that may be special tokens and that the parser must see."""
+        if self.has_channels:
+            return (START, CHANNEL, CONSTRAIN, MESSAGE, *MESSAGE_ENDS)
+        return (self.start, self.end, *(self.wrapper or ()))
+
+    def opening(self, prompt: str) -> str:
+        """Return the end of a rendered prompt as far as the answer continues it: a tag that the template wrote."""
+        if self.has_channels:
+            header = prompt.rpartition(_ASSISTANT)[2]
+            return header if _ASSISTANT in prompt and not any(end in header for end in MESSAGE_ENDS) else ""
+        tail = prompt.rstrip()
+        if tail.endswith(self.start):
+            return self.start
+        return self.start + self.end if tail.endswith(self.end) else ""
+
+
+_THINK: Final = ("<think>", "</think>")
+REASONING_TAGS: Final = AnswerFormat(name="think", start=_THINK[0], end=_THINK[1])
+
+FORMATS: Final = (
+    AnswerFormat(name="harmony"),
+    AnswerFormat(name="think-response", start=_THINK[0], end=_THINK[1], wrapper=("<response>", "</response>")),
+    AnswerFormat(name="think-answer", start=_THINK[0], end=_THINK[1], wrapper=("<answer>", "</answer>")),
+    AnswerFormat(name="seed-think", start="<seed:think>", end="</seed:think>"),
+    AnswerFormat(name="mistral", start="[THINK]", end="[/THINK]"),
+    AnswerFormat(
+        name="cohere",
+        start="<|START_THINKING|>",
+        end="<|END_THINKING|>",
+        wrapper=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+    ),
+    REASONING_TAGS,
+)
+"""
+harmony: gpt-oss. think-response: Granite 3.3, ERNIE 4.5. think-answer: Hunyuan. seed-think: Seed-OSS.
+mistral: Magistral, Ministral 3. cohere: Command A Reasoning.
+think: Qwen3, SmolLM3, DeepSeek-R1 and its distillations, GLM-4.5, OLMo 3.
+"""
+
+
+def find_format(templates: Iterable[str]) -> AnswerFormat | None:
+    """
+    Return the first format whose separators are in one of the chat templates; None: no reasoning.
+
+    The start tag may be missing: some models write it themselves and their template only cuts at the end tag.
+    """
+    texts = tuple(templates)
+    for known in FORMATS:
+        signs = (CHANNEL, MESSAGE, _ASSISTANT) if known.has_channels else (known.end, *(known.wrapper or ()))
+        if any(all(sign in text for sign in signs) for text in texts):
+            return known
+    return None

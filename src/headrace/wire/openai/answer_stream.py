@@ -1,0 +1,96 @@
+"""
+The text of one choice of a chat, whole or streamed, as deltas: reasoning, content and tool calls.
+
+`core.answer_format` finds the reasoning by the model's separators; what remains goes through the `ToolStream`. Calls in
+message headers (gpt-oss) need no search in the text.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from headrace.core.answer_format.formats import AnswerFormat
+from headrace.core.answer_format.parser import make_parser
+from headrace.core.answer_format.parts import CallOpening, CallText, ContentText, Part
+from headrace.wire.openai.tool_stream import Delta, TextDelta, ToolStream, merged
+from headrace.wire.openai.tools import ToolPlan
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """Text to append to the message's reasoning."""
+
+    text: str
+
+
+ChatDelta = ReasoningDelta | Delta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerPlan:
+    """The parts of an answer to tell apart."""
+
+    tools: ToolPlan
+    format: AnswerFormat | None = None
+    """The separators of the reasoning; None: all text is content."""
+    includes_reasoning: bool = True
+
+
+class AnswerStream:
+    """Converts the text of one choice to deltas."""
+
+    def __init__(self, plan: AnswerPlan, opening: str) -> None:
+        """Begin a choice that continues `opening`, the end of its prompt."""
+        self._plan = plan
+        self._tools = ToolStream(plan.tools)
+        self._parser = None if plan.format is None else make_parser(plan.format, opening)
+
+    @property
+    def num_calls(self) -> int:
+        """Tool calls so far."""
+        return self._tools.num_calls
+
+    def feed(self, text: str) -> list[ChatDelta]:
+        """Process the next part of the answer."""
+        if self._parser is None:
+            return [*self._tools.feed(text)]
+        return _merged(self._deltas(self._parser.feed(text)))
+
+    def finish(self) -> list[ChatDelta]:
+        """End the answer."""
+        held = () if self._parser is None else self._deltas(self._parser.finish())
+        return _merged([*held, *self._tools.finish()])
+
+    def _deltas(self, parts: Iterable[Part]) -> Iterator[ChatDelta]:
+        for part in parts:
+            if isinstance(part, ContentText):
+                yield from self._content(part.text)
+            elif isinstance(part, CallOpening):
+                yield from self._tools.open_call(part.name)
+            elif isinstance(part, CallText):
+                yield from self._tools.feed_call(part.text)
+            elif self._plan.includes_reasoning:
+                yield ReasoningDelta(part.text)
+
+    def _content(self, text: str) -> Iterable[ChatDelta]:
+        known = self._plan.format
+        if known is not None and known.has_channels and self._plan.tools.mode == "auto":
+            return [TextDelta(text)]  # calls are messages of their own
+        return self._tools.feed(text)
+
+
+def _merged(deltas: Iterable[ChatDelta]) -> list[ChatDelta]:
+    """Join neighbouring deltas of the same kind."""
+    result: list[ChatDelta] = []
+    run: list[Delta] = []
+    for delta in deltas:
+        if not isinstance(delta, ReasoningDelta):
+            run.append(delta)
+            continue
+        result += merged(run)
+        run.clear()
+        last = result[-1] if result else None
+        if isinstance(last, ReasoningDelta):
+            result[-1] = ReasoningDelta(last.text + delta.text)
+        else:
+            result.append(delta)
+    return [*result, *merged(run)]
