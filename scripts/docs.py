@@ -28,8 +28,12 @@ from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.metrics import Metrics
 from headrace.gateway.exposition import families as gateway_families
 from headrace.gateway.metrics import GatewayMetrics
+from headrace.handlers.pool import HandlerPool
+from headrace.handlers.spec import HandlerSpec
 from headrace.models.families.registry import FAMILIES, NESTED, refused_networks
 from headrace.platform.operations import OPERATIONS
+from headrace.server.handlers.metrics import families as handler_families
+from headrace.server.torchserve_metrics import server_families as torchserve_families
 from headrace.settings.container_env import ENVIRONMENT, GENERAL_NAMES
 from headrace.settings.container_meanings import (
     Fills,
@@ -54,6 +58,7 @@ from headrace.wire.openai.chat import FIELDS as CHAT_FIELDS
 from headrace.wire.openai.completions import FIELDS as COMPLETIONS_FIELDS
 from headrace.wire.tgi.parameters import PARAMETER_FIELDS as TGI_FIELDS
 from headrace.wire.torchserve.dialect import PARAMETER_FIELDS as TORCHSERVE_FIELDS
+from headrace_handler.contract import Load
 
 if TYPE_CHECKING:
     from headrace.wire.fields import FieldTable
@@ -156,6 +161,13 @@ def metrics_page() -> Iterator[str]:
     yield "\n## Metrics of the platform\n"
     yield "Metrics of the gateway, at `/metrics` of `headrace up`.\n"
     yield from metrics_table(gateway_families(GatewayMetrics()))
+    yield "\n## Metrics of a model's own code\n"
+    yield "At `/metrics` of a server whose model [brings its own code](handlers.md), each with the label `model`."
+    yield "What the code itself reports follows under its own names.\n"
+    load = Load(model_name="m", model_dir=Path(), entry="")
+    yield from metrics_table(handler_families(HandlerPool(HandlerSpec(contract="sagemaker", load=load))))
+    yield "\nAt TorchServe's metrics port (8082), with the labels `model_name`, `model_version` and `hostname`:\n"
+    yield from metrics_table(torchserve_families(()))
 
 
 def metrics_table(metrics: Iterable[Metric]) -> Iterator[str]:

@@ -55,6 +55,15 @@ def test_the_readme_and_the_tree_name_every_package() -> None:
             assert f"\n{package.parent.name}/ " in readme
 
 
+def test_every_metric_is_documented() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    sources = (path.read_text() for path in PACKAGE.rglob("*.py"))
+    makers = [text for text in sources if "prometheus_client" in text]
+    names = {name for text in makers for name in re.findall(r'"((?:headrace|ts)_[a-z_]*[a-z])"', text)}
+    assert {"headrace_handler_queued_requests", "ts_inference_requests"} <= names
+    assert [name for name in sorted(names) if f"`{name}" not in page] == []
+
+
 def test_generated_pages_and_the_list_of_packages_in_the_readme_are_up_to_date() -> None:
     done = subprocess.run([sys.executable, ROOT / "scripts" / "docs.py", "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

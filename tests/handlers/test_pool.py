@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from headrace.core.telemetry import setup_logging
 from headrace.handlers.errors import LoadError, Refused
 from headrace.handlers.exchange import HandlerRequest
 from headrace.handlers.pool import HandlerPool, PoolPhase
+from headrace.handlers.process import ChildProcess
 from headrace.handlers.spec import RestartPolicy
 from tests.waiting import WAIT_S
 
@@ -83,16 +85,28 @@ async def test_children_are_added_under_load_and_removed_when_idle(tmp_path: Pat
         assert await ask(pool, "echo", b"one left") == (200, b"one left")
 
 
-async def test_the_number_of_children_can_be_set(tmp_path: Path) -> None:
-    async with pool_of(spec_for(tmp_path)) as pool:
+async def test_the_number_of_children_can_be_set_and_they_spread_over_the_gpus(tmp_path: Path) -> None:
+    spec = spec_for(tmp_path, num_gpus=2)
+    environment = {**spec.environment, "CUDA_VISIBLE_DEVICES": "4,7"}
+    async with pool_of(replace(spec, load=replace(spec.load, device=0), environment=environment)) as pool:
         pool.scale(2, 2)
         await until(lambda: pool.num_ready == 2)
+        assert [visible_gpus(worker.child) for worker in pool.workers] == ["4", "7"]
         pool.scale(0, 0)
         await until(lambda: not pool.workers)
         with pytest.raises(Refused):
             await submit(pool, "echo")
         pool.scale(1, 1)
         assert await ask(pool, "echo", b"back") == (200, b"back")
+
+
+def visible_gpus(child: ChildProcess | None) -> str:
+    assert child is not None
+    variables = Path(f"/proc/{child.pid}/environ").read_text().split("\0")
+    return next(value for name, _, value in (variable.partition("=") for variable in variables) if name == _GPUS)
+
+
+_GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ Puts together what runs a model's code: the part of its contract, its interprete
 `plan_handler` is pure; `unpack_model` and `install_packages` block.
 """
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from headrace.cluster.content_cache import ContentCache, content_key
 from headrace.cluster.fetch_bounds import Deadline, FetchFailed
 from headrace.core.errors import SettingsError
 from headrace.handlers import djl, sagemaker, torchserve
+from headrace.handlers.child_environment import child_environment, share_of_threads
 from headrace.handlers.choice import HandlerChoice, HandlerMode, choose
 from headrace.handlers.environment import EnvironmentMaker, inspect_base
 from headrace.handlers.found import MANIFEST_FILE, Found
@@ -27,8 +29,6 @@ from headrace_handler.container_folders import CODE, MODEL
 REQUIREMENTS_FILE: Final = "requirements.txt"
 _INSTALL_S: Final = 1800.0
 """Time for packages, which real containers install before they count the time of loading."""
-_SERVER_SECRETS: Final = ("HEADRACE_API_KEY", "API_KEY", "SM_VLLM_API_KEY")
-"""Keys of the model server, which a user's code has no use for."""
 _MAKERS: Final[Mapping[ContractName, Callable[[Found], HandlerSpec]]] = {
     "djl": djl.make_spec,
     "torchserve": torchserve.make_spec,
@@ -67,7 +67,12 @@ def plan_handler(found: Found, mode: HandlerMode = "auto") -> HandlerPlan:
         made = replace(made, load=load, min_workers=1, max_workers=1)
     environment = child_environment(found.env) | dict(made.environment)  # such as those of DJL's option.env
     spec = replace(
-        made, python=_interpreter(found), environment=environment, container_folders=container_folders(found)
+        made,
+        python=_interpreter(found),
+        environment=environment
+        | share_of_threads(environment, num_children=made.max_workers, num_cores=len(os.sched_getaffinity(0))),
+        num_gpus=found.num_gpus,
+        container_folders=container_folders(found),
     )
     file = _requirements_file(found, choice.contract)
     return HandlerPlan(
@@ -103,12 +108,6 @@ def unpack_model(path: Path, cache_folder: Path) -> Path:
         raise SettingsError(str(error), name="model") from error
     inner = list(folder.iterdir())
     return inner[0] if len(inner) == 1 and inner[0].is_dir() and inner[0].name != "MAR-INF" else folder
-
-
-def child_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of user code: that of the model server without its own keys."""
-    kept = {name: value for name, value in env.items() if name not in _SERVER_SECRETS}
-    return kept | {"PYTHONUNBUFFERED": "1"}
 
 
 def container_folders(found: Found) -> dict[Path, Path]:

@@ -17,6 +17,7 @@ from headrace.core.metrics import SECONDS, Distribution
 from headrace.core.telemetry import get_logger, log_options
 from headrace.handlers.batching import Failures, Take, next_batch
 from headrace.handlers.code_metrics import CodeMetrics
+from headrace.handlers.devices import least_used, on_gpu
 from headrace.handlers.errors import LoadError, Refusal, Refused, refusal
 from headrace.handlers.exchange import HandlerRequest, MemoryFile, PendingResponse
 from headrace.handlers.output import new_tail
@@ -53,8 +54,10 @@ _worker_ids = count(9000)  # as TorchServe numbers them
 class Worker:
     """A place for a child, which is filled again when the child ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, gpu: int) -> None:
         self.worker_id = next(_worker_ids)
+        self.gpu = gpu
+        """Number of the GPU, for its children one after the other; 0 also without one."""
         self.started_s = time.time()
         self.child: ChildProcess | None = None
         self.max_calls = 0
@@ -182,7 +185,7 @@ class HandlerPool:
             self._add_worker()
 
     def _add_worker(self) -> None:
-        worker = Worker()
+        worker = Worker(least_used((worker.gpu for worker in self.workers), self.spec.num_gpus))
         self.workers.append(worker)
         worker.task = asyncio.create_task(self._run_worker(worker), name=f"handler-{worker.worker_id}")
         self._tasks.add(worker.task)
@@ -203,7 +206,7 @@ class HandlerPool:
     async def _run_child(self, worker: Worker) -> None:
         """Run one child from its start to its end, and wait before the next one if it has failed."""
         try:
-            worker.child = child = ChildProcess(self.spec, self.tail, self.code_metrics)
+            worker.child = child = ChildProcess(on_gpu(self.spec, worker.gpu), self.tail, self.code_metrics)
         except (OSError, ValueError) as error:
             await self._note_failure(worker, f"The interpreter {self.spec.python} cannot be started: {error}.")
             return

@@ -36,6 +36,8 @@ class HandlerSpec:
     """The interpreter; it needs neither Headrace nor any package installed."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """The whole environment of a child; nothing is inherited from the server."""
+    num_gpus: int = 0
+    """GPUs that the model server sees, among which children are spread (`handlers.devices`) if `load.device` is set."""
     search_path: Sequence[Path] = ()
     """Folders in front of `sys.path`; the stand-in packages come behind everything else."""
     container_folders: Mapping[Path, Path] = field(default_factory=dict)

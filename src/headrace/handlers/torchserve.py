@@ -34,7 +34,7 @@ _NO_EFFECT: Final = {
     "useVenv": "every model with requirements has an environment of its own",
     "parallelType": "each worker runs on one device",
     "parallelLevel": "each worker runs on one device",
-    "deviceIds": "each worker runs on the first device",
+    "deviceIds": "workers take all devices in turn",
     "maxNumSequence": "sequences are not counted",
     "sequenceMaxIdleMSec": "sequences do not expire",
     "sequenceTimeoutMSec": "sequences do not expire",

@@ -36,7 +36,8 @@ def render(models: Sequence[Registered], names: Sequence[str] = ()) -> bytes:
     return generate_latest(registry)
 
 
-def _server_families(models: Sequence[Registered]) -> Iterator[Metric]:
+def server_families(models: Sequence[Registered]) -> Iterator[Metric]:
+    """Yield the metrics that TorchServe itself keeps of its models."""
     labels = ["model_name", "model_version", "hostname"]
     total = CounterMetricFamily("ts_inference_requests", "Requests that workers took.", labels=labels)
     running = CounterMetricFamily("ts_inference_latency_microseconds", "Time of calls of handlers.", labels=labels)
@@ -58,7 +59,7 @@ class _Families(Collector):
         """Yield each metric once, with the samples of all models: Prometheus refuses one that is declared twice."""
         by_name: dict[str, Metric] = {}
         reported = (family for model in self._models for family in model.pool.code_metrics.families())
-        for family in (*_server_families(self._models), *reported):
+        for family in (*server_families(self._models), *reported):
             known = by_name.setdefault(family.name, family)
             if known is not family and known.type == family.type:
                 known.samples += family.samples

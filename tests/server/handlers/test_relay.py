@@ -95,14 +95,26 @@ async def test_a_lost_child_is_told_before_the_first_byte_and_breaks_the_stream_
     with pytest.raises(httpx.RemoteProtocolError):
         await client.post("/do/begin_and_die")
     assert '"handler.response_broken"' in log.getvalue()
+    assert await finished(log) == {"status": 200, "finish": "error", "bytes": 5}
     assert "Traceback" not in log.getvalue(), "it is no bug of the server"
     assert (await client.post("/do/echo", content=b"again")).content == b"again"
 
 
+async def finished(log: io.StringIO) -> dict[str, object]:
+    """Wait for the line of a request that has ended, and return its facts."""
+    await until(lambda: '"request.finished"' in log.getvalue())
+    lines = map(json.loads, log.getvalue().splitlines())
+    line = next(line for line in lines if line["event"] == "request.finished")
+    return {name: line[name] for name in ("status", "finish", "bytes")}
+
+
 async def test_a_client_that_leaves_cancels_its_call(client: httpx.AsyncClient, pool: HandlerPool) -> None:
+    log = io.StringIO()
+    setup_logging(format="json", level="info", stream=log)
     with pytest.raises(httpx.ReadTimeout):
         await client.post("/do/until_cancelled", timeout=0.3)
     await until(lambda: not pool.num_running)
+    assert await finished(log) == {"status": 499, "finish": "disconnected", "bytes": 0}
 
 
 async def test_a_client_that_does_not_read_stops_the_code(client: httpx.AsyncClient, pool: HandlerPool) -> None:
@@ -123,6 +135,10 @@ async def test_health_metrics_and_other_paths(client: httpx.AsyncClient, pool: H
     assert (ping.status_code, ping.json()) == (200, {"status": "Healthy"})
     await until(lambda: pool.num_ready == 1)
     metrics = (await client.get("/metrics")).text
+    page = (Path(__file__).parents[3] / "docs/metrics.md").read_text()
+    names = [line.split()[2] for line in metrics.splitlines() if line.startswith("# TYPE headrace_")]
+    assert names
+    assert [name for name in names if f"`{name}`" not in page] == [], "made by scripts/docs.py from the same families"
     assert 'headrace_handler_ready_workers{model="model-a"} 1.0' in metrics
     assert (await client.get("/invocations")).status_code == 405
     for path in ("/nowhere", "/v1/chat/completions", "/predictions/model-a"):

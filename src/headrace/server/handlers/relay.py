@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Final
 from urllib.parse import parse_qsl
@@ -52,16 +53,15 @@ class HandlerRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        exchange, started_s, status = Exchange(scope, receive, send), perf_counter(), 0
+        exchange, outcome = Exchange(scope, receive, send), _Outcome()
         request_id = trace_of(scope).request_id
 
         async def answer_error(error: HeadraceError) -> None:
-            nonlocal status
             if exchange.is_started:
                 raise ResponseAborted(error.message)
             exchange.is_started = exchange.is_finished = True
             reply = render_error_for(scope["path"], error)
-            status = reply.status
+            outcome.status, outcome.finish = reply.status, "error"
             await send_reply(scope, send, reply)
 
         try:
@@ -69,19 +69,16 @@ class HandlerRoute:
                 errors_answered(answer_error, request_id=request_id),
                 self._service.admit(scope, receive) as body,
             ):
-                status = await self._answer(scope, exchange, body, request_id)
+                await self._answer(scope, exchange, body, request_id, outcome)
         except ClientGone:
-            status = CLIENT_GONE_STATUS
+            outcome.finish = "disconnected"
+            outcome.status = outcome.status if exchange.is_started else CLIENT_GONE_STATUS
         finally:
-            get_logger().info(
-                "request.finished",
-                route=scope["path"],
-                status=status,
-                bytes=exchange.num_bytes,
-                duration_ms=round((perf_counter() - started_s) * 1e3, 2),
-            )
+            outcome.log(scope["path"], exchange.num_bytes)
 
-    async def _answer(self, scope: Scope, exchange: Exchange, body: bytes, request_id: str) -> int:
+    async def _answer(
+        self, scope: Scope, exchange: Exchange, body: bytes, request_id: str, outcome: "_Outcome"
+    ) -> None:
         spec, pool = self._service.spec, self._service.pool
         parts = await body_parts(body, header(scope, b"content-type"), reads_forms=spec.contract != "sagemaker")
         request = HandlerRequest(
@@ -97,24 +94,47 @@ class HandlerRoute:
             response = pool.submit(request)
         except Refused as refused:
             whole = refused.response
+            outcome.status = whole.status
             await exchange.respond(whole.status, whole.headers, whole.body)
-            return whole.status
+            outcome.finish = "complete"
+            return
         try:
             async with exchange.cancelled_on_disconnect():
-                return await _relay(response, exchange)
+                head = await response.head()
+                outcome.status = clean_status(head.status)
+                await _relay(response, head, outcome.status, exchange)
+                outcome.finish = "complete"
         finally:
             response.close()
 
 
-async def _relay(response: PendingResponse, exchange: Exchange) -> int:
-    head = await response.head()
-    status = clean_status(head.status)
-    if isinstance(head, WholeResponse):
-        body = b"" if status in _BODILESS else head.body
-        await exchange.respond(status, clean_headers(head.headers), body)
-        return status
-    await _stream(response, head, status, exchange)
-    return status
+@dataclass(slots=True)
+class _Outcome:
+    """The end of a request, for its line in the log."""
+
+    status: int = 0
+    """The status that the client got; 0: none."""
+    finish: str = "error"
+    """`complete`, `error` (also a stream that broke off), or `disconnected`: the client left before the end."""
+    started_s: float = field(default_factory=perf_counter)
+
+    def log(self, route: str, num_bytes: int) -> None:
+        duration_ms = round((perf_counter() - self.started_s) * 1e3, 2)
+        get_logger().info(
+            "request.finished",
+            route=route,
+            status=self.status,
+            finish=self.finish,
+            bytes=num_bytes,
+            duration_ms=duration_ms,
+        )
+
+
+async def _relay(response: PendingResponse, head: WholeResponse | StreamHead, status: int, exchange: Exchange) -> None:
+    if isinstance(head, StreamHead):
+        await _stream(response, head, status, exchange)
+    else:
+        await exchange.respond(status, clean_headers(head.headers), b"" if status in _BODILESS else head.body)
 
 
 async def _stream(response: PendingResponse, head: StreamHead, status: int, exchange: Exchange) -> None:
