@@ -1,16 +1,18 @@
 """DJL's `model.py` in a child process, as a model server calls it."""
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 import pytest_asyncio
 
 from headrace.handlers.djl import make_spec
-from headrace.handlers.errors import LoadError
+from headrace.handlers.errors import LoadError, Refused
 from headrace.handlers.exchange import HandlerRequest, PendingResponse, request_part
 from headrace.handlers.found import find_model
 from headrace.handlers.pool import HandlerPool
@@ -95,6 +97,55 @@ async def test_a_stream_has_a_part_for_each_item(pool: HandlerPool) -> None:
 async def test_an_asynchronous_handler_streams_from_a_child(tmp_path: Path) -> None:
     async with pool_of(spec_of(tmp_path, ASYNC)) as pool:
         assert await answer(await invoke(pool, b"x")) == (200, b"abc")
+
+
+async def test_a_handler_that_passes_predict_timeout_is_killed_and_the_next_request_is_answered(tmp_path: Path) -> None:
+    code = """
+        import time
+        def handle(inputs):
+            if not inputs.is_empty() and inputs.get_as_string() == "hang":
+                time.sleep(600)
+    """
+    spec = spec_of(tmp_path, dedent(code), "option.predict_timeout=1\nmaxWorkers=1\n")
+    async with pool_of(spec) as pool:
+        first_pid = pool.workers[0].child and pool.workers[0].child.pid
+        status, body = await answer(await invoke(pool, b"hang"))
+        after = await answer(await invoke(pool, b"hi"))
+        assert pool.workers[0].child is not None
+        assert pool.workers[0].child.pid != first_pid
+
+    assert (status, json.loads(body)) == (
+        503,
+        {"code": 503, "type": "WlmException", "message": "java.util.concurrent.TimeoutException"},
+    )
+    assert after == (204, b"")
+
+
+async def test_a_model_that_passes_model_loading_timeout_does_not_start(tmp_path: Path) -> None:
+    code = "import time\ndef handle(inputs):\n    time.sleep(600)\n"
+    pool = HandlerPool(spec_of(tmp_path, code, "option.model_loading_timeout=1\n"))
+
+    with pytest.raises(LoadError, match="1 s"):
+        await pool.start()
+
+    assert not pool.workers
+
+
+async def test_a_request_over_the_queues_size_is_refused_in_djls_words(tmp_path: Path) -> None:
+    code = "import time\ndef handle(inputs):\n    if not inputs.is_empty():\n        time.sleep(600)\n"
+    async with pool_of(spec_of(tmp_path, code, "job_queue_size=1\nmaxWorkers=1\n")) as pool:
+        held = [await invoke(pool, b"x") for _ in range(2)]
+        with pytest.raises(Refused) as refused:
+            await invoke(pool, b"x")
+        for response in held:
+            response.close()
+
+    assert refused.value.response.status == 503
+    assert json.loads(refused.value.response.body) == {
+        "code": 503,
+        "type": "WlmCapacityException",
+        "message": "Worker queue capacity exceeded for model: m (READY)",
+    }
 
 
 async def test_a_model_that_runs_out_of_memory_while_it_loads_says_so(tmp_path: Path) -> None:

@@ -70,9 +70,9 @@ def _djl(reason: Refusal, model_name: str, _exit_code: int | None) -> tuple[int,
         case Refusal.LATE:
             return 503, "WlmException", "java.util.concurrent.TimeoutException"
         case Refusal.QUEUE_FULL:
-            return 503, "WlmCapacityException", f"Worker queue capacity exceeded for model: {model_name}"
+            return 503, "WlmCapacityException", f"Worker queue capacity exceeded for model: {model_name} (READY)"
         case Refusal.NOT_READY:
-            return 503, "WlmException", f"No worker is available to serve request for model: {model_name}"
+            return 503, "WlmException", f"Model is not ready: {model_name} (FAILED)"
         case Refusal.UNANSWERED:
             return 503, "WlmException", "The handler has returned without a response."
         case Refusal.LOST:

@@ -8,12 +8,10 @@ another one. All methods run on the event loop.
 import asyncio
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Coroutine
 from enum import StrEnum
-from itertools import count
 from typing import Any, Final
 
-from headrace.core.metrics import SECONDS, Distribution
 from headrace.core.telemetry import get_logger, log_options
 from headrace.handlers.batching import Failures, Take, next_batch
 from headrace.handlers.code_metrics import CodeMetrics
@@ -23,6 +21,7 @@ from headrace.handlers.exchange import HandlerRequest, MemoryFile, PendingRespon
 from headrace.handlers.output import new_tail
 from headrace.handlers.process import ChildCall, ChildLost, ChildProcess, LoadRefused, exit_text
 from headrace.handlers.spec import HandlerSpec
+from headrace.handlers.worker import PoolCounts, Worker, first_of, log_failure
 from headrace_handler.frames import MAX_DESCRIPTORS
 
 
@@ -36,45 +35,6 @@ class PoolPhase(StrEnum):
     FAILED = "failed"
     """Given up by the restart policy."""
     CLOSED = "closed"
-
-
-@dataclass(slots=True, eq=False)
-class PoolCounts:
-    """Counters of a pool since its start."""
-
-    restarts: int = 0
-    late_calls: int = 0
-    call_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
-    queue_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
-
-
-_worker_ids = count(9000)  # as TorchServe numbers them
-
-
-class Worker:
-    """A place for a child, which is filled again when the child ends."""
-
-    def __init__(self, gpu: int) -> None:
-        self.worker_id = next(_worker_ids)
-        self.gpu = gpu
-        """Number of the GPU, for its children one after the other; 0 also without one."""
-        self.started_s = time.time()
-        self.child: ChildProcess | None = None
-        self.max_calls = 0
-        """Calls that it takes at once; 0 until it has loaded the code."""
-        self.stopping = asyncio.Event()
-        self.idle_timer: asyncio.TimerHandle | None = None
-        self.task: asyncio.Task[None] | None = None
-
-    @property
-    def is_ready(self) -> bool:
-        """True while a child that has loaded the code lives."""
-        return self.max_calls > 0 and self.child is not None and self.child.is_alive and not self.stopping.is_set()
-
-    @property
-    def num_free(self) -> int:
-        """Calls that it could take now."""
-        return self.max_calls - len(self.child.calls) if self.is_ready and self.child is not None else 0
 
 
 class HandlerPool:
@@ -96,6 +56,8 @@ class HandlerPool:
         self._batch_timer: asyncio.TimerHandle | None = None
         self._first: asyncio.Future[None] | None = None
         """The end of the first load, for `start`."""
+        self.for_every_child: dict[str, HandlerRequest] = {}
+        """Requests that each child runs once it has loaded the code, by what they set up."""
         self._idle: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -134,6 +96,20 @@ class HandlerPool:
         self._queue.append(response)
         self._dispatch()
         return response
+
+    def submit_to_all(self, request: HandlerRequest) -> list[PendingResponse]:
+        """
+        Give a request to each child that has loaded the code, before the requests of the queue.
+
+        Raises:
+            Refused: there is none.
+        """
+        workers = [worker for worker in self.workers if worker.is_ready]
+        if not workers:
+            raise self._refused(Refusal.NOT_READY)
+        responses = [self._submit_own(worker, request) for worker in workers]
+        self._dispatch()
+        return responses
 
     @property
     def num_queued(self) -> int:
@@ -187,9 +163,14 @@ class HandlerPool:
     def _add_worker(self) -> None:
         worker = Worker(least_used((worker.gpu for worker in self.workers), self.spec.num_gpus))
         self.workers.append(worker)
-        worker.task = asyncio.create_task(self._run_worker(worker), name=f"handler-{worker.worker_id}")
-        self._tasks.add(worker.task)
-        worker.task.add_done_callback(self._tasks.discard)
+        worker.task = self._run_task(self._run_worker(worker), name=f"handler-{worker.worker_id}")
+
+    def _run_task(self, work: Coroutine[Any, Any, None], *, name: str | None = None) -> "asyncio.Task[None]":
+        """Run a task that `close` waits for."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _run_worker(self, worker: Worker) -> None:
         """Keep a child in a place until it is stopped or the model is given up."""
@@ -215,6 +196,8 @@ class HandlerPool:
             is_async = await self._load(worker, child)
             if is_async is not None:
                 worker.max_calls = self.spec.max_calls_per_worker if is_async else 1
+                for request in self.for_every_child.values():
+                    self._run_task(log_failure(self._submit_own(worker, request)))
                 self._note_ready(worker)
                 reason = await self._serve(worker, child)
         except (ChildLost, LoadRefused) as error:
@@ -222,6 +205,8 @@ class HandlerPool:
         finally:
             is_loaded, worker.max_calls = worker.max_calls > 0, 0
             await (child.stop() if is_loaded and not reason else child.kill())
+            while worker.own:
+                worker.own.popleft().fail(self._refused(Refusal.LOST).response, "The process has ended.")
             self._check_idle()
         if reason:
             if child.num_answered:
@@ -231,7 +216,7 @@ class HandlerPool:
     async def _load(self, worker: Worker, child: ChildProcess) -> bool | None:
         """Return whether the code is asynchronous; None if the worker is stopped before it is loaded."""
         loading = asyncio.create_task(child.load())
-        await _first_of(loading, worker.stopping)
+        await first_of(loading, worker.stopping)
         if not loading.done():
             loading.cancel()
             return None
@@ -240,7 +225,7 @@ class HandlerPool:
     async def _serve(self, worker: Worker, child: ChildProcess) -> str:
         """Wait for the end of a child that serves; return why it failed, or nothing if it was stopped."""
         self._make_free(worker)
-        await _first_of(child.exited, worker.stopping)
+        await first_of(child.exited, worker.stopping)
         while child.calls and child.is_alive and self.phase is not PoolPhase.CLOSED:
             await asyncio.wait({child.exited}, timeout=0.05)  # stopped while it runs a call, which may end
         return "" if child.is_alive else f"The process ended with {exit_text(child.exited.result())}."
@@ -290,8 +275,17 @@ class HandlerPool:
 
     # Requests.
 
+    def _submit_own(self, worker: Worker, request: HandlerRequest) -> PendingResponse:
+        response = PendingResponse(request, self._on_close)
+        response.arrived_s = time.monotonic()
+        worker.own.append(response)
+        return response
+
     def _dispatch(self) -> None:
         """Give the queue's requests to the children that are free; start another child if none is."""
+        for owner in self.workers:
+            if owner.takes_own:
+                self._call(owner, [owner.own.popleft()], time.monotonic())
         while self._queue:
             worker = next((worker for worker in self.workers if worker.num_free), None)
             if worker is None:
@@ -366,6 +360,9 @@ class HandlerPool:
             self._check_idle()
             return
         for worker in self.workers:
+            if response in worker.own:
+                worker.own.remove(response)
+                return
             if worker.child is not None:
                 for call in worker.child.calls.values():
                     if response.item_id in call.responses:
@@ -389,13 +386,3 @@ class HandlerPool:
 
 _SINGLE_MODES: Final = frozenset({"adapter", "format", "describe"})
 """Modes whose requests are not worth waiting for others."""
-
-
-async def _first_of(future: "asyncio.Future[Any]", event: asyncio.Event) -> None:
-    """Wait for one of the two."""
-    waiting = asyncio.create_task(event.wait())
-    futures: set[asyncio.Future[Any]] = {future, waiting}
-    try:
-        await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        waiting.cancel()

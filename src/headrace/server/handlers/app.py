@@ -11,6 +11,7 @@ from starlette.routing import BaseRoute, Route
 from headrace.core.errors import HeadraceError, MethodNotAllowed, NotFound
 from headrace.handlers.spec import ContractName, HandlerSpec
 from headrace.server.app import middleware
+from headrace.server.djl_routes import djl_routes
 from headrace.server.errors import EXCEPTION_HANDLERS, ExceptionHandler, route_error_handler
 from headrace.server.handlers.metrics import handler_metrics
 from headrace.server.handlers.relay import HandlerRoute
@@ -34,6 +35,7 @@ def handler_app(service: HandlerService, more_routes: Sequence[BaseRoute] = ()) 
     routes = [
         *more_routes,
         *(torchserve_routes(service) if service.spec.contract == "torchserve" else ()),
+        *(djl_routes(service) if service.spec.contract == "djl" else ()),
         Route("/ping", _Ping(service).answer, methods=["GET", "POST"]),
         Route("/invocations", HandlerRoute(service), methods=["POST"]),
         Route("/metrics", metrics, methods=["GET"]),
@@ -58,7 +60,7 @@ def _other_routes(spec: HandlerSpec) -> ExceptionHandler:
             return MethodNotAllowed(
                 f"{method} {path} is not served; use {' or '.join(allowed)}.", allowed=tuple(allowed)
             )
-        predictions = f" and /predictions/{spec.model_name}" if spec.contract == "torchserve" else ""
+        predictions = f" and /predictions/{spec.model_name}" if spec.contract != "sagemaker" else ""
         return NotFound(f"{method} {path} is not served: the model's own code answers POST /invocations{predictions}.")
 
     return route_error_handler(describe, lambda path, error: render_error_for(path, error, default=render_error))

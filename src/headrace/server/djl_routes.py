@@ -1,0 +1,194 @@
+"""
+DJL Serving's routes to a model's own code beside `/invocations`: by the model's name, and for adapters.
+
+Every process of the code gets each change of the adapters, and one that is started later gets those that are left.
+Sources: djl-serving, `InferenceRequestHandler`, `AdapterManagementRequestHandler`, `Adapter`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from headrace.core.client_text import shortened
+from headrace.core.errors import HeadraceError, InvalidRequest, ModelNotFound
+from headrace.core.tracing import trace_of
+from headrace.handlers.errors import Refused, WholeResponse
+from headrace.handlers.exchange import HandlerRequest, RequestPart
+from headrace.http.asgi import Receive, Scope, Send
+from headrace.server.handlers.relay import HandlerRoute, clean_headers, clean_status
+from headrace.server.handlers.service import HandlerService
+from headrace.wire.adapters import parse_register, render_change
+from headrace.wire.framing import JSON_CONTENT_TYPE, to_json
+from headrace.wire.torchserve.errors import render_error
+
+_MODEL_PATHS = ("/predictions/{model}", "/models/{model}/invoke")
+
+
+def djl_routes(service: HandlerService) -> Sequence[BaseRoute]:
+    """Return the routes; those for adapters exist with and without the model's name."""
+    adapters = _Adapters(service)
+    return [
+        *(Route(path, _ModelRoute(service), methods=["GET", "POST", "PUT"]) for path in _MODEL_PATHS),
+        *(
+            route
+            for prefix in ("", "/models/{model}")
+            for route in (
+                Route(f"{prefix}/adapters", _errors_told(adapters.list_all), methods=["GET"]),
+                Route(f"{prefix}/adapters", _errors_told(adapters.register), methods=["POST"]),
+                Route(f"{prefix}/adapters/{{name}}", _errors_told(adapters.describe), methods=["GET"]),
+                Route(f"{prefix}/adapters/{{name}}/update", _errors_told(adapters.update), methods=["POST"]),
+                Route(f"{prefix}/adapters/{{name}}", _errors_told(adapters.unregister), methods=["DELETE"]),
+            )
+        ),
+    ]
+
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def _errors_told(endpoint: Endpoint) -> Endpoint:
+    """Return the endpoint with errors in the format that DJL Serving shares with TorchServe."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except HeadraceError as error:
+            return _error(error)
+
+    return answer
+
+
+def _error(error: HeadraceError) -> Response:
+    reply = render_error(error)
+    return Response(reply.body, reply.status, dict(reply.headers), media_type=reply.content_type)
+
+
+def check_model(service: HandlerService, name: str | None) -> None:
+    """Raise `ModelNotFound` if a path names another model."""
+    if name is not None and name != service.spec.model_name:
+        raise ModelNotFound(f"Model or workflow not found: {shortened(name)}")
+
+
+class _ModelRoute:
+    """Relays a request whose path names the model."""
+
+    def __init__(self, service: HandlerService) -> None:
+        self._service = service
+        self._relay = HandlerRoute(service)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        try:
+            check_model(self._service, scope["path_params"]["model"])
+        except ModelNotFound as error:
+            await _error(error)(scope, receive, send)
+            return
+        await self._relay(scope, receive, send)
+
+
+class _Adapters:
+    """The routes for adapters, which functions of the model load and unload."""
+
+    def __init__(self, service: HandlerService) -> None:
+        self._service = service
+        self._sources: dict[str, str] = {}
+        self._changing = asyncio.Lock()
+        """Changes come to the processes one after the other, in the same order to each."""
+
+    async def list_all(self, request: Request) -> Response:
+        """List the adapters."""
+        check_model(self._service, request.path_params.get("model"))
+        return _json({"adapters": [{"name": name, "src": source} for name, source in self._sources.items()]})
+
+    async def describe(self, request: Request) -> Response:
+        """Describe one adapter."""
+        name = self._known(request)
+        return _json([{"name": name, "src": self._sources[name]}])
+
+    async def register(self, request: Request) -> Response:
+        """Let every process load an adapter."""
+        return await self._load(request, "register_adapter", "registered", request.query_params)
+
+    async def update(self, request: Request) -> Response:
+        """Let every process load another version of an adapter."""
+        query = {
+            "src": self._sources[self._known(request)],
+            **request.query_params,
+            "name": request.path_params["name"],
+        }
+        return await self._load(request, "update_adapter", "updated", query)
+
+    async def unregister(self, request: Request) -> Response:
+        """Let every process unload an adapter."""
+        async with self._changing:
+            name = self._known(request)
+            setup = self._service.pool.for_every_child.pop(name, None)
+            answer = await self._ask_all(_change(request, "unregister_adapter", name, self._sources[name]))
+            if answer.status >= 300:
+                if setup is not None:
+                    self._service.pool.for_every_child[name] = setup
+                return _relayed(answer)
+            del self._sources[name]
+            return Response(render_change(name, "unregistered"), media_type=JSON_CONTENT_TYPE)
+
+    async def _load(self, request: Request, function: str, done: str, query: Mapping[str, str]) -> Response:
+        check_model(self._service, request.path_params.get("model"))
+        async with self._service.admit(request.scope, request.receive) as body, self._changing:
+            change = parse_register(body, query)
+            setups = self._service.pool.for_every_child
+            before = setups.get(change.name)
+            setups[change.name] = _change(request, "register_adapter", change.name, change.source)
+            answer = await self._ask_all(_change(request, function, change.name, change.source))
+            if answer.status >= 300:
+                setups.pop(change.name)
+                if before is not None:
+                    setups[change.name] = before
+                return _relayed(answer)
+            self._sources[change.name] = change.source
+            return Response(render_change(change.name, done), media_type=JSON_CONTENT_TYPE)
+
+    async def _ask_all(self, request: HandlerRequest) -> WholeResponse:
+        """Return the first response that is an error, else one of the others."""
+        try:
+            responses = self._service.pool.submit_to_all(request)
+        except Refused as refused:
+            return refused.response
+        try:
+            heads = [await response.head() for response in responses]
+        finally:
+            for response in responses:
+                response.close()
+        head = next((head for head in heads if head.status >= 300), heads[0])
+        return head if isinstance(head, WholeResponse) else WholeResponse(status=head.status)
+
+    def _known(self, request: Request) -> str:
+        check_model(self._service, request.path_params.get("model"))
+        name: str = request.path_params["name"]
+        if name not in self._sources:
+            raise InvalidRequest(f"The adapter {shortened(name)} was not found", param="name")
+        return name
+
+
+def _change(request: Request, function: str, name: str, source: str) -> HandlerRequest:
+    """Return a call of a function of the model; further parameters of the query are its content."""
+    named = {"handler": function, "name": name, "alias": request.query_params.get("alias") or name, "src": source}
+    parts = [
+        RequestPart(name=key, content=value.encode())
+        for key, value in request.query_params.multi_items()
+        if key not in named
+    ]
+    return HandlerRequest(
+        request_id=trace_of(request.scope).request_id, mode="adapter", headers=list(named.items()), parts=parts
+    )
+
+
+def _relayed(answer: WholeResponse) -> Response:
+    headers = dict(clean_headers(answer.headers))
+    return Response(bytes(answer.body), status_code=clean_status(answer.status), headers=headers)
+
+
+def _json(value: object) -> Response:
+    return Response(to_json(value), media_type=JSON_CONTENT_TYPE)
