@@ -91,19 +91,25 @@ def test_ages_and_tables_are_short() -> None:
 
 
 def test_a_prompt_becomes_a_request() -> None:
-    body = json.loads(request_body("The sea", ("max_new_tokens=5", "stop=end"), is_streamed=True))
+    body = json.loads(request_body(b"The sea", ("max_new_tokens=5", "stop=end"), is_streamed=True))
     parameters = {"return_full_text": False, "max_new_tokens": 5, "stop": "end"}
     assert body == {"inputs": "The sea", "parameters": parameters, "stream": True}
-    assert request_body('{"inputs": 1}', (), is_streamed=True) == b'{"inputs": 1}'
-    assert json.loads(request_body("[1]", (), is_streamed=False))["inputs"] == "[1]"
+    assert request_body(b'{"inputs": 1}', (), is_streamed=True) == b'{"inputs": 1}'
+    assert json.loads(request_body(b"[1]", (), is_streamed=False))["inputs"] == "[1]"
+
+
+def test_a_body_of_a_type_is_sent_unchanged() -> None:
+    assert request_body(b"\x93NUMPY", (), is_streamed=False, content_type="application/x-npy") == b"\x93NUMPY"
+    with pytest.raises(UserFailed, match="--parameter cannot be combined with --content-type"):
+        request_body(b"1,2", ("a=1",), is_streamed=False, content_type="text/csv")
 
 
 @pytest.mark.parametrize("parameters", [("a",), ("=b",)])
 def test_a_parameter_without_a_name_or_value_is_refused(parameters: tuple[str, ...]) -> None:
     with pytest.raises(UserFailed, match="NAME=VALUE"):
-        request_body("text", parameters, is_streamed=False)
+        request_body(b"text", parameters, is_streamed=False)
     with pytest.raises(UserFailed, match="cannot be combined with a JSON prompt"):
-        request_body("{}", parameters, is_streamed=False)
+        request_body(b"{}", parameters, is_streamed=False)
 
 
 @pytest.mark.parametrize(

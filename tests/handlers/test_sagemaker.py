@@ -27,6 +27,15 @@ def found(family: str = "", files: tuple[str, ...] = (), **facts: Any) -> Found:
         ({}, "generic"),
         ({"files": ("model.pth",)}, "pytorch"),
         ({"env": {"HF_TASK": "fill-mask"}}, "huggingface"),
+        ({"env": {"HF_MODEL_ID": "org/model"}}, "huggingface"),
+        (
+            {
+                "env": {"HF_MODEL_ID": "/models/irises"},
+                "imports": {"code/inference.py": frozenset({"sklearn"})},
+                "files": ("code/inference.py",),
+            },
+            "sklearn",
+        ),
         (
             {
                 "files": ("code/inference.py",),

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from headrace.cli.components import copies_of
 from headrace.cli.group import Failed
 from headrace.cli.platform_client import Platform, is_not_found
+from headrace.cli.user_code import OWN_CODE
 
 TAG = "headrace:made-by"
 """Tag on everything that `headrace deploy` creates, so that `headrace rm` can remove all of it."""
@@ -86,6 +87,8 @@ class EndpointDeployment:
 
     def ready_text(self, took_s: float) -> str:
         name, url = self.name, self.platform.url
+        if OWN_CODE in stage_of(self.platform.sagemaker.describe_endpoint(EndpointName=name)):
+            return code_ready_text(name, took_s)
         return f"""\
 {name} is in service after {took_s:.1f} s.
 
@@ -169,6 +172,20 @@ class ComponentDeployment:
   OpenAI: {url}/v1 with model "{name}"
 
   headrace scale {name} --min 0 --max 4 --idle-s 300
+  headrace logs {name} -f
+  headrace rm {name}"""
+
+
+def code_ready_text(name: str, took_s: float) -> str:
+    """Return how to use an endpoint whose model brings its own code, which decides what a request is."""
+    return f"""\
+{name} is in service after {took_s:.1f} s, served by its own code. Requests, depending on what the code reads:
+
+  headrace invoke {name} '{{"inputs": "Hello"}}'
+  headrace invoke {name} --content-type text/csv "1,2,3"
+  headrace invoke {name} --content-type application/x-npy - < rows.npy
+  boto3.client("sagemaker-runtime").invoke_endpoint(EndpointName="{name}", ...)   after eval "$(headrace env)"
+
   headrace logs {name} -f
   headrace rm {name}"""
 

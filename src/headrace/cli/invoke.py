@@ -1,6 +1,7 @@
 """`headrace invoke`: send a request to an endpoint with boto3."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,8 @@ headrace invoke smollm2 "The sea is"                          print the text of 
 headrace invoke smollm2 --stream "The sea is" -p max_new_tokens=100
 headrace invoke smollm2 --raw '{"inputs": "The sea is", "parameters": {"details": true}}'
 cat prompt.txt | headrace invoke smollm2 -                    read the prompt from standard input
+headrace invoke irises --content-type text/csv "5.1,3.5,1.4,0.2"              a model with code of its own
+headrace invoke irises --content-type application/x-npy --accept text/csv - < rows.npy
 """
 
 
@@ -31,8 +34,10 @@ cat prompt.txt | headrace invoke smollm2 -                    read the prompt fr
     "--parameter", "-p", "parameters", multiple=True, metavar="NAME=VALUE", help="Generation parameter. Repeatable."
 )
 @click.option("--raw", is_flag=True, help="Print the bytes of the answer unchanged.")
+@click.option("--content-type", metavar="TYPE", help="Send PROMPT unchanged, as this type. Implies --raw.")
+@click.option("--accept", metavar="TYPE", help="Type of answer to ask for.")
 @click.option("--target-variant", metavar="VARIANT", help="Invoke this variant, regardless of weights.")
-def invoke(
+def invoke(  # noqa: PLR0913 -- its options
     *,
     name: str,
     prompt: str,
@@ -40,6 +45,8 @@ def invoke(
     is_streamed: bool,
     parameters: tuple[str, ...],
     raw: bool,
+    content_type: str | None,
+    accept: str | None,
     target_variant: str | None,
 ) -> None:
     """
@@ -47,12 +54,17 @@ def invoke(
 
     A prompt that is a JSON object is sent unchanged; any other text becomes `{"inputs": …, "parameters": …}`, which TGI
     and LMI images understand. The answer does not repeat the prompt unless `-p return_full_text=true` is given.
+
+    A model with its own code reads other types too: give one with --content-type.
     """
-    text = sys.stdin.read() if prompt == "-" else prompt
-    body = request_body(text, parameters, is_streamed=is_streamed)
+    given = sys.stdin.buffer.read() if prompt == "-" else os.fsencode(prompt)
+    body = request_body(given, parameters, is_streamed=is_streamed, content_type=content_type)
+    raw = raw or content_type is not None
     more = {"TargetVariant": target_variant} if target_variant else {}
+    if accept is not None:
+        more["Accept"] = accept
     platform = find_platform(url)
-    request = {"EndpointName": name, "Body": body, "ContentType": "application/json", **more}
+    request = {"EndpointName": name, "Body": body, "ContentType": content_type or "application/json", **more}
     with translate_errors():
         client = platform.client("sagemaker-runtime", read_timeout_s=_READ_TIMEOUT_S)
         call = client.invoke_endpoint_with_response_stream if is_streamed else client.invoke_endpoint
@@ -80,8 +92,15 @@ def _call(platform: Platform, call: Callable[..., dict[str, Any]], request: dict
     return call(**{**request, "EndpointName": component["EndpointName"], "InferenceComponentName": name})
 
 
-def request_body(text: str, parameters: tuple[str, ...], *, is_streamed: bool) -> bytes:
-    """Return a JSON object unchanged, and any other text as `inputs`."""
+def request_body(
+    given: bytes, parameters: tuple[str, ...], *, is_streamed: bool, content_type: str | None = None
+) -> bytes:
+    """Return a JSON object or what has a type unchanged, and any other text as `inputs`."""
+    if content_type is not None:
+        if parameters:
+            raise UserFailed("--parameter cannot be combined with --content-type, which sends PROMPT unchanged.")
+        return given
+    text = given.decode("utf-8", "replace")
     try:
         value = json.loads(text)
     except ValueError:

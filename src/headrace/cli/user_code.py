@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from headrace.server.formatters import Formatters
     from headrace.settings.container_names import Notice
 
+OWN_CODE = "The model's own code serves it"
+"""Begins the sentence about code in a model's log and description."""
 _CODE_FAMILIES = ("sklearn", "xgboost", "transformers")
 """Families of images whose code can serve a model without files."""
 
@@ -43,10 +45,10 @@ class UserCode:
         spec = self.plan.spec
         assert spec is not None, "the plan has code"
         entry = f" ({Path(spec.load.entry).name})" if spec.load.entry else ""
-        what = f"own code serves it, by the contract {spec.contract}{entry}"
+        what = f"{OWN_CODE}, by the contract {spec.contract}{entry}"
         if not self.serves:
-            what = "own formatters change requests and responses"
-        return f"The model's {what}: {self.plan.choice.reason} {self.python[0]}"
+            what = "The model's own formatters change requests and responses"
+        return f"{what}: {self.plan.choice.reason} {self.python[0]}"
 
     @cached_property
     def python(self) -> tuple[str, list[str]]:

@@ -21,6 +21,9 @@ _OTHER_ENTRIES: Final = ("djl_python.sklearn_handler", "djl_python.sagemaker")
 _FORMATTERS: Final = ("@input_formatter", "@output_formatter")
 _NATIVE_TASKS: Final = ("text-generation", "feature-extraction", "text-classification")
 """Values of `HF_TASK` that Headrace's engine serves."""
+_PIPELINES: Final = ("ForQuestionAnswering", "ForTokenClassification", "ForMaskedLM")
+"""Ends of architectures whose task in the Hugging Face images is not one of the engine's. Source: the toolkit's
+`transformers_utils.py`, `ARCHITECTURES_2_TASK`."""
 _ALWAYS_CODE: Final = ("sklearn", "xgboost")
 """Families of images whose models only the toolkit can load."""
 _PROGRAM: Final = "inference.py"
@@ -71,15 +74,19 @@ def _by_image(found: Found) -> HandlerChoice | None:
         return HandlerChoice(contract="torchserve", reason=f"The model has {MANIFEST_FILE}.")
     if program:
         return _sagemaker(f"SAGEMAKER_PROGRAM is {program}")
-    task = found.env.get("HF_TASK", "").strip()
-    if (
-        found.family in ("transformers", "")
-        and task
-        and task not in _NATIVE_TASKS
-        and "code/inference.py" not in found.files
-    ):
-        return _sagemaker(f"HF_TASK is {task}")
+    if "code/inference.py" not in found.files and (why := _pipeline(found)):
+        return _sagemaker(why)
     return None
+
+
+def _pipeline(found: Found) -> str:
+    """Return why a pipeline of transformers serves the model; empty if none does."""
+    task = found.env.get("HF_TASK", "").strip()
+    if task:
+        return f"HF_TASK is {task}" if found.family in ("transformers", "") and task not in _NATIVE_TASKS else ""
+    if found.family == "transformers" and (found.is_encoder_decoder or found.architecture.endswith(_PIPELINES)):
+        return f"the model is a {found.architecture}"
+    return ""
 
 
 def _by_files(found: Found) -> HandlerChoice:

@@ -51,6 +51,10 @@ class Found:
     """`model-config.yaml`, or the file that the manifest names."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     """`MAR-INF/MANIFEST.json`."""
+    architecture: str = ""
+    """The first of `architectures` in `config.json`."""
+    is_encoder_decoder: bool = False
+    """As `config.json` says."""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The environment of the model server, with the model's own `Environment`."""
     family: str = ""
@@ -77,6 +81,8 @@ def find_model(folder: Path, *, model_name: str, env: Mapping[str, str], family:
     files = frozenset(_files(root))
     manifest = _read_json(root / MANIFEST_FILE)
     config_file = (manifest.get("model") or {}).get("configFile") if isinstance(manifest.get("model"), dict) else None
+    config = _config(root / "config.json")
+    architectures = config.get("architectures")
     sources = {name: _parse(root / name) for name in sorted(files) if name.endswith(".py")}
     return Found(
         model_name=model_name,
@@ -88,6 +94,8 @@ def find_model(folder: Path, *, model_name: str, env: Mapping[str, str], family:
         properties=parse_properties(_read(root / PROPERTIES_FILE)),
         model_config=_read_yaml(root, str(config_file or MODEL_CONFIG_FILE)),
         manifest=manifest,
+        architecture=str(architectures[0]) if isinstance(architectures, list) and architectures else "",
+        is_encoder_decoder=config.get("is_encoder_decoder") is True,
         env=env,
         family=family,
         num_gpus=num_gpus,
@@ -137,6 +145,15 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(read, dict):
         raise SettingsError(f"{path} is not a JSON object; expected a manifest as torch-model-archiver writes it.")
     return read
+
+
+def _config(path: Path) -> dict[str, Any]:
+    """Return a checkpoint's configuration; one that cannot be read is reported by what loads the model."""
+    try:
+        read = json.loads(_read(path) or "{}")
+    except (SettingsError, ValueError, RecursionError):
+        return {}
+    return read if isinstance(read, dict) else {}
 
 
 def _read_yaml(root: Path, name: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Sources: sagemaker-inference-toolkit `environment.py` and `model_server.py`, sag
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from headrace.core.errors import SettingsError
@@ -73,8 +74,9 @@ def find_profile(found: Found) -> str:
     """Return the contract's profile: that of the image, else that of the framework which the code or model needs."""
     if found.family in _PROFILES:
         return _PROFILES[found.family]
-    if any(found.env.get(name, "").strip() for name in ("HF_TASK", "HF_MODEL_ID")):
-        return "huggingface"
+    model_id = found.env.get("HF_MODEL_ID", "").strip()
+    if found.env.get("HF_TASK", "").strip() or (model_id and not Path(model_id).is_absolute()):
+        return "huggingface"  # a path is the folder itself, as `headrace deploy FOLDER` names it
     program = find_program(found)
     imported = frozenset[str]().union(*(found.imports.get(name, ()) for name in (program, f"{CODE_FOLDER}/{program}")))
     by_import = (profile for package, profile in _PROFILES_OF_IMPORTS.items() if package in imported)

@@ -316,6 +316,12 @@ def test_the_newest_lines_of_a_long_log_are_told() -> None:
     assert "line 0 " not in text
 
 
+def test_a_line_that_a_program_printed_is_told_without_its_event() -> None:
+    tail = ['{"event": "handler.output", "line": "ValueError: no weights"}', '{"event": "other"}', '{"line": ']
+    text = failure_text("It failed.", why="", log="g", log_tail=tail)
+    assert text.endswith(' ends with:\nValueError: no weights\n{"event": "other"}\n{"line":')
+
+
 @given(
     kind=st.sampled_from(["CANARY", "LINEAR", "ROLLING"]),
     size_type=st.sampled_from(["CAPACITY_PERCENT", "INSTANCE_COUNT"]),

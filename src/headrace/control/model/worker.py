@@ -1,5 +1,6 @@
 """Workers: their records, the changes of their status after observations, and the view that planners get of them."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -347,13 +348,22 @@ def failure_text(opening: str, *, why: str, log: str, log_tail: Sequence[str]) -
     text = _cut(text, _MAX_REASON_CHARACTERS - len(title) - len(colon)) + title
     lines: list[str] = []
     room = _MAX_REASON_CHARACTERS - len(text) - len(colon)
-    for line in reversed([text.strip() for text in log_tail if text.strip()]):
+    for line in reversed([_printed(text) for text in log_tail if text.strip()]):
         short = _cut(line, 300)
         if len(short) + 1 > room:
             break
         room -= len(short) + 1
         lines.insert(0, short)
     return "\n".join([f"{text}{colon}", *lines]) if lines else f"{text}."
+
+
+def _printed(line: str) -> str:
+    """Return the line that a program of the worker printed, where the log has it in an event of its own."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return line.strip()
+    return str(event["line"]).strip() if isinstance(event, dict) and "line" in event else line.strip()
 
 
 def exit_reason(seen: Observation) -> str:
