@@ -7,7 +7,6 @@ from typing import Any
 
 import openai
 import pytest
-from botocore.exceptions import ClientError
 
 from headrace.models.gguf_file import open_gguf
 from headrace.models.gguf_reader import read_gguf_spec
@@ -117,8 +116,6 @@ def test_adapters_are_created_invoked_updated_and_deleted_on_the_copies_of_their
     until(lambda: described(platform, "chat")["InferenceComponentStatus"] == "InService", "chat is at zero")
     assert text_of(platform, "one") == second  # wakes the base, which loads its adapters again
 
-    with pytest.raises(ClientError, match="it is the base of empty, one, two"):
-        sagemaker.delete_inference_component(InferenceComponentName="chat")
     for name in ("one", "empty"):
         sagemaker.delete_inference_component(InferenceComponentName=name)
     listed = sagemaker.list_inference_components

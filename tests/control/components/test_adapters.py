@@ -185,8 +185,6 @@ async def test_an_update_replaces_the_artifacts_or_is_rolled_back(scene: Scene, 
 async def test_a_deleted_adapter_is_unloaded_and_its_base_stays(scene: Scene, servers: Servers) -> None:
     adapter(scene)
     await settle(scene)
-    with pytest.raises(AwsError, match="it is the base of a"):
-        delete_inference_component(scene.context, {"InferenceComponentName": "base"})
     scene.delete("a")
     await settle(scene)
     assert all(not loaded for loaded in servers.loaded.values())
@@ -196,6 +194,19 @@ async def test_a_deleted_adapter_is_unloaded_and_its_base_stays(scene: Scene, se
     scene.delete("base")
     await settle(scene)
     assert not scene.machine.living()
+
+
+async def test_adapters_are_deleted_with_their_base(scene: Scene, servers: Servers) -> None:
+    scene.create("other", copies=1)
+    adapter(scene)
+    adapter(scene, "b")
+    await settle(scene)
+    delete_inference_component(scene.context, {"InferenceComponentName": "base"})
+    assert (state(scene), state(scene, "b")) == ("Deleting", "Deleting")
+    await settle(scene)
+    listed = list_inference_components(scene.context, {})["InferenceComponents"]
+    assert [component["InferenceComponentName"] for component in listed] == ["other"]
+    assert scene.copies() == {"other": 1}
 
 
 async def test_a_copy_that_does_not_answer_delays_a_deletion_for_a_bounded_time(scene: Scene, servers: Servers) -> None:

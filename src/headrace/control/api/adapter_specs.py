@@ -90,25 +90,14 @@ def refuse_other_base(record: ComponentRecord, params: Mapping[str, Any]) -> Non
             )
 
 
-def refuse_deletion_with_adapters(context: CallContext, record: ComponentRecord | Unreadable) -> None:
-    """
-    Refuse to delete a component while adapters of it exist.
-
-    Raises:
-        AwsError: ValidationException, which names them.
-    """
+def adapters_of(context: CallContext, record: ComponentRecord | Unreadable) -> list[ComponentRecord]:
+    """Return the adapters of a base component that are not being deleted yet: they are deleted with it, as by AWS."""
     owner = owner_of(record)
-    adapters = [
-        component.name
+    return [
+        component
         for component in context.store.list(INFERENCE_COMPONENT)
         if is_component(component)
         and component.deleting_s is None
         and component.spec.revision.base.lower() == record.name.lower()
         and (owner is None or component.spec.endpoint_uid == owner.endpoint_uid)
     ]
-    if adapters:
-        arn = context.arn(INFERENCE_COMPONENT, record.name)
-        raise validation_error(
-            f'Cannot delete inference component "{arn}": it is the base of {", ".join(sorted(adapters))}. '
-            "Delete these adapters first."
-        )

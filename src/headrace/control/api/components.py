@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.control.api.adapter_specs import base_of, refuse_deletion_with_adapters, refuse_other_base
+from headrace.control.api.adapter_specs import adapters_of, base_of, refuse_other_base
 from headrace.control.api.component_specs import make_revision
 from headrace.control.api.context import CallContext
 from headrace.control.api.listing import Listed, list_page
@@ -137,13 +137,18 @@ def list_inference_components(context: CallContext, params: dict[str, Any]) -> d
 
 
 def delete_inference_component(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """Answer DeleteInferenceComponent; strict mode refuses it during a deployment of the component, as AWS does."""
+    """
+    Answer DeleteInferenceComponent, which also deletes the adapters of the component.
+
+    Strict mode refuses it during a deployment of the component, as AWS does.
+    """
     record = context.find(INFERENCE_COMPONENT, params["InferenceComponentName"])
     is_busy = isinstance(record, Record) and visible_state(record) in _BUSY
     if context.is_strict and is_busy:
         arn = context.arn(INFERENCE_COMPONENT, record.name)
         raise validation_error(f'Cannot delete in-progress inference component "{arn}".')
-    refuse_deletion_with_adapters(context, record)
+    for adapter in adapters_of(context, record):  # first, so that a write conflict leaves no adapter without a base
+        context.store.update(adapter, is_deleting=True)
     context.store.update(record, is_deleting=True)
     return {}
 
