@@ -1,4 +1,4 @@
-"""What handlers of DJL are called with: options, headers, batches, and functions for adapters."""
+"""Arguments of DJL handlers: options, headers, batches, and functions for adapters."""
 
 import json
 from typing import Any

@@ -8,7 +8,7 @@ class GenerationConfig(SimpleNamespace):
 
 
 class QuantizationConfig(SimpleNamespace):
-    """Quantization on the device."""
+    """Options of the quantization on the device."""
 
 
 class ContinuousBatchingConfig(SimpleNamespace):
@@ -16,4 +16,4 @@ class ContinuousBatchingConfig(SimpleNamespace):
 
 
 class NeuronConfig(SimpleNamespace):
-    """Options of the compiler."""
+    """Options of the compiler for the Neuron device."""

@@ -8,7 +8,7 @@ LAYOUT_SBH = "SBH"
 
 
 class GQA(Enum):
-    """How heads of keys and values are shared between cores."""
+    """Way in which cores share the heads of keys and values."""
 
     SHARD_OVER_HEADS = "shard-over-heads"
     SHARD_OVER_BATCH = "shard-over-batch"
