@@ -248,6 +248,9 @@ async def test_a_process_that_ends_costs_the_requests_that_it_has(responses: Sce
     )
     assert after.status_code == 200
     assert (await responses.client.get("/ping")).status_code == 200
+    metrics = (await responses.client.get("/metrics")).text
+    assert 'headrace_handler_restarts_total{model="m"} 1.0' in metrics
+    assert "headrace_output_tokens_total" in metrics
 
 
 async def test_a_process_that_ends_in_a_stream_is_an_error_in_the_stream(tokens: Scene) -> None:

@@ -119,4 +119,9 @@ class _TgiPages:
         # Imported at the first scrape: prometheus_client would cost every start 50 ms.
         from headrace.core.exposition import render
 
-        return Response(render(self._service.metrics), media_type=_METRICS_TYPE)
+        metrics = render(self._service.metrics)
+        if self._service.formatters is not None:
+            from headrace.server.handlers.metrics import pool_metrics
+
+            metrics += pool_metrics(self._service.formatters.pool)
+        return Response(metrics, media_type=_METRICS_TYPE)

@@ -24,14 +24,29 @@ def handler_metrics(service: HandlerService) -> Response:
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
+def pool_metrics(pool: HandlerPool) -> bytes:
+    """Return the metrics of children beside an engine as text."""
+    registry = CollectorRegistry()
+    registry.register(_Pool(pool))
+    return generate_latest(registry)
+
+
+class _Pool(Collector):
+    def __init__(self, pool: HandlerPool) -> None:
+        self._pool = pool
+
+    def collect(self) -> Iterator[Metric]:
+        yield from families(self._pool)
+        yield from _reported(self._pool)
+
+
 class _Families(Collector):
     def __init__(self, pool: HandlerPool | None) -> None:
         self._pool = pool
 
     def collect(self) -> Iterator[Metric]:
         if self._pool is not None:
-            yield from families(self._pool)
-            yield from _reported(self._pool)
+            yield from _Pool(self._pool).collect()
         yield from ProcessCollector(registry=None).collect()
 
 
