@@ -1,4 +1,5 @@
 import json
+from functools import partial
 
 import pytest
 
@@ -13,10 +14,29 @@ def test_the_text_goes_to_stdout_and_nothing_else(headrace) -> None:
     assert result.stdout == "one two three\n"
 
 
-def test_an_empty_answer_of_a_chat_model_is_explained(headrace) -> None:
+def test_an_empty_answer_is_explained(headrace) -> None:
     result = headrace("generate", "echo", "-p", "one two", "--stop", "one")
     assert result.stdout == "\n"
-    assert "--chat" in result.stderr
+    assert "ended its answer at once" in result.stderr
+    assert "--raw" not in result.stderr
+    raw = headrace("generate", "echo", "-p", "one two", "--stop", "one", "--raw")
+    assert "trained for chats: try without --raw" in raw.stderr
+
+
+def test_the_prompt_is_a_message_unless_it_is_raw(headrace) -> None:
+    headrace("generate", "echo", "-p", "Hi")
+    chat = headrace.backend.requests[0].prompt
+    assert isinstance(chat, ChatPrompt)
+    assert [(message["role"], message["content"]) for message in chat.messages] == [("user", "Hi")]
+    headrace("generate", "echo", "-p", "Hi", "--raw")
+    assert headrace.backend.requests[0].prompt == "Hi"
+    assert headrace("generate", "echo", "-p", "Hi", "--raw", "--chat").exit_code == 2
+
+
+def test_a_model_without_a_chat_template_continues_the_prompt(headrace) -> None:
+    headrace.kind = partial(EchoBackend, has_chat_template=False)
+    headrace("generate", "echo", "-p", "Hi")
+    assert headrace.backend.requests[0].prompt == "Hi"
 
 
 def test_a_dash_reads_the_prompt_from_stdin(headrace) -> None:
@@ -24,7 +44,7 @@ def test_a_dash_reads_the_prompt_from_stdin(headrace) -> None:
 
 
 def test_json_is_one_object_with_counts_and_times(headrace) -> None:
-    result = headrace("generate", "echo", "-p", "one two", "--json", "--logprobs", "2")
+    result = headrace("generate", "echo", "-p", "one two", "--raw", "--json", "--logprobs", "2")
     value = json.loads(result.stdout)
     assert value["text"] == "one two"
     assert value["finish_reason"] == "eos_token"
@@ -95,7 +115,7 @@ def test_engine_options_and_environment_reach_the_engine(headrace) -> None:
         (("generate", "echo", "-p", "a", "--dtype", "w8a9"), "Did you mean w8a8"),
         (("generate", "echo", "-p", "a", "--logit-bias", "x"), "--logit-bias"),
         (("generate", "echo", "-p", "a", "--json-object", "--regex", "b"), "Only one"),
-        (("generate", "echo", "-p", "a" + " a" * 699), "700 tokens"),
+        (("generate", "echo", "--raw", "-p", "a" + " a" * 699), "700 tokens"),
     ],
 )
 def test_invalid_options_are_one_sentence_and_exit_code_2(headrace, args, word) -> None:

@@ -23,8 +23,8 @@ from headrace.core.errors import SettingsError
 from headrace.core.generation import ChatPrompt, Chunk, GenerationRequest, SamplingParams
 
 EXAMPLES = """
-headrace generate smollm2 -p "The sea is"                      continue a text
-headrace generate smollm2 -p "What is 2+2?" --chat             answer a question
+headrace generate smollm2 -p "What is 2+2?"                    answer a question
+headrace generate smollm2 -p "The sea is" --raw                continue a text
 cat letter.txt | headrace generate smollm2 -p - -n 200         read the prompt from a pipe
 headrace generate smollm2 -p "Hi" --json --logprobs 3          one JSON object on stdout
 headrace generate smollm2 --input in.jsonl --output out.jsonl  a file of prompts, batched
@@ -36,8 +36,14 @@ NUM_IN_FLIGHT = 128
 
 @click.command(cls=Examples, examples=EXAMPLES)
 @click.argument("model", required=False)
-@click.option("--prompt", "-p", metavar="TEXT", help="Text to continue; - reads it from stdin.")
-@click.option("--chat", is_flag=True, help="Treat the prompt as a user message: apply the model's chat template.")
+@click.option(
+    "--prompt",
+    "-p",
+    metavar="TEXT",
+    help="User message, or text to continue for a model without a chat template; - reads stdin.",
+)
+@click.option("--raw", is_flag=True, help="Continue the prompt as text, without the model's chat template.")
+@click.option("--chat", is_flag=True, help="Require a chat template: fail if the model has none.")
 @click.option("--system", metavar="TEXT", help="System message; implies --chat.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object with text, counts, times and log probabilities."
@@ -61,13 +67,18 @@ NUM_IN_FLIGHT = 128
 @click.pass_context
 def generate(ctx: click.Context, /, model: str | None, **options: Any) -> None:
     """
-    Continue a prompt with MODEL: an alias (smollm2), a Hub id, a folder or a .gguf file.
+    Answer a prompt with MODEL: an alias (smollm2), a Hub id, a folder or a .gguf file.
+
+    The prompt becomes a user message in the model's chat template. A model without one, and any model with --raw,
+    continues it as text; so is a "prompt" of an --input file, which has "messages" for chats.
 
     The text is streamed to stdout, everything else goes to stderr. With --input, all prompts of a file run together
     (continuous batching); a line that fails produces a line with "error" and does not stop the others.
     """
     if (options["prompt"] is None) == (options["input_path"] is None):
         raise SettingsError("Give either a prompt (-p) or a file of prompts (--input).")
+    if options["raw"] and (options["chat"] or options["system"]):
+        raise SettingsError("--raw continues the prompt as text; it cannot be combined with --chat or --system.")
     sampling = sampling_params(options)
     job = (_single_job if options["input_path"] is None else _batch_job)(options, sampling)
     with opened_source(ctx, model, options) as (runner, source):
@@ -79,21 +90,28 @@ Job = Callable[[asyncio.Runner, Source], None]
 
 
 def _single_job(options: dict[str, Any], sampling: SamplingParams) -> Job:
-    request = GenerationRequest(request_id=uuid4().hex, prompt=_prompt(options), sampling=sampling)
+    text = _prompt_text(options)
     show = _show_json if options["as_json"] else _show_text
 
     def job(runner: asyncio.Runner, source: Source) -> None:
-        runner.run(show(source, request))
+        prompt = _prompt(text, options, has_chat_template=source.info.has_chat_template)
+        runner.run(show(source, GenerationRequest(request_id=uuid4().hex, prompt=prompt, sampling=sampling)))
 
     return job
 
 
-def _prompt(options: dict[str, Any]) -> str | ChatPrompt:
+def _prompt_text(options: dict[str, Any]) -> str:
     text = sys.stdin.read() if options["prompt"] == "-" else options["prompt"]
     if not text:
         raise SettingsError("The prompt is empty.")
-    if not options["chat"] and not options["system"]:
-        return str(text)
+    return str(text)
+
+
+def _prompt(text: str, options: dict[str, Any], *, has_chat_template: bool) -> str | ChatPrompt:
+    """Return a chat if the model is trained for one or the options ask for it, else the text."""
+    is_chat = options["chat"] or options["system"] or (has_chat_template and not options["raw"])
+    if not is_chat:
+        return text
     system = [{"role": "system", "content": options["system"]}] if options["system"] else []
     return ChatPrompt(messages=(*system, {"role": "user", "content": text}))
 
@@ -125,9 +143,10 @@ async def _show_text(source: Source, request: GenerationRequest) -> None:
     if not is_single:
         write_text("\n".join(f"--- {answer.index + 1}\n{answer.text}" for answer in answers))
     click.echo()
-    is_raw = not isinstance(request.prompt, ChatPrompt)
-    if is_raw and source.info.has_chat_template and not any(answer.text for answer in answers):
-        click.echo("The model ended immediately. It is trained for chat: try --chat.", err=True)
+    if not any(answer.text for answer in answers):
+        is_raw = source.info.has_chat_template and not isinstance(request.prompt, ChatPrompt)
+        hint = " It is trained for chats: try without --raw." if is_raw else ""
+        click.echo(f"The model ended its answer at once, without any text.{hint}", err=True)
     if sys.stderr.isatty():
         click.secho(f"[{watch.line()}]", err=True, dim=True)
 

@@ -71,6 +71,7 @@ class EchoBackend:
         max_prompt_tokens: int | None = None,
         script: EchoScript | None = None,
         generates: bool = True,
+        has_chat_template: bool = True,
         labels: tuple[str, ...] = (),
     ) -> None:
         self.script = script or EchoScript()
@@ -99,7 +100,7 @@ class EchoBackend:
             max_num_seqs=64,
             vocab_size=VOCAB_SIZE,
             num_parameters=0,
-            has_chat_template=True,
+            has_chat_template=has_chat_template,
             created_s=int(time.time()),
             recommended=RecommendedSampling(temperature=0.7, top_k=40),
             max_batch_tokens=512,
