@@ -205,3 +205,10 @@ def test_a_platform_is_told_how_to_make_slots_for_adapters(tmp_path):
         refused = echo.post("/adapters", {"name": "a", "src": "s3://b/one"})
         assert refused.status_code == 403
         assert "OPTION_ENABLE_LORA=true" in refused.text
+
+
+def test_code_of_an_adapter_is_not_run_which_the_log_says(served):
+    (served.folder / "d" / "model.py").write_text("@output_formatter\ndef f(output): ...")
+    assert served.post(f"/adapters?name=e&src={served.folder / 'd'}").status_code == 200
+    (line,) = [line for line in map(json.loads, served.log.getvalue().splitlines()) if line["level"] == "warning"]
+    assert (line["event"], line["adapter"]) == ("adapter.code_ignored", "e")

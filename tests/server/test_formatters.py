@@ -191,6 +191,13 @@ async def test_a_formatter_of_tokens_takes_one_sequence(tokens: Scene, more: dic
     assert "takes one sequence" in response.json()["error"]
 
 
+async def test_vectors_have_no_tokens_to_format(tokens: Scene) -> None:
+    response = await tokens.post({"prompt": "one"}, "/embed")
+
+    assert response.status_code == 200
+    assert isinstance(response.json()[0][0], float)
+
+
 async def test_requests_at_once_keep_their_tokens_apart(tokens: Scene) -> None:
     texts = [f"a{number} b{number} c{number}" for number in range(12)]
 

@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from headrace.core.client_text import shortened
 from headrace.core.errors import Forbidden, InvalidRequest, NotFound
+from headrace.core.telemetry import get_logger
 from headrace.engine.backend import Backend
 from headrace.server.service import FetchAdapter, Service
 from headrace.settings.server_settings import ServerSettings
@@ -23,6 +24,7 @@ from headrace.wire.adapters import (
 )
 
 _JSON = "application/json"
+_CODE_FILE = "model.py"
 
 
 def adapter_routes(service: Service) -> list[Route]:
@@ -69,6 +71,13 @@ def allowed_folders(settings: ServerSettings) -> tuple[Path, ...]:
         return tuple(Path(folder).expanduser().resolve() for folder in settings.adapter_folders)
     model = Path(settings.model)
     return ((model / "adapters").resolve(),) if model.is_dir() else ()
+
+
+def _warn_of_code(name: str, folder: Path) -> None:
+    """Log that an adapter's own formatters (DJL) are not run."""
+    if (folder / _CODE_FILE).is_file():
+        why = f"{_CODE_FILE} of an adapter has no effect: only formatters of the model itself are run."
+        get_logger().warning("adapter.code_ignored", adapter=name, message=why)
 
 
 class _AdapterRoutes:
@@ -135,11 +144,13 @@ class _AdapterRoutes:
         if change.name in self._service.model_names:
             raise InvalidRequest(f"The name {shortened(change.name)} is the model's own.", param="name")
         folder = checked_folder(change.source, allowed_folders(self._service.settings))
+        _warn_of_code(change.name, folder)
         await backend.load_adapter(change.name, folder, replaces=change.replaces)
 
     async def _fetch_and_load(self, change: AdapterChange, fetch: FetchAdapter) -> None:
         backend = self._changeable_by_platform()
         folder = await asyncio.to_thread(fetch, change.source)
+        _warn_of_code(change.name, folder)
         await backend.load_adapter(change.name, folder, replaces=True)
 
     def _changeable_by_platform(self) -> Backend:

@@ -39,6 +39,7 @@ class FormattedGeneration(Generation):
     ) -> None:
         super().__init__(service, dialect, exchange, record)
         self._response = response
+        self._output = response.output
         self._payload = b""
 
     async def parse(self, body: bytes, choose: ChooseDialect | None, *, adapter: str | None) -> ParsedRequest:
@@ -51,14 +52,17 @@ class FormattedGeneration(Generation):
         parsed = await super().parse(self._payload, choose, adapter=adapter)
         if response.output == "output":
             return for_responses(parsed, self._service.context(self._record.request_id))
-        return for_tokens(parsed) if response.output == "token" else parsed
+        if response.output == "token" and parsed.requests[0].pooling is None:
+            return for_tokens(parsed)
+        self._output = None  # there are no tokens
+        return parsed
 
     async def _stream(self, backend: Backend, parsed: ParsedRequest) -> None:
-        if self._response.output is None:
+        if self._output is None:
             await super()._stream(backend, parsed)
             return
         reply, exchange = parsed.reply, self._exchange
-        content_type = JSONLINES_CONTENT_TYPE if self._response.output == "output" else reply.content_type
+        content_type = JSONLINES_CONTENT_TYPE if self._output == "output" else reply.content_type
         renderer = self._renderer = reply.stream()
         exchange.begin_stream((("content-type", content_type), ("cache-control", "no-cache")))
 
@@ -72,7 +76,7 @@ class FormattedGeneration(Generation):
 
     async def _whole(self, backend: Backend, parsed: ParsedRequest) -> None:
         reply = parsed.reply
-        if self._response.output == "token":
+        if self._output == "token":
             parts: list[bytes] = []
 
             async def keep(part: bytes) -> None:
@@ -80,7 +84,7 @@ class FormattedGeneration(Generation):
 
             await self._format_parts(backend, parsed, reply.stream(), keep)
             await self._respond(reply, reply.content_type, b"".join(parts))
-        elif self._response.output == "output":
+        elif self._output == "output":
             body = reply.render(await self._collect(backend, parsed))
             await self._respond(reply, JSON_CONTENT_TYPE, await self._response.format("output", body))
         else:
@@ -90,7 +94,7 @@ class FormattedGeneration(Generation):
         self, backend: Backend, parsed: ParsedRequest, renderer: StreamRenderer, send: Send
     ) -> None:
         """Send what the formatter makes of each token, or of each event of the stream."""
-        is_token = self._response.output == "token"
+        is_token = self._output == "token"
         kind: Part = "token" if is_token else "event"
         render = self._token_steps(parsed).chunk if is_token else renderer.chunk
         waiting: deque[bytes] = deque()
