@@ -25,6 +25,8 @@ from sagemaker.xgboost import XGBoostModel
 from sklearn.linear_model import LinearRegression
 
 ROLE = "arn:aws:iam::000000000000:role/any"
+DESCRIBED: dict[str, str] = {}
+"""What the endpoints in service say about themselves, by the class of the model."""
 ROWS = np.array([[1.0, 2.0], [3.0, 4.0]], dtype=np.float32)
 
 SKLEARN = """
@@ -70,6 +72,7 @@ def main(folder: Path) -> None:
         print(
             "\n" + json.dumps({deploy.__name__: answer}, default=lambda value: np.asarray(value).tolist()), flush=True
         )
+    print(json.dumps({"described": DESCRIBED}))
 
 
 def sklearn(folder: Path, session: sagemaker.Session) -> Any:
@@ -184,13 +187,17 @@ def with_packages(folder: Path, wheels: Path) -> None:
 
 
 def deployed(model: Any) -> Any:
-    name = sagemaker.utils.name_from_base(f"code-{type(model).__name__}", short=True)
-    return model.deploy(
+    kind = type(model).__name__
+    name = sagemaker.utils.name_from_base(f"code-{kind}", short=True)
+    predictor = model.deploy(
         initial_instance_count=1,
         instance_type="ml.c5.xlarge",
         endpoint_name=name,
         container_startup_health_check_timeout=600,
     )
+    (variant,) = boto3.client("sagemaker").describe_endpoint(EndpointName=name)["ProductionVariants"]
+    DESCRIBED[kind] = variant["VariantStatus"][0]["StatusMessage"]
+    return predictor
 
 
 def removed(predictor: Any, answer: Any) -> Any:

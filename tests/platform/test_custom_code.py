@@ -14,6 +14,15 @@ from .running import Running, until
 from .test_sdks import IMPATIENT
 
 SCRIPT = Path(__file__).parent / "deploy_code.py"
+PACKAGES = "with the packages of requirements.txt in an environment."
+DESCRIPTIONS = {
+    "SKLearnModel": ("by the contract sagemaker (inference.py)", "It runs in Headrace's Python."),
+    "XGBoostModel": ("by the contract sagemaker (inference.py)", "It runs in Headrace's Python."),
+    "PyTorchModel": ("by the contract sagemaker (inference.py)", "It runs in Headrace's Python."),
+    "HuggingFaceModel": ("by the contract sagemaker (inference.py)", PACKAGES),
+    "DJLModel": ("by the contract djl: model.py defines handle.", PACKAGES),
+}
+"""Contract, file and Python, as `headrace describe` shows them."""
 
 
 @pytest.mark.timeout(900)
@@ -36,5 +45,10 @@ def test_sdk_models_with_code_are_deployed_and_invoked_in_their_formats(
     assert torch["npy"] == torch["json"] == [[7.0], [15.0]]
     assert answers["huggingface"] == {"length": 17, "greeting": "hello"}
     assert answers["djl"] == {"text": "hello", "given": {"inputs": "abc"}}
+    described = answers["described"]
+    assert isinstance(described, dict)
+    for kind, words in DESCRIPTIONS.items():
+        for word in words:
+            assert word in described[kind]
     client = platform.client("sagemaker")
     until(lambda: not client.list_endpoints(NameContains="code-")["Endpoints"], "endpoints were deleted")

@@ -19,8 +19,8 @@ from .running import Running, until
 pytestmark = pytest.mark.model
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "sagemaker"
-RUN_ELSEWHERE = ("line_iterator", "components", "llama3_autoscaling")
-"""A helper, and what `test_sdks_components` runs."""
+RUN_ELSEWHERE = ("line_iterator", "components", "inferentia2", "llama3_autoscaling")
+"""A helper, and what `test_sdks_components` and `test_inferentia2` run."""
 PATIENCE_S = 1100
 PIECES = {
     "tgi": ("at once:", "streamed:"),
