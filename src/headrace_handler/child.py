@@ -43,8 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--folder", action="append", default=[], metavar="PATH=FOLDER")
+    parser.add_argument("--private", action="append", default=[], type=Path)
     options = parser.parse_args(arguments)
-    notice = provide({Path(path): Path(folder) for path, _, folder in (text.partition("=") for text in options.folder)})
+    folders = dict(text.split("=", 1) for text in options.folder)
+    notice = provide({Path(path): Path(folder) for path, folder in folders.items()}, options.private)
     _end_with(options.parent)  # a change of namespaces may reset it
     _prepare_process(notice)
     code = EXIT_FAILED
@@ -263,8 +265,14 @@ def _exit(code: int) -> NoReturn:
 
 
 def arguments_of(
-    *, contract: str, descriptor: int, parent: int, container_folders: Mapping[Path, Path] | None = None
+    *,
+    contract: str,
+    descriptor: int,
+    parent: int,
+    container_folders: Mapping[Path, Path] | None = None,
+    private_folders: Sequence[Path] = (),
 ) -> list[str]:
     """Return the arguments that make a child of this contract."""
     folders = [f"--folder={path}={folder}" for path, folder in (container_folders or {}).items()]
+    folders += [f"--private={folder}" for folder in private_folders]
     return ["--contract", contract, "--fd", str(descriptor), "--parent", str(parent), *folders]

@@ -10,7 +10,7 @@ Source: Linux `mount_namespaces(7)`, `user_namespaces(7)`, `mount(2)`, `capabili
 
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,7 @@ _KEPT_FLAGS = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
 """`statvfs` has them with the same values; a user namespace may not remove them."""
 _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 47, 4
 _CAPABILITY_VERSION_3 = 0x2008_0522
-_TMPFS = b"mode=755,size=16m"
-"""Only the folders that lead to the mounts; what code writes beside them is kept in memory."""
+_TMPFS = b"mode=755"
 _NO_ERRNO = 255
 _SWITCHES = (
     ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
@@ -37,24 +36,25 @@ _SWITCHES = (
 """Settings of the kernel that forbid user namespaces: name, that value, and the one that allows them."""
 
 
-def provide(folders: Mapping[Path, Path]) -> str:
+def provide(folders: Mapping[Path, Path], private: Sequence[Path] = ()) -> str:
     """
     Make folders visible at their paths in the container, for this process; call it before threads exist.
 
     Args:
         folders: by the path below `CONTAINER_ROOT`.
+        private: folders of the host, such as `/lib`, in which this process may make files that the host does not get.
 
     Returns:
         Why code will not find them and how to change it; empty if it will.
     """
     missing = {path: folder for path, folder in folders.items() if not _is_there(path, folder)}
-    if not missing:
+    if not missing and not private:
         return ""
-    error = _rehearse(missing)
+    error = _rehearse(missing, private)
     if error is None:
-        _mount(missing)
+        _mount(missing, private)
         return ""
-    return _notice(missing, error)
+    return _notice(missing or folders, error)
 
 
 def explain(error: BaseException | None, notice: str) -> str:
@@ -71,13 +71,13 @@ def _is_there(path: Path, folder: Path) -> bool:
     return folder.resolve().is_relative_to(path.resolve())
 
 
-def _rehearse(folders: Mapping[Path, Path]) -> OSError | None:
+def _rehearse(folders: Mapping[Path, Path], private: Sequence[Path]) -> OSError | None:
     """Return why the mounts fail, tried in a process of their own: a half-made namespace is of no use to user code."""
     pid = os.fork()
     if pid == 0:
         code = _NO_ERRNO
         try:
-            _mount(folders)
+            _mount(folders, private)
             code = 0
         except OSError as error:
             code = error.errno or code
@@ -91,7 +91,7 @@ def _rehearse(folders: Mapping[Path, Path]) -> OSError | None:
     return OSError(code, os.strerror(code)) if code else None
 
 
-def _mount(folders: Mapping[Path, Path]) -> None:
+def _mount(folders: Mapping[Path, Path], private: Sequence[Path]) -> None:
     """
     Enter a mount namespace and mount the folders.
 
@@ -103,14 +103,13 @@ def _mount(folders: Mapping[Path, Path]) -> None:
     kernel.mount(None, Path("/"), None, _MS_REC | _MS_SLAVE)  # mounts here are not made on the host
     sources = {path: _open(folder) for path, folder in folders.items()}
     base = CONTAINER_ROOT if CONTAINER_ROOT.is_dir() else CONTAINER_ROOT.parent
-    kept = _open(base)
-    kernel.mount("tmpfs", base, "tmpfs", _MS_NOSUID | _MS_NODEV, _TMPFS)
-    hidden = {path.relative_to(base).parts[0] for path in folders}
-    _restore(kernel, kept, base, hidden)
+    if folders:
+        _cover(kernel, base, {path.relative_to(base).parts[0] for path in folders})
     for path, source in sources.items():
         _add(kernel, path, folders[path], source)
-    for descriptor in (kept, *sources.values()):
-        os.close(descriptor)
+        os.close(source)
+    for folder in private:
+        _cover(kernel, folder)
     if is_foreign:
         kernel.drop_capabilities()
 
@@ -119,10 +118,12 @@ def _open(folder: Path) -> int:
     return os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
-def _restore(kernel: "_Kernel", kept: int, base: Path, hidden: set[str]) -> None:
-    """Put back what a folder has under the mount that covers it."""
-    for origin in Path(f"/proc/self/fd/{kept}").iterdir():
-        place = base / origin.name
+def _cover(kernel: "_Kernel", folder: Path, hidden: Collection[str] = ()) -> None:
+    """Mount a private folder of the same content over a folder, without the hidden names."""
+    covered = _open(folder)
+    kernel.mount("tmpfs", folder, "tmpfs", _MS_NOSUID | _MS_NODEV, _TMPFS)
+    for origin in Path(f"/proc/self/fd/{covered}").iterdir():
+        place = folder / origin.name
         if origin.name in hidden:
             continue
         if origin.is_symlink():
@@ -133,6 +134,7 @@ def _restore(kernel: "_Kernel", kept: int, base: Path, hidden: set[str]) -> None
         else:
             place.touch()
         kernel.mount(str(origin), place, None, _MS_BIND | _MS_REC)
+    os.close(covered)
 
 
 def _add(kernel: "_Kernel", path: Path, folder: Path, source: int) -> None:

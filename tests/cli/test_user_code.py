@@ -71,3 +71,32 @@ def test_formatters_go_with_an_engine_that_speaks_djl_by_default(tmp_path) -> No
     assert [notice.message for notice in formatted_notices(code, notices)] == [code.summary]
     assert formatted_overrides({"dialect": "tgi-3"}, {})["dialect"] == "tgi-3"
     assert "dialect" not in formatted_overrides({}, {"HEADRACE_DIALECT": "openai"})
+
+
+def test_names_of_containers_set_the_server_around_the_code_and_are_told(tmp_path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "inference.py").write_text("def model_fn(model_dir): ...")
+    env = {
+        "SAGEMAKER_BIND_TO_PORT": "9191",
+        "SAGEMAKER_MAX_PAYLOAD_IN_MB": "20",
+        "PORT": "7",
+        "MAX_TOTAL_TOKENS": "an engine's, and no number",
+        "SAGEMAKER_MODEL_SERVER_VMARGS": "-Xmx2g",
+    }
+
+    named = find_user_code({"model": str(tmp_path)}, env, model_folder=NONE)
+    container = find_user_code({"model": str(tmp_path), "container": "true"}, {"PORT": "7000"}, model_folder=NONE)
+
+    assert named is not None
+    assert container is not None
+    assert (named.settings.port, named.settings.max_body_bytes, container.settings.port) == (9191, 20 << 20, 7000)
+    assert [(notice.name, notice.kind) for notice in (*named.notices, *named.server_notices)] == [
+        ("handler", "applied"),
+        ("handler", "ignored"),
+        ("SAGEMAKER_BIND_TO_PORT", "applied"),
+        ("SAGEMAKER_MAX_PAYLOAD_IN_MB", "applied"),
+    ]
+    assert named.description == [
+        named.summary,
+        "SAGEMAKER_MODEL_SERVER_VMARGS has no effect: there is no Java virtual machine.",
+    ]

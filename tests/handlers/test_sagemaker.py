@@ -90,6 +90,12 @@ def test_a_program_of_a_folder_of_its_own_is_named_by_its_whole_path() -> None:
         ("torchserve", {"SAGEMAKER_MODEL_SERVER_TIMEOUT": "2", "SAGEMAKER_TS_RESPONSE_TIMEOUT": "7"}, 7),
         ("sklearn", {"SAGEMAKER_MODEL_SERVER_TIMEOUT": "2"}, 2),
         ("xgboost", {"SAGEMAKER_TS_RESPONSE_TIMEOUT": "7"}, 60),
+        ("xgboost", {"SAGEMAKER_MODEL_SERVER_TIMEOUT": "2", "SAGEMAKER_MODEL_SERVER_TIMEOUT_SECONDS": "90"}, 90),
+        ("transformers", {"MMS_DEFAULT_RESPONSE_TIMEOUT": "500", "SAGEMAKER_MODEL_SERVER_TIMEOUT": "2"}, 30_000),
+        ("transformers", {"MMS_DEFAULT_RESPONSE_TIMEOUT": "500", "MMS_DEFAULT_RESPONSE_TIMEOUT_SECONDS": "9"}, 9),
+        ("torchserve", {"TS_DEFAULT_RESPONSE_TIMEOUT": "9", "SAGEMAKER_MODEL_SERVER_TIMEOUT": "2"}, 9),
+        ("torchserve", {"TS_DEFAULT_RESPONSE_TIMEOUT": "9", "SAGEMAKER_TS_RESPONSE_TIMEOUT": "7"}, 7),
+        ("torchserve", {"MMS_DEFAULT_RESPONSE_TIMEOUT": "9"}, 60),
     ],
 )
 def test_a_time_limit_is_in_the_unit_of_the_images_server(family: str, env: dict[str, str], seconds: float) -> None:
@@ -118,6 +124,54 @@ def test_every_server_starts_as_many_workers_as_it_is_told() -> None:
     for family in ("", "transformers", "torchserve", "sklearn", "xgboost"):
         spec = make_spec(found(family, env={"SAGEMAKER_MODEL_SERVER_WORKERS": "3"}))
         assert (spec.min_workers, spec.max_workers) == (3, 3)
+
+
+@pytest.mark.parametrize(("family", "prefix"), [("torchserve", "TS"), ("transformers", "MMS"), ("", "MMS")])
+def test_variables_of_the_images_server_count_before_those_of_the_toolkit(family: str, prefix: str) -> None:
+    env = {
+        f"{prefix}_JOB_QUEUE_SIZE": "7",
+        f"{prefix}_DEFAULT_WORKERS_PER_MODEL": "2",
+        "SAGEMAKER_MODEL_SERVER_WORKERS": "3",
+    }
+
+    spec = make_spec(found(family, env=env))
+
+    assert (spec.queue_size, spec.min_workers, spec.max_workers) == (7, 2, 2)
+    assert "notices" not in spec.load.options
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "sentence"),
+    [
+        (
+            "torchserve",
+            "MMS_DEFAULT_RESPONSE_TIMEOUT",
+            "it is for multi-model-server, and the image of this model has ",
+        ),
+        (
+            "transformers",
+            "TS_JOB_QUEUE_SIZE",
+            "it is for TorchServe, and the image of this model has multi-model-server",
+        ),
+        ("sklearn", "MMS_JOB_QUEUE_SIZE", "it is for multi-model-server, and the image of this model has gunicorn"),
+        ("sklearn", "SAGEMAKER_TS_BATCH_SIZE", "it is for TorchServe, and the image of this model has gunicorn"),
+        ("torchserve", "TS_NUMBER_OF_NETTY_THREADS", "Headrace's model server takes the place of TorchServe"),
+        ("torchserve", "SAGEMAKER_TS_BATCHSIZE", "it is unknown; SAGEMAKER_TS_BATCH_SIZE may be meant"),
+        ("transformers", "MMS_DEFAULT_TIMEOUT", "it is unknown; MMS_DEFAULT_RESPONSE_TIMEOUT may be meant"),
+        ("", "CA_REPOSITORY_ARN", "packages come from the index of pip; set PIP_INDEX_URL"),
+        ("xgboost", "MAX_CONTENT_LENGTH", "set SAGEMAKER_MAX_PAYLOAD_IN_MB"),
+        ("", "SAGEMAKER_BASE_DIR", "the container's folders are below /opt/ml"),
+        ("", "MMS_OF_THE_USER", None),
+        ("", "SAGEMAKER_REGION", None),
+    ],
+)
+def test_each_variable_of_a_server_that_changes_nothing_is_told_with_the_reason(
+    family: str, name: str, sentence: str | None
+) -> None:
+    notices = make_spec(found(family, env={name: "5"})).load.options.get("notices", "")
+
+    assert notices.startswith(f"{name} has no effect: {sentence}" if sentence else "")
+    assert bool(notices) == bool(sentence)
 
 
 def test_multi_model_endpoints_are_refused() -> None:

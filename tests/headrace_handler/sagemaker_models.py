@@ -1,15 +1,24 @@
 """Models with an `inference.py`, loaded and called in the test's own process."""
 
+import io
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from headrace_handler.contract import Contract, Load
 from headrace_handler.contracts.sagemaker import make
-from tests.headrace_handler.support import imports_of_a_child
+from tests.headrace_handler.support import RecordingReply, call, imports_of_a_child
 
+JSON, CSV, NPY = "application/json", "text/csv", "application/x-npy"
+SERVER_ERROR = (
+    b"<!doctype html>\n<html lang=en>\n<title>500 Internal Server Error</title>\n<h1>Internal Server Error</h1>\n"
+    b"<p>The server encountered an internal error and was unable to complete your request. Either the server is "
+    b"overloaded or there is an error in the application.</p>\n"
+)
 STANDIN_NAMES = (
     "ts",
     "sagemaker_inference",
@@ -48,3 +57,13 @@ def load(folder: Path, profile: str = "generic", entry: str = "inference.py") ->
 
 def load_program(folder: Path, code: str, profile: str = "generic") -> Contract:
     return load(folder, profile, write_program(folder, code))
+
+
+def npy(array: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def invoke(contract: Contract, body: bytes, content_type: str, accept: str = "*/*") -> RecordingReply:
+    return call(contract, body, content_type=content_type, headers=[("Accept", accept)])[0]

@@ -28,7 +28,8 @@ def write(path):
     return "written"
 
 before = sorted(os.listdir("/opt"))
-notice = provide({Path(path): Path(folder) for path, folder in json.loads(sys.argv[2]).items()})
+private = [Path(folder) for folder in sys.argv[3:]]
+notice = provide({Path(path): Path(folder) for path, folder in json.loads(sys.argv[2]).items()}, private)
 facts = {"notice": notice, "user": os.getuid(), "before": before}
 if not notice:
     status = Path("/proc/self/status").read_text().splitlines()
@@ -36,6 +37,7 @@ if not notice:
         "after": sorted(os.listdir("/opt")),
         "texts": {path: Path(path, "name.txt").read_text() for path in json.loads(sys.argv[2])},
         "written": [write("/opt/ml/model/new.txt"), write("/opt/ml/new.txt")],
+        "private": [[write(folder / "new.txt"), sorted(os.listdir(folder))] for folder in private],
         "capabilities": sum(int(line.split()[1], 16) for line in status if line.startswith("Cap")),
     }
 print(json.dumps(facts))
@@ -51,12 +53,12 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def look(folders: dict[Path, Path], prefix: list[str]) -> dict[str, object]:
+def look(folders: dict[Path, Path], prefix: list[str], *private: Path) -> dict[str, object]:
     """Return what a process sees; skip where no such process can be."""
     if prefix and (os.geteuid() != 0 or shutil.which(prefix[0]) is None):
         pytest.skip("only root can run a program with other rights")
     wanted = json.dumps({str(path): str(folder) for path, folder in folders.items()})
-    command = [*prefix, sys.executable, "-c", LOOK, str(SOURCE), wanted]
+    command = [*prefix, sys.executable, "-c", LOOK, str(SOURCE), wanted, *map(str, private)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if "Permission denied" in done.stderr:
         pytest.skip(f"another user cannot run this Python: {done.stderr.strip()}")
@@ -98,6 +100,25 @@ def test_a_folder_with_links_is_linked_so_that_relative_ones_lead_on(folder: Pat
     if seen["notice"]:
         pytest.skip(str(seen["notice"]))
     assert seen["texts"] == {str(MODEL): "of the blob"}
+
+
+@pytest.mark.parametrize("prefix", [[], UNPRIVILEGED], ids=["this user", "another user"])
+def test_a_private_folder_keeps_what_it_has_and_what_is_added_stays_in_the_process(
+    folder: Path, prefix: list[str]
+) -> None:
+    (folder / "name.txt").write_text("model")
+    library = folder / "lib"
+    (library / "sub").mkdir(parents=True)
+    (library / "a.so").write_text("a")
+    (library / "b.so").symlink_to("a.so")
+    library.chmod(0o555)
+
+    seen = look({MODEL: folder}, prefix, library)
+
+    if seen["notice"]:
+        pytest.skip(str(seen["notice"]))
+    assert seen["private"] == [["written", ["a.so", "b.so", "new.txt", "sub"]]]
+    assert sorted(path.name for path in library.iterdir()) == ["a.so", "b.so", "sub"]
 
 
 def test_a_process_that_may_not_make_namespaces_is_told_why_and_what_to_do(folder: Path) -> None:

@@ -17,7 +17,10 @@ PIECES = {
     "resources": ("at once:", "found:    ['smollm2-resources-"),
     "components": ("at once:", "copies:   2", "found:    ['smollm2-sdk3-component-"),
     "model_builder": ("at once:", "streamed:"),
+    "inference_spec": ("answer: Hello, sea", "answer: Hello, river"),
 }
+ALIASES = {"inference_spec": "Greeter"}
+"""What a script serves if it is not `smollm2`: its own class."""
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +44,15 @@ def test_resource_classes_and_the_model_builder_run_and_leave_nothing(
     scripts = sorted(EXAMPLES.glob("*.py"))
     assert {script.stem for script in scripts} == set(PIECES)
     processes = {
-        script.stem: started(sdk3_python, script, shell, smollm2_path, tmp_path / script.stem) for script in scripts
+        script.stem: started(
+            *(sdk3_python, script, shell, smollm2_path, tmp_path / script.stem),
+            alias=ALIASES.get(script.stem, "smollm2"),
+        )
+        for script in scripts
     }
     check_all(processes, PIECES, platform)
     client = platform.client("sagemaker")
-    for prefix in ("smollm2-resources", "smollm2-sdk3-component", "smollm2-builder"):
+    for prefix in ("smollm2-resources", "smollm2-sdk3-component", "smollm2-builder", "greeter-spec"):
         until(lambda part=prefix: not client.list_endpoints(NameContains=part)["Endpoints"], "endpoints are deleted")
         assert not client.list_models(NameContains=prefix)["Models"]
         assert not client.list_endpoint_configs(NameContains=prefix)["EndpointConfigs"]

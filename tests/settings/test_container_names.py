@@ -42,6 +42,7 @@ SPECIAL = {
     "SAGEMAKER_MAX_REQUEST_SIZE": ("1000", 1000),
     "max_request_size": ("1000", 1000),
     "TS_MAX_REQUEST_SIZE": ("1000", 1000),
+    "MMS_MAX_REQUEST_SIZE": ("1000", 1000),
     "CUDA_GRAPHS": ("0", True),
     "JSON_OUTPUT": ("true", "json"),
     "SAGEMAKER_CONTAINER_LOG_LEVEL": ("10", "debug"),

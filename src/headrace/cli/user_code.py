@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from headrace.cli.ready import print_code_ready
+from headrace.settings.container_env import SERVER_NAMES
+from headrace.settings.container_names import Notice
 from headrace.settings.loading import load_settings
 from headrace.settings.model_folder import MODEL_FOLDER, is_folder
 from headrace.settings.server_settings import ENV_PREFIX, ServerSettings
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from headrace.handlers.choice import HandlerMode
     from headrace.handlers.spec import HandlerSpec
     from headrace.server.formatters import Formatters
-    from headrace.settings.container_names import Notice
 
 OWN_CODE = "The model's own code serves it"
 """Begins the sentence about code in a model's log and description."""
@@ -33,6 +34,8 @@ class UserCode:
 
     plan: "HandlerPlan"
     settings: ServerSettings
+    server_notices: tuple[Notice, ...] = ()
+    """About names of other containers that set the server around the code."""
 
     @property
     def serves(self) -> bool:
@@ -58,11 +61,21 @@ class UserCode:
         return describe_python(self.plan)
 
     @property
-    def notices(self) -> tuple[str, ...]:
-        """The summary, and settings of the code that have no effect."""
+    def notices(self) -> list[Notice]:
+        """The summary, and what has no effect on the code."""
         spec = self.plan.spec
         assert spec is not None, "the plan has code"
-        return (self.summary, *self.python[1], *filter(None, spec.load.options.get("notices", "").splitlines()))
+        ignored = [*self.python[1], *filter(None, spec.load.options.get("notices", "").splitlines())]
+        return [
+            Notice("handler", "applied", self.summary),
+            *(Notice("handler", "ignored", text) for text in ignored),
+        ]
+
+    @property
+    def description(self) -> list[str]:
+        """The summary, and what has no effect where the code serves, in sentences."""
+        ignored = [notice for notice in (*self.notices, *self.server_notices) if notice.kind != "applied"]
+        return [self.summary, *(notice.message for notice in ignored)]
 
     def prepare(self) -> "HandlerSpec":
         """
@@ -87,7 +100,7 @@ def find_user_code(
     """
     Return the code that serves a model, or changes requests and responses of Headrace's engine; None without code.
 
-    Names of other containers are settings of the code, and are not read here.
+    Names of other containers are settings of the code; only those of the server around it are read here.
 
     Args:
         overrides: as for `gather_settings`.
@@ -108,8 +121,8 @@ def find_user_code(
         if empty_folder is None or family not in _CODE_FAMILIES:
             return None
         folder = empty_folder
-    own_env = {name: value for name, value in env.items() if name.startswith(ENV_PREFIX)}
-    settings, _ = load_settings({**overrides, "model": str(folder)}, own_env, container=is_container)
+    server_env = {name: value for name, value in env.items() if name.startswith(ENV_PREFIX) or name in SERVER_NAMES}
+    settings, notices = load_settings({**overrides, "model": str(folder)}, server_env, container=is_container)
     root = unpack_model(folder, _home(settings) / "archives")
     found = find_model(
         root,
@@ -119,21 +132,19 @@ def find_user_code(
         num_gpus=len(visible_gpus(env)) if settings.device != "cpu" else 0,
     )
     plan = plan_handler(found, cast("HandlerMode", settings.handler))
-    return None if plan.spec is None else UserCode(plan=plan, settings=settings)
+    return None if plan.spec is None else UserCode(plan=plan, settings=settings, server_notices=tuple(notices))
 
 
 def serve_user_code(code: UserCode) -> int:
     """Serve a model's own code until a signal stops the server; return the exit code."""
     from headrace.server.handlers.main import run_handler_server
     from headrace.server.torchserve_routes import torchserve_routes
-    from headrace.settings.container_names import Notice
 
     assert code.plan.spec is not None, "the plan has code"
-    summary, *ignored = code.notices
     return run_handler_server(
         code.settings,
         code.plan.spec,
-        notices=[Notice("handler", "applied", summary), *(Notice("handler", "ignored", text) for text in ignored)],
+        notices=[*code.notices, *code.server_notices],
         prepare=lambda _spec: code.prepare(),
         more_routes=torchserve_routes if code.plan.spec.contract == "torchserve" else None,
         on_ready=print_code_ready,
@@ -162,13 +173,9 @@ def formatted_overrides(overrides: Mapping[str, object], env: Mapping[str, str])
     return {**overrides} if is_given else {**overrides, "dialect": "lmi-17"}
 
 
-def formatted_notices(code: UserCode, notices: "Sequence[Notice]") -> "list[Notice]":
+def formatted_notices(code: UserCode, notices: Sequence[Notice]) -> list[Notice]:
     """Return the notices of an engine with formatters, which have an effect."""
-    from headrace.settings.container_names import Notice
-
-    summary, *ignored = code.notices
-    kept = [notice for notice in notices if notice.name != code.plan.choice.formatters]
-    return [Notice("handler", "applied", summary), *(Notice("handler", "ignored", text) for text in ignored), *kept]
+    return [*code.notices, *(notice for notice in notices if notice.name != code.plan.choice.formatters)]
 
 
 def _home(settings: ServerSettings) -> Path:

@@ -51,7 +51,7 @@ def serve_model(prepared: "PreparedWorker") -> int:
         family=prepared.spec.family,
     )
     if code is not None and code.serves:
-        prepared.report_notices(code.notices)
+        prepared.report_notices(code.description)
         return serve_user_code(code)
     settings, notices = worker_settings(prepared, os.environ)
     if code is not None:

@@ -26,6 +26,9 @@ from headrace.settings.container_meanings import NO_NEURON
 from headrace.settings.container_names import read_container_names
 from headrace_handler.container_folders import CODE, MODEL
 
+_LIBRARIES: Final = Path("/lib")
+_SHARED_LIBRARIES: Final = "shared_libs"
+"""Folder of a model whose files the program of SageMaker's SDK 3 copies to `/lib`, which belongs to the host."""
 REQUIREMENTS_FILE: Final = "requirements.txt"
 _INSTALL_S: Final = 1800.0
 """Time for packages, which real containers install before they count the time of loading."""
@@ -73,6 +76,7 @@ def plan_handler(found: Found, mode: HandlerMode = "auto") -> HandlerPlan:
         | share_of_threads(environment, num_children=made.max_workers, num_cores=len(os.sched_getaffinity(0))),
         num_gpus=found.num_gpus,
         container_folders=container_folders(found),
+        private_folders=[_LIBRARIES] if (found.root / _SHARED_LIBRARIES).is_dir() else (),
     )
     file = _requirements_file(found, choice.contract)
     return HandlerPlan(

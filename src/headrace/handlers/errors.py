@@ -1,8 +1,8 @@
 """
-Responses that the model server gives itself, because the child with the user's code cannot, worded by contract.
+Responses that the model server gives itself, because the child with the user's code cannot, worded by its original.
 
 Sources: DJL Serving (`InferenceRequestHandler`, `PyProcess`), TorchServe (`HttpRequestHandler`, `WorkerThread`),
-multi-model-server.
+multi-model-server (`InferenceRequestHandler`, `BatchAggregator`), nginx (`ngx_http_special_response.c`).
 """
 
 import json
@@ -11,7 +11,8 @@ from enum import Enum, auto
 from typing import Final
 
 from headrace.core.errors import HeadraceError
-from headrace.handlers.spec import ContractName
+from headrace.handlers.sagemaker_variables import GUNICORN, MMS, TORCHSERVE, server_of
+from headrace.handlers.spec import HandlerSpec
 from headrace_handler.frames import Buffer
 
 Headers = list[tuple[str, str]]
@@ -58,9 +59,12 @@ class Refused(Exception):
         self.response = response
 
 
-def refusal(contract: ContractName, reason: Refusal, *, model_name: str, exit_code: int | None = None) -> WholeResponse:
+def refusal(spec: HandlerSpec, reason: Refusal, *, exit_code: int | None = None) -> WholeResponse:
     """Return the response to a request that user code does not answer."""
-    status, kind, message = _WORDS[contract](reason, model_name, exit_code)
+    server = server_of(spec.load.options.get("profile", "")) if spec.contract == "sagemaker" else spec.contract
+    if server == GUNICORN:
+        return _proxy_page(reason)
+    status, kind, message = _WORDS[server](reason, spec.model_name, exit_code)
     body = json.dumps({"code": status, "type": kind, "message": message}, indent=2) + "\n"
     return WholeResponse(status=status, headers=[("content-type", "application/json")], body=body.encode())
 
@@ -97,14 +101,32 @@ def _no_worker(model_name: str) -> str:
     )
 
 
-def _sagemaker(reason: Refusal, model_name: str, _exit_code: int | None) -> tuple[int, str, str]:
+def _multi_model_server(reason: Refusal, model_name: str, _exit_code: int | None) -> tuple[int, str, str]:
     match reason:
         case Refusal.QUEUE_FULL | Refusal.NOT_READY:
-            return 503, "ServiceUnavailableException", f"Model {model_name} has no worker to serve inference request."
+            return 503, "ServiceUnavailableException", f"No worker is available to serve request: {model_name}"
         case Refusal.UNANSWERED:
             return 500, "InternalServerException", "Invalid model predict output"
         case Refusal.LOST | Refusal.LATE:
             return 500, "InternalServerException", "Worker died."
 
 
-_WORDS: Final = {"djl": _djl, "torchserve": _torchserve, "sagemaker": _sagemaker}
+def _proxy_page(reason: Refusal) -> WholeResponse:
+    """Return the page of nginx, which stands before gunicorn in the images of scikit-learn and XGBoost."""
+    is_busy = reason in (Refusal.QUEUE_FULL, Refusal.NOT_READY)
+    status, title = (503, "Service Temporarily Unavailable") if is_busy else (502, "Bad Gateway")
+    page = _PAGE.format(f"{status} {title}").replace("\n", "\r\n")
+    return WholeResponse(status=status, headers=[("content-type", "text/html")], body=page.encode())
+
+
+_PAGE: Final = """\
+<html>
+<head><title>{0}</title></head>
+<body>
+<center><h1>{0}</h1></center>
+<hr><center>nginx</center>
+</body>
+</html>
+"""
+
+_WORDS: Final = {"djl": _djl, "torchserve": _torchserve, TORCHSERVE: _torchserve, MMS: _multi_model_server}

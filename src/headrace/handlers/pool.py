@@ -381,7 +381,7 @@ class HandlerPool:
             self._idle.clear()
 
     def _refused(self, reason: Refusal) -> Refused:
-        return Refused(refusal(self.spec.contract, reason, model_name=self.spec.model_name))
+        return Refused(refusal(self.spec, reason))
 
 
 _SINGLE_MODES: Final = frozenset({"adapter", "format", "describe"})

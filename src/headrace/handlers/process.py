@@ -107,6 +107,7 @@ class ChildProcess:
             descriptor=_DESCRIPTOR,
             parent=os.getpid(),
             container_folders=self._spec.container_folders,
+            private_folders=self._spec.private_folders,
         )
         try:
             self.process = spawn_connected(
@@ -329,7 +330,7 @@ class ChildProcess:
                 response.fail(answer, _BROKEN[reason])
 
     def _refusal(self, reason: Refusal, *, exit_code: int | None = None) -> WholeResponse:
-        return refusal(self._spec.contract, reason, model_name=self._spec.model_name, exit_code=exit_code)
+        return refusal(self._spec, reason, exit_code=exit_code)
 
 
 _BROKEN: Final = {

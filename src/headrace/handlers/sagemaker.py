@@ -11,6 +11,14 @@ from typing import Final
 
 from headrace.core.errors import SettingsError
 from headrace.handlers.found import CODE_FOLDER, Found
+from headrace.handlers.sagemaker_variables import (
+    MMS,
+    config_variable,
+    first_set,
+    number,
+    server_of,
+    without_effect,
+)
 from headrace.handlers.spec import HandlerSpec
 from headrace_handler.contract import Load
 
@@ -27,9 +35,8 @@ _PROFILES_OF_IMPORTS: Final = {
 _PROGRAM: Final = "inference.py"
 _BOOSTER: Final = "xgboost-model"
 """What SageMaker's XGBoost algorithm writes."""
-_SECONDS_SERVERS: Final = ("pytorch", "sklearn", "xgboost")
-"""TorchServe and gunicorn take `SAGEMAKER_MODEL_SERVER_TIMEOUT` in seconds, multi-model-server in minutes."""
 _MAX_WORKERS: Final = 1000
+_MAX_QUEUE: Final = 1_000_000
 _MAX_S: Final = 7 * 86400
 
 
@@ -49,6 +56,7 @@ def make_spec(found: Found) -> HandlerSpec:
     profile = find_profile(found)
     min_workers, max_workers = _workers(env, profile)
     timeout_s = _call_timeout_s(env, profile)
+    notices = without_effect(env, profile)
     batches = profile == "pytorch"
     return HandlerSpec(
         contract="sagemaker",
@@ -56,15 +64,15 @@ def make_spec(found: Found) -> HandlerSpec:
             model_name=found.model_name,
             model_dir=found.root,
             entry=find_program(found),
-            options={"profile": profile},
+            options={"profile": profile} | ({"notices": "\n".join(notices)} if notices else {}),
             device=0 if found.num_gpus and profile in ("pytorch", "huggingface") else None,
-            batch_size=_number(env, "SAGEMAKER_TS_BATCH_SIZE", 1, at_least=1, at_most=10_000) if batches else 1,
+            batch_size=number(env, "SAGEMAKER_TS_BATCH_SIZE", 1, at_least=1, at_most=10_000) if batches else 1,
         ),
         min_workers=min_workers,
         max_workers=max_workers,
-        queue_size=100,
-        max_batch_delay_ms=_number(env, "SAGEMAKER_TS_MAX_BATCH_DELAY", 100, at_most=_MAX_S * 1000),
-        load_timeout_s=_number(env, "SAGEMAKER_STARTUP_TIMEOUT", 600, at_least=1, at_most=_MAX_S),
+        queue_size=number(env, config_variable(profile, "JOB_QUEUE_SIZE"), 100, at_least=1, at_most=_MAX_QUEUE),
+        max_batch_delay_ms=number(env, "SAGEMAKER_TS_MAX_BATCH_DELAY", 100, at_most=_MAX_S * 1000),
+        load_timeout_s=number(env, "SAGEMAKER_STARTUP_TIMEOUT", 600, at_least=1, at_most=_MAX_S),
         call_timeout_s=timeout_s,
         chunk_timeout_s=timeout_s,
     )
@@ -108,29 +116,25 @@ def _workers(env: Mapping[str, str], profile: str) -> tuple[int, int]:
 
     The images start one a core; here it is one, because each has a copy of the model, unless a variable says more.
     """
-    asked = _number(env, "SAGEMAKER_MODEL_SERVER_WORKERS", 1, at_least=1, at_most=_MAX_WORKERS)
+    names = (config_variable(profile, "DEFAULT_WORKERS_PER_MODEL"), "SAGEMAKER_MODEL_SERVER_WORKERS")
+    asked = number(env, first_set(env, names), 1, at_least=1, at_most=_MAX_WORKERS)
     if profile != "pytorch":
         return asked, asked
-    least = _number(env, "SAGEMAKER_TS_MIN_WORKERS", asked, at_least=1, at_most=_MAX_WORKERS)
-    most = _number(env, "SAGEMAKER_TS_MAX_WORKERS", least, at_least=1, at_most=_MAX_WORKERS)
+    least = number(env, "SAGEMAKER_TS_MIN_WORKERS", asked, at_least=1, at_most=_MAX_WORKERS)
+    most = number(env, "SAGEMAKER_TS_MAX_WORKERS", least, at_least=1, at_most=_MAX_WORKERS)
     return least, max(least, most)
 
 
 def _call_timeout_s(env: Mapping[str, str], profile: str) -> float:
-    if profile == "pytorch" and env.get("SAGEMAKER_TS_RESPONSE_TIMEOUT", "").strip():
-        return _number(env, "SAGEMAKER_TS_RESPONSE_TIMEOUT", 60, at_least=1, at_most=_MAX_S)
-    if env.get("SAGEMAKER_MODEL_SERVER_TIMEOUT_SECONDS", "").strip() and profile not in _SECONDS_SERVERS:
-        return _number(env, "SAGEMAKER_MODEL_SERVER_TIMEOUT_SECONDS", 60, at_least=1, at_most=_MAX_S)
-    unit_s = 1 if profile in _SECONDS_SERVERS else 60
-    return unit_s * _number(env, "SAGEMAKER_MODEL_SERVER_TIMEOUT", 60, at_least=1, at_most=_MAX_S // unit_s)
-
-
-def _number(env: Mapping[str, str], name: str, default: int, *, at_least: int = 0, at_most: int) -> int:
-    """Check the number of a variable; not set or empty: the default."""
-    value = env.get(name, "").strip()
-    if not value:
-        return default
-    number = int(value) if value.isascii() and value.isdigit() else -1
-    if not at_least <= number <= at_most:
-        raise SettingsError(f"{name} is {value!r}; expected a whole number from {at_least} to {at_most}.", name=name)
-    return number
+    """Return the limit of a request: the first of the variables that the server of the image has."""
+    unit_s = 60 if server_of(profile) == MMS else 1
+    in_seconds = {
+        "SAGEMAKER_TS_RESPONSE_TIMEOUT": profile == "pytorch",
+        config_variable(profile, "DEFAULT_RESPONSE_TIMEOUT_SECONDS"): True,
+        config_variable(profile, "DEFAULT_RESPONSE_TIMEOUT"): unit_s == 1,
+        "SAGEMAKER_MODEL_SERVER_TIMEOUT_SECONDS": True,
+    }
+    if name := first_set(env, (name for name, is_read in in_seconds.items() if is_read)):
+        return number(env, name, 60, at_least=1, at_most=_MAX_S)
+    name = first_set(env, (config_variable(profile, "DEFAULT_RESPONSE_TIMEOUT"), "SAGEMAKER_MODEL_SERVER_TIMEOUT"))
+    return unit_s * number(env, name, 60, at_least=1, at_most=_MAX_S // unit_s)

@@ -42,6 +42,8 @@ class HandlerSpec:
     """Folders in front of `sys.path`; the stand-in packages come behind everything else."""
     container_folders: Mapping[Path, Path] = field(default_factory=dict)
     """Folders that the code finds at these paths of a container, such as `/opt/ml/model`."""
+    private_folders: Sequence[Path] = ()
+    """Folders of the host, such as `/lib`, in which the code may make files that the host does not get."""
     min_workers: int = 1
     """Children that always run, at least 1."""
     max_workers: int = 1

@@ -166,6 +166,11 @@ ENVIRONMENT: dict[str, Meaning] = {
     "TS_DEFAULT_STARTUP_TIMEOUT": NO_LOAD_TIMEOUT,
     "TS_DISABLE_TOKEN_AUTHORIZATION": NoEffect("tokens are not required; see api_key", ("true",)),
     "TS_METRICS_MODE": NoEffect("metrics are on /metrics", ("prometheus",)),
+    "MMS_JOB_QUEUE_SIZE": Fills("max_concurrent_requests"),
+    "MMS_MAX_REQUEST_SIZE": Fills("max_body_bytes", read_bytes),
+    "MMS_MAX_RESPONSE_SIZE": OPTIONS["max_output_size"],
+    "MMS_DEFAULT_WORKERS_PER_MODEL": NO_WORKERS,
+    **dict.fromkeys(("MMS_DEFAULT_RESPONSE_TIMEOUT", "MMS_DEFAULT_RESPONSE_TIMEOUT_SECONDS"), NO_TIMEOUT),
     "TOKENIZER_CONFIG_PATH": NoEffect("the tokenizer of the model is used"),
     "DISABLE_GRAMMAR_SUPPORT": NoEffect("grammars are always supported", ("false", "0")),
     "MAX_CLIENT_BATCH_SIZE": NoEffect("a request has one prompt"),
@@ -206,3 +211,12 @@ GENERAL_NAMES = frozenset(
     }
 )
 """Names that often mean something else outside a container, and are read only inside one."""
+
+_SERVER_FIELDS = frozenset(
+    {"port", "api_key", "max_body_bytes", "shutdown_grace_s", "cors_allow_origins", "log_format", "log_level"}
+)
+
+SERVER_NAMES = frozenset(
+    name for name, meaning in ENVIRONMENT.items() if isinstance(meaning, Fills) and meaning.field in _SERVER_FIELDS
+)
+"""Variables that set what a server has whichever model it serves: a model's own code, too."""
