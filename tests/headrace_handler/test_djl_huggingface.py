@@ -27,6 +27,32 @@ SERVICE = """
             _service.initialize(inputs.get_properties())
         return None if inputs.is_empty() else _service.inference(inputs)
 """
+CUSTOM = """
+    import types
+    from djl_python import Input
+    from djl_python.encode_decode import decode
+    from djl_python.huggingface import HuggingFaceService
+    _service = HuggingFaceService()
+
+    def custom_parse_input(self, inputs):
+        input_data, input_size, parameters, errors = [], [], [], {}
+        batch = inputs.get_batches()
+        for index, item in enumerate(batch):
+            try:
+                payload = decode(item, item.get_property("Content-Type"))
+                input_data.append(payload.pop("prompt"))
+                input_size.append(1)
+                parameters.append(payload)
+            except Exception as error:
+                errors[index] = str(error)
+        return input_data, input_size, parameters, errors, batch
+
+    def handle(inputs: Input):
+        if not _service.initialized:
+            _service.initialize(inputs.get_properties())
+            _service.parse_input = types.MethodType(custom_parse_input, _service)
+        return None if inputs.is_empty() else _service.inference(inputs)
+"""
 GENERATOR = """
     from djl_python import Input, Output
     from djl_python.streaming_utils import StreamingUtils
@@ -76,6 +102,18 @@ def test_a_service_answers_each_request_of_a_batch(load_model: LoadModel, gpt2: 
     predict(load_model(SERVICE, {"model_id": gpt2}), *items)
 
     assert [len(each.reply.json) for each in items] == [1, 2]
+
+
+def test_a_model_may_replace_the_parser_of_the_service(load_model: LoadModel, gpt2: str) -> None:
+    bodies = ({"prompt": "hello", "max_new_tokens": 1}, {"text": "one"}, {"prompt": "two", "max_new_tokens": 2})
+    items = [item(json.dumps(body).encode()) for body in bodies]
+
+    predict(load_model(CUSTOM, {"model_id": gpt2}), *items)
+
+    first, broken, last = (each.reply.json for each in items)
+    assert first[0]["generated_text"].startswith("hello")
+    assert broken == "'prompt'"
+    assert last[0]["generated_text"].startswith("two")
 
 
 def test_a_streaming_service_sends_the_prompt_and_then_token_by_token(load_model: LoadModel, gpt2: str) -> None:

@@ -21,6 +21,9 @@ _TASKS = {
 }
 """The end of an architecture's name → its pipeline."""
 
+Parsed = tuple[list[Any], list[int], list[dict[str, Any]], dict[int, str], list[Input]]
+"""Prompts, numbers of prompts, parameters, errors and requests; see `HuggingFaceService.parse_input`."""
+
 _NO_ADAPTERS = "LoRA adapter API is only supported for rolling batch."
 
 
@@ -62,28 +65,54 @@ class HuggingFaceService:
         self.is_streaming = str(properties.get("enable_streaming", "false")).lower() not in {"false", ""}
         self.initialized = True
 
+    def parse_input(self, inputs: Input) -> Parsed:
+        """
+        Return the prompts of a call, and what belongs to them; models replace this method (djl-serving up to 0.26).
+
+        Returns:
+            All prompts, the number of prompts and the parameters of each request without an error, the errors by the
+            index of their request, and the requests.
+        """
+        prompts: list[Any] = []
+        sizes: list[int] = []
+        parameters: list[dict[str, Any]] = []
+        batch = inputs.get_batches()
+        for item in batch:
+            given, options = _parse(item)
+            given = given if isinstance(given, list) else [given]
+            prompts += given
+            sizes.append(len(given))
+            parameters.append(options)
+        return prompts, sizes, parameters, {}, batch
+
     def inference(self, inputs: Input) -> Output:
         """Answer a request, or each of a batch."""
-        batch = inputs.get_batches()
-        if self.is_streaming:
-            return self._stream(batch)
+        prompts, sizes, parameters, errors, batch = self.parse_input(inputs)
+        if self.is_streaming and not errors:
+            return self._stream(prompts, parameters)
         outputs = Output()
         keys = inputs.get_content().get_keys() if inputs.is_batch() else ["data"]
-        for item, key in zip(batch, keys, strict=True):
-            encode(outputs, self._predict(item), _accept(item), key=key)
+        waiting, found = iter(prompts), zip(sizes, parameters, strict=True)
+        for index, (item, key) in enumerate(zip(batch, keys, strict=True)):
+            if index in errors:
+                answer: Any = errors[index]
+            else:
+                size, options = next(found)
+                answer = self._predict([next(waiting) for _ in range(size)], options)
+            encode(outputs, answer, _accept(item), key=key)
         return outputs
 
-    def _predict(self, item: Input) -> Any:
-        prompts, parameters = _parse(item)
-        prediction = self.hf_pipeline(prompts if isinstance(prompts, list) else [prompts], **parameters)
+    def _predict(self, prompts: list[Any], parameters: dict[str, Any]) -> Any:
+        prediction = self.hf_pipeline(prompts, **parameters)
         # A pipeline of texts returns a list for each prompt, with one result unless several were asked for.
         return [result[0] if isinstance(result, list) and len(result) == 1 else result for result in prediction]
 
-    def _stream(self, batch: list[Input]) -> Output:
-        if len(batch) > 1:
+    def _stream(self, prompts: list[Any], parameters: list[dict[str, Any]]) -> Output:
+        if len(parameters) > 1:
             raise NotImplementedError("Dynamic batch not supported for generic streaming")
-        prompts, parameters = _parse(batch[0])
-        texts = StreamingUtils.use_hf_default_streamer(self.model, self.tokenizer, prompts, self.device, **parameters)
+        texts = StreamingUtils.use_hf_default_streamer(
+            self.model, self.tokenizer, prompts, self.device, **parameters[0]
+        )
         return Output().add_property("content-type", "application/jsonlines").add_stream_content(texts)
 
 
