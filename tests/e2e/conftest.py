@@ -1,5 +1,6 @@
 """One real server with the real small model for the whole session, started as a user would."""
 
+import atexit
 import os
 import random
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +22,9 @@ from tests.waiting import WAIT_S
 
 PORTS = range(11_000, 16_000)
 """Below those that our own servers choose from, and those that Linux gives to clients: none is taken meanwhile."""
-_RESERVED: list[socket.socket] = []
-"""Abstract sockets, one for each port that was handed out; the kernel frees them with this process."""
+_RESERVED = ExitStack()
+"""Abstract sockets, one for each port that was handed out, closed when this process ends."""
+atexit.register(_RESERVED.close)
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ def free_port() -> int:
         except OSError:
             reservation.close()
             continue
-        _RESERVED.append(reservation)
+        _RESERVED.enter_context(reservation)
         return port
     raise AssertionError(f"no free port in {PORTS}")
 
