@@ -74,11 +74,12 @@ def test_every_family_computes_nearly_the_same_from_its_int8_folder(headrace, tm
     assert load_model(str(tmp_path / "out")).spec == load_model(str(tmp_path / "source")).spec
 
 
-def test_a_mixture_of_experts_is_refused_with_the_way_to_serve_it(headrace, tmp_path):
+def test_eight_bits_are_refused_for_experts_with_other_ways(headrace, tmp_path):
     write_checkpoint("mixtral", tmp_path / "source")
     result = headrace("quantize", tmp_path / "source", tmp_path / "out")
     assert result.exit_code == 2
     assert "has experts" in result.stderr
+    assert "--bits 4" in result.stderr
     assert "--dtype w8a8" in result.stderr
     assert not (tmp_path / "out").exists()
 
@@ -97,6 +98,8 @@ def test_layers_of_another_kind_are_refused_with_the_way_to_serve_them(headrace,
     ("name", "kind"),
     [
         ("gpt 2", "stored transposed"),
+        ("granite moe", "stack the experts"),
+        ("gpt oss", "experts with biases"),
         ("stablelm, norms by head", "norms for each head"),
         ("mistral's params.json", "a config.json"),
     ],

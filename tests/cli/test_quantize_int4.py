@@ -40,7 +40,10 @@ ONLY_ROUNDED = ["gpt neox", "olmo", "olmo 2", "command r", "phi 2", "llama, bias
 """Biased norms, none, only after, one for both halves, plain MLPs, biased MLPs: 8 bits refuse these."""
 
 
-@pytest.mark.parametrize("name", [*SMOOTHED, *ONLY_ROUNDED])
+EXPERTS = ["mixtral", "qwen 2 moe", "qwen 3 moe", "olmoe"]
+
+
+@pytest.mark.parametrize("name", [*SMOOTHED, *ONLY_ROUNDED, *EXPERTS])
 def test_every_family_computes_about_the_same_from_its_4_bit_folder(headrace, tmp_path, name):
     write_checkpoint(name, tmp_path / "source")
     quantize(headrace, tmp_path / "source", tmp_path / "out", "--bits", 4)
@@ -66,6 +69,22 @@ def test_the_package_decompresses_the_values_that_headrace_reads(int4):
         assert ours.encoding is Encoding.Q4_1
         largest = expected.abs().max().item()
         np.testing.assert_allclose(decode(ours), expected.float().numpy(), rtol=0, atol=2.0**-8 * largest)
+
+
+def test_each_expert_is_a_matrix_of_its_own_and_the_router_stays_as_it_is(headrace, tmp_path):
+    write_checkpoint("mixtral", tmp_path / "source")
+    quantize(headrace, tmp_path / "source", tmp_path / "out", "--bits", 4)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    router = "model.layers.1.block_sparse_moe.gate"
+    assert {"lm_head", router} <= set(config["ignore"])
+    stored = load_file(tmp_path / "out" / "model.safetensors")
+    assert stored[f"{router}.weight"].dtype is torch.bfloat16
+    parts = {
+        name.rpartition(".")[2] for name in stored if name.startswith("model.layers.1.block_sparse_moe.experts.5.w2")
+    }
+    assert parts == {"weight_packed", "weight_scale", "weight_zero_point", "weight_shape"}
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert card.count("gate ") == 1
 
 
 def test_codes_scales_and_zero_points_are_read_back_as_they_were_written(int4):

@@ -140,9 +140,12 @@ def summary(reports: "Sequence[LayerReport]") -> str:
 
 
 def _summary_of_matrices(reports: "Sequence[LayerReport]") -> str:
+    by_part: dict[str, list[float]] = {}
+    for report in reports:
+        for name, error in report.errors.items():
+            by_part.setdefault(name.rpartition(".")[2], []).append(error)  # all experts together
     lines = ["outputs of   error"]
-    for part in reports[0].errors:
-        errors = [report.errors[part] for report in reports]
+    for part, errors in by_part.items():
         lines.append(f"{part:<10}   {100 * (sum(errors) / len(errors)) ** 0.5:.2f} %")
     return "\n".join(lines)
 

@@ -80,7 +80,11 @@ class _RecordedInputs:
     tokens: list[Float32] = field(default_factory=list)
 
     def joined(self) -> Inputs:
-        return Inputs(self.maxima, self.squares / np.float32(self.num_tokens), np.concatenate(self.tokens))
+        return Inputs(
+            self.maxima,
+            self.squares / np.float32(self.num_tokens),
+            np.concatenate(self.tokens or [np.zeros((0, len(self.maxima)), np.float32)]),
+        )
 
 
 class _WatchedLayer(Layer):
@@ -98,7 +102,8 @@ class _WatchedLayer(Layer):
         np.maximum(recorded.maxima, np.abs(x).max(axis=0), out=recorded.maxima)
         recorded.squares += np.einsum("tk,tk->k", x, x)
         recorded.num_tokens += len(x)
-        recorded.tokens.append(x[self.picked])
+        if len(x) > self.picked.max(initial=-1):  # an expert sees only some of the tokens; its inputs are not smoothed
+            recorded.tokens.append(x[self.picked])
         return super()._linear(x, name)
 
 

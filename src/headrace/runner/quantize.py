@@ -13,7 +13,7 @@ from headrace.core.progress import Progress, no_progress
 from headrace.models.config_export import family_of
 from headrace.models.families.family import HEAD_INDEX, Family
 from headrace.models.model import Model
-from headrace.models.places import folder_places, merge
+from headrace.models.places import Place, folder_places, merge
 from headrace.models.safetensors_writer import STORED, SafetensorsWriter, encode_floats
 from headrace.models.shapes import expected_shapes
 from headrace.models.weights import Encoding, as_float32, dominant_bits
@@ -34,6 +34,7 @@ _KNOWN_PARTS: Final = _REQUIRED_PARTS | {
 }
 _LAST: Final = ("final_norm", "final_norm_bias", "lm_head", "lm_head_bias")
 """Weights after the layers."""
+EXPERT: Final = ".experts."
 _INT4_BITS: Final = 4
 _TASK: Final = "Quantizing"
 
@@ -62,10 +63,10 @@ def check_can_quantize(model: Model, *, bits: int = 8) -> None:
         raise UnsupportedModel(
             f"{model.name} is stored in 4 bits already. Start from the original checkpoint, or serve it as it is."
         )
-    if model.spec.moe is not None:
+    if model.spec.moe is not None and bits != _INT4_BITS:
         raise UnsupportedModel(
-            f"{model.name} has experts; expected a model whose layers are all dense. "
-            "Serve it with --dtype w8a8 or w4a8, which quantizes without calibration."
+            f"{model.name} has experts, whose inputs cannot be smoothed: the router reads them too. "
+            "Use --bits 4, which smooths nothing, or serve it with --dtype w8a8, which quantizes without calibration."
         )
     kind = _other_kind(model)
     if kind is not None:
@@ -86,8 +87,19 @@ def _other_kind(model: Model) -> str | None:
         return "an encoder"
     if family.transposed:
         return "a network whose matrices are stored transposed"
-    if any(HEAD_INDEX in place.stored for place in folder_places(family, model.spec).values()):
+    places = folder_places(family, model.spec)
+    if any(HEAD_INDEX in place.stored for place in places.values()):
         return "a network with norms for each head"
+    return _other_experts(places)
+
+
+def _other_experts(places: Mapping[str, Place]) -> str | None:
+    """Return the reason why experts are not matrices of their own, or None."""
+    if any(name.endswith("_bias") for name in places if EXPERT in name):
+        return "a mixture of experts with biases"
+    names = [place.stored for name, place in places.items() if EXPERT in name]
+    if len(set(names)) < len(names):
+        return "a mixture of experts whose checkpoints stack the experts in one tensor"
     return None
 
 
@@ -196,13 +208,14 @@ class _Writing:
         """
         errors = {}
         for stored, names in self._tensors_of(index).items():
-            values = merge((self._places[name], weights[_part(name)]) for name in names)
+            prefix = f"layers.{index}."
+            values = merge((self._places[name], weights[name.removeprefix(prefix)]) for name in names)
             if not np.isfinite(values).all():
                 raise BrokenModel(
                     f"Tensor {stored} of {self._model.name} contains numbers that are not finite.", name=stored
                 )
             if _is_matrix(names[0]):
-                part = _part(names[0])
+                part = names[0].removeprefix(prefix)
                 rounded = self._matrices.round(stored, values, importance.get(part))
                 for name, content in rounded.tensors.items():
                     out.write(name, content)
@@ -251,4 +264,4 @@ def _part(name: str) -> str:
 
 
 def _is_matrix(name: str) -> bool:
-    return _part(name) in MATRICES
+    return _part(name).removeprefix("shared_") in MATRICES

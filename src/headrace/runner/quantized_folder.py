@@ -8,6 +8,7 @@ from headrace.models.checkpoint import SMOOTHED_KEY
 from headrace.models.config_export import family_of
 from headrace.models.folder_export import export_files
 from headrace.models.model import Model
+from headrace.models.places import folder_places
 from headrace.models.quantized.compressed_tensors import w4a16_config, w8a8_config
 from headrace.models.weight_files import SINGLE
 from headrace.models.weights import Encoding
@@ -38,10 +39,12 @@ def write_quantized(
         BrokenModel: a weight or an activation is not finite.
         OSError: the disk is full.
     """
-    head = family_of(model.spec).tensors["lm_head"].removesuffix(".weight")
+    family = family_of(model.spec)
+    routers = [place.stored for name, place in folder_places(family, model.spec).items() if name.endswith("router")]
+    floats = [name.removesuffix(".weight") for name in (family.tensors["lm_head"], *routers)]
     changes: dict[str, object] = {
         "torch_dtype": "float16" if float_encoding(model) is Encoding.F16 else "bfloat16",
-        "quantization_config": (w8a8_config if bits == 8 else w4a16_config)([head]),
+        "quantization_config": (w8a8_config if bits == 8 else w4a16_config)(floats),
     }
     if bits == 8 and alphas:
         changes[SMOOTHED_KEY] = True
