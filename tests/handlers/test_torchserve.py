@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import SettingsError
 from headrace.handlers.found import Found, find_model
-from headrace.handlers.torchserve import make_spec, model_version, parse_config, without_effect
+from headrace.handlers.torchserve import make_spec, model_version, without_effect
 
 MANIFEST = {"runtime": "python", "model": {"modelName": "noop", "handler": "service.py", "modelVersion": "1.11"}}
 ARTICLE_CONFIG = {
@@ -141,13 +141,6 @@ def test_settings_without_effect_are_named() -> None:
 
     assert len(without_effect(config)) == 2
     assert "deviceIds has no effect" in make_spec(found(config)).load.options["notices"]
-
-
-def test_config_properties_are_variables() -> None:
-    text = "# comment\njob_queue_size = 7\ndefault_service_handler=service:handle\n\nnothing"
-
-    assert parse_config(text) == {"TS_JOB_QUEUE_SIZE": "7", "TS_DEFAULT_SERVICE_HANDLER": "service:handle"}
-    assert make_spec(found(env=parse_config(text))).queue_size == 7
 
 
 def test_a_folder_is_read_as_it_was_packed(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ async def test_a_model_that_cannot_be_loaded_is_not_registered(api: httpx.AsyncC
     ("method", "path", "status", "kind"),
     [
         ("POST", "/models", 400, "BadRequestException"),
-        ("POST", "/models?url=../x", 400, "BadRequestException"),
+        ("POST", "/models?url=../x", 404, "ModelNotFoundException"),
         ("POST", "/models?url=x&batch_size=-7", 400, "BadRequestException"),
         ("POST", "/models?url=other", 400, "ModelException"),
         ("PATCH", "/models", 405, "MethodNotAllowedException"),

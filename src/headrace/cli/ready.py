@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -23,6 +24,18 @@ def print_ready(url: str, info: ModelInfo, stats: EngineStats) -> None:
     """Print the message to a terminal; logs have a line about it already."""
     if sys.stderr.isatty():
         click.echo(ready_text(url, info, stats), err=True)
+
+
+def print_models_ready(url: str, specs: "Sequence[HandlerSpec]", side_urls: Mapping[str, str]) -> None:
+    """Print the addresses of a server for TorchServe's models to a terminal."""
+    if sys.stderr.isatty():
+        rows = [
+            *(("model", f"{url}/predictions/{spec.model_name}") for spec in specs),
+            ("health", f"{url}/ping"),
+            *side_urls.items(),
+        ]
+        table = "\n".join(f"  {name:<12}{value}" for name, value in rows)
+        click.echo(f"\n{table}\n\n  Ctrl-C stops the server.\n", err=True)
 
 
 def print_code_ready(url: str, spec: "HandlerSpec") -> None:

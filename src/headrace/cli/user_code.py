@@ -3,16 +3,16 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from headrace.cli.ready import print_code_ready
+from headrace.cli.ready import print_code_ready, print_models_ready
 from headrace.settings.container_env import SERVER_NAMES
 from headrace.settings.container_names import Notice
 from headrace.settings.loading import load_settings
 from headrace.settings.model_folder import MODEL_FOLDER, is_folder
-from headrace.settings.server_settings import ENV_PREFIX, ServerSettings
+from headrace.settings.server_settings import ENV_PREFIX, ServerSettings, env_name
 from headrace.settings.sources import locate_model
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from headrace.handlers.assembly import HandlerPlan
     from headrace.handlers.choice import HandlerMode
     from headrace.handlers.spec import HandlerSpec
+    from headrace.handlers.torchserve_config import ServerConfig
+    from headrace.handlers.torchserve_store import ModelStore, StartupModel
     from headrace.server.formatters import Formatters
 
 OWN_CODE = "The model's own code serves it"
@@ -30,63 +32,67 @@ _CODE_FAMILIES = ("sklearn", "xgboost", "transformers")
 
 @dataclass(frozen=True, kw_only=True)
 class UserCode:
-    """A model's code, and the settings of the server around it."""
+    """The code of one model, or of the models of TorchServe's store, and the settings of the server around it."""
 
-    plan: "HandlerPlan"
+    models: "Sequence[StartupModel]"
     settings: ServerSettings
+    store: "ModelStore | None" = None
+    """Where TorchServe's clients may register models from; None for other contracts."""
+    config_notices: tuple[str, ...] = ()
+    """Sentences about keys of TorchServe's config.properties."""
     server_notices: tuple[Notice, ...] = ()
     """About names of other containers that set the server around the code."""
 
     @property
-    def serves(self) -> bool:
-        """True if the code serves the model; False if it only changes requests and responses of the engine."""
-        return not self.plan.choice.formatters
+    def plan(self) -> "HandlerPlan":
+        """The plan of the only model of other contracts than TorchServe's."""
+        return self.models[0].plan
 
     @property
-    def summary(self) -> str:
-        """A sentence about what serves the model, for its log and its description."""
-        spec = self.plan.spec
-        assert spec is not None, "the plan has code"
-        entry = f" ({Path(spec.load.entry).name})" if spec.load.entry else ""
-        what = f"{OWN_CODE}, by the contract {spec.contract}{entry}"
-        if not self.serves:
-            what = "The model's own formatters change requests and responses"
-        return f"{what}: {self.plan.choice.reason} {self.python[0]}"
+    def serves(self) -> bool:
+        """True if the code serves the model; False if it only changes requests and responses of the engine."""
+        return self.store is not None or not self.plan.choice.formatters
 
     @cached_property
-    def python(self) -> tuple[str, list[str]]:
-        """A sentence about the interpreter, and sentences about what of it has no effect."""
+    def pythons(self) -> "Mapping[str, tuple[str, list[str]]]":
+        """By the place of each model: a sentence about its interpreter, and sentences about what has no effect."""
         from headrace.handlers.assembly import describe_python
 
-        return describe_python(self.plan)
+        return {model.url: describe_python(model.plan) for model in self.models}
+
+    @property
+    def summaries(self) -> tuple[str, ...]:
+        """A sentence about what serves each model, for its log and its description."""
+        return tuple(f"{_summary(model.plan)} {self.pythons[model.url][0]}" for model in self.models)
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Sentences about settings of the code that have no effect."""
+        lines = [line for model in self.models for line in (*self.pythons[model.url][1], *_ignored(model.plan))]
+        return (*self.config_notices, *lines)
 
     @property
     def notices(self) -> list[Notice]:
-        """The summary, and what has no effect on the code."""
-        spec = self.plan.spec
-        assert spec is not None, "the plan has code"
-        ignored = [*self.python[1], *filter(None, spec.load.options.get("notices", "").splitlines())]
-        return [
-            Notice("handler", "applied", self.summary),
-            *(Notice("handler", "ignored", text) for text in ignored),
-        ]
+        """The summaries, and what has no effect on the code."""
+        applied = [Notice("handler", "applied", text) for text in self.summaries]
+        return [*applied, *(Notice("handler", "ignored", text) for text in self.ignored)]
 
     @property
     def description(self) -> list[str]:
-        """The summary, and what has no effect where the code serves, in sentences."""
-        ignored = [notice for notice in (*self.notices, *self.server_notices) if notice.kind != "applied"]
-        return [self.summary, *(notice.message for notice in ignored)]
+        """The summaries, and what has no effect where the code serves, in sentences."""
+        ignored = [notice.message for notice in self.server_notices if notice.kind != "applied"]
+        return [*self.summaries, *self.ignored, *ignored]
 
-    def prepare(self) -> "HandlerSpec":
+    def prepare(self, plan: "HandlerPlan") -> "HandlerSpec":
         """
-        Install the packages that the code asks for; blocks.
+        Install the packages that the code of a model asks for; blocks.
 
         Raises:
             EnvironmentFailed: see `install_packages`.
         """
         from headrace.handlers.assembly import install_packages
 
-        return install_packages(self.plan, _home(self.settings) / "environments")
+        return install_packages(plan, _home(self.settings) / "environments")
 
 
 def find_user_code(
@@ -112,41 +118,129 @@ def find_user_code(
     Raises:
         SettingsError: a setting is invalid, or a file of the model cannot be read.
     """
-    from headrace.core.gpus import visible_gpus
-    from headrace.handlers.assembly import plan_handler, unpack_model
-    from headrace.handlers.found import find_model
+    from headrace.handlers.torchserve_store import holds_models
 
-    folder, is_container, _ = locate_model(overrides, env, model_folder=model_folder)
+    folder, is_container, is_named = locate_model(overrides, env, model_folder=model_folder)
+    if not folder.parts and not is_named:
+        folder = _configured_store(env)
     if not folder.parts or not (is_folder(folder) or folder.suffix == ".mar"):
         if empty_folder is None or family not in _CODE_FAMILIES:
             return None
         folder = empty_folder
-    server_env = {name: value for name, value in env.items() if name.startswith(ENV_PREFIX) or name in SERVER_NAMES}
-    settings, notices = load_settings({**overrides, "model": str(folder)}, server_env, container=is_container)
-    root = unpack_model(folder, _home(settings) / "archives")
-    found = find_model(
-        root,
-        model_name=settings.served_model_name or root.resolve().name,
-        env=env,
-        family=family,
-        num_gpus=len(visible_gpus(env)) if settings.device != "cpu" else 0,
-    )
-    plan = plan_handler(found, cast("HandlerMode", settings.handler))
-    return None if plan.spec is None else UserCode(plan=plan, settings=settings, server_notices=tuple(notices))
+    search = _Search(folder, {**overrides, "model": str(folder)}, env, family, is_container)
+    if search.settings.handler == "native":
+        return None
+    if holds_models(folder) and (store := search.store()) is not None:
+        return store
+    return search.model()
+
+
+class _Search:
+    """The search for the code of a model that is a folder or an archive."""
+
+    def __init__(
+        self, folder: Path, overrides: Mapping[str, object], env: Mapping[str, str], family: str, is_container: bool
+    ) -> None:
+        from headrace.core.gpus import visible_gpus
+
+        self._folder = folder
+        self._overrides = overrides
+        self._env = env
+        self._family = family
+        self._is_container = is_container
+        self._server_env = {
+            name: value for name, value in env.items() if name.startswith(ENV_PREFIX) or name in SERVER_NAMES
+        }
+        self.settings, notices = load_settings(overrides, self._server_env, container=is_container)
+        self._notices = tuple(notices)
+        self._num_gpus = len(visible_gpus(env)) if self.settings.device != "cpu" else 0
+
+    def store(self) -> UserCode | None:
+        """Return the models of a store; None if the folder holds one model, which is served by its own name."""
+        from headrace.handlers.torchserve_store import is_model_store
+
+        config = self._config(self._folder)
+        if not is_model_store(self._folder, config.env):
+            return None
+        return self._torchserve(config, self._folder)
+
+    def model(self) -> UserCode | None:
+        """Return the code of one model; None if the engine serves it."""
+        from headrace.handlers.assembly import plan_handler, unpack_model
+        from headrace.handlers.choice import choose
+        from headrace.handlers.found import find_model
+        from headrace.handlers.torchserve_config import variable
+        from headrace.handlers.torchserve_store import StartupModel
+
+        root = unpack_model(self._folder, _home(self.settings) / "archives")
+        found = find_model(
+            root,
+            model_name=self.settings.served_model_name or root.resolve().name,
+            env=self._env,
+            family=self._family,
+            num_gpus=self._num_gpus,
+        )
+        choice = choose(found, cast("HandlerMode", self.settings.handler))
+        if choice.contract != "torchserve":
+            plan = plan_handler(found, choice=choice)
+            models = [StartupModel(url=self._folder.name, plan=plan)]
+            return UserCode(models=models, settings=self.settings, server_notices=self._notices) if plan.spec else None
+        config = self._config(self._folder if self._folder.is_dir() else self._folder.parent, root)
+        plan = plan_handler(replace(found, env=config.env), choice=choice)
+        store = variable(config.env, "MODEL_STORE") or self._folder.absolute().parent
+        return self._torchserve(config, Path(store), [StartupModel(url=self._folder.name, plan=plan)])
+
+    def _config(self, *folders: Path) -> "ServerConfig":
+        """Read TorchServe's configuration: also that of the current folder, which is not a container's."""
+        from headrace.handlers.torchserve_config import load_config
+
+        return load_config(self._env, [*folders, *(() if self._is_container else (Path.cwd(),))])
+
+    def _torchserve(
+        self, config: "ServerConfig", folder: Path, models: "Sequence[StartupModel] | None" = None
+    ) -> UserCode:
+        """Return models, by default those of the store, with the settings of TorchServe's server."""
+        from headrace.handlers.torchserve_config import check_config, server_settings
+        from headrace.handlers.torchserve_store import ModelStore
+
+        notices = check_config(config)
+        own = {name: value for name, value in self._overrides.items() if value not in (None, ())}
+        given = server_settings(config.env)
+        applied = {
+            name: value for name, value in given.items() if name not in own and env_name(name) not in self._server_env
+        }
+        notices += [
+            f"TorchServe's setting of {name} has no effect: the server's own setting of that name counts before it."
+            for name in given.keys() - applied.keys()
+        ]
+        settings, _ = load_settings({**applied, **own}, self._server_env, container=self._is_container)
+        store = ModelStore(
+            folder, env=config.env, cache_folder=_home(settings), family=self._family, num_gpus=self._num_gpus
+        )
+        models = store.startup_models() if models is None else models
+        return UserCode(
+            models=models,
+            settings=settings,
+            store=store,
+            config_notices=tuple(notices),
+            server_notices=self._notices,
+        )
 
 
 def serve_user_code(code: UserCode) -> int:
-    """Serve a model's own code until a signal stops the server; return the exit code."""
+    """Serve models' own code until a signal stops the server; return the exit code."""
     from headrace.server.handlers.main import run_handler_server
-    from headrace.server.torchserve_routes import torchserve_routes
 
-    assert code.plan.spec is not None, "the plan has code"
+    notices = [*code.notices, *code.server_notices]
+    if code.store is not None:
+        return _serve_store(code, code.store, notices)
+    plan = code.plan
+    assert plan.spec is not None, "the plan has code"
     return run_handler_server(
         code.settings,
-        code.plan.spec,
-        notices=[*code.notices, *code.server_notices],
-        prepare=lambda _spec: code.prepare(),
-        more_routes=torchserve_routes if code.plan.spec.contract == "torchserve" else None,
+        plan.spec,
+        notices=notices,
+        prepare=lambda _spec: code.prepare(plan),
         on_ready=print_code_ready,
     )
 
@@ -157,7 +251,7 @@ def formatters_of(code: UserCode, settings: ServerSettings, progress: "Progress"
     from headrace.server.formatters import Formatters
 
     def prepare(_spec: "HandlerSpec") -> "HandlerSpec":
-        spec = code.prepare()
+        spec = code.prepare(code.plan)
         home = _home(settings)
         model = locate(settings.model, revision=settings.revision, home=home, progress=progress)
         options = {**spec.load.options, "model_id": str(model.path.absolute())}
@@ -175,7 +269,48 @@ def formatted_overrides(overrides: Mapping[str, object], env: Mapping[str, str])
 
 def formatted_notices(code: UserCode, notices: Sequence[Notice]) -> list[Notice]:
     """Return the notices of an engine with formatters, which have an effect."""
-    return [*code.notices, *(notice for notice in notices if notice.name != code.plan.choice.formatters)]
+    kept = [notice for notice in notices if notice.name != code.plan.choice.formatters]
+    return [*code.notices, *kept]
+
+
+def _serve_store(code: UserCode, store: "ModelStore", notices: Sequence[Notice]) -> int:
+    from headrace.handlers.torchserve_config import management_options
+    from headrace.server.torchserve_server import Startup, run_torchserve_server
+
+    startup = [
+        Startup(url=model.url, prepare=partial(code.prepare, model.plan), is_default=model.is_default)
+        for model in code.models
+    ]
+    return run_torchserve_server(
+        code.settings,
+        startup,
+        store.find,
+        options=management_options(store.env),
+        notices=notices,
+        on_ready=print_models_ready,
+    )
+
+
+def _summary(plan: "HandlerPlan") -> str:
+    spec = plan.spec
+    assert spec is not None, "the plan has code"
+    if plan.choice.formatters:
+        return f"The model's own formatters change requests and responses: {plan.choice.reason}"
+    entry = f" ({Path(spec.load.entry).name})" if spec.load.entry else ""
+    return f"{OWN_CODE}, by the contract {spec.contract}{entry}: {plan.choice.reason}"
+
+
+def _ignored(plan: "HandlerPlan") -> list[str]:
+    """Return sentences about settings of a model that have no effect."""
+    assert plan.spec is not None, "the plan has code"
+    return [line for line in plan.spec.load.options.get("notices", "").splitlines() if line]
+
+
+def _configured_store(env: Mapping[str, str]) -> Path:
+    """Return the `model_store` of the file that `TS_CONFIG_FILE` names, or of `TS_MODEL_STORE`; empty without one."""
+    from headrace.handlers.torchserve_config import load_config, variable
+
+    return Path(variable(load_config(env, ()).env, "MODEL_STORE"))
 
 
 def _home(settings: ServerSettings) -> Path:

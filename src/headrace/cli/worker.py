@@ -60,7 +60,7 @@ def serve_model(prepared: "PreparedWorker") -> int:
     def report(settled: "Sequence[Notice]") -> None:
         known = [notice for notice in notices if not notice.backends]
         told = [notice.message for notice in [*known, *settled] if notice.kind != "applied"]
-        prepared.report_notices(told if code is None else [code.summary, *told])
+        prepared.report_notices(told if code is None else [*code.summaries, *told])
 
     report(())
     with showing_progress() as progress:
@@ -109,6 +109,8 @@ def _overrides(prepared: "PreparedWorker") -> dict[str, object]:
         "host": prepared.host,
         "port": str(prepared.port),
         "api_key": prepared.token or None,
+        "management_address": "off",  # clients reach a worker through the gateway only, and workers share the host
+        "metrics_address": "off",
         "shutdown_delay_s": "0",  # the gateway removes the route before the worker is stopped
     }
     if prepared.spec.threads is not None:

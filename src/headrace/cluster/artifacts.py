@@ -45,7 +45,14 @@ class Fetcher:
     """Fetches the artifacts of one worker."""
 
     def __init__(
-        self, *, s3: Json, cache: ContentCache, scratch: Path, deadline: Deadline, make_guard: MakeGuard | None = None
+        self,
+        *,
+        s3: Json,
+        cache: ContentCache,
+        scratch: Path,
+        deadline: Deadline,
+        make_guard: MakeGuard | None = None,
+        follows_redirects: bool = True,
     ) -> None:
         """
         Prepare to fetch.
@@ -56,8 +63,10 @@ class Fetcher:
             scratch: a folder of the worker, for links to single files on this disk.
             deadline: the deadline for all sources together.
             make_guard: makes other limits than the default ones.
+            follows_redirects: fetch what another URL answers instead, if the server of an http(s) URL says so.
         """
         self._s3 = s3
+        self._follows_redirects = follows_redirects
         self._cache = cache
         self._scratch = scratch
         self._deadline = deadline
@@ -160,7 +169,7 @@ class Fetcher:
         timeout = httpx.Timeout(_HTTP_READ_S, connect=_HTTP_CONNECT_S)
         try:
             with (
-                httpx.Client(timeout=timeout, follow_redirects=True, trust_env=True) as client,
+                httpx.Client(timeout=timeout, follow_redirects=self._follows_redirects, trust_env=True) as client,
                 client.stream("GET", source.uri, headers={"Accept-Encoding": "identity"}) as response,
             ):
                 if response.status_code != httpx.codes.OK:

@@ -22,6 +22,7 @@ from headrace.handlers.found import MANIFEST_FILE, Found
 from headrace.handlers.requirements import has_neuron_device, neuron_lines, read_requirements
 from headrace.handlers.spec import ContractName, HandlerSpec
 from headrace.handlers.torchserve_archive import is_archive, unpack_archive
+from headrace.handlers.torchserve_config import visible_environment
 from headrace.settings.container_meanings import NO_NEURON
 from headrace.settings.container_names import read_container_names
 from headrace_handler.container_folders import CODE, MODEL
@@ -54,21 +55,22 @@ class HandlerPlan:
     """Packages are only taken from the model's files."""
 
 
-def plan_handler(found: Found, mode: HandlerMode = "auto") -> HandlerPlan:
+def plan_handler(found: Found, mode: HandlerMode = "auto", *, choice: HandlerChoice | None = None) -> HandlerPlan:
     """
-    Decide what serves a model, and with which settings its code is run.
+    Decide what serves a model, and with which settings its code is run; `choice` is a decision already made.
 
     Raises:
         SettingsError: a setting of the model's contract is invalid, or `mode` is `handler` and there is no code.
     """
-    choice = choose(found, mode)
+    choice = choice or choose(found, mode)
     if choice.contract is None:
         return HandlerPlan(choice=choice)
     made = _MAKERS[choice.contract](found)
     if choice.formatters:  # one process: the tokens of a response have to come to the same one
         load = replace(made.load, entry=choice.formatters)
         made = replace(made, load=load, min_workers=1, max_workers=1)
-    environment = child_environment(found.env) | dict(made.environment)  # such as those of DJL's option.env
+    inherited = visible_environment(found.env) if choice.contract == "torchserve" else found.env
+    environment = child_environment(inherited) | dict(made.environment)  # such as those of DJL's option.env
     spec = replace(
         made,
         python=_interpreter(found),

@@ -8,18 +8,18 @@ Source: pytorch/serve `frontend/archive/src/main/java/org/pytorch/serve/archive/
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from headrace.core.errors import SettingsError
 from headrace.handlers.found import MANIFEST_FILE, Found
 from headrace.handlers.spec import HandlerSpec, RestartPolicy
+from headrace.handlers.torchserve_config import variable, versions_of
 from headrace_handler.contract import Load
 from headrace_handler.contracts.torchserve.loader import ENVELOPES
 
 DEFAULT_VERSION: Final = "1.0"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-.]*")
-_VARIABLES: Final = ("TS_{0}", "SAGEMAKER_TS_{0}", "SAGEMAKER_{0}")
-"""Prefixes of variables for a key of config.properties; the first that is set counts."""
 _CONFIG_DEFAULT_S: Final = 120
 """Time limits of a model with a `model-config.yaml` that names none, whatever the image's own default is."""
 _SAGEMAKER_RESPONSE_S: Final = 60
@@ -46,13 +46,17 @@ def make_spec(found: Found) -> HandlerSpec:
     """
     Describe a model of TorchServe.
 
-    `model-config.yaml` counts before variables (`TS_BATCH_SIZE`, `SAGEMAKER_TS_BATCH_SIZE`), and these before defaults.
+    `model-config.yaml` counts before the model's entry in the key `models` of config.properties, this before variables
+    (`TS_BATCH_SIZE`, `SAGEMAKER_TS_BATCH_SIZE`), and these before defaults.
 
     Raises:
         SettingsError: the manifest is incomplete, or a setting is invalid or cannot be applied.
     """
     model = _read_manifest(found)
     config = found.model_config
+    name = found.model_name if found.family else model.get("modelName", found.model_name)
+    entry = versions_of(found.env, name).get(model_version(found.manifest), {})
+    found = replace(found, model_config={**entry, **config})
     for key, reason in _REFUSED.items():
         if config.get(key):
             raise SettingsError(f"model-config.yaml: {key} is not supported: {reason}.", name=key)
@@ -60,13 +64,13 @@ def make_spec(found: Found) -> HandlerSpec:
     return HandlerSpec(
         contract="torchserve",
         load=Load(
-            model_name=found.model_name if found.family else model.get("modelName", found.model_name),
+            model_name=name,
             model_dir=found.root,
             entry=_handler(found, model),
             options=_options(found, model),
             manifest=found.manifest,
             model_config=config,
-            device=0 if found.num_gpus and str(config.get("deviceType", "gpu")).lower() != "cpu" else None,
+            device=_device(found),
             batch_size=_number(found, "batchSize", "BATCH_SIZE", 1, largest=10_000),
         ),
         min_workers=min_workers,
@@ -91,21 +95,6 @@ def without_effect(config: Mapping[str, Any]) -> list[str]:
     return [f"model-config.yaml: {key} has no effect: {why}." for key, why in _NO_EFFECT.items() if config.get(key)]
 
 
-def parse_config(text: str) -> dict[str, str]:
-    """Read a `config.properties`, with its keys as the variables of the same meaning (`TS_<KEY>`)."""
-    settings: dict[str, str] = {}
-    for line in text.splitlines():
-        key, separator, value = line.strip().partition("=")
-        if separator and not key.startswith(("#", "!")):
-            settings[f"TS_{key.strip().upper()}"] = value.strip()
-    return settings
-
-
-def variable(env: Mapping[str, str], key: str) -> str:
-    """Return the value of a key of config.properties from the environment; empty if it is not set."""
-    return next(filter(None, (env.get(form.format(key), "").strip() for form in _VARIABLES)), "")
-
-
 def _read_manifest(found: Found) -> Mapping[str, Any]:
     """Return `model` of the manifest; empty for a folder without a manifest."""
     if not found.manifest:
@@ -125,6 +114,13 @@ def _read_manifest(found: Found) -> Mapping[str, Any]:
             f"{MANIFEST_FILE}: Runtime is not defined or invalid: {found.manifest['runtime']!r}; expected 'python'."
         )
     return model
+
+
+def _device(found: Found) -> int | None:
+    """Return the first GPU, if there is one and it may be used."""
+    allowed = _count(variable(found.env, "NUMBER_OF_GPU"), "TS_NUMBER_OF_GPU", default=found.num_gpus)
+    is_cpu = str(found.model_config.get("deviceType", "gpu")).lower() == "cpu"
+    return 0 if min(found.num_gpus, allowed) and not is_cpu else None
 
 
 def _handler(found: Found, model: Mapping[str, Any]) -> str:

@@ -12,18 +12,19 @@ from headrace.core.errors import HeadraceError
 from headrace.handlers.pool import HandlerPool, PoolPhase
 from headrace.handlers.spec import HandlerSpec
 from headrace.handlers.torchserve import model_version
+from headrace.handlers.torchserve_config import ManagementOptions
 from headrace.wire.torchserve.management import (
     ApiError,
     ModelState,
     Registration,
     WorkerState,
     bad_request,
+    method_not_allowed,
     model_not_found,
     version_not_found,
 )
 
 _POLL_S: Final = 0.05
-_DRAIN_S: Final = 30.0
 MAX_MODELS: Final = 100
 """Versions of models that may be registered at once."""
 MAX_WORKERS: Final = 64
@@ -78,19 +79,27 @@ class Registered:
 class TorchServeModels:
     """A registry of models and their versions, of which one is the default that requests without a version get."""
 
-    def __init__(self, find_model: FindModel) -> None:
-        """Begin without models."""
+    def __init__(self, find_model: FindModel, options: ManagementOptions | None = None) -> None:
+        """Begin without models; `find_model` finds those that clients register."""
         self._find_model = find_model
+        self._options = options or ManagementOptions()
+        self._is_closed = False
         self._models: dict[str, dict[str, Registered]] = {}
         self._defaults: dict[str, str] = {}
+        self._other_names: dict[str, str] = {}
 
-    def add(self, pool: HandlerPool, *, url: str) -> Registered:
-        """Register a model whose pool the caller starts; the first one of its name is its default version."""
-        spec = pool.spec
-        version = model_version(spec.load.manifest)
-        model = Registered(spec.model_name, version, url, spec, pool, is_at_startup=True)
-        self._insert(model)
-        return model
+    async def load(self, spec: HandlerSpec, *, url: str) -> None:
+        """
+        Serve a model from the start; the first one of its name is its default version.
+
+        Raises:
+            LoadError: its workers could not load it.
+            ApiError: this version is served already.
+        """
+        model = self._insert(spec, url=url, is_at_startup=True)
+        name = str((spec.load.manifest.get("model") or {}).get("modelName") or model.name)
+        self._other_names.setdefault(name, model.name)
+        await model.pool.start()
 
     def find(self, name: str | None, version: str | None = None) -> Registered:
         """
@@ -104,26 +113,30 @@ class TorchServeModels:
             if len(initial) != 1:
                 raise bad_request("Parameter model_name is required.")
             name = initial.pop()
-        versions = self._models.get(name)
+        known = name if name in self._models else self._other_names.get(name, name)
+        versions = self._models.get(known)
         if not versions:
             raise model_not_found(name)
-        found = versions.get(version or self._defaults[name])
+        found = versions.get(version or self._defaults[known])
         if found is None:
-            raise version_not_found(name, version or self._defaults[name])
+            raise version_not_found(name, version or self._defaults[known])
         return found
 
     def versions(self, name: str) -> list[Registered]:
         """Return all versions of a model."""
-        self.find(name)
-        return list(self._models[name].values())
+        return list(self._models[self.find(name).name].values())
 
     def all(self) -> list[Registered]:
         """Return all versions of all models."""
         return [model for versions in self._models.values() for model in versions.values()]
 
+    def defaults(self) -> list[Registered]:
+        """Return the default version of each model."""
+        return [self.find(name) for name in self._models]
+
     def urls(self) -> dict[str, str]:
         """Return the place that each model's default version was registered from."""
-        return {name: self.find(name).url for name in self._models}
+        return {model.name: model.url for model in self.defaults()}
 
     async def register(self, registration: Registration) -> tuple[Registered, bool]:
         """
@@ -135,32 +148,33 @@ class TorchServeModels:
         Raises:
             ApiError: the model cannot be found or loaded, or this version is registered already.
         """
+        self._check_changes()
         if sum(map(len, self._models.values())) >= MAX_MODELS:
             raise bad_request(f"There are {MAX_MODELS} models; expected at most that many. Unregister one first.")
         try:
             spec = await self._find_model(registration)
         except HeadraceError as error:
             raise ApiError(400, "ModelException", error.message) from error
-        least = _initial_workers(registration, spec)
+        least = self._initial_workers(registration, spec)
         spec = replace(spec, max_workers=max(least, spec.max_workers) if least else spec.max_workers)
-        pool = HandlerPool(spec)
-        pool.min_workers, pool.max_workers = 0, 0
-        model = Registered(spec.model_name, model_version(spec.load.manifest), registration.url, spec, pool)
-        self._insert(model)
-        await pool.start()
+        model = self._insert(spec, url=registration.url)
+        model.pool.min_workers, model.pool.max_workers = 0, 0
+        await model.pool.start()
         if not least:
             return model, True
         try:
             return model, await self._scale(
-                model, least, max(least, spec.max_workers), wait=registration.is_synchronous
+                model, least, spec.max_workers, wait=registration.is_synchronous, named_version=model.version
             )
         except ApiError:
             await self._remove(model)
             raise
 
-    async def scale(self, model: Registered, min_workers: int, max_workers: int, *, wait: bool) -> bool:
+    async def scale(
+        self, model: Registered, min_workers: int, max_workers: int, *, wait: bool, named_version: str | None = None
+    ) -> bool:
         """
-        Change the number of workers.
+        Change the number of workers; `named_version` is the version as the client names it.
 
         Returns:
             Whether they have loaded the model.
@@ -172,7 +186,7 @@ class TorchServeModels:
             raise bad_request("max_worker cannot be less than min_worker.")
         if max_workers > MAX_WORKERS:
             raise bad_request(f"max_worker is {max_workers}; expected at most {MAX_WORKERS}.")
-        return await self._scale(model, min_workers, max_workers, wait=wait)
+        return await self._scale(model, min_workers, max_workers, wait=wait, named_version=named_version)
 
     def set_default(self, name: str, version: str) -> None:
         """
@@ -181,12 +195,12 @@ class TorchServeModels:
         Raises:
             ApiError: there is no such model or version.
         """
-        self.find(name)
-        if version not in self._models[name]:
+        known = self.find(name).name
+        if version not in self._models[known]:
             raise ApiError(
                 404, "ModelVersionNotFoundException", f"Model version {version} does not exist for model {name}"
             )
-        self._defaults[name] = version
+        self._defaults[known] = version
 
     async def unregister(self, name: str, version: str | None) -> None:
         """
@@ -195,34 +209,44 @@ class TorchServeModels:
         Raises:
             ApiError: there is no such model, or others than the default version remain.
         """
+        self._check_changes()
         model = self.find(name, version)
-        if model.version == self._defaults[name] and len(self._models[name]) > 1:
+        if model.version == self._defaults[model.name] and len(self._models[model.name]) > 1:
             raise ApiError(403, "InvalidModelVersionException", f"Cannot remove default version for model {name}")
         await self._remove(model)
 
     async def close(self, *, deadline_s: float) -> None:
-        """End all pools."""
+        """Take no more models, and end all pools."""
+        self._is_closed = True
         await asyncio.gather(*(model.pool.close(deadline_s=deadline_s) for model in self.all()))
 
-    def _insert(self, model: Registered) -> None:
-        versions = self._models.setdefault(model.name, {})
-        if model.version in versions:
-            raise ApiError(
-                409,
-                "ConflictStatusException",
-                f"Model version {model.version} is already registered for model {model.name}",
-            )
-        versions[model.version] = model
-        self._defaults.setdefault(model.name, model.version)
+    def _check_changes(self) -> None:
+        if not self._options.accepts_changes:
+            raise method_not_allowed()
+
+    def _insert(self, spec: HandlerSpec, *, url: str, is_at_startup: bool = False) -> Registered:
+        name, version = spec.model_name, model_version(spec.load.manifest)
+        if self._is_closed:
+            raise ApiError(503, "ServiceUnavailableException", "The server is shutting down.")
+        versions = self._models.setdefault(name, {})
+        if version in versions:
+            text = f"Model version {version} is already registered for model {name}"
+            raise ApiError(409, "ConflictStatusException", text)
+        model = Registered(name, version, url, spec, HandlerPool(spec), is_at_startup=is_at_startup)
+        for other in versions.values():  # versions of one model report the same metrics
+            model.pool.code_metrics = other.pool.code_metrics
+        versions[version] = model
+        self._defaults.setdefault(name, version)
+        return model
 
     async def _remove(self, model: Registered) -> None:
         self._models[model.name].pop(model.version, None)
         if not self._models[model.name]:
             del self._models[model.name]
             del self._defaults[model.name]
-        await model.pool.close(deadline_s=_DRAIN_S)
+        await model.pool.close(deadline_s=self._options.drain_s)
 
-    async def _scale(self, model: Registered, least: int, most: int, *, wait: bool) -> bool:
+    async def _scale(self, model: Registered, least: int, most: int, *, wait: bool, named_version: str | None) -> bool:
         pool = model.pool
         restarts = pool.counts.restarts
         pool.scale(least, most)
@@ -238,20 +262,18 @@ class TorchServeModels:
                 while is_waiting():  # noqa: ASYNC110 -- loads take seconds, and nothing else tells of their ends
                     await asyncio.sleep(_POLL_S)
         if pool.num_ready < least:
-            raise ApiError(
-                500,
-                "InternalServerException",
-                f"Failed to start workers for model {model.name} version: {model.version}",
-            )
+            version = named_version or "null"
+            text = f"Failed to start workers for model {model.name} version: {version}"
+            raise ApiError(500, "InternalServerException", text)
         return True
 
-
-def _initial_workers(registration: Registration, spec: HandlerSpec) -> int:
-    """Return the workers to start: those of model-config.yaml, else those that the client asks for."""
-    config = spec.load.model_config
-    if config.get("minWorkers") and config.get("maxWorkers"):
-        return spec.min_workers
-    return min(registration.initial_workers, MAX_WORKERS)
+    def _initial_workers(self, registration: Registration, spec: HandlerSpec) -> int:
+        """Return the workers to start: those of model-config.yaml, else those that the client asks for."""
+        config = spec.load.model_config
+        if config.get("minWorkers") and config.get("maxWorkers"):
+            return spec.min_workers
+        asked = registration.initial_workers
+        return min(self._options.default_workers if asked is None else asked, MAX_WORKERS)
 
 
 def _memory_bytes(pid: int) -> int:

@@ -9,9 +9,9 @@ BACKLOG = 2048
 """Connections waiting to be accepted. Source: uvicorn's default."""
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, *, setting: str = "port") -> socket.socket:
     """
-    Listen on `host:port`; connections queue from now on.
+    Listen on `host:port`; connections queue from now on. Errors name the setting that changes the port.
 
     Raises:
         SettingsError: the address is in use, not permitted, unknown or not of this machine.
@@ -22,7 +22,7 @@ def bind(host: str, port: int) -> socket.socket:
         )[0]
     except socket.gaierror as error:
         raise SettingsError(
-            f"host {host} cannot be looked up ({error.strerror}). Check --host.", name="host"
+            f"host {host} cannot be looked up ({error.strerror}). Check {_flag(setting, 'host')}.", name="host"
         ) from error
     listener = socket.socket(family, kind, protocol)
     try:
@@ -31,7 +31,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise SettingsError(_sentence(error, host, port), name="port") from error
+        raise SettingsError(_sentence(error, host, port, setting), name=setting) from error
     listener.setblocking(False)
     return listener
 
@@ -45,14 +45,20 @@ def url_of(listener: socket.socket, *, is_tls: bool = False) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def _sentence(error: OSError, host: str, port: int) -> str:
+def _flag(setting: str, part: str) -> str:
+    """Return the flag that changes the port or the host: `port` has one for each, an address is both."""
+    return f"--{part}" if setting == "port" else f"--{setting.replace('_', '-')}"
+
+
+def _sentence(error: OSError, host: str, port: int, setting: str) -> str:
+    port_flag = _flag(setting, "port")
     if error.errno == errno.EADDRINUSE:
         return (
             f"Port {port} on {host} is in use. Stop the program that listens there "
-            f"(`ss -ltnp 'sport = :{port}'` shows it), or choose another port with --port; 0 takes a free one."
+            f"(`ss -ltnp 'sport = :{port}'` shows it), or choose another port with {port_flag}; 0 takes a free one."
         )
     if error.errno == errno.EACCES:
-        return f"Port {port} may not be used by this user. Choose one from 1024 up with --port."
+        return f"Port {port} may not be used by this user. Choose one from 1024 up with {port_flag}."
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"{host} is not an address of this machine. Check --host."
+        return f"{host} is not an address of this machine. Check {_flag(setting, 'host')}."
     return f"{host}:{port} cannot be listened on: {error.strerror}."

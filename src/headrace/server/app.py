@@ -10,6 +10,7 @@ from starlette.routing import Route
 from headrace.engine.backend import Backend
 from headrace.server.adapter_routes import adapter_routes
 from headrace.server.auth import RequireKey
+from headrace.server.base_service import ServerPhase
 from headrace.server.draining import CloseConnections
 from headrace.server.errors import EXCEPTION_HANDLERS
 from headrace.server.openai_routes import openai_routes
@@ -18,7 +19,7 @@ from headrace.server.pages import page_routes
 from headrace.server.pooling_routes import pooling_routes
 from headrace.server.request_ids import RequestIds
 from headrace.server.sagemaker import sagemaker_routes
-from headrace.server.service import ServerPhase, Service
+from headrace.server.service import Service
 from headrace.server.tgi_routes import tgi_routes
 from headrace.settings.server_settings import ServerSettings, is_loopback
 
@@ -58,9 +59,15 @@ def _routes(service: Service) -> list[Route]:
     ]
 
 
-def middleware(settings: ServerSettings, *, is_draining: Callable[[], bool]) -> list[Middleware]:
-    """Return the middleware of every server: ids, the end of connections, origins, CORS and the key."""
-    is_private = is_loopback(settings.host) and settings.api_key is None
+def middleware(
+    settings: ServerSettings, *, is_draining: Callable[[], bool], host: str | None = None
+) -> list[Middleware]:
+    """
+    Return the middleware of every server: ids, the end of connections, origins, CORS and the key.
+
+    `host` is what an application with an address of its own listens on.
+    """
+    is_private = is_loopback(host or settings.host) and settings.api_key is None
     layers = [
         Middleware(RequestIds),
         Middleware(CloseConnections, is_draining=is_draining),

@@ -16,7 +16,8 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol, TypeVar
 
@@ -37,6 +38,19 @@ _FLUSH_S = 2.0
 """Seconds for the last bytes of the last request to be sent."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideApp:
+    """An application on an address of its own, which is served while the server lives."""
+
+    name: str
+    """Its name in the log."""
+    setting: str
+    """The setting of its address, for errors."""
+    host: str
+    port: int
+    app: ASGIApp
+
+
 class Served(Protocol):
     """The part of a server that differs between an engine and a model's own code."""
 
@@ -55,12 +69,17 @@ class Served(Protocol):
         """The application, which answers that it is loading until `start` has returned."""
         ...
 
+    @property
+    def side_apps(self) -> Sequence[SideApp]:
+        """Applications on other addresses."""
+        ...
+
     async def start(self) -> None:
         """Load the model and begin to serve it; cancelled when a signal comes first."""
         ...
 
-    def report_ready(self, url: str, start_ms: int) -> None:
-        """Report that the model is served."""
+    def report_ready(self, url: str, start_ms: int, side_urls: Mapping[str, str]) -> None:
+        """Report that the model is served; `side_urls` are those of the side applications by their names."""
         ...
 
     def terminate(self) -> None:
@@ -86,11 +105,13 @@ def serve(served: Served) -> int:
     settings = served.settings
     try:
         tls = server_context(settings.tls_cert, settings.tls_key)
-        with (
-            bind(settings.host, settings.port) as listener,
-            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-        ):
-            return runner.run(_Lifecycle(served, listener, tls).run())
+        with contextlib.ExitStack() as stack:
+            listener = stack.enter_context(bind(settings.host, settings.port))
+            side_listeners = [
+                stack.enter_context(bind(side.host, side.port, setting=side.setting)) for side in served.side_apps
+            ]
+            runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
+            return runner.run(_Lifecycle(served, listener, side_listeners, tls).run())
     except HeadraceError as error:
         print(f"Error: {error.message}", file=sys.stderr, flush=True)
         return 2 if isinstance(error, UserError) else 1
@@ -99,31 +120,44 @@ def serve(served: Served) -> int:
 class _Lifecycle:
     """A run of a server, from listening to its exit code."""
 
-    def __init__(self, served: Served, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        served: Served,
+        listener: socket.socket,
+        side_listeners: Sequence[socket.socket],
+        tls: ssl.SSLContext | None,
+    ) -> None:
         self._served = served
-        self._listener = listener
-        self._url = url_of(listener, is_tls=tls is not None)
+        self._listeners = [listener, *side_listeners]
+        self._url, *side_urls = (url_of(socket, is_tls=tls is not None) for socket in self._listeners)
+        self._side_urls = {side.name: url for side, url in zip(served.side_apps, side_urls, strict=True)}
         self._stop = asyncio.Event()
         self._delay_s = 0.0
         self._stopped_s: float | None = None
         """Time of the signal, by the monotonic clock."""
         self._started_s = perf_counter()
-        self._http = http_server(served.app, limits=http_limits(served.settings), tls=tls)
+        limits = http_limits(served.settings)
+        apps = [served.app, *(side.app for side in served.side_apps)]
+        self._servers = [http_server(app, limits=limits, tls=tls) for app in apps]
 
     async def run(self) -> int:
         """Listen, load and serve until a signal; return the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        serving = asyncio.create_task(self._http.serve(sockets=[self._listener]))
-        get_logger().info("server.listening", url=self._url, model=self._served.settings.model)
+        serving = [
+            asyncio.create_task(server.serve(sockets=[listener]))
+            for server, listener in zip(self._servers, self._listeners, strict=True)
+        ]
+        get_logger().info("server.listening", url=self._url, model=self._served.settings.model, **self._side_urls)
         try:
             if await self._start():
                 await self._stop.wait()
                 await self._serve_until_drained()
         finally:
             self._served.close()
-            self._http.stop()
+            for server in self._servers:
+                server.stop()
             spent_s = 0.0 if self._stopped_s is None else perf_counter() - self._stopped_s
             await self._served.finish(max(0.0, self._served.settings.shutdown_grace_s - spent_s))
             await self._close_connections(serving)
@@ -167,17 +201,15 @@ class _Lifecycle:
             return False
         loading.result()
         start_ms = round((perf_counter() - self._started_s) * 1e3)
-        self._served.report_ready(self._url, start_ms)
+        self._served.report_ready(self._url, start_ms, self._side_urls)
         return True
 
-    async def _close_connections(self, serving: "asyncio.Task[None]") -> None:
+    async def _close_connections(self, serving: Sequence["asyncio.Task[None]"]) -> None:
         """Wait until the last bytes are sent; drop connections that do not close."""
-        try:
-            async with asyncio.timeout(_FLUSH_S):
-                await asyncio.shield(serving)
-        except TimeoutError:
-            self._http.force_exit = True
-            await serving
+        _, open_ones = await asyncio.wait(serving, timeout=_FLUSH_S)
+        for server in self._servers if open_ones else ():
+            server.force_exit = True
+        await asyncio.gather(*serving)
 
 
 async def flush(limiter: RequestLimiter) -> None:

@@ -5,7 +5,7 @@ import atexit
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.backends.choice import BackendChoice
@@ -16,7 +16,7 @@ from headrace.core.telemetry import get_logger, setup_logging
 from headrace.engine.backend import Backend
 from headrace.server.app import app_of
 from headrace.server.engine_config import load_engine
-from headrace.server.lifecycle import flush, in_daemon_thread, serve
+from headrace.server.lifecycle import SideApp, flush, in_daemon_thread, serve
 from headrace.server.observer import MetricsObserver
 from headrace.server.service import FetchAdapter, Service
 from headrace.settings.container_names import Notice, notices_for
@@ -115,6 +115,7 @@ class _EngineServer:
         self.settings = service.settings
         self.limiter = service.limiter
         self.app = app_of(service)
+        self.side_apps: Sequence[SideApp] = ()
         self.terminate = service.terminate
         self.close = service.close
         self._service = service
@@ -143,7 +144,7 @@ class _EngineServer:
         gc.freeze()
         self._service.attach(backend)
 
-    def report_ready(self, url: str, start_ms: int) -> None:
+    def report_ready(self, url: str, start_ms: int, _side_urls: Mapping[str, str]) -> None:
         """Log the engine's facts and call `on_ready`."""
         backend = self._service.backend
         info = backend.info

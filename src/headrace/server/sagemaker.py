@@ -8,10 +8,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from headrace.server.base_service import NOT_READY, ServerPhase
 from headrace.server.dialects import invocations_dialect
 from headrace.server.eula import with_eula_check
 from headrace.server.generate import GenerationRoute
-from headrace.server.service import NOT_READY, ServerPhase, Service
+from headrace.server.service import Service
 
 _STATUS = {
     ServerPhase.LOADING: "Loading",

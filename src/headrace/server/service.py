@@ -1,27 +1,17 @@
-"""
-State shared by the routes of a model server: the backend, its readiness, and the limits for all requests together.
-
-The server listens before the backend is loaded, so that health checks are answered meanwhile; `Service.backend` raises
-`Unavailable` until it is.
-"""
+"""State shared by the routes of a server around an engine; `Service.backend` raises `Unavailable` until it loads."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from enum import StrEnum
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from headrace.core.errors import Unavailable
 from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.metrics import Metrics
 from headrace.engine.backend import Backend
-from headrace.http.asgi import Receive, Scope
-from headrace.http.body_budget import BodyBudget
+from headrace.server.base_service import BaseService, ServerPhase
 from headrace.server.engine_config import request_limits
 from headrace.server.json_size import check_json_size
-from headrace.server.limits import RequestLimiter, read_request_body
 from headrace.settings.server_settings import ServerSettings
 from headrace.wire.dialect import RequestContext
 
@@ -36,36 +26,14 @@ KEEP_ALIVE_S = 15.0
 INLINE_BODY_BYTES = 64 * 1024
 """Bodies up to this size are parsed within milliseconds, whatever they contain."""
 
-
-class ServerPhase(StrEnum):
-    """The phase of a server's life, as health checks report it."""
-
-    LOADING = "loading"
-    READY = "ready"
-    """A real token has been produced."""
-    TERMINATING = "terminating"
-    """Draining after SIGTERM: health checks fail, requests are still answered."""
-    CLOSING = "closing"
-    FAILED = "failed"
-    """The engine cannot continue; only a restart helps."""
-
-
 FetchAdapter = Callable[[str], Path]
 """Fetch an adapter from the location of its artifacts; return its folder, or raise `HeadraceError`. Blocks."""
 
 _CHAT_NAMES = ("tgi", "lmi")
 """Names of the only model in the documentation of TGI and LMI."""
 
-NOT_READY = {
-    ServerPhase.LOADING: "The model is still loading.",
-    ServerPhase.TERMINATING: "The server is shutting down. Requests that still arrive are answered.",
-    ServerPhase.CLOSING: "The server is shutting down.",
-    ServerPhase.FAILED: "The engine has failed and cannot go on. Restart the server.",
-}
-"""Reasons in the answers of health checks."""
 
-
-class Service:
+class Service(BaseService):
     """The state that all routes of a server share."""
 
     def __init__(
@@ -86,12 +54,9 @@ class Service:
                 `/adapters`, and is the only client of those routes.
             formatters: change requests and responses; they have started before the server is ready.
         """
-        self.settings = settings
+        super().__init__(settings, is_ready=backend is not None)
         self.fetch_adapter = fetch_adapter
         self.formatters = formatters
-        self.phase = ServerPhase.LOADING if backend is None else ServerPhase.READY
-        self.limiter = RequestLimiter(settings.max_concurrent_requests)
-        self.budget = BodyBudget(settings.max_buffered_bytes)
         self._large_bodies = asyncio.Semaphore(1)
         self.limits = request_limits(settings)
         self.metrics = Metrics(
@@ -108,14 +73,6 @@ class Service:
         self._backend = backend
         self.phase = ServerPhase.READY
 
-    def terminate(self) -> None:
-        """Fail health checks from now on and keep serving."""
-        self.phase = ServerPhase.TERMINATING
-
-    def close(self) -> None:
-        """Refuse new requests from now on."""
-        self.phase = ServerPhase.CLOSING
-
     @property
     def backend(self) -> Backend:
         """
@@ -124,19 +81,15 @@ class Service:
         Raises:
             Unavailable: the model is still loading, or the server is shutting down.
         """
-        if self.phase is ServerPhase.CLOSING:
-            raise Unavailable("The server is shutting down.")
-        if self._backend is None:
-            raise Unavailable("The model is still loading. Try again in a moment; /ping is 200 when it is ready.")
+        self.check_open()
+        assert self._backend is not None, "attached before the phase is READY"
         return self._backend
 
     @property
-    def health(self) -> ServerPhase:
-        """The phase, or FAILED if the backend can no longer generate, or the formatters are given up."""
-        if self.phase not in {ServerPhase.READY, ServerPhase.TERMINATING}:
-            return self.phase
+    def is_healthy(self) -> bool:
+        """False once the backend cannot generate any more, or the formatters are given up."""
         parts = (self._backend, self.formatters)
-        return self.phase if all(part.is_healthy for part in parts if part is not None) else ServerPhase.FAILED
+        return all(part.is_healthy for part in parts if part is not None)
 
     def info(self) -> ModelInfo | None:
         """Return facts about the model; None while it loads."""
@@ -160,22 +113,6 @@ class Service:
     def stats(self) -> EngineStats:
         """Return the engine's size and load."""
         return EngineStats() if self._backend is None else self._backend.stats()
-
-    @asynccontextmanager
-    async def admit(self, scope: Scope, receive: Receive) -> AsyncIterator[bytes]:
-        """
-        Read a body and admit its request until the block ends.
-
-        A request that is still arriving does not count: clients that send slowly would lock out all others.
-
-        Raises:
-            PayloadTooLarge, Busy, ClientGone: see `server.limits`.
-        """
-        self.limiter.check()
-        with self.budget.share() as share:
-            body = await read_request_body(scope, receive, share, max_bytes=self.settings.max_body_bytes)
-            with self.limiter.admit():
-                yield body
 
     async def understand(self, body: bytes, read: Callable[[bytes], T]) -> T:
         """

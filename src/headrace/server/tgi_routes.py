@@ -14,10 +14,11 @@ from starlette.routing import Route
 from headrace.core.errors import InvalidRequest, NotFound
 from headrace.core.generation import ChatPrompt
 from headrace.core.tracing import trace_of
+from headrace.server.base_service import NOT_READY, ServerPhase
 from headrace.server.dialects import tgi_dialect, tgi_version
 from headrace.server.generate import GenerationRoute
 from headrace.server.pages import is_browser, page
-from headrace.server.service import NOT_READY, ServerPhase, Service
+from headrace.server.service import Service
 from headrace.wire.openai.chat import OpenAIChat
 from headrace.wire.tei.pages import render_info as render_tei_info
 from headrace.wire.tgi.dialect import Route as TgiRoute

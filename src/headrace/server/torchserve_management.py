@@ -2,9 +2,11 @@
 
 import json
 import uuid
+from collections.abc import Sequence
 from typing import Any, Final
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -19,13 +21,10 @@ _MAX_BODY_BYTES: Final = 64 << 10
 _BODY_TIMEOUT_S: Final = 10.0
 
 
-def management_app(models: TorchServeModels) -> Starlette:
-    """Make the application. It has no authentication: bind it to a loopback address."""
-    return Starlette(
-        routes=[
-            Route("/{path:path}", _Management(models).handle, methods=["GET", "POST", "PUT", "DELETE", "HEAD", "PATCH"])
-        ]
-    )
+def management_app(models: TorchServeModels, layers: Sequence[Middleware] = ()) -> Starlette:
+    """Make the application; `layers` are what guards it, because clients that register models run code."""
+    methods = ["GET", "POST", "PUT", "DELETE", "HEAD", "PATCH"]
+    return Starlette(routes=[Route("/{path:path}", _Management(models).handle, methods=methods)], middleware=layers)
 
 
 class _Management:
@@ -116,7 +115,11 @@ class _Management:
         least = _number(request, "min_worker", 1)
         most = _number(request, "max_worker", least)
         is_ready = await self._models.scale(
-            model, least, most, wait=api.is_true(request.query_params.get("synchronous"))
+            model,
+            least,
+            most,
+            wait=api.is_true(request.query_params.get("synchronous")),
+            named_version=version,
         )
         return (200, {"status": api.scaled(name, version, least)}) if is_ready else (202, {"status": api.PROCESSING})
 

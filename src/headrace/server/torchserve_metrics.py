@@ -7,20 +7,22 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.handlers.torchserve_models import Registered, TorchServeModels
+from headrace.server.handlers.metrics import merge_families, reported
 
 
-def metrics_app(models: TorchServeModels) -> Starlette:
-    """Make the application."""
+def metrics_app(models: TorchServeModels, layers: Sequence[Middleware] = ()) -> Starlette:
+    """Make the application; `layers` are what guards it."""
 
     async def metrics(request: Request) -> Response:
         return Response(render(models.all(), request.query_params.getlist("name[]")), media_type=CONTENT_TYPE_LATEST)
 
-    return Starlette(routes=[Route("/metrics", metrics, methods=["GET"])])
+    return Starlette(routes=[Route("/metrics", metrics, methods=["GET"])], middleware=layers)
 
 
 def render(models: Sequence[Registered], names: Sequence[str] = ()) -> bytes:
@@ -56,14 +58,9 @@ class _Families(Collector):
         self._names = frozenset(names)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield each metric once, with the samples of all models: Prometheus refuses one that is declared twice."""
-        by_name: dict[str, Metric] = {}
-        reported = (family for model in self._models for family in model.pool.code_metrics.families())
-        for family in (*server_families(self._models), *reported):
-            known = by_name.setdefault(family.name, family)
-            if known is not family and known.type == family.type:
-                known.samples += family.samples
-        for family in by_name.values():
+        """Yield the metrics with their samples of the names that are asked for."""
+        others = reported(model.pool for model in self._models)
+        for family in merge_families([*server_families(self._models), *others]):
             family.samples = [s for s in family.samples if not self._names or {s.name, family.name} & self._names]
             if family.samples:
                 yield family

@@ -1,17 +1,17 @@
 """The routes of TorchServe and KServe to a model's handler: `/predictions`, `/explanations`, `/v1` and `/v2`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from headrace.handlers.torchserve import model_version
 from headrace.http.asgi import Receive, Scope, Send
 from headrace.server.handlers.relay import HandlerRoute
-from headrace.server.handlers.service import HandlerService
-from headrace.server.service import ServerPhase
-from headrace.wire.torchserve.management import ApiError, model_not_found, not_found, pretty, version_not_found
+from headrace.server.torchserve_service import TorchServeService
+from headrace.wire.torchserve.management import ApiError, not_found, pretty
 from headrace.wire.torchserve.model_paths import ModelCall, read_model_path
 
 _VERSION = "0.12.0"
@@ -28,13 +28,14 @@ _MODEL_PATHS = (
 )
 
 
-def torchserve_routes(service: HandlerService) -> Sequence[BaseRoute]:
+def torchserve_routes(service: TorchServeService) -> Sequence[BaseRoute]:
     """Return the routes; those without a model's name answer for the server."""
     model = _ModelRoute(service)
     about = _About(service)
     return [
         Route("/v2/models/{name}/versions/{rest:path}", about.no_versions, methods=["GET", "POST"]),
         *(Route(path, model, methods=["GET", "POST", "PUT"]) for path in _MODEL_PATHS),
+        Route("/invocations", model, methods=["POST"]),
         Route("/v1/models/{name}", about.is_model_ready),
         Route("/v2/health/ready", about.is_ready),
         Route("/v2/health/live", about.is_live),
@@ -43,48 +44,52 @@ def torchserve_routes(service: HandlerService) -> Sequence[BaseRoute]:
 
 
 class _ModelRoute:
-    """Finds the model that a path names and relays the request to it."""
+    """Finds the model that a request names and relays the request to it."""
 
-    def __init__(self, service: HandlerService) -> None:
+    def __init__(self, service: TorchServeService) -> None:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         try:
-            call = self._find(scope["path"])
+            call = _read_call(scope)
+            pool = self._service.find(call.model, call.version).pool
         except ApiError as error:
             await _error(error)(scope, receive, send)
             return
-        await HandlerRoute(self._service, mode=call.mode, item_path=lambda _: call.rest)(scope, receive, send)
+        route = HandlerRoute(self._service, mode=call.mode, item_path=lambda _: call.rest, pool=pool)
+        await route(scope, receive, send)
 
-    def _find(self, path: str) -> ModelCall:
-        """
-        Return what the path asks for.
 
-        Raises:
-            ApiError: the server has no such model or version.
-        """
-        call = read_model_path(path)
-        if call is None:
-            raise not_found()
-        check_model(self._service, call.model, call.version)
-        return call
+def _read_call(scope: Scope) -> ModelCall:
+    """
+    Return what a request asks for.
+
+    Raises:
+        ApiError: its path is no path to a model.
+    """
+    call = read_model_path(scope["path"])
+    if call is None:
+        raise not_found()
+    if call.model is None:  # TorchServe also reads the name from the query there
+        return replace(call, model=QueryParams(scope["query_string"]).get("model_name"))
+    return call
 
 
 class _About:
     """Answers to questions about the server and its model."""
 
-    def __init__(self, service: HandlerService) -> None:
+    def __init__(self, service: TorchServeService) -> None:
         self._service = service
 
     async def is_model_ready(self, request: Request) -> Response:
         """Answer KServe's request for a model's state."""
         name = request.path_params["name"]
         try:
-            check_model(self._service, name, None)
+            model = self._service.find(name, None)
         except ApiError as error:
             return _error(error)
-        return _json({"name": name, "ready": self._service.health is ServerPhase.READY})
+        return _json({"name": name, "ready": model.pool.num_ready > 0})
 
     async def is_ready(self, _request: Request) -> Response:
         """Answer that the server takes requests."""
@@ -101,21 +106,6 @@ class _About:
     async def no_versions(self, _request: Request) -> Response:
         """Refuse KServe's versions, as TorchServe."""
         return _json({"error": "Model versioning is not yet supported."}, status=501)
-
-
-def check_model(service: HandlerService, name: str | None, version: str | None) -> None:
-    """
-    Check that a request is for the model that is served, by the server's name for it or that of its manifest.
-
-    Raises:
-        ApiError: it is for another model or version.
-    """
-    load = service.spec.load
-    model = load.manifest.get("model") or {}
-    if name is not None and name not in {load.model_name, model.get("modelName")}:
-        raise model_not_found(name)
-    if version is not None and version != model_version(load.manifest):
-        raise version_not_found(name or load.model_name, version)
 
 
 def _json(content: object, *, status: int = 200) -> Response:

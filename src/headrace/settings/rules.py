@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from headrace.core.sizes import parse_size
 
@@ -117,6 +118,11 @@ def names() -> Rule:
     return Rule(expected="names separated by commas", read=_read_names)
 
 
+def address() -> Rule:
+    """Accept `http://host:port`, or `off`, which is None."""
+    return Rule(expected="off, or an address such as http://127.0.0.1:8081", read=_read_address)
+
+
 def assignments() -> Rule:
     """Accept `name=value` pairs, separated by commas or white space, or in options of their own."""
     return Rule(expected="name=folder, several separated by commas", read=_read_assignments, is_repeatable=True)
@@ -198,6 +204,18 @@ def read_json_object(raw: str) -> dict[str, object]:
     if not isinstance(value, dict):
         raise ValueError(raw)  # noqa: TRY004 -- the error of every rule
     return value
+
+
+def _read_address(raw: str) -> str | None:
+    """Return `http://host:port`; the scheme may be left out."""
+    value = raw.strip()
+    if value.lower() in _FALSE:
+        return None
+    parts = urlsplit(value if "://" in value else f"http://{value}")
+    if parts.scheme != "http" or not parts.hostname or parts.port is None or parts.path.strip("/") or "@" in value:
+        raise ValueError(raw)
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"http://{host}:{parts.port}"
 
 
 def _read_names(raw: str) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Checks of server settings that concern several values."""
 
 from headrace.core.errors import SettingsError
-from headrace.settings.server_settings import ServerSettings, check_shutdown, is_loopback
+from headrace.settings.server_settings import ServerSettings, check_shutdown, is_loopback, split_address
 
 
 def check_together(settings: ServerSettings) -> None:
@@ -36,3 +36,11 @@ def check_together(settings: ServerSettings) -> None:
             "Set --api-key (or HEADRACE_API_KEY), or pass --allow-anonymous if all of them may use the server.",
             name="host",
         )
+    for name in ("management_address", "metrics_address"):
+        address = getattr(settings, name)
+        if address is not None and not is_loopback(split_address(address)[0]) and settings.api_key is None:
+            raise SettingsError(
+                f"{name} is {address}, which others on the network can reach, and there is no api_key. Set --api-key "
+                "(or HEADRACE_API_KEY), or use an address of this machine only, such as 127.0.0.1.",
+                name=name,
+            )

@@ -99,6 +99,15 @@ class ServerSettings:
     or not at all.
     """
 
+    management_address: str | None = setting(rules.address(), "http://127.0.0.1:8081")
+    """
+    Address of TorchServe's management API, if the model is an archive or a folder for TorchServe; `off` for none. It
+    registers models, which is running code: an address other than loopback needs `api_key`. On the platform it is off.
+    """
+
+    metrics_address: str | None = setting(rules.address(), "http://127.0.0.1:8082")
+    """Address of TorchServe's metrics API, as `management_address`; `off` for none."""
+
     backend: str = setting(rules.choice("auto", *BACKENDS), "auto")
     """
     Library that runs the network. `auto` is the best one that is installed and runs this model on this machine, see
@@ -353,6 +362,12 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return the host and the port of an address that `rules.address` has read."""
+    host, _, port = address.removeprefix("http://").rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 DEFAULT_SHUTDOWN_DELAY_S = 5.0

@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from headrace.core.telemetry import setup_logging
 from headrace.handlers.pool import HandlerPool
@@ -20,7 +20,7 @@ from headrace.http.listener import bind, url_of
 from headrace.http.server import http_limits, http_server
 from headrace.server.handlers.app import handler_app
 from headrace.server.handlers.relay import HandlerRoute
-from headrace.server.handlers.service import HandlerService
+from headrace.server.handlers.service import CodeService, HandlerService
 from headrace.settings.loading import load_settings
 from tests import plain_http
 from tests.handlers.support import pool_of, spec_for, until
@@ -30,11 +30,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @asynccontextmanager
-async def serving(service: HandlerService) -> AsyncIterator[str]:
+async def serving(service: CodeService, more_routes: Sequence[BaseRoute] = ()) -> AsyncIterator[str]:
     """Serve on a free port; the path below `/do` is what `user_code.py` does."""
     route = HandlerRoute(service, item_path=lambda scope: scope["path"].removeprefix("/do"))
     server = http_server(
-        handler_app(service, [Route("/do/{action}", route, methods=["POST"])]), limits=http_limits(service.settings)
+        handler_app(service, [Route("/do/{action}", route, methods=["POST"]), *more_routes]),
+        limits=http_limits(service.settings),
     )
     with bind("127.0.0.1", 0) as listener:
         task = asyncio.create_task(server.serve(sockets=[listener]))

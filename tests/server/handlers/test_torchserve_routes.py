@@ -8,12 +8,18 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from headrace.core.errors import SettingsError
 from headrace.handlers.found import find_model
+from headrace.handlers.spec import HandlerSpec
 from headrace.handlers.torchserve import make_spec
+from headrace.handlers.torchserve_models import TorchServeModels
+from headrace.server.torchserve_routes import torchserve_routes
+from headrace.server.torchserve_service import TorchServeService
+from headrace.settings.loading import load_settings
+from headrace.wire.torchserve.management import Registration
 from tests import plain_http
-from tests.handlers.support import pool_of
 from tests.headrace_handler.torchserve_models import write_model
-from tests.server.handlers.test_relay import service_for, serving
+from tests.server.handlers.test_relay import serving
 from tests.waiting import WAIT_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -59,12 +65,22 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[http
     folder = write_model(tmp_path_factory.mktemp("models") / "noop", HANDLER)
     spec = make_spec(find_model(folder, model_name="endpoint", env={}, family="torchserve"))
     spec = replace(spec, environment={"PATH": "/usr/bin:/bin"}, load_timeout_s=WAIT_S)
-    async with (
-        pool_of(spec) as pool,
-        serving(service_for(pool)) as url,
-        plain_http.AsyncClient(base_url=url, timeout=WAIT_S) as client,
-    ):
-        yield client
+    models = TorchServeModels(no_models)
+    settings, _ = load_settings({"model": "noop"}, {})
+    service = TorchServeService(settings, models, is_ready=True)
+    await models.load(spec, url="noop.mar")
+    try:
+        async with (
+            serving(service, torchserve_routes(service)) as url,
+            plain_http.AsyncClient(base_url=url, timeout=WAIT_S) as client,
+        ):
+            yield client
+    finally:
+        await models.close(deadline_s=0)
+
+
+async def no_models(registration: Registration) -> HandlerSpec:
+    raise SettingsError(f"{registration.url} is not expected here.")
 
 
 @pytest.mark.parametrize(

@@ -1,25 +1,20 @@
 """A model server around a model's own code: from its description to its exit code."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-
-from starlette.routing import BaseRoute
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from headrace.core.telemetry import get_logger, setup_logging
 from headrace.handlers.pool import HandlerPool
 from headrace.handlers.spec import HandlerSpec
 from headrace.server.handlers.app import handler_app
 from headrace.server.handlers.service import HandlerService
-from headrace.server.lifecycle import flush, in_daemon_thread, serve
+from headrace.server.lifecycle import SideApp, flush, in_daemon_thread, serve
 from headrace.server.main import log_notices
 from headrace.settings.container_names import Notice
 from headrace.settings.server_settings import ServerSettings
 
 Prepare = Callable[[HandlerSpec], HandlerSpec]
 """Makes what the children need, such as an environment with the model's packages; blocks, or raises `HeadraceError`."""
-
-MoreRoutes = Callable[[HandlerService], Sequence[BaseRoute]]
-"""Returns the routes of a contract that are not those of all."""
 
 OnHandlerReady = Callable[[str, HandlerSpec], None]
 """Called once, when the first child has loaded the code, with the URL and what is served."""
@@ -31,7 +26,6 @@ def run_handler_server(
     *,
     notices: Iterable[Notice] = (),
     prepare: Prepare | None = None,
-    more_routes: MoreRoutes | None = None,
     on_ready: OnHandlerReady | None = None,
 ) -> int:
     """
@@ -42,7 +36,6 @@ def run_handler_server(
         spec: the code.
         notices: about the settings, logged first.
         prepare: called on a thread before the first child starts, while `/ping` answers 503.
-        more_routes: of the contract.
         on_ready: called when the server is ready.
 
     Returns:
@@ -51,7 +44,7 @@ def run_handler_server(
     setup_logging(format=settings.log_format, level=settings.log_level)
     log_notices(notices)
     service = HandlerService(settings, spec)
-    return serve(HandlerServer(service, prepare=prepare, more_routes=more_routes, on_ready=on_ready))
+    return serve(HandlerServer(service, prepare=prepare, on_ready=on_ready))
 
 
 class HandlerServer:
@@ -62,13 +55,13 @@ class HandlerServer:
         service: HandlerService,
         *,
         prepare: Prepare | None = None,
-        more_routes: MoreRoutes | None = None,
         on_ready: OnHandlerReady | None = None,
     ) -> None:
         """See `run_handler_server`."""
         self.settings = service.settings
         self.limiter = service.limiter
-        self.app = handler_app(service, more_routes(service) if more_routes is not None else ())
+        self.app = handler_app(service)
+        self.side_apps: Sequence[SideApp] = ()
         self.terminate = service.terminate
         self.close = service.close
         self._service = service
@@ -86,7 +79,7 @@ class HandlerServer:
         self._pool = pool
         self._service.attach(pool)
 
-    def report_ready(self, url: str, start_ms: int) -> None:
+    def report_ready(self, url: str, start_ms: int, _side_urls: Mapping[str, str]) -> None:
         """Log what is served and call `on_ready`."""
         spec = self._service.spec
         get_logger().info(

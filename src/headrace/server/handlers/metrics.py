@@ -1,58 +1,78 @@
-"""Prometheus metrics of a server for a model's own code."""
+"""Prometheus metrics of a server for models' own code."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 from starlette.responses import Response
 
 from headrace.handlers.pool import HandlerPool
-from headrace.server.handlers.service import HandlerService
-from headrace.server.service import ServerPhase
+from headrace.server.base_service import ServerPhase
+from headrace.server.handlers.service import CodeService
 
 _OWN: Final = ("headrace_", "process_")
 
 
-def handler_metrics(service: HandlerService) -> Response:
+def handler_metrics(service: CodeService) -> Response:
     """Return the metrics as text."""
-    pool = service.pool if service.phase in {ServerPhase.READY, ServerPhase.TERMINATING} else None
+    is_serving = service.phase in {ServerPhase.READY, ServerPhase.TERMINATING}
     registry = CollectorRegistry()
-    registry.register(_Families(pool))
+    registry.register(_Families(service.pools if is_serving else ()))
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 def pool_metrics(pool: HandlerPool) -> bytes:
     """Return the metrics of children beside an engine as text."""
     registry = CollectorRegistry()
-    registry.register(_Pool(pool))
+    registry.register(_Families([pool], has_process=False))
     return generate_latest(registry)
 
 
-class _Pool(Collector):
-    def __init__(self, pool: HandlerPool) -> None:
-        self._pool = pool
-
-    def collect(self) -> Iterator[Metric]:
-        yield from families(self._pool)
-        yield from _reported(self._pool)
-
-
 class _Families(Collector):
-    def __init__(self, pool: HandlerPool | None) -> None:
-        self._pool = pool
+    def __init__(self, pools: Sequence[HandlerPool], *, has_process: bool = True) -> None:
+        self._pools = pools
+        self._has_process = has_process
 
     def collect(self) -> Iterator[Metric]:
-        if self._pool is not None:
-            yield from _Pool(self._pool).collect()
-        yield from ProcessCollector(registry=None).collect()
+        own = chain.from_iterable(map(families, self._pools))
+        others = (family for family in reported(self._pools) if not family.name.startswith(_OWN))
+        yield from merge_families([*own, *others])
+        if self._has_process:
+            yield from ProcessCollector(registry=None).collect()
 
 
-def _reported(pool: HandlerPool) -> Iterator[Metric]:
-    """Yield what the code reports on lines of its output; names of the server's own metrics are left out."""
-    return (family for family in pool.code_metrics.families() if not family.name.startswith(_OWN))
+def merge_families(collected: Iterable[Metric]) -> Iterator[Metric]:
+    """
+    Yield each metric once, with the samples of all models: Prometheus refuses one that is declared twice.
+
+    Samples with the same labels, which versions of one model have, are added up.
+    """
+    by_name: dict[str, Metric] = {}
+    for family in collected:
+        known = by_name.setdefault(family.name, family)
+        if known is not family and known.type == family.type:
+            known.samples = _sums([*known.samples, *family.samples])
+    yield from by_name.values()
+
+
+def _sums(samples: Iterable[Sample]) -> list[Sample]:
+    sums: dict[tuple[str, frozenset[tuple[str, str]]], Sample] = {}
+    for sample in samples:
+        key = (sample.name, frozenset(sample.labels.items()))
+        known = sums.get(key)
+        sums[key] = sample if known is None else known._replace(value=known.value + sample.value)
+    return list(sums.values())
+
+
+def reported(pools: Iterable[HandlerPool]) -> Iterator[Metric]:
+    """Yield what code reports on lines of its output; versions of one model report to the same metrics."""
+    for metrics in {id(pool.code_metrics): pool.code_metrics for pool in pools}.values():
+        yield from metrics.families()
 
 
 def families(pool: HandlerPool) -> Iterator[Metric]:

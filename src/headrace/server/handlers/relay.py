@@ -12,13 +12,14 @@ from headrace.core.telemetry import get_logger
 from headrace.core.tracing import trace_of
 from headrace.handlers.errors import Refused, WholeResponse
 from headrace.handlers.exchange import BrokenResponse, HandlerRequest, Pairs, PendingResponse, StreamHead
+from headrace.handlers.pool import HandlerPool
 from headrace.http.asgi import Receive, Scope, Send, header
 from headrace.http.body import ClientGone
 from headrace.http.errors import CLIENT_GONE_STATUS, ResponseAborted, errors_answered
 from headrace.http.exchange import Exchange
 from headrace.http.response import send_reply
 from headrace.server.handlers.forms import body_parts
-from headrace.server.handlers.service import HandlerService
+from headrace.server.handlers.service import CodeService
 from headrace.wire.unknown_routes import render_error_for
 from headrace_handler.contract import Mode
 
@@ -37,7 +38,12 @@ class HandlerRoute:
     """The endpoint of a route that user code answers."""
 
     def __init__(
-        self, service: HandlerService, *, mode: Mode = "predict", item_path: ItemPath = lambda scope: str(scope["path"])
+        self,
+        service: CodeService,
+        *,
+        mode: Mode = "predict",
+        item_path: ItemPath = lambda scope: str(scope["path"]),
+        pool: HandlerPool | None = None,
     ) -> None:
         """
         Make the endpoint.
@@ -46,10 +52,12 @@ class HandlerRoute:
             service: what all routes share.
             mode: of the calls.
             item_path: the path that the code sees.
+            pool: of the model that answers; None: that of requests without a model's name.
         """
         self._service = service
         self._mode: Mode = mode
         self._item_path = item_path
+        self._pool = pool
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -79,8 +87,10 @@ class HandlerRoute:
     async def _answer(
         self, scope: Scope, exchange: Exchange, body: bytes, request_id: str, outcome: "_Outcome"
     ) -> None:
-        spec, pool = self._service.spec, self._service.pool
-        parts = await body_parts(body, header(scope, b"content-type"), reads_forms=spec.contract != "sagemaker")
+        self._service.check_open()
+        pool = self._pool or self._service.pool
+        reads_forms = self._service.contract != "sagemaker"
+        parts = await body_parts(body, header(scope, b"content-type"), reads_forms=reads_forms)
         request = HandlerRequest(
             request_id=request_id,
             mode=self._mode,

@@ -174,14 +174,15 @@ class Registration:
     """The parameters of `POST /models`."""
 
     url: str
-    model_name: str | None
-    handler: str | None
-    batch_size: int | None
-    max_batch_delay_ms: int | None
-    initial_workers: int
-    is_synchronous: bool
-    response_timeout_s: int | None
-    startup_timeout_s: int | None
+    model_name: str | None = None
+    handler: str | None = None
+    batch_size: int | None = None
+    max_batch_delay_ms: int | None = None
+    initial_workers: int | None = None
+    """None: as many as `default_workers_per_model` says."""
+    is_synchronous: bool = True
+    response_timeout_s: int | None = None
+    startup_timeout_s: int | None = None
 
 
 def read_registration(parameters: Mapping[str, Any]) -> Registration:
@@ -195,7 +196,7 @@ def read_registration(parameters: Mapping[str, Any]) -> Registration:
     if not isinstance(url, str) or not url:
         raise bad_request("Parameter url is required.")
     if ".." in url:
-        raise bad_request(f"Relative path is not allowed in url: {url}")
+        raise ApiError(404, "ModelNotFoundException", f"Relative path is not allowed in url: {url}")
     if (runtime := parameters.get("runtime")) not in (None, "python", "python3"):
         raise bad_request(f"Invalid model runtime: {runtime}")
     return Registration(
@@ -204,8 +205,8 @@ def read_registration(parameters: Mapping[str, Any]) -> Registration:
         handler=_text(parameters, "handler"),
         batch_size=_count(parameters, "batch_size"),
         max_batch_delay_ms=_count(parameters, "max_batch_delay"),
-        initial_workers=_count(parameters, "initial_workers") or 0,
-        is_synchronous=is_true(parameters.get("synchronous")),
+        initial_workers=_count(parameters, "initial_workers"),
+        is_synchronous=is_true(parameters.get("synchronous", True)),
         response_timeout_s=_count(parameters, "response_timeout"),
         startup_timeout_s=_count(parameters, "startup_timeout"),
     )

@@ -1,0 +1,338 @@
+"""
+TorchServe's settings of the server: `config.properties` and `TS_*` variables. `load_config` reads; all else is pure.
+
+Source: pytorch/serve `frontend/server/src/main/java/org/pytorch/serve/util/ConfigManager.java`.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from headrace.core.errors import SettingsError
+from headrace.settings.container_names import parse_properties
+from headrace.settings.model_folder import in_folder
+from headrace.settings.near_names import near_name
+from headrace.settings.server_settings import setting_rule, split_address
+from headrace.settings.values import read_value
+
+CONFIG_FILE: Final = "config.properties"
+_MAX_BYTES: Final = 1 << 20
+_VARIABLES: Final = ("TS_{0}", "SAGEMAKER_TS_{0}", "SAGEMAKER_{0}")
+"""Prefixes of variables for a key of config.properties; the first that is set counts."""
+_ENV_REFERENCE: Final = re.compile(r"\$\$([^$]+)\$\$")
+_DEFAULT_URLS: Final = "file://.*|http(s)?://.*"
+_TRUE: Final = "true"
+
+SETTINGS: Final = {
+    "management_address": "management_address",
+    "metrics_address": "metrics_address",
+    "max_request_size": "max_body_bytes",
+    "cors_allowed_origin": "cors_allow_origins",
+}
+"""Keys that are settings of the server, besides `inference_address`, which is `host` and `port`."""
+_OF_MODELS: Final = frozenset(
+    (
+        "allowed_urls",
+        "blacklist_env_vars",
+        "decode_input_request",
+        "default_response_timeout",
+        "default_service_handler",
+        "default_startup_timeout",
+        "default_workers_per_model",
+        "enable_metrics_api",
+        "enable_model_api",
+        "inference_address",
+        "install_py_dep_per_model",
+        "job_queue_size",
+        "limit_max_image_pixels",
+        "load_models",
+        "metrics_config",
+        "model_store",
+        "models",
+        "number_of_gpu",
+        "service_envelope",
+        "unregister_model_timeout",
+    )
+)
+"""Other keys that are applied."""
+_TLS: Final = "TLS is not supported; put a proxy with TLS in front of the server"
+_REFUSED: Final = {
+    "keystore": _TLS,
+    "certificate_file": _TLS,
+    "private_key_file": _TLS,
+    "plugins_path": "plugins of TorchServe are Java code",
+}
+_REFUSED_VALUES: Final = {
+    ("disable_token_authorization", "false"): "tokens are not supported; set api_key, which all requests then need",
+    ("enable_grpc_ssl", "true"): "gRPC is not served",
+    ("open_inference_protocol", "true"): "gRPC is not served",
+    ("ts_open_inference_protocol", "true"): "gRPC is not served",
+}
+_FIXED: Final = {
+    "disable_token_authorization": "true",
+    "enable_envvars_config": "true",
+    "metrics_format": "prometheus",
+    "use_env_allowed_urls": "true",
+    "debug": "false",
+    "enable_grpc_ssl": "false",
+}
+"""Keys whose only value here this is; with another one they have no effect."""
+_NO_EFFECT: Final = {
+    "async_logging": "logs are lines on stderr",
+    "cors_allowed_headers": "all headers are allowed to the origins that are allowed",
+    "cors_allowed_methods": "all methods are allowed to the origins that are allowed",
+    "cpp_log_config": "there is no C++ backend",
+    "cpu_launcher_args": "workers are started without a launcher",
+    "cpu_launcher_enable": "workers are started without a launcher",
+    "disable_system_metrics": "the server's own metrics are always there",
+    "initial_distribution_port": "workers have no ports",
+    "initial_worker_port": "workers have no ports",
+    "io_ratio": "there is no Netty",
+    "ipex_enable": "handlers import what they use",
+    "ipex_gpu_enable": "handlers import what they use",
+    "keystore_pass": "TLS is not supported",
+    "keystore_type": "TLS is not supported",
+    "max_response_size": "responses have no limit",
+    "metric_time_interval": "metrics are computed when they are asked for",
+    "metrics_mode": "metrics are always on both the log and the metrics address",
+    "model_metrics_auto_detect": "all metrics that handlers report are kept",
+    "model_server_home": "Headrace has its own packages",
+    "model_snapshot": "there are no snapshots; name the models in load_models",
+    "netty_client_threads": "there is no Netty",
+    "number_of_netty_threads": "there is no Netty",
+    "open_inference_protocol": "gRPC is not served",
+    "prefer_direct_buffer": "there is no JVM",
+    "snapshot_store": "there are no snapshots",
+    "system_metrics_cmd": "the server's own metrics are always there",
+    "token_expiration_min": "tokens are not supported",
+    "ts_header_key_sequence_end": "the header is ts_request_sequence_end",
+    "ts_header_key_sequence_id": "the header is ts_request_sequence_id",
+    "ts_header_key_sequence_start": "the header is ts_request_sequence_start",
+    "ts_open_inference_protocol": "gRPC is not served",
+    "use_native_io": "there is no Netty",
+    "version": "it is TorchServe's",
+    "vmargs": "there is no JVM",
+    "workflow_store": "workflows are not supported",
+    "grpc_inference_address": "gRPC is not served",
+    "grpc_inference_port": "gRPC is not served",
+    "grpc_inference_max_connection_age_ms": "gRPC is not served",
+    "grpc_inference_max_connection_age_grace_ms": "gRPC is not served",
+    "grpc_management_address": "gRPC is not served",
+    "grpc_management_port": "gRPC is not served",
+    "grpc_management_max_connection_age_ms": "gRPC is not served",
+    "grpc_management_max_connection_age_grace_ms": "gRPC is not served",
+}
+_KNOWN: Final = frozenset((*SETTINGS, *_OF_MODELS, *_REFUSED, *_NO_EFFECT, *_FIXED))
+_OFTEN_SET: Final = frozenset(("version", "debug", "models", "model_server_home"))
+"""Keys whose names are too general to read `SAGEMAKER_<KEY>` or to notice a variable of their name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """The settings of TorchServe's server."""
+
+    env: Mapping[str, str]
+    """The environment with the keys of the file as variables; variables that were there before count."""
+    file: Path | None = None
+    keys: frozenset[str] = frozenset()
+    """The keys in the file."""
+
+
+def load_config(env: Mapping[str, str], folders: Iterable[Path]) -> ServerConfig:
+    """
+    Read the file that `TS_CONFIG_FILE` names, else the first `config.properties` in the folders.
+
+    Raises:
+        SettingsError: it cannot be read.
+    """
+    named = env.get("TS_CONFIG_FILE", "").strip()
+    folders = list(folders)
+    if named and folders:
+        candidates = [Path(in_folder(named, root=folders[0], folder=folders[0]))]
+    else:
+        candidates = [Path(named)] if named else [folder / CONFIG_FILE for folder in folders]
+    file = next((path for path in candidates if path.is_file()), None)
+    if file is None:
+        if named:
+            raise SettingsError(f"TS_CONFIG_FILE is {named!r}; expected a file.", name="TS_CONFIG_FILE")
+        return ServerConfig(env=env)
+    try:
+        with file.open("rb") as opened:
+            text = opened.read(_MAX_BYTES).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{file} cannot be read: {error}. Expected text in UTF-8.") from error
+    keys = parse_config(text, env)
+    return ServerConfig(env=merge_config(env, keys), file=file, keys=frozenset(keys))
+
+
+def parse_config(text: str, env: Mapping[str, str]) -> dict[str, str]:
+    """
+    Parse a `config.properties`; `$$NAME$$` in a value is a variable of the environment.
+
+    Raises:
+        SettingsError: such a variable is not set.
+    """
+
+    def resolve(match: re.Match[str]) -> str:
+        if match[1] not in env:
+            raise SettingsError(f"{CONFIG_FILE}: Invalid Environment Variable {match[1]}; expected one that is set.")
+        return env[match[1]]
+
+    return {key: _ENV_REFERENCE.sub(resolve, value) for key, value in parse_properties(text).items()}
+
+
+def merge_config(env: Mapping[str, str], config: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with the keys of a file as the variables of the same meaning, which count before it."""
+    added = {f"TS_{key.upper()}": value for key, value in config.items() if not variable(env, key.upper())}
+    return {**env, **added}
+
+
+def variable(env: Mapping[str, str], key: str) -> str:
+    """Return the value of a key of config.properties from the environment; empty if it is not set."""
+    return next(filter(None, (env.get(form.format(key), "").strip() for form in _VARIABLES)), "")
+
+
+def is_true(env: Mapping[str, str], key: str, *, default: bool) -> bool:
+    """Return a key that is true or false."""
+    value = variable(env, key).lower()
+    return value == _TRUE if value else default
+
+
+def check_config(config: ServerConfig) -> list[str]:
+    """
+    Return sentences about keys that change nothing here.
+
+    Raises:
+        SettingsError: a key asks for what is not supported.
+    """
+    env = config.env
+    given = {key: value for key in _KNOWN if (value := _given(env, key))}
+    for key, why in _REFUSED.items():
+        if key in given:
+            raise SettingsError(f"TorchServe's {key} is set; expected no such key: {why}.", name=key)
+    for (key, refused), why in _REFUSED_VALUES.items():
+        if given.get(key, "").lower() == refused:
+            raise SettingsError(f"TorchServe's {key} is {refused}: {why}.", name=key)
+    notices = [f"TorchServe's {key} has no effect: {why}." for key, why in _NO_EFFECT.items() if key in given]
+    notices += [
+        f"TorchServe's {key} is {given[key]} and has no effect: it is always {value}."
+        for key, value in _FIXED.items()
+        if given.get(key, value).lower() != value
+    ]
+    for key in sorted(config.keys - _KNOWN):
+        near = near_name(key, _KNOWN, cutoff=0.8)
+        notices.append(f"{CONFIG_FILE}: {key} is no key of TorchServe.{f' Did you mean {near}?' if near else ''}")
+    return notices
+
+
+def server_settings(env: Mapping[str, str]) -> dict[str, object]:
+    """
+    Return the settings of the server that the keys set, read by their rules.
+
+    Raises:
+        SettingsError: a value is not as expected.
+    """
+
+    def read(key: str, name: str, rule: str) -> Any:
+        return read_value(setting_rule(rule), _given(env, key), name=name, source=f"TorchServe's {key}", is_own=True)
+
+    settings = {name: read(key, name, name) for key, name in SETTINGS.items() if _given(env, key)}
+    if _given(env, "inference_address"):
+        address = read("inference_address", "host", "management_address")
+        if address is None:
+            raise SettingsError("TorchServe's inference_address is off; expected an address.", name="host")
+        settings["host"], settings["port"] = split_address(address)
+    if not is_true(env, "ENABLE_METRICS_API", default=True):
+        settings["metrics_address"] = None
+    return {name: "off" if value is None else value for name, value in settings.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagementOptions:
+    """Settings of the management API."""
+
+    default_workers: int = 0
+    """Workers of a model that is registered without a number."""
+    drain_s: float = 120.0
+    """Time for the requests of a model that is unregistered."""
+    accepts_changes: bool = True
+    """Clients may register and unregister models."""
+
+
+def management_options(env: Mapping[str, str]) -> ManagementOptions:
+    """
+    Return the settings of the management API.
+
+    Raises:
+        SettingsError: a value is not as expected.
+    """
+    defaults = ManagementOptions()
+    return ManagementOptions(
+        default_workers=_whole_number(env, "default_workers_per_model", defaults.default_workers),
+        drain_s=_whole_number(env, "unregister_model_timeout", round(defaults.drain_s)),
+        accepts_changes=is_true(env, "ENABLE_MODEL_API", default=True),
+    )
+
+
+def _whole_number(env: Mapping[str, str], key: str, default: int) -> int:
+    value = _given(env, key)
+    if value and not (value.isascii() and value.isdecimal()):
+        raise SettingsError(f"TorchServe's {key} is {value!r}; expected a whole number.", name=key)
+    return int(value) if value else default
+
+
+def allowed_urls(env: Mapping[str, str]) -> list["re.Pattern[str]"]:
+    """
+    Return the patterns of which a URL must match one whole.
+
+    Raises:
+        SettingsError: one is not a regular expression.
+    """
+    given = variable(env, "ALLOWED_URLS")
+    patterns = [part.strip() for part in given.split(",") if part.strip()] if given else [_DEFAULT_URLS]
+    return [_pattern(pattern, "allowed_urls") for pattern in patterns]
+
+
+def visible_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """
+    Return the variables that handlers see: `blacklist_env_vars` hides those whose names it matches.
+
+    Raises:
+        SettingsError: it is not a regular expression.
+    """
+    hidden = variable(env, "BLACKLIST_ENV_VARS")
+    if not hidden:
+        return dict(env)
+    pattern = _pattern(hidden, "blacklist_env_vars")
+    return {name: value for name, value in env.items() if not pattern.fullmatch(name)}
+
+
+def versions_of(env: Mapping[str, str], model_name: str) -> Mapping[str, Mapping[str, Any]]:
+    """
+    Return the entries of the key `models` for the versions of a model.
+
+    Raises:
+        SettingsError: it is not the JSON that TorchServe expects.
+    """
+    text = env.get("TS_MODELS", "").strip()
+    try:
+        versions = (json.loads(text) if text else {}).get(model_name, {})
+        return {version: dict(entry) for version, entry in versions.items()}
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        example = '{"name": {"1.0": {"minWorkers": 1}}}'
+        text = f"TorchServe's models is {text[:100]!r}; expected JSON such as {example}."
+        raise SettingsError(text, name="models") from error
+
+
+def _given(env: Mapping[str, str], key: str) -> str:
+    return env.get(f"TS_{key.upper()}", "").strip() if key in _OFTEN_SET else variable(env, key.upper())
+
+
+def _pattern(text: str, name: str) -> "re.Pattern[str]":
+    try:
+        return re.compile(text, re.IGNORECASE)
+    except re.error as error:
+        raise SettingsError(f"TorchServe's {name} is {text!r}; expected a regular expression: {error}.") from error

@@ -1,0 +1,95 @@
+"""State that every model server has: its phase, and the limits for all requests together."""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from enum import StrEnum
+
+from headrace.core.errors import Unavailable
+from headrace.http.asgi import Receive, Scope
+from headrace.http.body_budget import BodyBudget
+from headrace.server.limits import RequestLimiter, read_request_body
+from headrace.settings.server_settings import ServerSettings
+
+
+class ServerPhase(StrEnum):
+    """The phase of a server's life, as health checks report it."""
+
+    LOADING = "loading"
+    READY = "ready"
+    """A real token has been produced, or a child has loaded the model's code."""
+    TERMINATING = "terminating"
+    """Draining after SIGTERM: health checks fail, requests are still answered."""
+    CLOSING = "closing"
+    FAILED = "failed"
+    """The model cannot be served any more; only a restart helps."""
+
+
+NOT_READY = {
+    ServerPhase.LOADING: "The model is still loading.",
+    ServerPhase.TERMINATING: "The server is shutting down. Requests that still arrive are answered.",
+    ServerPhase.CLOSING: "The server is shutting down.",
+    ServerPhase.FAILED: "The engine has failed and cannot go on. Restart the server.",
+}
+"""Reasons in the answers of health checks."""
+
+
+class BaseService(ABC):
+    """
+    The phase of a server and the admission of its requests.
+
+    The server listens before the model is loaded, so that health checks are answered meanwhile.
+    """
+
+    def __init__(self, settings: ServerSettings, *, is_ready: bool) -> None:
+        self.settings = settings
+        self.phase = ServerPhase.READY if is_ready else ServerPhase.LOADING
+        self.limiter = RequestLimiter(settings.max_concurrent_requests)
+        self.budget = BodyBudget(settings.max_buffered_bytes)
+
+    @property
+    @abstractmethod
+    def is_healthy(self) -> bool:
+        """False once a model that has been loaded cannot be served any more."""
+
+    @property
+    def health(self) -> ServerPhase:
+        """The phase, or FAILED if the model cannot be served any more."""
+        is_serving = self.phase in {ServerPhase.READY, ServerPhase.TERMINATING}
+        return self.phase if self.is_healthy or not is_serving else ServerPhase.FAILED
+
+    def terminate(self) -> None:
+        """Fail health checks from now on and keep serving."""
+        self.phase = ServerPhase.TERMINATING
+
+    def close(self) -> None:
+        """Refuse new requests from now on."""
+        self.phase = ServerPhase.CLOSING
+
+    def check_open(self) -> None:
+        """
+        Check that requests are taken.
+
+        Raises:
+            Unavailable: the model is still loading, or the server is shutting down.
+        """
+        if self.phase is ServerPhase.CLOSING:
+            raise Unavailable("The server is shutting down.")
+        if self.phase is ServerPhase.LOADING:
+            raise Unavailable("The model is still loading. Try again in a moment; /ping is 200 when it is ready.")
+
+    @asynccontextmanager
+    async def admit(self, scope: Scope, receive: Receive) -> AsyncIterator[bytes]:
+        """
+        Read a body and admit its request until the block ends.
+
+        A request that is still arriving does not count: clients that send slowly would lock out all others.
+
+        Raises:
+            PayloadTooLarge, Busy, ClientGone: see `server.limits`.
+        """
+        self.limiter.check()
+        with self.budget.share() as share:
+            body = await read_request_body(scope, receive, share, max_bytes=self.settings.max_body_bytes)
+            with self.limiter.admit():
+                yield body
