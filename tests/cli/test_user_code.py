@@ -7,6 +7,7 @@ import pytest
 from headrace.cli.user_code import find_user_code, formatted_notices, formatted_overrides
 from headrace.core.errors import SettingsError
 from headrace.settings.sources import gather_settings
+from tests.headrace_handler.torchserve_models import write_model
 
 NONE = Path("/nonexistent")
 LLM = {"config.json": "{}"}
@@ -97,6 +98,55 @@ def test_names_of_containers_set_the_server_around_the_code_and_are_told(tmp_pat
         ("SAGEMAKER_MAX_PAYLOAD_IN_MB", "applied"),
     ]
     assert named.description == [
-        named.summary,
+        *named.summaries,
         "SAGEMAKER_MODEL_SERVER_VMARGS has no effect: there is no Java virtual machine.",
     ]
+
+
+@pytest.fixture
+def torchserve(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
+    return write_model(tmp_path / "models" / "noop", "def handle(data, context): ...")
+
+
+def test_the_settings_of_torchserves_server_count_after_our_own(torchserve) -> None:
+    (torchserve / "config.properties").write_text(
+        "inference_address=http://127.0.0.1:9080\nmanagement_address=http://127.0.0.1:9081\n"
+        "metrics_address=http://127.0.0.1:9082\njob_queue_size=7\nnetty_client_threads=1\n"
+    )
+    env = {"HEADRACE_METRICS_ADDRESS": "off", "TS_JOB_QUEUE_SIZE": "8"}
+    code = find_user_code({"model": str(torchserve), "port": "1"}, env, model_folder=NONE)
+    assert code is not None
+    settings, spec = code.settings, code.models[0].plan.spec
+    assert (settings.port, settings.management_address, settings.metrics_address) == (1, "http://127.0.0.1:9081", None)
+    assert spec is not None
+    assert spec.queue_size == 8
+    assert "TorchServe's netty_client_threads has no effect: there is no Netty." in code.ignored
+    for name in ("port", "metrics_address"):
+        assert any(f"TorchServe's setting of {name} has no effect" in text for text in code.ignored)
+
+
+def test_the_file_of_the_current_folder_counts_only_outside_of_containers(torchserve, tmp_path, monkeypatch) -> None:
+    (tmp_path / "config.properties").write_text("job_queue_size=7\n")
+    monkeypatch.chdir(tmp_path)
+    sizes = [
+        code.models[0].plan.spec.queue_size
+        for code in (
+            find_user_code({"model": str(torchserve)}, {}, model_folder=NONE),
+            find_user_code({}, {}, model_folder=torchserve),
+        )
+    ]
+    assert sizes == [7, 100]
+
+
+def test_a_folder_of_models_is_a_store_and_a_file_may_name_it(torchserve, tmp_path, monkeypatch) -> None:
+    write_model(tmp_path / "models" / "other", "def handle(data, context): ...")
+    config = tmp_path / "ts.properties"
+    config.write_text(f"model_store={tmp_path / 'models'}\nload_models=other\n")
+
+    code = find_user_code({"model": str(torchserve.parent)}, {}, model_folder=NONE)
+    assert [model.url for model in code.models] == ["noop", "other"]
+    code = find_user_code({}, {"TS_CONFIG_FILE": str(config)}, model_folder=NONE)
+    assert [model.url for model in code.models] == ["other"]
+    assert code.store is not None
+    assert find_user_code({"model": str(torchserve.parent), "handler": "native"}, {}, model_folder=NONE) is None

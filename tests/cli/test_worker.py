@@ -52,10 +52,12 @@ def test_the_image_and_the_share_of_the_host_override_the_environment() -> None:
     env = {"HF_MODEL_ID": "org/model", "HEADRACE_PORT": "1", "HEADRACE_HOST": "0.0.0.0", "HEADRACE_THREADS": "64"}
     env["HEADRACE_MAX_MEMORY_BYTES"] = "64GiB"
     env["HEADRACE_SHUTDOWN_DELAY_S"] = "9"
+    env["HEADRACE_MANAGEMENT_ADDRESS"] = "127.0.0.1:8081"
     settings, _ = settings_of(env, threads=2, memory=1 << 30, **{"dialect": "lmi-0.26", "--served-model-name": "llm"})
     assert settings.max_memory_bytes == 1 << 30
     assert (settings.host, settings.port, settings.threads) == ("127.0.0.1", PORT, 2)
     assert settings.shutdown_delay_s == 0
+    assert (settings.management_address, settings.metrics_address) == (None, None)
     assert (settings.dialect, settings.served_model_name) == ("lmi-0.26", "llm")
 
 

@@ -256,6 +256,14 @@ def test_a_port_in_use_is_one_sentence_and_exit_code_2():
     assert "--port" in line
 
 
+def test_a_port_in_use_names_the_setting_of_its_address():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(SettingsError, match="choose another port with --management-address"):
+            bind("127.0.0.1", taken.getsockname()[1], setting="management_address")
+
+
 def test_notices_about_the_settings_are_logged_first():
     with process(env={"SM_NUM_GPUS": "4"}) as server:
         assert server.event("setting.ignored")["name"] == "SM_NUM_GPUS"

@@ -15,6 +15,7 @@ from headrace.core.errors import SettingsError
 from headrace.handlers.found import find_model
 from headrace.handlers.spec import HandlerSpec
 from headrace.handlers.torchserve import make_spec
+from headrace.handlers.torchserve_config import ManagementOptions
 from headrace.handlers.torchserve_models import TorchServeModels
 from headrace.server.torchserve_management import management_app
 from headrace.server.torchserve_metrics import metrics_app
@@ -156,3 +157,29 @@ async def test_more_workers_than_a_machine_has_are_refused(api: httpx.AsyncClien
     assert refused.json()["message"] == "max_worker is 1000; expected at most 64."
     refused = await api.put("/models/noop?min_worker=2&max_worker=1")
     assert refused.json()["message"] == "max_worker cannot be less than min_worker."
+
+
+async def test_models_are_fixed_where_the_model_api_is_off() -> None:
+    async def find(registration: Registration) -> HandlerSpec:
+        raise AssertionError(f"{registration.url} is not looked for")
+
+    app = management_app(TorchServeModels(find, ManagementOptions(accepts_changes=False)))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://management") as client:
+        assert (await client.get("/models")).json() == {"models": []}
+        for method, path in (("POST", "/models?url=noop"), ("DELETE", "/models/noop")):
+            response = await client.request(method, path)
+            assert (response.status_code, response.json()["type"]) == (405, "MethodNotAllowedException")
+
+
+async def test_a_server_that_shuts_down_takes_no_more_models(tmp_path: Path) -> None:
+    async def find(registration: Registration) -> HandlerSpec:
+        await models.close(deadline_s=0)
+        return make_spec(find_model(tmp_path / registration.url, model_name="m", env={}))
+
+    write_model(tmp_path / "noop", HANDLER)
+    models = TorchServeModels(find)
+    transport = httpx.ASGITransport(management_app(models))
+    async with httpx.AsyncClient(transport=transport, base_url="http://management") as client:
+        response = await client.post("/models?url=noop&initial_workers=1")
+    assert (response.status_code, response.json()["type"]) == (503, "ServiceUnavailableException")
+    assert models.all() == []

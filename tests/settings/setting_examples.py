@@ -14,6 +14,8 @@ EXAMPLES = {
     "host": ("127.0.0.2", "127.0.0.2"),
     "port": ("9001", 9001),
     "api_key": ("s3cret", "s3cret"),
+    "management_address": ("[::1]:9081", "http://[::1]:9081"),
+    "metrics_address": ("off", None),
     "dtype": ("bf16", "bf16"),
     "smoothquant_alpha": ("0.8", 0.8),
     "kv_dtype": ("int8", "int8"),

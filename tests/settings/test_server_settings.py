@@ -5,7 +5,7 @@ import pytest
 from headrace.core.errors import SettingsError
 from headrace.settings.docs import setting_rows
 from headrace.settings.loading import FOREIGN_ENV_NAMES, load_settings
-from headrace.settings.server_settings import env_name, resolve_shutdown_delay, setting_names
+from headrace.settings.server_settings import env_name, resolve_shutdown_delay, setting_names, split_address
 
 from .setting_examples import EXAMPLES, MODEL
 
@@ -60,6 +60,23 @@ def test_only_a_container_listens_on_all_addresses_by_default():
     assert load_settings(MODEL, {"HEADRACE_CONTAINER": "true"})[0].host == "0.0.0.0"
     assert load_settings(MODEL, {"HEADRACE_CONTAINER": "false"}, container=True)[0].host == "127.0.0.1"
     assert load_settings(MODEL | {"host": "127.0.0.1"}, {}, container=True)[0].host == "127.0.0.1"
+
+
+@pytest.mark.parametrize("name", ["management_address", "metrics_address"])
+def test_apis_of_torchserve_on_an_open_address_require_a_key(name):
+    open_address = {name: "http://0.0.0.0:8081"}
+    with pytest.raises(SettingsError, match=f"{name} is http://0.0.0.0:8081, which others on the network can reach"):
+        load_settings({**MODEL, **open_address, "container": "true", "allow_anonymous": "true"}, {})
+    settings, _ = load_settings({**MODEL, **open_address, "api_key": "k"}, {})
+    assert split_address(getattr(settings, name)) == ("0.0.0.0", 8081)
+
+
+@pytest.mark.parametrize(
+    "raw", ["https://127.0.0.1:8081", "127.0.0.1", "http://a:b", "http://u@a:1", "http://a:1/x", ":80"]
+)
+def test_an_address_has_a_host_and_a_port(raw):
+    with pytest.raises(SettingsError, match="expected off, or an address such as http://"):
+        load_settings({**MODEL, "management_address": raw}, {})
 
 
 @pytest.mark.parametrize("allowed", [{"api_key": "k"}, {"allow_anonymous": True}])

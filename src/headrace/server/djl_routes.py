@@ -19,7 +19,7 @@ from headrace.handlers.errors import Refused, WholeResponse
 from headrace.handlers.exchange import HandlerRequest, RequestPart
 from headrace.http.asgi import Receive, Scope, Send
 from headrace.server.handlers.relay import HandlerRoute, clean_headers, clean_status
-from headrace.server.handlers.service import HandlerService
+from headrace.server.handlers.service import CodeService
 from headrace.wire.adapters import parse_register, render_change
 from headrace.wire.framing import JSON_CONTENT_TYPE, to_json
 from headrace.wire.torchserve.errors import render_error
@@ -27,7 +27,7 @@ from headrace.wire.torchserve.errors import render_error
 _MODEL_PATHS = ("/predictions/{model}", "/models/{model}/invoke")
 
 
-def djl_routes(service: HandlerService) -> Sequence[BaseRoute]:
+def djl_routes(service: CodeService) -> Sequence[BaseRoute]:
     """Return the routes; those for adapters exist with and without the model's name."""
     adapters = _Adapters(service)
     return [
@@ -66,16 +66,16 @@ def _error(error: HeadraceError) -> Response:
     return Response(reply.body, reply.status, dict(reply.headers), media_type=reply.content_type)
 
 
-def check_model(service: HandlerService, name: str | None) -> None:
+def check_model(service: CodeService, name: str | None) -> None:
     """Raise `ModelNotFound` if a path names another model."""
-    if name is not None and name != service.spec.model_name:
+    if name is not None and name != service.model_name:
         raise ModelNotFound(f"Model or workflow not found: {shortened(name)}")
 
 
 class _ModelRoute:
     """Relays a request whose path names the model."""
 
-    def __init__(self, service: HandlerService) -> None:
+    def __init__(self, service: CodeService) -> None:
         self._service = service
         self._relay = HandlerRoute(service)
 
@@ -92,7 +92,7 @@ class _ModelRoute:
 class _Adapters:
     """The routes for adapters, which functions of the model load and unload."""
 
-    def __init__(self, service: HandlerService) -> None:
+    def __init__(self, service: CodeService) -> None:
         self._service = service
         self._sources: dict[str, str] = {}
         self._changing = asyncio.Lock()
