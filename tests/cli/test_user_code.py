@@ -69,7 +69,7 @@ def test_formatters_go_with_an_engine_that_speaks_djl_by_default(tmp_path) -> No
     assert (code.plan.spec.load.entry, code.plan.spec.max_workers) == ("model.py", 1)
     settings, notices = gather_settings(formatted_overrides(overrides, {}), {}, model_folder=NONE)
     assert settings.dialect == "lmi-17"
-    assert [notice.message for notice in formatted_notices(code, notices)] == [code.summary]
+    assert [notice.message for notice in formatted_notices(code, notices)] == list(code.summaries)
     assert formatted_overrides({"dialect": "tgi-3"}, {})["dialect"] == "tgi-3"
     assert "dialect" not in formatted_overrides({}, {"HEADRACE_DIALECT": "openai"})
 
