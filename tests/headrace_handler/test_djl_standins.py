@@ -138,6 +138,14 @@ def test_an_input_finds_headers_whatever_their_case_and_content_by_key_or_the_fi
         inputs.get_as_bytes("none")
 
 
+def test_an_input_reads_its_data_by_the_content_type_and_rows_of_csv_by_their_names() -> None:
+    assert an_input("application/json; charset=utf-8", b'{"a": 1}').get_data() == {"a": 1}
+    assert an_input("application/octet-stream", b"\x00").get_data() == b"\x00"
+    assert an_input("text/csv", b"x,y\n1,2\n").get_as_csv() == [{"x": "1", "y": "2"}]
+    (array,) = an_input("tensor/ndlist", bytes(to_nd_list([np.arange(3)]))).get_data()
+    assert array.tolist() == [0, 1, 2]
+
+
 def test_an_input_without_content_has_no_bytes() -> None:
     assert (Input().is_empty(), Input().get_as_bytes(), Input().get_data()) == (True, None, None)
 

@@ -290,3 +290,66 @@ def test_a_generator_streams_words_through_micro_batches(
             assert reply.body.decode() == f"w{row}0 w{row}1 w{row}2 "
             assert len(reply.chunks) >= 2
             assert b"" not in reply.chunks
+
+
+def write_default(folder: Path, entry: str, net: str, weights: dict[str, object]) -> Path:
+    """Write a model for a default handler, without code of its own but the network."""
+    torch = pytest.importorskip("torch")
+    write_model(folder, "", entry=entry, modelFile="net.py", serializedFile="net.pt")
+    (folder / "net.py").write_text(textwrap.dedent(net))
+    torch.save(weights, folder / "net.pt")
+    return folder
+
+
+def test_the_default_text_classifier_reads_words_and_pairs_of_words(tmp_path: Path, ts_imports: None) -> None:
+    torch = pytest.importorskip("torch")
+    net = """
+        import torch
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.words = torch.nn.EmbeddingBag(3, 2, mode="sum")
+            def forward(self, numbers, offsets):
+                return self.words(numbers, offsets)
+    """
+    weights = {"words.weight": torch.tensor([[0.0, 0.0], [9.0, 0.0], [0.0, 99.0]])}
+    folder = write_default(tmp_path / "m", "text_classifier", net, weights)
+    torch.save({"not": 0, "bad": 1, "not bad": 2}, folder / "source_vocab.pt")
+    (folder / "index_to_name.json").write_text('{"0": "worse", "1": "better"}')
+    contract = load(folder)
+
+    (reply,) = call(contract, b"<b>Not</b> bad!", content_type="text/plain")
+
+    assert max(reply.json, key=reply.json.get) == "better"
+
+
+@pytest.mark.parametrize(
+    ("entry", "output", "answer"),
+    [
+        (
+            "object_detector",
+            (
+                '[{"boxes": torch.tensor([[0.0, 1.0, 2.0, 3.0], [0.0, 0.0, 1.0, 1.0]]), '
+                '"labels": torch.tensor([1, 2]), "scores": torch.tensor([0.75, 0.25])}]'
+            ),
+            [{"cat": [0.0, 1.0, 2.0, 3.0], "score": 0.75}],
+        ),
+        ("image_segmenter", '{"out": torch.tensor([[[[0.0]], [[99.0]]]])}', [[[1.0, 1.0]]]),
+    ],
+)
+def test_default_handlers_of_images_word_what_their_networks_find(
+    tmp_path: Path, ts_imports: None, entry: str, output: str, answer: object
+) -> None:
+    net = f"""
+        import torch
+        class Net(torch.nn.Module):
+            def forward(self, images):
+                return {output}
+    """
+    folder = write_default(tmp_path / "m", entry, net, {})
+    (folder / "index_to_name.json").write_text('{"1": "cat", "2": "dog"}')
+    contract = load(folder)
+
+    (reply,) = call(contract, b"[[[0.0]]]", content_type="application/json")
+
+    assert reply.json == answer
