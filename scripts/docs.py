@@ -50,6 +50,7 @@ from headrace.settings.container_options import OPTIONS, PROPERTIES, VLLM
 from headrace.settings.docs import SettingRow, setting_rows
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.settings.values import flag_name
+from headrace.wire.anthropic.dialect import FIELDS as MESSAGES_FIELDS
 from headrace.wire.aws import coverage
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.fields import LEAVE_IT_OUT
@@ -302,6 +303,7 @@ def fields_page() -> Iterator[str]:
     tables: tuple[tuple[str, FieldTable], ...] = (
         ("OpenAI chat completions", CHAT_FIELDS),
         ("OpenAI completions", COMPLETIONS_FIELDS),
+        ("Anthropic messages", MESSAGES_FIELDS),
         ("TGI: `parameters`", TGI_FIELDS),
         ("LMI: `parameters`", LMI_FIELDS),
         ("TorchServe: `parameters`", TORCHSERVE_FIELDS),

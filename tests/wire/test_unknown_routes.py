@@ -10,6 +10,7 @@ from headrace.core.errors import Busy, EngineFailed, MethodNotAllowed, Unauthori
 from headrace.wire.unknown_routes import OPENAI_METHODS, is_foreign, render_error_for, unknown_route
 
 CHAT = "use POST /v1/chat/completions"
+MESSAGES = "use POST /v1/messages"
 FOREIGN = [
     ("POST", "/v1/responses", "openai", CHAT),
     ("GET", "/v1/responses/resp_1", "openai", CHAT),
@@ -19,8 +20,8 @@ FOREIGN = [
     ("POST", "/v1/audio/transcriptions", "openai", CHAT),
     ("POST", "/v1/images/generations", "openai", CHAT),
     ("GET", "/v1/files", "openai", CHAT),
-    ("POST", "/v1/messages", "anthropic", CHAT),
-    ("POST", "/v1/messages/count_tokens", "anthropic", CHAT),
+    ("POST", "/v1/messages/batches", "anthropic", MESSAGES),
+    ("POST", "/v1/complete", "anthropic", MESSAGES),
     ("POST", "/api/chat", "plain", CHAT),
     ("POST", "/api/generate", "plain", CHAT),
     ("POST", "/api/embed", "plain", "GET /v1/models"),

@@ -1,5 +1,5 @@
 """
-OpenAI's API on endpoints: `/v1/...`, and the two longer forms of SageMaker.
+OpenAI's and Anthropic's APIs on endpoints: `/v1/...`, and the two longer forms of SageMaker.
 
 Below `/v1`, `model` names an endpoint or an inference component. SageMaker's forms name them in the path:
 `/endpoints/<name>/openai/v1` and `/endpoints/<name>/inference-components/<component>/openai/v1`. Bodies and responses
@@ -41,8 +41,8 @@ from headrace.http.client_response import ClientResponse, ResponseBroken
 from headrace.http.exchange import Exchange
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.framing import SSE_CONTENT_TYPE
-from headrace.wire.openai.errors import error_body, render_error
-from headrace.wire.unknown_routes import MODELS, OPENAI_METHODS, render_error_for, unknown_route
+from headrace.wire.openai.errors import render_error
+from headrace.wire.unknown_routes import MODELS, OPENAI_METHODS, error_event_for, render_error_for, unknown_route
 
 _ENDPOINT_PATH = re.compile(r"^/endpoints/([^/]+)(?:/inference-components/([^/]+))?/openai(/v1/.+)$")
 _FORWARDED_HEADERS = ("content-type", "cache-control", "retry-after")
@@ -179,7 +179,7 @@ async def fail(error: HeadraceError, exchange: Exchange, record: InvocationRecor
     """Answer with an error in the format that clients of `path` expect, or end a stream with it."""
     record.error = record.error or error.code
     if exchange.is_started:
-        exchange.put(b"data: " + error_body(error) + b"\n\n")
+        exchange.put(error_event_for(path, error))
         await finish(exchange)
         return
     reply = render_error_for(path, error, default=render_error)

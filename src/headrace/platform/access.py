@@ -125,8 +125,10 @@ class Authenticator:
         await self._ring.refresh()
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
-            return False
+            token = request.headers.get("x-api-key", "") if is_openai(request.path) else ""  # Anthropic's clients
         token = token.strip()
+        if not token:
+            return False
         if bearer_tokens.is_bearer_token(token) and is_openai(request.path):
             bearer_tokens.verify(token, self._ring.secret_of, self._now())
         elif not self._is_secret(token):
@@ -141,7 +143,7 @@ class Authenticator:
 
 
 def is_openai(path: str) -> bool:
-    """Return whether a path belongs to OpenAI's API, either for all endpoints or for a single one."""
+    """Return whether a path belongs to the API of OpenAI or Anthropic, either for all endpoints or for a single one."""
     return path.startswith("/v1/") or "/openai/v1/" in path
 
 

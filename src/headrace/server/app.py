@@ -9,6 +9,7 @@ from starlette.routing import Route
 
 from headrace.engine.backend import Backend
 from headrace.server.adapter_routes import adapter_routes
+from headrace.server.anthropic_routes import anthropic_routes
 from headrace.server.auth import RequireKey
 from headrace.server.base_service import ServerPhase
 from headrace.server.draining import CloseConnections
@@ -51,6 +52,7 @@ def app_of(service: Service) -> Starlette:
 def _routes(service: Service) -> list[Route]:
     return [
         *openai_routes(service),
+        *anthropic_routes(service),
         *pooling_routes(service),
         *tgi_routes(service),
         *sagemaker_routes(service),

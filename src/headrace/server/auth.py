@@ -1,4 +1,4 @@
-"""Bearer authentication by the server's API key."""
+"""Authentication by the server's API key."""
 
 import hmac
 
@@ -25,7 +25,9 @@ class RequireKey:
         if scope["type"] != "http" or self._is_open(scope) or self._has_key(scope):
             await self._app(scope, receive, send)
             return
-        error = Unauthorized("The API key is missing or wrong. Send it as `Authorization: Bearer <key>`.")
+        error = Unauthorized(
+            "The API key is missing or wrong. Send it as `Authorization: Bearer <key>`, or as `x-api-key`."
+        )
         await send_reply(scope, send, render_error_for(scope["path"], error), (("www-authenticate", "Bearer"),))
 
     def _is_open(self, scope: Scope) -> bool:
@@ -34,4 +36,6 @@ class RequireKey:
 
     def _has_key(self, scope: Scope) -> bool:
         scheme, _, key = (header(scope, b"authorization") or "").partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(key.strip().encode("latin-1"), self._api_key)
+        if scheme.lower() != "bearer":
+            key = header(scope, b"x-api-key") or ""  # Anthropic's clients
+        return hmac.compare_digest(key.strip().encode("latin-1"), self._api_key)

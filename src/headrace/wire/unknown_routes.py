@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from headrace.core.client_text import shortened
-from headrace.core.errors import HeadraceError, MethodNotAllowed, NotFound, UserError
+from headrace.core.errors import HeadraceError, MethodNotAllowed, NotFound
+from headrace.wire.anthropic import errors as anthropic_errors
 from headrace.wire.dialect import ErrorReply, retry_headers
-from headrace.wire.framing import to_json
+from headrace.wire.framing import sse_event, to_json
 from headrace.wire.openai import errors as openai_errors
 from headrace.wire.tei import errors as tei_errors
 from headrace.wire.tgi import errors as tgi_errors
@@ -25,28 +26,17 @@ MODELS = "/v1/models"
 EMBEDDINGS = "/v1/embeddings"
 RERANK = "/v1/rerank"
 SCORE = "/v1/score"
+MESSAGES = "/v1/messages"
+COUNT_TOKENS = "/v1/messages/count_tokens"
 OPENAI_METHODS = {
-    **dict.fromkeys((CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE), ("POST",)),
+    **dict.fromkeys((CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE, MESSAGES, COUNT_TOKENS), ("POST",)),
     MODELS: ("GET", "HEAD"),
 }
-"""OpenAI's routes and those of the same form, on the server and on the platform."""
+"""Routes below `/v1` whose body names the model, and the list of models; on the server and on the platform."""
 
 _MAX_NEAR_CHARACTERS = 100
 
 Render = Callable[[HeadraceError], ErrorReply]
-
-
-def _anthropic(error: HeadraceError) -> ErrorReply:
-    """Render in Anthropic's format. Source: its API reference, "Errors"."""
-    kinds = {
-        400: "invalid_request_error",
-        401: "authentication_error",
-        403: "permission_error",
-        429: "rate_limit_error",
-    }
-    kind = kinds.get(error.http_status, "not_found_error" if isinstance(error, UserError) else "api_error")
-    body = to_json({"type": "error", "error": {"type": kind, "message": error.message}})
-    return ErrorReply(status=error.http_status, body=body, headers=retry_headers(error))
 
 
 def _plain(error: HeadraceError) -> ErrorReply:
@@ -80,9 +70,9 @@ _FOREIGN: Sequence[_Foreign] = (
         is_read=True,
     ),
     _Foreign(
-        _paths(r"/v1/messages(?:/count_tokens|/batches.*)?|/v1/complete"),
-        _anthropic,
-        f"Anthropic's API is not served; {_USE_CHAT} with a client of OpenAI's API.",
+        _paths(r"/v1/messages/batches.*|/v1/complete"),
+        anthropic_errors.render_error,
+        f"This part of Anthropic's API is not served; use POST {MESSAGES}.",
         is_read=True,
     ),
     _Foreign(
@@ -160,7 +150,16 @@ def render_error_for(path: str, error: HeadraceError, *, default: Render = tgi_e
     foreign = _foreign(path)
     if foreign is not None:
         return foreign.render(error)
+    if path in {MESSAGES, COUNT_TOKENS}:
+        return anthropic_errors.render_error(error)
     return _OPENAI(error) if path.startswith("/v1/") else default(error)
+
+
+def error_event_for(path: str, error: HeadraceError) -> bytes:
+    """Render an error inside a stream of server-sent events, in the format of the clients that request such a path."""
+    if path == MESSAGES:
+        return anthropic_errors.error_event(error)
+    return sse_event(openai_errors.error_body(error))
 
 
 def unknown_route(

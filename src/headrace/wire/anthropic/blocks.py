@@ -1,0 +1,128 @@
+"""
+Conversion of Anthropic's messages to those of OpenAI, which the chat template reads.
+
+A user message may hold results of tools beside text: each result becomes a message of its own, in front of the text.
+Source: Anthropic API reference, "Messages"; "Tool use".
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+from headrace.core.errors import InvalidRequest
+from headrace.wire.openai.messages import CalledFunction, Message, ToolCall
+
+
+class TextSource(msgspec.Struct):
+    """The source of a document: plain text is the only one that is read."""
+
+    type: str
+    data: str | None = None
+
+
+class Block(msgspec.Struct, kw_only=True):
+    """A content block of any type; which fields it has depends on the type."""
+
+    type: str
+    text: str | None = None
+    thinking: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, object] | None = None
+    tool_use_id: str | None = None
+    content: "str | list[Block] | None" = None
+    is_error: bool | None = None
+    source: TextSource | None = None
+    title: str | None = None
+
+
+Content = str | list[Block]
+
+
+class InputMessage(msgspec.Struct):
+    """A message of the user or an earlier answer."""
+
+    role: Literal["user", "assistant", "system"]
+    content: Content
+
+
+def chat_messages(system: Content | None, messages: Sequence[InputMessage]) -> list[Message]:
+    """
+    Return the conversation in OpenAI's form.
+
+    Raises:
+        InvalidRequest: there is no message, a block is not text, or a block does not belong to its role.
+    """
+    if not messages:
+        raise InvalidRequest("messages: at least one message is required", param="messages")
+    result = [] if system is None else [Message(role="system", content=_text(system, "system"))]
+    for number, message in enumerate(messages):
+        param = f"messages.{number}.content"
+        if message.role == "assistant":
+            result.append(_assistant(message.content, param))
+        elif message.role == "system":
+            result.append(Message(role="system", content=_text(message.content, param)))
+        else:
+            result.extend(_user(message.content, param))
+    return result
+
+
+def _user(content: Content, param: str) -> Iterator[Message]:
+    if isinstance(content, str):
+        yield Message(role="user", content=content)
+        return
+    texts = []
+    for number, block in enumerate(content):
+        place = f"{param}.{number}"
+        if block.type == "tool_result":
+            yield Message(role="tool", tool_call_id=block.tool_use_id, content=_result(block, place))
+        else:
+            texts.append(_block_text(block, place))
+    if texts:
+        yield Message(role="user", content="\n".join(texts))
+
+
+def _result(block: Block, param: str) -> str:
+    text = "" if block.content is None else _text(block.content, f"{param}.content")
+    return f"Error: {text}" if block.is_error else text
+
+
+def _assistant(content: Content, param: str) -> Message:
+    if isinstance(content, str):
+        return Message(role="assistant", content=content)
+    texts, reasoning, calls = [], [], []
+    for number, block in enumerate(content):
+        if block.type == "thinking":
+            reasoning.append(block.thinking or "")
+        elif block.type == "tool_use":
+            calls.append(_call(block, f"{param}.{number}"))
+        elif block.type != "redacted_thinking":  # another provider's ciphertext
+            texts.append(_block_text(block, f"{param}.{number}"))
+    return Message(
+        role="assistant",
+        content="\n".join(texts) if texts else None,
+        tool_calls=calls or None,
+        reasoning="\n".join(reasoning) or None,
+    )
+
+
+def _call(block: Block, param: str) -> ToolCall:
+    if block.name is None:
+        raise InvalidRequest(f"{param}.name: field required", param=f"{param}.name")
+    return ToolCall(id=block.id, function=CalledFunction(name=block.name, arguments=block.input or {}))
+
+
+def _text(content: Content, param: str) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(_block_text(block, f"{param}.{number}") for number, block in enumerate(content))
+
+
+def _block_text(block: Block, param: str) -> str:
+    if block.type == "text" and block.text is not None:
+        return block.text
+    if block.type == "document" and block.source is not None and block.source.type == "text":
+        title = f"{block.title}\n" if block.title else ""
+        return f"{title}{block.source.data or ''}"
+    raise InvalidRequest(f"{param}: this model reads text only, but got a block of type '{block.type}'", param=param)

@@ -1,0 +1,271 @@
+"""
+`POST /v1/messages`: the body and its conversion to a generation request.
+
+Source: Anthropic API reference, "Create a Message"; "Structured outputs"; "Extended thinking".
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import msgspec
+
+from headrace.core.errors import HeadraceError, InvalidRequest
+from headrace.core.generation import ChatPrompt, GenerationRequest, Grammar, SamplingParams
+from headrace.wire.anthropic.blocks import Content, InputMessage, chat_messages
+from headrace.wire.anthropic.errors import render_error
+from headrace.wire.anthropic.reply import MessageOptions, MessageReply
+from headrace.wire.constraints import read_schema, refuse_two
+from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
+from headrace.wire.fields import FieldTable, Refused, struct_fields
+from headrace.wire.framing import decode_body, refusing_deep_nesting
+from headrace.wire.openai.answer_stream import AnswerPlan
+from headrace.wire.openai.messages import template_messages
+from headrace.wire.openai.parameters import model_named
+from headrace.wire.openai.tools import (
+    Function,
+    NamedFunction,
+    Tool,
+    ToolChoice,
+    ToolPlan,
+    plan_tools,
+    template_tools,
+)
+from headrace.wire.sampling import clamp_count, effective_temperature
+
+
+class InputTool(msgspec.Struct):
+    """A tool of the client; tools that Anthropic's servers run have other types."""
+
+    name: str
+    description: str | None = None
+    input_schema: dict[str, object] | None = None
+    type: str | None = None
+
+
+class InputToolChoice(msgspec.Struct):
+    """The value of `tool_choice`."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(msgspec.Struct):
+    """The value of `thinking`; `budget_tokens` has no effect, as a model cannot be told its budget."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: int | None = None
+    display: str | None = None
+
+
+class OutputFormat(msgspec.Struct):
+    """The format of structured outputs."""
+
+    type: Literal["json_schema"]
+    schema: dict[str, object] | None = None
+
+
+class OutputConfig(msgspec.Struct):
+    """The value of `output_config`."""
+
+    format: OutputFormat | None = None
+    effort: str | None = None
+
+
+class PromptFields(msgspec.Struct, kw_only=True):
+    """The fields of `/v1/messages` that make the prompt, which are all of `/v1/messages/count_tokens`."""
+
+    model: str
+    messages: list[InputMessage]
+    system: Content | None = None
+    tools: list[InputTool] | None = None
+    tool_choice: InputToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+
+
+class MessagesBody(PromptFields, kw_only=True):
+    """The body of a request for a message."""
+
+    max_tokens: int
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+
+
+_REFUSED: Mapping[str, Refused] = {
+    "container": Refused("code is not executed on the server"),
+    "context_management": Refused("the conversation is used as it is sent"),
+    "mcp_servers": Refused("the server calls no tools", "Call them from the client."),
+}
+_NO_EFFECT = frozenset(
+    {
+        "anthropic_version",
+        "betas",
+        "cache_control",
+        "diagnostics",
+        "inference_geo",
+        "metadata",
+        "service_tier",
+        "speed",
+        "user_profile_id",
+        "workspace_id",
+    }
+)
+
+_decoder = msgspec.json.Decoder(MessagesBody)
+_prompt_decoder = msgspec.json.Decoder(PromptFields)
+FIELDS = FieldTable(applied=struct_fields(MessagesBody), refused=_REFUSED, no_effect=_NO_EFFECT)
+
+
+@dataclass(frozen=True, slots=True)
+class AnthropicMessages:
+    """The dialect of Anthropic's Messages API."""
+
+    @property
+    def name(self) -> str:
+        """The dialect's name in the log."""
+        return "anthropic"
+
+    @refusing_deep_nesting()
+    def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
+        """
+        Parse a body.
+
+        Raises:
+            InvalidRequest: with a text in Anthropic's form.
+            ModelNotFound: the request names another model.
+        """
+        fields = decode_body(body, _decoder)
+        context, adapter = model_named(fields.model, context)
+        ignored = FIELDS.check(body)
+        plan = _tool_plan(fields)
+        known = context.model.answer_format
+        request = GenerationRequest(
+            request_id=context.request_id,
+            prompt=_prompt(fields, plan, context),
+            sampling=_sampling(fields, context, plan),
+            adapter=adapter,
+            separates_reasoning=known is not None,
+        )
+        options = MessageOptions(
+            id=f"msg_{context.request_id}",
+            model=context.model.name,
+            plan=AnswerPlan(tools=plan, format=known, includes_reasoning=_is_thinking(fields)),
+            is_stream=bool(fields.stream),
+        )
+        return ParsedRequest(
+            requests=(request,), stream=bool(fields.stream), reply=MessageReply(options), ignored=ignored
+        )
+
+    def render_error(self, error: HeadraceError) -> ErrorReply:
+        """Render `{"type": "error", ...}`."""
+        return render_error(error)
+
+
+@refusing_deep_nesting()
+def parse_count(body: bytes, context: RequestContext) -> ChatPrompt:
+    """
+    Return the prompt of a body of `/v1/messages/count_tokens`.
+
+    Raises:
+        InvalidRequest: with a text in Anthropic's form.
+        ModelNotFound: the request names another model.
+    """
+    fields = decode_body(body, _prompt_decoder)
+    context, _ = model_named(fields.model, context)
+    FIELDS.check(body)
+    return _prompt(fields, _tool_plan(fields), context)
+
+
+def _prompt(fields: PromptFields, plan: ToolPlan, context: RequestContext) -> ChatPrompt:
+    messages = chat_messages(fields.system, fields.messages)
+    if messages[-1].role == "assistant":
+        text = "messages: the last message is the assistant's; expected one of the user: answers cannot be prefilled"
+        raise InvalidRequest(text, param="messages")
+    values: dict[str, object] = {"enable_thinking": _is_thinking(fields)}
+    if fields.output_config is not None and fields.output_config.effort is not None:
+        values["reasoning_effort"] = fields.output_config.effort
+    return ChatPrompt(
+        messages=template_messages(messages, context.model.answer_format),
+        tools=template_tools(_tools(fields)) if fields.tools and plan.mode != "none" else None,
+        template_values=values,
+    )
+
+
+def _is_thinking(fields: PromptFields) -> bool:
+    """Return whether the client asks for thinking; without the field it is off, as in Anthropic's API."""
+    return fields.thinking is not None and fields.thinking.type != "disabled"
+
+
+def _tools(fields: PromptFields) -> list[Tool]:
+    tools = []
+    for number, tool in enumerate(fields.tools or ()):
+        if tool.type not in {None, "custom"}:
+            text = f"tools.{number}.type: '{tool.type}' runs on Anthropic's servers; expected a tool of the client"
+            raise InvalidRequest(text, param=f"tools.{number}.type")
+        function = Function(name=tool.name, description=tool.description, parameters=tool.input_schema)
+        tools.append(Tool(function=function))
+    return tools
+
+
+def _tool_plan(fields: PromptFields) -> ToolPlan:
+    choice = fields.tool_choice
+    is_parallel = choice is None or not choice.disable_parallel_tool_use
+    if choice is None or choice.type != "tool":
+        mode = "auto" if choice is None else {"any": "required"}.get(choice.type, choice.type)
+        return plan_tools(_tools(fields), mode, parallel=is_parallel)
+    if choice.name is None:
+        raise InvalidRequest("tool_choice.tool.name: field required", param="tool_choice.name")
+    named = ToolChoice(function=NamedFunction(name=choice.name))
+    return plan_tools(_tools(fields), named, parallel=is_parallel)
+
+
+def _sampling(fields: MessagesBody, context: RequestContext, plan: ToolPlan) -> SamplingParams:
+    _check_range("max_tokens", fields.max_tokens, low=1)
+    _check_range("temperature", fields.temperature, low=0, high=1)
+    _check_range("top_p", fields.top_p, low=0, high=1)
+    _check_range("top_k", fields.top_k, low=0)
+    stops = tuple(fields.stop_sequences or ())
+    if len(stops) > context.limits.max_stop_sequences:
+        text = f"stop_sequences: at most {context.limits.max_stop_sequences} are allowed, but got {len(stops)}"
+        raise InvalidRequest(text, param="stop_sequences")
+    if any(not stop.strip() for stop in stops):
+        text = "stop_sequences: each stop sequence must contain non-whitespace"
+        raise InvalidRequest(text, param="stop_sequences")
+    sampling = SamplingParams(
+        max_new_tokens=fields.max_tokens,
+        temperature=effective_temperature(1.0 if fields.temperature is None else fields.temperature),
+        top_p=fields.top_p or 1.0,
+        top_k=clamp_count(fields.top_k or 0),
+        stop=stops,
+        grammar=_grammar(fields),
+    )
+    if plan.grammar is None:
+        return replace(sampling, temperature=0.0) if fields.top_p == 0.0 else sampling
+    if sampling.grammar is not None:
+        raise refuse_two(sampling.grammar.param, "tool_choice")
+    return replace(sampling, grammar=plan.grammar)
+
+
+def _grammar(fields: PromptFields) -> Grammar | None:
+    """Return the schema of structured outputs, in either of its places."""
+    nested = None if fields.output_config is None else fields.output_config.format
+    found = fields.output_format or nested
+    if found is None:
+        return None
+    param = "output_format.schema" if fields.output_format is not None else "output_config.format.schema"
+    return read_schema(found.schema, param=param)
+
+
+def _check_range(name: str, value: float | None, *, low: float, high: float | None = None) -> None:
+    if value is None:
+        return
+    if value < low:
+        raise InvalidRequest(f"{name}: {value} is less than {low:g}; expected at least {low:g}", param=name)
+    if high is not None and value > high:
+        raise InvalidRequest(f"{name}: {value} is greater than {high:g}; expected at most {high:g}", param=name)

@@ -1,0 +1,228 @@
+"""
+Messages as answers, whole and streamed.
+
+A stream has one content block after the other, each with a start, deltas and a stop. Prompt tokens are known at the
+end of the generation, so `message_start` counts none and `message_delta` has them all, from where the SDKs read them.
+
+Source: Anthropic API reference, "Messages"; "Streaming messages".
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from headrace.core.errors import HeadraceError
+from headrace.core.generation import Chunk, Finish, FinishReason
+from headrace.wire.answers import Answer
+from headrace.wire.anthropic.errors import error_event
+from headrace.wire.dialect import Timings
+from headrace.wire.framing import JSON_CONTENT_TYPE, SSE_CONTENT_TYPE, to_json
+from headrace.wire.openai.answer_stream import AnswerPlan, AnswerStream, ChatDelta, ReasoningDelta
+from headrace.wire.openai.tool_stream import CallStart, TextDelta
+from headrace.wire.streams import ClosingStream
+
+_PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+_SIGNATURE = "headrace"
+"""Thinking blocks carry a signature, which Anthropic's servers check; SDKs require the field."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageOptions:
+    """Options of a request for the format of its answer."""
+
+    id: str
+    model: str
+    plan: AnswerPlan
+    is_stream: bool
+
+    def call_id(self, call: int) -> str:
+        """Return the id of a tool call."""
+        return f"toolu_{self.id.removeprefix('msg_')}_{call}"
+
+    def message(self, content: Sequence[object], finish: Finish | None, num_calls: int) -> dict[str, object]:
+        """Return a message; without `finish` it has only begun."""
+        return {
+            "id": self.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
+            "content": content,
+            **_stop(finish, num_calls),
+            "usage": _usage(finish),
+        }
+
+
+def _stop(finish: Finish | None, num_calls: int) -> dict[str, object]:
+    if finish is None:
+        return {"stop_reason": None, "stop_sequence": None}
+    if finish.reason is FinishReason.LENGTH:
+        return {"stop_reason": "max_tokens", "stop_sequence": None}
+    if finish.reason is FinishReason.STOP and isinstance(finish.stop, str):
+        return {"stop_reason": "stop_sequence", "stop_sequence": finish.stop}
+    return {"stop_reason": "tool_use" if num_calls else "end_turn", "stop_sequence": None}
+
+
+def _usage(finish: Finish | None) -> dict[str, object]:
+    """Return the token counts: `input_tokens` are those that the prefix cache did not have."""
+    cached = 0 if finish is None else finish.cached_tokens
+    return {
+        "input_tokens": 0 if finish is None else finish.prompt_tokens - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": 0 if finish is None else finish.output_tokens,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class MessageReply:
+    """Renders the answer to a request for a message."""
+
+    options: MessageOptions
+
+    @property
+    def content_type(self) -> str:
+        """The content type of JSON or of a stream."""
+        return SSE_CONTENT_TYPE if self.options.is_stream else JSON_CONTENT_TYPE
+
+    def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
+        """Return headers that keep proxies from buffering a stream."""
+        del timings
+        return (("x-accel-buffering", "no"), ("cache-control", "no-cache")) if self.options.is_stream else ()
+
+    def stream(self) -> "MessageStream":
+        """Return a renderer of the events."""
+        return MessageStream(self.options)
+
+    def render(self, answers: Sequence[Answer]) -> bytes:
+        """Render the whole message."""
+        (answer,) = answers
+        (choice,) = answer.choices
+        stream = AnswerStream(self.options.plan, choice.opening)
+        blocks = _Blocks(self.options)
+        for delta in (*stream.feed(choice.text), *stream.finish()):
+            blocks.add(delta)
+        return to_json(self.options.message(blocks.whole(), choice.finish, stream.num_calls))
+
+
+class _Blocks:
+    """The content blocks of a whole message."""
+
+    def __init__(self, options: MessageOptions) -> None:
+        self._options = options
+        self._blocks: list[dict[str, object]] = []
+        self._texts: list[list[str]] = []
+
+    def add(self, delta: ChatDelta) -> None:
+        """Add a delta to the last block, or begin one."""
+        kind = _kind(delta)
+        if isinstance(delta, CallStart) or not self._blocks or self._blocks[-1]["type"] != kind:
+            self._blocks.append(_new_block(delta, self._options))
+            self._texts.append([])
+        if not isinstance(delta, CallStart):
+            self._texts[-1].append(delta.text)
+
+    def whole(self) -> list[dict[str, object]]:
+        """Return the blocks with their contents."""
+        return [_filled(block, "".join(texts)) for block, texts in zip(self._blocks, self._texts, strict=True)]
+
+
+def _filled(block: dict[str, object], text: str) -> dict[str, object]:
+    if block["type"] == "tool_use":
+        return {**block, "input": _arguments(text)}
+    if block["type"] == "thinking":
+        return {**block, "thinking": text, "signature": _SIGNATURE}
+    return {**block, "text": text}
+
+
+def _arguments(text: str) -> object:
+    """Return the arguments of a call; a call that was cut off has none, as the field must be an object."""
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _kind(delta: ChatDelta) -> str:
+    if isinstance(delta, ReasoningDelta):
+        return "thinking"
+    return "text" if isinstance(delta, TextDelta) else "tool_use"
+
+
+def _new_block(delta: ChatDelta, options: MessageOptions) -> dict[str, object]:
+    if isinstance(delta, CallStart):
+        return {"type": "tool_use", "id": options.call_id(delta.index), "name": delta.name, "input": {}}
+    if isinstance(delta, ReasoningDelta):
+        return {"type": "thinking", "thinking": "", "signature": ""}
+    return {"type": "text", "text": ""}
+
+
+class MessageStream(ClosingStream):
+    """Renders `message_start`, the content blocks, `message_delta` and `message_stop`."""
+
+    keep_alive = _PING
+
+    def __init__(self, options: MessageOptions) -> None:
+        super().__init__()
+        self._options = options
+        self._stream: AnswerStream | None = None
+        self._block = ""
+        """The type of the open block; empty if none is open."""
+        self._index = -1
+
+    def _chunk(self, chunk: Chunk, request: int) -> Sequence[bytes]:
+        del request
+        events: list[bytes] = []
+        if self._stream is None:
+            self._stream = AnswerStream(self._options.plan, chunk.opening)
+            events.append(_event("message_start", message=self._options.message([], None, 0)))
+        deltas = self._stream.feed(chunk.text)
+        if chunk.finish is not None:
+            deltas += self._stream.finish()
+        for delta in deltas:
+            events.extend(self._delta(delta))
+        if chunk.finish is not None:
+            events.extend(self._close())
+            stop, usage = _stop(chunk.finish, self._stream.num_calls), _usage(chunk.finish)
+            events.append(_event("message_delta", delta=stop, usage=usage))
+            events.append(_event("message_stop"))
+        return events
+
+    def _delta(self, delta: ChatDelta) -> Iterable[bytes]:
+        kind = _kind(delta)
+        if isinstance(delta, CallStart) or kind != self._block:
+            yield from self._close()
+            self._index += 1
+            self._block = kind
+            block = _new_block(delta, self._options)
+            yield _event("content_block_start", index=self._index, content_block=block)
+        if isinstance(delta, CallStart):
+            return
+        if isinstance(delta, ReasoningDelta):
+            content = {"type": "thinking_delta", "thinking": delta.text}
+        elif isinstance(delta, TextDelta):
+            content = {"type": "text_delta", "text": delta.text}
+        else:
+            content = {"type": "input_json_delta", "partial_json": delta.text}
+        yield _event("content_block_delta", index=self._index, delta=content)
+
+    def _close(self) -> Iterable[bytes]:
+        if self._block == "thinking":
+            signature = {"type": "signature_delta", "signature": _SIGNATURE}
+            yield _event("content_block_delta", index=self._index, delta=signature)
+        if self._block:
+            yield _event("content_block_stop", index=self._index)
+        self._block = ""
+
+    def _error(self, error: HeadraceError) -> Sequence[bytes]:
+        return (error_event(error),)
+
+
+def render_count(num_tokens: int) -> bytes:
+    """Render the answer of `/v1/messages/count_tokens`."""
+    return to_json({"input_tokens": num_tokens})
+
+
+def _event(kind: str, **fields: object) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), to_json({"type": kind, **fields}))

@@ -1,0 +1,66 @@
+"""Anthropic's SDK against the server without a model."""
+
+import anthropic
+import pytest
+
+from headrace.core.errors import Busy
+from headrace.testing.echo import EchoScript
+from headrace.testing.server import echo_server
+
+WORDS = "one two three four"
+MESSAGES = [{"role": "user", "content": WORDS}]
+
+
+@pytest.fixture
+def client(echo):
+    with anthropic.Anthropic(base_url=echo.url, api_key="-", max_retries=0) as made:
+        yield made
+
+
+def test_a_message_is_answered(client):
+    message = client.messages.create(model="echo", max_tokens=9, messages=MESSAGES)
+    assert message.content[0].text == WORDS
+    assert (message.stop_reason, message.usage.input_tokens, message.usage.output_tokens) == ("end_turn", 6, 5)
+
+
+def test_a_message_is_streamed(client):
+    with client.messages.stream(model="echo", max_tokens=3, messages=MESSAGES) as stream:
+        assert "".join(stream.text_stream) == "one two three"
+        message = stream.get_final_message()
+    assert (message.stop_reason, message.usage.input_tokens, message.usage.output_tokens) == ("max_tokens", 6, 3)
+
+
+def test_tokens_are_counted(client):
+    assert client.messages.count_tokens(model="echo", messages=MESSAGES).input_tokens == 6
+
+
+def test_the_sdk_raises_its_own_errors(client, echo):
+    with pytest.raises(anthropic.BadRequestError, match=r"temperature: 2\.0 is greater than 1"):
+        client.messages.create(model="echo", max_tokens=1, messages=MESSAGES, extra_body={"temperature": 2.0})
+    with pytest.raises(anthropic.BadRequestError, match="at most"):
+        client.messages.create(model="echo", max_tokens=1, messages=[{"role": "user", "content": "w " * 600}])
+    echo.backend.script = EchoScript(refusal=Busy("Full."))
+    with pytest.raises(anthropic.RateLimitError):
+        client.messages.create(model="echo", max_tokens=1, messages=MESSAGES)
+
+
+def test_a_failure_in_a_stream_is_an_error_of_the_sdk(client, echo):
+    echo.backend.script = EchoScript(fail_after_tokens=2)
+    with (
+        pytest.raises(anthropic.APIStatusError) as caught,
+        client.messages.stream(model="echo", max_tokens=9, messages=MESSAGES) as stream,
+    ):
+        stream.until_done()
+    assert caught.value.body["error"]["type"] == "api_error"
+
+
+def test_the_key_is_sent_in_either_header():
+    with echo_server(api_key="secret") as server:
+        for options in ({"api_key": "secret"}, {"auth_token": "secret"}):
+            with anthropic.Anthropic(base_url=server.url, max_retries=0, **options) as client:
+                assert client.messages.create(model="echo", max_tokens=1, messages=MESSAGES).content[0].text == "one"
+        with (
+            anthropic.Anthropic(base_url=server.url, max_retries=0, api_key="wrong") as client,
+            pytest.raises(anthropic.AuthenticationError),
+        ):
+            client.messages.create(model="echo", max_tokens=1, messages=MESSAGES)
