@@ -44,7 +44,7 @@ class InputTool(msgspec.Struct):
 
 
 class InputToolChoice(msgspec.Struct):
-    """The value of `tool_choice`."""
+    """The value of `tool_choice`: whether and which tool must be called."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -67,7 +67,7 @@ class OutputFormat(msgspec.Struct):
 
 
 class OutputConfig(msgspec.Struct):
-    """The value of `output_config`."""
+    """The value of `output_config`: the format of the answer and the effort of thinking."""
 
     format: OutputFormat | None = None
     effort: str | None = None
