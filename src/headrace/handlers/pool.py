@@ -7,22 +7,22 @@ another one. All methods run on the event loop.
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Coroutine
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
 from headrace.core.telemetry import get_logger, log_options
-from headrace.handlers.batching import Failures, Take, next_batch
+from headrace.handlers.batching import Failures, Wait
+from headrace.handlers.child_call import ChildCall
 from headrace.handlers.code_metrics import CodeMetrics
 from headrace.handlers.devices import least_used, on_gpu
 from headrace.handlers.errors import LoadError, Refusal, Refused, refusal
-from headrace.handlers.exchange import HandlerRequest, MemoryFile, PendingResponse
+from headrace.handlers.exchange import HandlerRequest, PendingResponse
 from headrace.handlers.output import new_tail
-from headrace.handlers.process import ChildCall, ChildLost, ChildProcess, LoadRefused, exit_text
+from headrace.handlers.process import ChildLost, ChildProcess, LoadRefused, exit_text
+from headrace.handlers.request_queue import RequestQueue
 from headrace.handlers.spec import HandlerSpec
 from headrace.handlers.worker import PoolCounts, Worker, first_of, log_failure
-from headrace_handler.frames import MAX_DESCRIPTORS
 
 
 class PoolPhase(StrEnum):
@@ -51,7 +51,7 @@ class HandlerPool:
         self.tail = new_tail()
         """The last lines that the code printed."""
         self.code_metrics = CodeMetrics()
-        self._queue: deque[PendingResponse] = deque()
+        self._queue = RequestQueue(batch_size=spec.batch_size, max_delay_s=spec.max_batch_delay_ms / 1e3)
         self._failures = Failures()
         self._batch_timer: asyncio.TimerHandle | None = None
         self._first: asyncio.Future[None] | None = None
@@ -93,7 +93,7 @@ class HandlerPool:
             raise self._refused(Refusal.QUEUE_FULL)
         response = PendingResponse(request, self._on_close)
         response.arrived_s = time.monotonic()
-        self._queue.append(response)
+        self._queue.add(response)
         self._dispatch()
         return response
 
@@ -119,12 +119,7 @@ class HandlerPool:
     @property
     def num_running(self) -> int:
         """Requests that children run."""
-        return sum(
-            len(call.responses)
-            for worker in self.workers
-            if worker.child is not None
-            for call in worker.child.calls.values()
-        )
+        return sum(worker.child.num_running for worker in self.workers if worker.child is not None)
 
     @property
     def num_ready(self) -> int:
@@ -291,30 +286,12 @@ class HandlerPool:
             if worker is None:
                 self._grow()
                 return
-            num_alike, is_closed = self._alike()
             now_s = time.monotonic()
-            decision = next_batch(
-                num_alike,
-                now_s - self._queue[0].arrived_s,
-                batch_size=self.spec.batch_size,
-                max_delay_s=self.spec.max_batch_delay_ms / 1e3,
-                is_closed=is_closed,
-            )
-            if not isinstance(decision, Take):
-                self._wake_in(decision.delay_s)
+            batch = self._queue.take(now_s)
+            if isinstance(batch, Wait):
+                self._wake_in(batch.delay_s)
                 return
-            self._call(worker, [self._queue.popleft() for _ in range(decision.num_items)], now_s)
-
-    def _alike(self) -> tuple[int, bool]:
-        """Return how many requests at the head fit into one call, and whether the next one does not."""
-        mode, num_files = self._queue[0].request.mode, 0
-        for index, response in enumerate(self._queue):
-            if index == self.spec.batch_size:
-                return index, True
-            num_files += sum(isinstance(part.content, MemoryFile) for part in response.request.parts)
-            if index and (response.request.mode != mode or num_files > MAX_DESCRIPTORS):
-                return index, True
-        return len(self._queue), mode in _SINGLE_MODES
+            self._call(worker, batch, now_s)
 
     def _call(self, worker: Worker, responses: list[PendingResponse], now_s: float) -> None:
         assert worker.child is not None, "a free worker has a child"
@@ -355,23 +332,19 @@ class HandlerPool:
 
     def _on_close(self, response: PendingResponse) -> None:
         """Called when a client has gone."""
-        if response in self._queue:
-            self._queue.remove(response)
+        if self._queue.discard(response):
             self._check_idle()
             return
         for worker in self.workers:
             if response in worker.own:
                 worker.own.remove(response)
                 return
-            if worker.child is not None:
-                for call in worker.child.calls.values():
-                    if response.item_id in call.responses:
-                        worker.child.cancel(response)
-                        return
+            if worker.child is not None and worker.child.runs(response):
+                worker.child.cancel(response)
+                return
 
     def _refuse_queue(self) -> None:
-        while self._queue:
-            self._queue.popleft().fail(self._refused(Refusal.NOT_READY).response, "The model is not served any more.")
+        self._queue.refuse_all(self._refused(Refusal.NOT_READY).response)
 
     def _check_idle(self) -> None:
         if self._idle and not self._queue and not self.num_running:
@@ -382,7 +355,3 @@ class HandlerPool:
 
     def _refused(self, reason: Refusal) -> Refused:
         return Refused(refusal(self.spec, reason))
-
-
-_SINGLE_MODES: Final = frozenset({"adapter", "format", "describe"})
-"""Modes whose requests are not worth waiting for others."""

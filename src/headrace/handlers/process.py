@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ import headrace_handler
 from headrace.core.processes import is_session_running, kill_session, reap, spawn_connected
 from headrace.core.telemetry import get_logger
 from headrace.handlers.channel import Channel
+from headrace.handlers.child_call import ChildCall, call_frame
 from headrace.handlers.code_metrics import CodeMetrics
 from headrace.handlers.errors import Refusal, WholeResponse, refusal
 from headrace.handlers.exchange import MemoryFile, PendingResponse, StreamHead
@@ -32,7 +32,6 @@ _EXIT_GRACE_S: Final = 0.5
 
 _PROGRAM: Final = Path(headrace_handler.__file__).parent / "__main__.py"
 _DESCRIPTOR: Final = 3
-_call_ids = count(1)
 
 
 class LoadRefused(Exception):
@@ -46,25 +45,6 @@ class LoadRefused(Exception):
 
 class ChildLost(Exception):
     """The child has ended, or was ended because it was too slow."""
-
-
-class ChildCall:
-    """A call that a child runs."""
-
-    def __init__(self, responses: Sequence[PendingResponse], on_done: Callable[["ChildCall"], None]) -> None:
-        self.call_id = next(_call_ids)
-        self.responses = {response.item_id: response for response in responses}
-        self.started_s = time.monotonic()
-        self.is_streaming = False
-        self.is_late = False
-        self.is_cancelled = False
-        self.timer: asyncio.TimerHandle | None = None
-        self.on_done = on_done
-
-    @property
-    def waits_for_client(self) -> bool:
-        """True while a client has not taken the parts that were sent."""
-        return any(response.num_untaken and not response.has_ended for response in self.responses.values())
 
 
 class ChildProcess:
@@ -137,6 +117,15 @@ class ChildProcess:
     def pid(self) -> int:
         """The process id."""
         return self.process.pid
+
+    @property
+    def num_running(self) -> int:
+        """Requests that it runs."""
+        return sum(len(call.responses) for call in self.calls.values())
+
+    def runs(self, response: PendingResponse) -> bool:
+        """Return whether it runs a request."""
+        return any(response.item_id in call.responses for call in self.calls.values())
 
     @property
     def is_alive(self) -> bool:
@@ -338,28 +327,6 @@ _BROKEN: Final = {
     Refusal.LATE: "The model's code has passed its time limit.",
     Refusal.UNANSWERED: "The model's code has returned before the end of the response.",
 }
-
-
-def call_frame(call: ChildCall) -> tuple[dict[str, Any], list[Buffer], list[int]]:
-    """Return header, payload and descriptors of the frame for a call."""
-    items, payload, descriptors = [], [], []
-    for item_id, response in call.responses.items():
-        request, parts = response.request, []
-        for part in request.parts:
-            is_file = isinstance(part.content, MemoryFile)
-            parts.append(
-                {"name": part.name, "content_type": part.content_type, "length": part.num_bytes, "memfd": is_file}
-            )
-            if isinstance(part.content, MemoryFile):
-                descriptors.append(part.content.descriptor)
-            else:
-                payload.append(part.content)
-        fields = {"request_id": request.request_id, "method": request.method, "path": request.path}
-        items.append({"id": item_id, **fields, "headers": request.headers, "query": request.query, "parts": parts})
-    mode = next(iter(call.responses.values())).request.mode
-    header = {"call": call.call_id, "mode": mode, "items": items, "memfds": len(descriptors)}
-    return header, payload, descriptors
-
 
 _MORE_TIME: Final = {
     "djl": "Raise option.model_loading_timeout if it needs longer.",
