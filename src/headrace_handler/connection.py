@@ -64,8 +64,11 @@ class Connection:
         try:
             with self._sending:
                 self._send(frames)
-        except (OSError, PeerGone):
+        except PeerGone:
             os._exit(EXIT_NO_SERVER)
+        except OSError as error:
+            _end_if_unreachable(error)
+            raise
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         """Receive frames until a condition holds, which frames change."""
@@ -102,9 +105,9 @@ class Connection:
             self._socket.recv(1, socket.MSG_PEEK | flags)
         except BlockingIOError:
             return
-        except OSError:
-            traceback.print_exc()
-            os._exit(EXIT_NO_SERVER)
+        except OSError as error:
+            _end_if_unreachable(error)
+            raise
         finally:
             self._received.acquire()
             self._is_receiving = False
@@ -131,6 +134,13 @@ class Connection:
             while buffers:
                 num_sent = send_some(self._socket, buffers, descriptors)
                 buffers, descriptors = after(buffers, num_sent), []
+
+
+def _end_if_unreachable(error: OSError) -> None:
+    """End the process for an error of the socket; a `TimeoutError` of user code's signal handler has no number."""
+    if error.errno is not None:
+        traceback.print_exc()
+        os._exit(EXIT_NO_SERVER)
 
 
 def _watch(descriptor: int) -> None:

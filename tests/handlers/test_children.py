@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -95,6 +96,8 @@ async def test_a_request_whose_client_has_gone_before_its_turn_is_never_run(pool
         ("memory_error", (500, LOST)),
         ("sys_exit", (500, LOST)),
         ("os_exit", (500, LOST)),
+        ("os_exit_in_thread", (500, LOST)),
+        ("sigterm_handler_that_exits", (500, LOST)),
         ("segfault", (500, LOST)),
         ("kill", (500, LOST)),
         ("close_all", (500, LOST)),
@@ -119,12 +122,50 @@ async def test_code_that_forgets_a_response_gets_one_by_the_contract(pool: Handl
     assert await ask(pool, "break") == (200, b"begun!broken on purpose")
 
 
-@pytest.mark.parametrize("action", ["print", "fork", "signals", "thread_answers"])
+ODD = ["print", "fork", "signals", "thread_answers", "sigterm_handler", "alarm", "asyncio_run", "multiprocessing"]
+LASTING = ["chdir", "flood", "print_for_ever", "setrlimit"]
+
+
+@pytest.mark.parametrize("action", [*ODD, *LASTING])
 async def test_odd_code_answers_and_serves_on_in_the_same_process(pool: HandlerPool, action: str) -> None:
     before = pid_of(pool)
     assert (await ask(pool, action))[0] == 200
     assert await ask(pool, "echo", b"still there") == (200, b"still there")
     assert pid_of(pool) == before
+    if action in LASTING:
+        await replace_child(pool)
+
+
+async def replace_child(pool: HandlerPool) -> None:
+    """End the process, for the tests that follow."""
+    before = pid_of(pool)
+    assert await ask(pool, "kill") == (500, LOST)
+    await until(lambda: pool.num_ready == 1 and pid_of(pool) != before)
+
+
+async def test_code_may_time_itself_out_while_it_waits_for_a_client(pool: HandlerPool) -> None:
+    response = await submit(pool, "alarm_in_stream")
+    await until(lambda: response.has_ended)
+    assert await answer(response) == (200, b"part\n" * 8 + b"late")
+
+
+async def test_an_alarm_that_code_leaves_behind_costs_no_other_request(pool: HandlerPool) -> None:
+    before = pid_of(pool)
+    assert await ask(pool, "alarm_left_behind") == (200, b"forgotten")
+    await until(lambda: pool.num_ready == 1 and pid_of(pool) != before)
+    assert await ask(pool, "echo", b"next") == (200, b"next")
+
+
+async def test_a_process_that_has_left_the_session_and_holds_the_pipes_does_not_hold_up_the_next_child(
+    pool: HandlerPool,
+) -> None:
+    escaped = int((await ask(pool, "daemonize"))[1])
+    try:
+        await replace_child(pool)
+        assert await ask(pool, "echo", b"next") == (200, b"next")
+        assert runs(escaped), "only a cgroup holds it"
+    finally:
+        os.kill(escaped, signal.SIGKILL)
 
 
 async def test_what_the_code_prints_is_kept_with_bytes_escaped(pool: HandlerPool) -> None:

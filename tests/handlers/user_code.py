@@ -6,7 +6,9 @@ It is run by `make`, like the contracts of `headrace_handler.contracts`.
 
 import asyncio
 import ctypes
+import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -177,6 +179,84 @@ class Behaviours:
             signal.signal(number, signal.SIG_IGN)
         self.answer(item, b"deaf")
 
+    def do_sigterm_handler(self, item: Item, body: bytes, call: Call) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: print("not yet"))
+        os.kill(os.getpid(), signal.SIGTERM)
+        self.answer(item, b"still here")
+
+    def do_sigterm_handler_that_exits(self, item: Item, body: bytes, call: Call) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def do_os_exit_in_thread(self, item: Item, body: bytes, call: Call) -> None:
+        threading.Thread(target=os._exit, args=(7,)).start()
+        time.sleep(600)
+
+    def do_alarm(self, item: Item, body: bytes, call: Call) -> None:
+        set_alarm(0.02)
+        try:
+            time.sleep(600)
+        except TimeoutError:
+            self.answer(item, b"late")
+
+    def do_alarm_in_stream(self, item: Item, body: bytes, call: Call) -> None:
+        """Time out while the client does not keep up."""
+        item.reply.head(200)
+        set_alarm(0.2)
+        try:
+            while True:
+                item.reply.data(b"part\n")
+        except TimeoutError:
+            item.reply.end(b"late")
+
+    def do_alarm_left_behind(self, item: Item, body: bytes, call: Call) -> None:
+        set_alarm(0.02)
+        self.answer(item, b"forgotten")
+
+    def do_asyncio_run(self, item: Item, body: bytes, call: Call) -> None:
+        asyncio.run(asyncio.sleep(0.001))
+        self.answer(item, b"run")
+
+    def do_multiprocessing(self, item: Item, body: bytes, call: Call) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which a pool ends its processes
+        for method in ("fork", "spawn"):
+            with multiprocessing.get_context(method).Pool(1) as pool:
+                assert pool.map(abs, [-1, 2]) == [1, 2]
+        self.answer(item, b"mapped")
+
+    def do_chdir(self, item: Item, body: bytes, call: Call) -> None:
+        os.chdir("/")
+        self.answer(item, b"elsewhere")
+
+    def do_setrlimit(self, item: Item, body: bytes, call: Call) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
+        self.answer(item, b"limited")
+
+    def do_flood(self, item: Item, body: bytes, call: Call) -> None:
+        """Print more than pipes and the log's limit of speed take at once."""
+        for _ in range(64):
+            os.write(1, b"y" * 65536)
+        self.answer(item, b"printed")
+
+    def do_print_for_ever(self, item: Item, body: bytes, call: Call) -> None:
+        def print_for_ever() -> None:
+            while True:
+                print("tick")
+
+        threading.Thread(target=print_for_ever, daemon=True).start()
+        self.answer(item, b"noisy")
+
+    def do_daemonize(self, item: Item, body: bytes, call: Call) -> None:
+        """Leave a grandchild in a session of its own that holds the pipes and the socket."""
+        reading, writing = os.pipe()
+        if not os.fork():
+            os.setsid()
+            if (grandchild := os.fork()) == 0:
+                time.sleep(600)
+            os.write(writing, str(grandchild).encode())
+            os._exit(0)
+        self.answer(item, os.read(reading, 20))
+
     def do_threads(self, item: Item, body: bytes, call: Call) -> None:
         """Leave a thread behind that would keep an ordinary process alive."""
         threading.Thread(target=time.sleep, args=(600,)).start()
@@ -186,6 +266,16 @@ class Behaviours:
         thread = threading.Thread(target=self.answer, args=(item, b"from a thread"))
         thread.start()
         thread.join()
+
+
+def set_alarm(after_s: float) -> None:
+    """Make a signal handler raise on the main thread."""
+
+    def raise_late(*_: object) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, raise_late)
+    signal.setitimer(signal.ITIMER_REAL, after_s)
 
 
 class AsyncBehaviours(Behaviours):
