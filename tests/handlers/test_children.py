@@ -123,7 +123,7 @@ async def test_code_that_forgets_a_response_gets_one_by_the_contract(pool: Handl
 
 
 ODD = ["print", "fork", "signals", "thread_answers", "sigterm_handler", "alarm", "asyncio_run", "multiprocessing"]
-LASTING = ["chdir", "flood", "print_for_ever", "setrlimit"]
+LASTING = ["chdir", "flood", "keep_printing", "setrlimit"]
 
 
 @pytest.mark.parametrize("action", [*ODD, *LASTING])

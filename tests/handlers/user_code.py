@@ -238,12 +238,12 @@ class Behaviours:
             os.write(1, b"y" * 65536)
         self.answer(item, b"printed")
 
-    def do_print_for_ever(self, item: Item, body: bytes, call: Call) -> None:
-        def print_for_ever() -> None:
+    def do_keep_printing(self, item: Item, body: bytes, call: Call) -> None:
+        def keep_printing() -> None:
             while True:
                 print("tick")
 
-        threading.Thread(target=print_for_ever, daemon=True).start()
+        threading.Thread(target=keep_printing, daemon=True).start()
         self.answer(item, b"noisy")
 
     def do_daemonize(self, item: Item, body: bytes, call: Call) -> None:
