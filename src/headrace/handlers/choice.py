@@ -95,7 +95,7 @@ def _by_files(found: Found) -> HandlerChoice:
     if f"{CODE_FOLDER}/{_PROGRAM}" in found.files:
         return _sagemaker(f"the model has {CODE_FOLDER}/{_PROGRAM}")
     if defined := sorted(_TOOLKIT_FUNCTIONS & found.functions.get(_PROGRAM, frozenset())):
-        return _sagemaker(f"{_PROGRAM} defines {defined[0]}")
+        return _sagemaker(f"the model has {_PROGRAM} with {defined[0]}")
     if _BOOSTER in found.files:
         return _sagemaker(f"the model has {_BOOSTER}")
     if found.family == "torchserve" and _is_torch_model(found):
