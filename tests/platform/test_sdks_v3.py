@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,13 @@ PIECES = {
     "model_builder": ("at once:", "streamed:"),
     "inference_spec": ("answer: Hello, sea", "answer: Hello, river"),
 }
+BUILDER = Path(__file__).parent / "deploy_builder.py"
+BUILDER_PIECES = (
+    '{"sklearn": [3.0, 7.0]}',
+    '{"xgboost": [3.0, 7.0]}',
+    '{"pytorch": [7.0, 15.0]}',
+    '{"huggingface": ["good", "bad"]}',
+)
 ALIASES = {"inference_spec": "Greeter"}
 """What a script serves if it is not `smollm2`: its own class."""
 
@@ -37,9 +45,25 @@ def sdk3_python() -> str:
     return made.stdout.strip()
 
 
+@pytest.fixture(scope="module")
+def layered_python(sdk3_python: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Python with the SDK 3.x, and behind it the frameworks of this one, whose SDK is 2.x."""
+    folder = tmp_path_factory.mktemp("layers")
+    subprocess.run([sdk3_python, "-m", "venv", "--without-pip", folder], check=True)
+    (site,) = folder.glob("lib/python3.*/site-packages")
+    (sdk,) = Path(sdk3_python).parent.parent.glob("lib/python3.*/site-packages")
+    (site / "layers.pth").write_text(f"{sdk}\n{sysconfig.get_path('purelib')}\n")
+    return str(folder / "bin" / "python")
+
+
 @pytest.mark.timeout(1200)
 def test_resource_classes_and_the_model_builder_run_and_leave_nothing(
-    platform: Running, shell: dict[str, str], sdk3_python: str, smollm2_path: Path, tmp_path: Path
+    platform: Running,
+    shell: dict[str, str],
+    sdk3_python: str,
+    layered_python: str,
+    smollm2_path: Path,
+    tmp_path: Path,
 ) -> None:
     scripts = sorted(EXAMPLES.glob("*.py"))
     assert {script.stem for script in scripts} == set(PIECES)
@@ -50,9 +74,10 @@ def test_resource_classes_and_the_model_builder_run_and_leave_nothing(
         )
         for script in scripts
     }
-    check_all(processes, PIECES, platform)
+    objects = started(layered_python, BUILDER, shell, tmp_path / "objects", tmp_path / "builder", alias="ModelBuilder")
+    check_all({**processes, "builder": objects}, {**PIECES, "builder": BUILDER_PIECES}, platform)
     client = platform.client("sagemaker")
-    for prefix in ("smollm2-resources", "smollm2-sdk3-component", "smollm2-builder", "greeter-spec"):
+    for prefix in ("smollm2-resources", "smollm2-sdk3-component", "smollm2-builder", "greeter-spec", "builder-"):
         until(lambda part=prefix: not client.list_endpoints(NameContains=part)["Endpoints"], "endpoints are deleted")
         assert not client.list_models(NameContains=prefix)["Models"]
         assert not client.list_endpoint_configs(NameContains=prefix)["EndpointConfigs"]
