@@ -28,6 +28,7 @@ NEEDED = {
     "XDG_CACHE_HOME": "/x",
     "CUDA_VISIBLE_DEVICES": "0",
     "SSL_CERT_FILE": "/ca",
+    "OMP_WAIT_POLICY": "PASSIVE",
 }
 
 

@@ -42,6 +42,7 @@ _NAMES: Final = frozenset(
         "SSL_CERT_FILE",
         "SSL_CERT_DIR",
         "REQUESTS_CA_BUNDLE",
+        "OMP_WAIT_POLICY",
     }
 )
 _PREFIXES: Final = ("LC_", "XDG_", "CUDA_", "NVIDIA_")
