@@ -56,12 +56,7 @@ class CachingMetric:
 
     def render(self, value: float, dimensions: Sequence[Dimension], request_id: str) -> str:
         """Render the line of a value, as TorchServe's frontend parses it."""
-        rendered = ",".join(map(str, dimensions))
-        end = f",{request_id}" if request_id else ""
-        return (
-            f"{self.metric_name}.{self.unit}:{value}|#{rendered}|#type:{self.metric_type.name}"
-            f"|#hostname:{socket.gethostname()},{int(time.time())}{end}"
-        )
+        return metric_line(self.metric_name, self.unit, value, dimensions, request_id, metric_type=self.metric_type)
 
     def _check(self, value: float, dimension_values: Sequence[str] | None) -> None:
         if dimension_values is None or len(dimension_values) != len(self.dimension_names):
@@ -70,3 +65,20 @@ class CachingMetric:
             )
         if self.metric_type.value == "counter" and value < 0:
             raise ValueError("Counter metric update value cannot be negative")
+
+
+def metric_line(
+    name: str,
+    unit: str,
+    value: float,
+    dimensions: Sequence[Dimension],
+    request_id: str,
+    *,
+    metric_type: MetricTypes | None = None,
+) -> str:
+    """Return the line of a value; those that handlers print themselves have no type."""
+    parts = [f"{name}.{unit}:{value}", f"#{','.join(map(str, dimensions))}"]
+    if metric_type is not None:
+        parts.append(f"#type:{metric_type.name}")
+    end = f",{request_id}" if request_id else ""
+    return "|".join([*parts, f"#hostname:{socket.gethostname()},{int(time.time())}{end}"])

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from .caching_metric import CachingMetric
+from .caching_metric import CachingMetric, metric_line
 from .dimension import Dimension
 
 
@@ -39,9 +39,7 @@ class Metric:
         self.update(0)
 
     def __str__(self) -> str:
-        dimensions = ",".join(map(str, self.dimensions))
-        end = f",{self.request_id}" if self.request_id else ""
-        return f"{self.name}.{self.unit}:{self.value}|#{dimensions}|#hostname:{_where_and_when()}{end}"
+        return metric_line(self.name, self.unit, self.value, self.dimensions, self.request_id or "")
 
     def to_dict(self) -> dict[str, Any]:
         return OrderedDict(
@@ -53,7 +51,3 @@ class Metric:
             HostName=socket.gethostname(),
             RequestId=self.request_id,
         )
-
-
-def _where_and_when() -> str:
-    return f"{socket.gethostname()},{int(time.time())}"

@@ -5,15 +5,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .adders import COUNTER, MetricAdders
 from .caching_metric import CachingMetric
 from .dimension import Dimension
-from .metric_cache_errors import MetricsCacheKeyError, MetricsCacheTypeError, MetricsCacheValueError
+from .metric_cache_errors import MetricsCacheKeyError, MetricsCacheTypeError
 from .metric_type_enum import MetricTypes
 
-_COUNTER, _GAUGE = MetricTypes.COUNTER, MetricTypes.GAUGE
 
-
-class MetricsCacheYamlImpl:
+class MetricsCacheYamlImpl(MetricAdders):
     """The metrics of a model by type and name."""
 
     def __init__(self, config_file_path: str) -> None:
@@ -48,7 +47,7 @@ class MetricsCacheYamlImpl:
         unit: str,
         idx: int | None = None,
         dimensions: Sequence[Dimension] = (),
-        metric_type: MetricTypes = _COUNTER,
+        metric_type: MetricTypes = COUNTER,
     ) -> None:
         """
         Report a value of a metric, which is made at its first value.
@@ -63,51 +62,10 @@ class MetricsCacheYamlImpl:
         """
         self._report(metric_type, name, value, unit, self._request_id(idx), dimensions)
 
-    def add_counter(
-        self, name: str, value: float, idx: int | None = None, dimensions: Sequence[Dimension] = ()
-    ) -> None:
-        self.add_metric(name, value, "count", idx, dimensions, _COUNTER)
-
-    def add_time(
-        self,
-        name: str,
-        value: float,
-        idx: int | None = None,
-        unit: str = "ms",
-        dimensions: Sequence[Dimension] = (),
-        metric_type: MetricTypes = _GAUGE,
-    ) -> None:
-        if unit not in {"ms", "s"}:
-            raise MetricsCacheValueError("the unit for a timed metric should be one of ['ms', 's']")
-        self.add_metric(name, value, unit, idx, dimensions, metric_type)
-
-    def add_size(
-        self,
-        name: str,
-        value: float,
-        idx: int | None = None,
-        unit: str = "MB",
-        dimensions: Sequence[Dimension] = (),
-        metric_type: MetricTypes = _GAUGE,
-    ) -> None:
-        if unit not in {"MB", "kB", "GB", "B"}:
-            raise MetricsCacheValueError("The unit for size based metric is one of ['MB','kB', 'GB', 'B']")
-        self.add_metric(name, value, unit, idx, dimensions, metric_type)
-
-    def add_percent(
-        self,
-        name: str,
-        value: float,
-        idx: int | None = None,
-        dimensions: Sequence[Dimension] = (),
-        metric_type: MetricTypes = _GAUGE,
-    ) -> None:
-        self.add_metric(name, value, "percent", idx, dimensions, metric_type)
-
     def add_error(self, name: str, value: float, dimensions: Sequence[Dimension] = ()) -> None:
-        self._report(_COUNTER, name, value, "", "", dimensions)
+        self._report(COUNTER, name, value, "", "", dimensions)
 
-    def get_metric(self, metric_name: str, metric_type: MetricTypes = _COUNTER) -> CachingMetric:
+    def get_metric(self, metric_name: str, metric_type: MetricTypes = COUNTER) -> CachingMetric:
         """
         Return a metric.
 
@@ -126,7 +84,7 @@ class MetricsCacheYamlImpl:
         metric_name: str,
         unit: str,
         dimension_names: list[str] | None = None,
-        metric_type: MetricTypes = _COUNTER,
+        metric_type: MetricTypes = COUNTER,
     ) -> CachingMetric:
         """Make a metric, whose `add_or_update` reports values. It replaces one of the same name and type."""
         for name, value in (("metric_name", metric_name), ("unit", unit)):

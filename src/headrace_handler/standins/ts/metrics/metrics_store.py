@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
+from .adders import COUNTER, MetricAdders
 from .dimension import Dimension
 from .metric import Metric
+from .metric_type_enum import MetricTypes
 
 
-class MetricsStore:
+class MetricsStore(MetricAdders):
     """Metrics of one call, kept in a list."""
 
     def __init__(self, request_ids: Mapping[int, str] | None, model_name: str) -> None:
@@ -14,40 +16,6 @@ class MetricsStore:
         self.request_ids = request_ids
         self.model_name = model_name
         self.cache: dict[str, Metric] = {}
-
-    def add_counter(
-        self, name: str, value: float, idx: int | None = None, dimensions: Sequence[Dimension] | None = None
-    ) -> None:
-        self.add_metric(name, value, "count", idx, dimensions)
-
-    def add_time(
-        self,
-        name: str,
-        value: float,
-        idx: int | None = None,
-        unit: str = "ms",
-        dimensions: Sequence[Dimension] | None = None,
-    ) -> None:
-        if unit not in {"ms", "s"}:
-            raise ValueError("the unit for a timed metric should be one of ['ms', 's']")
-        self.add_metric(name, value, unit, idx, dimensions)
-
-    def add_size(
-        self,
-        name: str,
-        value: float,
-        idx: int | None = None,
-        unit: str = "MB",
-        dimensions: Sequence[Dimension] | None = None,
-    ) -> None:
-        if unit not in {"MB", "kB", "GB", "B"}:
-            raise ValueError("The unit for size based metric is one of ['MB','kB', 'GB', 'B']")
-        self.add_metric(name, value, unit, idx, dimensions)
-
-    def add_percent(
-        self, name: str, value: float, idx: int | None = None, dimensions: Sequence[Dimension] | None = None
-    ) -> None:
-        self.add_metric(name, value, "percent", idx, dimensions)
 
     def add_error(self, name: str, value: float, dimensions: Sequence[Dimension] | None = None) -> None:
         self._add(name, value, "", None, [*(dimensions or ()), Dimension("Level", "Error")])
@@ -59,8 +27,10 @@ class MetricsStore:
         unit: str,
         idx: int | None = None,
         dimensions: Sequence[Dimension] | None = None,
+        metric_type: MetricTypes = COUNTER,
     ) -> None:
-        """Add a metric, or report another value of it."""
+        """Add a metric, or report another value of it; metrics of this form have no type."""
+        del metric_type
         ids = self.request_ids or {}
         request_id = ids[idx] if idx is not None and idx in ids else ",".join(ids.values())
         own = [Dimension("ModelName", self.model_name), Dimension("Level", "Model")]
