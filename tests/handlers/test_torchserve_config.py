@@ -66,6 +66,22 @@ def test_addresses_and_limits_are_settings_of_the_server() -> None:
     assert server_settings({"TS_ENABLE_METRICS_API": "false"}) == {"metrics_address": "off"}
 
 
+def test_a_certificate_is_applied_where_an_address_asks_for_it() -> None:
+    files = "certificate_file=/c.pem\nprivate_key_file=/k.pem\n"
+    encrypted = config_of(f"{files}management_address=https://127.0.0.1:8443\n")
+
+    assert server_settings(encrypted.env) == {
+        "management_address": "http://127.0.0.1:8443",
+        "tls_cert": Path("/c.pem"),
+        "tls_key": Path("/k.pem"),
+    }
+    assert check_config(encrypted) == []
+    assert server_settings(config_of(files).env) == {}
+    assert check_config(config_of(files))[0] == (
+        "TorchServe's certificate_file has no effect: no address begins with https://."
+    )
+
+
 @pytest.mark.parametrize("address", ["https://127.0.0.1:8443", "unix:/tmp/socket", "http://127.0.0.1"])
 def test_an_address_that_cannot_be_listened_on_is_refused(address: str) -> None:
     with pytest.raises(SettingsError, match="TorchServe's management_address is '"):
@@ -75,7 +91,7 @@ def test_an_address_that_cannot_be_listened_on_is_refused(address: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("keystore=keystore.p12", "keystore is set; expected no such key: TLS is not supported"),
+        ("keystore=keystore.p12", "keystore is set; expected no such key: export it to PEM files"),
         ("plugins_path=/plugins", "plugins of TorchServe are Java code"),
         ("disable_token_authorization=false", "disable_token_authorization is false: tokens are not supported"),
         ("enable_grpc_ssl=true", "gRPC is not served"),

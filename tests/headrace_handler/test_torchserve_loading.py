@@ -1,4 +1,4 @@
-"""How TorchServe's contract loads handlers: functions, classes, and what is said of those that fail."""
+"""Loading of handlers by TorchServe's contract: functions, classes, and the errors of those that fail."""
 
 from pathlib import Path
 

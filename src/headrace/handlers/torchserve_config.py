@@ -33,6 +33,9 @@ SETTINGS: Final = {
     "cors_allowed_origin": "cors_allow_origins",
 }
 """Keys that are settings of the server, besides `inference_address`, which is `host` and `port`."""
+_TLS_SETTINGS: Final = {"certificate_file": "tls_cert", "private_key_file": "tls_key"}
+"""Settings of the server if an address begins with `https://`."""
+_ADDRESSES: Final = ("inference_address", "management_address", "metrics_address")
 _OF_MODELS: Final = frozenset(
     (
         "allowed_urls",
@@ -58,11 +61,8 @@ _OF_MODELS: Final = frozenset(
     )
 )
 """Other keys that are applied."""
-_TLS: Final = "TLS is not supported; put a proxy with TLS in front of the server"
 _REFUSED: Final = {
-    "keystore": _TLS,
-    "certificate_file": _TLS,
-    "private_key_file": _TLS,
+    "keystore": "export it to PEM files, and name them in certificate_file and private_key_file",
     "plugins_path": "plugins of TorchServe are Java code",
 }
 _REFUSED_VALUES: Final = {
@@ -93,8 +93,8 @@ _NO_EFFECT: Final = {
     "io_ratio": "there is no Netty",
     "ipex_enable": "handlers import what they use",
     "ipex_gpu_enable": "handlers import what they use",
-    "keystore_pass": "TLS is not supported",
-    "keystore_type": "TLS is not supported",
+    "keystore_pass": "there are no keystores",
+    "keystore_type": "there are no keystores",
     "max_response_size": "responses have no limit",
     "metric_time_interval": "metrics are computed when they are asked for",
     "metrics_mode": "metrics are always on both the log and the metrics address",
@@ -125,7 +125,7 @@ _NO_EFFECT: Final = {
     "grpc_management_max_connection_age_ms": "gRPC is not served",
     "grpc_management_max_connection_age_grace_ms": "gRPC is not served",
 }
-_KNOWN: Final = frozenset((*SETTINGS, *_OF_MODELS, *_REFUSED, *_NO_EFFECT, *_FIXED))
+_KNOWN: Final = frozenset((*SETTINGS, *_TLS_SETTINGS, *_OF_MODELS, *_REFUSED, *_NO_EFFECT, *_FIXED))
 _OFTEN_SET: Final = frozenset(("version", "debug", "models", "model_server_home"))
 """Keys whose names are too general to read `SAGEMAKER_<KEY>` or to notice a variable of their name."""
 
@@ -222,6 +222,9 @@ def check_config(config: ServerConfig) -> list[str]:
         for key, value in _FIXED.items()
         if given.get(key, value).lower() != value
     ]
+    if not _has_tls(env):
+        why = "no address begins with https://"
+        notices += [f"TorchServe's {key} has no effect: {why}." for key in _TLS_SETTINGS if key in given]
     for key in sorted(config.keys - _KNOWN):
         near = near_name(key, _KNOWN, cutoff=0.8)
         notices.append(f"{CONFIG_FILE}: {key} is no key of TorchServe.{f' Did you mean {near}?' if near else ''}")
@@ -235,11 +238,16 @@ def server_settings(env: Mapping[str, str]) -> dict[str, object]:
     Raises:
         SettingsError: a value is not as expected.
     """
+    has_tls = _has_tls(env)
 
     def read(key: str, name: str, rule: str) -> Any:
-        return read_value(setting_rule(rule), _given(env, key), name=name, source=f"TorchServe's {key}", is_own=True)
+        raw = _given(env, key)
+        if has_tls and key in _ADDRESSES:
+            raw = raw.replace("https://", "http://", 1)
+        return read_value(setting_rule(rule), raw, name=name, source=f"TorchServe's {key}", is_own=True)
 
-    settings = {name: read(key, name, name) for key, name in SETTINGS.items() if _given(env, key)}
+    keys = SETTINGS | _TLS_SETTINGS if has_tls else SETTINGS
+    settings = {name: read(key, name, name) for key, name in keys.items() if _given(env, key)}
     if _given(env, "inference_address"):
         address = read("inference_address", "host", "management_address")
         if address is None:
@@ -282,6 +290,12 @@ def _whole_number(env: Mapping[str, str], key: str, default: int) -> int:
     if value and not (value.isascii() and value.isdecimal()):
         raise SettingsError(f"TorchServe's {key} is {value!r}; expected a whole number.", name=key)
     return int(value) if value else default
+
+
+def _has_tls(env: Mapping[str, str]) -> bool:
+    """Return whether there is a certificate and an address that needs it; all addresses have TLS then."""
+    is_https = any(_given(env, key).lower().startswith("https://") for key in _ADDRESSES)
+    return is_https and bool(_given(env, "certificate_file"))
 
 
 def allowed_urls(env: Mapping[str, str]) -> list["re.Pattern[str]"]:
