@@ -144,3 +144,76 @@ class TestHuggingFace:
         for inputs in ("say: words", ["say: words"]):
             body = json.dumps({"inputs": inputs, "parameters": parameters}).encode()
             assert invoke(contract, body, JSON).json == [expected]
+
+    def test_a_task_that_transformers_does_not_have_is_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pytest.importorskip("transformers")
+        monkeypatch.setenv("HF_TASK", "mind-reading")
+
+        with pytest.raises(
+            LoadFailed, match=r"HF_TASK is mind-reading, which transformers .* expected one of .*fill-mask"
+        ):
+            load(tmp_path, "huggingface", entry="")
+
+
+class TestQuestionAnswering:
+    """The task `question-answering`, on a network that points at chosen words."""
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        transformers = pytest.importorskip("transformers")
+        torch = pytest.importorskip("torch")
+        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "where", "she", "lives", "in", "par", "##is", "now"]
+        (tmp_path / "vocab.txt").write_text("\n".join(words))
+        tokenizer = transformers.BertTokenizerFast(str(tmp_path / "vocab.txt"))
+        tokenizer.save_pretrained(tmp_path)
+        config = transformers.BertConfig(
+            vocab_size=len(words), hidden_size=12, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8
+        )
+        model = transformers.BertForQuestionAnswering(config)
+        with torch.no_grad():  # the state of a token is its word, and "par" begins and ends every answer
+            for parameter in model.parameters():
+                parameter.zero_()
+            model.bert.embeddings.word_embeddings.weight.copy_(torch.eye(len(words)))
+            for layer in (module for module in model.modules() if isinstance(module, torch.nn.LayerNorm)):
+                layer.weight.fill_(1.0)
+            model.qa_outputs.weight[:, words.index("par")] = 4.0
+        model.save_pretrained(tmp_path)
+        return tmp_path
+
+    def test_the_likeliest_words_of_the_context_are_the_answer(self, folder: Path) -> None:
+        contract = load(folder, "huggingface", entry="")
+        inputs = {"question": "where she lives", "context": "She lives in Paris now"}
+
+        (by_json,) = (invoke(contract, json.dumps({"inputs": inputs}).encode(), JSON).json,)
+        by_csv = invoke(contract, b"question,context\r\nwhere she lives,she lives in paris", CSV).json
+        two = invoke(contract, json.dumps({"inputs": inputs, "parameters": {"top_k": 2}}).encode(), JSON).json
+
+        assert {name: by_json[name] for name in ("start", "end", "answer")} == {
+            "start": 13,
+            "end": 18,
+            "answer": "Paris",
+        }
+        assert 0 < by_json["score"] <= 1
+        assert by_csv["answer"] == "paris"
+        assert two[0] == by_json
+        assert two[0]["score"] >= two[1]["score"]
+
+    def test_a_long_context_is_read_in_windows(self, folder: Path) -> None:
+        contract = load(folder, "huggingface", entry="")
+        context = "now " * 60 + "in Paris"
+        body = {"inputs": {"question": "where", "context": context}, "parameters": {"max_seq_len": 16}}
+
+        found = invoke(contract, json.dumps(body).encode(), JSON).json
+
+        assert (found["answer"], found["end"]) == ("Paris", len(context))
+
+    def test_an_input_without_a_context_is_a_bad_request(self, folder: Path) -> None:
+        contract = load(folder, "huggingface", entry="")
+
+        failed = invoke(contract, b'{"inputs": {"question": "where"}}', JSON)
+        other = invoke(contract, b'{"inputs": "where"}', JSON)
+
+        assert (failed.status, failed.json["message"]) == (400, "`context` is None; expected text that is not empty.")
+        assert (other.status, "expected an object" in other.json["message"]) == (400, True)

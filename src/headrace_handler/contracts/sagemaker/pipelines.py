@@ -3,12 +3,13 @@
 import json
 import logging
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from headrace_handler.contract import LoadFailed
 
-from . import seq2seq
+from . import question_answering, seq2seq
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +57,9 @@ def fetch_model(model_dir: str) -> str:
         )
     except Exception as error:
         _log.exception("The model cannot be downloaded")
-        raise LoadFailed(500, f"HF_MODEL_ID is {model_id}, which cannot be downloaded: {error}") from error
+        advice = "Without the network name a folder, or set HF_HUB_OFFLINE=1 for a model in the Hub's cache."
+        reason = str(error).rstrip(".")
+        raise LoadFailed(500, f"HF_MODEL_ID is {model_id}, which cannot be downloaded: {reason}. {advice}") from error
 
 
 def load(model_dir: str, device: int | None) -> Any:
@@ -76,12 +79,32 @@ def load(model_dir: str, device: int | None) -> Any:
     trusts_code = os.environ.get("HF_TRUST_REMOTE_CODE", "false").lower() in {"y", "yes", "t", "true", "on", "1"}
     if seq2seq.key_of(task) is not None and task not in SUPPORTED_TASKS:
         return seq2seq.load(task, model_dir, device, trusts_code=trusts_code)
+    if task == question_answering.TASK and task not in SUPPORTED_TASKS:
+        return question_answering.load(model_dir, device, trusts_code=trusts_code)
+    _check_supported(task, SUPPORTED_TASKS)
     return pipeline(
         task=task,  # type: ignore[call-overload]
         model=model_dir,
         device=-1 if device is None else device,
         trust_remote_code=trusts_code,
     )
+
+
+def _check_supported(task: str, supported: Collection[str]) -> None:
+    """
+    Refuse a task that transformers does not have; its own error is a KeyError.
+
+    Raises:
+        ValueError: the task is unknown.
+    """
+    aliases = {"sentiment-analysis", "ner", "vqa", "text-to-speech"}
+    if task not in supported and task not in aliases and not task.startswith("translation"):
+        from transformers import __version__
+
+        raise ValueError(
+            f"HF_TASK is {task}, which transformers {__version__} has no pipeline for; expected one of "
+            f"{', '.join(sorted(supported))}. Or name another version of transformers in requirements.txt."
+        )
 
 
 def _infer_task(model_dir: Path, supported: list[str]) -> str:

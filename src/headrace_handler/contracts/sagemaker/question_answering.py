@@ -1,0 +1,150 @@
+"""
+Extractive question answering, whose pipeline transformers has no more from version 5 on.
+
+The answer is the span of the context with the largest product of the probabilities of its start and its end. A context
+longer than the network's input is read in windows that overlap. Source: `QuestionAnsweringPipeline` of transformers 4.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+TASK = "question-answering"
+_MAX_TOKENS = 384
+"""Tokens of a window, as in version 4."""
+_OVERLAP_TOKENS = 128
+
+
+class _Span(NamedTuple):
+    """A candidate for the answer: its probability and its characters in the context."""
+
+    score: float
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The parameters of a request, as in version 4."""
+
+    top_k: int = 1
+    max_answer_len: int = 15
+    max_seq_len: int | None = None
+    doc_stride: int | None = None
+    handle_impossible_answer: bool = False
+    align_to_words: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("top_k", "max_answer_len"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1.")
+
+
+def load(model_dir: str, device: int | None, *, trusts_code: bool) -> Callable[..., Any]:
+    """
+    Return a function that answers as the pipeline of version 4 did.
+
+    Raises:
+        ValueError: the model's tokenizer cannot tell the characters of its tokens.
+    """
+    from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model_dir, trust_remote_code=trusts_code)
+    if not tokenizer.is_fast:
+        raise ValueError(f"HF_TASK is {TASK}, which needs a fast tokenizer. Add tokenizer.json to the model.")
+    model = AutoModelForQuestionAnswering.from_pretrained(model_dir, trust_remote_code=trusts_code)
+    model.to("cpu" if device is None else f"cuda:{device}").eval()
+
+    def answer(inputs: Any = None, *, question: Any = None, context: Any = None, **parameters: Any) -> Any:
+        options = _Options(**parameters)
+        results = [_answers(model, tokenizer, *pair, options) for pair in _pairs(inputs, question, context)]
+        return results[0] if len(results) == 1 else results
+
+    return answer
+
+
+def _pairs(inputs: Any, question: Any, context: Any) -> Iterator[tuple[str, str]]:
+    """
+    Yield question and context of each input.
+
+    Raises:
+        TypeError: an input is no object.
+        ValueError: one of them is missing or empty.
+    """
+    if inputs is not None:
+        for item in inputs if isinstance(inputs, list) else [inputs]:
+            if not isinstance(item, dict):
+                raise TypeError(f"An input is {item!r}; expected an object with question and context.")
+            yield from _pairs(None, item.get("question"), item.get("context"))
+        return
+    questions = question if isinstance(question, list) else [question]
+    contexts = context if isinstance(context, list) else [context] * len(questions)
+    if len(questions) != len(contexts):
+        raise ValueError(f"There are {len(questions)} questions and {len(contexts)} contexts; expected as many.")
+    for asked, text in zip(questions, contexts, strict=True):
+        for name, value in (("question", asked), ("context", text)):
+            if not isinstance(value, str) or not value:
+                raise ValueError(f"`{name}` is {value!r}; expected text that is not empty.")
+        yield asked, text
+
+
+def _answers(model: Any, tokenizer: Any, question: str, context: str, options: _Options) -> Any:
+    """Return the best answer, or a list of the `top_k` best ones."""
+    length = min(options.max_seq_len or _MAX_TOKENS, tokenizer.model_max_length)
+    windows = tokenizer(
+        question,
+        context,
+        truncation="only_second",
+        max_length=length,
+        stride=min(length // 2, _OVERLAP_TOKENS) if options.doc_stride is None else options.doc_stride,
+        return_overflowing_tokens=True,
+        padding=True,
+        return_tensors="pt",
+    )
+    windows.pop("overflow_to_sample_mapping", None)
+    spans, impossible = _spans(model, windows, options)
+    if options.handle_impossible_answer:
+        spans.append(_Span(impossible, 0, 0))
+    best = sorted(spans, reverse=True)[: options.top_k]
+    results = [{"score": s.score, "start": s.start, "end": s.end, "answer": context[s.start : s.end]} for s in best]
+    return results[0] if options.top_k == 1 and results else results
+
+
+def _spans(model: Any, windows: Any, options: _Options) -> tuple[list[_Span], float]:
+    """Return the best spans of all windows, and the lowest probability of a window that it has no answer."""
+    import torch
+
+    spans: dict[tuple[int, int], _Span] = {}
+    impossible = 1.0
+    with torch.no_grad():
+        output = model(**windows.to(model.device))
+    for number, window in enumerate(windows.encodings):
+        in_context = torch.tensor([part == 1 for part in windows.sequence_ids(number)])
+        first = _probabilities(output.start_logits[number].cpu(), in_context)
+        last = _probabilities(output.end_logits[number].cpu(), in_context)
+        impossible = min(impossible, float(first[0] * last[0]))
+        first[0] = last[0] = 0.0
+        products = torch.triu(first[:, None] * last[None, :]).tril(options.max_answer_len - 1)
+        scores, places = products.flatten().topk(min(options.top_k, products.numel()))
+        for score, place in zip(scores.tolist(), places.tolist(), strict=True):
+            start, end = divmod(place, len(last))
+            found = _Span(score, *_characters(window, start, end, by_words=options.align_to_words))
+            known = spans.get(found[1:])
+            if score > 0.0 and (known is None or known.score < score):
+                spans[found[1:]] = found
+    return list(spans.values()), impossible
+
+
+def _characters(window: Any, first: int, last: int, *, by_words: bool) -> tuple[int, int]:
+    """Return the characters of the tokens `first` to `last`, up to the ends of their words."""
+    words = (window.token_to_word(first), window.token_to_word(last)) if by_words else (None, None)
+    if None in words:
+        return window.offsets[first][0], window.offsets[last][1]
+    return window.word_to_chars(words[0], 1)[0], window.word_to_chars(words[1], 1)[1]
+
+
+def _probabilities(logits: Any, in_context: Any) -> Any:
+    """Return the probabilities of the tokens of the context, and of the first token, which stands for no answer."""
+    allowed = in_context.clone()
+    allowed[0] = True
+    return logits.masked_fill(~allowed, float("-inf")).softmax(-1)
