@@ -18,6 +18,7 @@ from typing import Any
 CONTAINER_ROOT = Path("/opt/ml")
 MODEL = CONTAINER_ROOT / "model"
 CODE = CONTAINER_ROOT / "code"
+CHANNELS = CONTAINER_ROOT / "additional-model-data-sources"
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x0002_0000, 0x1000_0000
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 1, 2, 4, 8, 32

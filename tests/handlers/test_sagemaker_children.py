@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,11 +55,11 @@ def output_fn(prediction, accept):
 """
 
 
-def spec_of(folder: Path, program: str, **variables: str) -> HandlerSpec:
+def spec_of(folder: Path, program: str, *, channels: Mapping[str, Path] = {}, **variables: str) -> HandlerSpec:
     (folder / "code").mkdir()
     (folder / "code" / "inference.py").write_text(program)
     environment = {"PATH": os.environ["PATH"]} | variables
-    found = find_model(folder, model_name="m", env=environment)
+    found = replace(find_model(folder, model_name="m", env=environment), channels=channels)
     return replace(make_spec(found), environment=environment, container_folders=container_folders(found))
 
 
@@ -140,6 +140,7 @@ import ctypes, json
 from pathlib import Path
 
 NAME = Path("/opt/ml/model/name.txt").read_text()
+CHANNEL = Path("/opt/ml/additional-model-data-sources/words/name.txt").read_text()
 
 def model_fn(model_dir):
     return Path("/opt/ml/code/inference.py").stat().st_size
@@ -150,7 +151,7 @@ def input_fn(data, content_type):
 def predict_fn(data, model):
     signal = ctypes.c_int()
     ctypes.CDLL(None).prctl(2, ctypes.byref(signal))  # PR_GET_PDEATHSIG
-    return [NAME, model, len(data), signal.value]
+    return [NAME, CHANNEL, model, len(data), signal.value]
 
 def output_fn(prediction, accept):
     return json.dumps(prediction)
@@ -193,8 +194,10 @@ async def test_models_side_by_side_find_their_own_files_at_the_containers_paths(
     specs = []
     for name in ("first", "second"):
         (folder := place / name).mkdir()
-        specs.append(spec_of(folder, PLACES))
-        (folder / "name.txt").write_text(name)
+        (channel := place / f"{name} channel").mkdir()
+        specs.append(spec_of(folder, PLACES, channels={"words": channel}))
+        for holder in (folder, channel):
+            (holder / "name.txt").write_text(holder.name)
     if rights:
         python = python_with_rights(place, *rights)
         specs = [replace(spec, python=python) for spec in specs]
@@ -207,7 +210,7 @@ async def test_models_side_by_side_find_their_own_files_at_the_containers_paths(
 
     size = len(PLACES.encode())
     assert [json.loads(body) for _, body in answers] == [
-        [name, size, len(large), signal.SIGKILL] for name in ("first", "second")
+        [name, f"{name} channel", size, len(large), signal.SIGKILL] for name in ("first", "second")
     ]
 
 

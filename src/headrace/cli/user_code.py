@@ -102,6 +102,7 @@ def find_user_code(
     model_folder: Path = MODEL_FOLDER,
     empty_folder: Path | None = None,
     family: str = "",
+    channels: Mapping[str, Path] | None = None,
 ) -> UserCode | None:
     """
     Return the code that serves a model, or changes requests and responses of Headrace's engine; None without code.
@@ -114,6 +115,7 @@ def find_user_code(
         model_folder: stands for `/opt/ml/model`.
         empty_folder: the folder of a model without files, for images that can serve one.
         family: kind of the image.
+        channels: folders of additional model data sources, by channel.
 
     Raises:
         SettingsError: a setting is invalid, or a file of the model cannot be read.
@@ -128,6 +130,7 @@ def find_user_code(
             return None
         folder = empty_folder
     search = _Search(folder, {**overrides, "model": str(folder)}, env, family, is_container)
+    search.channels = channels or {}
     if search.settings.handler == "native":
         return None
     if holds_models(folder) and (store := search.store()) is not None:
@@ -148,6 +151,8 @@ class _Search:
         self._env = env
         self._family = family
         self._is_container = is_container
+        self.channels: Mapping[str, Path] = {}
+        """Folders of additional model data sources, by channel."""
         self._server_env = {
             name: value for name, value in env.items() if name.startswith(ENV_PREFIX) or name in SERVER_NAMES
         }
@@ -180,6 +185,7 @@ class _Search:
             family=self._family,
             num_gpus=self._num_gpus,
         )
+        found = replace(found, channels=self.channels)
         choice = choose(found, cast("HandlerMode", self.settings.handler))
         if choice.contract != "torchserve":
             plan = plan_handler(found, choice=choice)

@@ -49,6 +49,7 @@ def serve_model(prepared: "PreparedWorker") -> int:
         model_folder=prepared.model_folder or _NO_FOLDER,
         empty_folder=prepared.empty_folder,
         family=prepared.spec.family,
+        channels=prepared.channels,
     )
     if code is not None and code.serves:
         prepared.report_notices(code.description)

@@ -63,6 +63,8 @@ class PreparedWorker:
     """The equivalent of `/opt/ml/model` in a container; None without artifacts."""
     empty_folder: Path
     """A folder for a model without artifacts."""
+    channels: Mapping[str, Path] = field(default_factory=dict)
+    """Folders of AdditionalModelDataSources, by channel."""
     fetch_model: Callable[[str], Path]
     """Fetches a model that the settings name by an `s3://` URI; returns its folder."""
     fetch_adapter: Callable[[str], Path]
@@ -135,6 +137,7 @@ class _Worker:
             port=self._assignment.port,
             token=self._assignment.token,
             model_folder=self._link_channels(fetched),
+            channels=fetched.channels,
             empty_folder=self._make_empty_folder(),
             fetch_model=self._fetch_model,
             fetch_adapter=self._fetch_adapter,

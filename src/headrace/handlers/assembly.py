@@ -25,7 +25,7 @@ from headrace.handlers.torchserve_archive import is_archive, unpack_archive
 from headrace.handlers.torchserve_config import visible_environment
 from headrace.settings.container_meanings import NO_NEURON
 from headrace.settings.container_names import read_container_names
-from headrace_handler.container_folders import CODE, MODEL
+from headrace_handler.container_folders import CHANNELS, CODE, MODEL
 
 _LIBRARIES: Final = Path("/lib")
 _SHARED_LIBRARIES: Final = "shared_libs"
@@ -119,7 +119,8 @@ def unpack_model(path: Path, cache_folder: Path) -> Path:
 def container_folders(found: Found) -> dict[Path, Path]:
     """Return the folders that code for SageMaker opens by their paths in the containers."""
     code = {} if found.code == found.root else {CODE: found.code}
-    return {MODEL: found.root, **code}
+    channels = {CHANNELS / name: folder for name, folder in found.channels.items()}
+    return {MODEL: found.root, **code, **channels}
 
 
 def install_packages(plan: HandlerPlan, cache_folder: Path) -> HandlerSpec:

@@ -60,6 +60,8 @@ class Found:
     family: str = ""
     """Family of the image (`control.model.images`); empty without an image."""
     num_gpus: int = 0
+    channels: Mapping[str, Path] = field(default_factory=dict)
+    """Folders of additional model data sources, by channel."""
 
     def option(self, name: str, *variables: str) -> str:
         """Return `option.<name>`, else the first of the variables that is set, else an empty string."""
