@@ -23,3 +23,8 @@ def test_a_line_without_an_end_is_logged_in_pieces_and_odd_bytes_are_escaped() -
     lines = splitter.feed(b"x" * (2 * MAX_LINE_BYTES + 1))
     assert [len(line) for line in lines] == [MAX_LINE_BYTES, MAX_LINE_BYTES]
     assert splitter.feed(b"\n\n\xff\r\n") == ["x", "\\xff"]
+
+
+def test_a_progress_bar_is_its_last_state() -> None:
+    splitter = LineSplitter()
+    assert splitter.feed(b"\r 10%\r 50%\r100%\r\ndone\r\n") == ["100%", "done"]

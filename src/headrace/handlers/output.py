@@ -37,7 +37,8 @@ class LineSplitter:
 
 
 def _text(line: bytes) -> str:
-    return line.decode(errors="backslashreplace").rstrip()
+    """Return the text of a line as a terminal shows it in the end: progress bars overwrite it by carriage returns."""
+    return line.rstrip().rpartition(b"\r")[2].decode(errors="backslashreplace")
 
 
 class OutputReader:

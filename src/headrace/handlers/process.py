@@ -29,6 +29,8 @@ CANCEL_GRACE_S: Final = 2.0
 """Seconds for user code to obey CANCEL or STOP before its session is killed."""
 
 _EXIT_GRACE_S: Final = 0.5
+_LOADING_INTERVAL_S: Final = 10.0
+"""Seconds between two lines of the log while the code is being loaded."""
 
 _PROGRAM: Final = Path(headrace_handler.__file__).parent / "__main__.py"
 _DESCRIPTOR: Final = 3
@@ -143,13 +145,24 @@ class ChildProcess:
         header = load_header(self._spec.load, self._spec.search_path)
         self._channel.send(encode(Kind.LOAD, header))
         timeout_s = self._spec.load_timeout_s
-        outcomes: set[asyncio.Future[Any]] = {self._loaded, self.exited}
-        await asyncio.wait(outcomes, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        await self._wait_for_load(timeout_s)
         if self._loaded.done() and not self._loaded.cancelled():
             return self._loaded.result()
         if self.exited.done():
             raise ChildLost(f"The process ended with {exit_text(self.exited.result())} while it loaded the code.")
         raise ChildLost(f"The code was not loaded within {timeout_s:g} s. {_MORE_TIME[self._spec.contract]}")
+
+    async def _wait_for_load(self, timeout_s: float) -> None:
+        """Wait until the code is loaded, the process has ended or the time is over; log that it takes long."""
+        outcomes: set[asyncio.Future[Any]] = {self._loaded, self.exited}
+        passed_s = 0.0
+        while passed_s < timeout_s:
+            wait_s = min(_LOADING_INTERVAL_S, timeout_s - passed_s)
+            done, _ = await asyncio.wait(outcomes, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            if done:
+                return
+            passed_s += wait_s
+            self._log.info("handler.loading", pid=self.pid, passed_s=passed_s, timeout_s=timeout_s)
 
     def call(self, responses: Sequence[PendingResponse], on_done: Callable[[ChildCall], None]) -> ChildCall:
         """Run a call; `on_done` is called when the child has ended it, not if the child ends itself."""
