@@ -109,6 +109,11 @@ def test_the_setting_handler_refuses_a_model_without_code(folder_of) -> None:
     assert choose(found, "handler").contract == "djl"
 
 
+def test_the_setting_handler_takes_the_pipeline_of_a_task_that_the_engine_has_too(folder_of) -> None:
+    found = find_model(folder_of(LLM), model_name="mine", env={"HF_TASK": "text-generation"})
+    assert (choose(found).contract, choose(found, "handler").contract) == (None, "sagemaker")
+
+
 @pytest.mark.parametrize(
     ("files", "match"),
     [

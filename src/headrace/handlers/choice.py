@@ -4,6 +4,7 @@ Chooses the code that serves a model: Headrace's own engine, or the user's by on
 `docs/custom-code/README.md` has the same rules as a chart.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -54,6 +55,8 @@ def choose(found: Found, mode: HandlerMode = "auto") -> HandlerChoice:
     if mode == "native":
         return HandlerChoice(contract=None, reason="The setting handler is native.")
     choice = _by_image(found) or _by_files(found)
+    if mode == "handler" and choice.contract is None and (why := _pipeline(found, native_tasks=())):
+        return _sagemaker(why)
     if mode == "handler" and (choice.contract is None or choice.formatters):
         raise SettingsError(
             f"The setting handler is 'handler', and {found.model_name} has no code to run: {choice.reason} Expected "
@@ -79,11 +82,11 @@ def _by_image(found: Found) -> HandlerChoice | None:
     return None
 
 
-def _pipeline(found: Found) -> str:
-    """Return why a pipeline of transformers serves the model; empty if none does."""
+def _pipeline(found: Found, native_tasks: Collection[str] = _NATIVE_TASKS) -> str:
+    """Return why a pipeline of transformers serves the model; empty if none does, as the engine has the task."""
     task = found.env.get("HF_TASK", "").strip()
     if task:
-        return f"HF_TASK is {task}" if found.family in ("transformers", "") and task not in _NATIVE_TASKS else ""
+        return f"HF_TASK is {task}" if found.family in ("transformers", "") and task not in native_tasks else ""
     if found.family == "transformers" and (found.is_encoder_decoder or found.architecture.endswith(_PIPELINES)):
         return f"the model is a {found.architecture}"
     return ""
