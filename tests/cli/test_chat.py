@@ -1,5 +1,8 @@
+from functools import partial
+
+from headrace.core.answer_format.formats import REASONING_TAGS
 from headrace.core.generation import ChatPrompt
-from headrace.testing.echo import EchoScript
+from headrace.testing.echo import EchoBackend, EchoScript
 
 
 def contents(headrace, number: int) -> list[tuple[str, str]]:
@@ -61,3 +64,12 @@ def test_a_model_or_a_server_must_be_named(headrace) -> None:
     result = headrace("chat", stdin="")
     assert result.exit_code == 2
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_reasoning_is_left_out_of_a_pipe_and_kept_in_the_conversation(headrace) -> None:
+    headrace.kind = partial(EchoBackend, answer_format=REASONING_TAGS)
+    result = headrace("chat", "echo", stdin="<think>two</think> four\nnext\n<think>endless\n")
+    assert result.stdout == "four\nnext\n\n"
+    assert "ended within its reasoning" in result.stderr
+    (_, turn, _) = headrace.backend.requests[1].prompt.messages
+    assert (turn["content"], turn["reasoning_content"]) == ("four", "two")

@@ -3,6 +3,7 @@ from functools import partial
 
 import pytest
 
+from headrace.core.answer_format.formats import REASONING_TAGS
 from headrace.core.errors import Busy
 from headrace.core.generation import ChatPrompt, Grammar
 from headrace.testing.echo import EchoBackend, EchoScript
@@ -37,6 +38,43 @@ def test_a_model_without_a_chat_template_continues_the_prompt(headrace) -> None:
     headrace.kind = partial(EchoBackend, has_chat_template=False)
     headrace("generate", "echo", "-p", "Hi")
     assert headrace.backend.requests[0].prompt == "Hi"
+
+
+@pytest.fixture
+def reasoner(headrace):
+    """Return a command line whose model reasons between tags."""
+    headrace.kind = partial(EchoBackend, answer_format=REASONING_TAGS)
+    return headrace
+
+
+def test_reasoning_is_left_out_of_a_pipe(reasoner) -> None:
+    result = reasoner("generate", "echo", "-p", "<think>two plus two</think> four")
+    assert result.stdout == "four\n"
+    assert reasoner.backend.requests[0].separates_reasoning
+
+
+def test_an_answer_that_ends_within_its_reasoning_says_so(reasoner) -> None:
+    result = reasoner("generate", "echo", "-p", "<think>two plus two </think> four", "-n", "3")
+    assert result.stdout == "\n"
+    assert "within its reasoning, after 3 tokens. Raise --max-new-tokens" in result.stderr
+
+
+def test_reasoning_is_a_field_of_json_and_text_without_a_chat_has_none(reasoner) -> None:
+    text = "<think>two plus two</think> four"
+    value = json.loads(reasoner("generate", "echo", "-p", text, "--json").stdout)
+    assert (value["reasoning"], value["text"]) == ("two plus two", "four")
+    raw = json.loads(reasoner("generate", "echo", "-p", text, "--json", "--raw").stdout)
+    assert raw["text"] == text
+    assert "reasoning" not in raw
+
+
+def test_chats_of_a_batch_have_their_reasoning_apart(reasoner) -> None:
+    text = "<think>two plus two</think> four"
+    lines = [{"messages": [{"role": "user", "content": text}]}, {"prompt": text}]
+    result = reasoner("generate", "echo", "--input", "-", stdin="\n".join(map(json.dumps, lines)))
+    chat, raw = map(json.loads, result.stdout.splitlines())
+    assert (chat["reasoning"], chat["text"]) == ("two plus two", "four")
+    assert raw["text"] == text
 
 
 def test_a_dash_reads_the_prompt_from_stdin(headrace) -> None:

@@ -1,3 +1,5 @@
+import io
+import sys
 import time
 from pathlib import Path
 
@@ -6,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cli.ready import code_ready_text, ready_text
-from headrace.cli.terminal import Stopwatch, printable
+from headrace.cli.terminal import PartWriter, Stopwatch, printable
+from headrace.core.answer_format.parts import ContentText, ReasoningText
 from headrace.core.generation import Chunk, EngineStats, Finish, FinishReason, ModelInfo
 from headrace.handlers.spec import ContractName, HandlerSpec
 from headrace_handler.contract import Load
@@ -24,6 +27,19 @@ def test_model_output_cannot_control_the_terminal(text: str) -> None:
 def test_ordinary_text_is_shown_as_it_is() -> None:
     text = "é 漢字 🙂\n\tnext"
     assert text == printable(text)
+
+
+@pytest.mark.parametrize(("is_terminal", "shown"), [(True, "\x1b[2mHm\ufffd\x1b[0m\n\n4"), (False, "4")])
+def test_reasoning_is_dimmed_on_a_terminal_and_left_out_of_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool, shown: str
+) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr(out, "isatty", lambda: is_terminal, raising=False)
+    monkeypatch.setattr(sys, "stdout", out)
+    writer = PartWriter()
+    for part in (ReasoningText("Hm\x07"), ContentText("4")):
+        writer.write(part)
+    assert out.getvalue() == shown
 
 
 def test_a_stopwatch_counts_by_the_finish_and_by_pieces_until_then() -> None:

@@ -1,11 +1,16 @@
-"""Collect chunks to whole answers, and convert answers to JSON values."""
+"""Collect chunks to whole answers, split into reasoning and content, and convert answers to JSON values."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
+from headrace.cli.sources import Source
+from headrace.core.answer_format.formats import AnswerFormat
+from headrace.core.answer_format.parser import make_parser
+from headrace.core.answer_format.parts import AnswerParser, CallOpening, ContentText, Part, ReasoningText
 from headrace.core.errors import EngineFailed
-from headrace.core.generation import Chunk, Finish, FinishReason, Token
+from headrace.core.generation import Chunk, Finish, FinishReason, GenerationRequest, Token
 
 
 @dataclass(slots=True)
@@ -13,31 +18,72 @@ class Answer:
     """A complete choice of a generation."""
 
     index: int
+    answer_format: AnswerFormat | None = None
+    """Separates reasoning from content; None: all text is content."""
     text: str = ""
+    """Content, and calls as the model wrote them."""
+    reasoning: str = ""
     tokens: list[Token] = field(default_factory=list)
     prompt: tuple[Token, ...] | None = None
     finish: Finish | None = None
+    _parser: AnswerParser | None = None
+
+    def add(self, chunk: Chunk) -> list[Part]:
+        """Add a chunk; return the parts that it completes."""
+        parts = self._parts(chunk)
+        for part in parts:
+            if isinstance(part, ReasoningText):
+                self.reasoning += part.text
+            else:
+                self.text += text_of(part)
+        self.tokens.extend(chunk.tokens)
+        self.prompt = chunk.prompt or self.prompt
+        self.finish = chunk.finish or self.finish
+        return parts
+
+    def _parts(self, chunk: Chunk) -> list[Part]:
+        if self.answer_format is None:
+            return [ContentText(chunk.text)] if chunk.text else []
+        if self._parser is None:
+            self._parser = make_parser(self.answer_format, chunk.opening)
+        parts = self._parser.feed(chunk.text)
+        return parts if chunk.finish is None else [*parts, *self._parser.finish()]
 
 
-async def collect(chunks: AsyncIterator[Chunk], on_chunk: Callable[[Chunk], None] | None = None) -> list[Answer]:
+def text_of(part: Part) -> str:
+    """Return the text of a part; a call is shown as the model wrote it."""
+    return part.name if isinstance(part, CallOpening) else part.text
+
+
+OnChunk = Callable[[Chunk, Sequence[Part]], None]
+"""Receives each chunk with the parts that it completes."""
+
+
+async def collect(source: Source, request: GenerationRequest, on_chunk: OnChunk | None = None) -> list[Answer]:
     """
-    Read a stream to its end and return its answers by index.
+    Run a request to its end and return its answers by index.
 
     Raises:
         EngineFailed: an answer ended with an error.
     """
     answers: dict[int, Answer] = {}
-    async for chunk in chunks:
-        if on_chunk is not None:
-            on_chunk(chunk)
-        answer = answers.setdefault(chunk.index, Answer(index=chunk.index))
-        answer.text += chunk.text
-        answer.tokens.extend(chunk.tokens)
-        answer.prompt = chunk.prompt or answer.prompt
-        answer.finish = chunk.finish or answer.finish
-        if chunk.finish is not None and chunk.finish.reason is FinishReason.ERROR:
-            raise EngineFailed(chunk.finish.message or "The engine failed during the answer.")
+    known = source.info.answer_format if request.separates_reasoning else None
+    async with aclosing(cast("AsyncGenerator[Chunk, None]", source.generate(request))) as chunks:
+        async for chunk in chunks:
+            answer = answers.setdefault(chunk.index, Answer(index=chunk.index, answer_format=known))
+            parts = answer.add(chunk)
+            if on_chunk is not None:
+                on_chunk(chunk, parts)
+            if chunk.finish is not None and chunk.finish.reason is FinishReason.ERROR:
+                raise EngineFailed(chunk.finish.message or "The engine failed during the answer.")
     return [answers[index] for index in sorted(answers)]
+
+
+def why_empty(*, has_reasoning: bool, num_tokens: int) -> str:
+    """Return the explanation of an answer without content."""
+    if has_reasoning:
+        return f"The answer ended within its reasoning, after {num_tokens} tokens. Raise --max-new-tokens."
+    return "The model ended its answer at once, without any text."
 
 
 def answer_values(answers: list[Answer]) -> dict[str, Any]:
@@ -50,6 +96,8 @@ def answer_values(answers: list[Answer]) -> dict[str, Any]:
 
 def _values(answer: Answer) -> dict[str, Any]:
     values: dict[str, Any] = {"text": answer.text}
+    if answer.reasoning:
+        values["reasoning"] = answer.reasoning
     if answer.finish is not None:
         values |= {
             "finish_reason": str(answer.finish.reason),

@@ -7,11 +7,10 @@ interrupted run can resume: the number of output lines is the number of finished
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
-from contextlib import aclosing
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 from uuid import uuid4
 
 import msgspec
@@ -19,7 +18,7 @@ import msgspec
 from headrace.cli.answers import Answer, answer_values, collect
 from headrace.cli.sources import Source
 from headrace.core.errors import Busy, HeadraceError, InvalidRequest, SettingsError
-from headrace.core.generation import ChatPrompt, Chunk, GenerationRequest, SamplingParams
+from headrace.core.generation import ChatPrompt, GenerationRequest, SamplingParams
 
 _SAMPLING_NAMES = frozenset(field.name for field in fields(SamplingParams))
 
@@ -72,7 +71,15 @@ def _request(row: dict[str, Any], base: SamplingParams) -> GenerationRequest:
         sampling = msgspec.convert({**asdict(base), **row}, type=SamplingParams, str_keys=True)
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"A sampling option is invalid: {error}.") from error
-    return GenerationRequest(request_id=uuid4().hex, prompt=prompt, sampling=sampling)
+    return prompt_request(prompt, sampling)
+
+
+def prompt_request(prompt: str | ChatPrompt, sampling: SamplingParams) -> GenerationRequest:
+    """Return the request for a text to continue or for a chat, whose reasoning is separated."""
+    separates_reasoning = isinstance(prompt, ChatPrompt)
+    return GenerationRequest(
+        request_id=uuid4().hex, prompt=prompt, sampling=sampling, separates_reasoning=separates_reasoning
+    )
 
 
 def _prompt(prompt: object, messages: object) -> str | ChatPrompt:
@@ -168,7 +175,6 @@ async def _answers(source: Source, request: GenerationRequest) -> list[Answer]:
     """Return the answers; retry while the source is busy."""
     while True:
         try:
-            async with aclosing(cast("AsyncGenerator[Chunk, None]", source.generate(request))) as chunks:
-                return await collect(chunks)
+            return await collect(source, request)
         except Busy as error:
             await asyncio.sleep(error.retry_after_s)

@@ -2,23 +2,22 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 import click
 
+from headrace.cli.answers import collect, why_empty
 from headrace.cli.group import Examples
 from headrace.cli.sampling_options import RECOMMENDED, sampling_options, sampling_params
 from headrace.cli.setting_options import ENGINE_SETTINGS, setting_options
 from headrace.cli.sources import Source, opened_source
-from headrace.cli.terminal import Stopwatch, write_text
-from headrace.core.answer_format.parser import make_parser
-from headrace.core.answer_format.parts import AnswerParser, CallOpening, ContentText, Part, ReasoningText
-from headrace.core.errors import EngineFailed, HeadraceError, UnsupportedModel, UserError
-from headrace.core.generation import ChatPrompt, Chunk, FinishReason, GenerationRequest, SamplingParams
+from headrace.cli.terminal import PartWriter, Stopwatch, write_text
+from headrace.core.answer_format.parts import ContentText, Part, ReasoningText
+from headrace.core.errors import HeadraceError, UnsupportedModel, UserError
+from headrace.core.generation import ChatPrompt, Chunk, GenerationRequest, SamplingParams
 
 EXAMPLES = """
 headrace chat smollm2                                  load the model in this process
@@ -173,6 +172,9 @@ def _answer(runner: asyncio.Runner, source: Source, conversation: Conversation, 
         conversation.turns.pop()
         click.echo(f"{error.message}{_advice(error)}", err=True)
         return
+    else:
+        if all(isinstance(piece, ReasoningText) for piece in pieces):
+            click.echo(why_empty(has_reasoning=bool(pieces), num_tokens=watch.num_tokens), err=True)
     click.echo()
     content, reasoning = (
         "".join(piece.text for piece in pieces if isinstance(piece, kind)) for kind in (ContentText, ReasoningText)
@@ -191,28 +193,13 @@ def _advice(error: HeadraceError) -> str:
 
 
 async def _stream(source: Source, request: GenerationRequest, pieces: list[Part], watch: Stopwatch) -> None:
-    """Write the answer as it comes, its reasoning dimmed, and collect its parts."""
-    parser: AnswerParser | None = None
-    known = source.info.answer_format
-    chunks = cast("AsyncGenerator[Chunk, None]", source.generate(request))
-    async with aclosing(chunks):
-        async for chunk in chunks:
-            watch.record(chunk)
-            if parser is None and known is not None:
-                parser = make_parser(known, chunk.opening)
-            parts = [ContentText(chunk.text)] if parser is None else parser.feed(chunk.text)
-            if parser is not None and chunk.finish is not None:
-                parts = [*parts, *parser.finish()]
-            for part in parts:
-                _write(part, pieces)
-            if chunk.finish is not None and chunk.finish.reason is FinishReason.ERROR:
-                raise EngineFailed(chunk.finish.message or "The engine failed during the answer.")
+    """Write the answer as it comes, and collect its parts."""
+    writer = PartWriter()
 
+    def on_chunk(chunk: Chunk, parts: Sequence[Part]) -> None:
+        watch.record(chunk)
+        for part in parts:
+            pieces.append(part)
+            writer.write(part)
 
-def _write(part: Part, pieces: list[Part]) -> None:
-    """Write a part of the answer, content on a line of its own after the reasoning; calls are shown as they are."""
-    if isinstance(part, ContentText) and pieces and isinstance(pieces[-1], ReasoningText):
-        write_text("\n\n")
-    pieces.append(part)
-    text = part.name if isinstance(part, CallOpening) else part.text
-    write_text(click.style(text, dim=True) if isinstance(part, ReasoningText) and sys.stdout.isatty() else text)
+    await collect(source, request, on_chunk)

@@ -3,22 +3,22 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import IO, Any, cast
-from uuid import uuid4
+from typing import IO, Any
 
 import click
 
-from headrace.cli.answers import answer_values, collect
-from headrace.cli.batch import Item, OrderedWriter, lines_done, parse_items, run_items
+from headrace.cli.answers import answer_values, collect, why_empty
+from headrace.cli.batch import Item, OrderedWriter, lines_done, parse_items, prompt_request, run_items
 from headrace.cli.group import Examples
 from headrace.cli.progress import showing_progress
 from headrace.cli.sampling_options import sampling_options, sampling_params
 from headrace.cli.setting_options import ENGINE_SETTINGS, setting_options
 from headrace.cli.sources import Source, opened_source
-from headrace.cli.terminal import Stopwatch, write_text
+from headrace.cli.terminal import PartWriter, Stopwatch, write_text
+from headrace.core.answer_format.parts import Part
 from headrace.core.errors import SettingsError
 from headrace.core.generation import ChatPrompt, Chunk, GenerationRequest, SamplingParams
 
@@ -95,7 +95,7 @@ def _single_job(options: dict[str, Any], sampling: SamplingParams) -> Job:
 
     def job(runner: asyncio.Runner, source: Source) -> None:
         prompt = _prompt(text, options, has_chat_template=source.info.has_chat_template)
-        runner.run(show(source, GenerationRequest(request_id=uuid4().hex, prompt=prompt, sampling=sampling)))
+        runner.run(show(source, prompt_request(prompt, sampling)))
 
     return job
 
@@ -116,37 +116,32 @@ def _prompt(text: str, options: dict[str, Any], *, has_chat_template: bool) -> s
     return ChatPrompt(messages=(*system, {"role": "user", "content": text}))
 
 
-def _stream(source: Source, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
-    return cast("AsyncGenerator[Chunk, None]", source.generate(request))
-
-
 async def _show_json(source: Source, request: GenerationRequest) -> None:
     watch = Stopwatch()
-    async with aclosing(_stream(source, request)) as chunks:
-        answers = await collect(chunks, watch.record)
+    answers = await collect(source, request, lambda chunk, _: watch.record(chunk))
     times = {"ttft_s": watch.ttft_s, "tokens_per_s": watch.tokens_per_s}
     click.echo(json.dumps({"model": source.info.name, **answer_values(answers), **times}, ensure_ascii=False))
 
 
 async def _show_text(source: Source, request: GenerationRequest) -> None:
     """Stream a single answer; write several in sequence when all are complete."""
-    watch = Stopwatch()
+    watch, writer = Stopwatch(), PartWriter()
     is_single = request.sampling.n == 1
 
-    def on_chunk(chunk: Chunk) -> None:
+    def on_chunk(chunk: Chunk, parts: Sequence[Part]) -> None:
         watch.record(chunk)
-        if is_single:
-            write_text(chunk.text)
+        for part in parts if is_single else ():
+            writer.write(part)
 
-    async with aclosing(_stream(source, request)) as chunks:
-        answers = await collect(chunks, on_chunk)
+    answers = await collect(source, request, on_chunk)
     if not is_single:
         write_text("\n".join(f"--- {answer.index + 1}\n{answer.text}" for answer in answers))
     click.echo()
     if not any(answer.text for answer in answers):
+        has_reasoning = any(answer.reasoning for answer in answers)
         is_raw = source.info.has_chat_template and not isinstance(request.prompt, ChatPrompt)
         hint = " It is trained for chats: try without --raw." if is_raw else ""
-        click.echo(f"The model ended its answer at once, without any text.{hint}", err=True)
+        click.echo(why_empty(has_reasoning=has_reasoning, num_tokens=watch.num_tokens) + hint, err=True)
     if sys.stderr.isatty():
         click.secho(f"[{watch.line()}]", err=True, dim=True)
 

@@ -44,6 +44,8 @@ NOTES = {
         'or `grammar` (`{"kind": "regex", "text": "[0-9]+"}`).\n'
         "A line of the output has `index`, `id`, `text`, `finish_reason`, `prompt_tokens`, `output_tokens`,\n"
         "`cached_tokens` and `seed`, or `error` with `code` and `message`.\n"
+        "The answer to a chat has its reasoning, if there is any, in `reasoning` instead of `text`;\n"
+        "without `--json` a terminal shows it dimmed, and a file or pipe gets only the content.\n"
         "The output is in the order of the input, so `--resume` continues after the last line of the output.\n"
         "Greedy answers do not depend on the rest of the batch, so a resumed run gives the same file."
     ),

@@ -4,6 +4,10 @@ import sys
 import time
 from dataclasses import dataclass, field
 
+import click
+
+from headrace.cli.answers import text_of
+from headrace.core.answer_format.parts import Part, ReasoningText
 from headrace.core.generation import Chunk, Finish
 
 _HARMFUL = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), 127, *range(128, 160)) if code not in {9, 10}}
@@ -18,6 +22,25 @@ def write_text(text: str) -> None:
     """Write a piece of an answer and flush; a file or pipe gets it unchanged."""
     sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
+
+
+class PartWriter:
+    """Writes an answer as it comes: reasoning dimmed on a terminal and left out of files and pipes."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stdout.isatty()
+        self._is_after_reasoning = False
+
+    def write(self, part: Part) -> None:
+        """Write a part; content begins on a line of its own after reasoning."""
+        if isinstance(part, ReasoningText):
+            if self._is_terminal:
+                self._is_after_reasoning = True
+                sys.stdout.write(click.style(printable(part.text), dim=True))
+                sys.stdout.flush()
+            return
+        write_text(("\n\n" if self._is_after_reasoning else "") + text_of(part))
+        self._is_after_reasoning = False
 
 
 @dataclass(slots=True)

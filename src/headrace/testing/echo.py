@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from headrace.core.answer_format.formats import AnswerFormat
 from headrace.core.errors import ContextTooLong, HeadraceError, InvalidRequest, NotFound, PromptTooLong, Unavailable
 from headrace.core.generation import (
     AdapterInfo,
@@ -72,6 +73,7 @@ class EchoBackend:
         script: EchoScript | None = None,
         generates: bool = True,
         has_chat_template: bool = True,
+        answer_format: AnswerFormat | None = None,
         labels: tuple[str, ...] = (),
     ) -> None:
         self.script = script or EchoScript()
@@ -101,6 +103,7 @@ class EchoBackend:
             vocab_size=VOCAB_SIZE,
             num_parameters=0,
             has_chat_template=has_chat_template,
+            answer_format=answer_format,
             created_s=int(time.time()),
             recommended=RecommendedSampling(temperature=0.7, top_k=40),
             max_batch_tokens=512,
