@@ -92,7 +92,7 @@ class EndpointDeployment:
         return f"""\
 {name} is in service after {took_s:.1f} s.
 
-  headrace invoke {name} --stream "The sea is"
+  headrace invoke {name} --stream "Why is the sky blue?"
   headrace chat {name} --url {url}
   boto3.client("sagemaker-runtime").invoke_endpoint(EndpointName="{name}", ...)   after eval "$(headrace env)"
   OpenAI: {url}/v1 with model "{name}"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 from urllib.error import HTTPError, URLError
+from urllib.parse import quote
 from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 import click
@@ -82,10 +83,8 @@ class Platform:
         Raises:
             Failed: no server listens at the address, or it is not a platform.
         """
-        opener = build_opener(ProxyHandler({}), HTTPSHandler(context=self._tls()))
         try:
-            with opener.open(Request(f"{self.url}/health"), timeout=5) as response:  # noqa: S310 -- the user's URL
-                value = json.loads(response.read(_MAX_ANSWER_BYTES))
+            value = self._get_json(Request(f"{self.url}/health"), timeout_s=5)  # noqa: S310 -- the user's URL
         except HTTPError as error:
             raise Failed(f"The server at {self.url} is not a platform (status {error.code} for /health).") from error
         except (URLError, OSError) as error:
@@ -98,6 +97,29 @@ class Platform:
         if not isinstance(value, dict) or value.get("service") != "headrace":
             raise Failed(f"The server at {self.url} is not a Headrace platform.")
         return value
+
+    def list_models(self, target: str, headers: Mapping[str, str], *, timeout_s: float) -> list[dict[str, Any]]:
+        """
+        Return the models that the server of an endpoint or component lists; empty if it has no such list.
+
+        Args:
+            target: `NAME` or `NAME/inference-components/NAME`.
+            headers: further headers of the request.
+            timeout_s: time to wait; an endpoint without an instance is started first.
+        """
+        url = f"{self.url}/endpoints/{quote(target)}/openai/v1/models"
+        request = Request(url, headers={"Authorization": f"Bearer {self.secret_key}", **headers})  # noqa: S310
+        try:
+            value = self._get_json(request, timeout_s=timeout_s)
+        except (OSError, ValueError):
+            return []
+        models = value.get("data") if isinstance(value, dict) else None
+        return [model for model in models if isinstance(model, dict)] if isinstance(models, list) else []
+
+    def _get_json(self, request: Request, *, timeout_s: float) -> Any:
+        opener = build_opener(ProxyHandler({}), HTTPSHandler(context=self._tls()))
+        with opener.open(request, timeout=timeout_s) as response:
+            return json.loads(response.read(_MAX_ANSWER_BYTES))
 
     def _tls(self) -> ssl.SSLContext:
         context = ssl.create_default_context()

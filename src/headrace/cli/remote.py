@@ -33,6 +33,7 @@ class RemoteSource:
         self._http = HttpClient(url, headers=headers)
         self._model = model
         self._max_model_len = 0
+        self._has_chat_template = True
 
     @property
     def info(self) -> ModelInfo:
@@ -49,7 +50,7 @@ class RemoteSource:
             max_num_seqs=0,
             vocab_size=0,
             num_parameters=0,
-            has_chat_template=True,
+            has_chat_template=self._has_chat_template,
             answer_format=REASONING_TAGS,
             created_s=int(time.time()),
         )
@@ -73,7 +74,9 @@ class RemoteSource:
         if self._model is not None and self._model not in names:
             raise UserError(f"The server has no model '{self._model}'; it serves {', '.join(names) or 'none'}.")
         self._model = self._model or next(iter(names), "")
-        self._max_model_len = next((row.get("max_model_len", 0) for row in rows if row["id"] == self._model), 0)
+        row: dict[str, Any] = next((row for row in rows if row["id"] == self._model), {})
+        self._max_model_len = row.get("max_model_len", 0)
+        self._has_chat_template = row.get("has_chat_template", True)
 
     async def close(self, *, deadline_s: float) -> None:  # noqa: ARG002 - closing takes no time here
         """Close the connections."""

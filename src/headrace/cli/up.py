@@ -68,7 +68,7 @@ def panel_text(started: "Started") -> str:
 
   eval "$(headrace env{more})"        boto3, the SageMaker SDK and the AWS CLI talk to this platform
   headrace deploy smollm2{more}
-  headrace invoke smollm2 --stream "The sea is"{more}
+  headrace invoke smollm2 --stream "Why is the sky blue?"{more}
 
   Ctrl-C stops the platform{" and leaves its workers" if started.settings.keep_workers else " and its workers"}.
 """

@@ -48,4 +48,5 @@ def _model(model: ModelInfo, name: str) -> dict[str, object]:
         "root": model.name,
         "parent": None,
         "max_model_len": model.max_model_len,
+        "has_chat_template": model.has_chat_template,
     }
