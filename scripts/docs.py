@@ -57,6 +57,7 @@ from headrace.wire.fields import LEAVE_IT_OUT
 from headrace.wire.lmi.parameters import PARAMETER_FIELDS as LMI_FIELDS
 from headrace.wire.openai.chat import FIELDS as CHAT_FIELDS
 from headrace.wire.openai.completions import FIELDS as COMPLETIONS_FIELDS
+from headrace.wire.openai.responses import FIELDS as RESPONSES_FIELDS
 from headrace.wire.tgi.parameters import PARAMETER_FIELDS as TGI_FIELDS
 from headrace.wire.torchserve.dialect import PARAMETER_FIELDS as TORCHSERVE_FIELDS
 from headrace_handler.contract import Load
@@ -303,6 +304,7 @@ def fields_page() -> Iterator[str]:
     tables: tuple[tuple[str, FieldTable], ...] = (
         ("OpenAI chat completions", CHAT_FIELDS),
         ("OpenAI completions", COMPLETIONS_FIELDS),
+        ("OpenAI responses", RESPONSES_FIELDS),
         ("Anthropic messages", MESSAGES_FIELDS),
         ("TGI: `parameters`", TGI_FIELDS),
         ("LMI: `parameters`", LMI_FIELDS),

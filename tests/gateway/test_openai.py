@@ -265,6 +265,31 @@ def test_a_stream_that_breaks_ends_with_an_error_event(gateway, client):
     assert got == ["one"]
 
 
+def response_event(number: int, kind: str, **fields: object) -> bytes:
+    data = json.dumps({"type": kind, "sequence_number": number, **fields}).encode()
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
+
+
+def test_responses_are_passed_on_and_a_broken_one_ends_with_an_error_that_the_sdk_raises(gateway, client):
+    async def break_off(exchange: Exchange) -> None:
+        exchange.start(content_type="text/event-stream")
+        place = {"item_id": "msg_1", "output_index": 0, "content_index": 0, "logprobs": []}
+        exchange.chunk(response_event(0, "response.output_text.delta", delta="one", **place))
+        await exchange.flush()
+        exchange.die()
+
+    worker = gateway.serve(break_off)
+    got = []
+    with (
+        client.responses.create(model="ep", input="hi", stream=True) as stream,
+        pytest.raises(openai.APIError, match="broke in the middle"),
+    ):
+        got.extend(event.delta for event in stream)
+    assert got == ["one"]
+    (asked,) = worker.asked
+    assert (asked.path, json.loads(asked.body)["input"]) == ("/v1/responses", "hi")
+
+
 def test_the_client_does_not_retry_a_failed_model(gateway, client):
     async def die(exchange: Exchange) -> None:
         exchange.die()

@@ -15,12 +15,18 @@ from headrace.wire.constraints import JsonSchemaFormat, ResponseFormat, Structur
 from headrace.wire.lmi.parameters import LmiBody, LmiParameters
 from headrace.wire.openai.chat import ChatBody, OpenAIChat
 from headrace.wire.openai.completions import CompletionsBody, OpenAICompletions
+from headrace.wire.openai.responses import OpenAIResponses, ResponsesBody
 from headrace.wire.registry import DIALECT_NAMES, get_dialect, select_dialect
 from headrace.wire.tgi.parameters import GenerateBody, GenerateParameters
 from tests.engine.support import LIMITS as ENGINE_LIMITS
 from tests.wire.samples import CONTEXT, MODEL
 
-DIALECTS = [*(get_dialect(name) for name in DIALECT_NAMES), OpenAICompletions(), OpenAIChat(framing="jsonlines")]
+DIALECTS = [
+    *(get_dialect(name) for name in DIALECT_NAMES),
+    OpenAICompletions(),
+    OpenAIChat(framing="jsonlines"),
+    OpenAIResponses(),
+]
 IDS = [f"{dialect.name}-{number}" for number, dialect in enumerate(DIALECTS)]
 JSON_DIALECTS = [dialect for dialect in DIALECTS if dialect.name != "torchserve"]
 """Those that want a JSON object; TorchServe takes any text."""
@@ -30,7 +36,7 @@ NAMES = sorted(
     {
         name
         for struct in (
-            *(GenerateBody, GenerateParameters, LmiBody, LmiParameters, ChatBody, CompletionsBody),
+            *(GenerateBody, GenerateParameters, LmiBody, LmiParameters, ChatBody, CompletionsBody, ResponsesBody),
             *(JsonSchemaFormat, ResponseFormat, StructuredOutputs),
         )
         for name in struct.__struct_encode_fields__
@@ -62,6 +68,8 @@ bodies = st.fixed_dictionaries(
     optional={
         "inputs": words | values,
         "prompt": words | values,
+        "input": values | st.just([{"role": "user", "content": "hi"}]),
+        "text": st.fixed_dictionaries({"format": values | constraints}),
         "messages": values | st.just([{"role": "user", "content": "hi"}]),
         "parameters": parameters | likely_parameters | values,
         "stream": st.booleans() | values,

@@ -10,10 +10,12 @@ from headrace.core.errors import Busy, EngineFailed, MethodNotAllowed, Unauthori
 from headrace.wire.unknown_routes import OPENAI_METHODS, is_foreign, render_error_for, unknown_route
 
 CHAT = "use POST /v1/chat/completions"
+RESPONSES = "use POST /v1/responses with all items"
 MESSAGES = "use POST /v1/messages"
 FOREIGN = [
-    ("POST", "/v1/responses", "openai", CHAT),
-    ("GET", "/v1/responses/resp_1", "openai", CHAT),
+    ("GET", "/v1/responses/resp_1", "openai", RESPONSES),
+    ("POST", "/v1/responses/input_tokens", "openai", RESPONSES),
+    ("POST", "/v1/conversations", "openai", RESPONSES),
     ("POST", "/v1/classify", "openai", "use POST /v1/embeddings, /v1/rerank or /v1/score"),
     ("POST", "/embeddings", "openai", "use POST /v1/embeddings"),
     ("POST", "/embed_sparse", "tgi", "use POST /v1/embeddings"),
@@ -76,6 +78,7 @@ def test_another_servers_path_names_the_alternative_in_its_own_form(method, path
         ("/v1//chat/completions", "POST /v1/chat/completions"),
         ("/V1/Chat/Completions", "POST /v1/chat/completions"),
         ("/v1/completion", "POST /v1/completions"),
+        ("/v1/response", "POST /v1/responses"),
         ("/v1/model", "GET /v1/models"),
         ("/v1/models/", "GET /v1/models"),
     ],

@@ -11,12 +11,14 @@ from headrace.wire.openai.chat import OpenAIChat
 from headrace.wire.openai.completions import OpenAICompletions
 from headrace.wire.openai.embeddings import OpenAIEmbeddings
 from headrace.wire.openai.models import render_model, render_models
+from headrace.wire.openai.responses import OpenAIResponses
+from headrace.wire.unknown_routes import RESPONSES
 
 _JSON = "application/json"
 
 
 def openai_routes(service: Service) -> list[Route]:
-    """Return the routes for models, completions, chat completions and embeddings."""
+    """Return the routes for models, completions, chat completions, responses and embeddings."""
 
     async def models(_request: Request) -> Response:
         return Response(render_models(service.backend.info, adapters=service.backend.adapters), media_type=_JSON)
@@ -30,11 +32,13 @@ def openai_routes(service: Service) -> list[Route]:
 
     chat = GenerationRoute(service, route="/v1/chat/completions", dialect=OpenAIChat())
     completions = GenerationRoute(service, route="/v1/completions", dialect=OpenAICompletions())
+    responses = GenerationRoute(service, route=RESPONSES, dialect=OpenAIResponses())
     embeddings = GenerationRoute(service, route="/v1/embeddings", dialect=OpenAIEmbeddings())
     return [
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{name:path}", model, methods=["GET"]),
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
+        Route(RESPONSES, responses, methods=["POST"]),
         Route("/v1/embeddings", embeddings, methods=["POST"]),
     ]

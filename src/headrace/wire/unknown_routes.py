@@ -16,6 +16,7 @@ from headrace.wire.anthropic import errors as anthropic_errors
 from headrace.wire.dialect import ErrorReply, retry_headers
 from headrace.wire.framing import sse_event, to_json
 from headrace.wire.openai import errors as openai_errors
+from headrace.wire.openai import responses_reply
 from headrace.wire.tei import errors as tei_errors
 from headrace.wire.tgi import errors as tgi_errors
 from headrace.wire.torchserve import errors as torchserve_errors
@@ -28,8 +29,9 @@ RERANK = "/v1/rerank"
 SCORE = "/v1/score"
 MESSAGES = "/v1/messages"
 COUNT_TOKENS = "/v1/messages/count_tokens"
+RESPONSES = "/v1/responses"
 OPENAI_METHODS = {
-    **dict.fromkeys((CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE, MESSAGES, COUNT_TOKENS), ("POST",)),
+    **dict.fromkeys((CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS, RERANK, SCORE, MESSAGES, COUNT_TOKENS), ("POST",)),
     MODELS: ("GET", "HEAD"),
 }
 """Routes below `/v1` whose body names the model, and the list of models; on the server and on the platform."""
@@ -64,9 +66,10 @@ _USE_CHAT = f"use POST {CHAT}"
 _USE_INVOCATIONS = "use POST {invocations}"
 _FOREIGN: Sequence[_Foreign] = (
     _Foreign(
-        _paths(r"/v1/responses(?:/.*)?"),
+        _paths(r"/v1/responses/.+|/v1/conversations(?:/.*)?"),
         _OPENAI,
-        f"The Responses API is not served; {_USE_CHAT} (OpenAI's SDKs: client.chat.completions.create).",
+        f"This part of the Responses API is not served, as responses are not stored; use POST {RESPONSES} "
+        "with all items of the conversation.",
         is_read=True,
     ),
     _Foreign(
@@ -159,6 +162,8 @@ def error_event_for(path: str, error: HeadraceError) -> bytes:
     """Render an error inside a stream of server-sent events, in the format of the clients that request such a path."""
     if path == MESSAGES:
         return anthropic_errors.error_event(error)
+    if path == RESPONSES:
+        return responses_reply.error_event(error)
     return sse_event(openai_errors.error_body(error))
 
 

@@ -16,12 +16,15 @@ from headrace.wire.framing import to_json
 
 def error_body(error: HeadraceError, *, prompt: str = "messages") -> bytes:
     """Render the JSON object for an error, in a body or a stream; `prompt` names the field that was too long."""
+    return to_json({"error": error_object(error, prompt=prompt)})
+
+
+def error_object(error: HeadraceError, *, prompt: str = "messages") -> dict[str, object]:
+    """Return the value of `error` in the JSON object for an error."""
     param = error.param if isinstance(error, InvalidRequest) else None
     if isinstance(error, ModelNotFound):
         param = "model"
-    return to_json(
-        {"error": {"message": _message(error, prompt), "type": _type(error), "param": param, "code": _code(error)}}
-    )
+    return {"message": _message(error, prompt), "type": _type(error), "param": param, "code": _code(error)}
 
 
 def render_error(error: HeadraceError, *, prompt: str = "messages") -> ErrorReply:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from headrace.wire.fields import SAMPLING_NO_EFFECT, SAMPLING_REFUSED, Refused
 
-_COMMON: Mapping[str, Refused] = {
+COMMON_REFUSED: Mapping[str, Refused] = {
     **SAMPLING_REFUSED,
     "prompt_logprobs": Refused(
         "responses have no field for them", "Completions return them with 'echo' and 'logprobs'."
@@ -32,7 +32,7 @@ _COMMON: Mapping[str, Refused] = {
 }
 
 CHAT_REFUSED: Mapping[str, Refused] = {
-    **_COMMON,
+    **COMMON_REFUSED,
     "functions": Refused("it was replaced by 'tools'", "Send 'tools'."),
     "function_call": Refused("it was replaced by 'tool_choice'", "Send 'tool_choice'.", neutral="none"),
     "modalities": Refused("the model generates only text", neutral=["text"]),
@@ -57,7 +57,7 @@ CHAT_REFUSED: Mapping[str, Refused] = {
 }
 
 COMPLETIONS_REFUSED: Mapping[str, Refused] = {
-    **_COMMON,
+    **COMMON_REFUSED,
     "suffix": Refused("fill-in-the-middle is not supported"),
     "prompt_embeds": Refused("prompts are text or token ids"),
     "add_special_tokens": Refused("the tokenizer always adds its special tokens", "Send token ids.", neutral=True),

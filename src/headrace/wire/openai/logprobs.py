@@ -13,7 +13,12 @@ def visible(tokens: Iterable[Token], *, with_special: bool) -> list[Token]:
 
 def chat_logprobs(tokens: Sequence[Token], *, num_top: int) -> dict[str, object]:
     """Return `choices[].logprobs` of a chat completion."""
-    return {"content": [_chat_token(token, num_top) for token in tokens], "refusal": None}
+    return {"content": token_logprobs(tokens, num_top=num_top), "refusal": None}
+
+
+def token_logprobs(tokens: Iterable[Token], *, num_top: int) -> list[dict[str, object]]:
+    """Return the logprobs of a chat completion's or a response's tokens."""
+    return [_chat_token(token, num_top) for token in tokens]
 
 
 def completion_logprobs(

@@ -1,0 +1,309 @@
+"""
+`POST /v1/responses`: the body and its conversion to a generation request.
+
+Responses are not stored, so each request has the whole conversation.
+
+Source: OpenAI API reference, "Create a model response"; vLLM `entrypoints/openai/responses/protocol.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import msgspec
+
+from headrace.core.client_text import shortened
+from headrace.core.errors import HeadraceError, InvalidRequest
+from headrace.core.generation import GenerationRequest, Grammar, SamplingParams
+from headrace.wire.constraints import read_schema, refuse_two
+from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
+from headrace.wire.fields import SAMPLING_NO_EFFECT, FieldTable, Refused, struct_fields
+from headrace.wire.framing import decode_body, refusing_deep_nesting
+from headrace.wire.openai.answer_stream import AnswerPlan
+from headrace.wire.openai.chat import ChatBody, chat_prompt
+from headrace.wire.openai.errors import render_error
+from headrace.wire.openai.fields import COMMON_REFUSED
+from headrace.wire.openai.parameters import CommonFields, check_range, is_stream, sampling_params, served_model
+from headrace.wire.openai.responses_items import InputItem, chat_messages, missing
+from headrace.wire.openai.responses_reply import ResponseOptions, ResponseReply
+from headrace.wire.openai.tools import (
+    AllowedTools,
+    Function,
+    NamedFunction,
+    Tool,
+    ToolChoice,
+    ToolPlan,
+    plan_tools,
+)
+
+_LOGPROBS = "message.output_text.logprobs"
+
+
+class ResponseTool(msgspec.Struct):
+    """A tool of the client; tools that OpenAI's servers run have other types."""
+
+    type: str
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, object] | None = None
+    strict: bool | None = None
+
+
+class AllowedTool(msgspec.Struct):
+    """A tool that `tool_choice` allows, by its name."""
+
+    type: str
+    name: str | None = None
+
+
+class ResponseToolChoice(msgspec.Struct, omit_defaults=True):
+    """The value of `tool_choice` that is not a mode: one function, or several that are allowed."""
+
+    type: str
+    name: str | None = None
+    mode: Literal["auto", "required"] | None = None
+    tools: list[AllowedTool] | None = None
+
+
+class TextFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The value of `text.format`; a schema is enforced whether it is `strict` or not."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    schema: dict[str, object] | bool | None = None
+    strict: bool | None = None
+
+
+class TextConfig(msgspec.Struct, omit_defaults=True):
+    """The value of `text`: the format of the answer and how long it is."""
+
+    format: TextFormat | None = None
+    verbosity: str | None = None
+
+
+class Reasoning(msgspec.Struct):
+    """The value of `reasoning`; `summary` has no effect, as the reasoning itself is returned."""
+
+    effort: str | None = None
+    summary: str | None = None
+    mode: str | None = None
+
+
+class ResponsesBody(CommonFields, kw_only=True):
+    """The body of a request for a response."""
+
+    input: str | list[InputItem]
+    instructions: str | None = None
+    tools: list[ResponseTool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ResponseToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextConfig | None = None
+    reasoning: Reasoning | None = None
+    max_output_tokens: int | None = None
+    top_logprobs: int | None = None
+    include: list[str] | None = None
+    metadata: dict[str, str] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    chat_template_kwargs: dict[str, object] | None = None
+
+
+_NOT_STORED = "responses are not stored"
+_REFUSED: Mapping[str, Refused] = {
+    **COMMON_REFUSED,
+    "previous_response_id": Refused(_NOT_STORED, "Send all items of the conversation as 'input'."),
+    "conversation": Refused(_NOT_STORED, "Send all items of the conversation as 'input'."),
+    "prompt": Refused(_NOT_STORED.replace("responses", "prompts"), "Send 'instructions' and 'input'."),
+    "background": Refused(_NOT_STORED, "Wait for the response, or set 'stream'."),
+    "truncation": Refused("items are not dropped from a conversation", "Send fewer items.", neutral="disabled"),
+    "context_management": Refused("the conversation is used as it is sent"),
+    "moderation": Refused("the server has no moderation"),
+    "max_tokens": Refused("the Responses API names it differently", "Use 'max_output_tokens'."),
+    "max_completion_tokens": Refused("the Responses API names it differently", "Use 'max_output_tokens'."),
+    "messages": Refused("the Responses API names it differently", "Use 'input'."),
+    "reasoning_effort": Refused("the Responses API names it differently", "Use 'reasoning.effort'."),
+    "n": Refused("there is one response to a request", "Send several requests.", neutral=1),
+    "logprobs": Refused("the Responses API names it differently", f"Use 'include' with '{_LOGPROBS}'."),
+}
+_NO_EFFECT = SAMPLING_NO_EFFECT | {
+    "access_programs",
+    "background_options",
+    "image",
+    "max_tool_calls",
+    "priority",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "request_id",
+    "service_tier",
+    "store",
+}
+
+_decoder = msgspec.json.Decoder(ResponsesBody)
+FIELDS = FieldTable(applied=struct_fields(ResponsesBody) - _REFUSED.keys(), refused=_REFUSED, no_effect=_NO_EFFECT)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAIResponses:
+    """The dialect of OpenAI's Responses API."""
+
+    @property
+    def name(self) -> str:
+        """The dialect's name in the log."""
+        return "openai-responses"
+
+    @refusing_deep_nesting()
+    def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
+        """
+        Parse a body.
+
+        Raises:
+            InvalidRequest: with OpenAI's error text.
+            ModelNotFound: the request names another model.
+        """
+        fields = decode_body(body, _decoder)
+        ignored = FIELDS.check(body)
+        _check_settings(fields)
+        context, adapter = served_model(fields, context)
+        tools = _tools(fields.tools or ())
+        plan = plan_tools(tools, _tool_choice(fields.tool_choice), parallel=fields.parallel_tool_calls is not False)
+        sampling = _sampling(fields, context, plan)
+        known = context.model.answer_format
+        options = ResponseOptions(
+            request_id=context.request_id,
+            created_s=context.created_s,
+            model=context.model.name,
+            plan=AnswerPlan(tools=plan, format=known),
+            is_stream=is_stream(fields),
+            num_top_logprobs=sampling.logprobs,
+            with_special=not sampling.skip_special_tokens,
+            echoed=_echoed(fields, sampling),
+        )
+        request = GenerationRequest(
+            request_id=context.request_id,
+            prompt=chat_prompt(_chat(fields, tools), plan, known),
+            sampling=sampling,
+            truncate_prompt_tokens=fields.truncate_prompt_tokens,
+            cache_salt=fields.cache_salt or "",
+            adapter=adapter,
+            separates_reasoning=known is not None,
+        )
+        return ParsedRequest(
+            requests=(request,), stream=options.is_stream, reply=ResponseReply(options), ignored=ignored
+        )
+
+    def render_error(self, error: HeadraceError) -> ErrorReply:
+        """Render `{"error": {...}}`."""
+        return render_error(error, prompt="input")
+
+
+def _check_settings(fields: ResponsesBody) -> None:
+    """Refuse values of nested fields that are not applied."""
+    if fields.text is not None and fields.text.verbosity not in {None, "medium"}:
+        text = "'text.verbosity' is not supported: models here have no verbosity setting. Ask for it in the prompt."
+        raise InvalidRequest(text, param="text.verbosity")
+    if fields.reasoning is not None and fields.reasoning.mode not in {None, "standard"}:
+        text = "'reasoning.mode' is not supported: there is one mode of reasoning. Leave it out."
+        raise InvalidRequest(text, param="reasoning.mode")
+
+
+def _chat(fields: ResponsesBody, tools: list[Tool]) -> ChatBody:
+    """Return the parts of the body that make the prompt, as a chat."""
+    return ChatBody(
+        messages=chat_messages(fields.instructions, fields.input),
+        tools=tools,
+        reasoning_effort=None if fields.reasoning is None else fields.reasoning.effort,
+        chat_template_kwargs=fields.chat_template_kwargs,
+    )
+
+
+def _tools(tools: Sequence[ResponseTool]) -> list[Tool]:
+    result = []
+    for number, tool in enumerate(tools):
+        _check_is_function(tool.type, f"tools[{number}].type")
+        if tool.name is None:
+            raise missing(f"tools[{number}].name")
+        function = Function(
+            name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict
+        )
+        result.append(Tool(function=function))
+    return result
+
+
+def _tool_choice(choice: str | ResponseToolChoice | None) -> str | ToolChoice | None:
+    """Return the choice in the form of chat completions."""
+    if choice is None or isinstance(choice, str):
+        return choice
+    if choice.type == "allowed_tools":
+        tools = [
+            _named(tool.type, tool.name, f"tool_choice.tools[{number}]")
+            for number, tool in enumerate(choice.tools or ())
+        ]
+        if choice.mode is None or not tools:
+            text = "Invalid 'tool_choice': expected a mode and at least one tool."
+            raise InvalidRequest(text, param="tool_choice")
+        return ToolChoice(type="allowed_tools", allowed_tools=AllowedTools(mode=choice.mode, tools=tools))
+    return _named(choice.type, choice.name, "tool_choice")
+
+
+def _named(kind: str, name: str | None, param: str) -> ToolChoice:
+    _check_is_function(kind, f"{param}.type")
+    if name is None:
+        raise missing(f"{param}.name")
+    return ToolChoice(function=NamedFunction(name=name))
+
+
+def _check_is_function(kind: str, param: str) -> None:
+    if kind != "function":
+        text = (
+            f"Invalid '{param}': '{shortened(kind)}' is not supported. Expected 'function': the client runs the tools."
+        )
+        raise InvalidRequest(text, param=param)
+
+
+def _sampling(fields: ResponsesBody, context: RequestContext, plan: ToolPlan) -> SamplingParams:
+    check_range("max_output_tokens", fields.max_output_tokens, low=1)
+    check_range("top_logprobs", fields.top_logprobs, low=0, high=context.limits.max_top_n_tokens)
+    sampling = sampling_params(fields, context, max_new_tokens=fields.max_output_tokens)
+    grammar = _text_grammar(fields.text)
+    for other in (sampling.grammar, plan.grammar):
+        if grammar is not None and other is not None:
+            raise refuse_two(grammar.param, "tool_choice" if other is plan.grammar else other.param)
+        grammar = grammar or other
+    has_logprobs = bool(fields.top_logprobs) or _LOGPROBS in (fields.include or ())
+    return replace(sampling, grammar=grammar, logprobs=(fields.top_logprobs or 0) if has_logprobs else None)
+
+
+def _text_grammar(text: TextConfig | None) -> Grammar | None:
+    if text is None or text.format is None or text.format.type == "text":
+        return None
+    if text.format.type == "json_object":
+        return Grammar("json_object", param="text.format")
+    if text.format.schema is None:
+        raise missing("text.format.schema")
+    return read_schema(text.format.schema, param="text.format.schema")
+
+
+def _echoed(fields: ResponsesBody, sampling: SamplingParams) -> dict[str, object]:
+    """Return the settings that a response repeats."""
+    text = fields.text or TextConfig()
+    return {
+        "background": False,
+        "instructions": fields.instructions,
+        "max_output_tokens": fields.max_output_tokens,
+        "metadata": fields.metadata or {},
+        "parallel_tool_calls": fields.parallel_tool_calls is not False,
+        "previous_response_id": None,
+        "prompt_cache_key": fields.prompt_cache_key,
+        "reasoning": {"effort": None if fields.reasoning is None else fields.reasoning.effort, "summary": None},
+        "safety_identifier": fields.safety_identifier,
+        "store": False,
+        "temperature": sampling.temperature,
+        "text": {"format": msgspec.to_builtins(text.format or TextFormat(type="text"))},
+        "tool_choice": msgspec.to_builtins(fields.tool_choice or "auto"),
+        "tools": msgspec.to_builtins(fields.tools or []),
+        "top_logprobs": fields.top_logprobs or 0,
+        "top_p": sampling.top_p,
+        "truncation": "disabled",
+        "user": fields.user,
+    }

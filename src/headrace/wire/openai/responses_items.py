@@ -1,0 +1,150 @@
+"""
+Conversion of the Responses API's items to chat messages, which the chat template reads.
+
+Items of one turn of the assistant (reasoning, text, calls) become one message.
+
+Source: OpenAI API reference, "Create a model response", `input`.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from headrace.core.client_text import shortened
+from headrace.core.errors import InvalidRequest
+from headrace.wire.openai.messages import CalledFunction, ContentPart, Message, Role, ToolCall
+
+_TEXT_PARTS = frozenset({"input_text", "output_text", "text", "reasoning_text", "summary_text"})
+
+Content = str | list[ContentPart]
+
+
+class InputItem(msgspec.Struct, kw_only=True):
+    """An item of any type; which fields it has depends on the type."""
+
+    type: str = "message"
+    role: Role | None = None
+    content: Content | None = None
+    summary: list[ContentPart] | None = None
+    name: str | None = None
+    arguments: str | None = None
+    call_id: str | None = None
+    output: Content | None = None
+
+
+def chat_messages(instructions: str | None, items: str | Sequence[InputItem]) -> list[Message]:
+    """
+    Return the conversation as chat messages.
+
+    Raises:
+        InvalidRequest: there is no item, its type is not supported, or it lacks a field of its type.
+    """
+    system = [] if instructions is None else [Message(role="system", content=instructions)]
+    if isinstance(items, str):
+        return [*system, Message(role="user", content=items)]
+    messages = list(_messages(items))
+    if not messages:
+        text = "Invalid 'input': it has no message. Expected text, or an array with at least one item."
+        raise InvalidRequest(text, param="input")
+    return [*system, *messages]
+
+
+class _Turn:
+    """The assistant's items since the last item of another role."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[ToolCall] = []
+
+    def add(self, item: InputItem, param: str) -> None:
+        """Add an item."""
+        if item.type == "function_call":
+            name, call_id = _required(item.name, f"{param}.name"), _required(item.call_id, f"{param}.call_id")
+            function = CalledFunction(name=name, arguments=item.arguments or "")
+            self._calls.append(ToolCall(id=call_id, function=function))
+        elif item.type == "reasoning":
+            self._reasoning.append(_reasoning(item, param))
+        else:
+            self._texts.append(_text(item.content, f"{param}.content"))
+
+    def messages(self) -> Iterator[Message]:
+        """Yield the turn as one message, unless it is empty."""
+        reasoning = "\n".join(filter(None, self._reasoning))
+        if self._texts or self._calls or reasoning:
+            yield Message(
+                role="assistant",
+                content="\n".join(self._texts) if self._texts else None,
+                tool_calls=self._calls or None,
+                reasoning=reasoning or None,
+            )
+
+
+def _messages(items: Sequence[InputItem]) -> Iterator[Message]:
+    turn = _Turn()
+    for number, item in enumerate(items):
+        param = f"input[{number}]"
+        if item.type in {"function_call", "reasoning"} or (item.type == "message" and item.role == "assistant"):
+            turn.add(item, param)
+            continue
+        yield from turn.messages()
+        turn = _Turn()
+        yield _message(item, param)
+    yield from turn.messages()
+
+
+def _message(item: InputItem, param: str) -> Message:
+    """Return an item that is not the assistant's as a message."""
+    if item.type == "function_call_output":
+        call_id = _required(item.call_id, f"{param}.call_id")
+        output = _text(item.output, f"{param}.output")
+        return Message(role="tool", tool_call_id=call_id, content=output)
+    if item.type == "item_reference":
+        text = (
+            f"Invalid '{param}.type': responses are not stored, so items cannot be referred to. Send the item itself."
+        )
+        raise InvalidRequest(text, param=f"{param}.type")
+    if item.type != "message":
+        expected = "Expected 'message', 'function_call', 'function_call_output' or 'reasoning'"
+        text = f"Invalid '{param}.type': {expected}, but got '{shortened(item.type)}'."
+        raise InvalidRequest(text, param=f"{param}.type")
+    if item.role is None:
+        raise missing(f"{param}.role")
+    if item.role not in {"user", "system", "developer"}:
+        expected = "Expected 'user', 'assistant', 'system' or 'developer'"
+        raise InvalidRequest(f"Invalid '{param}.role': {expected}, but got '{item.role}'.", param=f"{param}.role")
+    return Message(role=item.role, content=_text(item.content, f"{param}.content"))
+
+
+def _reasoning(item: InputItem, param: str) -> str:
+    """Return the text of a reasoning item, or its summary; encrypted text of another provider is dropped."""
+    if item.content:
+        return _text(item.content, f"{param}.content")
+    return _text(item.summary or [], f"{param}.summary")
+
+
+def _text(content: Content | None, param: str) -> str:
+    if content is None:
+        raise missing(param)
+    if isinstance(content, str):
+        return content
+    return "\n".join(_part_text(part, f"{param}[{number}]") for number, part in enumerate(content))
+
+
+def _part_text(part: ContentPart, param: str) -> str:
+    text = part.refusal if part.type == "refusal" else part.text
+    if part.type not in {*_TEXT_PARTS, "refusal"} or text is None:
+        text = f"Invalid '{param}': this model reads text only, but got '{shortened(part.type)}'."
+        raise InvalidRequest(text, param=param)
+    return text
+
+
+def _required(value: str | None, param: str) -> str:
+    if value is None:
+        raise missing(param)
+    return value
+
+
+def missing(param: str) -> InvalidRequest:
+    """Return the error for a parameter that an item, a tool or a format must have."""
+    return InvalidRequest(f"Missing required parameter: '{param}'.", param=param)

@@ -1,0 +1,269 @@
+"""
+Responses as answers, whole and streamed.
+
+The output is a list of items: reasoning, messages and function calls. A builder converts the answer to events and keeps
+the items, so that the whole response is what a stream adds up to.
+
+Source: OpenAI API reference, "Responses"; "Streaming events".
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.core.errors import Busy, HeadraceError, UserError
+from headrace.core.generation import Chunk, Finish, FinishReason, Token
+from headrace.wire.answers import Answer
+from headrace.wire.dialect import Timings
+from headrace.wire.framing import JSON_CONTENT_TYPE, SSE_CONTENT_TYPE, SSE_KEEP_ALIVE, to_json
+from headrace.wire.openai.answer_stream import AnswerPlan, AnswerStream, ChatDelta, ReasoningDelta
+from headrace.wire.openai.errors import error_object
+from headrace.wire.openai.logprobs import token_logprobs, visible
+from headrace.wire.openai.responses_output import CallItem, Event, TextItem, TextKind
+from headrace.wire.openai.tool_stream import CallStart, TextDelta
+from headrace.wire.streams import ClosingStream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseOptions:
+    """Options of a request for the format of its response."""
+
+    request_id: str
+    created_s: int
+    model: str
+    plan: AnswerPlan
+    is_stream: bool
+    num_top_logprobs: int | None
+    """Alternatives per token; None: no logprobs."""
+    with_special: bool
+    echoed: Mapping[str, object]
+    """The settings that a response repeats."""
+
+    def response(
+        self,
+        status: str,
+        output: Sequence[object] = (),
+        *,
+        usage: object = None,
+        error: object = None,
+        incomplete: object = None,
+    ) -> dict[str, object]:
+        """Return a response object."""
+        return {
+            "id": f"resp_{self.request_id}",
+            "object": "response",
+            "created_at": self.created_s,
+            "status": status,
+            "model": self.model,
+            "output": output,
+            "error": error,
+            "incomplete_details": incomplete,
+            "usage": usage,
+            **self.echoed,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseReply:
+    """Renders the answer to a request for a response."""
+
+    options: ResponseOptions
+
+    @property
+    def content_type(self) -> str:
+        """The content type of JSON or of a stream."""
+        return SSE_CONTENT_TYPE if self.options.is_stream else JSON_CONTENT_TYPE
+
+    def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
+        """Return headers that keep proxies from buffering a stream."""
+        del timings
+        return (("x-accel-buffering", "no"), ("cache-control", "no-cache")) if self.options.is_stream else ()
+
+    def stream(self) -> "ResponseStream":
+        """Return a renderer of the events."""
+        return ResponseStream(self.options)
+
+    def render(self, answers: Sequence[Answer]) -> bytes:
+        """Render the whole response."""
+        (answer,) = answers
+        (choice,) = answer.choices
+        builder = _Builder(self.options, choice.opening)
+        for _ in builder.feed(choice.text, choice.tokens):
+            pass
+        for _ in builder.finish(choice.finish):
+            pass
+        return to_json(builder.finished(choice.finish))
+
+
+class ResponseStream(ClosingStream):
+    """Renders `response.created`, the items' events and the end, numbered in their order."""
+
+    keep_alive = SSE_KEEP_ALIVE
+
+    def __init__(self, options: ResponseOptions) -> None:
+        super().__init__()
+        self._options = options
+        self._builder: _Builder | None = None
+        self._num_events = 0
+
+    def _chunk(self, chunk: Chunk, request: int) -> Sequence[bytes]:
+        del request
+        events: list[bytes] = []
+        if self._builder is None:
+            self._builder = _Builder(self._options, chunk.opening)
+            begun = self._options.response("in_progress")
+            events.append(self._event("response.created", {"response": begun}))
+            events.append(self._event("response.in_progress", {"response": begun}))
+        events += self._events(self._builder.feed(chunk.text, chunk.tokens))
+        if chunk.finish is not None:
+            events += self._events(self._builder.finish(chunk.finish))
+            response = self._builder.finished(chunk.finish)
+            events.append(self._event(f"response.{response['status']}", {"response": response}))
+        return events
+
+    def _error(self, error: HeadraceError) -> Sequence[bytes]:
+        events = [error_event(error, self._num_events)]
+        self._num_events += 1
+        if self._builder is not None:
+            failed = self._options.response("failed", self._builder.output(), error=_response_error(error))
+            events.append(self._event("response.failed", {"response": failed}))
+        return events
+
+    def _events(self, events: Iterable[Event]) -> list[bytes]:
+        return [self._event(kind, fields) for kind, fields in events]
+
+    def _event(self, kind: str, fields: Mapping[str, object]) -> bytes:
+        number = self._num_events
+        self._num_events += 1
+        return _framed({"type": kind, "sequence_number": number, **fields})
+
+
+def error_event(error: HeadraceError, sequence_number: int = 0) -> bytes:
+    """
+    Render an error in a stream.
+
+    NOTE: The reference has the fields at the top level, OpenAI's servers send them inside `error`, and its SDKs raise
+    an exception only then.
+    """
+    found = error_object(error, prompt="input")
+    fields = {name: found[name] for name in ("code", "message", "param")}
+    return _framed({"type": "error", "sequence_number": sequence_number, **fields, "error": found})
+
+
+def _framed(event: Mapping[str, object]) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (str(event["type"]).encode(), to_json(event))
+
+
+def _response_error(error: HeadraceError) -> dict[str, object]:
+    """Return `error` of a response, whose codes are a closed list."""
+    if isinstance(error, Busy):
+        code = "rate_limit_exceeded"
+    else:
+        code = "invalid_prompt" if isinstance(error, UserError) else "server_error"
+    return {"code": code, "message": error.message}
+
+
+class _Builder:
+    """Converts an answer to items and their events."""
+
+    def __init__(self, options: ResponseOptions, opening: str) -> None:
+        self._options = options
+        self._stream = AnswerStream(options.plan, opening)
+        self._done: list[dict[str, object]] = []
+        self._open: TextItem | CallItem | None = None
+        self._tokens: list[Token] = []
+        """Tokens that no delta has yet."""
+        self._num_reasoning_tokens = 0
+
+    def feed(self, text: str, tokens: Sequence[Token]) -> Iterator[Event]:
+        """Process the next part of the answer."""
+        counts_tokens = self._options.num_top_logprobs is not None or self._options.plan.format is not None
+        for piece, its_tokens in _by_token(text, tokens) if counts_tokens else ((text, ()),):
+            self._tokens += visible(its_tokens, with_special=self._options.with_special)
+            yield from self._deltas(self._stream.feed(piece))
+
+    def finish(self, finish: Finish) -> Iterator[Event]:
+        """End the answer; it has at least one item."""
+        yield from self._deltas(self._stream.finish())
+        if self._open is None:
+            yield from self._begin(TextItem("message", self._options.request_id, len(self._done)))
+        yield from self._close("incomplete" if finish.reason is FinishReason.LENGTH else "completed")
+
+    def output(self) -> list[dict[str, object]]:
+        """Return the items so far."""
+        return self._done if self._open is None else [*self._done, self._open.item("incomplete")]
+
+    def finished(self, finish: Finish) -> dict[str, object]:
+        """Return the response after its end."""
+        is_cut = finish.reason is FinishReason.LENGTH
+        return self._options.response(
+            "incomplete" if is_cut else "completed",
+            self._done,
+            usage=_usage(finish, self._num_reasoning_tokens),
+            incomplete={"reason": "max_output_tokens"} if is_cut else None,
+        )
+
+    def _deltas(self, deltas: Iterable[ChatDelta]) -> Iterator[Event]:
+        for delta in deltas:
+            yield from self._delta(delta)
+            self._tokens.clear()
+
+    def _delta(self, delta: ChatDelta) -> Iterator[Event]:
+        if isinstance(delta, CallStart):
+            yield from self._close("completed")
+            yield from self._begin(CallItem(delta, self._options.request_id, len(self._done)))
+            return
+        if isinstance(delta, TextDelta | ReasoningDelta):
+            kind: TextKind = "message" if isinstance(delta, TextDelta) else "reasoning"
+            if not (isinstance(self._open, TextItem) and self._open.kind == kind):
+                yield from self._close("completed")
+                yield from self._begin(TextItem(kind, self._options.request_id, len(self._done)))
+        if self._open is not None:
+            yield self._open.add(delta.text, self._logprobs(delta))
+
+    def _logprobs(self, delta: ChatDelta) -> list[dict[str, object]]:
+        """Return the logprobs of a delta's tokens; only messages have them."""
+        if isinstance(delta, ReasoningDelta):
+            self._num_reasoning_tokens += len(self._tokens)
+        if self._options.num_top_logprobs is None or not isinstance(delta, TextDelta):
+            return []
+        return token_logprobs(_last_tokens(self._tokens, delta.text), num_top=self._options.num_top_logprobs)
+
+    def _begin(self, item: TextItem | CallItem) -> Iterator[Event]:
+        self._open = item
+        yield from item.begin()
+
+    def _close(self, status: str) -> Iterator[Event]:
+        if self._open is not None:
+            yield from self._open.end(status)
+            self._done.append(self._open.item(status))
+        self._open = None
+
+
+def _by_token(text: str, tokens: Sequence[Token]) -> Iterator[tuple[str, Sequence[Token]]]:
+    """Yield the part of the text that each token adds: none for a hidden one and one that a stop string cut off."""
+    place = 0
+    for token in tokens:
+        end = place + len(token.text) if text.startswith(token.text, place) else place
+        yield text[place:end], (token,)
+        place = end
+    if place < len(text):
+        yield text[place:], ()
+
+
+def _last_tokens(tokens: Sequence[Token], text: str) -> Sequence[Token]:
+    """Return the tokens at the end that make up `text`: the first ones may be separators, which no item has."""
+    num_characters, start = 0, len(tokens)
+    while start and (num_characters < len(text) or not tokens[start - 1].text):
+        start -= 1
+        num_characters += len(tokens[start].text)
+    return tokens[start:]
+
+
+def _usage(finish: Finish, num_reasoning_tokens: int) -> dict[str, object]:
+    return {
+        "input_tokens": finish.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": finish.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": finish.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": num_reasoning_tokens},
+        "total_tokens": finish.prompt_tokens + finish.output_tokens,
+    }
