@@ -1,5 +1,14 @@
+import os
+import pty
+import readline
+import subprocess
+import sys
+from contextlib import suppress
 from functools import partial
 
+import pytest
+
+from headrace.cli.chat_input import Entered, read_entered
 from headrace.core.answer_format.formats import REASONING_TAGS
 from headrace.core.generation import ChatPrompt
 from headrace.testing.echo import EchoBackend, EchoScript
@@ -73,3 +82,35 @@ def test_reasoning_is_left_out_of_a_pipe_and_kept_in_the_conversation(headrace) 
     assert "ended within its reasoning" in result.stderr
     (_, turn, _) = headrace.backend.requests[1].prompt.messages
     assert (turn["content"], turn["reasoning_content"]) == ("four", "two")
+
+
+def test_quotes_begin_and_end_a_message_of_several_lines(headrace) -> None:
+    stdin = '"""\n/etc is\n\na folder\n"""\n"""in one line"""\n/reset\n"""never closed\nbut ended\n'
+    assert headrace("chat", "echo", stdin=stdin).exit_code == 0
+    asked = [contents(headrace, number)[-1][1] for number in range(3)]
+    assert asked == ["/etc is\n\na folder", "in one line", "never closed\nbut ended"]
+
+
+def test_a_paste_of_several_lines_is_a_message_and_never_a_command() -> None:
+    assert read_entered(lambda _: "/usr/bin\n/usr/lib") == Entered("/usr/bin\n/usr/lib")
+    assert read_entered(lambda _: "/help") == Entered("/help", is_command=True)
+    assert read_entered(lambda _: None) is None
+
+
+@pytest.mark.skipif("libedit" in (readline.__doc__ or ""), reason="libedit does not know pastes")
+def test_a_paste_into_a_terminal_is_one_entry() -> None:
+    """The test plays a terminal that marks a paste, as all current ones do."""
+    program = "from headrace.cli.chat_input import read_from_stdin as read; print(repr(read(is_terminal=True)))"
+    terminal, end = pty.openpty()
+    shown = b""
+    with subprocess.Popen([sys.executable, "-c", program], stdin=end, stdout=end, stderr=end) as child:
+        os.close(end)
+        while b"> " not in shown:
+            shown += os.read(terminal, 1000)
+        os.write(terminal, b"\x1b[200~one\ntwo\x1b[201~\r")
+        with suppress(OSError):  # Linux reports the end of a terminal's last program as EIO
+            while data := os.read(terminal, 1000):
+                shown += data
+    os.close(terminal)
+    assert child.returncode == 0
+    assert rb"Entered(text='one\ntwo', is_command=False)" in shown

@@ -10,6 +10,7 @@ from uuid import uuid4
 import click
 
 from headrace.cli.answers import collect, why_empty
+from headrace.cli.chat_input import read_from_stdin
 from headrace.cli.group import Examples
 from headrace.cli.sampling_options import RECOMMENDED, sampling_options, sampling_params
 from headrace.cli.setting_options import ENGINE_SETTINGS, setting_options
@@ -32,6 +33,7 @@ COMMANDS = """
 /stats          show speed and token counts of the last answer and the conversation
 /help           show this list
 /exit           leave (also Ctrl-D)
+\"""             begin and end a message of several lines; a pasted text is one message
 Ctrl-C stops an answer, not the program.
 """
 
@@ -48,7 +50,8 @@ def chat(ctx: click.Context, /, model: str | None, **options: Any) -> None:
     """
     Talk to MODEL: an alias (smollm2), a Hub id, a folder or a .gguf file.
 
-    Answers are streamed. Commands begin with a slash; /help lists them.
+    Answers are streamed. Commands begin with a slash; /help lists them. Three double quotes begin and end a message of
+    several lines.
     """
     sampling_params(options)  # refuse invalid options before a model is loaded
     with opened_source(ctx, model, options) as (runner, source):
@@ -81,7 +84,7 @@ class Conversation:
 
 
 def talk(runner: asyncio.Runner, source: Source, conversation: Conversation) -> None:
-    """Read lines until the end of the input; answer each or run its command."""
+    """Read messages and commands until the end of the input; answer each or run it."""
     if not source.info.has_chat_template:
         raise UnsupportedModel(
             f"{source.info.name} has no chat template. Give one with --chat-template, or use `headrace generate`."
@@ -89,12 +92,12 @@ def talk(runner: asyncio.Runner, source: Source, conversation: Conversation) -> 
     is_terminal = sys.stdin.isatty()
     if is_terminal:
         click.echo(f"{source.info.name} on {source.info.device}. /help lists the commands.", err=True)
-    while (line := _read_line(is_terminal=is_terminal)) is not None:
-        if line.startswith("/"):
-            if not run_command(line, conversation):
+    while (entered := read_from_stdin(is_terminal=is_terminal)) is not None:
+        if entered.is_command:
+            if not run_command(entered.text, conversation):
                 return
-        elif line.strip():
-            _answer(runner, source, conversation, line)
+        elif entered.text.strip():
+            _answer(runner, source, conversation, entered.text)
 
 
 def run_command(line: str, conversation: Conversation) -> bool:
@@ -140,28 +143,9 @@ _ACTIONS: dict[str, Callable[[Conversation, str], str]] = {
 }
 
 
-def _read_line(*, is_terminal: bool) -> str | None:
-    """Read a line from the user, or return None at the end; Ctrl-C only clears the line."""
-    while True:
-        try:
-            if is_terminal:
-                import readline  # noqa: F401 - line editing and history for input()
-
-                return input("\n> ")
-            line = sys.stdin.readline()
-            return line.rstrip("\n") if line else None
-        except EOFError:
-            click.echo(err=True)
-            return None
-        except KeyboardInterrupt:
-            if not is_terminal:
-                raise
-            click.echo("\n(/exit or Ctrl-D to leave)", err=True)
-
-
-def _answer(runner: asyncio.Runner, source: Source, conversation: Conversation, line: str) -> None:
-    """Stream the answer to a line. A rejected line is dropped from the conversation; a stopped answer is kept."""
-    conversation.turns.append({"role": "user", "content": line})
+def _answer(runner: asyncio.Runner, source: Source, conversation: Conversation, text: str) -> None:
+    """Stream the answer to a message. A rejected message is dropped from the conversation; a stopped answer is kept."""
+    conversation.turns.append({"role": "user", "content": text})
     pieces: list[Part] = []
     watch = Stopwatch()
     try:

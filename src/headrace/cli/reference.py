@@ -36,6 +36,8 @@ NOTES = {
     "chat": (
         "In the conversation `/reset`, `/system TEXT`, `/stats`, `/help` and `/exit` are commands;\n"
         "Ctrl-C stops an answer, not the program.\n"
+        'A message of several lines begins and ends with `"""`; a text pasted into a terminal is one message\n'
+        "(with GNU readline; where Python is built with libedit, put it between the quotes).\n"
         "A model cannot send control characters to the terminal."
     ),
     "generate": (
