@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("docs/*.md", "docs/dialects/*.md", "docs/custom-code/*.md")
+PAGES = ("docs/*.md", "docs/dialects/*.md", "docs/custom-code/*.md", "docs/guides/*.md")
 
 
 class _Loader(yaml.SafeLoader):

@@ -156,15 +156,15 @@ def is_session_running(leader: ProcessId) -> bool:
     return any(member is not None and member.state not in _ENDED_STATES for member in stats)
 
 
-def end_with(parent: ProcessId) -> None:
+def end_with(parent: ProcessId, death_signal: signal.Signals = signal.SIGKILL) -> None:
     """
-    Make the kernel kill this process, or the program that replaces it, when its parent ends for any reason.
+    Make the kernel signal this process, or the program that replaces it, when its parent ends for any reason.
 
     Raises:
         OSError: the kernel refuses, or the parent has already ended.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+    if libc.prctl(_PR_SET_PDEATHSIG, death_signal, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     if not is_running(parent):

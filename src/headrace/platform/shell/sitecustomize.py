@@ -45,6 +45,13 @@ def _redirected(original: Callable[[str], str]) -> Callable[[str], str]:
     return sts_regional_endpoint
 
 
+def redirect(module: ModuleType) -> None:
+    """Replace the function of one of the SDKs' modules, once."""
+    original = getattr(module, FUNCTION, None)
+    if original is not None and not hasattr(original, _MARK):
+        setattr(module, FUNCTION, _redirected(original))
+
+
 class StsRedirect:
     """Finds the SDKs' modules as Python would, and replaces the function after they were executed."""
 
@@ -60,9 +67,7 @@ class StsRedirect:
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            original = getattr(module, FUNCTION, None)
-            if original is not None and not hasattr(original, _MARK):
-                setattr(module, FUNCTION, _redirected(original))
+            redirect(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
@@ -82,5 +87,6 @@ def _next_sitecustomize() -> None:
     spec.loader.exec_module(module)
 
 
-sys.meta_path.insert(0, StsRedirect)
-_next_sitecustomize()
+if __name__ == "sitecustomize":  # not where `headrace.testing` loads this file for a process that already runs
+    sys.meta_path.insert(0, StsRedirect)
+    _next_sitecustomize()

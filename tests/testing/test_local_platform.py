@@ -1,0 +1,55 @@
+"""A local platform for tests: the environment that it sets and restores, and a start that fails."""
+
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import boto3
+import pytest
+
+from headrace.testing.local_platform import LocalPlatform, LocalPlatformFailed, local_platform
+
+PLATFORM = LocalPlatform(
+    url="http://127.0.0.1:9", region="eu-west-1", ca_bundle=None, log_path=Path("platform.log"), timeout_s=1.0
+)
+
+
+def test_the_environment_points_at_the_platform_and_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "work")
+    monkeypatch.setenv("AWS_REGION", "us-west-2")
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    before, finders = dict(os.environ), list(sys.meta_path)
+    with PLATFORM.environment():
+        inside = dict(os.environ)
+    assert (inside["AWS_ENDPOINT_URL"], inside["AWS_REGION"]) == (PLATFORM.url, "eu-west-1")
+    assert "AWS_PROFILE" not in inside
+    assert dict(os.environ) == before
+    assert sys.meta_path == finders
+
+
+def test_clients_of_the_default_session_follow_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", boto3.session.Session(region_name="us-west-2"))
+    session = boto3.DEFAULT_SESSION
+    with PLATFORM.environment():
+        client = boto3.client("sagemaker")
+    assert (client.meta.endpoint_url, client.meta.region_name) == (PLATFORM.url, "eu-west-1")
+    client.close()
+    assert boto3.DEFAULT_SESSION is session
+
+
+def test_an_sdk_that_was_imported_before_asks_the_platform_for_its_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    utils = ModuleType("sagemaker.utils")
+    utils.sts_regional_endpoint = lambda region: f"https://sts.{region}.amazonaws.com"
+    monkeypatch.setitem(sys.modules, "sagemaker.utils", utils)
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    with PLATFORM.environment():
+        assert utils.sts_regional_endpoint("eu-west-1") == PLATFORM.url
+    assert utils.sts_regional_endpoint("eu-west-1") == "https://sts.eu-west-1.amazonaws.com"
+
+
+def test_a_start_that_fails_shows_the_log(tmp_path: Path) -> None:
+    expected = r"ended with exit code 2. Its log:\n(?s:.*)account is 'one'; expected 12 digits"
+    with pytest.raises(LocalPlatformFailed, match=expected), local_platform(tmp_path, "--account", "one"):
+        raise AssertionError
+    assert [path.name for path in tmp_path.iterdir()] == ["platform.log"]
