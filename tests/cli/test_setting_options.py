@@ -1,10 +1,10 @@
-"""vLLM's flags for the rotary embedding, merged into `--rope`."""
+"""Options from settings: vLLM's flags for the rotary embedding, merged into `--rope`, and commands without a port."""
 
 import json
 
 import pytest
 
-from headrace.cli.setting_options import merge_rope
+from headrace.cli.setting_options import engine_settings, merge_rope
 from headrace.core.errors import SettingsError
 
 
@@ -33,3 +33,9 @@ def test_without_flags_there_is_no_rope():
 def test_a_malformed_flag_is_named():
     with pytest.raises(SettingsError, match="--rope-theta is 'x'; expected a number"):
         merge_rope({"rope_theta": "x"})
+
+
+def test_a_command_without_a_port_needs_no_key_where_the_environment_names_an_open_address(monkeypatch):
+    monkeypatch.setenv("HEADRACE_HOST", "0.0.0.0")
+
+    assert engine_settings("smollm2", {"dtype": "bf16"}).dtype == "bf16"

@@ -112,6 +112,8 @@ def engine_settings(model: str, options: Mapping[str, object]) -> ServerSettings
         SettingsError: a value is invalid.
     """
     overrides = {"model": model, **{name: options.get(name) for name in ENGINE_SETTINGS}}
+    # No port is opened: HEADRACE_HOST=0.0.0.0, as an image sets it for servers, needs no key here.
+    overrides["host"] = "127.0.0.1"
     settings, _ = load_settings(overrides, _own_environment())
     return settings
 

@@ -1,0 +1,150 @@
+"""Deployment files and workflows name commands, settings, versions and paths that exist."""
+
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from headrace.cli.main import COMMANDS, cli
+from headrace.settings.docs import setting_rows
+from headrace.settings.loading import FOREIGN_ENV_NAMES
+from headrace.settings.platform_settings import PlatformSettings
+from headrace.settings.server_settings import ServerSettings
+
+ROOT = Path(__file__).parent.parent
+DEPLOY = ROOT / "deploy"
+UNITS = sorted((DEPLOY / "systemd").iterdir())
+COMPOSE = sorted(DEPLOY.glob("compose*.yaml"))
+MANIFESTS = sorted((DEPLOY / "kubernetes").iterdir())
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").iterdir())
+INSTALL = ROOT / "docs" / "install.md"
+FILES = [DEPLOY / "Dockerfile", *COMPOSE, *MANIFESTS, *UNITS, *WORKFLOWS, INSTALL, ROOT / "pyproject.toml"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SETTINGS: dict[str, type] = {"serve": ServerSettings, "up": PlatformSettings}
+
+_COMMAND = re.compile(
+    rf"(?:headrace(?::[\d.]+)?|--rm platform) ((?:{'|'.join(COMMANDS)})\b(?:\"[^\"\n]*\"|[^\n|&;`\])\"])*)"
+)
+_CODE = re.compile(r"```bash\n(.*?)```|`([^`\n]+)`", re.DOTALL)
+
+
+def commands(path: Path) -> Iterator[list[str]]:
+    """Yield the arguments of each `headrace` command in a file."""
+    text = path.read_text()
+    if path == INSTALL:
+        text = "\n".join(block or inline for block, inline in _CODE.findall(text))
+    yield from (shlex.split(match, comments=True) for match in _COMMAND.findall(text))
+    if path in COMPOSE:
+        yield from (service["command"] for service in headrace_services(path))
+    if path in MANIFESTS:
+        yield from (pod["containers"][0]["args"] for pod in pods(path))
+
+
+def headrace_services(path: Path) -> list[dict[str, Any]]:
+    services = yaml.safe_load(path.read_text())["services"].values()
+    return [service for service in services if service["image"].startswith("headrace:")]
+
+
+def pods(path: Path) -> list[dict[str, Any]]:
+    documents = yaml.safe_load_all(path.read_text())
+    return [document["spec"]["template"]["spec"] for document in documents if "template" in document["spec"]]
+
+
+def default(command: str, name: str) -> Any:
+    return next(row.default for row in setting_rows(SETTINGS[command]) if row.name == name)
+
+
+def parse(arguments: list[str]) -> None:
+    """
+    Parse a command line without running it.
+
+    Raises:
+        click.UsageError: a command, an option or an argument does not exist.
+    """
+    command: click.Command = cli
+    while isinstance(command, click.Group):
+        name, *arguments = arguments
+        found = command.get_command(click.Context(command), name)
+        if found is None:
+            raise click.UsageError(f"No such command '{name}'.")
+        command = found
+    command.make_context(command.name, arguments)
+
+
+def test_every_command_in_them_exists_with_its_options() -> None:
+    found = [(path.name, arguments) for path in FILES for arguments in commands(path)]
+    assert {"serve", "up", "keys", "doctor", "generate"} <= {arguments[0] for _, arguments in found}
+    for _, arguments in found:
+        parse(arguments)
+
+
+def test_an_option_that_does_not_exist_is_found() -> None:
+    with pytest.raises(click.UsageError):
+        parse(["serve", "smollm2", "--max-tokens", "16"])
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_variable_in_them_is_a_setting(path: Path) -> None:
+    known = FOREIGN_ENV_NAMES | {row.env for kind in SETTINGS.values() for row in setting_rows(kind)}
+    names = set(re.findall(r"\bHEADRACE_[A-Z_]*[A-Z]\b(?!_)", path.read_text()))
+    assert names <= known
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_images_and_wheels_in_them_are_of_this_version(path: Path) -> None:
+    versions = re.findall(r"\bheadrace[:-](\d[\d.]*\d)", path.read_text())
+    assert set(versions) <= {PROJECT["project"]["version"]}
+
+
+@pytest.mark.parametrize("path", [DEPLOY / "Dockerfile", INSTALL], ids=lambda path: path.name)
+def test_extras_that_they_install_exist(path: Path) -> None:
+    extras = {name for names in re.findall(r"\[([a-z0-9,]+)\]['\"]", path.read_text()) for name in names.split(",")}
+    assert extras
+    assert extras <= set(PROJECT["project"]["optional-dependencies"])
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_pods_drain_before_they_are_killed_and_get_no_variables_of_services(path: Path) -> None:
+    (pod,) = pods(path)
+    container = pod["containers"][0]
+    command = container["args"][0]
+    variables = {entry["name"]: entry.get("value") for entry in container["env"]}
+    grace_s = variables["HEADRACE_UP_SHUTDOWN_GRACE_S" if command == "up" else "HEADRACE_SHUTDOWN_GRACE_S"]
+    assert pod["terminationGracePeriodSeconds"] > float(grace_s)
+    assert pod["enableServiceLinks"] is False
+    assert "livenessProbe" not in container
+    assert container["ports"][0]["containerPort"] == default(command, "port")
+
+
+@pytest.mark.parametrize("path", COMPOSE, ids=lambda path: path.name)
+def test_services_drain_before_they_are_killed_and_are_probed_on_their_port(path: Path) -> None:
+    (service,) = headrace_services(path)
+    command = service["command"][0]
+    port = default(command, "port")
+    assert float(service["stop_grace_period"].removesuffix("s")) > default(command, "shutdown_grace_s")
+    assert service["ports"] == [f"127.0.0.1:{port}:{port}"]
+    assert f"http://127.0.0.1:{port}/" in service["healthcheck"]["test"][-1]
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_units_drain_before_they_are_killed_and_allow_the_namespaces_of_user_code(path: Path) -> None:
+    lines = [line for line in path.read_text().splitlines() if "=" in line and not line.startswith("#")]
+    values = dict(line.split("=", 1) for line in lines)
+    program, *arguments = shlex.split(values["ExecStart"])
+    parse(arguments)
+    assert program == "/opt/headrace/bin/headrace"
+    assert float(values["TimeoutStopSec"]) > default(arguments[0], "shutdown_grace_s")
+    assert values["KillMode"] == "mixed"
+    assert not {"RestrictNamespaces", "SystemCallFilter", "PrivateDevices", "MemoryDenyWriteExecute"} & set(values)
+
+
+def test_wheels_are_built_for_each_python_from_the_oldest_that_is_supported() -> None:
+    built = re.findall(r"cp3(\d+)-", PROJECT["tool"]["cibuildwheel"]["build"])
+    oldest = int(PROJECT["project"]["requires-python"].removeprefix(">=3."))
+    assert [int(minor) for minor in built] == list(range(oldest, oldest + len(built)))
