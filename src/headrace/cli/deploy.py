@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from headrace.cli.deployed import ComponentDeployment, Copies, Deployment, EndpointDeployment, Instances
+from headrace.cli.deploy_again import EndpointUpdate, endpoint_deployment, make_way_for_component
+from headrace.cli.deployed import ComponentDeployment, Copies, Deployment, Instances
 from headrace.cli.group import Examples, Failed, UserFailed
 from headrace.cli.platform_client import find_platform, platform_option, translate_errors
 
@@ -27,6 +28,7 @@ _BUSY = frozenset({"Creating", "Updating", "RollingBack", "SystemUpdating"})
 EXAMPLES = """
 headrace deploy smollm2                                    an endpoint called smollm2
 headrace deploy ./my-llama --name chat --instances 2       a model folder on two workers
+headrace deploy ./my-llama --name chat --update            another model on the endpoint chat
 headrace deploy smollm2 --env MAX_TOTAL_TOKENS=1024        settings as environment variables of the container
 headrace deploy s3://bucket/model.tar.gz --image djl-inference:0.36.0-lmi27.0.0-cu130
 headrace deploy smollm2 --component-of host --copies 2     one of several models on the endpoint host
@@ -45,6 +47,7 @@ headrace deploy smollm2 --component-of host --copies 2     one of several models
 @click.option("--memory", "memory_mb", type=click.IntRange(min=128), help="Memory of each copy, MB.  [default: 1024]")
 @click.option("--image", help="Image URI; decides which model server is emulated.  [default: TGI 3]")
 @click.option("--env", "-e", "variables", multiple=True, metavar="NAME=VALUE", help="Container variable. Repeatable.")
+@click.option("--update", "is_update", is_flag=True, help="Deploy on the endpoint of that name, if there is one.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the endpoint is in service.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=1), default=1800.0, help="Seconds to wait at most.")
 def deploy(  # noqa: PLR0913 -- its options
@@ -60,6 +63,7 @@ def deploy(  # noqa: PLR0913 -- its options
     memory_mb: int | None,
     image: str | None,
     variables: tuple[str, ...],
+    is_update: bool,
     wait: bool,
     timeout_s: float,
 ) -> None:
@@ -71,7 +75,12 @@ def deploy(  # noqa: PLR0913 -- its options
 
     With --component-of it creates a model and an inference component of the same name on that endpoint. An endpoint
     that does not exist is created with --instances of --instance-type.
+
+    If there is an endpoint of that name, --update gives it the new model and settings; it serves the old ones until
+    the new ones are ready. An endpoint that failed is replaced.
     """
+    if is_update and (component_of is not None or not wait):
+        raise UserFailed("--update is for endpoints and waits; it cannot be combined with --component-of or --no-wait.")
     if component_of is None and (copies, cpus, memory_mb) != (None, None, None):
         raise UserFailed("--copies, --cpus and --memory need an inference component. Add --component-of ENDPOINT.")
     platform = find_platform(url)
@@ -79,20 +88,30 @@ def deploy(  # noqa: PLR0913 -- its options
     container = container_of(model, _environment(variables), image or DEFAULT_IMAGE.format(region=platform.region))
     hardware = Instances(count=instances, instance_type=instance_type)
     deployment: Deployment
-    if component_of is None:
-        deployment = EndpointDeployment(platform=platform, name=chosen, container=container, instances=hardware)
-    else:
-        required = Copies(count=1 if copies is None else copies, cpus=cpus or 1.0, memory_mb=memory_mb or 1024)
-        deployment = ComponentDeployment(
-            platform=platform, name=chosen, container=container, host=component_of, instances=hardware, copies=required
-        )
     with translate_errors():
+        if component_of is None:
+            deployment = endpoint_deployment(platform, chosen, container, hardware, is_update=is_update)
+        else:
+            make_way_for_component(platform, chosen)
+            required = Copies(count=1 if copies is None else copies, cpus=cpus or 1.0, memory_mb=memory_mb or 1024)
+            deployment = ComponentDeployment(
+                platform=platform,
+                name=chosen,
+                container=container,
+                host=component_of,
+                instances=hardware,
+                copies=required,
+            )
         deployment.create()
         if not wait:
             click.echo(f"{chosen} is being created. `headrace describe {chosen}` shows its progress.")
             return
         started_s = time.monotonic()
-        _wait(deployment, timeout_s)
+        try:
+            _wait(deployment, timeout_s)
+        finally:
+            if isinstance(deployment, EndpointUpdate):
+                deployment.remove_unused()
     click.echo(deployment.ready_text(time.monotonic() - started_s))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from headrace.cli.components import copies_of
 from headrace.cli.group import Failed
@@ -27,6 +27,12 @@ class DeploymentState:
     """A one-line summary for people."""
     reason: str = ""
     """`FailureReason`."""
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any]) -> Self:
+        """Return the state in a response of DescribeEndpoint."""
+        reason = description.get("FailureReason", "")
+        return cls(status=description["EndpointStatus"], stage=stage_of(description), reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,29 +82,15 @@ class EndpointDeployment:
 
     def create(self) -> None:
         """Create a model, an endpoint configuration and an endpoint."""
-        with _undo_on_failure() as undo:
-            _create_model(self.platform, self.name, self.container, undo)
+        with undo_on_failure() as undo:
+            create_model(self.platform, self.name, self.container, undo)
             _create_endpoint(self.platform, self.name, self.instances, undo, ModelName=self.name)
 
     def poll(self) -> DeploymentState:
-        description = self.platform.sagemaker.describe_endpoint(EndpointName=self.name)
-        status, reason = description["EndpointStatus"], description.get("FailureReason", "")
-        return DeploymentState(status=status, stage=stage_of(description), reason=reason)
+        return DeploymentState.of(self.platform.sagemaker.describe_endpoint(EndpointName=self.name))
 
     def ready_text(self, took_s: float) -> str:
-        name, url = self.name, self.platform.url
-        if OWN_CODE in stage_of(self.platform.sagemaker.describe_endpoint(EndpointName=name)):
-            return code_ready_text(name, took_s)
-        return f"""\
-{name} is in service after {took_s:.1f} s.
-
-  headrace invoke {name} --stream "Why is the sky blue?"
-  headrace chat {name} --url {url}
-  boto3.client("sagemaker-runtime").invoke_endpoint(EndpointName="{name}", ...)   after eval "$(headrace env)"
-  OpenAI: {url}/v1 with model "{name}"
-
-  headrace logs {name} -f
-  headrace rm {name}"""
+        return ready_text(self.platform, self.name, took_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +110,8 @@ class ComponentDeployment:
         """Create a model and a component, and their endpoint if needed."""
         client = self.platform.sagemaker
         need = {"NumberOfCpuCoresRequired": self.copies.cpus, "MinMemoryRequiredInMb": self.copies.memory_mb}
-        with _undo_on_failure() as undo:
-            _create_model(self.platform, self.name, self.container, undo)
+        with undo_on_failure() as undo:
+            create_model(self.platform, self.name, self.container, undo)
             if not self._has_host():
                 _create_endpoint(self.platform, self.host, self.instances, undo)
                 undo.append(lambda: client.delete_endpoint(EndpointName=self.host))
@@ -176,6 +168,22 @@ class ComponentDeployment:
   headrace rm {name}"""
 
 
+def ready_text(platform: Platform, name: str, took_s: float) -> str:
+    """Return how to use an endpoint, by what serves it."""
+    if OWN_CODE in stage_of(platform.sagemaker.describe_endpoint(EndpointName=name)):
+        return code_ready_text(name, took_s)
+    return f"""\
+{name} is in service after {took_s:.1f} s.
+
+  headrace invoke {name} --stream "Why is the sky blue?"
+  headrace chat {name} --url {platform.url}
+  boto3.client("sagemaker-runtime").invoke_endpoint(EndpointName="{name}", ...)   after eval "$(headrace env)"
+  OpenAI: {platform.url}/v1 with model "{name}"
+
+  headrace logs {name} -f
+  headrace rm {name}"""
+
+
 def code_ready_text(name: str, took_s: float) -> str:
     """Return how to use an endpoint whose model brings its own code, which decides what a request is."""
     return f"""\
@@ -207,7 +215,7 @@ Undo = list[Callable[[], Any]]
 
 
 @contextmanager
-def _undo_on_failure() -> Iterator[Undo]:
+def undo_on_failure() -> Iterator[Undo]:
     """Yield a list of undo steps that run in reverse order if the block fails."""
     steps: Undo = []
     try:
@@ -219,14 +227,21 @@ def _undo_on_failure() -> Iterator[Undo]:
         raise
 
 
-def _create_model(platform: Platform, name: str, container: Mapping[str, Any], undo: Undo) -> None:
+def create_model(platform: Platform, name: str, container: Mapping[str, Any], undo: Undo) -> None:
+    """Create a model, and add the step that deletes it."""
     client = platform.sagemaker
     client.create_model(ModelName=name, PrimaryContainer=container, ExecutionRoleArn=_role(platform), Tags=_TAGS)
     undo.append(lambda: client.delete_model(ModelName=name))
 
 
 def _create_endpoint(platform: Platform, name: str, instances: Instances, undo: Undo, **more: str) -> None:
-    """Create an endpoint and its configuration; `more` extends the variant, which needs no model for components."""
+    """Create an endpoint and its configuration, see `create_config`."""
+    create_config(platform, name, instances, undo, **more)
+    platform.sagemaker.create_endpoint(EndpointName=name, EndpointConfigName=name, Tags=_TAGS)
+
+
+def create_config(platform: Platform, name: str, instances: Instances, undo: Undo, **more: str) -> None:
+    """Create an endpoint configuration; `more` extends the variant, which needs no model for components."""
     client = platform.sagemaker
     variant = {
         "VariantName": _VARIANT,
@@ -239,7 +254,6 @@ def _create_endpoint(platform: Platform, name: str, instances: Instances, undo: 
         EndpointConfigName=name, ExecutionRoleArn=_role(platform), ProductionVariants=[variant], Tags=_TAGS
     )
     undo.append(lambda: client.delete_endpoint_config(EndpointConfigName=name))
-    client.create_endpoint(EndpointName=name, EndpointConfigName=name, Tags=_TAGS)
 
 
 def _role(platform: Platform) -> str:

@@ -1,7 +1,7 @@
 """`headrace rm`: delete endpoints and inference components with everything that `headrace deploy` created for them."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,20 +28,20 @@ def rm(*, names: tuple[str, ...], url: str | None, wait: bool) -> None:
     """
     platform = find_platform(url)
     with translate_errors():
-        endpoints = {name: found for name in names if (found := _endpoint(platform, name)) is not None}
+        endpoints = {name: found for name in names if (found := described_endpoint(platform, name)) is not None}
         components = {
             name: found
             for name in names
             if name not in endpoints and (found := described_component(platform, name)) is not None
         }
         for name, component in sorted(components.items(), key=lambda named: not base_name(named[1])):
-            _remove_component(platform, name, component)
+            remove_component(platform, name, component)
         if wait or endpoints:
-            _until_gone(components, lambda name: described_component(platform, name))
+            until_gone(components, lambda name: described_component(platform, name))
         for name, endpoint in endpoints.items():
-            _remove_endpoint(platform, name, endpoint)
+            remove_endpoint(platform, name, endpoint)
         if wait:
-            _until_gone(endpoints, lambda name: _endpoint(platform, name))
+            until_gone(endpoints, lambda name: described_endpoint(platform, name))
     for name in names:
         if name in endpoints or name in components:
             click.echo(f"{name} is {'deleted' if wait else 'being deleted'}.")
@@ -51,42 +51,51 @@ def rm(*, names: tuple[str, ...], url: str | None, wait: bool) -> None:
         )
 
 
-def _until_gone(names: Mapping[str, Any], look: Callable[[str], Any]) -> None:
+def until_gone(names: Iterable[str], look: Callable[[str], Any]) -> None:
+    """Wait until no resource of these names is found."""
     for name in names:
         while look(name) is not None:
             time.sleep(_POLL_S)
 
 
-def _endpoint(platform: Platform, name: str) -> dict[str, Any] | None:
+def described_endpoint(platform: Platform, name: str) -> dict[str, Any] | None:
+    """Return the response of DescribeEndpoint, or None if there is no such endpoint."""
     return _found(lambda: platform.sagemaker.describe_endpoint(EndpointName=name))
 
 
-def _remove_endpoint(platform: Platform, name: str, endpoint: Mapping[str, Any]) -> None:
+def remove_endpoint(platform: Platform, name: str, endpoint: Mapping[str, Any]) -> None:
     """Delete an endpoint, and its configuration and models if `headrace deploy` created them and they still exist."""
     client, config_name = platform.sagemaker, endpoint["EndpointConfigName"]
     if endpoint["EndpointStatus"] != "Deleting":
         client.delete_endpoint(EndpointName=name)
+    remove_config(platform, config_name)
+
+
+def remove_config(platform: Platform, config_name: str) -> None:
+    """Delete an endpoint configuration and its models if `headrace deploy` created them."""
+    client = platform.sagemaker
     config = _found(lambda: client.describe_endpoint_config(EndpointConfigName=config_name))
-    if config is None or not _is_ours(platform, config["EndpointConfigArn"]):
+    if config is None or not is_ours(platform, config["EndpointConfigArn"]):
         return
     client.delete_endpoint_config(EndpointConfigName=config_name)
     variants = config["ProductionVariants"]
-    _remove_models(platform, [variant["ModelName"] for variant in variants if "ModelName" in variant])
+    remove_models(platform, [variant["ModelName"] for variant in variants if "ModelName" in variant])
 
 
-def _remove_component(platform: Platform, name: str, component: Mapping[str, Any]) -> None:
+def remove_component(platform: Platform, name: str, component: Mapping[str, Any]) -> None:
     """Delete a component, and its model if `headrace deploy` created it."""
     if component["InferenceComponentStatus"] != "Deleting":
         platform.sagemaker.delete_inference_component(InferenceComponentName=name)
     if (component.get("Specification") or {}).get("ModelName") == name:
-        _remove_models(platform, [name])
+        remove_models(platform, [name])
 
 
-def _remove_models(platform: Platform, names: Sequence[str]) -> None:
+def remove_models(platform: Platform, names: Sequence[str]) -> None:
+    """Delete models if `headrace deploy` created them."""
     client = platform.sagemaker
     for name in dict.fromkeys(names):
         model = _found(partial(client.describe_model, ModelName=name))
-        if model is not None and _is_ours(platform, model["ModelArn"]):
+        if model is not None and is_ours(platform, model["ModelArn"]):
             _found(partial(client.delete_model, ModelName=name))
 
 
@@ -102,5 +111,6 @@ def _found(call: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
         raise
 
 
-def _is_ours(platform: Platform, arn: str) -> bool:
+def is_ours(platform: Platform, arn: str) -> bool:
+    """Return whether `headrace deploy` created a resource."""
     return any(tag["Key"] == TAG for tag in platform.sagemaker.list_tags(ResourceArn=arn)["Tags"])

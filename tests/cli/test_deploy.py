@@ -1,4 +1,4 @@
-"""`headrace deploy --component-of` and `headrace rm`, against a control plane on a real port with fake workers."""
+"""`headrace deploy` and `headrace rm` against a control plane on a real port with fake workers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL
 from headrace.control.model.endpoint import ENDPOINT
 from headrace.control.model.worker import WORKER
 from headrace.state.records import Kind
-from headrace.testing.fake_launcher import fails_after
+from headrace.testing.fake_launcher import fails_after, ready_after
 from tests.control.support import Platform, running_platform
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # a command's clients live as long as its process
@@ -113,3 +113,53 @@ def test_copy_options_require_a_component(headrace, option: tuple[str, str]) -> 
     refused = headrace("deploy", "smollm2", *option)
     assert refused.exit_code == 2
     assert "Add --component-of ENDPOINT" in refused.stderr
+
+
+def served_model(platform: Platform, name: str) -> str:
+    client = platform.client("sagemaker")
+    config = client.describe_endpoint(EndpointName=name)["EndpointConfigName"]
+    (variant,) = client.describe_endpoint_config(EndpointConfigName=config)["ProductionVariants"]
+    container = client.describe_model(ModelName=variant["ModelName"])["PrimaryContainer"]
+    return container["Environment"]["HF_MODEL_ID"]
+
+
+def test_an_endpoint_is_updated_only_if_asked_and_leaves_nothing_unused(platform: Platform, run: Shell) -> None:
+    assert run(deploy, "smollm2", *DUMB).exit_code == 0
+    refused = run(deploy, "smollm2", *DUMB)
+    assert refused.exit_code == 2
+    assert "There is an endpoint called smollm2 already (InService)" in refused.output
+    assert all(way in refused.output for way in ("--update", "`headrace rm smollm2`", "--name"))
+    updated = run(deploy, "other-model", "--name", "smollm2", "--update", *DUMB)
+    assert updated.exit_code == 0, updated.output
+    assert served_model(platform, "smollm2") == "other-model"
+    platform.machine.script = lambda _spec: fails_after(message="The model is torn.")
+    failed = run(deploy, "torn-model", "--name", "smollm2", "--update", *DUMB)
+    assert failed.exit_code == 1
+    assert "smollm2 is not updated" in failed.output
+    assert served_model(platform, "smollm2") == "other-model"
+    assert len(names(platform, MODEL)) == len(names(platform, ENDPOINT_CONFIG)) == 1
+    assert run(rm, "smollm2").exit_code == 0
+    assert [names(platform, kind) for kind in (ENDPOINT, ENDPOINT_CONFIG, MODEL, WORKER)] == [[]] * 4
+
+
+def test_what_a_failed_or_deleted_endpoint_left_behind_is_not_in_the_way(platform: Platform, run: Shell) -> None:
+    platform.machine.script = lambda _spec: fails_after(message="The model is torn.")
+    failed = run(deploy, "smollm2", *DUMB)
+    assert failed.exit_code == 1
+    assert "The model is torn." in failed.output
+    platform.machine.script = lambda _spec: ready_after()
+    again = run(deploy, "smollm2", *DUMB)
+    assert again.exit_code == 0, again.output
+    assert "Replacing smollm2, which failed." in again.output
+    client = platform.client("sagemaker")
+    client.delete_endpoint(EndpointName="smollm2")
+    assert run(deploy, "smollm2", "--update", *DUMB).exit_code == 0
+
+
+def test_a_component_is_not_deployed_twice(platform: Platform, run: Shell) -> None:
+    assert run(deploy, "smollm2", "--component-of", "host", *DUMB).exit_code == 0
+    refused = run(deploy, "smollm2", "--component-of", "host", *DUMB)
+    assert refused.exit_code == 2
+    assert "There is an inference component called smollm2 already (InService)" in refused.output
+    assert "--update" not in refused.output
+    assert names(platform, MODEL) == ["smollm2"]
