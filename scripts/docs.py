@@ -55,6 +55,9 @@ from headrace.wire.aws import coverage
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.fields import LEAVE_IT_OUT
 from headrace.wire.lmi.parameters import PARAMETER_FIELDS as LMI_FIELDS
+from headrace.wire.ollama.dialect import CHAT_FIELDS as OLLAMA_CHAT_FIELDS
+from headrace.wire.ollama.dialect import GENERATE_FIELDS as OLLAMA_GENERATE_FIELDS
+from headrace.wire.ollama.options import FIELDS as OLLAMA_OPTIONS
 from headrace.wire.openai.chat import FIELDS as CHAT_FIELDS
 from headrace.wire.openai.completions import FIELDS as COMPLETIONS_FIELDS
 from headrace.wire.openai.responses import FIELDS as RESPONSES_FIELDS
@@ -306,6 +309,9 @@ def fields_page() -> Iterator[str]:
         ("OpenAI completions", COMPLETIONS_FIELDS),
         ("OpenAI responses", RESPONSES_FIELDS),
         ("Anthropic messages", MESSAGES_FIELDS),
+        ("Ollama chat", OLLAMA_CHAT_FIELDS),
+        ("Ollama generate", OLLAMA_GENERATE_FIELDS),
+        ("Ollama: `options`", OLLAMA_OPTIONS),
         ("TGI: `parameters`", TGI_FIELDS),
         ("LMI: `parameters`", LMI_FIELDS),
         ("TorchServe: `parameters`", TORCHSERVE_FIELDS),

@@ -25,7 +25,7 @@ from headrace.platform.app import Apps, PlatformApp
 from headrace.state.sql import open_store
 from tests import plain_http
 from tests.waiting import WAIT_S
-from tests.wire.test_unknown_routes import FOREIGN, message_of
+from tests.wire.test_unknown_routes import FOREIGN, OLLAMA, message_of
 
 from .serving import serving
 
@@ -132,7 +132,7 @@ def test_a_browser_at_the_root_is_redirected_to_the_console(opened: str) -> None
 
 @pytest.mark.parametrize(
     ("method", "path", "form", "said"),
-    [case for case in FOREIGN if not case[1].startswith("/v1/")],
+    [case for case in (*FOREIGN, *OLLAMA) if not case[1].startswith("/v1/")],
 )
 def test_clients_of_other_servers_are_told_what_to_use(
     opened: str, method: str, path: str, form: str, said: str

@@ -24,11 +24,7 @@ FOREIGN = [
     ("GET", "/v1/files", "openai", CHAT),
     ("POST", "/v1/messages/batches", "anthropic", MESSAGES),
     ("POST", "/v1/complete", "anthropic", MESSAGES),
-    ("POST", "/api/chat", "plain", CHAT),
-    ("POST", "/api/generate", "plain", CHAT),
-    ("POST", "/api/embed", "plain", "GET /v1/models"),
-    ("GET", "/api/tags", "plain", "use GET /v1/models"),
-    ("GET", "/api/version", "plain", "use GET /v1/models"),
+    ("POST", "/api/pull", "plain", "headrace serve MODEL"),
     ("GET", "/v2/health/ready", "plain", "use GET /ping"),
     ("GET", "/v2/models/m", "plain", "use POST /invocations"),
     ("POST", "/v2/models/m/infer", "plain", "use POST /invocations"),
@@ -41,6 +37,14 @@ FOREIGN = [
     ("POST", "/completion", "openai", "end base_url with /v1"),
 ]
 """Method, path, form of the error, and what it says."""
+OLLAMA = [
+    ("POST", "/api/chat", "plain", CHAT),
+    ("POST", "/api/generate", "plain", CHAT),
+    ("POST", "/api/embed", "plain", "GET /v1/models"),
+    ("GET", "/api/tags", "plain", "use GET /v1/models"),
+    ("GET", "/api/version", "plain", "use GET /v1/models"),
+]
+"""The same for routes that model servers serve, but not the platform."""
 
 
 def message_of(form: str, body: bytes) -> str:
@@ -59,7 +63,7 @@ def message_of(form: str, body: bytes) -> str:
     return str(read["error"])
 
 
-@pytest.mark.parametrize(("method", "path", "form", "said"), FOREIGN)
+@pytest.mark.parametrize(("method", "path", "form", "said"), [*FOREIGN, *OLLAMA])
 def test_another_servers_path_names_the_alternative_in_its_own_form(method, path, form, said):
     reply = render_error_for(path, unknown_route(method, path))
     assert reply.status == 404
@@ -97,6 +101,7 @@ def test_another_method_is_405_and_names_the_right_one():
     assert isinstance(error, MethodNotAllowed)
     assert (error.http_status, error.allowed) == (405, ("POST",))
     assert error.message == "GET /v1/chat/completions is not served; use POST."
+    assert unknown_route("GET", "/api/chat", allowed=("POST",)).message == "GET /api/chat is not served; use POST."
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from headrace.server.auth import RequireKey
 from headrace.server.base_service import ServerPhase
 from headrace.server.draining import CloseConnections
 from headrace.server.errors import EXCEPTION_HANDLERS
+from headrace.server.ollama_routes import ollama_routes
 from headrace.server.openai_routes import openai_routes
 from headrace.server.origin_check import OriginCheck
 from headrace.server.pages import page_routes
@@ -53,6 +54,7 @@ def _routes(service: Service) -> list[Route]:
     return [
         *openai_routes(service),
         *anthropic_routes(service),
+        *ollama_routes(service),
         *pooling_routes(service),
         *tgi_routes(service),
         *sagemaker_routes(service),

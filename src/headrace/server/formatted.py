@@ -50,6 +50,9 @@ class FormattedGeneration(Generation):
             async with self._exchange.cancelled_on_disconnect():
                 self._payload = await response.format("input", body)
         parsed = await super().parse(self._payload, choose, adapter=adapter)
+        if not parsed.requests:
+            self._output = None  # nothing is generated
+            return parsed
         if response.output == "output":
             return for_responses(parsed, self._service.context(self._record.request_id))
         if response.output == "token" and parsed.requests[0].pooling is None:

@@ -50,16 +50,16 @@ class Generation:
             self._dialect = await service.understand(body, choose)
         dialect = self._dialect
         record.dialect = dialect.name
-        context = service.context(record.request_id)
+        context = replace(service.context(record.request_id), timings=self._timings)
         parsed = await service.understand(body, lambda body: dialect.parse(body, context))
         parsed = with_adapter(parsed, adapter)
-        sampling = parsed.requests[0].sampling
         record.stream = parsed.stream
         record.ignored = parsed.ignored
-        record.max_new_tokens = sampling.max_new_tokens
+        if parsed.requests:
+            record.max_new_tokens = parsed.requests[0].sampling.max_new_tokens
         if self._texts is not None:
             record.prompts = tuple(str(request.prompt) for request in parsed.requests)
-        self._is_one_stream = len(parsed.requests) == 1 and sampling.n == 1
+        self._is_one_stream = len(parsed.requests) == 1 and parsed.requests[0].sampling.n == 1
         self._parsed_s = perf_counter()
         return parsed
 
@@ -143,7 +143,7 @@ class Generation:
         if len(requests) == 1:
             await relay(requests[0], partial(take, 0), drain)
             return
-        if requests[0].pooling is not None:
+        if requests and requests[0].pooling is not None:
             calls = [partial(relay, request, partial(take, i), drain) for i, request in enumerate(requests)]
             await run_window(calls, window=backend.info.max_num_seqs)
             return
@@ -191,6 +191,7 @@ class Generation:
             total_s=now_s - record.started_s,
             validation_s=self._parsed_s - record.started_s,
             queue_s=0.0,
+            first_chunk_s=(record.first_s or now_s) - record.started_s,
             inference_s=now_s - self._parsed_s,
             prompt_tokens=record.prompt_tokens,
             output_tokens=record.output_tokens,

@@ -20,8 +20,8 @@ the `StreamRenderer` or to a `wire.answers.Collector` for `Reply.render`. All of
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from headrace.core.errors import Busy, HeadraceError
@@ -30,6 +30,21 @@ from headrace.wire.answers import Answer
 
 MAX_CHOICES = 128
 """Choices of one HTTP request: prompts times `n`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Durations of a request's phases in seconds, for response headers and the last object of a stream."""
+
+    total_s: float = 0.0
+    validation_s: float = 0.0
+    queue_s: float = 0.0
+    first_chunk_s: float = 0.0
+    """Until the first chunk of the answer."""
+    inference_s: float = 0.0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    compute_type: str = "cpu+optimized"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,19 +63,8 @@ class RequestContext:
     """Names of the model that OpenAI requests may use; None: any name, as one model is served."""
     adapters: frozenset[str] = frozenset()
     """Names of adapters, which OpenAI requests may use in `model`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timings:
-    """Durations of a finished request's phases in seconds, for response headers."""
-
-    total_s: float
-    validation_s: float
-    queue_s: float
-    inference_s: float
-    prompt_tokens: int
-    output_tokens: int
-    compute_type: str = "cpu+optimized"
+    timings: Callable[[], Timings] = field(default=Timings, compare=False)
+    """Returns the request's durations up to now, as dialects have no clock."""
 
 
 class StreamRenderer(Protocol):
@@ -113,7 +117,7 @@ class ParsedRequest:
     """The generation requests of a parsed body, and how to reply."""
 
     requests: tuple[GenerationRequest, ...]
-    """More than one when the client sent a list of prompts."""
+    """More than one when the client sent a list of prompts; none when the reply needs no answer of the model."""
     stream: bool
     reply: Reply
     ignored: tuple[str, ...] = ()

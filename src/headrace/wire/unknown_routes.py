@@ -13,8 +13,9 @@ from difflib import get_close_matches
 from headrace.core.client_text import shortened
 from headrace.core.errors import HeadraceError, MethodNotAllowed, NotFound
 from headrace.wire.anthropic import errors as anthropic_errors
-from headrace.wire.dialect import ErrorReply, retry_headers
-from headrace.wire.framing import sse_event, to_json
+from headrace.wire.dialect import ErrorReply
+from headrace.wire.framing import sse_event
+from headrace.wire.ollama import errors as ollama_errors
 from headrace.wire.openai import errors as openai_errors
 from headrace.wire.openai import responses_reply
 from headrace.wire.tei import errors as tei_errors
@@ -41,11 +42,6 @@ _MAX_NEAR_CHARACTERS = 100
 Render = Callable[[HeadraceError], ErrorReply]
 
 
-def _plain(error: HeadraceError) -> ErrorReply:
-    """Render `{"error": "..."}`, the format of Ollama, Triton and KServe."""
-    return ErrorReply(status=error.http_status, body=to_json({"error": error.message}), headers=retry_headers(error))
-
-
 @dataclass(frozen=True, slots=True)
 class _Foreign:
     """The paths of an API that is not served."""
@@ -55,6 +51,8 @@ class _Foreign:
     hint: str
     is_read: bool = False
     """Whether a GET of it cannot come from an S3 client, because the path is no bucket and key."""
+    is_of_servers: bool = False
+    """Whether model servers serve the paths, but the platform does not."""
 
 
 def _paths(pattern: str) -> re.Pattern[str]:
@@ -62,6 +60,8 @@ def _paths(pattern: str) -> re.Pattern[str]:
 
 
 _OPENAI = openai_errors.render_error
+_PLAIN = ollama_errors.render_error
+"""Ollama, Triton and KServe have the same format."""
 _USE_CHAT = f"use POST {CHAT}"
 _USE_INVOCATIONS = "use POST {invocations}"
 _FOREIGN: Sequence[_Foreign] = (
@@ -87,6 +87,7 @@ _FOREIGN: Sequence[_Foreign] = (
         _paths(r"/(?:embed|embed_all|embed_sparse|rerank|predict|similarity)"),
         tei_errors.render_error,
         f"This route of TEI is not served; use POST {EMBEDDINGS} or {RERANK}, or send TEI's body to {{invocations}}.",
+        is_of_servers=True,
     ),
     _Foreign(
         _paths(
@@ -98,35 +99,45 @@ _FOREIGN: Sequence[_Foreign] = (
     ),
     _Foreign(
         _paths(r"/api/(?:chat|generate)"),
-        _plain,
-        f"Ollama's API is not served; {_USE_CHAT}, which Ollama's clients also support with the base URL .../v1.",
+        _PLAIN,
+        f"Ollama's API is not served here, only by model servers; {_USE_CHAT}, which its clients also support with "
+        "the base URL .../v1.",
+        is_of_servers=True,
     ),
     _Foreign(
         _paths(r"/api/(?:tags|ps|version)"),
-        _plain,
-        f"Ollama's API is not served; use GET {MODELS}.",
+        _PLAIN,
+        f"Ollama's API is not served here, only by model servers; use GET {MODELS}.",
         is_read=True,
+        is_of_servers=True,
     ),
     _Foreign(
-        _paths(r"/api/(?:show|pull|push|create|copy|delete|embed|embeddings)"),
-        _plain,
-        f"Ollama's API is not served; use GET {MODELS} and POST {CHAT}.",
+        _paths(r"/api/(?:show|embed|embeddings)"),
+        _PLAIN,
+        f"Ollama's API is not served here, only by model servers; use GET {MODELS}, POST {CHAT} and {EMBEDDINGS}.",
+        is_of_servers=True,
+    ),
+    _Foreign(
+        _paths(r"/api/(?:pull|push|create|copy|delete)"),
+        _PLAIN,
+        "This part of Ollama's API is not served: a server has the model that it was started with. Use "
+        "`headrace serve MODEL`, or `headrace deploy MODEL` on a platform.",
     ),
     _Foreign(
         _paths(r"/v2/(?:health/(?:ready|live))"),
-        _plain,
+        _PLAIN,
         "The API of Triton and KServe (v2) is not served; use GET /ping.",
         is_read=True,
     ),
     _Foreign(
         _paths(r"/v2(?:/models(?:/.*)?|/repository/.*)?"),
-        _plain,
+        _PLAIN,
         f"The API of Triton and KServe (v2) is not served; {_USE_INVOCATIONS} or {CHAT}.",
         is_read=True,
     ),
     _Foreign(
         _paths(r"/v1/models/[^/]+:(?:predict|explain)"),
-        _plain,
+        _PLAIN,
         f"The API of TensorFlow Serving and KServe (v1) is not served; {_USE_INVOCATIONS} or {CHAT}.",
     ),
     _Foreign(
@@ -181,7 +192,7 @@ def unknown_route(
     """
     route = f"{method} {shortened(path)}"
     foreign = _foreign(path)
-    if foreign is not None:
+    if foreign is not None and not (allowed and foreign.is_of_servers):
         return NotFound(f"{route}: {foreign.hint.format(invocations=invocations)}")
     if allowed:
         return MethodNotAllowed(f"{route} is not served; use {' or '.join(allowed)}.", allowed=tuple(allowed))

@@ -113,7 +113,7 @@ def _params(fields: EmbeddingsBody, context: RequestContext) -> PoolingParams:
     )
 
 
-def read_inputs(value: str | list[str | int | list[int]], context: RequestContext) -> list[Input]:
+def read_inputs(value: str | Sequence[str | int | list[int]], context: RequestContext) -> list[Input]:
     """
     Return the inputs of a text, a list of token ids, a list of texts or a list of lists of token ids.
 

@@ -124,7 +124,7 @@ def sampling_params(fields: CommonFields, context: RequestContext, *, max_new_to
         frequency_penalty=fields.frequency_penalty or 0.0,
         logit_bias=_logit_bias(fields, context),
         seed=None if fields.seed is None else fields.seed & LARGEST_SEED,
-        stop=_stop(fields.stop, context),
+        stop=read_stop(fields.stop, context),
         stop_token_ids=_stop_token_ids(fields, context),
         include_stop=bool(fields.include_stop_str_in_output or fields.no_stop_trim),
         ignore_eos=bool(fields.ignore_eos),
@@ -185,14 +185,20 @@ def _logit_bias(fields: CommonFields, context: RequestContext) -> dict[int, floa
     return biases
 
 
-def _stop(stop: str | list[str] | None, context: RequestContext) -> tuple[str, ...]:
+def read_stop(stop: str | list[str] | None, context: RequestContext, *, param: str = "stop") -> tuple[str, ...]:
+    """
+    Return the stop sequences.
+
+    Raises:
+        InvalidRequest: there are too many, or one is empty.
+    """
     stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
     most = context.limits.max_stop_sequences
     if len(stops) > most:
         expected = f"Expected at most {most} stop sequences"
-        raise InvalidRequest(f"Invalid 'stop': {expected}, but got {len(stops)}.", param="stop")
+        raise InvalidRequest(f"Invalid '{param}': {expected}, but got {len(stops)}.", param=param)
     if "" in stops:
-        raise InvalidRequest("Invalid 'stop': a stop sequence must not be empty.", param="stop")
+        raise InvalidRequest(f"Invalid '{param}': a stop sequence must not be empty.", param=param)
     return stops
 
 

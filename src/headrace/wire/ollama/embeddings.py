@@ -1,0 +1,123 @@
+"""`POST /api/embed`, and `POST /api/embeddings`, which it replaces. Source: Ollama `docs/api.md`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+
+from headrace.core.errors import HeadraceError
+from headrace.core.generation import PoolingParams
+from headrace.wire.answers import Answer, usage_of
+from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
+from headrace.wire.fields import FieldTable, struct_fields
+from headrace.wire.framing import decode_body, to_json
+from headrace.wire.ollama.dialect import named_model
+from headrace.wire.ollama.errors import render_error
+from headrace.wire.ollama.reply import nanoseconds
+from headrace.wire.openai.embeddings import read_inputs
+from headrace.wire.openai.parameters import check_range
+from headrace.wire.pooled import parsed_pooling, vector_of, with_prompt
+
+
+class EmbedBody(msgspec.Struct, kw_only=True):
+    """The body of `/api/embed`: one or more inputs."""
+
+    model: str
+    input: str | list[str]
+    truncate: bool | None = None
+    dimensions: int | None = None
+
+
+class EmbeddingsBody(msgspec.Struct, kw_only=True):
+    """The body of `/api/embeddings`: a single prompt."""
+
+    model: str
+    prompt: str
+
+
+_NO_EFFECT = frozenset({"keep_alive", "options"})
+EMBED_FIELDS = FieldTable(applied=struct_fields(EmbedBody), no_effect=_NO_EFFECT)
+_EMBEDDINGS_FIELDS = FieldTable(applied=struct_fields(EmbeddingsBody), no_effect=_NO_EFFECT)
+
+_embed_decoder = msgspec.json.Decoder(EmbedBody)
+_embeddings_decoder = msgspec.json.Decoder(EmbeddingsBody)
+
+
+@dataclass(frozen=True, slots=True)
+class OllamaEmbed:
+    """The dialect of `/api/embed`: vectors of length 1."""
+
+    @property
+    def name(self) -> str:
+        """The dialect's name in the log."""
+        return "ollama-embed"
+
+    def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
+        """
+        Parse a body.
+
+        Raises:
+            InvalidRequest: an input is empty, or there are too many.
+            ModelNotFound: the request names another model.
+        """
+        fields = decode_body(body, _embed_decoder)
+        context, adapter = named_model(fields.model, context)
+        ignored = EMBED_FIELDS.check(body)
+        info = context.model.pooling
+        check_range("dimensions", fields.dimensions, low=1, high=None if info is None else info.size)
+        inputs = with_prompt(read_inputs(fields.input, context), None, info)
+        params = PoolingParams(dimensions=fields.dimensions, truncate=None if fields.truncate is False else "right")
+        render = partial(_render_all, context=context)
+        return parsed_pooling(inputs, params, context, render, ignored, adapter=adapter)
+
+    def render_error(self, error: HeadraceError) -> ErrorReply:
+        """Render `{"error": "..."}`."""
+        return render_error(error)
+
+
+@dataclass(frozen=True, slots=True)
+class OllamaEmbeddings:
+    """The dialect of `/api/embeddings`: one vector, with the length that the model gives it."""
+
+    @property
+    def name(self) -> str:
+        """The dialect's name in the log."""
+        return "ollama-embeddings"
+
+    def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
+        """
+        Parse a body.
+
+        Raises:
+            InvalidRequest: the prompt is empty.
+            ModelNotFound: the request names another model.
+        """
+        fields = decode_body(body, _embeddings_decoder)
+        context, adapter = named_model(fields.model, context)
+        ignored = _EMBEDDINGS_FIELDS.check(body)
+        info = context.model.pooling
+        inputs = with_prompt(read_inputs(fields.prompt, context), None, info)
+        params = PoolingParams(normalize=info is None or info.normalizes, truncate="right")
+        return parsed_pooling(inputs, params, context, _render_one, ignored, adapter=adapter)
+
+    def render_error(self, error: HeadraceError) -> ErrorReply:
+        """Render `{"error": "..."}`."""
+        return render_error(error)
+
+
+def _render_all(answers: Sequence[Answer], *, context: RequestContext) -> bytes:
+    return to_json(
+        {
+            "model": context.model.name,
+            "embeddings": [vector_of(answer) for answer in answers],
+            "total_duration": nanoseconds(context.timings().total_s),
+            "load_duration": 0,
+            "prompt_eval_count": usage_of(answers).prompt_tokens,
+        }
+    )
+
+
+def _render_one(answers: Sequence[Answer]) -> bytes:
+    (answer,) = answers
+    return to_json({"embedding": vector_of(answer)})

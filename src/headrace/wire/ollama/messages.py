@@ -1,0 +1,68 @@
+"""Conversion of Ollama's messages to those of OpenAI, which the chat template reads. Source: Ollama `docs/api.md`."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from headrace.core.errors import InvalidRequest
+from headrace.wire.openai import messages as openai
+
+
+class CalledFunction(msgspec.Struct):
+    """The function of an earlier tool call."""
+
+    name: str
+    arguments: dict[str, object] = {}
+
+
+class ToolCall(msgspec.Struct):
+    """An earlier tool call of the assistant."""
+
+    function: CalledFunction
+    id: str | None = None
+
+
+class Message(msgspec.Struct):
+    """A chat message of any role."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str = ""
+    thinking: str | None = None
+    images: list[str] | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+
+
+def openai_messages(messages: Sequence[Message]) -> list[openai.Message]:
+    """
+    Return the conversation in OpenAI's form.
+
+    Raises:
+        InvalidRequest: a message has images, or the last one is the assistant's.
+    """
+    for number, message in enumerate(messages):
+        if message.images:
+            param = f"messages[{number}].images"
+            raise InvalidRequest(f"`{param}`: this model reads text only.", param=param)
+    if messages[-1].role == "assistant":
+        text = "`messages`: the last message is the assistant's; expected one of the user: answers cannot be continued."
+        raise InvalidRequest(text, param="messages")
+    return [_openai_message(message) for message in messages]
+
+
+def _openai_message(message: Message) -> openai.Message:
+    return openai.Message(
+        role=message.role,
+        content=message.content,
+        name=message.tool_name,
+        tool_calls=[_openai_call(call) for call in message.tool_calls or ()] or None,
+        tool_call_id=message.tool_call_id,
+        reasoning=message.thinking,
+    )
+
+
+def _openai_call(call: ToolCall) -> openai.ToolCall:
+    function = openai.CalledFunction(name=call.function.name, arguments=call.function.arguments)
+    return openai.ToolCall(function=function, id=call.id)

@@ -1,0 +1,212 @@
+"""
+Answers of `/api/chat` and `/api/generate`, whole and as one JSON object per line.
+
+The last object has the token counts and the durations. Source: Ollama `docs/api.md`; `api/types.go` (Metrics).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from headrace.core.errors import HeadraceError
+from headrace.core.generation import Chunk, Finish, FinishReason
+from headrace.wire.answers import Answer
+from headrace.wire.dialect import Timings
+from headrace.wire.framing import JSON_CONTENT_TYPE, json_line, to_json
+from headrace.wire.ollama.errors import error_line
+from headrace.wire.openai.answer_stream import AnswerPlan, AnswerStream, ChatDelta, ReasoningDelta
+from headrace.wire.openai.tool_stream import CallStart, TextDelta
+from headrace.wire.streams import ClosingStream
+
+_LINES_CONTENT_TYPE = "application/x-ndjson"
+_NS_PER_S = 1_000_000_000
+_LOADED: dict[str, object] = {"done": True, "done_reason": "load"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyOptions:
+    """Options of a request for the format of its answer."""
+
+    id: str
+    model: str
+    created_at: str
+    is_chat: bool
+    is_stream: bool
+    timings: Callable[[], Timings]
+    plan: AnswerPlan
+
+    def answer(self, parts: "Parts", end: dict[str, object] | None = None) -> bytes:
+        """Render the object with a part of the answer; `end` has the fields of the last one."""
+        return to_json(
+            {
+                "model": self.model,
+                "created_at": self.created_at,
+                **(self._message(parts) if self.is_chat else self._response(parts)),
+                **(end or {"done": False}),
+            }
+        )
+
+    def _message(self, parts: "Parts") -> dict[str, object]:
+        message: dict[str, object] = {"role": "assistant", "content": parts.content}
+        if parts.thinking:
+            message["thinking"] = parts.thinking
+        if parts.calls:
+            message["tool_calls"] = [self._call(call) for call in parts.calls]
+        return {"message": message}
+
+    def _response(self, parts: "Parts") -> dict[str, object]:
+        return {"response": parts.content, **({"thinking": parts.thinking} if parts.thinking else {})}
+
+    def _call(self, call: "Call") -> dict[str, object]:
+        function = {"index": call.index, "name": call.name, "arguments": call.arguments}
+        return {"id": f"call_{self.id}_{call.index}", "function": function}
+
+    def end(self, finish: Finish) -> dict[str, object]:
+        """Return the fields of the last object: the reason, the token counts and the durations in nanoseconds."""
+        timings = self.timings()
+        return {
+            "done": True,
+            "done_reason": "length" if finish.reason is FinishReason.LENGTH else "stop",
+            "total_duration": nanoseconds(timings.total_s),
+            "load_duration": 0,
+            "prompt_eval_count": finish.prompt_tokens,
+            "prompt_eval_duration": nanoseconds(timings.first_chunk_s - timings.validation_s),
+            "eval_count": finish.output_tokens,
+            "eval_duration": nanoseconds(timings.total_s - timings.first_chunk_s),
+        }
+
+
+def nanoseconds(seconds: float) -> int:
+    """Return a duration as Ollama writes it."""
+    return round(seconds * _NS_PER_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A complete tool call; `index` counts the calls."""
+
+    index: int
+    name: str
+    arguments: dict[str, object]
+
+
+@dataclass(slots=True)
+class Parts:
+    """Content, thinking and tool calls of a part of the answer."""
+
+    content: str = ""
+    thinking: str = ""
+    calls: list[Call] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is nothing to send."""
+        return not (self.content or self.thinking or self.calls)
+
+
+class _PartStream:
+    """Converts the text of an answer to parts, in which each call is complete."""
+
+    def __init__(self, plan: AnswerPlan, opening: str) -> None:
+        self._stream = AnswerStream(plan, opening)
+        self._open: CallStart | None = None
+        """The call whose arguments are arriving."""
+        self._arguments: list[str] = []
+
+    def feed(self, text: str, finish: Finish | None) -> Parts:
+        """Process the next text, which is the last one if there is a `finish`."""
+        parts = Parts()
+        deltas = self._stream.feed(text)
+        if finish is not None:
+            deltas += self._stream.finish()
+        for delta in deltas:
+            self._add(delta, parts)
+        if finish is not None:
+            self._close(parts, is_cut=finish.reason is FinishReason.LENGTH)
+        return parts
+
+    def _add(self, delta: ChatDelta, parts: Parts) -> None:
+        if isinstance(delta, ReasoningDelta):
+            parts.thinking += delta.text
+        elif isinstance(delta, TextDelta):
+            parts.content += delta.text
+        elif isinstance(delta, CallStart):
+            self._close(parts, is_cut=False)
+            self._open = delta
+        else:
+            self._arguments.append(delta.text)
+
+    def _close(self, parts: Parts, *, is_cut: bool) -> None:
+        """Add the open call; one that was cut off has no complete arguments and is left out."""
+        call, text = self._open, "".join(self._arguments)
+        self._open = None
+        self._arguments.clear()
+        if call is None:
+            return
+        arguments = _arguments(text if text or is_cut else "{}")
+        if arguments is not None:
+            parts.calls.append(Call(call.index, call.name, arguments))
+
+
+def _arguments(text: str) -> dict[str, object] | None:
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+@dataclass(frozen=True, slots=True)
+class OllamaReply:
+    """Renders the answer to a chat or a prompt."""
+
+    options: ReplyOptions
+
+    @property
+    def content_type(self) -> str:
+        """The content type of JSON or of lines."""
+        return _LINES_CONTENT_TYPE if self.options.is_stream else JSON_CONTENT_TYPE
+
+    def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
+        """Return headers that keep proxies from buffering a stream."""
+        del timings
+        return (("x-accel-buffering", "no"), ("cache-control", "no-cache")) if self.options.is_stream else ()
+
+    def stream(self) -> "OllamaStream":
+        """Return a renderer of the lines."""
+        return OllamaStream(self.options)
+
+    def render(self, answers: Sequence[Answer]) -> bytes:
+        """Render the whole answer; without one the model was only to be loaded."""
+        if not answers:
+            return self.options.answer(Parts(), _LOADED)
+        (answer,) = answers
+        (choice,) = answer.choices
+        parts = _PartStream(self.options.plan, choice.opening).feed(choice.text, choice.finish)
+        return self.options.answer(parts, self.options.end(choice.finish))
+
+
+class OllamaStream(ClosingStream):
+    """Renders one object per part and a last one with the counts; clients cannot skip keep-alive lines."""
+
+    def __init__(self, options: ReplyOptions) -> None:
+        super().__init__()
+        self._options = options
+        self._parts: _PartStream | None = None
+
+    def _chunk(self, chunk: Chunk, request: int) -> Sequence[bytes]:
+        del request
+        if self._parts is None:
+            self._parts = _PartStream(self._options.plan, chunk.opening)
+        parts = self._parts.feed(chunk.text, chunk.finish)
+        lines = [] if parts.is_empty else [json_line(self._options.answer(parts))]
+        if chunk.finish is not None:
+            lines.append(json_line(self._options.answer(Parts(), self._options.end(chunk.finish))))
+        return lines
+
+    def _end(self) -> Sequence[bytes]:
+        return () if self._parts is not None else (json_line(self._options.answer(Parts(), _LOADED)),)
+
+    def _error(self, error: HeadraceError) -> Sequence[bytes]:
+        return (error_line(error),)
