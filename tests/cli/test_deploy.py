@@ -108,6 +108,22 @@ def test_a_failed_component_is_reported_with_its_reason(platform: Platform, run:
     assert run(rm, "smollm2", "host").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        (("--instance-type", "g5.xlarge"), "Did you mean ml.g5.xlarge or "),
+        (("--instance-type", "large"), "Expected one such as ml.c6i.xlarge"),
+        (("--name", "my_model"), "--name is 'my_model'; expected up to 63 letters"),
+        (("--name", "a" * 64), "expected up to 63 letters"),
+    ],
+)
+def test_an_invalid_option_is_one_sentence_without_a_platform(headrace, option: tuple[str, str], reason: str) -> None:
+    refused = headrace("deploy", "smollm2", *option, "--url", "http://127.0.0.1:9")
+    assert refused.exit_code == 2
+    assert reason in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize("option", [("--copies", "2"), ("--cpus", "1"), ("--memory", "512")])
 def test_copy_options_require_a_component(headrace, option: tuple[str, str]) -> None:
     refused = headrace("deploy", "smollm2", *option)

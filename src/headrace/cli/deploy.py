@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import click
 from headrace.cli.deploy_again import EndpointUpdate, endpoint_deployment, make_way_for_component
 from headrace.cli.deployed import ComponentDeployment, Copies, Deployment, Instances
 from headrace.cli.group import Examples, Failed, UserFailed
-from headrace.cli.platform_client import find_platform, platform_option, translate_errors
+from headrace.cli.platform_client import Platform, find_platform, platform_option, translate_errors
 
 DEFAULT_IMAGE = (
     "763104351884.dkr.ecr.{region}.amazonaws.com/huggingface-pytorch-tgi-inference:"
@@ -23,6 +24,7 @@ DEFAULT_IMAGE = (
 """Text Generation Inference: what `get_huggingface_llm_image_uri("huggingface")` of the SageMaker SDK returns."""
 _POLL_S = 0.3
 _MAX_NAME = 63
+_NAME = re.compile(rf"(?=.{{1,{_MAX_NAME}}}\Z)[a-zA-Z0-9]+(-+[a-zA-Z0-9]+)*")
 _BUSY = frozenset({"Creating", "Updating", "RollingBack", "SystemUpdating"})
 
 EXAMPLES = """
@@ -84,7 +86,10 @@ def deploy(  # noqa: PLR0913 -- its options
     if component_of is None and (copies, cpus, memory_mb) != (None, None, None):
         raise UserFailed("--copies, --cpus and --memory need an inference component. Add --component-of ENDPOINT.")
     platform = find_platform(url)
+    _check_instance_type(platform, instance_type)
     chosen = name or endpoint_name(model)
+    if _NAME.fullmatch(chosen) is None:
+        raise UserFailed(f"--name is {chosen!r}; expected up to {_MAX_NAME} letters, digits and hyphens between them.")
     container = container_of(model, _environment(variables), image or DEFAULT_IMAGE.format(region=platform.region))
     hardware = Instances(count=instances, instance_type=instance_type)
     deployment: Deployment
@@ -135,6 +140,15 @@ def container_of(model: str, environment: Mapping[str, str], image: str) -> dict
     path = Path(os.path.expanduser(model))  # noqa: PTH111 -- leaves an unknown ~user alone
     named = str(path.absolute()) if path.exists() else model
     return {**container, "Environment": {"HF_MODEL_ID": named, **environment}}
+
+
+def _check_instance_type(platform: Platform, name: str) -> None:
+    """Refuse a type that SageMaker does not have, with the nearest ones; AWS's message lists all 277."""
+    known = platform.sagemaker.meta.service_model.shape_for("ProductionVariantInstanceType").enum
+    if name not in known:
+        near = get_close_matches(name.lower(), known, n=3, cutoff=0.7)
+        hint = f"Did you mean {' or '.join(near)}?" if near else "Expected one such as ml.c6i.xlarge or ml.g5.xlarge."
+        raise UserFailed(f"--instance-type is {name!r}, which SageMaker does not have. {hint}")
 
 
 def _environment(variables: tuple[str, ...]) -> dict[str, str]:
