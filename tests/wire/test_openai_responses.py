@@ -271,7 +271,12 @@ def test_logprobs_are_those_of_the_messages_tokens(fields):
     deltas = [event for event in events if event.type == "response.output_text.delta"]
     assert [item.token for event in deltas for item in event.logprobs] == ["one", " two"]
     assert events[-1].response.output == response.output
-    assert response.usage.output_tokens_details.reasoning_tokens > 0
+
+
+def test_reasoning_tokens_are_estimated_by_the_share_of_the_text():
+    response = response_of(parse(reasons=True), "<think>\nYes.\n</think>\n\n", "No")
+    assert response.usage.output_tokens == 3
+    assert response.usage.output_tokens_details.reasoning_tokens == 2
 
 
 @given(st.lists(st.integers(0, 120), max_size=9))
@@ -283,6 +288,7 @@ def test_a_stream_adds_up_to_the_whole_response_wherever_tokens_end(places):
     kinds = [event.type for event in events]
     assert (kinds[:2], kinds[-1]) == (["response.created", "response.in_progress"], "response.completed")
     assert events[-1].response.output == response.output
+    assert events[-1].response.usage == response.usage
     texts = [""] * len(response.output)
     finished = []
     for event in events:

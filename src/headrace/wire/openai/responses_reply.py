@@ -172,12 +172,15 @@ class _Builder:
         self._open: TextItem | CallItem | None = None
         self._tokens: list[Token] = []
         """Tokens that no delta has yet."""
-        self._num_reasoning_tokens = 0
+        self._num_characters = 0
+        self._num_reasoning_characters = 0
 
     def feed(self, text: str, tokens: Sequence[Token]) -> Iterator[Event]:
         """Process the next part of the answer."""
-        counts_tokens = self._options.num_top_logprobs is not None or self._options.plan.format is not None
-        for piece, its_tokens in _by_token(text, tokens) if counts_tokens else ((text, ()),):
+        if self._options.num_top_logprobs is None:
+            yield from self._deltas(self._stream.feed(text))
+            return
+        for piece, its_tokens in _by_token(text, tokens):
             self._tokens += visible(its_tokens, with_special=self._options.with_special)
             yield from self._deltas(self._stream.feed(piece))
 
@@ -198,9 +201,13 @@ class _Builder:
         return self._options.response(
             "incomplete" if is_cut else "completed",
             self._done,
-            usage=_usage(finish, self._num_reasoning_tokens),
+            usage=_usage(finish, self._num_reasoning_tokens(finish)),
             incomplete={"reason": "max_output_tokens"} if is_cut else None,
         )
+
+    def _num_reasoning_tokens(self, finish: Finish) -> int:
+        """Estimate them by the share of the text: to count them, each token would have to be parsed alone."""
+        return round(finish.output_tokens * self._num_reasoning_characters / max(1, self._num_characters))
 
     def _deltas(self, deltas: Iterable[ChatDelta]) -> Iterator[Event]:
         for delta in deltas:
@@ -217,13 +224,13 @@ class _Builder:
             if not (isinstance(self._open, TextItem) and self._open.kind == kind):
                 yield from self._close("completed")
                 yield from self._begin(TextItem(kind, self._options.request_id, len(self._done)))
+        self._num_characters += len(delta.text)
+        self._num_reasoning_characters += len(delta.text) if isinstance(delta, ReasoningDelta) else 0
         if self._open is not None:
             yield self._open.add(delta.text, self._logprobs(delta))
 
     def _logprobs(self, delta: ChatDelta) -> list[dict[str, object]]:
         """Return the logprobs of a delta's tokens; only messages have them."""
-        if isinstance(delta, ReasoningDelta):
-            self._num_reasoning_tokens += len(self._tokens)
         if self._options.num_top_logprobs is None or not isinstance(delta, TextDelta):
             return []
         return token_logprobs(_last_tokens(self._tokens, delta.text), num_top=self._options.num_top_logprobs)
