@@ -198,6 +198,12 @@ async def test_vectors_have_no_tokens_to_format(tokens: Scene) -> None:
     assert isinstance(response.json()[0][0], float)
 
 
+async def test_a_request_that_only_loads_the_model_has_no_answer_to_format(responses: Scene) -> None:
+    response = await responses.post({"model": "echo", "stream": False}, "/api/generate")
+
+    assert (response.status_code, response.json()["done_reason"]) == (200, "load")
+
+
 async def test_requests_at_once_keep_their_tokens_apart(tokens: Scene) -> None:
     texts = [f"a{number} b{number} c{number}" for number in range(12)]
 
