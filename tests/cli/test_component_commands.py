@@ -78,6 +78,7 @@ def test_a_component_is_described_by_its_own_name(hosting: Platform) -> None:
 
 def test_a_component_has_a_log_and_its_host_refers_to_it(hosting: Platform) -> None:
     assert said(logs, hosting, "chat") == "a line"
+    assert json.loads(said(logs, hosting, "chat", "--json"))["message"] == "a line"
     of_host = run(logs, hosting, "ep")
     assert of_host.exit_code == 2
     assert "hosts inference components with separate logs: big, chat." in of_host.output

@@ -4,10 +4,11 @@ import sys
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 
 from headrace import __version__
 from headrace.cli.group import Examples
-from headrace.cli.main import COMMANDS
+from headrace.cli.main import COMMANDS, cli
 from headrace.cli.reference import cli_page, leaves
 from headrace.settings.server_settings import setting_names
 from headrace.settings.values import flag_name
@@ -136,3 +137,34 @@ def test_the_page_of_the_docs_has_every_command_and_option() -> None:
         if path not in {("serve",), ("up",)}:
             for parameter in command.params:
                 assert isinstance(parameter, click.Argument) or parameter.opts[0] in page
+
+
+@pytest.mark.parametrize("command", [(), ("deploy",), ("models", "remove")])
+def test_help_prints_the_help_of_a_command(headrace, command: tuple[str, ...]) -> None:
+    shown = headrace("help", *command)
+    assert (shown.exit_code, shown.stdout) == (0, headrace(*command, "--help").stdout)
+
+
+def test_help_of_an_unknown_command_suggests_a_near_one(headrace) -> None:
+    result = headrace("help", "deplyo")
+    assert result.exit_code == 2
+    assert "Did you mean deploy?" in result.stderr
+    assert "deploy has no command 'x'" in headrace("help", "deploy", "x").stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_the_script_of_a_shell(headrace, shell: str) -> None:
+    result = headrace("completion", shell)
+    assert result.exit_code == 0, result.stderr
+    assert f"_HEADRACE_COMPLETE={shell}_complete" in result.stdout
+
+
+def test_commands_and_options_are_completed() -> None:
+    def completed(*args: str, word: str) -> list[str]:
+        found = ShellComplete(cli, {}, "headrace", "_HEADRACE_COMPLETE").get_completions(list(args), word)
+        return [item.value for item in found]
+
+    assert completed(word="de") == ["deploy", "describe"]
+    assert completed("deploy", word="--inst") == ["--instances", "--instance-type"]
+    assert "--debug" in completed(word="--")
+    assert "worker" not in completed(word="")

@@ -143,7 +143,7 @@ def container_of(model: str, environment: Mapping[str, str], image: str) -> dict
 
 
 def _check_instance_type(platform: Platform, name: str) -> None:
-    """Refuse a type that SageMaker does not have, with the nearest ones; AWS's message lists all 277."""
+    """Refuse a type that SageMaker does not have, with the nearest ones; AWS's message lists all of them."""
     known = platform.sagemaker.meta.service_model.shape_for("ProductionVariantInstanceType").enum
     if name not in known:
         near = get_close_matches(name.lower(), known, n=3, cutoff=0.7)

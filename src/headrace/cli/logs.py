@@ -1,8 +1,10 @@
 """`headrace logs`: print the logs of an endpoint's workers through the CloudWatch Logs API."""
 
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import click
@@ -25,7 +27,8 @@ _POLL_S = 0.5
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Print only the last N lines.")
 @click.option("--times", is_flag=True, help="Prefix each line with its time and worker.")
-def logs(*, name: str, url: str | None, follow: bool, tail: int | None, times: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON object with its time and worker.")
+def logs(*, name: str, url: str | None, follow: bool, tail: int | None, times: bool, as_json: bool) -> None:
     """Print the logs of all workers of the endpoint or inference component NAME, ordered by time."""
     platform = find_platform(url)
     with translate_errors():
@@ -33,10 +36,11 @@ def logs(*, name: str, url: str | None, follow: bool, tail: int | None, times: b
         events = list(reader.read())
         if tail is not None:
             events = events[len(events) - min(tail, len(events)) :]
-        _show(events, times=times)
+        show = _show_json if as_json else partial(_show, times=times)
+        show(events)
         while follow:
             time.sleep(_POLL_S)
-            _show(reader.read(), times=times)
+            show(reader.read())
 
 
 class LogTail:
@@ -91,7 +95,13 @@ class LogTail:
             yield event
 
 
-def _show(events: Any, *, times: bool) -> None:
+def _show_json(events: Iterable[Mapping[str, Any]]) -> None:
+    for event in events:
+        line = {"time_ms": event["timestamp"], "worker": event["logStreamName"], "message": event["message"]}
+        click.echo(json.dumps(line, ensure_ascii=False))
+
+
+def _show(events: Iterable[Mapping[str, Any]], *, times: bool) -> None:
     for event in events:
         prefix = ""
         if times:

@@ -28,6 +28,8 @@ COMMANDS = {
     "status": Entry("headrace.cli.endpoints", "status", "Show the state of the platform."),
     "keys": Entry("headrace.cli.keys", "keys", "Create, list and delete access keys."),
     "doctor": Entry("headrace.cli.doctor", "doctor", "Check what this machine can do and what is missing."),
+    "help": Entry("headrace.cli.help", "show_help", "Show the help of a command."),
+    "completion": Entry("headrace.cli.help", "completion", "Print a script for completion in a shell."),
     "worker": Entry("headrace.cli.worker", "worker", "Run one worker, for `headrace up`.", is_hidden=True),
 }
 
