@@ -215,3 +215,12 @@ def test_the_advice_names_the_rope_that_was_asked_for(headrace, mixtral) -> None
 )
 def test_the_bits_of_a_model_of_the_hub_are_those_of_its_config(quantization, bits) -> None:
     assert promised_bits(Fields({"quantization_config": quantization}, "config.json")) == bits
+
+
+@pytest.mark.parametrize("memory", ["64GiB", "64MiB"])
+def test_the_tables_fit_into_80_columns(headrace, smollm2_path, memory: str) -> None:
+    shown = headrace("fit", smollm2_path, "--memory", memory, "--bandwidth", "1GB").stdout
+    tables = [line for line in shown.splitlines() if line.lstrip().startswith(("weights ", "bf16 ", "w8a", "w4a"))]
+    assert len(tables) == 14
+    assert max(map(len, tables)) <= 80
+    assert "\N{HORIZONTAL ELLIPSIS}" not in "".join(tables)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from headrace.cli.fit_report import CheckpointFacts, Report, advice_text, print_table
+from headrace.cli.fit_report import CheckpointFacts, Report, advice_text, print_report
 from headrace.cli.group import Examples
 from headrace.cli.progress import showing_progress
 from headrace.cli.sizing import Plan, advise, fit_formats
@@ -79,11 +79,10 @@ def fit(
     if as_json:
         click.echo(json.dumps(report.values()))
         return
-    click.echo(report.head())
-    print_table(report)
-    click.echo(
-        advice_text(model, report.advice, report.auto, report.max_model_len, rope=settings.rope, refusal=report.refusal)
+    advice = advice_text(
+        model, report.advice, report.auto, report.max_model_len, rope=settings.rope, refusal=report.refusal
     )
+    print_report(report, advice)
 
 
 def _make_report(

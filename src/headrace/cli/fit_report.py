@@ -16,6 +16,8 @@ from headrace.models.spec import ModelSpec
 from headrace.models.weights import Encoding
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from headrace.runner.decode_speed import DecodeBytes
 
 _FASTER = {
@@ -25,6 +27,9 @@ _FASTER = {
     "w4a16": " --dtype w4a8 computes prompts and large batches faster, less accurately.",
 }
 LENGTHS = (512, 2048, 8192, 32768)
+_MAX_LENGTHS = 3
+WIDTH = 80
+"""Columns of the output, as of a terminal that was not made wider."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,41 +120,67 @@ def _active_parameters(spec: ModelSpec) -> int:
     return spec.num_parameters - 3 * spec.hidden_size * idle
 
 
-def print_table(report: Report) -> None:
-    from rich.box import SIMPLE_HEAD
+def print_report(report: Report, advice: str) -> None:
+    """Print the facts, memory and speed of each format in tables of at most 80 columns, and the advice."""
     from rich.console import Console
+
+    is_terminal = sys.stdout.isatty()
+    console = Console(width=None if is_terminal else WIDTH, highlight=False, markup=False)
+
+    def write(text: str) -> None:
+        """Print text, between words wrapped on a terminal; an indented line is a command and stays whole."""
+        for line in text.splitlines():
+            console.print(line, soft_wrap=not is_terminal or line.startswith(" "))
+
+    write(f"{report.head()}\n\n")
+    lengths = sorted({min(length, report.max_model_len) for length in LENGTHS})[-_MAX_LENGTHS:]
+    memory = [
+        (*_formats(fit_), *_sizes(fit_), *(f"{fit_.sequences_of(length):,}" for length in lengths))
+        for fit_ in report.fits
+    ]
+    heads = ("weights", "KV", "weights", "KV per token", "as served")
+    console.print(_table((*heads, *(f"x {length:,}" for length in lengths)), memory))
+    write("x N: concurrent sequences of N tokens that fit if all memory is used.")
+    if any("*" in row[2] for row in memory):
+        write("*: part of the weights stays on disk.")
+    speed = [
+        (
+            *_formats(fit_),
+            format_size(read.weights),
+            *(f"{read.tokens_per_s(report.bandwidth, is_full=is_full):,.1f}" for is_full in (False, True)),
+        )
+        for fit_, read in zip(report.fits, report.speeds, strict=True)
+    ]
+    console.print()
+    console.print(_table(("weights", "KV", "read per token", "tokens/s", "full"), speed))
+    write(
+        "tokens/s: decoding of one sequence at most, by the memory bandwidth; full: at the end of its context.\n\n"
+        + advice
+    )
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> "Table":
     from rich.table import Table
 
-    lengths = sorted({min(length, report.max_model_len) for length in LENGTHS})
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("weights", "KV", "weights", "KV per token", "as served", "KV tokens that fit"):
-        table.add_column(name, justify="right")
-    for length in lengths:
-        table.add_column(f"x {length:,}", justify="right")
-    for name in ("read per token", "tokens/s", "full"):
-        table.add_column(name, justify="right")
-    for fit_, speed in zip(report.fits, report.speeds, strict=True):
-        counts = [f"{fit_.sequences_of(length):,}" for length in lengths]
-        rates = [f"{speed.tokens_per_s(report.bandwidth, is_full=is_full):,.1f}" for is_full in (False, True)]
-        table.add_row(fit_.dtype, fit_.kv_dtype, *_sizes(fit_), *counts, format_size(speed.weights), *rates)
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    console.print(table)
-    console.print("x N: concurrent sequences of N tokens that fit if all memory is used.", highlight=False)
-    console.print(
-        "tokens/s: decoding of one sequence at most, by the memory bandwidth; full: at the end of its context.",
-        highlight=False,
-    )
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _formats(fit_: FormatFit) -> tuple[str, str]:
+    return fit_.dtype, fit_.kv_dtype
 
 
 def _sizes(fit_: FormatFit) -> list[str]:
     plan = fit_.plan
     if plan is None:
-        return ["does not fit", "", "", ""]
+        return ["does not fit", "", ""]
     sizes = (plan.weights_bytes, plan.kv_bytes_per_token, plan.total_bytes)
     weights, *others = map(format_size, sizes)
-    if plan.mapping == "required":
-        weights = f"{weights}, part on disk"
-    return [weights, *others, f"{fit_.room_tokens:,}"]
+    return [f"{weights}*" if plan.mapping == "required" else weights, *others]
 
 
 def advice_text(
