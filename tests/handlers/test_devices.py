@@ -19,13 +19,22 @@ def spec(contract: ContractName, *, device: int | None = 0, num_gpus: int = 3, v
 
 
 @given(st.integers(1, 8), st.lists(st.booleans(), max_size=30))
-def test_children_take_the_gpus_in_turn_also_after_some_have_ended(num_gpus: int, starts: list[bool]) -> None:
+def test_a_child_takes_a_gpu_that_fewest_use_also_after_some_have_ended(num_gpus: int, starts: list[bool]) -> None:
     taken: list[int] = []
     for is_start in starts:
         if is_start:
-            taken.append(least_used(taken, num_gpus))
+            gpu = least_used(taken, num_gpus)
+            assert all(taken.count(gpu) <= taken.count(other) for other in range(num_gpus))
+            taken.append(gpu)
         elif taken:
             taken.pop(0)
+
+
+@given(st.integers(1, 8), st.integers(0, 30))
+def test_children_are_spread_evenly(num_gpus: int, num_children: int) -> None:
+    taken: list[int] = []
+    for _ in range(num_children):
+        taken.append(least_used(taken, num_gpus))
     counts = [taken.count(gpu) for gpu in range(num_gpus)]
     assert max(counts) - min(counts) <= 1
 

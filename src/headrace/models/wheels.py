@@ -98,8 +98,9 @@ def _watch(process: "subprocess.Popen[bytes]", folder: Path, task: str, total: i
 
 def _num_bytes(target: Path) -> int:
     """Return the size of a file or of all files in a folder; some may vanish meanwhile."""
+    found = [Path(folder, name) for folder, _, names in os.walk(target) for name in names]  # skips vanished folders
     total = 0
-    for path in (target, *target.rglob("*")):
+    for path in (target, *found):
         try:
             total += path.stat().st_size if path.is_file() else 0
         except OSError:
