@@ -50,12 +50,14 @@ def test_an_idle_server_runs_no_steps_and_uses_hardly_any_cpu(server: Served) ->
         fields = Path(f"/proc/{server.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return int(fields[11]) + int(fields[12])
 
-    steps, ticks = metric(server, "headrace_steps_total"), cpu_ticks()
-    time.sleep(2)
-    busy_ticks = cpu_ticks() - ticks
+    def is_at_rest() -> bool:
+        ticks = cpu_ticks()
+        time.sleep(2)
+        return cpu_ticks() - ticks <= 0.05 * 2 * os.sysconf("SC_CLK_TCK")
 
+    steps = metric(server, "headrace_steps_total")
+    eventually("at rest", True, is_at_rest)  # after the start it builds the vocabulary for grammars once
     assert metric(server, "headrace_steps_total") == steps
-    assert busy_ticks <= 0.05 * 2 * os.sysconf("SC_CLK_TCK")
 
 
 BAD_BODIES = {

@@ -1,5 +1,6 @@
 """`headrace deploy` for a name that was deployed before: update the endpoint, replace a failed one, or say how."""
 
+import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from headrace.cli.removal import (
     until_gone,
 )
 
-_MAX_STEM = 50
+_MAX_STEM = 45
 """Characters of the endpoint's name in the name of a revision, whose limit is 63."""
 
 
@@ -93,7 +94,7 @@ def endpoint_deployment(
     if found is not None and not is_update:
         raise UserFailed(_taken(name, "endpoint", found["EndpointStatus"]))
     if found is not None:
-        revision = f"{name[:_MAX_STEM].rstrip('-')}-{time.strftime('%y%m%d%H%M%S')}"
+        revision = f"{name[:_MAX_STEM].rstrip('-')}-{time.strftime('%y%m%d%H%M%S')}-{secrets.token_hex(2)}"
         return EndpointUpdate(
             platform=platform,
             name=name,
