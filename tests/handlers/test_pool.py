@@ -1,9 +1,11 @@
 """The pool: batches, limits of time and number, restarts, and the end."""
 
 import asyncio
+import gc
 import os
 import random
 import signal
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +38,21 @@ async def test_requests_that_wait_together_are_one_batch(tmp_path: Path) -> None
         )
     async with pool_of(spec_for(tmp_path, batch_size=4, max_batch_delay_ms=10)) as pool:
         assert await ask(pool, "size") == (200, b"1")
+
+
+async def test_a_response_is_freed_without_the_garbage_collector(tmp_path: Path) -> None:
+    async with pool_of(spec_for(tmp_path)) as pool:
+        gc.collect()
+        gc.disable()
+        try:
+            for path in ("echo", "stream"):
+                response = await submit(pool, path, b"3")
+                is_alive = weakref.ref(response)
+                assert (await answer(response))[0] == 200
+                del response
+                await until(lambda is_alive=is_alive: is_alive() is None)
+        finally:
+            gc.enable()
 
 
 async def test_a_batch_has_one_mode(tmp_path: Path) -> None:

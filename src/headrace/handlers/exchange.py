@@ -91,6 +91,10 @@ class BrokenResponse(Exception):
     """A response that has begun and cannot be completed."""
 
 
+def _no_credit(_num_chunks: int, _num_bytes: int) -> None:
+    """Tell no child: none runs the request."""
+
+
 class PendingResponse:
     """
     The response to a request, as the pool gets it and a route takes it.
@@ -107,7 +111,7 @@ class PendingResponse:
         self.has_ended = False
         """The last event has come; the route may not have taken it."""
         self.has_head = False
-        self.credit: Callable[[int, int], None] = lambda _chunks, _bytes: None
+        self.credit: Callable[[int, int], None] = _no_credit
         """Tells the child that the client has taken chunks and bytes."""
         self.num_untaken = 0
         self._untold_chunks = 0
@@ -200,6 +204,7 @@ class PendingResponse:
 
     def _end(self) -> None:
         self.has_ended = self.has_head = True
+        self.credit = _no_credit  # it refers to this response: large bodies would wait for the garbage collector
         self._wake()
 
     def _tell(self, num_bytes: int) -> None:
