@@ -87,9 +87,7 @@ def deploy(  # noqa: PLR0913 -- its options
         raise UserFailed("--copies, --cpus and --memory need an inference component. Add --component-of ENDPOINT.")
     platform = find_platform(url)
     _check_instance_type(platform, instance_type)
-    chosen = name or endpoint_name(model)
-    if _NAME.fullmatch(chosen) is None:
-        raise UserFailed(f"--name is {chosen!r}; expected up to {_MAX_NAME} letters, digits and hyphens between them.")
+    chosen = _checked_name(name or endpoint_name(model))
     container = container_of(model, _environment(variables), image or DEFAULT_IMAGE.format(region=platform.region))
     hardware = Instances(count=instances, instance_type=instance_type)
     deployment: Deployment
@@ -118,6 +116,13 @@ def deploy(  # noqa: PLR0913 -- its options
             if isinstance(deployment, EndpointUpdate):
                 deployment.remove_unused()
     click.echo(deployment.ready_text(time.monotonic() - started_s))
+
+
+def _checked_name(name: str) -> str:
+    """Return a name that SageMaker accepts; raises `UserFailed` for another."""
+    if _NAME.fullmatch(name) is None:
+        raise UserFailed(f"--name is {name!r}; expected up to {_MAX_NAME} letters, digits and hyphens between them.")
+    return name
 
 
 def endpoint_name(model: str) -> str:

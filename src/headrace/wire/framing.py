@@ -14,6 +14,8 @@ from headrace.core.errors import InvalidRequest
 SSE_CONTENT_TYPE = "text/event-stream"
 JSONLINES_CONTENT_TYPE = "application/jsonlines"
 JSON_CONTENT_TYPE = "application/json"
+UNBUFFERED_HEADERS = (("x-accel-buffering", "no"), ("cache-control", "no-cache"))
+"""Headers of a stream that keep proxies from buffering it."""
 SSE_KEEP_ALIVE = b":\n\n"
 """An SSE comment: clients skip it."""
 

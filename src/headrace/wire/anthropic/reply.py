@@ -17,7 +17,7 @@ from headrace.core.generation import Chunk, Finish, FinishReason
 from headrace.wire.answers import Answer
 from headrace.wire.anthropic.errors import error_event
 from headrace.wire.dialect import Timings
-from headrace.wire.framing import JSON_CONTENT_TYPE, SSE_CONTENT_TYPE, to_json
+from headrace.wire.framing import JSON_CONTENT_TYPE, SSE_CONTENT_TYPE, UNBUFFERED_HEADERS, to_json
 from headrace.wire.openai.answer_stream import AnswerPlan, AnswerStream, ChatDelta, ReasoningDelta
 from headrace.wire.openai.tool_stream import CallStart, TextDelta
 from headrace.wire.streams import ClosingStream
@@ -88,7 +88,7 @@ class MessageReply:
     def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
         """Return headers that keep proxies from buffering a stream."""
         del timings
-        return (("x-accel-buffering", "no"), ("cache-control", "no-cache")) if self.options.is_stream else ()
+        return UNBUFFERED_HEADERS if self.options.is_stream else ()
 
     def stream(self) -> "MessageStream":
         """Return a renderer of the events."""

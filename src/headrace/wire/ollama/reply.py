@@ -13,7 +13,7 @@ from headrace.core.errors import HeadraceError
 from headrace.core.generation import Chunk, Finish, FinishReason
 from headrace.wire.answers import Answer
 from headrace.wire.dialect import Timings
-from headrace.wire.framing import JSON_CONTENT_TYPE, json_line, to_json
+from headrace.wire.framing import JSON_CONTENT_TYPE, UNBUFFERED_HEADERS, json_line, to_json
 from headrace.wire.ollama.errors import error_line
 from headrace.wire.openai.answer_stream import AnswerPlan, AnswerStream, ChatDelta, ReasoningDelta
 from headrace.wire.openai.tool_stream import CallStart, TextDelta
@@ -171,7 +171,7 @@ class OllamaReply:
     def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
         """Return headers that keep proxies from buffering a stream."""
         del timings
-        return (("x-accel-buffering", "no"), ("cache-control", "no-cache")) if self.options.is_stream else ()
+        return UNBUFFERED_HEADERS if self.options.is_stream else ()
 
     def stream(self) -> "OllamaStream":
         """Return a renderer of the lines."""

@@ -15,6 +15,7 @@ from headrace.wire.framing import (
     JSONLINES_CONTENT_TYPE,
     SSE_CONTENT_TYPE,
     SSE_KEEP_ALIVE,
+    UNBUFFERED_HEADERS,
     json_line,
     sse_event,
     to_json,
@@ -49,7 +50,7 @@ class Envelope:
     def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
         """Return headers that keep proxies from buffering a stream."""
         del timings
-        return (("x-accel-buffering", "no"), ("cache-control", "no-cache")) if self.stream else ()
+        return UNBUFFERED_HEADERS if self.stream else ()
 
     def body(self, kind: str, choices: Sequence[object], usage: Usage) -> bytes:
         """Render a whole answer."""

@@ -14,7 +14,7 @@ from headrace.core.errors import Busy, HeadraceError, UserError
 from headrace.core.generation import Chunk, Finish, FinishReason, Token
 from headrace.wire.answers import Answer
 from headrace.wire.dialect import Timings
-from headrace.wire.framing import JSON_CONTENT_TYPE, SSE_CONTENT_TYPE, SSE_KEEP_ALIVE, to_json
+from headrace.wire.framing import JSON_CONTENT_TYPE, SSE_CONTENT_TYPE, SSE_KEEP_ALIVE, UNBUFFERED_HEADERS, to_json
 from headrace.wire.openai.answer_stream import AnswerPlan, AnswerStream, ChatDelta, ReasoningDelta
 from headrace.wire.openai.errors import error_object
 from headrace.wire.openai.logprobs import token_logprobs, visible
@@ -76,7 +76,7 @@ class ResponseReply:
     def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
         """Return headers that keep proxies from buffering a stream."""
         del timings
-        return (("x-accel-buffering", "no"), ("cache-control", "no-cache")) if self.options.is_stream else ()
+        return UNBUFFERED_HEADERS if self.options.is_stream else ()
 
     def stream(self) -> "ResponseStream":
         """Return a renderer of the events."""
