@@ -5,6 +5,7 @@ The attacks: each repeats one hostile action against a server on this machine, f
 """
 
 import asyncio
+import gzip
 import itertools
 import json
 import resource
@@ -16,6 +17,10 @@ from time import perf_counter
 HOST = "127.0.0.1"
 MIB = 1024 * 1024
 MAX_ANSWER_BYTES = 64 * 1024
+_JSON_CALL = "X-Amz-Target: SageMaker.CreateModel\r\n"
+_CBOR_CALL = "smithy-protocol: rpc-v2-cbor\r\n"
+_CBOR_PATH = "/service/GraniteServiceVersion20100801/operation/PutMetricData"
+_CONTROL_BYTES = 4 * MIB - 1024
 
 Attack = Callable[[int, float], Awaitable[int]]
 """Takes the port and the time to end at (`perf_counter`); returns how often it acted."""
@@ -76,6 +81,11 @@ def body(path: str, content: bytes, *, at_once: int = 2) -> Attack:
 def post(path: str, content: bytes) -> bytes:
     """A request with a body."""
     return head(path, len(content), "Connection: close\r\n") + content
+
+
+def aws(content: bytes, *, path: str = "/", call: str = _JSON_CALL) -> Attack:
+    """Call an AWS operation of a platform; a server answers 404."""
+    return repeated(head(path, len(content), call + "Connection: close\r\n") + content)
 
 
 def completion(**fields: object) -> bytes:
@@ -154,6 +164,28 @@ _MANY_TOOLS = [
 
 ATTACKS: dict[str, Callable[[], Attack]] = {
     "nothing": lambda: held(0, b""),
+    "AWS call: JSON of 1 million empty objects": lambda: aws(
+        b'{"ModelName":"a","Containers":[' + b"{}," * (_CONTROL_BYTES // 3) + b"{}]}"
+    ),
+    "AWS call: JSON of 350,000 variables": lambda: aws(
+        b'{"PrimaryContainer":{"Environment":{' + b",".join(b'"%x":""' % i for i in range(350_000)) + b"}}}"
+    ),
+    "AWS call: JSON under the limits": lambda: aws(
+        b'{"ModelName":"a","Containers":[' + b'{"Image":"a"},' * 49_000 + b"{}]}"
+    ),
+    "AWS call: CBOR of 4 million empty lists": lambda: aws(
+        b"\xa1\x61x\x9f" + b"\x80" * _CONTROL_BYTES + b"\xff", path=_CBOR_PATH, call=_CBOR_CALL
+    ),
+    "AWS call: CBOR under the limits": lambda: aws(
+        b"\xa1\x61x\x9f" + b"\x80" * 49_000 + b"\xff", path=_CBOR_PATH, call=_CBOR_CALL
+    ),
+    "AWS call: 4 MB that gzip packs into 4 KB": lambda: aws(
+        gzip.compress(b'{"x":[' + b"[]," * (_CONTROL_BYTES // 3) + b"[]]}"),
+        call=_JSON_CALL + "Content-Encoding: gzip\r\n",
+    ),
+    "8 million empty lists for a model": lambda: body(
+        "/v1/completions", b'{"model":"model","x":[' + b"[]," * 8_000_000 + b"[]]}"
+    ),
     "malformed heads": lambda: repeated(b"\x00\x01 no http\r\n\r\n", at_once=8),
     "heads of 64 KB": lambda: repeated(b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 66_000 + b"\r\n\r\n", at_once=4),
     "10,000 headers": lambda: repeated(b"GET / HTTP/1.1\r\nHost: x\r\n" + b"a:\r\n" * 10_000 + b"\r\n", at_once=4),

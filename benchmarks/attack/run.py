@@ -1,7 +1,8 @@
 """
-Measure the longest gap between two tokens of other clients' streams while a server is attacked, attack by attack.
+Measure the longest gap between two tokens of other clients' streams while a server or a platform is attacked.
 
     python -m benchmarks.attack.run "$(headrace models path smollm2)"
+    python -m benchmarks.attack.run MODEL --target platform --only "AWS"
     python -m benchmarks.attack.run MODEL --only tokenize,lists --seconds 5
 
 It attacks only the server that it starts itself, on a loopback address. The last line is one JSON object.
@@ -20,14 +21,13 @@ from pathlib import Path
 from time import perf_counter
 
 from benchmarks.attack.attacks import ATTACKS, HOST, head
+from benchmarks.attack.targets import START_TIMEOUT_S, clear, launch_of, prepare
 from benchmarks.cpu_serving.proc import session_memory
 from benchmarks.cpu_serving.server_process import ServerProcess
-from benchmarks.cpu_serving.servers import MODEL_NAME, Launch
 
 from headrace.bench.environment import describe_environment
 
-GOAL_MS = 200.0
-START_TIMEOUT_S = 120.0
+GOAL_MS = 100.0
 MIB = 1024 * 1024
 _STREAM = json.dumps(
     {"model": "model", "prompt": "Tell me a long story.", "max_tokens": 400, "ignore_eos": True, "stream": True}
@@ -124,7 +124,7 @@ async def measure(name: str, server: ServerProcess, options: argparse.Namespace)
 def table(rows: list[Measured]) -> str:
     """Return the results as a table."""
     lines = [
-        "| attack | times | answer | longest gap, ms | over 200 ms | slowest small request, ms | refused | RSS, MiB |",
+        "| attack | times | answer | longest gap, ms | over 100 ms | slowest small request, ms | refused | RSS, MiB |",
         "|---|---|---|---|---|---|---|---|",
     ]
     lines += [
@@ -139,6 +139,7 @@ def parse_arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a file, a folder or an alias")
+    parser.add_argument("--target", choices=("server", "platform"), default="server", help="what is attacked")
     parser.add_argument("--streams", type=int, default=4, help="of the others")
     parser.add_argument("--seconds", type=float, default=6.0, help="of each attack")
     parser.add_argument("--only", default="", help="parts of attacks' names, separated by commas")
@@ -147,31 +148,22 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Start a server and attack it."""
+    """Start a target and attack it."""
     options = parse_arguments()
     wanted = [part for part in options.only.split(",") if part]
     names = [name for name in ATTACKS if not wanted or any(part in name for part in wanted)]
-    serve = [
-        sys.executable,
-        "-m",
-        "headrace",
-        "serve",
-        options.model,
-        "--host",
-        HOST,
-        "--served-model-name",
-        MODEL_NAME,
-    ]
-    launch = Launch(arguments=(*serve, "--log-level", "warning"), environment=())
     rows = []
     with tempfile.TemporaryDirectory() as folder:
+        launch = launch_of(options.target, options.model, Path(folder))
         server = ServerProcess(launch, log=Path(folder) / "server.log")
         try:
+            prepare(options.target, options.model, server.url)
             server.wait_for_token(timeout_s=START_TIMEOUT_S)
             for name in names:
                 rows.append(asyncio.run(measure(name, server, options)))
                 print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
         finally:
+            clear(options.target, server.url)
             server.close()
     result = {"environment": describe_environment(), "load": os.getloadavg()[0]}
     result["attacks"] = [{key: value for key, value in asdict(row).items() if key != "gaps_ms"} for row in rows]

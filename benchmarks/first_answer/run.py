@@ -1,31 +1,61 @@
-"""Count how often the first answer that a user sees names Paris, by weight format and sampling. See README.md."""
+"""Count how often the first answer is right, or repeats itself, by weight format and sampling. See README.md."""
 
 import argparse
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterator
+import re
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import mean
 from typing import cast
 
-from headrace.core.generation import ChatPrompt, Chunk, GenerationRequest, SamplingParams
+from headrace.core.generation import (
+    ChatPrompt,
+    Chunk,
+    Finish,
+    FinishReason,
+    GenerationRequest,
+    RepetitionDetection,
+    SamplingParams,
+)
 from headrace.engine.service.async_engine import AsyncEngine
 from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
 
+
+@dataclass(frozen=True)
+class Question:
+    """A question and what a right answer says."""
+
+    text: str
+    right: str
+    """A regular expression, matched anywhere in the answer in any case."""
+
+
 QUESTIONS = {
-    "short": "What is the capital of France?",
-    "chat page, demo": "What is the capital of France, and what is it known for?",
+    "short": Question("What is the capital of France?", "Paris"),
+    "known for": Question("What is the capital of France, and what is it known for?", "Paris"),
+    "sky": Question("Why is the sky blue?", "scatter"),
+    "water wheel": Question("Explain how a water wheel works.", "water.*(turn|rotat|spin)"),
+    "planets": Question("Name the planets of the solar system.", "Mercury.*Venus.*Mars.*Jupiter.*Saturn"),
+    "seasons": Question("Why do we have seasons?", "tilt|axis"),
+    "joke": Question("Tell me a joke.", r"\w"),
+    "rain": Question("How does rain form?", "condens|vapou?r"),
+    "bread": Question("How do I bake bread?", "flour"),
+    "sleep": Question("Give me three tips for better sleep.", "sleep"),
 }
-EXPECTED = "Paris"
 SAMPLING = {
-    "greedy": SamplingParams(max_new_tokens=96),
-    "0.2 / 0.9": SamplingParams(max_new_tokens=96, temperature=0.2, top_p=0.9),
-    "0.3 / 0.95": SamplingParams(max_new_tokens=96, temperature=0.3, top_p=0.95),
-    "1.0 / 1.0": SamplingParams(max_new_tokens=96, temperature=1.0),
+    "greedy": SamplingParams(),
+    "0.2 / 0.9": SamplingParams(temperature=0.2, top_p=0.9),
+    "0.3 / 0.95": SamplingParams(temperature=0.3, top_p=0.95),
+    "0.2 / 0.9 / 1.05": SamplingParams(temperature=0.2, top_p=0.9, repetition_penalty=1.05),
+    "0.2 / 0.9 / 1.1": SamplingParams(temperature=0.2, top_p=0.9, repetition_penalty=1.1),
+    "0.2 / 0.9 / 1.2": SamplingParams(temperature=0.2, top_p=0.9, repetition_penalty=1.2),
+    "1.0 / 1.0": SamplingParams(temperature=1.0),
 }
-"""By temperature / top_p."""
+"""By temperature / top_p / repetition_penalty."""
 FORMATS = ("auto", "bf16", "w8a16", "w8a8", "w4a16", "w4a8")
 
 
@@ -39,14 +69,17 @@ class Count:
     question: str
     sampling: str
     num_right: int
+    num_loops: int
+    """Answers that repetition detection ended."""
     num_answers: int
+    mean_tokens: float
     first_wrong: str | None
 
 
 def main() -> None:
     arguments = parse_arguments()
     counts = [count for dtype in arguments.formats for count in asyncio.run(measure(dtype, arguments))]
-    print(table(counts))
+    print(table(counts, arguments.sampling))
     if arguments.output is not None:
         arguments.output.write_text(json.dumps([asdict(count) for count in counts], indent=1, ensure_ascii=False))
 
@@ -57,6 +90,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--formats", nargs="+", default=FORMATS, choices=FORMATS, metavar="DTYPE")
     parser.add_argument("--kv-dtype", default="auto", choices=("auto", "bf16", "int8"))
     parser.add_argument("--isa", help="kernels to use; by default the best that this CPU can run")
+    parser.add_argument("--questions", nargs="+", default=tuple(QUESTIONS), choices=QUESTIONS, metavar="QUESTION")
+    parser.add_argument("--sampling", nargs="+", default=tuple(SAMPLING), choices=SAMPLING, metavar="SAMPLING")
+    parser.add_argument("--max-new-tokens", type=int, default=512)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--output", type=Path, help="write the counts to this JSON file")
     return parser.parse_args()
@@ -64,23 +100,35 @@ def parse_arguments() -> argparse.Namespace:
 
 async def measure(dtype: str, arguments: argparse.Namespace) -> list[Count]:
     settings = ServerSettings(
-        model=arguments.model, dtype=dtype, kv_dtype=arguments.kv_dtype, max_model_len=512, isa=arguments.isa
+        model=arguments.model,
+        dtype=dtype,
+        kv_dtype=arguments.kv_dtype,
+        max_model_len=arguments.max_new_tokens + 128,
+        isa=arguments.isa,
     )
     engine = load_engine(settings)
     try:
         await engine.start()
         return [
-            await count_right(engine, dtype, question, sampling, arguments.seeds)
-            for question in QUESTIONS
-            for sampling in SAMPLING
+            await count_right(engine, dtype, question, sampling, arguments)
+            for question in arguments.questions
+            for sampling in arguments.sampling
         ]
     finally:
         await engine.close(deadline_s=0)
 
 
-async def count_right(engine: AsyncEngine, dtype: str, question: str, sampling: str, num_seeds: int) -> Count:
-    answers = await asyncio.gather(*(answer(engine, request) for request in requests(question, sampling, num_seeds)))
-    wrong = [text for text in answers if EXPECTED not in text]
+async def count_right(
+    engine: AsyncEngine, dtype: str, question: str, sampling: str, arguments: argparse.Namespace
+) -> Count:
+    params = replace(
+        SAMPLING[sampling], max_new_tokens=arguments.max_new_tokens, repetition_detection=RepetitionDetection()
+    )
+    wanted = requests(QUESTIONS[question].text, params, arguments.seeds)
+    answers = await asyncio.gather(*(answer(engine, request) for request in wanted))
+    right = re.compile(QUESTIONS[question].right, re.IGNORECASE | re.DOTALL)
+    wrong = [text for text, _ in answers if not right.search(text)]
+    ends = [finish for _, finish in answers]
     return Count(
         asked_dtype=dtype,
         dtype=engine.info.dtype,
@@ -88,35 +136,44 @@ async def count_right(engine: AsyncEngine, dtype: str, question: str, sampling: 
         question=question,
         sampling=sampling,
         num_right=len(answers) - len(wrong),
+        num_loops=sum(finish.reason is FinishReason.REPETITION for finish in ends),
         num_answers=len(answers),
+        mean_tokens=mean(finish.output_tokens for finish in ends),
         first_wrong=wrong[0] if wrong else None,
     )
 
 
-def requests(question: str, sampling: str, num_seeds: int) -> Iterator[GenerationRequest]:
-    prompt = ChatPrompt(messages=[{"role": "user", "content": QUESTIONS[question]}])
-    params = SAMPLING[sampling]
+def requests(question: str, params: SamplingParams, num_seeds: int) -> Iterator[GenerationRequest]:
+    prompt = ChatPrompt(messages=[{"role": "user", "content": question}])
     for seed in range(num_seeds if params.temperature else 1):
         yield GenerationRequest(request_id=f"seed-{seed}", prompt=prompt, sampling=replace(params, seed=seed))
 
 
-async def answer(engine: AsyncEngine, request: GenerationRequest) -> str:
+async def answer(engine: AsyncEngine, request: GenerationRequest) -> tuple[str, Finish]:
     chunks = cast("AsyncGenerator[Chunk, None]", engine.generate(request))
     async with aclosing(chunks):
-        return "".join([chunk.text async for chunk in chunks])
+        received = [chunk async for chunk in chunks]
+    finish = received[-1].finish
+    assert finish is not None
+    return "".join(chunk.text for chunk in received), finish
 
 
-def table(counts: list[Count]) -> str:
+def table(counts: list[Count], samplings: Sequence[str]) -> str:
     lines = [
-        "| question | weights | KV | " + " | ".join(SAMPLING) + " |",
-        "|---|---|---" + "|---:" * len(SAMPLING) + "|",
+        "| question | weights | KV | " + " | ".join(samplings) + " |",
+        "|---|---|---" + "|---:" * len(samplings) + "|",
     ]
-    for start in range(0, len(counts), len(SAMPLING)):
-        row = counts[start : start + len(SAMPLING)]
+    for start in range(0, len(counts), len(samplings)):
+        row = counts[start : start + len(samplings)]
         dtype = f"{row[0].dtype} (auto)" if row[0].asked_dtype == "auto" else row[0].dtype
-        cells = " | ".join(f"{count.num_right} of {count.num_answers}" for count in row)
+        cells = " | ".join(cell(count) for count in row)
         lines.append(f"| {row[0].question} | {dtype} | {row[0].kv_dtype} | {cells} |")
     return "\n".join(lines)
+
+
+def cell(count: Count) -> str:
+    loops = f", {count.num_loops} loops" if count.num_loops else ""
+    return f"{count.num_right} of {count.num_answers}{loops}"
 
 
 if __name__ == "__main__":

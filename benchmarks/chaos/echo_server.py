@@ -1,0 +1,66 @@
+"""
+The worker of a chaos run: answers with the hash of a prompt, and notes each answer that it has written in full.
+
+`python echo_server.py PORT FOLDER`. A body `{"id": …, "prompt": …, "stream": false}`; a stream has a line for each
+character. Notes are lines of a file in FOLDER that no other process writes.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+NUM_CHARACTERS = 8
+_STEP_S = 0.004
+
+
+def answer_of(prompt: str) -> str:
+    """Return the known answer to a prompt."""
+    return hashlib.sha256(prompt.encode()).hexdigest()[:NUM_CHARACTERS]
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._answer("application/json", b"{}")
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        text = answer_of(asked["prompt"])
+        if not asked.get("stream"):
+            time.sleep(_STEP_S)
+            self._answer("application/json", json.dumps({"text": text}).encode())
+        elif "/v1/" in self.path:
+            self._stream("text/event-stream", [*(b"data: %s\n\n" % c.encode() for c in text), b"data: [DONE]\n\n"])
+        else:
+            self._stream("application/jsonlines", [c.encode() for c in text])
+        os.write(NOTES, f"{asked['id']}\n".encode())
+
+    def _answer(self, content_type: str, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _stream(self, content_type: str, parts: list[bytes]) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for part in parts:
+            time.sleep(_STEP_S)
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
+        self.wfile.write(b"0\r\n\r\n")
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 -- the base's name
+        """Log nothing."""
+
+
+if __name__ == "__main__":
+    NOTES = os.open(Path(sys.argv[2]) / f"{os.getpid()}-{time.time_ns()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()

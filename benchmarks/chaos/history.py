@@ -1,0 +1,234 @@
+"""The model of what must hold: checks the history of a run and returns what was violated. Pure."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+DEADLINE_S: Final = 90.0
+"""Seconds in which a request is answered or refused, retries of its client included."""
+ATTEMPT_S: Final = 75.0
+"""Longest attempt: the model's 60 seconds and the time to notice."""
+GRACE_S: Final = 10.0
+"""Seconds after a fault in which its consequences may show: a platform starts, caches and pools recover."""
+METRICS_S: Final = 8.0
+"""Seconds of measurements that a killed platform may lose: the flush of 5 s, and bulletins between processes."""
+CLEAR_ERRORS: Final = frozenset(
+    {
+        "ModelError", "ModelNotReadyException", "ModelStreamError", "ServiceUnavailable", "ThrottlingException",
+        "InternalStreamFailure", "server_error", "model_error", "service_unavailable", "rate_limit_exceeded",
+    }
+)  # fmt: skip
+"""Codes of errors that tell a client what to do: retry, or wait."""
+RIGHT: Final = "right"
+WRONG: Final = "wrong"
+BROKEN: Final = "broken"
+"""The connection ended: the client knows no more."""
+_CUTS: Final = ("platform-", "process-", "client-")
+_TELLS_LATE: Final = ("platform-", "process-", "database-", "disk-", "clock-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """A request as it was sent once."""
+
+    id: str
+    api: str
+    began_s: float
+    ended_s: float
+    outcome: str
+    """`right`, `wrong`, `broken`, or the code of an error."""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A request of a client that retries."""
+
+    number: int
+    attempts: tuple[Attempt, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """A fault that was applied."""
+
+    kind: str
+    began_s: float
+    ended_s: float
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointState:
+    """An endpoint: as it was asked for, or as it is described."""
+
+    config: str
+    count: int
+    status: str = "InService"
+    reason: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class History:
+    """The events of a run, and the findings after it."""
+
+    requests: list[Request] = field(default_factory=list)
+    faults: list[Applied] = field(default_factory=list)
+    answers: Mapping[str, int] = field(default_factory=dict)
+    """Id of an attempt → how often a worker wrote its whole answer."""
+    asynchronous: dict[str, str] = field(default_factory=dict)
+    """Accepted asynchronous invocation → its outcome, `right`, `wrong`, `failed: …` or `missing`."""
+    acknowledged: dict[str, str] = field(default_factory=dict)
+    """Record or object whose creation was acknowledged → its content."""
+    found: dict[str, str] = field(default_factory=dict)
+    """The same, as read at the end."""
+    asked: dict[str, EndpointState] = field(default_factory=dict)
+    previous: dict[str, str] = field(default_factory=dict)
+    """Endpoint → its configuration before the last update, to which a failed update returns."""
+    deleted: set[str] = field(default_factory=set)
+    described: dict[str, EndpointState] = field(default_factory=dict)
+    num_workers: int = 0
+    """Worker processes of this run at the end, before the platform stops."""
+    leftovers: Sequence[str] = ()
+    """Processes of this run after the platform stopped."""
+    invocations: float | None = None
+    """Sum of CloudWatch's `Invocations`; None if it was not read."""
+    incidents: list[str] = field(default_factory=list)
+    """Violations that were seen at once: a platform that ended, an operation that was never acknowledged."""
+
+
+def violations(history: History) -> list[str]:
+    """Return a sentence for each violation; empty if all that must hold holds."""
+    return [
+        *history.incidents,
+        *(found for request in history.requests for found in _request(request, history.faults)),
+        *_answers(history),
+        *_records(history),
+        *_states(history),
+        *(f"A process is left after the stop: {process}." for process in history.leftovers),
+        *_metrics(history),
+    ]
+
+
+def _request(request: Request, faults: Sequence[Applied]) -> Iterator[str]:
+    first, last = request.attempts[0], request.attempts[-1]
+    if last.ended_s - first.began_s > DEADLINE_S + ATTEMPT_S:
+        yield f"Request {request.number} took {last.ended_s - first.began_s:.0f} s; expected {DEADLINE_S:.0f}."
+    if last.outcome == BROKEN:
+        yield f"Request {request.number} ({last.api}) is lost: {last.detail}."
+    for attempt in request.attempts:
+        if (found := _attempt(attempt, faults)) is not None:
+            yield f"Attempt {attempt.id} ({attempt.api}, at {attempt.began_s:.2f} s) {found}"
+
+
+def _attempt(attempt: Attempt, faults: Sequence[Applied]) -> str | None:
+    if attempt.ended_s - attempt.began_s > ATTEMPT_S:
+        return f"took {attempt.ended_s - attempt.began_s:.0f} s; expected at most {ATTEMPT_S:.0f}."
+    if attempt.outcome in CLEAR_ERRORS | {RIGHT}:
+        if attempt.outcome != RIGHT and not _is_near(attempt, faults, ("",)):
+            return f"was refused without a fault: {attempt.outcome} {attempt.detail}"
+        return None
+    if attempt.outcome == BROKEN:
+        return None if _is_near(attempt, faults, _CUTS) else f"broke without a fault: {attempt.detail}"
+    if _is_near(attempt, faults, ("client-corrupt",)):  # bytes of the request or of the answer were changed
+        return None
+    return f"ended as {attempt.outcome}: {attempt.detail}"
+
+
+def _is_near(attempt: Attempt, faults: Sequence[Applied], prefixes: tuple[str, ...]) -> bool:
+    """Return whether a fault of these kinds was active during the attempt, or shortly before."""
+    return any(
+        fault.kind.startswith(prefixes)
+        and fault.began_s <= attempt.ended_s
+        and attempt.began_s <= fault.ended_s + (GRACE_S if fault.kind != "worker-kill" else DEADLINE_S)
+        for fault in faults
+    )
+
+
+def _answers(history: History) -> Iterator[str]:
+    for id_, number in history.answers.items():
+        if number > 1 and id_ not in history.asynchronous:
+            yield f"Attempt {id_} was answered {number} times."
+    for request in history.requests:
+        for attempt in request.attempts:
+            if attempt.outcome == RIGHT and not history.answers.get(attempt.id):
+                yield f"Attempt {attempt.id} has an answer that no worker gave."
+    for id_, outcome in history.asynchronous.items():
+        if outcome != RIGHT and not outcome.startswith("failed: "):
+            yield f"The asynchronous invocation {id_} is {outcome}."
+
+
+def _records(history: History) -> Iterator[str]:
+    for name, content in history.acknowledged.items():
+        if name not in history.found:
+            yield f"{name} was acknowledged and is lost."
+        elif history.found[name] != content:
+            yield f"{name} is {history.found[name]}; {content} was acknowledged."
+
+
+def _states(history: History) -> Iterator[str]:
+    for name, asked in history.asked.items():
+        is_ = history.described.get(name)
+        if is_ is None:
+            yield f"Endpoint {name} is lost."
+        elif not is_reached(asked, is_, history.previous.get(name)):
+            yield f"Endpoint {name} is {is_}; asked for {asked}."
+    for name in history.described.keys() - history.asked.keys():
+        yield f"Endpoint {name} exists; it was {'deleted' if name in history.deleted else 'never asked for'}."
+    expected = sum(state.count for state in history.described.values())
+    if history.num_workers != expected:
+        yield f"{history.num_workers} worker processes run; the endpoints have {expected} instances."
+
+
+def is_reached(asked: EndpointState, described: EndpointState, previous: str | None) -> bool:
+    """
+    Return whether an endpoint is in the state that was asked for.
+
+    Workers that are killed in a deployment make it fail, as on SageMaker: a creation that failed, and an update that
+    was rolled back, are reached if they say why.
+    """
+    if described.status == "Failed":
+        return bool(described.reason)
+    if described.status != "InService":
+        return False
+    if described.config == previous != asked.config:
+        return bool(described.reason)
+    return (described.config, described.count) == (asked.config, asked.count)
+
+
+def _metrics(history: History) -> Iterator[str]:
+    if history.invocations is None:
+        return
+    attempts = [attempt for request in history.requests for attempt in request.attempts]
+    right = [attempt for attempt in attempts if attempt.outcome == RIGHT]
+    late = [fault for fault in history.faults if fault.kind.startswith(_TELLS_LATE)]
+    safe = [
+        attempt
+        for attempt in right
+        if not any(fault.began_s - METRICS_S <= attempt.ended_s <= fault.ended_s + GRACE_S for fault in late)
+    ]
+    if not len(safe) <= history.invocations <= len(attempts):
+        yield (
+            f"CloudWatch has {history.invocations:.0f} invocations; expected between {len(safe)} (answered and not "
+            f"within {METRICS_S:.0f} s of a kill) and {len(attempts)} (sent)."
+        )
+
+
+def summary(history: History) -> dict[str, object]:
+    """Return the counts of a run."""
+    attempts = [attempt for request in history.requests for attempt in request.attempts]
+    return {
+        "requests": len(history.requests),
+        "requests_answered_right": sum(request.attempts[-1].outcome == RIGHT for request in history.requests),
+        "requests_refused": sum(request.attempts[-1].outcome in CLEAR_ERRORS for request in history.requests),
+        "requests_lost": sum(request.attempts[-1].outcome == BROKEN for request in history.requests),
+        "attempts": dict(Counter(attempt.outcome for attempt in attempts).most_common()),
+        "asynchronous": dict(Counter(outcome.partition(":")[0] for outcome in history.asynchronous.values())),
+        "records_and_objects": len(history.acknowledged),
+        "endpoints": len(history.asked),
+        "endpoints_failed_with_reason": sum(state.status == "Failed" for state in history.described.values()),
+        "endpoints_deleted": len(history.deleted),
+        "faults": dict(Counter(fault.kind for fault in history.faults).most_common()),
+        "invocations_in_cloudwatch": history.invocations,
+    }

@@ -1,0 +1,251 @@
+"""The operators of a run: they change endpoints, store objects and invoke asynchronously."""
+
+import json
+import random
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.chaos.clients import Caller, Refused, read_body
+from benchmarks.chaos.echo_server import answer_of
+from benchmarks.chaos.history import RIGHT, WRONG, EndpointState, History
+from benchmarks.chaos.world import IMAGE
+from botocore.exceptions import BotoCoreError, ClientError
+
+BUCKET = "chaos"
+STEADY = ("steady-0", "steady-1")
+"""Endpoints that get the load; they are scaled, but never to zero."""
+ASYNCHRONOUS = "asynchronous"
+_VARIANT = "v"
+_ROLE = "arn:aws:iam::000000000000:role/any"
+_MAX_ENDPOINTS = 3
+_SETTLE_S = 180.0
+
+
+class Operator:
+    """Changes endpoints, and keeps what was asked for and acknowledged in the history."""
+
+    def __init__(self, ports: Sequence[int], history: History, seed: int) -> None:
+        self._sagemaker = Caller("sagemaker", ports)
+        self._s3 = Caller("s3", ports)
+        self._runtime = Caller("sagemaker-runtime", ports)
+        self._history = history
+        self._random = random.Random(seed)
+        self._num_made = 0
+        self._asynchronous: list[tuple[str, str, str, str]] = []
+        """Id, prompt, output and failure location of the accepted invocations."""
+        self.is_over = threading.Event()
+
+    def prepare(self) -> None:
+        """Create what the load needs, and wait until it serves."""
+        self._s3.call("create_bucket", Bucket=BUCKET, done="BucketAlready")
+        for name in STEADY:
+            self._create(name, count=2)
+        where = {"OutputConfig": {"S3OutputPath": f"s3://{BUCKET}/out", "S3FailurePath": f"s3://{BUCKET}/failed"}}
+        self._create(ASYNCHRONOUS, count=1, asynchronous=where)
+        self.settle()
+
+    def change_endpoints(self) -> None:
+        """Create, update, scale and delete until it is over."""
+        while not self.is_over.wait(self._random.uniform(0.2, 1.5)):
+            own = [name for name in self._history.asked if name.startswith("own-")]
+            action = self._random.choice((self._scale_any, self._update_any, self._delete_any, self._create_any))
+            action(own)
+
+    def store_objects(self) -> None:
+        """Store objects and invoke asynchronously until it is over."""
+        number = 0
+        while not self.is_over.wait(0.4):
+            number += 1
+            prompt, id_ = f"asynchronous {number}", f"a-{number}"
+            body = json.dumps({"id": id_, "prompt": prompt})
+            self._s3.call("put_object", Bucket=BUCKET, Key=f"in/{number}", Body=body)
+            self._history.acknowledged[f"object in/{number}"] = body
+            answer = self._runtime.call(
+                "invoke_endpoint_async",
+                EndpointName=ASYNCHRONOUS,
+                ContentType="application/json",
+                InputLocation=f"s3://{BUCKET}/in/{number}",
+            )
+            self._asynchronous.append((id_, prompt, answer["OutputLocation"], answer["FailureLocation"]))
+
+    def _create_any(self, own: list[str]) -> None:
+        if len(own) < _MAX_ENDPOINTS:
+            self._num_made += 1
+            self._create(f"own-{self._num_made}", count=self._random.randint(1, 2))
+
+    def _update_any(self, own: list[str]) -> None:
+        if name := self._chosen([*own, STEADY[0]]):
+            config = self._define(count := self._random.randint(1, 2))
+            self._history.previous[name] = self._history.asked[name].config
+            self._change(
+                "update_endpoint",
+                EndpointState(config=config, count=count),
+                EndpointName=name,
+                EndpointConfigName=config,
+            )
+
+    def _scale_any(self, own: list[str]) -> None:
+        if name := self._chosen([*own, STEADY[1]]):
+            asked = EndpointState(config=self._history.asked[name].config, count=self._random.randint(1, 3))
+            wanted = [{"VariantName": _VARIANT, "DesiredInstanceCount": asked.count}]
+            self._change(
+                "update_endpoint_weights_and_capacities", asked, EndpointName=name, DesiredWeightsAndCapacities=wanted
+            )
+
+    def _delete_any(self, own: list[str]) -> None:
+        if len(own) > 1:
+            name = self._random.choice(own)
+            self._sagemaker.call("delete_endpoint", EndpointName=name, done="Could not find")
+            del self._history.asked[name]
+            self._history.deleted.add(name)
+
+    def _chosen(self, names: list[str]) -> str | None:
+        """Return an endpoint that serves: others cannot be changed."""
+        name = self._random.choice(names)
+        found = self._sagemaker.call("describe_endpoint", EndpointName=name)
+        asked = self._history.asked[name]
+        is_as_asked = found["EndpointConfigName"] == asked.config
+        return name if found["EndpointStatus"] == "InService" and is_as_asked else None
+
+    def _change(self, operation: str, asked: EndpointState, **parameters: Any) -> None:
+        before = self._history.asked[parameters["EndpointName"]]
+        self._history.asked[parameters["EndpointName"]] = asked
+        try:
+            self._sagemaker.call(operation, done="Cannot update in-progress", **parameters)
+        except Refused:  # in the meantime it has begun to be changed back
+            self._history.asked[parameters["EndpointName"]] = before
+
+    def _define(self, count: int, asynchronous: dict[str, Any] | None = None) -> str:
+        """Create a model and a configuration; return their name."""
+        self._num_made += 1
+        name = f"definition-{self._num_made}"
+        container = {"Image": IMAGE, "Environment": {"TOKEN": name}}
+        exists = "Cannot create already existing"
+        self._sagemaker.call(
+            "create_model", ModelName=name, PrimaryContainer=container, ExecutionRoleArn=_ROLE, done=exists
+        )
+        self._history.acknowledged[f"model {name}"] = name
+        variant = {"VariantName": _VARIANT, "ModelName": name, "InitialInstanceCount": count}
+        more = {} if asynchronous is None else {"AsyncInferenceConfig": asynchronous}
+        self._sagemaker.call(
+            "create_endpoint_config",
+            EndpointConfigName=name,
+            ProductionVariants=[{**variant, "InstanceType": "ml.m5.large"}],
+            done=exists,
+            **more,
+        )
+        self._history.acknowledged[f"configuration {name}"] = f"{name} {count}"
+        return name
+
+    def _create(self, name: str, *, count: int, asynchronous: dict[str, Any] | None = None) -> None:
+        config = self._define(count, asynchronous)
+        self._sagemaker.call(
+            "create_endpoint", EndpointName=name, EndpointConfigName=config, done="Cannot create already existing"
+        )
+        self._history.asked[name] = EndpointState(config=config, count=count)
+
+    def settle(self) -> None:
+        """Wait until no endpoint changes any more."""
+        deadline_s = time.monotonic() + _SETTLE_S
+        while time.monotonic() < deadline_s:
+            self._history.described = self._describe()
+            if self._history.described.keys() == self._history.asked.keys() and all(
+                self._is_settled(name) for name in self._history.asked
+            ):
+                return
+            time.sleep(0.3)
+
+    def _is_settled(self, name: str) -> bool:
+        described, asked = self._history.described[name], self._history.asked[name]
+        if described.status == "Failed":
+            return True
+        is_other = described.config != asked.config
+        return described.status == "InService" and (is_other or described.count == asked.count)
+
+    def _describe(self) -> dict[str, EndpointState]:
+        found = {}
+        for entry in self._sagemaker.call("list_endpoints", MaxResults=100)["Endpoints"]:
+            try:
+                endpoint = self._sagemaker.call("describe_endpoint", EndpointName=entry["EndpointName"])
+            except Refused:  # it is gone by now
+                continue
+            counts = [variant.get("CurrentInstanceCount", 0) for variant in endpoint.get("ProductionVariants", [])]
+            found[entry["EndpointName"]] = EndpointState(
+                config=endpoint["EndpointConfigName"],
+                count=sum(counts),
+                status=endpoint["EndpointStatus"],
+                reason=endpoint.get("FailureReason", ""),
+            )
+        return found
+
+    def read_back(self) -> None:
+        """Read all that was acknowledged, and the outcomes of asynchronous invocations."""
+        for key in self._history.acknowledged:
+            kind, _, name = key.partition(" ")
+            try:
+                self._history.found[key] = self._read(kind, name)
+            except Refused:
+                continue
+        deadline_s = time.monotonic() + _SETTLE_S
+        for id_, prompt, output, failure in self._asynchronous:
+            while (outcome := self._outcome(prompt, output, failure)) == "missing" and time.monotonic() < deadline_s:
+                time.sleep(0.3)
+            self._history.asynchronous[id_] = outcome
+
+    def _read(self, kind: str, name: str) -> str:
+        if kind == "model":
+            found = self._sagemaker.call("describe_model", ModelName=name)
+            return str(found["PrimaryContainer"]["Environment"]["TOKEN"])
+        if kind == "configuration":
+            (variant,) = self._sagemaker.call("describe_endpoint_config", EndpointConfigName=name)["ProductionVariants"]
+            return f"{variant['ModelName']} {variant['InitialInstanceCount']}"
+        return self._object(name).decode()
+
+    def _outcome(self, prompt: str, output: str, failure: str) -> str:
+        try:
+            found = json.loads(self._object(output.partition(f"{BUCKET}/")[2]))
+        except Refused:
+            try:
+                return f"failed: {self._object(failure.partition(f'{BUCKET}/')[2]).decode()}"
+            except Refused:
+                return "missing"
+        return RIGHT if found == {"text": answer_of(prompt)} else WRONG
+
+    def _object(self, key: str) -> bytes:
+        return read_body(self._s3.call("get_object", Bucket=BUCKET, Key=key))
+
+    def invocations(self, ports: Sequence[int]) -> float | None:
+        """Return CloudWatch's number of invocations of the endpoints under load."""
+        caller = Caller("cloudwatch", ports)
+        total = 0.0
+        try:
+            for name in STEADY:
+                points = caller.call(
+                    "get_metric_statistics",
+                    Namespace="AWS/SageMaker",
+                    MetricName="Invocations",
+                    Dimensions=[{"Name": "EndpointName", "Value": name}, {"Name": "VariantName", "Value": _VARIANT}],
+                    StartTime=time.time() - 7200,
+                    EndTime=time.time() + 1200,
+                    Period=60,
+                    Statistics=["Sum"],
+                )["Datapoints"]
+                total += sum(point["Sum"] for point in points)
+        except (Refused, ClientError, BotoCoreError) as error:
+            self._history.incidents.append(f"CloudWatch could not be read: {error}")
+            return None
+        finally:
+            caller.close()
+        return total
+
+    @property
+    def unclear(self) -> list[str]:
+        """Errors that told these clients nothing."""
+        return [*self._sagemaker.unclear, *self._s3.unclear, *self._runtime.unclear]
+
+    def close(self) -> None:
+        """Close all connections."""
+        for caller in (self._sagemaker, self._s3, self._runtime):
+            caller.close()

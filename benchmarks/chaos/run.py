@@ -1,0 +1,243 @@
+"""
+Check what must hold while a platform and all that it stands on is killed, stopped, cut and filled, by a seed.
+
+A platform (`headrace up`) serves endpoints of a tiny custom image under load. Clients invoke, stream and invoke
+asynchronously; an operator creates, updates, scales and deletes. Faults come by a schedule that the seed makes. Then
+they end, and the history is compared with the model: `history.py`.
+
+    python -m benchmarks.chaos.run --seed 1 --faults 100
+    python -m benchmarks.chaos.run --seed 1 --faults 100 --processes 3
+    python -m benchmarks.chaos.run --seed 1 --faults 100 --platforms 2 --database postgresql
+    python -m benchmarks.chaos.run --replay schedule.json
+    python -m benchmarks.chaos.run --shrink schedule.json     # a shorter schedule that still fails
+
+A run that fails prints its seed and the file of its schedule, and keeps the logs. Exit code 1: something did not hold.
+"""
+
+import argparse
+import heapq
+import itertools
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.chaos.clients import Load, in_thread
+from benchmarks.chaos.history import Applied, History, summary, violations
+from benchmarks.chaos.operator import STEADY, Operator
+from benchmarks.chaos.processes import can_compile, can_mount
+from benchmarks.chaos.schedule import KILLS, Schedule, Setup, from_json, make_schedule, shrink, to_json
+from benchmarks.chaos.world import World
+
+_CALM_S = 8.0
+"""Seconds of load after the last fault: these requests must be answered at the first attempt again."""
+_TICK_S = 0.05
+_NUM_SHOWN = 20
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--faults", type=int, default=20, metavar="N")
+    parser.add_argument("--kinds", default="", help="only these, separated by commas; `kills` for all kills")
+    parser.add_argument("--gap-s", type=float, default=1.5, help="mean time between two faults")
+    parser.add_argument("--processes", type=int, default=1, help="as of `headrace up`")
+    parser.add_argument("--platforms", type=int, default=1, help="more than 1 need PostgreSQL")
+    parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
+    parser.add_argument("--threads", type=int, default=6, help="clients")
+    parser.add_argument("--pause-s", type=float, default=0.1, help="mean pause of a client between two requests")
+    parser.add_argument("--replay", type=Path, metavar="FILE", help="run the schedule of a file")
+    parser.add_argument("--shrink", type=Path, metavar="FILE", help="shorten a schedule that fails; writes FILE.shrunk")
+    parser.add_argument("--output", type=Path, help="file for the result (JSON)")
+    parser.add_argument("--keep", action="store_true", help="keep the logs of a run that passes, too")
+    options = parser.parse_args()
+    if options.platforms > 1 and options.database == "sqlite":
+        parser.error("--platforms is above 1; expected --database postgresql with it.")
+    return options
+
+
+def chosen_schedule(options: argparse.Namespace) -> Schedule:
+    """Return the schedule of a file or of the seed."""
+    if file := options.replay or options.shrink:
+        return from_json(file.read_text())
+    setup = Setup(
+        processes=options.processes,
+        platforms=options.platforms,
+        is_postgresql=options.database == "postgresql",
+        has_small_disk=can_mount(),
+        has_fake_clock=can_compile(),
+    )
+    kinds = sorted(KILLS) if options.kinds == "kills" else [kind for kind in options.kinds.split(",") if kind]
+    return make_schedule(options.seed, options.faults, setup, kinds=kinds, gap_s=options.gap_s)
+
+
+class Run:
+    """One run of a schedule."""
+
+    def __init__(self, schedule: Schedule, folder: Path, *, num_threads: int = 6, pause_s: float = 0.1) -> None:
+        self.history = History()
+        self._schedule = schedule
+        self._folder = folder
+        self._num_threads = num_threads
+        self._pause_s = pause_s
+        self._restarting: set[int] = set()
+
+    def run(self, note: Callable[[str], None]) -> list[str]:
+        """Run it; return the violations."""
+        with ExitStack() as stack:
+            world = World(self._schedule.setup, self._folder, stack)
+            note("starting the platform")
+            world.start()
+            operator = Operator([proxy.port for proxy in world.operator_proxies], self.history, self._schedule.seed)
+            stack.callback(operator.close)
+            operator.prepare()
+            self._under_load(world, operator, note)
+            self._examine(world, operator, note)
+        return violations(self.history)
+
+    def _under_load(self, world: World, operator: Operator, note: Callable[[str], None]) -> None:
+        load = Load(
+            [proxy.port for proxy in world.load_proxies],
+            STEADY,
+            seed=self._schedule.seed,
+            num_threads=self._num_threads,
+            pause_s=self._pause_s,
+        )
+        incidents = self.history.incidents
+        load.start()
+        threads = [
+            in_thread("changes", operator.change_endpoints, incidents),
+            in_thread("objects", operator.store_objects, incidents),
+        ]
+        self._apply_all(world, load.started_s, note)
+        operator.is_over.set()
+        for thread in threads:
+            thread.join()
+        operator.settle()
+        note("all faults are undone, and the endpoints are settled")
+        time.sleep(_CALM_S)
+        incidents += load.close()
+        self.history.requests = load.requests
+
+    def _apply_all(self, world: World, started_s: float, note: Callable[[str], None]) -> None:
+        """Apply and undo the faults at their times, and watch the platforms meanwhile."""
+        order = itertools.count()
+        pending: list[tuple[float, int, Callable[[], None]]] = []
+
+        def apply(index: int) -> None:
+            fault = self._schedule.faults[index]
+            began_s = time.monotonic() - started_s
+            hit = world.apply(fault)
+            if hit is None:
+                return
+            what, undo = hit
+            note(f"{began_s:7.2f} s  {fault.kind} ({what}) for {fault.duration_s:.2f} s")
+
+            def end() -> None:
+                undo()
+                ended_s = time.monotonic() - started_s
+                self.history.faults.append(Applied(kind=fault.kind, began_s=began_s, ended_s=ended_s, what=what))
+
+            heapq.heappush(pending, (began_s + fault.duration_s, next(order), end))
+
+        for index, fault in enumerate(self._schedule.faults):
+            heapq.heappush(pending, (fault.at_s, next(order), lambda index=index: apply(index)))  # type: ignore[misc]
+        while pending:
+            self._watch(world)
+            if pending[0][0] <= time.monotonic() - started_s:
+                heapq.heappop(pending)[2]()
+            else:
+                time.sleep(_TICK_S)
+        for platform in world.platforms:
+            platform.until_it_answers()
+
+    def _watch(self, world: World) -> None:
+        """Note a platform that ended on its own, and start it again."""
+        for platform in world.platforms:
+            if platform.exit_code is not None:
+                self.history.incidents.append(f"{platform.name} ended on its own with exit code {platform.exit_code}.")
+                platform.start()
+
+    def _examine(self, world: World, operator: Operator, note: Callable[[str], None]) -> None:
+        note("reading back")
+        operator.read_back()
+        operator.settle()
+        history = self.history
+        deadline_s = time.monotonic() + 20
+        while True:  # a worker that was replaced may still drain
+            history.num_workers = len(world.worker_processes())
+            expected = sum(state.count for state in history.described.values())
+            if history.num_workers == expected or time.monotonic() > deadline_s:
+                break
+            time.sleep(0.2)
+        history.invocations = operator.invocations([proxy.port for proxy in world.operator_proxies])
+        history.answers = world.answers()
+        history.incidents += operator.unclear
+        note("stopping the platform")
+        for platform in world.platforms:
+            if code := platform.stop():
+                history.incidents.append(f"{platform.name} ended with exit code {code} after SIGTERM.")
+        history.leftovers = world.leftovers()
+
+
+def run_once(schedule: Schedule, options: argparse.Namespace, *, is_quiet: bool = False) -> tuple[History, list[str]]:
+    """Run a schedule in a new folder, which is kept if something did not hold."""
+    folder = Path(tempfile.mkdtemp(prefix="headrace-chaos-"))
+    (folder / "schedule.json").write_text(to_json(schedule))
+    began_s = time.monotonic()
+
+    def note(text: str) -> None:
+        if not is_quiet:
+            print(f"[{time.monotonic() - began_s:6.1f}] {text}", file=sys.stderr, flush=True)
+
+    run = Run(schedule, folder, num_threads=options.threads, pause_s=options.pause_s)
+    found = run.run(note)
+    if found:
+        print(f"Seed {schedule.seed} failed. Schedule and logs: {folder}", file=sys.stderr)
+    elif options.keep:
+        print(f"Schedule and logs: {folder}", file=sys.stderr)
+    else:
+        shutil.rmtree(folder)
+    return run.history, found
+
+
+def shrink_file(schedule: Schedule, options: argparse.Namespace) -> None:
+    """Shorten a schedule that fails, and write the shorter one."""
+
+    def fails(shorter: Schedule) -> bool:
+        _, found = run_once(shorter, options, is_quiet=True)
+        print(f"{len(shorter.faults)} faults: {found[0] if found else 'holds'}", file=sys.stderr, flush=True)
+        return bool(found)
+
+    shortest = shrink(schedule, fails)
+    path = options.shrink.with_suffix(".shrunk")
+    path.write_text(to_json(shortest))
+    print(f"{len(shortest.faults)} of {len(schedule.faults)} faults are left: {path}")
+
+
+def main() -> None:
+    """Run, print what did not hold, and the counts as one line of JSON."""
+    options = parse_arguments()
+    schedule = chosen_schedule(options)
+    if options.shrink:
+        shrink_file(schedule, options)
+        return
+    history, found = run_once(schedule, options)
+    for sentence in found[:_NUM_SHOWN]:
+        print(f"VIOLATED: {sentence}", file=sys.stderr)
+    if len(found) > _NUM_SHOWN:
+        print(f"... and {len(found) - _NUM_SHOWN} more.", file=sys.stderr)
+    result = {"seed": schedule.seed, "violations": len(found), **summary(history)}
+    if options.output:
+        options.output.write_text(json.dumps({**result, "sentences": found}, indent=1) + "\n")
+    print(json.dumps(result))
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""Schedules of faults: made from a seed, stored as JSON, and shrunk while a run still fails. Pure."""
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+DURATIONS_S: Final[Mapping[str, tuple[float, float]]] = {
+    "worker-kill": (0.0, 0.0),
+    "worker-stop": (0.2, 3.0),
+    "platform-kill": (0.0, 2.0),
+    "platform-stop": (0.2, 4.0),
+    "process-kill": (0.0, 0.0),
+    "process-stop": (0.2, 4.0),
+    "storage-kill": (0.0, 0.0),
+    "storage-stop": (0.2, 3.0),
+    "database-kill": (0.0, 2.0),
+    "database-stop": (0.2, 4.0),
+    "database-restart": (0.0, 0.0),
+    "database-cut": (0.0, 2.0),
+    "database-delay": (0.5, 3.0),
+    "client-cut": (0.0, 1.0),
+    "client-delay": (0.5, 3.0),
+    "client-corrupt": (0.5, 2.0),
+    "disk-full": (0.5, 3.0),
+    "clock-jump": (0.5, 5.0),
+}
+"""Kind of a fault → its shortest and longest duration, seconds."""
+KILLS: Final = frozenset({"worker-kill", "platform-kill", "process-kill", "storage-kill", "database-kill"})
+_WEIGHTS: Final[Mapping[str, int]] = {"worker-kill": 4}
+_MAX_JUMP_S: Final = 600
+"""Below the 15 minutes at which a signature expires."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """The parts of a run, which decide the possible faults."""
+
+    processes: int = 1
+    platforms: int = 1
+    is_postgresql: bool = False
+    has_small_disk: bool = True
+    has_fake_clock: bool = True
+
+    def kinds(self) -> tuple[str, ...]:
+        """Return the kinds of faults that can be applied."""
+        return tuple(kind for kind in DURATIONS_S if self._is_possible(kind))
+
+    def _is_possible(self, kind: str) -> bool:
+        if kind.startswith("process-"):
+            return self.processes > 1
+        if kind.startswith("database-"):
+            return self.is_postgresql
+        return {"disk-full": self.has_small_disk, "clock-jump": self.has_fake_clock}.get(kind, True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A fault of a schedule."""
+
+    at_s: float
+    """Seconds after the start of the load."""
+    kind: str
+    duration_s: float
+    """Seconds until it is undone: the process continues or is restarted, the disk has room."""
+    target: int
+    """Chooses among the processes of its kind that run at that time, by remainder."""
+    amount: int = 0
+    """Seconds of a clock jump."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """The faults of a run, and the seed of its load."""
+
+    seed: int
+    setup: Setup
+    faults: tuple[Fault, ...]
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds until the last fault is undone."""
+        return max((fault.at_s + fault.duration_s for fault in self.faults), default=0.0)
+
+
+def make_schedule(
+    seed: int, num_faults: int, setup: Setup, *, kinds: Sequence[str] = (), gap_s: float = 1.5
+) -> Schedule:
+    """Return the schedule of a seed; `gap_s` is the mean time between two faults."""
+    chooser = random.Random(seed)
+    possible = [kind for kind in setup.kinds() if not kinds or kind in kinds]
+    if not possible:
+        raise ValueError(
+            f"None of the faults {', '.join(kinds)} is possible in this setup; expected some of "
+            f"{', '.join(setup.kinds())}."
+        )
+    faults, at_s = [], 0.0
+    for _ in range(num_faults):
+        at_s += min(chooser.expovariate(1 / gap_s), 4 * gap_s)
+        (kind,) = chooser.choices(possible, [_WEIGHTS.get(kind, 1) for kind in possible])
+        faults.append(
+            Fault(
+                at_s=round(at_s, 3),
+                kind=kind,
+                duration_s=round(chooser.uniform(*DURATIONS_S[kind]), 3),
+                target=chooser.randrange(1000),
+                amount=chooser.randint(-_MAX_JUMP_S, _MAX_JUMP_S) if kind == "clock-jump" else 0,
+            )
+        )
+    return Schedule(seed=seed, setup=setup, faults=tuple(faults))
+
+
+def to_json(schedule: Schedule) -> str:
+    """Return the schedule as the text of a file."""
+    return json.dumps(asdict(schedule), indent=1)
+
+
+def from_json(text: str) -> Schedule:
+    """Return the schedule of such a text."""
+    found = json.loads(text)
+    return Schedule(
+        seed=found["seed"],
+        setup=Setup(**found["setup"]),
+        faults=tuple(Fault(**fault) for fault in found["faults"]),
+    )
+
+
+def shrink(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:
+    """
+    Remove faults while the run still fails (delta debugging: halves first, then smaller parts).
+
+    Args:
+        schedule: a schedule that fails.
+        fails: runs a schedule; returns whether it fails.
+    """
+    size = max(1, len(schedule.faults) // 2)
+    while True:
+        removed = _remove_part(schedule, size, fails)
+        if removed is not None:
+            schedule = removed
+            size = min(size, max(1, len(schedule.faults) // 2))
+        elif size == 1:
+            return schedule
+        else:
+            size //= 2
+
+
+def _remove_part(schedule: Schedule, size: int, fails: Callable[[Schedule], bool]) -> Schedule | None:
+    """Return the schedule without `size` faults in a row if it still fails; None if it passes without any of them."""
+    for begin in range(0, len(schedule.faults), size):
+        faults = (*schedule.faults[:begin], *schedule.faults[begin + size :])
+        shorter = Schedule(seed=schedule.seed, setup=schedule.setup, faults=faults)
+        if fails(shorter):
+            return shorter
+    return None

@@ -1,0 +1,163 @@
+"""
+Soak a platform, or one server, under a mixed load, and tell which of its series grow.
+
+Starts `headrace up` in a folder of its own, deploys the model, and streams, cancels, sends errors, invokes
+asynchronously, deploys, scales, uploads and reads until the time is over. Every few seconds it records memory,
+descriptors, threads and CPU of each kind of process, and the sizes of files.
+
+    python -m benchmarks.soak.run --minutes 60
+    python -m benchmarks.soak.run --minutes 60 --server
+    python -m benchmarks.soak.run --minutes 5 --pace 0.5 --output /tmp/soak.json -- --processes 2
+
+Options behind `--` go to `headrace up` or `headrace serve`. Writes `--output` (JSON), and the same name with
+`.md` (the table) and `.svg` (the picture). The last line is one JSON object. Exits with 1 if a series grows by
+2 % or more after the warm-up, if a request ends in another way than it must, or if a process is left.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import httpx
+from benchmarks.soak.aws import Team
+from benchmarks.soak.load import Load
+from benchmarks.soak.picture import LIGHT, Picture, svg
+from benchmarks.soak.requests import TIMEOUT_S, ModelClient
+from benchmarks.soak.series import RULES, WARM_UP_SHARE, Finding, Series, as_json, judge, table
+from benchmarks.soak.target import Target, left_processes, platform, server
+
+from headrace.bench.environment import describe_environment
+
+RESULTS = Path(__file__).parent.parent / "results"
+_SAMPLES_A_LINE = 6
+"""Samples between two lines of progress."""
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2", help="an alias, a folder or a file")
+    parser.add_argument("--minutes", type=float, default=60.0, help="duration of the load, the warm-up included")
+    parser.add_argument("--server", action="store_true", help="soak one model server instead of a platform")
+    parser.add_argument("--pace", type=float, default=1.0, help="factor on the rate of all activities")
+    parser.add_argument("--every-s", type=float, default=10.0, help="seconds between samples")
+    parser.add_argument("--seed", type=int, default=0, help="of the pauses and of the requests")
+    parser.add_argument("--output", type=Path, help="default: soak.json or soak-server.json in benchmarks/results")
+    parser.add_argument("options", nargs="*", help="options of the platform or the server, behind --")
+    return parser.parse_args()
+
+
+def soak(target: Target, load: Load, options: argparse.Namespace) -> None:
+    """Run the load, and sample until the time is over."""
+    load.start()
+    number = 0
+    while load.elapsed_s() < 60 * options.minutes:
+        target.sample(load.elapsed_s())
+        number += 1
+        if number % _SAMPLES_A_LINE == 0:
+            note = f"{sum(load.counts.values())} done, {load.num_failures} failed, {memory_note(target)}"
+            print(f"{load.elapsed_s() / 60:.1f} of {options.minutes:g} min: {note}", file=sys.stderr, flush=True)
+        time.sleep(max(0.0, number * options.every_s - load.elapsed_s()))
+    load.stop()
+
+
+def memory_note(target: Target) -> str:
+    """Return the resident memory of each role now."""
+    found = [series for name, series in target.series.items() if name.endswith(" rss")]
+    return ", ".join(f"{series.name} {series.points[-1][1] / 2**20:.0f} MiB" for series in found)
+
+
+def findings_of(series: Sequence[Series], options: argparse.Namespace) -> list[Finding]:
+    """Return the verdicts on all series."""
+    to_s = 60 * options.minutes
+    return [judge(one_series, from_s=WARM_UP_SHARE * to_s, to_s=to_s) for one_series in series]
+
+
+def soak_platform(options: argparse.Namespace, folder: Path) -> tuple[Target, Load]:
+    """Soak a platform, and delete what it serves."""
+    with platform(folder, options.options) as target, _client(target.url) as http:
+        team = Team(http, options.model)
+        team.set_up()
+        load = Load(team.activities(), seed=options.seed, pace=options.pace)
+        soak(target, load, options)
+        team.tear_down()
+    return target, load
+
+
+def soak_server(options: argparse.Namespace, folder: Path) -> tuple[Target, Load]:
+    """Soak one model server."""
+    with server(folder, options.model, options.options) as target, _client(target.url) as http:
+        client = ModelClient(http=http, model=target.mark, invocations="/invocations")
+        load = Load(client.activities(), seed=options.seed, pace=options.pace)
+        soak(target, load, options)
+    return target, load
+
+
+def _client(url: str) -> AbstractContextManager[httpx.Client]:
+    return httpx.Client(base_url=url, timeout=TIMEOUT_S, trust_env=False)
+
+
+def report(target: Target, load: Load, options: argparse.Namespace, *, left: int) -> bool:
+    """Write the files and print the table; return whether the soak has succeeded."""
+    latencies = [
+        Series(name=f"{name} latency", rule=RULES["latency"], points=points)
+        for name, points in sorted(load.latencies().items())
+    ]
+    findings = findings_of([*target.series.values(), *latencies], options)
+    growing = [finding.name for finding in findings if finding.is_failure]
+    is_good = not growing and not load.num_failures and not left
+    summary = {
+        "is_good": is_good,
+        "growing": growing,
+        "activities": dict(sorted(load.counts.items())),
+        "failed": load.num_failures,
+        "processes_left": left,
+    }
+    result = {
+        "environment": describe_environment(),
+        "target": "server" if options.server else "platform",
+        "minutes": options.minutes,
+        "warm_up_minutes": WARM_UP_SHARE * options.minutes,
+        "options": options.options,
+        **{name: getattr(options, name) for name in ("model", "pace", "seed", "every_s")},
+        "summary": summary,
+        "failures": load.failures,
+        "series": {finding.name: as_json(finding) for finding in findings},
+        "samples": {
+            name: [(round(time_s, 1), round(value, 3)) for time_s, value in series.points]
+            for name, series in target.series.items()
+        },
+    }
+    page = table(findings, hours=options.minutes * (1 - WARM_UP_SHARE) / 60)
+    _write(options, result, f"# {options.minutes:g} minutes of mixed load on one {result['target']}\n\n{page}\n")
+    print(page)
+    print("\n".join(load.failures))
+    print(json.dumps({"output": str(options.output), **summary}))
+    return is_good
+
+
+def _write(options: argparse.Namespace, result: dict[str, object], page: str) -> None:
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(result, separators=(",", ":")) + "\n")
+    options.output.with_suffix(".md").write_text(page)
+    options.output.with_suffix(".svg").write_text(svg(Picture.of(result), LIGHT))
+
+
+def main() -> int:
+    """Soak, write the files, print the table."""
+    options = parse_arguments()
+    options.output = options.output or RESULTS / ("soak-server.json" if options.server else "soak.json")
+    run: Callable[[argparse.Namespace, Path], tuple[Target, Load]] = soak_server if options.server else soak_platform
+    with tempfile.TemporaryDirectory(prefix="headrace-soak-") as folder:
+        target, load = run(options, Path(folder))
+        left = left_processes(target)
+    return 0 if report(target, load, options, left=left) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,257 @@
+"""Tables and ratios of the docs, computed from the stored results; `scripts/charts.py` writes the tables."""
+
+import json
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cpu_engines.measure import Sample
+from benchmarks.cpu_serving.report import Medians, medians
+from benchmarks.soak.series import in_words
+
+RESULTS = Path(__file__).parent / "results"
+ENGINE_CELLS = ("n1", "n8", "n64", "prefill")
+CLIENTS = (1, 8, 32, 64)
+
+
+@cache
+def result(name: str) -> Any:
+    """Return a stored result."""
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: int = 1) -> Iterator[str]:
+    """Yield a Markdown table; columns after the first ones are aligned to the right."""
+    yield f"\n| {' | '.join(header)} |".replace("|  |", "| |").replace("|  |", "| |")
+    yield "|" + "---|" * text_columns + "---:|" * (len(header) - text_columns)
+    for row in rows:
+        yield f"| {' | '.join(row)} |".replace("|  |", "| |")
+    yield "\n"
+
+
+# ---- engines without HTTP ----
+
+
+def engine_speed(name: str, cell: str) -> float:
+    """Return the median tokens a second of an engine, over undisturbed runs where there are any."""
+    (row,) = [row for row in result("cpu-engines")["rows"] if row["name"] == name]
+    samples = [Sample(**sample) for sample in row["samples"] if sample["cell"] == cell]
+    calm = [sample for sample in samples if not sample.is_disturbed] or samples
+    return statistics.median(sample.tokens_per_s for sample in calm if sample.tokens_per_s)
+
+
+def formats_speed() -> Iterator[str]:
+    """Yield the speed of each format of Headrace."""
+    rows = (
+        [f"`{dtype}`", *(f"{engine_speed(f'Headrace {dtype}', cell):,.0f}" for cell in ENGINE_CELLS)]
+        for dtype in ("bf16", "w8a8", "w4a8")
+    )
+    return table(("format", "1 stream", "8 streams", "64 streams", "long prompts"), rows)
+
+
+PEERS = {
+    "OpenVINO GenAI": ("bf16", "int8", "int4"),
+    "llama.cpp": ("Q4_0", "bf16"),
+    "vLLM": ("bf16", "W8A8"),
+}
+
+
+def performance_engines() -> Iterator[str]:
+    """Yield the speed of Headrace's formats beside the best format of each other engine."""
+    ours = [
+        [f"Headrace {title}", *(f"{engine_speed(f'Headrace {dtype}', cell):,.0f}" for cell in ENGINE_CELLS)]
+        for dtype, title in (("w4a8", "W4A8"), ("w8a8", "W8A8"), ("bf16", "bf16"))
+    ]
+    peers = [
+        [
+            f"{engine}, best format",
+            *(f"{max(engine_speed(f'{engine} {dtype}', cell) for dtype in dtypes):,.0f}" for cell in ENGINE_CELLS),
+        ]
+        for engine, dtypes in PEERS.items()
+    ]
+    header = ("tokens a second, engine alone", "1 sequence", "8", "64", "16 prompts of 1,024, in + out")
+    return table(header, ours + peers)
+
+
+# ---- over HTTP ----
+
+
+def serving() -> Medians:
+    """Return the medians of the servers."""
+    return medians(result("cpu-serving")["runs"])
+
+
+def sizing_users() -> Iterator[str]:
+    """Yield what users of one server see, by their number."""
+    rows = []
+    for clients in CLIENTS:
+        figures = serving()[f"c{clients}"]["headrace-w8a8"]
+        total = figures["output_tokens_per_s"]
+        rows.append(
+            [str(clients), f"{total:,.0f}", f"{total / clients:,.0f}", f"{figures['ttft_p50_ms']:,.0f} ms"],
+        )
+    return table(("users at once", "tokens/s in all", "for each user", "first token, median"), rows, text_columns=0)
+
+
+def performance_serving() -> Iterator[str]:
+    """Yield speed and first token of each server, and the stall that a long prompt causes."""
+    servers = {
+        "headrace-w8a8": "Headrace W8A8",
+        "headrace-w4a8": "Headrace W4A8",
+        "llama-q4_0": "llama-server Q4_0",
+        "vllm-bf16": "vLLM bf16",
+    }
+    cells = serving()
+
+    def shown(cell: str, server: str) -> str:
+        figures = cells[cell][server]
+        return f"{figures['output_tokens_per_s']:,.0f}, {figures['ttft_p50_ms']:,.0f} ms"
+
+    def stall(server: str) -> str:
+        return f"{cells['late'][server]['gap_max_ms']:,.0f} ms" if server in cells["late"] else ""
+
+    rows = ([title, *(shown(f"c{n}", server) for n in CLIENTS[:3]), stall(server)] for server, title in servers.items())
+    header = ("over HTTP, streamed", "1 client: tok/s, first token", "8", "32")
+    return table((*header, "longest stall of 8 streams caused by a 4,000-token prompt"), rows)
+
+
+def ratios_over_http(server: str, cells: Sequence[str]) -> list[float]:
+    """Return the ratios of Headrace's W8A8 and W4A8 to a server, in tokens a second."""
+    figures = serving()
+    return [
+        figures[cell][ours]["output_tokens_per_s"] / figures[cell][server]["output_tokens_per_s"]
+        for cell in cells
+        for ours in ("headrace-w8a8", "headrace-w4a8")
+    ]
+
+
+def span(values: Sequence[float]) -> str:
+    """Return the least and the largest value with one decimal: `1.5 to 1.8`."""
+    return f"{min(values):.1f} to {max(values):.1f}"
+
+
+# ---- quality ----
+
+
+def signed(percent: float) -> str:
+    """Return a change in percent with its sign: `+0.27 %`."""
+    return f"{percent:+.2f} %"
+
+
+def divergence(name: str) -> list[Mapping[str, Any]]:
+    """Return the rows of a result of `benchmarks/fidelity/divergence.py`."""
+    rows: list[Mapping[str, Any]] = result(name)["results"]
+    return rows
+
+
+def quality_cells(row: Mapping[str, Any]) -> list[str]:
+    """Return size, distance and agreement of a format."""
+    return [
+        f"{row['weights_bytes'] / 1e6:.0f} MB",
+        f"{row['kl_nats']:.4f}",
+        f"{row['same_token_percent']:.1f} %",
+    ]
+
+
+def formats_quality() -> Iterator[str]:
+    """Yield the quality of the formats that the guide compares."""
+    titles = {
+        "bf16/bf16": "`bf16`",
+        "w8a16/bf16": "`w8a16`",
+        "w8a8/bf16": "`w8a8`",
+        "w4a16/bf16": "`w4a16` (`auto`)",
+        "w4a8/bf16": "`w4a8`",
+        "w4a8/int8": "`w4a8`, KV cache int8",
+    }
+    rows = (
+        [titles[row["format"]], *quality_cells(row), signed(row["perplexity_change_percent"])]
+        for row in divergence("divergence-smollm2")
+        if row["format"] in titles
+    )
+    return table(("SmolLM2-135M (a file of 4 bits)", "size", "KL", "same next token", "perplexity"), rows)
+
+
+def fidelity(name: str) -> Iterator[str]:
+    """Yield the whole table of a divergence."""
+    rows = (
+        [
+            *row["format"].split("/"),
+            *quality_cells(row),
+            f"{row['perplexity']:.3f}",
+            signed(row["perplexity_change_percent"]),
+        ]
+        for row in divergence(name)
+    )
+    header = ("weights", "KV", "size", "KL, nats", "same token", "perplexity", "change")
+    return table(header, rows, text_columns=2)
+
+
+# ---- models of known shapes ----
+
+
+def shape_speed(model: str, cell: str, engine: str) -> float:
+    """Return the median tokens a second of an engine with a model of a known shape."""
+    turns = result("synthetic")["models"][model]["turns"]
+    return statistics.median(turn["tokens_per_s"][cell] for turn in turns if turn["engine"] == engine)
+
+
+def shape_ratios(model: str, cell: str, peer: str) -> float:
+    """Return the ratio of Headrace's median speed to that of another engine."""
+    return shape_speed(model, cell, "Headrace w4a8") / shape_speed(model, cell, peer)
+
+
+SHAPES = {
+    "llama-3.2-1b": "llama-3.2-1b",
+    "llama-3.1-8b": "llama-3.1-8b",
+    "qwen3-30b-a3b": "qwen3-30b-a3b, 8 of 48 layers",
+    "mixtral-8x7b": "mixtral-8x7b, 4 of 32 layers",
+}
+
+
+def synthetic_ratios() -> Iterator[str]:
+    """Yield the ratios to the other engines by shape."""
+    columns = [
+        (cell, peer) for cell in ("decode 1", "decode 8", "prefill 512") for peer in ("llama.cpp", "ik_llama.cpp")
+    ]
+    rows = (
+        [title, *(f"{shape_ratios(model, cell, peer):.2f}" for cell, peer in columns)]
+        for model, title in SHAPES.items()
+    )
+    return table(("", "decode 1, to llama.cpp", "to ik_llama.cpp", "decode 8", "", "prefill 512", ""), rows)
+
+
+# ---- soak ----
+
+
+def soak(name: str) -> Iterator[str]:
+    """Yield what was run, and the series that the verdict of a soak depends on."""
+    rows, run = [], result(name)
+    num_actions, num_failed = sum(run["summary"]["activities"].values()), run["summary"]["failed"]
+    yield (
+        f"\nThis run took {run['minutes']:g} minutes, its warm-up included, with {num_actions:,} "
+        f"actions of clients; {num_failed} ended in another way than expected."
+    )
+    for series, found in run["series"].items():
+        if found["verdict"] == "watched" or not found["drift"]:
+            continue
+        level, change = found["drift"]["level"], found["drift"]["change"]
+        share = f"{100 * change / level:+.1f} %" if level else "0 %"
+        cells = (in_words(level, found["unit"]), in_words(found["maximum"], found["unit"]), share)
+        rows.append([series, *cells, found["verdict"]])
+    yield from table(("series", "level", "most", "drift", "verdict"), rows)
+
+
+TABLES = {
+    "docs/guides/formats.md": {"formats-quality": formats_quality, "formats-speed": formats_speed},
+    "docs/guides/sizing.md": {"sizing-users": sizing_users},
+    "docs/soak.md": {"soak": lambda: soak("soak"), "soak-server": lambda: soak("soak-server")},
+    "docs/performance.md": {"engines": performance_engines, "servers": performance_serving},
+    "benchmarks/fidelity/README.md": {
+        "divergence-smollm2": lambda: fidelity("divergence-smollm2"),
+        "divergence-gemma3-270m": lambda: fidelity("divergence-gemma3-270m"),
+    },
+    "benchmarks/synthetic/README.md": {"ratios": synthetic_ratios},
+}
+"""The tables of each page, by the name in the comments around them."""
