@@ -6,14 +6,32 @@ from pathlib import Path
 
 import pytest
 
+from tests.otlp_receiver import Receiver, http_receiver
+from tests.postgresql import new_database, postgresql_server
+
 from .running import Running, clean_environment, up
 
+__all__ = ["new_database", "postgresql_server"]
+
+PLATFORM_SECRET = "canary-of-the-platform"
+"""A credential of the platform, which nothing else may get: `test_canaries.py` looks for it."""
 SDK_BUCKET = "sagemaker-us-east-1-000000000000"
 
 
 @pytest.fixture(scope="session")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    running = up(tmp_path_factory.mktemp("platform") / "data")
+def receiver() -> Iterator[Receiver]:
+    """A receiver of the traces of the platform and its workers."""
+    with http_receiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="session")
+def platform(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Iterator[Running]:
+    """It records the spans of requests whose client samples them, and of no others."""
+    traced = {"OTEL_TRACES_SAMPLER": "parentbased_always_off", "OTEL_BSP_SCHEDULE_DELAY": "100"}
+    secret = {"AWS_SECRET_ACCESS_KEY": PLATFORM_SECRET}
+    flags = ("--otlp-traces-endpoint", receiver.url, "--log-level", "debug")
+    running = up(tmp_path_factory.mktemp("platform") / "data", *flags, env={**traced, **secret})
     yield running
     assert running.stop() == 0, running.log()
 

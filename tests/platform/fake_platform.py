@@ -28,12 +28,14 @@ from starlette.routing import Mount, Route
 from headrace.gateway.traffic_history import TrafficHistory
 from headrace.http.asgi import ASGIApp
 from headrace.http.listener import bind, url_of
-from headrace.platform.console import console_app, needs_key
+from headrace.platform.access_keys import AccessKeys
+from headrace.platform.console import ConsoleSources, console_app, needs_key
 from tests.prompt_server import PromptServer
 from tests.waiting import WAIT_S
 
 ACCOUNT = "123456789012"
 NOW_S = 1_790_000_000.0
+GIB = 1 << 30
 IDENTITY = (
     '<GetCallerIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><GetCallerIdentityResult>'
     f"<Account>{ACCOUNT}</Account></GetCallerIdentityResult></GetCallerIdentityResponse>"
@@ -63,6 +65,12 @@ class FakePlatform:
     history: TrafficHistory = field(default_factory=TrafficHistory)
     overviews: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Endpoint → its components and where they are."""
+    workers: list[dict[str, Any]] = field(default_factory=list)
+    """Workers, as the home page lists them."""
+    stored: list[dict[str, Any]] = field(default_factory=list)
+    """Models on the disk."""
+    keys: AccessKeys | None = None
+    """The access keys that the console manages; none: it manages none."""
     control: ASGIApp | None = None
     """Answers Application Auto Scaling and CloudWatch; none: there is nothing scaled."""
     key: str | None = None
@@ -76,6 +84,10 @@ class FakePlatform:
     components_asked: list[str | None] = field(default_factory=list)
     """Inference component of each OpenAI request, if its path names one."""
     num_aborted: int = 0
+    components: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Specification and number of copies of inference components."""
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Model → what `GET /v1/models` tells of it."""
     url: str = ""
 
     def add(self, name: str, status: str = "InService", **more: Any) -> dict[str, Any]:
@@ -105,6 +117,36 @@ class FakePlatform:
     def overview(self, endpoint: str) -> dict[str, Any]:
         """The overview of an endpoint's components for the console."""
         return self.overviews.get(endpoint, {"components": [], "hosts": []})
+
+    def sources(self) -> ConsoleSources:
+        """The parts that the console shows; tests change the fields behind them."""
+        return ConsoleSources(
+            components=self.overview,
+            home=self.home,
+            models=lambda: {"models": self.stored, "packed_bytes": 0},
+            keys=self.keys,
+        )
+
+    def home(self) -> dict[str, Any]:
+        """The state of the whole platform."""
+        states = [endpoint["EndpointStatus"] for endpoint in self.endpoints.values()]
+        return {
+            "platform": {"version": "1.2.3", "uptime_s": 90, "region": "us-east-1", "asks_for_keys": False},
+            "machine": {
+                "num_cores": 8,
+                "load": 2.5,
+                "memory_bytes": 16 * GIB,
+                "free_memory_bytes": 4 * GIB,
+                "gpus": [],
+                "cluster": "local",
+            },
+            "endpoints": {state: states.count(state) for state in states},
+            "instances": {"current": len(states), "desired": len(states)},
+            "num_workers": len(self.workers),
+            "workers": self.workers,
+            "tokens_per_s": 12.5 if self.workers else None,
+            "num_waiting": 0 if self.workers else None,
+        }
 
     def asked(self, operation: str) -> list[dict[str, Any]]:
         """The parameters of all calls of an operation."""
@@ -164,6 +206,10 @@ class FakePlatform:
             assert not report.has_errors(), report.generate_report()
         return answer
 
+    async def health(self, _request: Request) -> Response:
+        """`GET /health`."""
+        return JSONResponse({"region": "us-east-1", "asks_for_keys": self.key is not None})
+
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions` and `/v1/completions`."""
         body = await request.json()
@@ -172,6 +218,11 @@ class FakePlatform:
         if body["model"] not in self.endpoints and "component" not in request.path_params:
             return JSONResponse({"error": {"message": f"The model `{body['model']}` does not exist."}}, 404)
         return StreamingResponse(self._events(is_chat="chat" in request.url.path), media_type="text/event-stream")
+
+    async def model(self, request: Request) -> Response:
+        """`GET /v1/models/NAME`."""
+        name = request.path_params["name"]
+        return JSONResponse({"id": name, "object": "model", **self.facts.get(name, {})})
 
     async def _events(self, *, is_chat: bool) -> AsyncIterator[bytes]:
         try:
@@ -220,12 +271,20 @@ class FakePlatform:
             "EndpointConfigArn": arn("endpoint-config", EndpointConfigName),
             "ProductionVariants": config["variants"],
             "CreationTime": NOW_S,
+            **config.get("others", {}),
         }
 
+    def _DescribeModel(self, *, ModelName: str) -> dict[str, Any]:
+        model = {name: value for name, value in _found(self.models, "model", ModelName).items() if name != "Tags"}
+        return {"ModelName": ModelName, "ModelArn": arn("model", ModelName), "CreationTime": NOW_S, **model}
+
     def _ListTags(self, *, ResourceArn: str) -> dict[str, Any]:
-        return {"Tags": self.configs[ResourceArn.rpartition("/")[2]]["tags"]}
+        name = ResourceArn.rpartition("/")[2]
+        return {"Tags": self.models[name].get("Tags", []) if ":model/" in ResourceArn else self.configs[name]["tags"]}
 
     def _CreateModel(self, *, ModelName: str, **more: Any) -> dict[str, Any]:
+        if ModelName in self.models:
+            raise Refused(f'Cannot create already existing model "{arn("model", ModelName)}".')
         self.models[ModelName] = more
         return {"ModelArn": arn("model", ModelName)}
 
@@ -235,14 +294,24 @@ class FakePlatform:
         EndpointConfigName: str,
         ProductionVariants: list[Any],
         Tags: list[Any],
+        **others: Any,
     ) -> dict[str, Any]:
-        self.configs[EndpointConfigName] = {"variants": ProductionVariants, "tags": Tags}
+        self.configs[EndpointConfigName] = {"variants": ProductionVariants, "tags": Tags, "others": others}
         return {"EndpointConfigArn": arn("endpoint-config", EndpointConfigName)}
 
     def _CreateEndpoint(self, *, EndpointName: str, EndpointConfigName: str, Tags: list[Any]) -> dict[str, Any]:
-        config = self.configs[EndpointConfigName]
-        self.add(EndpointName, "Creating")
-        self.configs[EndpointConfigName] = config
+        configs, models = dict(self.configs), dict(self.models)
+        assert Tags
+        self.add(EndpointName, "Creating")["EndpointConfigName"] = EndpointConfigName
+        self.configs, self.models = configs, models
+        return {"EndpointArn": arn("endpoint", EndpointName)}
+
+    def _UpdateEndpointWeightsAndCapacities(
+        self, *, EndpointName: str, DesiredWeightsAndCapacities: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        [wanted] = DesiredWeightsAndCapacities
+        [variant] = _found(self.endpoints, "endpoint", EndpointName)["ProductionVariants"]
+        variant["DesiredInstanceCount"] = wanted["DesiredInstanceCount"]
         return {"EndpointArn": arn("endpoint", EndpointName)}
 
     def _DeleteEndpoint(self, *, EndpointName: str) -> None:
@@ -257,7 +326,29 @@ class FakePlatform:
         _found(self.models, "model", ModelName)
         del self.models[ModelName]
 
-    def _CreateInferenceComponent(self, *, InferenceComponentName: str, **_more: Any) -> dict[str, Any]:
+    def _CreateInferenceComponent(self, *, InferenceComponentName: str, **more: Any) -> dict[str, Any]:
+        copies = {"DesiredCopyCount": more["RuntimeConfig"]["CopyCount"]}
+        self.components[InferenceComponentName] = {"Specification": more["Specification"], "RuntimeConfig": copies}
+        return {"InferenceComponentArn": arn("inference-component", InferenceComponentName)}
+
+    def _DescribeInferenceComponent(self, *, InferenceComponentName: str) -> dict[str, Any]:
+        names = ("inference-component", InferenceComponentName)
+        return {
+            "InferenceComponentName": InferenceComponentName,
+            "InferenceComponentArn": arn(*names),
+            "EndpointName": "host",
+            "EndpointArn": arn("endpoint", "host"),
+            "VariantName": "AllTraffic",
+            "CreationTime": NOW_S,
+            "LastModifiedTime": NOW_S,
+            **_found(self.components, *names),
+        }
+
+    def _UpdateInferenceComponent(
+        self, *, InferenceComponentName: str, Specification: dict[str, Any], RuntimeConfig: dict[str, Any]
+    ) -> dict[str, Any]:
+        copies = {"DesiredCopyCount": RuntimeConfig["CopyCount"]}
+        self.components[InferenceComponentName] = {"Specification": Specification, "RuntimeConfig": copies}
         return {"InferenceComponentArn": arn("inference-component", InferenceComponentName)}
 
     def _UpdateInferenceComponentRuntimeConfig(
@@ -270,6 +361,7 @@ class FakePlatform:
         return {"InferenceComponentArn": arn("inference-component", InferenceComponentName)}
 
     def _DeleteInferenceComponent(self, *, InferenceComponentName: str) -> None:
+        self.components.pop(InferenceComponentName, None)
         for overview in self.overviews.values():
             overview["components"] = [
                 component for component in overview["components"] if component["name"] != InferenceComponentName
@@ -324,10 +416,12 @@ def serving(platform: FakePlatform) -> Iterator[FakePlatform]:
     app = Starlette(
         routes=[
             Route("/", platform.api, methods=["POST"]),
+            Route("/health", platform.health, methods=["GET"]),
+            Route("/v1/models/{name}", platform.model, methods=["GET"]),
             Route("/v1/chat/completions", platform.chat, methods=["POST"]),
             Route("/v1/completions", platform.chat, methods=["POST"]),
             Route(f"{COMPONENT_PATH}/v1/chat/completions", platform.chat, methods=["POST"]),
-            Mount("/", console_app(_Current(platform), platform.overview, clock=lambda: NOW_S)),  # type: ignore[arg-type]
+            Mount("/", console_app(_Current(platform), platform.sources(), clock=lambda: NOW_S)),  # type: ignore[arg-type]
         ]
     )
 
@@ -366,3 +460,6 @@ class _Current:
 
     def rates(self, *given: Any, **named: Any) -> Any:
         return self._platform.history.rates(*given, **named)
+
+    def requests_per_s(self, *given: Any, **named: Any) -> Any:
+        return self._platform.history.requests_per_s(*given, **named)

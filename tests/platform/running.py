@@ -134,7 +134,11 @@ def up(
         command += ["--tls-cert", str(certificate), "--tls-key", str(key)]
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, env=clean_environment(PYTHONFAULTHANDLER="1", **env)
+            command,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=clean_environment(PYTHONFAULTHANDLER="1", **env),
+            umask=0,  # the worst that a shell may have
         )
     scheme = "http" if certificate is None else "https"
     running = Running(f"{scheme}://127.0.0.1:{port}", folder, process, log_path, certificate)

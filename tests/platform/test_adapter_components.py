@@ -20,7 +20,12 @@ pytestmark = pytest.mark.model
 
 ROLE = "arn:aws:iam::000000000000:role/any"
 NEED = {"NumberOfCpuCoresRequired": 1, "MinMemoryRequiredInMb": 1024}
-LORA = {"OPTION_ENABLE_LORA": "true", "OPTION_MAX_LORAS": "3", "MAX_TOTAL_TOKENS": "128"}
+LORA = {
+    "OPTION_ENABLE_LORA": "true",
+    "OPTION_MAX_LORAS": "3",
+    "OPTION_GENERATION_CONFIG": "vllm",  # greedy texts of OpenAI's API are compared with those of SageMaker's
+    "MAX_TOTAL_TOKENS": "128",
+}
 
 
 def upload_adapters(platform: Running, model: Path, folder: Path) -> None:

@@ -17,15 +17,16 @@ from botocore.exceptions import ClientError
 from starlette.responses import JSONResponse
 
 from headrace.gateway.app import Gateway
-from headrace.http.asgi import Receive, Scope, Send
+from headrace.http.asgi import Receive, Scope, Send, caller_of
 from headrace.http.body import read_body
+from headrace.http.body_budget import FREE_BYTES, BodyBudget
 from headrace.platform.access import Authenticator
 from headrace.platform.access_keys import ACCESS_KEY, AccessKeySpec, KeyRing
 from headrace.platform.app import Apps, PlatformApp
 from headrace.state.sql import open_store
 from tests import plain_http
 from tests.waiting import WAIT_S
-from tests.wire.test_unknown_routes import FOREIGN, OLLAMA, message_of
+from tests.wire.test_unknown_routes import FOREIGN, OF_SERVERS, message_of
 
 from .serving import serving
 
@@ -35,14 +36,16 @@ KEY, SECRET = "HRAKTEST", "a-secret+with/signs"
 def app_named(name: str) -> Any:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_body(receive, max_bytes=1 << 20)
-        response = JSONResponse({"served_by": name, "bytes": len(body)})
+        response = JSONResponse({"served_by": name, "bytes": len(body)}, headers={"x-caller": caller_of(scope)})
         await response(scope, receive, send)
 
     return app
 
 
 @contextmanager
-def platform(*, is_open: bool, allowed_hosts: tuple[str, ...] = (), status: str = "ok") -> Iterator[str]:
+def platform(
+    *, is_open: bool, allowed_hosts: tuple[str, ...] = (), status: str = "ok", max_bytes: int = 1 << 26
+) -> Iterator[str]:
     store = open_store("sqlite://")
     store.create(ACCESS_KEY, KEY, spec=AccessKeySpec(secret=SECRET))
     apps = Apps(
@@ -51,10 +54,11 @@ def platform(*, is_open: bool, allowed_hosts: tuple[str, ...] = (), status: str 
         control=app_named("control"),
         s3=app_named("s3"),
         console=app_named("console"),
-        metrics=lambda: ("text/plain", b"metrics"),
+        metrics=app_named("metrics"),
         health=lambda: {"service": "headrace", "status": status},
     )
-    app = PlatformApp(apps, Authenticator(KeyRing(store), is_open=is_open, allowed_hosts=allowed_hosts))
+    authenticator = Authenticator(KeyRing(store), is_open=is_open, allowed_hosts=allowed_hosts)
+    app = PlatformApp(apps, authenticator, BodyBudget(max_bytes))
     with serving(app) as url:
         yield url
     store.close()
@@ -107,6 +111,7 @@ LIST_METRICS = "/service/GraniteServiceVersion20100801/operation/ListMetrics"
         ("POST", LIST_METRICS, {}, b"", "s3"),
         ("GET", "/console/api/rates", {}, b"", "console"),
         ("GET", "/bucket/key", {}, b"", "s3"),
+        ("GET", "/docs", {}, b"", "s3"),
         ("GET", "/", {}, b"", "s3"),
         ("PUT", "/bucket", {}, b"", "s3"),
         ("POST", "/bucket?delete", {}, b"<Delete/>", "s3"),
@@ -120,9 +125,20 @@ def test_an_unsigned_request_is_routed(
     assert response.json() == {"served_by": wanted, "bytes": len(body)}
 
 
-@pytest.mark.parametrize("path", ["/console", "/v1/models", "/health", "/metrics", "/endpoints/x/invocations"])
+@pytest.mark.parametrize(
+    "path", ["/console", "/v1/models", "/health", "/metrics", "/docs", "/openapi.json", "/endpoints/x/invocations"]
+)
 def test_what_is_signed_for_s3_is_a_bucket_whatever_its_name(opened: str, path: str) -> None:
     assert signed(opened, "s3", method="GET", path=path).json()["served_by"] == "s3"
+
+
+def test_the_description_of_the_api_and_its_page_need_no_key(closed: str) -> None:
+    document = plain_http.get(f"{closed}/openapi.json", timeout=WAIT_S).json()
+    page = plain_http.get(f"{closed}/docs", headers={"Accept": "text/html"}, timeout=WAIT_S)
+    script = plain_http.get(f"{closed}/docs/api.js", timeout=WAIT_S)
+    assert "/v1/chat/completions" in document["paths"]
+    assert "Headrace API" in page.text
+    assert script.status_code == 200
 
 
 def test_a_browser_at_the_root_is_redirected_to_the_console(opened: str) -> None:
@@ -132,7 +148,7 @@ def test_a_browser_at_the_root_is_redirected_to_the_console(opened: str) -> None
 
 @pytest.mark.parametrize(
     ("method", "path", "form", "said"),
-    [case for case in (*FOREIGN, *OLLAMA) if not case[1].startswith("/v1/")],
+    [case for case in (*FOREIGN, *OF_SERVERS) if not case[1].startswith("/v1/")],
 )
 def test_clients_of_other_servers_are_told_what_to_use(
     opened: str, method: str, path: str, form: str, said: str
@@ -150,7 +166,7 @@ def test_objects_whose_names_resemble_another_servers_paths_are_objects(opened: 
 
 def test_health_and_metrics_are_answered_here(opened: str) -> None:
     assert plain_http.get(f"{opened}/health", timeout=WAIT_S).json()["service"] == "headrace"
-    assert plain_http.get(f"{opened}/metrics", timeout=WAIT_S).text == "metrics"
+    assert plain_http.get(f"{opened}/metrics", timeout=WAIT_S).json()["served_by"] == "metrics"
     assert plain_http.head(f"{opened}/health", timeout=WAIT_S).status_code == 200
     with platform(is_open=True, status="degraded") as ill:
         assert plain_http.get(f"{ill}/health", timeout=WAIT_S).status_code == 503
@@ -169,6 +185,19 @@ def test_health_and_metrics_are_answered_here(opened: str) -> None:
 @pytest.mark.parametrize("path", ["/health", "/v1/models", "/bucket/key", "/console", "/"])
 def test_pages_of_other_origins_are_refused(opened: str, headers: dict[str, str], path: str) -> None:
     assert plain_http.get(opened + path, headers=headers, timeout=WAIT_S).status_code == 403
+
+
+def test_a_person_under_another_name_gets_a_page(opened: str) -> None:
+    headers = {"Host": "evil.example:7450", "Accept": "text/html"}
+    refused = plain_http.get(f"{opened}/console", headers=headers, timeout=WAIT_S)
+    assert refused.status_code == 403
+    assert "HEADRACE_UP_ALLOWED_HOSTS=evil.example" in refused.text
+
+
+def test_named_hosts_apply_to_a_platform_with_keys_too() -> None:
+    with platform(is_open=False, allowed_hosts=("devbox",)) as url:
+        assert plain_http.get(f"{url}/health", headers={"Host": "other"}, timeout=WAIT_S).status_code == 403
+        assert plain_http.get(f"{url}/health", headers={"Host": "devbox"}, timeout=WAIT_S).status_code == 200
 
 
 @pytest.mark.parametrize("host", ["localhost:1", "[::1]:1", "10.0.0.1", "bucket.localhost", "DevBox:7450"])
@@ -191,13 +220,15 @@ def test_a_signed_request_passes_with_its_body(
     closed: str, service: str, path: str, headers: dict[str, str], wanted: str
 ) -> None:
     body = b"Action=GetCallerIdentity&Version=2011-06-15" if headers is FORM else b'{"a": 1}'
-    assert signed(closed, service, path=path, body=body, **headers).json() == {"served_by": wanted, "bytes": len(body)}
+    response = signed(closed, service, path=path, body=body, **headers)
+    assert response.json() == {"served_by": wanted, "bytes": len(body)}
+    assert response.headers["x-caller"] == KEY
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/endpoints/a/openai/v1/chat/completions"])
 def test_a_secret_is_a_bearer_key(closed: str, path: str) -> None:
     right = plain_http.post(closed + path, content=b"{}", headers={"Authorization": f"Bearer {SECRET}"}, timeout=WAIT_S)
-    assert right.json()["served_by"] == "gateway"
+    assert (right.json()["served_by"], right.headers["x-caller"]) == ("gateway", KEY)
     for wrong in ({"Authorization": "Bearer no"}, {"Authorization": f"Bearer {KEY}"}, {}):
         refused = plain_http.post(closed + path, content=b"{}", headers=wrong, timeout=WAIT_S)
         assert refused.status_code == 401
@@ -216,7 +247,7 @@ def sagemaker_token(secret: str) -> str:
 def test_a_token_of_the_sagemaker_sdk_opens_the_routes_of_openai_alone(closed: str) -> None:
     openai, token = f"{closed}/endpoints/a/openai/v1/chat/completions", sagemaker_token(SECRET)
     opened = plain_http.post(openai, content=b"{}", headers={"Authorization": token}, timeout=WAIT_S)
-    assert opened.json()["served_by"] == "gateway"
+    assert (opened.json()["served_by"], opened.headers["x-caller"]) == ("gateway", KEY)
     forged = plain_http.post(
         openai, content=b"{}", headers={"Authorization": sagemaker_token("guessed")}, timeout=WAIT_S
     )
@@ -310,3 +341,16 @@ async def test_a_removed_key_is_soon_refused() -> None:
     await ring.refresh()
     assert ring.secret_of(KEY) is None
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "code"),
+    [("/", TARGET, "ThrottlingException"), ("/v1/chat/completions", {}, "rate_limit_exceeded")],
+)
+def test_signed_bodies_count_against_the_budget_of_all_bodies(path: str, headers: dict[str, str], code: str) -> None:
+    with platform(is_open=False, max_bytes=100_000) as url:
+        fits = signed(url, "sagemaker", path=path, body=b"x" * (FREE_BYTES + 90_000), **headers)
+        spent = signed(url, "sagemaker", path=path, body=b"x" * (FREE_BYTES + 110_000), **headers)
+        after = signed(url, "sagemaker", path=path, body=b"x" * (FREE_BYTES + 90_000), **headers)
+    assert [fits.status_code, spent.status_code, after.status_code] == [200, 429, 200]
+    assert code in spent.text

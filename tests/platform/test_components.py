@@ -76,13 +76,13 @@ def test_a_component_is_deployed_and_removed_from_a_shell(scene: Scene) -> None:
     options = ("--image", "dumb", "--env", "NAME=shelled", "--url", scene.running.url)
     done = scene.running.headrace("deploy", "any", "--name", "shelled", "--component-of", "shell-host", *options)
     assert done.returncode == 0, done.stderr
-    assert "1 copies ready" in done.stderr
+    assert "1 copy ready" in done.stderr
     assert scene.ask("shelled", "shell-host")["name"] == "shelled"
     for flags in ((), ("--stream",)):
         asked = scene.running.headrace("invoke", "shelled", "{}", "--raw", *flags, "--url", scene.running.url)
         assert '"shelled"' in asked.stdout, asked.stderr
     unnamed = scene.running.headrace("invoke", "shell-host", "{}", "--url", scene.running.url)
-    assert "Inference Component Name header is required" in unnamed.stderr
+    assert "Invoke one of them: shelled." in unnamed.stderr
     arn = scene.seen("shelled")["InferenceComponentArn"]
     scene.sagemaker.add_tags(ResourceArn=arn, Tags=[{"Key": "team", "Value": "blue"}])
     tags = {tag["Key"]: tag["Value"] for tag in scene.sagemaker.list_tags(ResourceArn=arn)["Tags"]}

@@ -104,8 +104,9 @@ def check_full_disk(platform: Running, disk: SmallDisk, container: dict[str, Any
     client, s3 = platform.client("sagemaker"), platform.client("s3")
     make_endpoint(platform, "kept", container)
     platform.until_in_service("kept")
-    s3.create_bucket(Bucket="bucket")
-    s3.put_object(Bucket="bucket", Key="before", Body=b"content")
+    for bucket in ("another", "bucket"):  # a small disk has room for many buckets
+        s3.create_bucket(Bucket=bucket)
+        s3.put_object(Bucket=bucket, Key="before", Body=b"content")
     answer = answered(platform, "kept")
     disk.fill()
 

@@ -8,12 +8,15 @@ import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pytest
 from botocore.exceptions import ClientError, WaiterError
+from jsonschema import Draft202012Validator
 
 from tests import plain_http
+from tests.otlp_receiver import Receiver
 from tests.waiting import WAIT_S
 
 from .running import IMAGE, Running, until, up
@@ -158,11 +161,60 @@ def test_openai_clients_name_the_endpoint(platform: Running, endpoint: str) -> N
     from openai import OpenAI
 
     with OpenAI(base_url=f"{platform.url}/v1", api_key="-") as client:
-        assert endpoint in [model.id for model in client.models.list()]
+        [model] = [model for model in client.models.list() if model.id == endpoint]
+        facts = model.model_extra or {}
+        assert facts["has_chat_template"] is True
+        assert facts["max_model_len"] >= 1024
         chunks = client.chat.completions.create(
             model=endpoint, messages=[{"role": "user", "content": "Say hi."}], max_tokens=8, stream=True
         )
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+
+
+@pytest.mark.usefixtures("endpoint")
+def test_pages_of_the_platform_are_as_its_description_says(platform: Running) -> None:
+    document = plain_http.get(f"{platform.url}/openapi.json", timeout=WAIT_S).json()
+    for path in ("/health", "/v1/models", "/metrics/targets", "/openapi.json"):
+        content = document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]
+        schema = {**content["schema"], "components": document["components"]}
+        Draft202012Validator(schema).validate(plain_http.get(f"{platform.url}{path}", timeout=WAIT_S).json())
+
+
+def test_openai_clients_continue_a_stored_response(platform: Running, endpoint: str) -> None:
+    from openai import NotFoundError, OpenAI
+
+    asked = {"model": endpoint, "max_output_tokens": 8, "temperature": 0}
+    with OpenAI(base_url=f"{platform.url}/v1", api_key="-") as client:
+        first = client.responses.create(**asked, input="The capital of France is Paris.")
+        following = {**asked, "input": "And of Italy?", "previous_response_id": first.id}
+        whole = client.responses.create(**following)
+        *_, end = client.responses.create(**following, stream=True)
+        question = {"role": "user", "content": "And of Italy?"}
+        sent = client.responses.create(
+            **asked, input=[{"role": "user", "content": "The capital of France is Paris."}, *first.output, question]
+        )
+        assert whole.output_text == end.response.output_text == sent.output_text
+        assert whole.usage.input_tokens == sent.usage.input_tokens
+        assert client.responses.retrieve(end.response.id).previous_response_id == first.id
+        items = client.responses.input_items.list(whole.id, order="asc").data
+        assert [item.role for item in items] == ["user", "assistant", "user"]
+        client.responses.delete(first.id)
+        with pytest.raises(NotFoundError):
+            client.responses.retrieve(first.id)
+
+
+def test_the_home_page_of_the_console_has_the_load_of_real_workers(platform: Running, endpoint: str) -> None:
+    def worker() -> dict[str, Any] | None:
+        home = plain_http.get(f"{platform.url}/console/api/home", timeout=WAIT_S).json()
+        assert home["platform"]["service"] == "headrace"
+        assert 0 < home["machine"]["free_memory_bytes"] <= home["machine"]["memory_bytes"]
+        found: list[dict[str, Any]] = [worker for worker in home["workers"] if worker["endpoint"] == endpoint]
+        return found[0] if found and found[0]["memory_bytes"] else None
+
+    found = until(worker, "the numbers of the worker")
+    assert (found["state"], found["num_waiting"]) == ("serving", 0)
+    models = plain_http.get(f"{platform.url}/console/api/models", timeout=WAIT_S).json()
+    assert {"models", "packed_bytes"} <= models.keys()
 
 
 def test_embedding_images_answer_as_their_containers_do(platform: Running, minilm_path: Path) -> None:
@@ -211,6 +263,16 @@ def test_the_ids_of_a_request_are_in_the_logs_of_platform_and_worker(platform: R
     expected = {(answer["ResponseMetadata"]["RequestId"], name) for name, answer in sent.items()}
     until(lambda: of_worker() == expected, f"{expected} in the worker's log")
     assert ids(platform.log().splitlines(), "invocation.finished") == expected
+
+
+def test_a_request_is_one_trace_through_the_processes(platform: Running, endpoint: str, receiver: Receiver) -> None:
+    trace_id, parent_id = uuid4().hex, uuid4().hex[:16]
+    address = f"{platform.url}/endpoints/{endpoint}/invocations"
+    context = {"traceparent": f"00-{trace_id}-{parent_id}-01", "content-type": "application/json"}
+    plain_http.post(address, json=PROMPT, headers=context, timeout=WAIT_S).raise_for_status()
+    gateway, worker = receiver.trace(trace_id, 2)
+    assert (gateway.service, worker.service) == ("headrace-platform", "headrace-server")
+    assert (gateway.parent_id, worker.parent_id) == (parent_id, gateway.span_id)
 
 
 def test_a_missing_endpoint_is_reported_in_one_sentence(platform: Running) -> None:

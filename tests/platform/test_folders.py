@@ -20,7 +20,9 @@ def folder(tmp_path: Path) -> DataFolder:
 
 def test_the_folder_is_for_its_owner_alone(folder: DataFolder) -> None:
     assert stat.S_IMODE(folder.root.stat().st_mode) == 0o700
+    folder.root.chmod(0o777)
     folder.make()
+    assert stat.S_IMODE(folder.root.stat().st_mode) == 0o700
 
 
 def test_a_second_platform_is_refused_in_one_sentence(folder: DataFolder) -> None:

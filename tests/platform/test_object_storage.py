@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 import os
 import socket
 import zlib
@@ -35,8 +36,9 @@ MIB = 1024 * 1024
 class Proxied:
     """A proxy in front of a storage, and a client."""
 
-    def __init__(self, url: str, **config: Any) -> None:
+    def __init__(self, url: str, folder: Path | None = None, **config: Any) -> None:
         self.url = url
+        self.folder = folder
         self.client = boto3.client(
             "s3",
             endpoint_url=url,
@@ -68,9 +70,10 @@ def proxied(storage: ObjectStorage) -> Any:
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
     if find_weed(os.environ) is None:
         pytest.skip("SeaweedFS is not installed (extra s3)")
-    storage = make_storage(None, tmp_path_factory.mktemp("s3"), "us-east-1", os.environ)
+    folder = tmp_path_factory.mktemp("s3")
+    storage = make_storage(None, folder, "us-east-1", os.environ)
     with proxied(storage) as url:
-        made = Proxied(url)
+        made = Proxied(url, folder)
         made.client.create_bucket(Bucket="bucket")
         yield made
         made.client.close()
@@ -83,6 +86,40 @@ def test_an_object_is_read_back(s3: Proxied) -> None:
     assert s3.get("a key/with ünicode + and (signs)~", Range="bytes=-7") == body[-7:]
     head = s3.client.head_object(Bucket="bucket", Key="a key/with ünicode + and (signs)~")
     assert head["ContentLength"] == len(body)
+
+
+def test_a_page_that_is_stored_as_an_object_runs_no_scripts(s3: Proxied) -> None:
+    s3.client.put_object(Bucket="bucket", Key="page", Body=b"<script>", ContentType="text/html")
+    answer = plain_http.get(f"{s3.url}/bucket/page", timeout=WAIT_S)
+    assert answer.headers["content-type"] == "text/html"
+    assert answer.headers["content-security-policy"].endswith("; sandbox")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    ("listener", "method", "path"),
+    [
+        ("master", "GET", "/col/delete?collection=bucket"),
+        ("master", "POST", "/submit"),
+        ("master", "GET", "/dir/assign"),
+        ("filer", "GET", "/buckets/bucket/guarded"),
+        ("filer", "POST", "/buckets/bucket/guarded"),
+        ("filer", "DELETE", "/buckets/bucket/guarded"),
+        ("volume", "GET", "/1,01637037d6"),
+        ("volume", "POST", "/1,01637037d6"),
+        ("volume", "DELETE", "/1,01637037d6"),
+        ("s3", "GET", "/bucket/guarded"),
+        ("s3", "DELETE", "/bucket/guarded"),
+    ],
+)
+def test_no_listener_of_the_storage_serves_who_has_no_key(s3: Proxied, listener: str, method: str, path: str) -> None:
+    assert s3.folder is not None
+    port = json.loads((s3.folder / "state.json").read_bytes())["ports"][listener]
+    s3.put("guarded", b"mine")
+    body = {"content": b"x"} if method == "POST" else {}
+    refused = plain_http.request(method, f"http://127.0.0.1:{port}{path}", timeout=WAIT_S, **body)
+    assert refused.status_code in (401, 403, 404)
+    assert s3.get("guarded") == b"mine"
 
 
 def test_an_empty_object_and_metadata_are_read_back(s3: Proxied) -> None:
@@ -129,6 +166,13 @@ def test_buckets_are_as_strict_as_aws(s3: Proxied) -> None:
 def test_a_header_that_s3_does_not_allow_is_the_clients_fault(s3: Proxied) -> None:
     response = plain_http.put(f"{s3.url}/bucket/odd", content=b"x", headers={"Content-Type": b"\xe9"}, timeout=WAIT_S)
     assert response.status_code == 400
+
+
+def test_a_request_through_a_proxy_is_stored(s3: Proxied) -> None:
+    proxy = {"X-Forwarded-Host": "llm.example.com", "X-Forwarded-Proto": "https", "X-Forwarded-Port": "443"}
+    response = plain_http.put(f"{s3.url}/bucket/proxied", content=b"x", headers=proxy, timeout=WAIT_S)
+    assert response.status_code == 200, response.text
+    assert s3.get("proxied") == b"x"
 
 
 def test_encryption_with_keys_of_aws_is_accepted_as_sdks_ask_for_it(s3: Proxied) -> None:

@@ -24,6 +24,8 @@ from headrace.platform.s3_access import S3Access
 from headrace.platform.seaweed import LISTENERS, Seaweed
 from tests.waiting import WAIT_S
 
+from .test_supervisor import is_alive
+
 needs_weed = pytest.mark.skipif(find_weed(os.environ) is None, reason="SeaweedFS is not installed (extra s3)")
 
 CONTENT = b"content"
@@ -47,6 +49,29 @@ async def test_object_storage_restarts_with_its_objects_after_a_kill(tmp_path: P
         client.close()
     finally:
         await storage.stop()
+
+
+@needs_weed
+def test_a_server_that_no_state_names_is_ended_before_another_one_starts_on_its_data(tmp_path: Path) -> None:
+    """As after a kill, or on a full disk, between its start and the note of its process id."""
+    weed = find_weed(os.environ)
+    assert weed is not None
+    first, second = (Seaweed(weed, tmp_path, region="us-east-1", new_secret=lambda size: "x" * size) for _ in range(2))
+    first.prepare()
+    first.start()
+    try:
+        stray, state = first.pid, tmp_path / "state.json"
+        state.write_text(json.dumps({**json.loads(state.read_text()), "process": None}))
+        second.prepare()
+        second.start()
+        assert stray is not None
+        assert second.pid not in {None, stray}
+        assert second.access == first.access
+        first.is_alive()  # reaps it
+        assert not is_alive(stray)
+    finally:
+        second.end()
+        first.end()
 
 
 @needs_weed
@@ -126,7 +151,7 @@ async def test_the_next_platform_adopts_the_object_storage_that_was_left_running
         assert second.pid == pid
     finally:
         await second.stop()
-    assert not Path(f"/proc/{pid}").exists()
+    assert not is_alive(pid)
     port = access.endpoint_url.rpartition(":")[2]
     assert not Path(f"/tmp/seaweedfs-s3-{port}.sock").exists()
 
@@ -175,22 +200,12 @@ def client_of(access: S3Access) -> Any:
     )
 
 
-NODE = {"Url": "127.0.0.1:1", "Volumes": 1}
-
-
 @pytest.mark.parametrize(
-    ("topology", "is_up"),
-    [
-        ({"DataCenters": [{"Racks": [{"DataNodes": [NODE]}]}]}, True),
-        ({"DataCenters": None}, False),
-        ({"DataCenters": [{"Racks": [{"DataNodes": None}]}]}, False),
-        ({}, False),
-        (None, False),
-    ],
+    ("page", "is_up"), [('<a href="http://127.0.0.1:{port}/ui">127.0.0.1:{port}</a>', True), ("<table></table>", False)]
 )
-def test_object_storage_is_not_ready_before_its_volumes(tmp_path: Path, topology: object, is_up: bool) -> None:
+def test_object_storage_is_not_ready_before_its_volumes(tmp_path: Path, page: str, is_up: bool) -> None:
     """S3 answers some seconds before on a busy machine, and answers InternalError for every object."""
-    with answering({"Topology": topology}) as port:
+    with answering(page) as port:
         state = {
             "access_key": "a",
             "secret_key": "s",
@@ -204,12 +219,12 @@ def test_object_storage_is_not_ready_before_its_volumes(tmp_path: Path, topology
 
 
 @contextmanager
-def answering(document: object) -> Iterator[int]:
-    """A server that gives every client the same answer, and its port."""
+def answering(page: str) -> Iterator[int]:
+    """A server that gives every client the same answer, with its port for `{port}`, and the port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = json.dumps(document).encode()
+            body = page.format(port=server.server_port).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

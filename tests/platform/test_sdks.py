@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import headrace_command
+from tests.pages import DOCS, steps_of, store_smollm2
 from tests.waiting import WAIT_S
 
 from .running import Running, until
@@ -25,6 +26,7 @@ PATIENCE_S = 1100
 PIECES = {
     "tgi": ("at once:", "streamed:"),
     "lmi": ("the last ended by", "mean probability of a token: 0."),
+    "lmi_boto3": ("streamed: ",),
     "lmi_environment": ("at once:", "streamed:"),
     "embeddings": ("dimensions: 384", "food and bread: 0.7"),
     "torchserve": ("Today the weather is really nice and I am planning on ",),
@@ -51,9 +53,32 @@ def started(
     copy = folder / script.name
     copy.write_text(code)
     shutil.copy(EXAMPLES / "line_iterator.py", folder)
-    command = [python, "-W", "ignore", "-c", IMPATIENT, str(copy), str(model)]
+    printed = printed_commands(script.name) if script.parent == EXAMPLES else None
+    if printed:
+        command, env = ["bash", "-euc", printed], {**shell, **as_a_reader(python, folder)}
+        if "headrace models pull smollm2" in printed:
+            store_smollm2(model, folder / "home")
+    else:
+        command, env = [python, "-W", "ignore", "-c", IMPATIENT, str(copy), str(model)], dict(shell)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env=dict(shell), cwd=folder, **pipes)
+    return subprocess.Popen(command, env=env, cwd=folder, **pipes)
+
+
+def printed_commands(script: str) -> str | None:
+    """Return the block of a tutorial that runs a script, None if no tutorial has one to run."""
+    steps = (step for page in sorted((DOCS / "tutorials").glob("*.md")) for step in steps_of(page))
+    return next((step.code for step in steps if f"python {script}" in step.code), None)
+
+
+def as_a_reader(python: str, folder: Path) -> dict[str, str]:
+    """Return the environment of a reader of the tutorials: `python` is impatient, the cache is in the folder."""
+    programs = folder / "bin"
+    programs.mkdir()
+    shim = programs / "python"
+    shim.write_text(f'#!/bin/sh\nexec "{python}" -W ignore -c "$IMPATIENT" "$@"\n')
+    shim.chmod(0o755)
+    path = f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {"PATH": path, "IMPATIENT": IMPATIENT, "HEADRACE_HOME": str(folder / "home")}
 
 
 def check_all(
@@ -69,6 +94,10 @@ def check_all(
             assert process.returncode == 0, f"{name}: {output}{errors[-2000:]}{platform.log()[-2000:]}"
             for piece in pieces[name]:
                 assert piece in output, f"{name}: {output}"
+
+
+def test_the_tutorials_have_the_commands_of_most_scripts() -> None:
+    assert {name for name in PIECES if not printed_commands(f"{name}.py")} == {"embeddings"}
 
 
 @pytest.mark.timeout(1200)

@@ -27,6 +27,8 @@ def tls_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     subprocess.run([openssl, *command.split(), *files], check=True, cwd=folder, stderr=subprocess.DEVNULL)
     running = up(folder / "data", certificate=folder / "cert.pem", key=folder / "key.pem")
     yield running
+    done = running.headrace("down")
+    assert (done.returncode, done.stdout) == (0, f"The platform at {running.url} has stopped.\n"), done.stderr
     assert running.stop() == 0, running.log()
 
 

@@ -7,13 +7,17 @@ must be signed with an access key of this platform (Signature Version 4), or car
 as OpenAI's clients and browsers do; or, on OpenAI's routes, a token that the SageMaker SDK derived from a key.
 """
 
+import asyncio
 import hmac
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from headrace.http.asgi import Receive
 from headrace.http.body import BodyTooLarge, BodyTooSlow, read_body, replay
-from headrace.http.origins import is_local_host, is_origin_allowed
+from headrace.http.body_budget import BodyShare
+from headrace.http.host_refusal import host_refusal
+from headrace.http.origins import allowed_patterns, is_host_allowed, is_origin_allowed
 from headrace.platform.access_keys import KeyRing
 from headrace.wire.aws import bearer_tokens, sigv4
 from headrace.wire.aws.errors import AwsError
@@ -25,6 +29,21 @@ MAX_SIGNED_BODY_BYTES = 25 * 1024 * 1024
 FORBIDDEN_CODE = "AccessDeniedException"
 """Error code for requests from pages of other sites, with status 403."""
 _BODY_TIMEOUT_S = 60.0
+_INLINE_BODY_BYTES = 1024 * 1024
+"""Larger bodies are hashed on another thread: 25 MiB take 20 ms or more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A request whose credentials are right."""
+
+    receive: Receive
+    access_key: str = ""
+    """The id of the key; empty if no credentials are required."""
+
+
+class HostRefused(AwsError):
+    """The platform does not answer to the host name of a request."""
 
 
 class Authenticator:
@@ -44,12 +63,12 @@ class Authenticator:
         Args:
             ring: the access keys.
             is_open: accept any credentials, because only this machine can reach the platform.
-            allowed_hosts: additional host names of an open platform; local ones are always allowed.
+            allowed_hosts: patterns of the platform's host names, as in its settings.
             now: a clock, seconds since 1970.
         """
         self._ring = ring
         self._is_open = is_open
-        self._allowed_hosts = frozenset(name.lower() for name in allowed_hosts)
+        self._hosts = allowed_patterns(allowed_hosts, is_open=is_open)
         self._now = now
 
     def check_origin(self, request: HttpRequest) -> None:
@@ -57,54 +76,57 @@ class Authenticator:
         Refuse requests from web pages of other sites.
 
         Raises:
-            AwsError: the request has the origin of such a page, or a host name that the page's site may control.
+            HostRefused: the request has a host name that the page's site may control.
+            AwsError: the request has the origin of such a page.
         """
         host = request.headers.get("host", "")
-        name = _name_of(host)
-        is_named = name in self._allowed_hosts
-        if self._is_open and not (is_local_host(host) or is_named or not host):
-            raise _forbidden(
-                f"The host name {name!r} is not allowed. If clients should reach this platform by it, start it with "
-                f"--allowed-hosts {name}."
-            )
+        if not is_host_allowed(host, self._hosts):
+            raise HostRefused(FORBIDDEN_CODE, host_refusal(host, program="platform"), status=403)
         origin = request.headers.get("origin")
-        if not is_origin_allowed(origin, host, allowed=(), names_are_trusted=not self._is_open or is_named):
-            raise _forbidden(f"The origin {origin!r} is not allowed.")
+        if not is_origin_allowed(origin, host, allowed=()):
+            raise AwsError(FORBIDDEN_CODE, f"The origin {origin!r} is not allowed.", status=403)
 
-    async def check(self, request: HttpRequest, receive: Receive) -> Receive:
+    async def check(self, request: HttpRequest, receive: Receive, share: BodyShare) -> Admission:
         """
         Check the credentials of a request; if it is signed, its body is read first.
 
         Args:
             request: the request without its body.
             receive: the request's `receive`.
+            share: counts the body.
 
         Returns:
-            The `receive` that replaces it: it returns the body again.
+            The access key, and the `receive` that replaces the request's: it returns the body again.
 
         Raises:
             AwsError: the credentials are missing or wrong, or the body does not arrive.
+            BudgetSpent: the bodies of all requests together are too large.
         """
-        if self._is_open or await self._is_bearer(request):
-            return receive
+        if self._is_open:
+            return Admission(receive)
+        if (key := await self._bearer_key(request)) is not None:
+            return Admission(receive, key)
         if self._known_key(request) is None:
-            self._verify(request)
-            return receive
-        body = await _read_signed_body(receive)
-        self._verify(HttpRequest(request.method, request.path, request.query, request.headers, body))
-        return replay(body, receive)
+            return Admission(receive, self._verify(request))
+        body = await _read_signed_body(receive, share)
+        whole = HttpRequest(request.method, request.path, request.query, request.headers, body)
+        is_small = len(body) <= _INLINE_BODY_BYTES
+        key = self._verify(whole) if is_small else await asyncio.to_thread(self._verify, whole)
+        return Admission(replay(body, receive), key)
 
-    async def check_streamed(self, request: HttpRequest, receive: Receive) -> Receive:
+    async def check_streamed(self, request: HttpRequest, receive: Receive, _share: BodyShare) -> Admission:
         """
         Check the credentials of a request for S3, whose signature covers the body's digest in a header.
 
         Raises:
             AwsError: the credentials are missing or wrong.
         """
-        if not self._is_open and not await self._is_bearer(request):
-            self._known_key(request)
-            self._verify(request)
-        return receive
+        if self._is_open:
+            return Admission(receive)
+        if (key := await self._bearer_key(request)) is not None:
+            return Admission(receive, key)
+        self._known_key(request)
+        return Admission(receive, self._verify(request))
 
     def _known_key(self, request: HttpRequest) -> str | None:
         """Return the access key that signed a request, checked before its body is read; None if it is unsigned."""
@@ -113,12 +135,12 @@ class Authenticator:
             raise fault_error(request, Fault.UNKNOWN_KEY)
         return access_key
 
-    def _verify(self, request: HttpRequest) -> None:
-        sigv4.verify(request, self._ring.secret_of, self._now())
+    def _verify(self, request: HttpRequest) -> str:
+        return sigv4.verify(request, self._ring.secret_of, self._now()).access_key
 
-    async def _is_bearer(self, request: HttpRequest) -> bool:
+    async def _bearer_key(self, request: HttpRequest) -> str | None:
         """
-        Return whether a request has a valid bearer key.
+        Return the id of the access key that a request has as a bearer key; None if it has no bearer key.
 
         A secret grants access to everything; a token of the SageMaker SDK only to OpenAI's routes, as in AWS.
         """
@@ -128,18 +150,19 @@ class Authenticator:
             token = request.headers.get("x-api-key", "") if is_openai(request.path) else ""  # Anthropic's clients
         token = token.strip()
         if not token:
-            return False
+            return None
         if bearer_tokens.is_bearer_token(token) and is_openai(request.path):
-            bearer_tokens.verify(token, self._ring.secret_of, self._now())
-        elif not self._is_secret(token):
+            return bearer_tokens.verify(token, self._ring.secret_of, self._now()).access_key
+        key = self._key_of(token)
+        if key is None:
             raise fault_error(request, Fault.UNKNOWN_KEY)
-        return True
+        return key
 
-    def _is_secret(self, token: str) -> bool:
+    def _key_of(self, token: str) -> str | None:
         """Compare with every key, even after a match, so that the time taken does not reveal which one matches."""
         sent = token.encode()
-        matches = [hmac.compare_digest(sent, secret.encode()) for secret in self._ring.secrets()]
-        return any(matches)
+        matches = [key for key, secret in self._ring.items() if hmac.compare_digest(sent, secret.encode())]
+        return matches[0] if matches else None
 
 
 def is_openai(path: str) -> bool:
@@ -147,20 +170,11 @@ def is_openai(path: str) -> bool:
     return path.startswith("/v1/") or "/openai/v1/" in path
 
 
-def _forbidden(message: str) -> AwsError:
-    return AwsError(FORBIDDEN_CODE, message, status=403)
-
-
-async def _read_signed_body(receive: Receive) -> bytes:
+async def _read_signed_body(receive: Receive, share: BodyShare) -> bytes:
     try:
-        return await read_body(receive, max_bytes=MAX_SIGNED_BODY_BYTES, timeout_s=_BODY_TIMEOUT_S)
+        return await read_body(receive, max_bytes=MAX_SIGNED_BODY_BYTES, timeout_s=_BODY_TIMEOUT_S, share=share)
     except BodyTooLarge:
         message = f"The body of the request has more than {MAX_SIGNED_BODY_BYTES} bytes."
         raise AwsError("ValidationError", message, status=413) from None
     except BodyTooSlow:
         raise AwsError("RequestTimeout", "The body of the request did not arrive in time.", status=408) from None
-
-
-def _name_of(host: str) -> str:
-    name, _, port = host.rpartition(":")
-    return (name if name and port.isdigit() else host).strip("[]").lower()

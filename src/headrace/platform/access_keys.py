@@ -97,6 +97,6 @@ class KeyRing:
         """Return the secret of a key, or None."""
         return self._secrets.get(access_key)
 
-    def secrets(self) -> Collection[str]:
-        """Return all secrets."""
-        return self._secrets.values()
+    def items(self) -> Collection[tuple[str, str]]:
+        """Return the ids of all keys with their secrets."""
+        return self._secrets.items()

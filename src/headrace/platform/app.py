@@ -1,9 +1,9 @@
 """
 The platform's port: each request is authenticated by, and passed to, the first mount that it matches.
 
-In this order: requests that are signed for S3; the platform's own pages (`/console`, `/metrics`, `/health`); the
-runtime and OpenAI's API (the gateway); routes of other servers, which get an error that names the route to use here;
-other requests for S3; and the operations of AWS (control).
+In this order: requests that are signed for S3; the platform's own pages (`/console`, `/docs`, `/metrics`, `/health`);
+the runtime and OpenAI's API (the gateway); routes of other servers, which get an error that names the route to use
+here; other requests for S3; and the operations of AWS (control).
 """
 
 import secrets
@@ -13,18 +13,23 @@ from dataclasses import dataclass
 import msgspec
 
 from headrace.core.client_text import shortened
-from headrace.core.errors import Forbidden, HeadraceError, PayloadTooLarge, Unauthorized
+from headrace.core.errors import Busy, Forbidden, HeadraceError, PayloadTooLarge, Unauthorized
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import bind_to_log, trace_of
-from headrace.http.asgi import ASGIApp, Receive, Scope, Send, request_of
+from headrace.http.asgi import ASGIApp, Receive, Scope, Send, request_of, set_caller
 from headrace.http.body import BodyTooLarge, ClientGone, read_body, replay
+from headrace.http.body_budget import BodyBudget, BodyShare, BudgetSpent
+from headrace.http.host_refusal import is_navigation, send_host_page
 from headrace.http.response import close_after, send_reply, send_response
-from headrace.platform.access import FORBIDDEN_CODE, Authenticator, is_openai
+from headrace.platform.access import FORBIDDEN_CODE, Admission, Authenticator, HostRefused, is_openai
+from headrace.platform.api_docs import api_docs_app, is_api_docs
 from headrace.platform.console import CONSOLE_PATH, is_console, needs_key
+from headrace.platform.metrics_pages import is_metrics
+from headrace.settings.server_settings import PLATFORM_PREFIX
 from headrace.state.records import Json
 from headrace.wire.aws import sigv2
 from headrace.wire.aws.calls import render_error as render_aws_error
-from headrace.wire.aws.errors import AwsError
+from headrace.wire.aws.errors import AwsError, bodies_spent
 from headrace.wire.aws.http import HttpRequest
 from headrace.wire.aws.identify import Target, identify, scope_service
 from headrace.wire.dialect import ErrorReply
@@ -36,8 +41,8 @@ MAX_FORM_BYTES = 1024 * 1024
 TERMINATING = "The platform is shutting down; requests that still arrive are served."
 _NO_STORE = (("content-type", "application/json"), ("cache-control", "no-store"))
 
-Authenticate = Callable[[HttpRequest, Receive], Awaitable[Receive]]
-"""Checks the credentials of a request and returns the `receive` for its body; raises `AwsError`."""
+Authenticate = Callable[[HttpRequest, Receive, BodyShare], Awaitable[Admission]]
+"""Checks the credentials of a request, and counts what it reads of the body; raises `AwsError` or `BudgetSpent`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +65,18 @@ class Apps:
     control: ASGIApp
     s3: ASGIApp
     console: ASGIApp
-    metrics: Callable[[], tuple[str, bytes]]
-    """Returns content type and text for Prometheus."""
+    metrics: ASGIApp
+    """Pages for Prometheus."""
     health: Callable[[], Json]
 
 
 class PlatformApp:
     """The ASGI application of a platform."""
 
-    def __init__(self, apps: Apps, authenticator: Authenticator) -> None:
+    def __init__(self, apps: Apps, authenticator: Authenticator, budget: BodyBudget) -> None:
         self._apps = apps
         self._authenticator = authenticator
+        self._budget = budget
         self._mounts = self._make_mounts()
         self.is_terminating = False
         """True while draining after SIGTERM: health checks fail, requests are still served."""
@@ -84,15 +90,22 @@ class PlatformApp:
             send = close_after(send)
         request = request_of(scope)
         try:
-            self._authenticator.check_origin(request)
-            request, receive = await _with_form(request, receive)
-            mount = next(mount for mount in self._mounts if mount.matches(request, scope["path"]))
-            receive = await mount.authenticate(request, receive)
-            await mount.app(scope, receive, send)
+            with self._budget.share() as share:
+                await self._answer(scope, receive, send, request, share)
         except AwsError as error:
             await self._refuse(scope, send, request, error)
+        except BudgetSpent:
+            await self._refuse(scope, send, request, bodies_spent(self._budget.max_bytes))
         except ClientGone:
             return
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, request: HttpRequest, share: BodyShare) -> None:
+        self._authenticator.check_origin(request)
+        request, receive = await _with_form(request, receive, share)
+        mount = next(mount for mount in self._mounts if mount.matches(request, scope["path"]))
+        admission = await mount.authenticate(request, receive, share)
+        set_caller(scope, admission.access_key)
+        await mount.app(scope, admission.receive, send)
 
     def _make_mounts(self) -> tuple[Mount, ...]:
         apps, check, check_streamed = self._apps, self._authenticator.check, self._authenticator.check_streamed
@@ -100,18 +113,15 @@ class PlatformApp:
             Mount(lambda request, _: is_signed_for_s3(request), check_streamed, apps.s3),
             Mount(lambda _, path: is_console(path) and needs_key(path), check, apps.console),
             Mount(lambda _, path: is_console(path), _any, apps.console),
+            Mount(is_api_docs, _any, api_docs_app()),
             Mount(_is_browser_at_root, _any, _redirect_to_console),
-            Mount(lambda request, path: _is_read(request) and path == "/metrics", check, self._answer_metrics),
+            Mount(lambda request, path: _is_read(request) and is_metrics(path), check, apps.metrics),
             Mount(lambda request, path: _is_read(request) and path in {"/health", "/ping"}, _any, self._answer_health),
             Mount(lambda _, path: apps.gateway_owns(path), check, apps.gateway),
             Mount(_is_foreign, _any, _answer_alternative),
             Mount(lambda request, _: identify(request).service == "s3", check_streamed, apps.s3),
             Mount(lambda *_: True, check, apps.control),
         )
-
-    async def _answer_metrics(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        content_type, text = self._apps.metrics()
-        await send_response(scope, send, 200, (("content-type", content_type),), text)
 
     async def _answer_health(self, scope: Scope, _receive: Receive, send: Send) -> None:
         health = self._apps.health()
@@ -124,6 +134,10 @@ class PlatformApp:
         """Send the error of a refused request in the protocol of its service."""
         if is_signed_for_s3(request):
             spoken = Target(service="s3", protocol="rest-xml")
+        elif isinstance(error, HostRefused) and is_navigation(scope):
+            host = request.headers.get("host", "")
+            await send_host_page(scope, send, host, program="platform", variable=f"{PLATFORM_PREFIX}ALLOWED_HOSTS")
+            return
         elif is_openai(scope["path"]):
             await send_reply(scope, send, _openai_reply(scope["path"], error))
             return
@@ -145,9 +159,9 @@ def is_signed_for_s3(request: HttpRequest) -> bool:
     return is_old or scope_service(request) in ("s3", "s3express") or sigv2.is_presigned(request)
 
 
-async def _any(_request: HttpRequest, receive: Receive) -> Receive:
+async def _any(_request: HttpRequest, receive: Receive, _share: BodyShare) -> Admission:
     """Require no credentials: the response reveals nothing about the platform's data."""
-    return receive
+    return Admission(receive)
 
 
 def _is_read(request: HttpRequest) -> bool:
@@ -179,13 +193,15 @@ def _openai_reply(path: str, error: AwsError) -> ErrorReply:
         refusal: HeadraceError = Forbidden(error.message)
     elif error.http_status == PayloadTooLarge.http_status:
         refusal = PayloadTooLarge(error.message)
+    elif error.http_status == Busy.http_status:
+        refusal = Busy(error.message, retry_after_s=1.0)
     else:
         hint = "Send the secret of an access key as `Authorization: Bearer <secret>`."
         refusal = Unauthorized(f"The API key is missing or wrong. {hint}")
     return render_error_for(path, refusal, default=render_openai_error)
 
 
-async def _with_form(request: HttpRequest, receive: Receive) -> tuple[HttpRequest, Receive]:
+async def _with_form(request: HttpRequest, receive: Receive, share: BodyShare) -> tuple[HttpRequest, Receive]:
     """Read the body of an unsigned form, because only its `Action` names the operation."""
     content_type = request.headers.get("content-type", "").lower()
     is_unsigned = scope_service(request) is None and "x-amz-target" not in request.headers
@@ -194,7 +210,7 @@ async def _with_form(request: HttpRequest, receive: Receive) -> tuple[HttpReques
     if not content_type.startswith("application/x-www-form-urlencoded"):
         return request, receive
     try:
-        body = await read_body(receive, max_bytes=MAX_FORM_BYTES)
+        body = await read_body(receive, max_bytes=MAX_FORM_BYTES, share=share)
     except BodyTooLarge:
         raise AwsError("RequestEntityTooLarge", f"A form has at most {MAX_FORM_BYTES} bytes.", status=413) from None
     whole = HttpRequest(request.method, request.path, request.query, request.headers, body)

@@ -9,44 +9,54 @@ from functools import partial
 from pathlib import Path
 
 from headrace import __version__
-from headrace.autoscaling.loops.autoscaler import Autoscaler
 from headrace.autoscaling.loops.waker import Waker
+from headrace.cloudwatch.metrics.worker_page import WorkerReading
 from headrace.cloudwatch.series.file import FileSeries
+from headrace.cluster.instance_types import Host
 from headrace.cluster.platform_logs import PlatformLogs
 from headrace.cluster.this_host import this_host
 from headrace.control.app import ControlApp
-from headrace.control.loops.capacity_recorder import CapacityRecorder
-from headrace.control.loops.reconciler import Reconciler
-from headrace.control.loops.scraper import Scraper
+from headrace.control.loops.scraper import fetch
 from headrace.control.model.images import OwnImage
 from headrace.control.model.own_images import read_own_images
 from headrace.control.planning.worker_build import WorkerDefaults
 from headrace.core.errors import SettingsError
 from headrace.core.gpus import Gpu
+from headrace.core.spans import NO_TRACER, Tracer
 from headrace.gateway.app import Gateway
 from headrace.gateway.async_metrics import AsyncPublisher
 from headrace.gateway.config import GatewayConfig
-from headrace.gateway.exposition import render
+from headrace.gateway.exposition import merge, render
 from headrace.gateway.objects import S3Objects
 from headrace.gateway.publishing import Publisher, Sampler
+from headrace.http.otlp import traced_environment
+from headrace.models.sources import home_folder
 from headrace.platform.access import Authenticator
-from headrace.platform.access_keys import ACCESS_KEY, KeyRing
+from headrace.platform.access_keys import ACCESS_KEY, AccessKeys, KeyRing
 from headrace.platform.app import Apps, PlatformApp
 from headrace.platform.cluster import Cluster, make_cluster
-from headrace.platform.console import console_app
+from headrace.platform.console import ConsoleSources, ask_none, console_app
 from headrace.platform.folders import Address, DataFolder
+from headrace.platform.home import read_home, read_models, this_machine
+from headrace.platform.leading import Leading
+from headrace.platform.membership import Membership
+from headrace.platform.metrics_pages import metrics_app
 from headrace.platform.object_storage import ObjectStorage
 from headrace.platform.operations import OPERATIONS
 from headrace.platform.overview import read_overview
+from headrace.platform.peers import Peers
 from headrace.platform.s3_access import S3Access
 from headrace.platform.s3_proxy import S3Proxy
+from headrace.platform.sharing import METRICS, Sharing, make_membership, make_peers, make_siblings
+from headrace.platform.siblings import Siblings
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.state.records import Json
+from headrace.state.routes import Replica
+from headrace.state.sql import SqlStore
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
 MIB = 1024 * 1024
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +66,11 @@ class Parts:
     app: PlatformApp
     gateway: Gateway
     series: FileSeries
-    sampler: Sampler
-    scraper: Scraper
-    capacities: CapacityRecorder
-    reconciler: Reconciler
-    autoscaler: Autoscaler
+    leading: Leading
+    membership: Membership
+    peers: Peers | None
+    """None: no other member."""
+    siblings: Siblings | None
     waker: Waker
     cluster: Cluster
     s3: S3Proxy
@@ -69,12 +79,13 @@ class Parts:
 
 def assemble(
     settings: PlatformSettings,
-    folder: DataFolder,
-    store: Store,
+    sharing: Sharing,
+    store: SqlStore,
     storage: ObjectStorage,
     *,
     address: Address,
     env: Mapping[str, str] = os.environ,
+    tracer: Tracer = NO_TRACER,
 ) -> Parts:
     """
     Assemble all parts of the platform at `address`; `storage` has been started, so that its address is known.
@@ -82,19 +93,34 @@ def assemble(
     Raises:
         SettingsError: the file with own images cannot be read, or a package for the cluster is not installed.
     """
+    home = sharing.home
     aws_scope = AwsScope(account=settings.account, region=settings.region)
-    own_images = _own_images(settings, folder)
+    own_images = _own_images(settings, home)
     host = this_host()
     runs_containers = any(image.is_container for image in own_images.values())
-    cluster = make_cluster(settings, folder, env, host=host, runs_containers=runs_containers)
-    defaults = _worker_defaults(settings, own_images, cluster, storage, address)
-    logs = PlatformLogs(folder.workers, folder.ended_logs, max_bytes=settings.logs_mib * MIB)
+    cluster = make_cluster(settings, home, env, host=host, runs_containers=runs_containers)
+    defaults = _worker_defaults(settings, own_images, cluster, storage, _container_environment(settings, address, env))
+    logs = PlatformLogs(home.workers, home.ended_logs, max_bytes=settings.logs_mib * MIB)
     objects = S3Objects(_client_options(storage.access)) if storage.access is not None else None
     waker = Waker(store, aws_scope=aws_scope)
-    series = FileSeries(folder.metrics, max_bytes=settings.metrics_mib * MIB)
+    series = FileSeries(home.metrics, max_bytes=settings.metrics_mib * MIB)
     publisher = Publisher(series, is_strict=settings.strict)
-    gateway = _gateway(settings, folder, store, objects, waker, publisher, series)
-    reconciler = _reconciler(store, cluster, logs, defaults, gateway, aws_scope=aws_scope)
+    gateway = _gateway(settings, home, store, objects, waker, publisher, series, tracer)
+    leading = Leading(
+        store=store,
+        series=series,
+        launcher=cluster.launcher,
+        logs=logs,
+        gateway=gateway,
+        sampler=_sampler(gateway, publisher, series),
+        defaults=defaults,
+        aws_scope=aws_scope,
+        memory_bytes=host.memory_bytes,
+        is_strict=settings.strict,
+        on_change=storage.keep_running,
+    )
+    peers = make_peers(sharing.coordination, gateway, leading)
+    siblings = make_siblings(sharing, gateway)
     control = ControlApp(
         store,
         OPERATIONS,
@@ -104,19 +130,23 @@ def assemble(
         is_strict=settings.strict,
         series=series,
     )
+    control.budget = gateway.budget
     s3 = S3Proxy(storage)
-    apps = _apps(
-        gateway, control, s3, health=_health(settings, storage, host.gpus), components=partial(read_overview, store)
-    )
+    health = _health(settings, storage, host.gpus)
+
+    def readings() -> Mapping[str, WorkerReading]:
+        return leading.readings or (peers.readings if peers is not None else {})
+
+    sources = _console_sources(settings, store, readings, host, health, env)
+    apps = _apps(gateway, control, s3, siblings, health=health, console=sources)
     return Parts(
-        app=PlatformApp(apps, _authenticator(settings, store)),
+        app=PlatformApp(apps, _authenticator(settings, store), gateway.budget),
         gateway=gateway,
         series=series,
-        sampler=_sampler(gateway, publisher, series),
-        scraper=Scraper(store=store, sink=series, memory_bytes=host.memory_bytes),
-        capacities=CapacityRecorder(store=store, sink=series),
-        reconciler=reconciler,
-        autoscaler=Autoscaler(store=store, series=series, aws_scope=aws_scope, is_strict=settings.strict),
+        leading=leading,
+        membership=make_membership(store, peers, siblings),
+        peers=peers,
+        siblings=siblings,
         waker=waker,
         cluster=cluster,
         s3=s3,
@@ -128,18 +158,49 @@ def _apps(
     gateway: Gateway,
     control: ControlApp,
     s3: S3Proxy,
+    siblings: Siblings | None,
     *,
     health: Callable[[], Json],
-    components: Callable[[str], Json],
+    console: ConsoleSources,
 ) -> Apps:
+    ask = ask_none if siblings is None else siblings.ask
+
+    async def page() -> bytes:
+        own, others = render(gateway.metrics), await ask(METRICS, None)
+        return merge([own, *(other.encode() for other in others)]) if others else own
+
     return Apps(
         gateway=gateway,
         gateway_owns=gateway.owns,
         control=control,
         s3=s3,
-        console=console_app(gateway.history, components),
-        metrics=lambda: (METRICS_TYPE, render(gateway.metrics)),
+        console=console_app(gateway.history, console, ask=ask),
+        metrics=metrics_app(page, lambda: gateway.routes, _fetch_metrics),
         health=health,
+    )
+
+
+async def _fetch_metrics(replica: Replica) -> str | None:
+    return await fetch(replica.url, token=replica.token)
+
+
+def _console_sources(
+    settings: PlatformSettings,
+    store: Store,
+    readings: Callable[[], Mapping[str, WorkerReading]],
+    host: Host,
+    health: Callable[[], Json],
+    env: Mapping[str, str],
+) -> ConsoleSources:
+    def home() -> Json:
+        machine = this_machine(host, settings.cluster)
+        return {"platform": health(), **read_home(store, machine, dict(readings()))}
+
+    return ConsoleSources(
+        components=partial(read_overview, store),
+        home=home,
+        models=lambda: read_models(home_folder(env)),
+        keys=None if settings.is_open else AccessKeys(store),
     )
 
 
@@ -148,13 +209,13 @@ def _worker_defaults(
     own_images: dict[str, OwnImage],
     cluster: Cluster,
     storage: ObjectStorage,
-    address: Address,
+    environment: dict[str, str],
 ) -> WorkerDefaults:
     return WorkerDefaults(
         share_of=cluster.share_of,
         own_images=own_images,
         is_strict=settings.strict,
-        environment=_container_environment(settings, address),
+        environment=environment,
         s3=storage.access.to_json() if storage.access is not None else {},
     )
 
@@ -171,6 +232,7 @@ def _gateway(
     waker: Waker,
     publisher: Publisher,
     series: FileSeries,
+    tracer: Tracer,
 ) -> Gateway:
     config = GatewayConfig(
         account=settings.account,
@@ -178,6 +240,8 @@ def _gateway(
         async_folder=folder.invocations,
         hold_timeout_s=settings.hold_timeout_s,
         max_held=settings.max_held,
+        stored_responses_bytes=settings.stored_responses_bytes,
+        stored_responses_age_s=settings.stored_responses_age_s,
     )
     return Gateway(
         store,
@@ -186,28 +250,8 @@ def _gateway(
         wake=None if settings.strict else waker.wake,
         publish=publisher.publish,
         async_publisher=AsyncPublisher(series),
+        tracer=tracer,
     )
-
-
-def _reconciler(
-    store: Store,
-    cluster: Cluster,
-    logs: PlatformLogs,
-    defaults: WorkerDefaults,
-    gateway: Gateway,
-    *,
-    aws_scope: AwsScope,
-) -> Reconciler:
-    reconciler = Reconciler(
-        store=store,
-        launcher=cluster.launcher,
-        logs=logs,
-        aws_scope=aws_scope,
-        defaults=defaults,
-        loads=lambda: gateway.loads,
-    )
-    gateway.on_quarantine(reconciler.wake_up.end)
-    return reconciler
 
 
 def _sampler(gateway: Gateway, publisher: Publisher, series: FileSeries) -> Sampler:
@@ -267,9 +311,14 @@ def _client_options(access: S3Access) -> dict[str, object]:
     }
 
 
-def _container_environment(settings: PlatformSettings, address: Address) -> dict[str, str]:
-    """Return the variables that SageMaker sets in every container; on an open platform also those to call it."""
+def _container_environment(settings: PlatformSettings, address: Address, env: Mapping[str, str]) -> dict[str, str]:
+    """
+    Return the variables that SageMaker sets in every container, and those by which it exports traces.
+
+    On an open platform also those to call it.
+    """
     environment = {
+        **traced_environment(settings.otlp_traces_endpoint, env),
         "AWS_REGION": settings.region,
         "AWS_DEFAULT_REGION": settings.region,
         "SAGEMAKER_REGION": settings.region,

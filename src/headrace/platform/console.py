@@ -1,28 +1,35 @@
 """
 The console at `/console`: static files, and an API for data that no public API returns.
 
-These data are the traffic of the last hour, and the instance of each copy of a component. For everything else the page
-uses the public APIs: SageMaker, Application Auto Scaling, CloudWatch, CloudWatch Logs and `/v1`.
+These data are the traffic of the last hour, the instance of each copy of a component, the state of the whole platform,
+the models on its disk, and its access keys. For everything else the page uses the public APIs: SageMaker, Application
+Auto Scaling, CloudWatch, CloudWatch Logs and `/v1`.
 """
 
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from headrace.gateway.traffic_history import TrafficHistory
-from headrace.http.pages import PAGE_HEADERS, SHARED, media_type, read_page
+from headrace.gateway.traffic_history import RATE_WINDOW_S, TrafficHistory
+from headrace.http.pages import SHARED, file_route, page_file, vendor_route
+from headrace.platform.access_keys import AccessKeys
+from headrace.platform.console_keys import key_routes
 from headrace.state.records import Json
 
 CONSOLE_PATH = "/console"
 MAX_RATES = 200
 """Endpoints in one request for rates; a page of the list has 25."""
+_PACKAGE = "headrace.platform"
 _FILES = (
+    "advice.js",
     "aws.js",
     "charts.js",
     "components.css",
@@ -30,24 +37,45 @@ _FILES = (
     "console.css",
     "console.js",
     "deploy.js",
+    "deployment.js",
     "detail.js",
     "dialog.js",
     "dialogs.css",
+    "failure.js",
     "format.js",
+    "home.css",
+    "home.js",
+    "keys.js",
     "list.js",
+    "log_lines.js",
     "logs.js",
     "paths.js",
     "placement.js",
     "playground.js",
-    "poll.js",
+    "replacement.js",
     "scaling.css",
     "scaling.js",
     "scaling_data.js",
+    "scaling_form.js",
+    "serving.js",
+    "snippets.js",
+    "start.js",
+    "ticks.js",
     "timeline.js",
     "traffic.js",
     *SHARED,
 )
 _API_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+
+Ask = Callable[[str, object], Awaitable[Sequence[Any]]]
+"""Returns the answers of the platform's other processes to a question with an argument; see `TRAFFIC`."""
+TRAFFIC = "traffic"
+"""The question for a snapshot of the traffic; its argument is `[names of endpoints or None for all, since_s]`."""
+
+
+async def ask_none(_question: str, _argument: object) -> Sequence[Any]:
+    """Return no answers: there are no other processes."""
+    return ()
 
 
 def is_console(path: str) -> bool:
@@ -60,17 +88,43 @@ def needs_key(path: str) -> bool:
     return path.startswith(f"{CONSOLE_PATH}/api/")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleSources:
+    """The parts of the platform that the console shows; its functions are called in threads."""
+
+    components: Callable[[str], Json]
+    """Returns the inference components of an endpoint, and where their copies are."""
+    home: Callable[[], Json]
+    """Returns the state of the whole platform."""
+    models: Callable[[], Json]
+    """Returns the models on the disk."""
+    keys: AccessKeys | None = None
+    """The access keys; None: the platform requires none, and the console does not manage them."""
+
+
 def console_app(
-    history: TrafficHistory, components: Callable[[str], Json], *, clock: Callable[[], float] = time.time
+    history: TrafficHistory,
+    sources: ConsoleSources,
+    *,
+    ask: Ask = ask_none,
+    clock: Callable[[], float] = time.time,
 ) -> Starlette:
     """
     Create the application.
 
     Args:
         history: the gateway's traffic history; used in the event loop that calls the application.
-        components: returns the description of an endpoint's inference components; called in a thread.
+        sources: the other parts of the platform.
+        ask: asks the other processes of the platform.
         clock: a clock, seconds since 1970.
     """
+
+    async def of_all(names: Sequence[str] | None, since_s: float) -> TrafficHistory:
+        """Return the traffic of all gateways."""
+        snapshots = await ask(TRAFFIC, [names, since_s])
+        if not snapshots:
+            return history
+        return TrafficHistory.merged([history.snapshot(names, since_s=since_s, now_s=clock()), *snapshots])
 
     async def traffic(request: Request) -> Response:
         """Handle `?endpoint=NAME&since=S`; S is seconds since 1970, or, if negative, relative to now."""
@@ -79,39 +133,48 @@ def console_app(
         if not name or since_s is None:
             return _refusal("Expected ?endpoint=<name>&since=<seconds since 1970, or -600 for the last ten minutes>.")
         now_s = clock()
-        return _json_response(history.series(name, since_s=since_s if since_s >= 0 else now_s + since_s, now_s=now_s))
+        since_s = since_s if since_s >= 0 else now_s + since_s
+        return _json_response((await of_all([name], since_s)).series(name, since_s=since_s, now_s=now_s))
 
     async def rates(request: Request) -> Response:
         """Handle `?endpoint=NAME&endpoint=NAME…`: return the rates of the last minute."""
         names = request.query_params.getlist("endpoint")
         if len(names) > MAX_RATES:
             return _refusal(f"The request names {len(names)} endpoints; expected at most {MAX_RATES}.")
-        return _json_response(history.rates(names, now_s=clock()))
+        now_s = clock()
+        return _json_response((await of_all(names, now_s - RATE_WINDOW_S)).rates(names, now_s=now_s))
 
     async def placed(request: Request) -> Response:
         """Handle `?endpoint=NAME`: return the time, the inference components, and the instances of their copies."""
         name = request.query_params.get("endpoint", "")
         if not name:
             return _refusal("Expected ?endpoint=<name>.")
-        return _json_response({"now_s": clock(), **await asyncio.to_thread(components, name)})
+        return _json_response({"now_s": clock(), **await asyncio.to_thread(sources.components, name)})
+
+    async def home(_request: Request) -> Response:
+        """Return the state of the whole platform."""
+        now_s = clock()
+        rate = (await of_all(None, now_s - RATE_WINDOW_S)).requests_per_s(now_s=now_s)
+        return _json_response({"now_s": now_s, "requests_per_s": rate, **await asyncio.to_thread(sources.home)})
+
+    async def models(_request: Request) -> Response:
+        """Return the models on the disk."""
+        return _json_response(await asyncio.to_thread(sources.models))
 
     return Starlette(
         routes=[
-            Route(CONSOLE_PATH, _file("index.html"), methods=["GET"]),
+            Route(CONSOLE_PATH, page_file(_PACKAGE, "index.html"), methods=["GET"]),
             Route(f"{CONSOLE_PATH}/", _to_the_page, methods=["GET"]),
             Route(f"{CONSOLE_PATH}/api/traffic", traffic, methods=["GET"]),
             Route(f"{CONSOLE_PATH}/api/components", placed, methods=["GET"]),
             Route(f"{CONSOLE_PATH}/api/rates", rates, methods=["GET"]),
-            *(Route(f"{CONSOLE_PATH}/web/{name}", _file(name), methods=["GET"]) for name in _FILES),
+            Route(f"{CONSOLE_PATH}/api/home", home, methods=["GET"]),
+            Route(f"{CONSOLE_PATH}/api/models", models, methods=["GET"]),
+            *key_routes(f"{CONSOLE_PATH}/api/keys", sources.keys),
+            *(file_route(f"{CONSOLE_PATH}/web", _PACKAGE, name) for name in _FILES),
+            vendor_route(f"{CONSOLE_PATH}/web"),
         ]
     )
-
-
-def _file(name: str) -> Callable[[Request], Awaitable[Response]]:
-    async def endpoint(_request: Request) -> Response:
-        return Response(read_page("headrace.platform", name), media_type=media_type(name), headers=PAGE_HEADERS)
-
-    return endpoint
 
 
 async def _to_the_page(_request: Request) -> Response:

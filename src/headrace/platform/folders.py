@@ -4,7 +4,7 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.core.errors import SettingsError
+from headrace.core.processes import ProcessId, is_running, this_process
 from headrace.core.telemetry import get_logger
 
 
@@ -22,6 +23,15 @@ class Address:
     url: str
     ca_bundle: str | None = None
     """File with the certificate to trust, if the platform's is its own root (self-signed); None otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningPlatform:
+    """The platform that a data folder names: its address, its process, and whether it is shutting down."""
+
+    url: str
+    process: ProcessId
+    is_stopping: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +81,39 @@ class DataFolder:
         return self.root / "s3"
 
     @property
+    def storage_log(self) -> Path:
+        """The output of the embedded S3 server since its last start."""
+        return self.objects / "log.txt"
+
+    @property
     def images(self) -> Path:
         """The file of own images, if it exists."""
         return self.root / "images.toml"
 
     @property
+    def settings(self) -> Path:
+        """The settings of the newest start on which records depend."""
+        return self.root / "settings.json"
+
+    @property
+    def members(self) -> Path:
+        """Leader and loads of the processes that share the SQLite store of this folder."""
+        return self.root / "members.sqlite"
+
+    @property
+    def sockets(self) -> Path:
+        """A Unix socket for each process of a platform with several."""
+        return self.root / "sockets"
+
+    @property
     def running(self) -> Path:
-        """The file with the URL of the platform that runs on this folder."""
+        """The file with the URL and the process of the platform that runs on this folder."""
         return self.root / "running.json"
+
+    @property
+    def log(self) -> Path:
+        """The log of a platform in the background; that of the one before it has the suffix `.1`."""
+        return self.root / "platform.log"
 
     def cluster_namespace(self) -> str:
         """Return this platform's name on a shared cluster; it is generated once and stored in the folder."""
@@ -94,13 +129,15 @@ class DataFolder:
 
     def make(self) -> None:
         """
-        Create the folder, private to its owner because it holds secrets.
+        Create the folder, private to its owner because it holds secrets; one of another owner stays as it is.
 
         Raises:
             SettingsError: it cannot be created or written.
         """
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self.root.stat().st_uid == os.geteuid():
+                self.root.chmod(0o700)
             is_writable = os.access(self.root, os.W_OK | os.X_OK)
         except OSError as error:
             raise SettingsError(_unusable(self.root, str(error.strerror)), name="data_dir") from error
@@ -128,10 +165,10 @@ class DataFolder:
     @contextmanager
     def announced(self, address: Address) -> Iterator[None]:
         """Publish the address to programs of this user until the block ends; a full disk does not prevent it."""
-        partial = self.running.with_suffix(".partial")
+        process = this_process()
+        content = {**asdict(address), "pid": process.pid, "process": asdict(process)}
         try:
-            partial.write_text(json.dumps({**asdict(address), "pid": os.getpid()}), encoding="utf-8")
-            partial.replace(self.running)
+            self._write_running(content)
         except OSError as error:
             get_logger().warning("platform.not_announced", reason=error.strerror, data_dir=str(self.root))
         try:
@@ -147,14 +184,56 @@ class DataFolder:
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return None
 
+    def announce_stop(self) -> None:
+        """Add to the announcement that the platform is shutting down: a second signal would kill it."""
+        with suppress(OSError, ValueError):
+            self._write_running({**json.loads(self.running.read_bytes()), "is_stopping": True})
+
+    def _write_running(self, content: Mapping[str, object]) -> None:
+        partial = self.running.with_suffix(".partial")
+        partial.write_text(json.dumps(content), encoding="utf-8")
+        partial.replace(self.running)
+
+    def running_platform(self) -> RunningPlatform | None:
+        """Return the platform that runs on this folder, in this container; None if there is none or it was killed."""
+        try:
+            found = msgspec.json.decode(self.running.read_bytes(), type=RunningPlatform)
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        return found if is_running(found.process) else None
+
+    def is_locked(self) -> bool:
+        """Return whether a platform uses the folder, in this container or another one."""
+        try:
+            descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:  # no platform has used it, or it is another user's
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
     def _in_use_message(self) -> str:
         address = self.running_address()
         where = f" at {address.url}" if address else ""
         return (
-            f"Another platform{where} already uses {self.root}. Use that one, stop it, "
+            f"Another platform{where} already uses {self.root}. Use that one, stop it with `headrace down`, "
             "or choose another folder with --data-dir."
         )
 
 
 def _unusable(path: Path, why: str) -> str:
     return f"{path} cannot be used as the data folder: {why}. Choose another folder with --data-dir."
+
+
+@contextmanager
+def short_path(folder: Path) -> Iterator[str]:
+    """Yield a short path of a folder, for Unix sockets in it: a socket's path has at most 107 bytes."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)

@@ -1,5 +1,5 @@
 """
-The lifecycle of a platform: lock its folder, bind, open the store, start all parts, serve, shut down.
+The lifecycle of a process that serves a platform: start all parts, serve, shut down.
 
 The first SIGTERM, SIGINT or SIGHUP (a closed terminal) shuts it down gracefully: after SIGTERM it keeps serving for
 `shutdown_delay_s` with `/health` at 503; then it takes no new requests, those in flight may finish within
@@ -16,28 +16,27 @@ import socket
 import ssl
 import stat
 import sys
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack, ExitStack, suppress
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import uvloop
-
-from headrace.core.errors import HeadraceError, UserError
-from headrace.core.telemetry import get_logger, setup_logging
-from headrace.http.listener import bind, url_of
+from headrace.core.errors import HeadraceError
+from headrace.core.telemetry import get_logger
+from headrace.http.listener import url_of
+from headrace.http.otlp import tracing
 from headrace.http.server import HttpServer, http_limits, http_server
-from headrace.http.tls import server_context, trusts_itself
+from headrace.http.tls import trusts_itself
 from headrace.platform.app import PlatformApp
-from headrace.platform.assembly import Parts, assemble, require_keys
+from headrace.platform.assembly import Parts, assemble
 from headrace.platform.folders import Address, DataFolder
-from headrace.platform.lease import LeaseKeeper
-from headrace.platform.object_storage import ObjectStorage, make_storage
+from headrace.platform.log_bounds import bound_logs
+from headrace.platform.object_storage import ObjectStorage
+from headrace.platform.sharing import Sharing
 from headrace.platform.worker_end import end_workers
-from headrace.settings.platform_settings import PlatformSettings, data_folder
-from headrace.settings.server_settings import resolve_shutdown_delay
-from headrace.state.database_lease import DatabaseLease, acquire_database_lease
-from headrace.state.sql import SqlStore, open_store
+from headrace.settings.platform_settings import PlatformSettings
+from headrace.settings.shutdown import resolve_shutdown_delay
+from headrace.state.sql import SqlStore
 
 _STORAGE_PATIENCE_S = 3.0
 _WORKER_GRACE_S = 10.0
@@ -59,75 +58,43 @@ class Started:
 OnReady = Callable[[Started], None]
 
 
-def run_platform(
-    settings: PlatformSettings, *, on_ready: OnReady | None = None, env: Mapping[str, str] = os.environ
-) -> int:
-    """
-    Run a platform until a signal stops it; return the exit code. An error has been written to stderr.
+class Listener:
+    """The bound sockets of a process, their TLS, and the address by which programs on this machine reach it."""
 
-    Args:
-        settings: the platform's settings.
-        on_ready: called when the platform accepts requests.
-        env: the environment of this process.
-    """
-    setup_logging(format=settings.log_format, level=settings.log_level)
-    folder = DataFolder(data_folder(settings, env))
-    try:
-        with ExitStack() as stack:
-            folder.make()
-            stack.enter_context(folder.locked())
-            where = settings.database or folder.database
-            store = open_store(where)
-            stack.callback(store.close)
-            lease = acquire_database_lease(where)
-            stack.callback(lease.release)
-            require_keys(settings, store)
-            tls = server_context(settings.tls_cert, settings.tls_key)
-            listener = _Listener(stack.enter_context(bind(settings.host, settings.port)), tls, settings.tls_cert)
-            storage = make_storage(settings.s3_endpoint, folder.objects, settings.region, env)
-            stack.enter_context(folder.announced(listener.address))
-            lifecycle = _PlatformLifecycle(settings, folder, store, lease, listener, storage, on_ready, env)
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(lifecycle.run())
-    except HeadraceError as error:
-        print(f"Error: {error.message}", file=sys.stderr, flush=True)
-        return 2 if isinstance(error, UserError) else 1
-
-
-class _Listener:
-    """The bound socket, its TLS, and the address by which programs on this machine reach it."""
-
-    def __init__(self, bound: socket.socket, tls: ssl.SSLContext | None, certificate: Path | None) -> None:
-        self.socket = bound
+    def __init__(self, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None, certificate: Path | None) -> None:
+        self.sockets = sockets
         self.tls = tls
         is_own_root = tls is not None and certificate is not None and trusts_itself(certificate, tls)
         self.address = Address(
-            url=url_of(bound, is_tls=tls is not None),
+            url=url_of(sockets[0], is_tls=tls is not None),
             ca_bundle=str(certificate.absolute()) if certificate is not None and is_own_root else None,
         )
 
 
-class _PlatformLifecycle:
+class PlatformLifecycle:
     """A run of a platform, from its first signal handler to its exit code."""
 
     def __init__(
         self,
         settings: PlatformSettings,
-        folder: DataFolder,
         store: SqlStore,
-        lease: DatabaseLease,
-        listener: _Listener,
+        sharing: Sharing,
+        listener: Listener,
         storage: ObjectStorage,
+        *,
         on_ready: OnReady | None,
+        on_serving: Callable[[], None],
         env: Mapping[str, str],
     ) -> None:
         self._settings = settings
-        self._folder = folder
         self._store = store
-        self._lease = LeaseKeeper(lease)
+        self._sharing = sharing
+        self._has_successor = False
+        """Whether other members go on with the platform after this process has left."""
         self._listener = listener
         self._storage = storage
         self._on_ready = on_ready
+        self._on_serving = on_serving
         self._env = env
         self._stop = asyncio.Event()
         self._signalled_s = 0.0
@@ -141,30 +108,47 @@ class _PlatformLifecycle:
                 loop.add_signal_handler(number, self._on_signal, number)
         address = self._listener.address
         async with AsyncExitStack() as stack:
+            tracer = stack.enter_context(
+                tracing(self._settings.otlp_traces_endpoint, self._env, service="headrace-platform")
+            )
             stack.push_async_callback(self._end_storage)
             await self._storage.start()
-            tasks = [_begin(stack, self._lease.keep(), "database lease")]
-            parts = assemble(self._settings, self._folder, self._store, self._storage, address=address, env=self._env)
+            parts = assemble(
+                self._settings,
+                self._sharing,
+                self._store,
+                self._storage,
+                address=address,
+                env=self._env,
+                tracer=tracer,
+            )
             stack.push_async_callback(self._close, parts)
             await parts.gateway.start()
-            tasks.append(_begin(stack, parts.series.run(), "metrics"))
-            tasks.append(_begin(stack, parts.sampler.run(), "in-flight sampler"))
-            tasks.append(_begin(stack, parts.scraper.run(), "worker metrics"))
-            tasks.append(_begin(stack, parts.capacities.run(), "capacities"))
-            stack.push_async_callback(self._end_workers, parts)
-            tasks.append(_begin(stack, parts.reconciler.run(), "reconciler"))
-            tasks.append(_begin(stack, parts.autoscaler.run(), "autoscaler"))
+            tasks = [_begin(stack, parts.series.run(), "metrics")]
+            logs = (self._sharing.folder.log, self._sharing.home.storage_log)
+            tasks.append(_begin(stack, bound_logs(logs), "logs"))
+            if parts.siblings is not None:
+                await parts.siblings.start()
+                stack.push_async_callback(parts.siblings.close)
+            if parts.peers is not None:
+                tasks.append(_begin(stack, parts.peers.run(), "reports between members"))
+            stack.push_async_callback(self._leave, parts)
+            tasks.append(_begin(stack, parts.membership.run(parts.leading.run), "membership"))
             server = http_server(parts.app, limits=http_limits(self._settings), tls=self._listener.tls)
-            serving = asyncio.create_task(server.serve(sockets=[self._listener.socket]), name="http")
+            serving = asyncio.create_task(server.serve(sockets=list(self._listener.sockets)), name="http")
             stack.push_async_callback(self._end_serving, server, serving)
             get_logger().info(
-                "platform.ready", url=address.url, data_dir=str(self._folder.root), storage=self._storage.state
+                "platform.ready", url=address.url, data_dir=str(self._sharing.folder.root), storage=self._storage.state
             )
+            self._on_serving()
             if self._on_ready is not None:
                 await self._wait_for_storage()
-                started = Started(url=address.url, folder=self._folder, settings=self._settings, storage=self._storage)
+                started = Started(
+                    url=address.url, folder=self._sharing.folder, settings=self._settings, storage=self._storage
+                )
                 self._on_ready(started)
             await self._until_stopped(parts.app, *tasks, serving)
+            parts.membership.resign()
         get_logger().info("platform.stopped")
         return 0
 
@@ -197,6 +181,7 @@ class _PlatformLifecycle:
             os._exit(128 + number)
         self._stop.set()
         self._signalled_s = now_s
+        self._sharing.folder.announce_stop()
         settings = self._settings
         if number == signal.SIGTERM:
             self._delay_s = resolve_shutdown_delay(
@@ -212,11 +197,16 @@ class _PlatformLifecycle:
         with suppress(asyncio.CancelledError):
             await serving
 
-    async def _end_workers(self, parts: Parts) -> None:
-        if not self._settings.keep_workers:
-            records = None if self._lease.is_lost else self._store
-            num_workers = await end_workers(records, parts.cluster.launcher, grace_s=_WORKER_GRACE_S)
+    async def _leave(self, parts: Parts) -> None:
+        """Leave the members; the last one stops the workers, unless they are kept for the next platform."""
+        self._has_successor = await parts.membership.leave()
+        if not self._keeps_workers:
+            num_workers = await end_workers(self._store, parts.cluster.launcher, grace_s=_WORKER_GRACE_S)
             get_logger().info("workers.ended", workers=num_workers)
+
+    @property
+    def _keeps_workers(self) -> bool:
+        return self._settings.keep_workers or self._has_successor
 
     async def _close(self, parts: Parts) -> None:
         parts.waker.close()
@@ -225,12 +215,12 @@ class _PlatformLifecycle:
         if parts.objects is not None:
             await parts.objects.close()
         await parts.cluster.launcher.close()
-        if not self._settings.keep_workers:
+        if not self._keeps_workers:
             await asyncio.to_thread(parts.cluster.end)
         await asyncio.to_thread(parts.series.close)
 
     async def _end_storage(self) -> None:
-        await self._storage.stop(keep=self._settings.keep_workers)
+        await self._storage.stop(keep=self._keeps_workers)
 
 
 def _redirect_output() -> None:

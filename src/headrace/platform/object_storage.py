@@ -58,6 +58,10 @@ class ObjectStorage(Protocol):
         """
         ...
 
+    def keep_running(self, is_keeper: bool) -> None:
+        """Set whether this process starts the storage's server whenever it is down; otherwise another one does."""
+        ...
+
     async def stop(self, *, keep: bool = False) -> None:
         """Stop the storage, unless it is kept for the next platform."""
         ...
@@ -75,6 +79,9 @@ class NoStorage:
     async def ready(self) -> S3Access:
         """Raise `StorageMissing`."""
         raise StorageMissing(MISSING)
+
+    def keep_running(self, is_keeper: bool) -> None:
+        """Nothing runs."""
 
     async def stop(self, *, keep: bool = False) -> None:
         """Nothing to stop."""
@@ -99,6 +106,9 @@ class ExternalStorage:
         """Return address and keys at once."""
         return self._access
 
+    def keep_running(self, is_keeper: bool) -> None:
+        """Do nothing: the server is not ours."""
+
     async def stop(self, *, keep: bool = False) -> None:
         """Nothing to stop."""
 
@@ -106,11 +116,14 @@ class ExternalStorage:
 class EmbeddedStorage:
     """SeaweedFS as a child process that is restarted when it ends."""
 
-    def __init__(self, seaweed: Seaweed) -> None:
+    def __init__(self, seaweed: Seaweed, *, is_keeper: bool = True) -> None:
+        """`is_keeper`: see `keep_running`."""
         self._seaweed = seaweed
         self._is_ready = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
         self._last_error = ""
+        self._is_keeper = asyncio.Event()
+        self.keep_running(is_keeper)
 
     @property
     def access(self) -> S3Access | None:
@@ -143,6 +156,13 @@ class EmbeddedStorage:
         assert self._seaweed.access is not None
         return self._seaweed.access
 
+    def keep_running(self, is_keeper: bool) -> None:
+        """Set whether this process restarts SeaweedFS whenever it ends; otherwise it waits until another one has."""
+        if is_keeper:
+            self._is_keeper.set()
+        else:
+            self._is_keeper.clear()
+
     async def stop(self, *, keep: bool = False) -> None:
         """Stop the process, unless it is kept."""
         if self._keeping is not None:
@@ -159,7 +179,7 @@ class EmbeddedStorage:
         pause_s = 0.5
         while True:
             try:
-                await asyncio.to_thread(self._seaweed.start)
+                await self._start()
                 if await self._has_started():
                     pause_s = 0.5
                     self._is_ready.set()
@@ -170,9 +190,20 @@ class EmbeddedStorage:
             self._is_ready.clear()
             self._last_error = self._last_error or f"it ended; see {self._seaweed.log_path}"
             get_logger().warning("storage.ended", reason=self._last_error, retry_after_s=pause_s)
-            await asyncio.to_thread(self._seaweed.end)
+            if self._is_keeper.is_set():
+                await asyncio.to_thread(self._seaweed.end)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, _MAX_PAUSE_S)
+
+    async def _start(self) -> None:
+        """Start the process, or wait until another platform has started it."""
+        while not self._is_keeper.is_set():
+            if await asyncio.to_thread(self._seaweed.find):
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_WATCH_PAUSE_S):
+                    await self._is_keeper.wait()
+        await asyncio.to_thread(self._seaweed.start)
 
     async def _has_started(self) -> bool:
         """Return whether the process becomes ready before it ends or `_START_TIMEOUT_S` is over."""
@@ -193,9 +224,11 @@ class EmbeddedStorage:
             await asyncio.sleep(_WATCH_PAUSE_S)
 
 
-def make_storage(s3_endpoint: str | None, folder: Path, region: str, env: Mapping[str, str]) -> ObjectStorage:
+def make_storage(
+    s3_endpoint: str | None, folder: Path, region: str, env: Mapping[str, str], *, is_keeper: bool = True
+) -> ObjectStorage:
     """
-    Return the object storage that the settings select.
+    Return the object storage that the settings select; `is_keeper`: see `ObjectStorage.keep_running`.
 
     Raises:
         SettingsError: an endpoint is configured without its keys.
@@ -213,7 +246,9 @@ def make_storage(s3_endpoint: str | None, folder: Path, region: str, env: Mappin
     binary = find_weed(env)
     if binary is None:
         return NoStorage()
-    return EmbeddedStorage(Seaweed(binary, folder, region=region, new_secret=secrets.token_urlsafe))
+    return EmbeddedStorage(
+        Seaweed(binary, folder, region=region, new_secret=secrets.token_urlsafe), is_keeper=is_keeper
+    )
 
 
 def find_weed(env: Mapping[str, str]) -> str | None:

@@ -117,7 +117,7 @@ def _copy_json(worker: WorkerRecord, copy: CopySpec) -> Json:
     handle = worker.status.handle
     return {
         "component": copy.component,
-        "state": copy_state(view_worker(worker)),
+        "state": worker_state(view_worker(worker)),
         "need": _resources_json(copy.need),
         "host": (urlsplit(handle.url).hostname or "") if handle is not None else "",
         "gpus": [*handle.facts.get("gpus", ())] if handle is not None else [],
@@ -126,8 +126,8 @@ def _copy_json(worker: WorkerRecord, copy: CopySpec) -> Json:
     }
 
 
-def copy_state(worker: WorkerView) -> str:
-    """Return the state of a copy: waiting, a phase of its process, serving, leaving or failed."""
+def worker_state(worker: WorkerView) -> str:
+    """Return the state of a worker: waiting, a phase of its process, serving, leaving or failed."""
     if worker.failed_s is not None:
         return "failed"
     if worker.draining_s is not None:

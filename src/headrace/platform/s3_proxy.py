@@ -29,15 +29,21 @@ _HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding"}
     | {"upgrade", "host", "content-length", "expect"}
 )
-_NOT_FORWARDED = _HOP_BY_HOP | {
-    "authorization",
-    "date",
-    "x-amz-content-sha256",
-    "x-amz-date",
-    "x-amz-expected-bucket-owner",  # all buckets belong to one account
-    "x-amz-security-token",
-    "x-amz-source-expected-bucket-owner",
-}
+_OF_PROXIES = frozenset({"forwarded"} | {f"x-forwarded-{part}" for part in ("for", "host", "port", "prefix", "proto")})
+"""Added by a proxy in front of the platform; SeaweedFS would verify our signature for the host that they name."""
+_NOT_FORWARDED = (
+    _HOP_BY_HOP
+    | _OF_PROXIES
+    | {
+        "authorization",
+        "date",
+        "x-amz-content-sha256",
+        "x-amz-date",
+        "x-amz-expected-bucket-owner",  # all buckets belong to one account
+        "x-amz-security-token",
+        "x-amz-source-expected-bucket-owner",
+    }
+)
 _ENCRYPTION_HEADERS = frozenset(
     f"x-amz-server-side-encryption{part}" for part in ("", "-aws-kms-key-id", "-bucket-key-enabled", "-context")
 )
@@ -47,7 +53,15 @@ SeaweedFS fails without a key service.
 """
 _CHUNK_HEADERS = frozenset({"x-amz-decoded-content-length", "x-amz-trailer"})
 """Headers of the signed chunk coding, which is decoded here."""
-_NOT_RETURNED = frozenset({"connection", "keep-alive", "transfer-encoding", "date", "server"})
+_NOT_RETURNED = frozenset(
+    {"connection", "keep-alive", "transfer-encoding", "date", "server"}
+    | {"content-security-policy", "x-content-type-options"}
+)
+_OBJECT_HEADERS = (
+    (b"content-security-policy", b"default-src 'none'; img-src 'self'; style-src 'unsafe-inline'; sandbox"),
+    (b"x-content-type-options", b"nosniff"),
+)
+"""An object that a browser shows runs no scripts: they would have the origin of the console, and its rights."""
 _SIGNATURE_PARAMETERS = (
     *("x-amz-algorithm", "x-amz-credential", "x-amz-date", "x-amz-expires", "x-amz-signedheaders"),
     *("x-amz-signature", "x-amz-security-token"),
@@ -169,7 +183,7 @@ async def _answer(response: httpcore.Response, receive: Receive, send: Send, *, 
 async def _stream(response: httpcore.Response, send: Send) -> None:
     headers = [(name.lower(), value) for name, value in response.headers]
     kept = [(name, value) for name, value in headers if name.decode("latin-1") not in _NOT_RETURNED]
-    await send({"type": "http.response.start", "status": response.status, "headers": kept})
+    await send({"type": "http.response.start", "status": response.status, "headers": [*kept, *_OBJECT_HEADERS]})
     async for piece in response.aiter_stream():
         await send({"type": "http.response.body", "body": piece, "more_body": True})
     await send({"type": "http.response.body", "body": b""})

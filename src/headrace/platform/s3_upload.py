@@ -21,6 +21,7 @@ from headrace.wire.aws.errors import AwsError
 
 UNSIGNED_TRAILER = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 _SIGNED_CHUNKS = re.compile(r"STREAMING-AWS4-[A-Z0-9]+-[A-Z0-9]+-PAYLOAD(-TRAILER)?")
+_MAX_DIGITS = 18
 _HEX_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -178,6 +179,6 @@ async def _decoded(receive: Receive, length: int, trailer: str) -> AsyncIterator
 
 
 def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise AwsError("InvalidArgument", f"The length of the body is {text!r}; expected a number of bytes.")
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+        raise AwsError("InvalidArgument", f"The length of the body is {text[:100]!r}; expected a number of bytes.")
     return int(text)

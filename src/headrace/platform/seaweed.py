@@ -4,22 +4,31 @@ One SeaweedFS process: starting, finding, probing and stopping it. Methods block
 Keys, ports and process id outlive the platform in `state.json` beside the data.
 """
 
+import fcntl
 import os
 import signal
 import time
 import urllib.request
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
 from urllib.error import URLError
 
 import msgspec
 
 from headrace.cluster.ports import PLATFORM_PORTS, free_ports, is_free
-from headrace.core.processes import ProcessId, is_running, kill_session, reap, send_signal, spawn
+from headrace.cluster.worker_files import write_atomically
+from headrace.core.processes import (
+    ProcessId,
+    is_running,
+    kill_session,
+    processes_with_argument,
+    reap,
+    send_signal,
+    spawn,
+)
 from headrace.platform.s3_access import S3Access
 from headrace.platform.s3_signing import UNSIGNED_PAYLOAD, signed_headers
 
@@ -30,6 +39,14 @@ LISTENERS = (
 """SeaweedFS's listeners, each with a port."""
 _ADMIN_GRPC_OFFSET = 10_000
 """Offset at which its maintenance worker expects the admin server's gRPC; it ignores `-admin.port.grpc` (4.48)."""
+_MAX_VOLUMES = 10_000
+"""
+Volumes that may exist; AWS allows as many buckets. Each bucket takes a volume and the filer's log takes one, after a
+minute. By default SeaweedFS counts a gigabyte of free disk for each (64 MB on a small disk), although an empty volume
+takes no space, and answers InternalError for the first object of the next bucket.
+"""
+_TOKENS = ("signing", "signing.read", "filer_signing", "filer_signing.read")
+"""Without them its volume server reads, writes and deletes for every program and web page on this machine."""
 _PROBE_TIMEOUT_S = 2.0
 _END_GRACE_S = 10.0
 _POLL_S = 0.05
@@ -44,24 +61,6 @@ class _State:
     ports: dict[str, int]
     """Listener → port."""
     process: ProcessId | None = None
-
-
-class _Rack(msgspec.Struct):
-    """A rack in a master's topology, where empty lists are null."""
-
-    nodes: list[dict[str, Any]] | None = msgspec.field(default=None, name="DataNodes")
-
-
-class _Center(msgspec.Struct):
-    racks: list[_Rack] | None = msgspec.field(default=None, name="Racks")
-
-
-class _Topology(msgspec.Struct):
-    centers: list[_Center] | None = msgspec.field(default=None, name="DataCenters")
-
-
-class _Status(msgspec.Struct):
-    topology: _Topology = msgspec.field(name="Topology")
 
 
 class Seaweed:
@@ -108,14 +107,25 @@ class Seaweed:
     def prepare(self) -> None:
         """Choose keys and ports: the earlier ones, unless another program has taken a port in the meantime."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._locked():
+            self._prepare()
+
+    def _prepare(self) -> None:
         state = self._read_state() or _State(
             access_key=self._new_secret(12), secret_key=self._new_secret(30), ports=_free_ports()
         )
         self._state = state
-        if not self.is_alive() and not all(is_free(port) for port in state.ports.values()):
-            state = replace(state, ports=_free_ports())
+        if not self.is_alive():
+            self._end_strays()
+            if not all(is_free(port) for port in state.ports.values()):
+                state = replace(state, ports=_free_ports())
         if state != self._read_state():
             self._write_state(state)
+
+    def find(self) -> bool:
+        """Return whether the process runs that another platform has started in this folder; take its state over."""
+        self._state = self._read_state() or self._state
+        return self.is_alive()
 
     def start(self) -> None:
         """
@@ -125,12 +135,18 @@ class Seaweed:
             OSError: the program cannot be run, or another program has taken the port that clients know.
         """
         assert self._state is not None, "prepare first"
-        if self.is_alive():
-            return
+        with self._locked():
+            if not self.find():
+                self._start()
+
+    def _start(self) -> None:
+        assert self._state is not None, "prepare first"
+        self._end_strays()
         self._replace_taken_ports(self._state)
-        data = self._folder / "data"
-        data.mkdir(exist_ok=True)
+        data = self._data
+        data.mkdir(mode=0o700, exist_ok=True)
         self.log_path.write_bytes(b"")
+        self._write_tokens()
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
             "HOME": str(self._folder),  # without the configuration of the user
@@ -138,7 +154,23 @@ class Seaweed:
             "AWS_SECRET_ACCESS_KEY": self._state.secret_key,
         }
         process = spawn([self._binary, *_flags(data, self._state.ports)], environment, self.log_path)
-        self._write_state(replace(self._state, process=process))
+        try:
+            self._write_state(replace(self._state, process=process))
+        except OSError:  # a full disk: without the file no platform would find the process again
+            kill_session(process)
+            raise
+
+    @property
+    def _data(self) -> Path:
+        return self._folder / "data"
+
+    def _end_strays(self) -> None:
+        """End processes on the same data, started by a platform that was killed before it noted them; they lock it."""
+        for process in processes_with_argument(_data_flag(self._data)):
+            kill_session(process)
+            while is_running(process):
+                reap(process)
+                time.sleep(_POLL_S)
 
     def _replace_taken_ports(self, state: _State) -> None:
         """Replace internal ports that were taken while the process was down; it would exit at once with them."""
@@ -158,8 +190,9 @@ class Seaweed:
         """
         Return whether objects can be read and written: S3 lists buckets, and the master knows a volume server.
 
-        Volumes register up to five seconds after S3 answers; until then every object is an InternalError. The request
-        to S3 is signed, because another server on the port does not know the keys.
+        Volumes register up to five seconds after S3 answers; until then every object is an InternalError. The master's
+        page, its only answer without HTTP, links to them. The request to S3 is signed, because another server on the
+        port does not know the keys.
         """
         assert self._state is not None, "prepare first"
         assert self.access is not None, "the keys are stored with the state"
@@ -176,7 +209,8 @@ class Seaweed:
         )
         try:
             _get(f"http://{host}/", signed)
-            return _has_volumes(_get(f"http://127.0.0.1:{self._state.ports['master']}/dir/status", {}))
+            page = _get(f"http://127.0.0.1:{self._state.ports['master']}/", {})
+            return f"127.0.0.1:{self._state.ports['volume']}<".encode() in page
         except (URLError, OSError, HTTPException):
             return False
 
@@ -196,6 +230,13 @@ class Seaweed:
         with suppress(OSError):  # on a full disk the file stays, but the process that it names has ended
             self._write_state(replace(self._state, process=None))
 
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Exclude the other processes of the platform."""
+        with (self._folder / "lock").open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
     def _read_state(self) -> _State | None:
         try:
             state = msgspec.json.decode((self._folder / "state.json").read_bytes(), type=_State)
@@ -205,11 +246,14 @@ class Seaweed:
 
     def _write_state(self, state: _State) -> None:
         self._state = state
-        partial = self._folder / "state.partial"
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "wb") as file:  # noqa: PTH123 -- a descriptor
-            file.write(msgspec.json.encode(state))
-        partial.replace(self._folder / "state.json")
+        write_atomically(self._folder / "state.json", msgspec.json.encode(state))
+
+    def _write_tokens(self) -> None:
+        """Write keys for the tokens that its listeners require of each other, into its home folder."""
+        sections = [f'[jwt.{name}]\nkey = "{self._new_secret(30)}"\n' for name in _TOKENS]
+        folder = self._folder / ".seaweedfs"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        write_atomically(folder / "security.toml", "\n".join(sections).encode())
 
 
 def _get(url: str, headers: dict[str, str]) -> bytes:
@@ -221,17 +265,13 @@ def _get(url: str, headers: dict[str, str]) -> bytes:
         return body
 
 
-def _has_volumes(status: bytes) -> bool:
-    """Return whether a master knows a volume server, even one without volumes yet."""
-    try:
-        topology = msgspec.json.decode(status, type=_Status).topology
-    except msgspec.DecodeError:
-        return False
-    return any(rack.nodes for center in topology.centers or () for rack in center.racks or ())
-
-
 def _flags(data: Path, ports: dict[str, int]) -> list[str]:
-    """Return flags: loopback only; no admin page, WebDAV, catalogues or telemetry; buckets as strict as AWS's."""
+    """
+    Return flags: loopback only; no admin page, WebDAV, catalogues or telemetry; buckets as strict as AWS's.
+
+    `-disableHttp` is for master and filer, which would answer any web page: `GET /col/delete` deletes a bucket, and the
+    filer lets pages of all origins read, write and delete objects.
+    """
     listeners = [
         f"-{name.removesuffix('_grpc')}.port{'.grpc' if name.endswith('_grpc') else ''}={ports[name]}"
         for name in LISTENERS
@@ -239,9 +279,10 @@ def _flags(data: Path, ports: dict[str, int]) -> list[str]:
     return [
         "-logtostderr=true",
         "mini",
-        f"-dir={data}",
+        _data_flag(data),
         "-ip=127.0.0.1",
         "-ip.bind=127.0.0.1",
+        "-disableHttp=true",
         "-admin.ui=false",
         "-webdav=false",
         "-s3.port.lance=0",
@@ -250,8 +291,13 @@ def _flags(data: Path, ports: dict[str, int]) -> list[str]:
         "-s3.autoCreateBucket=false",
         "-s3.allowDeleteBucketNotEmpty=false",
         "-master.telemetry=false",
+        f"-volume.max={_MAX_VOLUMES}",
         *listeners,
     ]
+
+
+def _data_flag(data: Path) -> str:
+    return f"-dir={data}"
 
 
 def _remove_sockets(ports: dict[str, int]) -> None:

@@ -1,16 +1,21 @@
 """Connections to a database: SQLite in a file (or in memory), or PostgreSQL by URL."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.pool import QueuePool
+from sqlalchemy.pool import NullPool, QueuePool
 
 from headrace.core.errors import SettingsError
 
-_WAIT_S: Final = 30
-"""Timeout for a lock, a free connection, or the answer of a database."""
+WAIT_S: Final = 30
+_IDLE_TRANSACTION_S: Final = 5
+"""
+Seconds until PostgreSQL ends a transaction whose process does nothing, because it was stopped or its machine is gone:
+it would keep all other writers out.
+"""
 
 
 def url_of(where: str | Path) -> sa.URL:
@@ -51,25 +56,35 @@ def is_in_memory(url: sa.URL) -> bool:
     return is_sqlite(url) and url.database in (None, "", ":memory:")
 
 
-def engine_of(url: sa.URL, *, poolclass: type[sa.Pool] = QueuePool) -> sa.Engine:
+def engine_of(
+    url: sa.URL, *, poolclass: type[sa.Pool] = QueuePool, wait_s: int = WAIT_S, is_durable: bool = True
+) -> sa.Engine:
     """
     Create the engine of a database without connecting.
 
     Args:
         url: the URL of the database.
         poolclass: the pool for connections to a database server.
+        wait_s: timeout for a lock, a free connection, or the answer of a database.
+        is_durable: a write to SQLite is on the disk when it returns.
 
     Raises:
         SettingsError: the file cannot be created, or PostgreSQL's driver is missing.
     """
     if is_sqlite(url):
-        return _sqlite(url)
+        return _sqlite(url, wait_s, is_durable=is_durable)
     try:
         return sa.create_engine(
             url,
             poolclass=poolclass,
             pool_pre_ping=True,
-            connect_args={"connect_timeout": 10, "options": f"-c lock_timeout={_WAIT_S}s"},
+            **({} if poolclass is NullPool else {"pool_timeout": wait_s}),
+            connect_args={
+                "connect_timeout": min(10, wait_s),
+                "tcp_user_timeout": wait_s * 1000,
+                "options": f"-c lock_timeout={wait_s}s -c statement_timeout={wait_s}s "
+                f"-c idle_in_transaction_session_timeout={_IDLE_TRANSACTION_S}s",
+            },
         )
     except ModuleNotFoundError as error:
         raise SettingsError(
@@ -77,7 +92,7 @@ def engine_of(url: sa.URL, *, poolclass: type[sa.Pool] = QueuePool) -> sa.Engine
         ) from error
 
 
-def _sqlite(url: sa.URL) -> sa.Engine:
+def _sqlite(url: sa.URL, wait_s: int, *, is_durable: bool) -> sa.Engine:
     is_memory = is_in_memory(url)
     if url.database is not None and not is_memory:
         _make_file(Path(url.database))
@@ -86,16 +101,23 @@ def _sqlite(url: sa.URL) -> sa.Engine:
         poolclass=QueuePool,
         pool_size=1 if is_memory else 4,  # an in-memory database is its one connection
         max_overflow=0 if is_memory else 28,
-        pool_timeout=_WAIT_S,
-        connect_args={"timeout": _WAIT_S, "check_same_thread": False},
+        pool_timeout=wait_s,
+        connect_args={"timeout": wait_s, "check_same_thread": False},
     )
-    sa.event.listen(engine, "connect", _on_sqlite_connect)
+    sa.event.listen(engine, "connect", partial(_on_sqlite_connect, is_durable=is_durable))
     sa.event.listen(engine, "begin", _on_sqlite_begin)
     return engine
 
 
 def _make_file(path: Path) -> None:
-    """Create the database's file, readable by its owner only: records contain secrets."""
+    """
+    Create the database's file, readable by its owner only: records contain secrets.
+
+    NOTE: an existing file is not opened: closing a descriptor of it would drop the locks that SQLite holds for other
+    connections of this process, and another process that closes the database would then delete its log.
+    """
+    if path.exists():
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -103,11 +125,11 @@ def _make_file(path: Path) -> None:
         raise SettingsError(f"The store {path} cannot be opened: {error.strerror}. Choose another folder.") from error
 
 
-def _on_sqlite_connect(connection: Any, _record: object) -> None:
+def _on_sqlite_connect(connection: Any, _record: object, *, is_durable: bool) -> None:
     connection.isolation_level = None  # `_on_sqlite_begin` issues BEGIN
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute(f"PRAGMA synchronous={'FULL' if is_durable else 'OFF'}")
     cursor.close()
 
 

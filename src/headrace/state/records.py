@@ -25,6 +25,7 @@ See docs/decisions/0019-typed-records.md.
 """
 
 import json
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
@@ -42,6 +43,9 @@ PartT = TypeVar("PartT")
 Migration = Callable[[Json, Json], tuple[Json, Json]]
 """Converts the spec and the status of one schema version to the next. Pure."""
 
+_DESCRIBING: Final = threading.Lock()
+_described: set[type] = set()
+"""Types that msgspec has described."""
 _MALFORMED: Final = (LookupError, TypeError, ValueError, AttributeError)
 """Raised when JSON of an unexpected form is read; msgspec's ValidationError is a ValueError."""
 
@@ -142,6 +146,10 @@ class Conflict(Exception):
     """Raised for a write to a record that was written or removed since it was read: read it and decide again."""
 
 
+class Fenced(Conflict):
+    """Raised for a write of a leader whose term is over: another platform leads, and has decided since."""
+
+
 MAX_WRITE_TRIES: Final = 10
 """Attempts of a read-decide-write cycle that ends in a `Conflict` each time."""
 
@@ -183,13 +191,23 @@ def decode_record(
             raw_spec, raw_status = migrate(raw_spec, raw_status)
         return Record(
             kind=kind,
-            spec=msgspec.convert(raw_spec, kind.spec, str_keys=True),
-            status=msgspec.convert(raw_status, kind.status, str_keys=True),
+            spec=_convert(raw_spec, kind.spec),
+            status=_convert(raw_status, kind.status),
             **envelope,
         )
     except _MALFORMED as error:
         reason = f"{type(error).__name__}: {error}"[:200]
         return Unreadable(kind=kind, reason=reason, raw_spec=raw_spec, **envelope)
+
+
+def _convert(raw: Any, type_: type[PartT]) -> PartT:
+    """Convert to a type; msgspec 0.22 segfaults if two threads build its description of a dataclass at once."""
+    if type_ in _described:
+        return msgspec.convert(raw, type_, str_keys=True)
+    with _DESCRIBING:
+        converted = msgspec.convert(raw, type_, str_keys=True)
+        _described.add(type_)
+    return converted
 
 
 def _loads_or_none(text: str) -> Any:

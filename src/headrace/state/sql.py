@@ -24,6 +24,7 @@ from headrace.state.records import (
     AlreadyExists,
     AnyKind,
     Conflict,
+    Fenced,
     Json,
     Kind,
     Record,
@@ -33,40 +34,14 @@ from headrace.state.records import (
     decode_record,
     encode_part,
 )
+from headrace.state.schema import COUNTER, RECORDS, set_up
 
 SpecT = TypeVar("SpecT")
 StatusT = TypeVar("StatusT")
 
-SCHEMA_VERSION: Final = 2
-"""Version of the tables; every kind of record has its own schema version."""
-_SETUP_LOCK: Final = 7_233_428_921
-"""Key of PostgreSQL's advisory lock under which tables are created."""
-
-_METADATA: Final = sa.MetaData()
-_RECORDS: Final = sa.Table(
-    "headrace_records",
-    _METADATA,
-    sa.Column("uid", sa.String, primary_key=True),
-    sa.Column("kind", sa.String, nullable=False),
-    sa.Column("name", sa.String, nullable=False),
-    sa.Column("revision", sa.BigInteger, nullable=False),
-    sa.Column("spec", sa.Text, nullable=False),
-    sa.Column("status", sa.Text, nullable=False),
-    sa.Column("tags", sa.Text, nullable=False),
-    sa.Column("created_s", sa.Double, nullable=False),
-    sa.Column("modified_s", sa.Double, nullable=False),
-    sa.Column("deleting_s", sa.Double),
-    sa.Column("schema_version", sa.Integer, nullable=False, server_default="1"),
-    sa.UniqueConstraint("kind", "name"),
-)
-_COUNTER: Final = sa.Table(
-    "headrace_store",
-    _METADATA,
-    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("schema_version", sa.Integer, nullable=False),
-    sa.Column("revision", sa.BigInteger, nullable=False),
-)
-_NEWEST: Final = sa.select(_COUNTER.c.revision)
+_NEWEST: Final = sa.select(COUNTER.c.revision, COUNTER.c.term)
+CHANNEL: Final = "headrace_records"
+"""PostgreSQL's channel on which writers announce writes; the payload is the id of the writing store object."""
 
 
 def open_store(where: str | Path, *, now_s: Callable[[], float] = time.time) -> "SqlStore":
@@ -83,7 +58,7 @@ def open_store(where: str | Path, *, now_s: Callable[[], float] = time.time) -> 
     url = url_of(where)
     engine, shown = engine_of(url), shown_url(url)
     try:
-        _set_up(engine, shown)
+        set_up(engine, shown)
     except BaseException as error:
         engine.dispose()
         if isinstance(error, sa.exc.DBAPIError):
@@ -98,12 +73,38 @@ def open_store(where: str | Path, *, now_s: Callable[[], float] = time.time) -> 
 class SqlStore:
     """A `Store` on a database; any thread may use it."""
 
-    def __init__(self, engine: sa.Engine, *, shown: str, now_s: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        engine: sa.Engine,
+        *,
+        shown: str,
+        now_s: Callable[[], float] = time.time,
+        listeners: "Listeners | None" = None,
+        term: int | None = None,
+    ) -> None:
         self._engine = engine
-        self._shown = shown
+        self.shown = shown
+        """Its name in messages, without a password."""
         self._now_s = now_s
-        self._listeners: dict[object, Callable[[], None]] = {}
-        self._lock = threading.Lock()
+        self.listeners = listeners or Listeners()
+        """Called after each write through this object, and by `state.changes` after writes of other processes."""
+        self._term = term
+
+    def fenced(self, term: int) -> "SqlStore":
+        """Return this store for a leader: its writes raise `Fenced` once a later term has begun."""
+        return SqlStore(self._engine, shown=self.shown, now_s=self._now_s, listeners=self.listeners, term=term)
+
+    def term(self) -> int:
+        """Return the newest term that has begun."""
+        with self._reading() as connection:
+            return int(connection.execute(_NEWEST).one().term)
+
+    def begin_term(self, term: int) -> None:
+        """Begin a leader's term: from now on, writes of earlier leaders are refused. Raises `Fenced`."""
+        with self._writing() as write:
+            if term < write.term:
+                raise Fenced(f"Term {term} is over: term {write.term} has begun.")
+            write.execute(sa.update(COUNTER).values(term=term))
 
     def create(
         self,
@@ -130,24 +131,24 @@ class SqlStore:
             )
             row = {**_envelope_columns(record), **_part_columns(kind, record.spec, record.status)}
             try:
-                write.execute(sa.insert(_RECORDS).values(kind=kind.name, created_s=now_s, **row))
+                write.execute(sa.insert(RECORDS).values(kind=kind.name, created_s=now_s, **row))
             except sa.exc.IntegrityError as error:
                 raise AlreadyExists(f"A {kind} called {name!r} already exists.") from error
         return record
 
     def get(self, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT] | Unreadable | None:
         """Return the record with a name, or None."""
-        wanted = sa.select(_RECORDS).where(_RECORDS.c.kind == kind.name, _RECORDS.c.name == name)
+        wanted = sa.select(RECORDS).where(RECORDS.c.kind == kind.name, RECORDS.c.name == name)
         with self._reading() as connection:
             row = connection.execute(wanted).one_or_none()
-        return None if row is None else _decode(kind, row)
+        return None if row is None else decode_row(kind, row)
 
     def list(self, kind: Kind[SpecT, StatusT]) -> Sequence[Record[SpecT, StatusT] | Unreadable]:
         """Return all records of a kind, ordered by time of creation, then by name."""
-        wanted = sa.select(_RECORDS).where(_RECORDS.c.kind == kind.name)
+        wanted = sa.select(RECORDS).where(RECORDS.c.kind == kind.name)
         with self._reading() as connection:
             rows = connection.execute(wanted).all()
-        records = (_decode(kind, row) for row in rows)
+        records = (decode_row(kind, row) for row in rows)
         return sorted(records, key=lambda record: (record.created_s, record.name))
 
     @overload
@@ -185,7 +186,7 @@ class SqlStore:
             row = write.read(record.uid)
             if row is None or row.revision != record.revision:
                 raise Conflict(f"The {record.kind} {record.name!r} was written or removed since it was read.")
-            old = _decode(record.kind, row)
+            old = decode_row(record.kind, row)
             now_s = self._now_s()
             changes: dict[str, Any] = {}
             if tags is not None and dict(tags) != old.tags:
@@ -200,10 +201,10 @@ class SqlStore:
             if not changes:
                 return old
             changes |= {"revision": write.next_revision(), "modified_s": now_s}
-            write.execute(sa.update(_RECORDS).where(_RECORDS.c.uid == old.uid).values(**changes))
+            write.execute(sa.update(RECORDS).where(RECORDS.c.uid == old.uid).values(**changes))
             written = write.read(old.uid)
             assert written is not None
-            return _decode(record.kind, written)
+            return decode_row(record.kind, written)
 
     def remove(self, record: StoredRecord) -> None:
         """Remove a record; do nothing if its `uid` does not exist. Raises `Conflict` if it was written since."""
@@ -214,24 +215,27 @@ class SqlStore:
             if old.revision != record.revision:
                 raise Conflict(f"The {old.kind} {record.name!r} was written since it was read.")
             write.next_revision()
-            write.execute(sa.delete(_RECORDS).where(_RECORDS.c.uid == record.uid))
+            write.execute(sa.delete(RECORDS).where(RECORDS.c.uid == record.uid))
 
     def revision(self) -> int:
         """Return the newest revision of the store: the same number means that nothing has changed."""
         with self._reading() as connection:
-            return int(connection.execute(_NEWEST).scalar_one())
+            return int(connection.execute(_NEWEST).one().revision)
+
+    def schema_versions(self) -> dict[str, int]:
+        """Return the newest schema version of each kind's records, known kinds and others."""
+        newest = sa.func.max(RECORDS.c.schema_version).label("newest")
+        wanted = sa.select(RECORDS.c.kind, newest).group_by(RECORDS.c.kind)
+        with self._reading() as connection:
+            return {row.kind: row.newest for row in connection.execute(wanted)}
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener` after each write through this object, in the writing thread; return how to unsubscribe."""
-        token = object()
-        with self._lock:
-            self._listeners[token] = listener
+        """
+        Call `listener` after each write, in the writing thread; return how to unsubscribe.
 
-        def end() -> None:
-            with self._lock:
-                self._listeners.pop(token, None)
-
-        return end
+        Writes of other processes are reported while `state.changes` follows them.
+        """
+        return self.listeners.add(listener)
 
     def close(self) -> None:
         """Close all connections."""
@@ -247,10 +251,10 @@ class SqlStore:
         with self._translated(), self._engine.connect() as connection:
             connection.execution_options(headrace_is_writing=True)
             with connection.begin():
-                write = _Write(connection)
+                write = _Write(connection, self._term, self.listeners.id)
                 yield write
         if write.is_written:
-            self._tell()
+            self.listeners.call()
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -259,13 +263,36 @@ class SqlStore:
             yield
         except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
             raise Unavailable(
-                f"The store {self._shown} failed: {first_line(error)}. Earlier writes are safe. "
+                f"The store {self.shown} failed: {first_line(error)}. Earlier writes are safe. "
                 "Check its disk (is it full?) or that the database server runs, then try again."
             ) from error
 
-    def _tell(self) -> None:
+
+class Listeners:
+    """Functions to call after writes to a store; any thread may use it."""
+
+    def __init__(self) -> None:
+        self.id = uuid.uuid4().hex
+        """Identifies the writes of this process among those of others."""
+        self._functions: dict[object, Callable[[], None]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` from now on; return how to stop it."""
+        token = object()
         with self._lock:
-            listeners = tuple(self._listeners.values())
+            self._functions[token] = listener
+
+        def end() -> None:
+            with self._lock:
+                self._functions.pop(token, None)
+
+        return end
+
+    def call(self) -> None:
+        """Call all of them."""
+        with self._lock:
+            listeners = tuple(self._functions.values())
         for listener in listeners:
             try:
                 listener()
@@ -276,51 +303,31 @@ class SqlStore:
 class _Write:
     """A transaction that excludes all other writers."""
 
-    def __init__(self, connection: sa.Connection) -> None:
+    def __init__(self, connection: sa.Connection, term: int | None, writer: str) -> None:
         self._connection = connection
-        self._newest = int(connection.execute(_NEWEST.with_for_update()).scalar_one())
+        newest = connection.execute(_NEWEST.with_for_update()).one()
+        self._newest, self.term = int(newest.revision), int(newest.term)
+        self._writer = writer
         self.is_written = False
+        if term is not None and term != self.term:
+            raise Fenced(f"Another platform leads since term {self.term}; this write is of term {term}.")
 
     def next_revision(self) -> int:
-        """Increment the revision counter for this write."""
+        """Increment the revision counter for this write, and announce it to other processes."""
         self._newest += 1
         self.is_written = True
-        self._connection.execute(sa.update(_COUNTER).values(revision=self._newest))
+        self._connection.execute(sa.update(COUNTER).values(revision=self._newest))
+        if self._connection.dialect.name == "postgresql":
+            self._connection.execute(sa.select(sa.func.pg_notify(CHANNEL, self._writer)))
         return self._newest
 
     def read(self, uid: str) -> "sa.Row[Any] | None":
         """Read the current row of a record."""
-        return self._connection.execute(sa.select(_RECORDS).where(_RECORDS.c.uid == uid)).one_or_none()
+        return self._connection.execute(sa.select(RECORDS).where(RECORDS.c.uid == uid)).one_or_none()
 
     def execute(self, statement: sa.Executable) -> None:
         """Run a statement that returns nothing."""
         self._connection.execute(statement)
-
-
-def _set_up(engine: sa.Engine, shown: str) -> None:
-    """Create or upgrade the tables, under a lock that excludes other processes."""
-    with engine.connect() as connection:
-        connection.execution_options(headrace_is_writing=True)
-        with connection.begin():
-            if engine.dialect.name == "postgresql":
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_SETUP_LOCK)))
-            _METADATA.create_all(connection)
-            version = connection.execute(sa.select(_COUNTER.c.schema_version)).scalar_one_or_none()
-            if version is None:
-                connection.execute(sa.insert(_COUNTER).values(id=1, schema_version=SCHEMA_VERSION, revision=0))
-            elif version > SCHEMA_VERSION:
-                raise SettingsError(
-                    f"The store {shown} has schema version {version}; this Headrace expects version {SCHEMA_VERSION}. "
-                    "Start the version of Headrace that wrote it, or choose another data folder."
-                )
-            elif version < SCHEMA_VERSION:
-                _upgrade(connection)
-
-
-def _upgrade(connection: sa.Connection) -> None:
-    """Upgrade tables from version 1 to 2: add the schema version of records, which is 1 for existing ones."""
-    connection.exec_driver_sql(f"ALTER TABLE {_RECORDS.name} ADD COLUMN schema_version INTEGER DEFAULT 1 NOT NULL")
-    connection.execute(sa.update(_COUNTER).values(schema_version=SCHEMA_VERSION))
 
 
 def _envelope_columns(record: StoredRecord) -> Json:
@@ -338,7 +345,8 @@ def _part_columns(kind: AnyKind, spec: object, status: object) -> Json:
     return {"spec": encode_part(spec), "status": encode_part(status), "schema_version": kind.version}
 
 
-def _decode(kind: Kind[SpecT, StatusT], row: "sa.Row[Any]") -> Record[SpecT, StatusT] | Unreadable:
+def decode_row(kind: Kind[SpecT, StatusT], row: Any) -> Record[SpecT, StatusT] | Unreadable:
+    """Decode a row of the table of records."""
     envelope = {
         "name": row.name,
         "uid": row.uid,

@@ -1,6 +1,7 @@
 """The console as a person uses it."""
 
 from selenium import webdriver
+from selenium.webdriver.support.select import Select
 
 from tests.browser import Page
 from tests.platform.fake_platform import FakePlatform
@@ -19,6 +20,10 @@ class Console(Page):
 
     def names(self) -> list[str]:
         return [row.text for row in self.all("#rows .name")]
+
+    def choose(self, selector: str, text: str) -> None:
+        """Choose an option by its text."""
+        Select(self.find(selector)).select_by_visible_text(text)
 
     def answer(self) -> str:
         return self.all(".message.assistant .text")[-1].text

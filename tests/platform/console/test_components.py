@@ -1,5 +1,6 @@
 """Inference components and where they run, in a real browser."""
 
+import json
 from typing import Any
 
 import pytest
@@ -183,3 +184,61 @@ def test_names_and_reasons_are_text_and_never_html(driver: webdriver.Chrome, pla
     assert page.all("main script, main img") == []
     page.find("#tab-playground").click()
     assert page.find("#addressee option").text == evil
+
+
+@pytest.mark.parametrize("has_served", [True, False])
+def test_a_failed_component_is_edited_and_replaced(page: Console, platform: FakePlatform, has_served: bool) -> None:
+    if not has_served:
+        platform.refusals["UpdateInferenceComponent"] = Refused('Cannot update failed inference component "big".')
+    need = {"MinMemoryRequiredInMb": 512, "MaxMemoryRequiredInMb": 900, "NumberOfAcceleratorDevicesRequired": 1}
+    scheduling = {"PlacementStrategy": "SPREAD"}
+    specification = {"ModelName": "m", "ComputeResourceRequirements": need, "SchedulingConfig": scheduling}
+    platform.components["big"] = {"Specification": specification, "RuntimeConfig": {"DesiredCopyCount": 2}}
+    environment = {"HF_MODEL_ID": "./wrong", "A": "1"}
+    made = [{"Key": "headrace:made-by", "Value": "console"}]
+    platform.models["m"] = {"PrimaryContainer": {"Image": "i:1", "Environment": environment}, "Tags": made}
+    page.find("[data-act='retry big']").click()
+    page.until(lambda: page.find("#deploy-dialog").is_displayed(), "the form")
+    shown = {field: page.find(f"#{field}").get_attribute("value") for field in ("model", "instances", "need-memory")}
+    assert shown == {"model": "./wrong", "instances": "2", "need-memory": "512"}
+    assert not page.find("#host-variant").is_displayed()
+    page.fill("#model", "./right")
+    page.fill("#need-accelerators", "0")
+    page.fill("#need-memory", "800")
+    page.find("#deploy-submit").click()
+    page.until(lambda: not page.find("#deploy-dialog").is_displayed(), "the end")
+    [(model, container)] = [
+        (name, model["PrimaryContainer"]) for name, model in platform.models.items() if name != "host"
+    ]
+    assert container == {"Image": "i:1", "Environment": {**environment, "HF_MODEL_ID": "./right"}}
+    need = {"MinMemoryRequiredInMb": 800, "MaxMemoryRequiredInMb": 900}
+    expected = {"ModelName": model, "ComputeResourceRequirements": need, "SchedulingConfig": scheduling}
+    assert platform.components["big"] == {"Specification": expected, "RuntimeConfig": {"DesiredCopyCount": 2}}
+    created = [(asked["EndpointName"], asked["VariantName"]) for asked in platform.asked("CreateInferenceComponent")]
+    assert created == ([] if has_served else [("host", "AllTraffic")])
+
+
+def test_a_failed_component_with_its_own_container_gets_a_model(page: Console, platform: FakePlatform) -> None:
+    own = {"DeployedImage": {"SpecifiedImage": "i:1"}, "ArtifactUrl": "s3://b/m.tar.gz", "Environment": {"A": "1"}}
+    need = {"NumberOfCpuCoresRequired": 2, "MinMemoryRequiredInMb": 512}
+    specification = {"Container": own, "ComputeResourceRequirements": need}
+    platform.components["big"] = {"Specification": specification, "RuntimeConfig": {"DesiredCopyCount": 1}}
+    page.find("[data-act='retry big']").click()
+    page.until(lambda: page.find("#deploy-dialog").is_displayed(), "the form")
+    page.find("#deploy-submit").click()
+    page.until(lambda: not page.find("#deploy-dialog").is_displayed(), "the end")
+    updated = platform.components["big"]["Specification"]
+    assert updated == {"ModelName": updated["ModelName"], "ComputeResourceRequirements": need}
+    container = {"Image": "i:1", "ModelDataUrl": "s3://b/m.tar.gz", "Environment": {"A": "1"}}
+    assert platform.models[updated["ModelName"]]["PrimaryContainer"] == container
+
+
+def test_a_failed_adapter_is_edited_by_a_command(page: Console, platform: FakePlatform) -> None:
+    artifact = {"ArtifactUrl": "s3://b/a.tar.gz"}
+    specification = {"BaseInferenceComponentName": "chat", "Container": artifact}
+    platform.components["big"] = {"Specification": specification, "RuntimeConfig": {"DesiredCopyCount": 0}}
+    page.find("[data-act='retry big']").click()
+    page.until(lambda: "An adapter" in page.text("#components-error"), "why not")
+    command = page.text("#components-commands code")
+    assert command.startswith("aws sagemaker update-inference-component --inference-component-name big")
+    assert json.loads(command[command.index("'") + 1 : -1]) == specification

@@ -13,7 +13,9 @@ pytestmark = pytest.mark.browser
 
 def test_an_endpoint_shows_its_variants_and_facts(driver: webdriver.Chrome, platform: FakePlatform) -> None:
     endpoint = platform.add("chat", "UpdateRollbackFailed", FailureReason="Both versions fail.\nLook at the log.")
-    endpoint["ProductionVariants"][0]["VariantStatus"] = [{"Status": "Updating", "StatusMessage": "One more."}]
+    endpoint["ProductionVariants"][0]["VariantStatus"] = [
+        {"Status": "Updating", "StatusMessage": "One more.\nNote: It has no GPU."}
+    ]
     platform.configs["chat"]["variants"][0]["InstanceType"] = "ml.c6i.xlarge"
     page = Console(driver, platform, "#/chat")
     page.until(lambda: page.text("#state") == "UpdateRollbackFailed", "the state")
@@ -21,6 +23,8 @@ def test_an_endpoint_shows_its_variants_and_facts(driver: webdriver.Chrome, plat
     cells = [cell.text for cell in page.all("#variants td")]
     assert cells == ["AllTraffic", "1 of 2", "100 %", "ml.c6i.xlarge", "tgi:3.3.6", "Updating: One more."]
     assert "arn:aws:sagemaker:us-east-1:123456789012:endpoint/chat" in page.text("#facts")
+    assert "It has no GPU." in page.text("#facts")
+    assert f"{platform.url}/endpoints/chat/invocations" in page.text("#facts")
     assert '"model": "chat"' in page.text("#example")
 
 
@@ -52,8 +56,11 @@ def test_traffic_is_drawn_and_read_by_keyboard(driver: webdriver.Chrome, platfor
 @pytest.mark.parametrize(("mode", "path"), [("chat", "/v1/chat/completions"), ("text", "/v1/completions")])
 def test_the_playground_streams(driver: webdriver.Chrome, platform: FakePlatform, mode: str, path: str) -> None:
     platform.add("chat")
+    is_headrace = mode == "chat"
+    platform.facts["chat"] = {"max_model_len": 512, **({"has_chat_template": True} if is_headrace else {})}
     platform.words, platform.delay_s = tuple(f"word{number} " for number in range(20)), 0.03
     page = Console(driver, platform, "#/chat/playground")
+    page.until(lambda: page.text("#model-note") == "Context: 512 tokens.", "the facts of the model")
     page.find(f"#mode option[value={mode}]").click()
     page.find("#prompt").send_keys("Hello" + Keys.ENTER)
     page.until(lambda: "word2" in page.answer(), "the first words")
@@ -63,6 +70,8 @@ def test_the_playground_streams(driver: webdriver.Chrome, platform: FakePlatform
     assert "20 tokens" in page.text(".facts")
     [(asked, body)] = platform.prompts
     assert (asked, body["model"], body["stream"]) == (path, "chat", True)
+    assert (body["temperature"], body["top_p"]) == (0.2, 0.9), "as on the chat page: at 1 small models ramble"
+    assert ("repetition_detection" in body) == is_headrace, "other servers may refuse the field"
     assert body.get("prompt", "Hello") == "Hello"
     assert body.get("messages", [{"role": "user", "content": "Hello"}]) == [{"role": "user", "content": "Hello"}]
 
@@ -108,3 +117,21 @@ def test_another_endpoint_starts_another_conversation(driver: webdriver.Chrome, 
     page.until_answered()
     assert [body["model"] for _, body in platform.prompts] == ["one", "two"]
     assert platform.prompts[1][1]["messages"] == [{"role": "user", "content": "Again"}]
+
+
+def test_the_playground_completes_texts_with_a_base_model(driver: webdriver.Chrome, platform: FakePlatform) -> None:
+    platform.add("base")
+    platform.add("chat")
+    platform.facts["base"] = {"max_model_len": 2048, "has_chat_template": False}
+    page = Console(driver, platform, "#/base/playground")
+    page.until(lambda: "base model" in page.text("#model-note"), "the note")
+    assert "2,048 tokens" in page.text("#model-note")
+    assert page.find("#mode").get_attribute("value") == "text"
+    assert not page.find("#system").is_enabled()
+    page.fill("#prompt", "red, green,")
+    page.find("#send").click()
+    page.until_answered()
+    assert platform.prompts[0][0] == "/v1/completions"
+    driver.get(f"{platform.url}/console#/chat/playground")
+    page.until(lambda: page.find("#mode").get_attribute("value") == "chat", "the chosen API")
+    assert not page.find("#model-note").is_displayed()

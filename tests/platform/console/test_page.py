@@ -82,7 +82,12 @@ def test_nothing_overflows_on_a_phone(driver: webdriver.Chrome, platform: FakePl
         for tab in ("overview", "scaling", "playground", "logs"):
             page.find(f"#tab-{tab}").click()
             assert page.run("return document.documentElement.scrollWidth") <= 360
-        page.find(".back").click()
+        page.find("#tab-playground").click()
+        page.until(lambda: page.find("#settings summary").is_displayed(), "the folded settings")
+        assert not page.find("#temperature").is_displayed()
+        page.find("#settings summary").click()
+        assert page.find("#temperature").is_displayed()
+        page.find("#endpoint .back").click()
         page.until(lambda: page.find("#rows").is_displayed(), "the list again")
     finally:
         driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

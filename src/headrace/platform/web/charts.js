@@ -2,6 +2,7 @@
 
 import { element } from "./dom.js";
 import { clockTime } from "./format.js";
+import { roundMoments } from "./ticks.js";
 
 const HEIGHT = 150;
 const EDGE = { top: 8, right: 8, bottom: 20, left: 52 };
@@ -84,11 +85,11 @@ export class Chart {
       nodes.push(svg("text", { x: EDGE.left - 6, y: y + 4, "text-anchor": "end" }, this.format(value)));
     }
     const { num, startS, bucketS } = this.data;
-    const marks = Math.max(1, Math.min(5, Math.floor(this.width / 140)));
-    for (let mark = 0; mark < marks; mark += 1) {
-      const index = (num * (mark + 0.5)) / marks;
-      const time = clockTime(startS + index * bucketS, false);
-      nodes.push(svg("text", { x: this.x(index), y: HEIGHT - 5, "text-anchor": "middle" }, time));
+    for (const at of roundMoments(startS, startS + num * bucketS, Math.max(2, Math.floor(this.width / 90)))) {
+      const x = this.x((at - startS) / bucketS);
+      nodes.push(svg("line", { class: "tick", x1: x, x2: x, y1: EDGE.top, y2: HEIGHT - EDGE.bottom }));
+      const hasRoom = x > EDGE.left + 12 && x < this.width - 18;
+      if (hasRoom) nodes.push(svg("text", { x, y: HEIGHT - 5, "text-anchor": "middle" }, clockTime(at, false)));
     }
     return nodes;
   }

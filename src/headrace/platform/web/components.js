@@ -1,17 +1,19 @@
 // The inference components of an endpoint: their states and actions.
 
+import { showAdvice } from "./advice.js";
 import { call, callUnlessMissing } from "./aws.js";
 import { Dialog } from "./dialog.js";
 import { $, element } from "./dom.js";
+import { showReason } from "./failure.js";
 import { showState } from "./format.js";
 import { drawPlacement, needText } from "./placement.js";
 
 const HEADS = ["Component", "State", "Copies", "A copy needs", "Model", ""];
 
 export class Components {
-  /** `changed()` is called after an action whose effect should show at once. */
-  constructor(changed) {
-    this.changed = changed;
+  /** `changed()` is called after an action whose effect should show at once, `retry(name)` to edit a failed component. */
+  constructor({ changed, retry }) {
+    Object.assign(this, { changed, retry });
     this.chosen = this.drawn = null;
     this.scaling = new Dialog("copies", () => this.setCopies());
     this.deleting = new Dialog("component-delete", () => this.remove());
@@ -20,6 +22,8 @@ export class Components {
   /** Hidden where there is no host for components. */
   show(endpoint, { components, hosts }) {
     $("components-part").hidden = !components.length && !hosts.length;
+    if (endpoint !== this.endpoint) showAdvice("components", null);
+    this.endpoint = endpoint;
     const seen = JSON.stringify([endpoint, components, hosts]);
     if (seen === this.drawn) return; // keep focus and selection
     this.drawn = seen;
@@ -48,8 +52,9 @@ export class Components {
     ];
     const row = element("tr", {}, ...cells.map((cell) => element("td", {}, cell)));
     if (!component.failure_reason) return [row];
-    const why = element("td", { colSpan: HEADS.length, className: "why-failed", textContent: component.failure_reason });
-    return [row, element("tr", {}, why)];
+    const why = element("p");
+    showReason(why, component.failure_reason, { isLogShown: true }); // it has a tab of its own
+    return [row, element("tr", {}, element("td", { colSpan: HEADS.length, className: "why-failed" }, why))];
   }
 
   /** Links to other tabs, and the actions of a component. */
@@ -63,8 +68,14 @@ export class Components {
       doing(component, "delete", "Delete", `Delete ${component.name}`, () => this.askDelete(component)),
     ];
     buttons[1].className = "danger";
-    if (component.base) buttons.shift(); // the copies are those of its base
-    return element("div", { className: "doings" }, ...links, ...buttons);
+    if (component.status === "Failed") buttons.unshift(doing(component, "retry", "Edit and retry", `Edit and retry ${component.name}`, () => this.edit(component)));
+    const shown = buttons.filter((button) => !component.base || !button.dataset.act.startsWith("copies ")); // an adapter has those of its base
+    return element("div", { className: "doings" }, ...links, ...shown);
+  }
+
+  async edit(component) {
+    showAdvice("components", null);
+    await this.retry(component.name).catch((error) => showAdvice("components", error));
   }
 
   askCopies(component) {

@@ -1,11 +1,14 @@
-// The console: the address (`#/<endpoint>/<tab>`) determines the view.
+// The console: the address determines the view: `#/<endpoint>/<tab>`, `#keys`, or the home page.
 
 import { accessKey, onRefused } from "./aws.js";
 import { Deployment } from "./deploy.js";
 import { Detail } from "./detail.js";
 import { Dialog } from "./dialog.js";
 import { $, initTheme } from "./dom.js";
+import { Home } from "./home.js";
+import { Keys } from "./keys.js";
 import { EndpointList } from "./list.js";
+import { learnPlatform } from "./snippets.js";
 
 let isKeyRefused = false; // ask for the key once, not at every refresh
 
@@ -16,7 +19,14 @@ const deployment = new Deployment((name) => {
   else location.hash = hash;
   list.toFirstPage();
 });
-const detail = new Detail(() => list.poll.again(), (hosts) => deployment.knowHosts(hosts));
+const detail = new Detail({
+  changed: () => list.poll.again(),
+  hosted: (hosts) => deployment.knowHosts(hosts),
+  retry: (name) => deployment.retry(name),
+  retryComponent: (name) => deployment.retryComponent(name),
+});
+const home = new Home(deployment);
+const keys = new Keys();
 const keyDialog = new Dialog("key", () => {
   accessKey.set($("key-value").value.trim());
   $("key-value").value = "";
@@ -37,12 +47,18 @@ function showConnection(error) {
 }
 
 function show() {
-  const [, name, tab, ...parts] = location.hash.split("/").map(decoded);
-  document.body.classList.toggle("has-endpoint", Boolean(name));
-  list.select(name || null);
-  if (name) detail.open(name, tab, parts);
+  const [start, name, tab, ...parts] = location.hash.split("/").map(decoded);
+  const isKeys = start === "#keys";
+  const isEndpoint = !isKeys && Boolean(name);
+  document.body.classList.toggle("has-endpoint", isEndpoint || isKeys);
+  list.select(isEndpoint ? name : null);
+  if (isEndpoint) detail.open(name, tab, parts);
   else detail.close();
-  document.title = name ? `${name} · Headrace` : "Headrace console";
+  for (const [part, isShown] of [[keys, isKeys], [home, !isKeys && !isEndpoint]]) {
+    if (isShown) part.open();
+    else part.close();
+  }
+  document.title = isEndpoint ? `${name} · Headrace` : isKeys ? "Access keys · Headrace" : "Headrace console";
 }
 
 function decoded(part) {
@@ -74,5 +90,6 @@ document.addEventListener("keydown", (event) => {
   }
 });
 initTheme($("theme"));
+await learnPlatform();
 list.start();
 show();

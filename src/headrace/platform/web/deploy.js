@@ -1,42 +1,123 @@
-// Creates a model, an endpoint configuration and an endpoint of one name, as `headrace deploy` and the SDKs do; or a model
-// and an inference component of one name on an existing endpoint.
+// The dialog that deploys a model: on a new endpoint, as a component of one, or in the place of what failed.
 
-import { accountNumber, call, callUnlessMissing } from "./aws.js";
 import { Dialog } from "./dialog.js";
+import {
+  componentCall,
+  configCall,
+  createAll,
+  editedContainer,
+  endpointCall,
+  modelCall,
+  modelOf,
+  nameFor,
+  revisionOf,
+  sourceOf,
+} from "./deployment.js";
 import { $, element } from "./dom.js";
+import { readComponent, readEndpoint, replaceComponent, replaceEndpoint } from "./replacement.js";
 
-const TAGS = [{ Key: "headrace:made-by", Value: "console" }];
-const MAX_NAME = 63;
+const INSTANCE_TYPE = "ml.c6i.xlarge";
+const PART_FIELDS = ["model", "environment", "image", "instances", "instance-type"]; // the values of one variant
 
 export class Deployment {
-  /** `made(name)` is called once the creation was accepted. */
+  /** `made(name)` is called with the endpoint once the creation was accepted. */
   constructor(made) {
     this.made = made;
-    this.host = null;
+    this.host = this.old = null;
     this.isNameOwn = false; // the user has typed a name
     this.dialog = new Dialog("deploy", () => this.create());
     $("deploy").addEventListener("click", () => this.open());
     $("add-component").addEventListener("click", () => this.open($("name").textContent));
     $("model").addEventListener("input", () => this.suggestName());
     $("endpoint-name").addEventListener("input", () => (this.isNameOwn = $("endpoint-name").value !== ""));
-    $("imitated").addEventListener("change", () => this.showImage());
-    this.showImage();
+    $("imitated").addEventListener("change", () => this.showImage($("imitated").value));
+    $("part").addEventListener("change", () => this.switchPart());
+    this.showImage($("imitated").value);
   }
 
   /** Open the dialog for a new endpoint, or for a component on the endpoint `host`. */
   open(host = null) {
+    if (this.old !== null) this.forget();
     this.host = host;
-    const isComponent = host !== null;
-    for (const part of document.querySelectorAll("#deploy-form [data-for]")) {
-      part.hidden = (part.dataset.for === "component") !== isComponent;
-      for (const field of part.querySelectorAll("input, select")) field.disabled = part.hidden; // hidden fields must not be required
-    }
-    $("deploy-title").textContent = isComponent ? `A model on ${host}` : "Deploy a model";
+    showGroups(host === null ? ["model", "count", "type"] : ["model", "count", "host", "component"]);
+    this.begin({ title: host === null ? "Deploy a model" : `A model on ${host}`, isComponent: host !== null });
+  }
+
+  begin({ title, isComponent, isRetry = false }) {
+    $("deploy-title").textContent = title;
     $("endpoint-name-label").textContent = isComponent ? "Component name" : "Endpoint name";
     $("instances-label").textContent = isComponent ? "Copies" : "Instances";
+    $("endpoint-name").readOnly = isRetry;
+    $("deploy-submit").textContent = isRetry ? (isComponent ? "Update and retry" : "Replace and retry") : "Deploy";
     this.dialog.open();
+    if ($("model").disabled) return;
     $("model").focus();
     $("model").select();
+  }
+
+  /** Open the dialog with what an endpoint was deployed with; submitting replaces the endpoint. */
+  async retry(name) {
+    const old = await readEndpoint(name);
+    this.startRetry(old, old.parts.map(draftOf));
+    $("part").replaceChildren(...old.parts.map(({ variant }, value) => element("option", { value, textContent: variant.VariantName })));
+    this.showPart(0);
+    this.begin({ title: `Retry ${name}`, isComponent: false, isRetry: true });
+  }
+
+  /** Open the dialog with the specification of a component; submitting updates the component. */
+  async retryComponent(name) {
+    const old = await readComponent(name);
+    const need = old.others.ComputeResourceRequirements ?? {};
+    this.startRetry(old, [{ ...draftOf(old.parts[0]), instances: old.parts[0].copies, "instance-type": "" }]);
+    $("need-cpus").value = need.NumberOfCpuCoresRequired ?? "";
+    $("need-cpus").required = need.NumberOfCpuCoresRequired !== undefined;
+    $("need-accelerators").value = need.NumberOfAcceleratorDevicesRequired ?? 0;
+    $("need-memory").value = need.MinMemoryRequiredInMb ?? "";
+    this.showPart(0);
+    this.begin({ title: `Retry ${name}`, isComponent: true, isRetry: true });
+  }
+
+  startRetry(old, drafts) {
+    Object.assign(this, { old, drafts, host: null });
+    $("endpoint-name").value = old.name;
+  }
+
+  /** Show the values of another variant; those on the page are kept, and must be valid. */
+  switchPart() {
+    if (!$("deploy-form").reportValidity()) return void ($("part").value = this.place);
+    this.keepPart();
+    this.showPart(Number($("part").value));
+  }
+
+  keepPart() {
+    this.drafts[this.place] = Object.fromEntries(PART_FIELDS.map((id) => [id, $(id).value]));
+  }
+
+  showPart(place) {
+    this.place = place;
+    const { variant, container } = this.old.parts[place];
+    const groups = this.old.kind === "component" ? ["count", "component"] : variant.InstanceType ? ["count", "type"] : [];
+    showGroups([...groups, ...(container ? ["model"] : []), ...(this.old.parts.length > 1 ? ["parts"] : [])]);
+    const draft = this.drafts[place];
+    for (const id of PART_FIELDS) $(id).value = draft[id];
+    $("model").required = this.isModelNeeded(place);
+    $("environment").closest("details").open = draft.environment !== "";
+    $("imitated").value = [...$("imitated").options].some((option) => option.value === draft.image) ? draft.image : "";
+    this.showImage(draft.image);
+  }
+
+  /** Whether the container was deployed with a model; that of an own image may bring its own. */
+  isModelNeeded(place) {
+    return modelOf(this.old.parts[place].container ?? {}).model !== "";
+  }
+
+  /** Empty the form after a retry: its values belong to something else. */
+  forget() {
+    $("deploy-form").reset();
+    this.old = null;
+    this.isNameOwn = false;
+    for (const id of ["model", "need-cpus"]) $(id).required = true;
+    this.showImage($("imitated").value);
   }
 
   /** Set the variants of the shown endpoint that host components. */
@@ -48,89 +129,102 @@ export class Deployment {
   }
 
   suggestName() {
-    if (!this.isNameOwn) $("endpoint-name").value = nameFor($("model").value);
+    if (!this.isNameOwn && this.old === null) $("endpoint-name").value = nameFor($("model").value);
   }
 
-  showImage() {
-    const image = $("imitated").value;
-    $("image").readOnly = image !== "";
+  showImage(image) {
+    const isListed = $("imitated").value !== "";
+    $("image").readOnly = isListed;
     $("image").value = image;
-    if (image === "") $("image").focus();
+    if (!isListed && this.dialog.isOpen && this.old === null) $("image").focus();
+  }
+
+  /** Deploy a model with the values that the form has at first, without the form. Its model may be left of an earlier endpoint. */
+  async deployDefault(model) {
+    const container = { Image: $("imitated").options[0].value, ...sourceOf(model, {}) };
+    const variant = { InitialInstanceCount: 1, InstanceType: INSTANCE_TYPE };
+    const createAs = async (name) => createAll([await modelCall(name, container), configCall(name, variant), endpointCall(model, name)]);
+    try {
+      await createAs(model);
+    } catch (error) {
+      if (!error.message.includes("already existing")) throw error;
+      await createAs(revisionOf(model));
+    }
   }
 
   async create() {
+    if (this.old !== null) return this.replace();
     const name = $("endpoint-name").value.trim();
-    const container = { Image: $("image").value.trim(), ...sourceOf($("model").value.trim(), environment()) };
-    const ExecutionRoleArn = `arn:aws:iam::${await accountNumber()}:role/headrace`;
-    const model = { ModelName: name, PrimaryContainer: container, ExecutionRoleArn, Tags: TAGS };
-    const calls = [["Model", model], ...(this.host === null ? endpointOf(name) : componentOf(name, this.host))];
-    const done = [];
-    try {
-      for (const [kind, parameters] of calls) {
-        await call(`SageMaker.Create${kind}`, parameters);
-        done.unshift([`SageMaker.Delete${kind}`, { [`${kind}Name`]: name }]);
-      }
-    } catch (error) {
-      for (const [target, parameters] of done) await callUnlessMissing(target, parameters).catch(() => {}); // the first error is reported
-      throw error;
-    }
+    const container = { Image: $("image").value.trim(), ...sourceOf($("model").value.trim(), environmentOf($("environment").value)) };
+    if (this.host !== null) await createAll([await modelCall(name, container), this.component(name)]);
+    else await createAll([await modelCall(name, container), configCall(name, instancesOf(valuesShown())), endpointCall(name)]);
     this.isNameOwn = false;
     this.made(this.host ?? name);
   }
+
+  async replace() {
+    this.keepPart();
+    const { old, drafts } = this;
+    const edits = old.parts.map((part, place) => editOf(part, drafts[place]));
+    if (old.kind === "endpoint") await replaceEndpoint(old, edits);
+    else {
+      const { NumberOfAcceleratorDevicesRequired: _old, ...kept } = old.others.ComputeResourceRequirements ?? {};
+      await replaceComponent(old, { container: edits[0].container, need: { ...kept, ...needShown() }, copies: Number(drafts[0].instances) });
+    }
+    this.made(old.host ?? old.name);
+  }
+
+  component(name) {
+    return componentCall(name, { host: this.host, variant: $("host-variant").value, need: needShown(), copies: Number($("instances").value) });
+  }
 }
 
-function endpointOf(name) {
-  const variant = {
-    VariantName: "AllTraffic",
-    ModelName: name,
-    InitialInstanceCount: Number($("instances").value),
-    InstanceType: $("instance-type").value.trim(),
-    RoutingConfig: { RoutingStrategy: "LEAST_OUTSTANDING_REQUESTS" },
+/** Show these groups of fields only. */
+function showGroups(groups) {
+  for (const part of document.querySelectorAll("#deploy-form [data-for]")) {
+    part.hidden = !groups.includes(part.dataset.for);
+    for (const field of part.querySelectorAll("input, select, textarea")) field.disabled = part.hidden; // hidden fields must not be required
+  }
+}
+
+const valuesShown = () => Object.fromEntries(PART_FIELDS.map((id) => [id, $(id).value]));
+
+/** The values of the form for a variant or component as it was deployed. */
+function draftOf({ container, variant = {} }) {
+  const { model, environment } = modelOf(container ?? {});
+  return {
+    model,
+    environment: Object.entries(environment).map(([key, value]) => `${key}=${value}`).join("\n"),
+    image: container?.Image ?? "",
+    instances: variant.InitialInstanceCount ?? 1,
+    "instance-type": variant.InstanceType ?? "",
   };
-  return [
-    ["EndpointConfig", { EndpointConfigName: name, ProductionVariants: [variant], Tags: TAGS }],
-    ["Endpoint", { EndpointName: name, EndpointConfigName: name, Tags: TAGS }],
-  ];
 }
 
-function componentOf(name, host) {
+/** The container and the members of the variant that the form changes. */
+function editOf({ container, variant = {} }, draft) {
+  const fields = variant.InstanceType ? instancesOf(draft) : {};
+  if (!container) return { container: null, fields };
+  const edit = { image: draft.image.trim(), model: draft.model.trim(), environment: environmentOf(draft.environment) };
+  return { container: editedContainer(container, edit), fields };
+}
+
+function instancesOf(values) {
+  return { InitialInstanceCount: Number(values.instances), InstanceType: values["instance-type"].trim() };
+}
+
+function needShown() {
   const accelerators = Number($("need-accelerators").value);
-  const need = {
-    NumberOfCpuCoresRequired: Number($("need-cpus").value),
+  const cpus = $("need-cpus").value;
+  return {
+    ...(cpus && { NumberOfCpuCoresRequired: Number(cpus) }),
     MinMemoryRequiredInMb: Number($("need-memory").value),
     ...(accelerators > 0 && { NumberOfAcceleratorDevicesRequired: accelerators }),
   };
-  const component = {
-    InferenceComponentName: name,
-    EndpointName: host,
-    VariantName: $("host-variant").value,
-    Specification: { ModelName: name, ComputeResourceRequirements: need },
-    RuntimeConfig: { CopyCount: Number($("instances").value) },
-    Tags: TAGS,
-  };
-  return [["InferenceComponent", component]];
 }
 
-/** A name that AWS allows, from the last part of the model's name. */
-export function nameFor(model) {
-  const stem = model.trim().replace(/\/+$/, "").split("/").at(-1).replace(/\.(gguf|tar\.gz|tgz)$/, "");
-  const clean = (text) => text.replace(/[^a-zA-Z0-9]+/g, "-").replace(/^-+|-+$/g, "");
-  return clean(clean(stem).slice(0, MAX_NAME));
-}
-
-/** Where the container finds its model: an archive or prefix in S3, otherwise the model's name in HF_MODEL_ID. */
-export function sourceOf(model, environment) {
-  if (!model.startsWith("s3://")) return { Environment: { HF_MODEL_ID: model, ...environment } };
-  if (/\.(tar\.gz|tgz)$/.test(model)) return { ModelDataUrl: model, Environment: environment };
-  const S3Uri = `${model.replace(/\/+$/, "")}/`;
-  return {
-    ModelDataSource: { S3DataSource: { S3Uri, S3DataType: "S3Prefix", CompressionType: "None" } },
-    Environment: environment,
-  };
-}
-
-function environment() {
-  const lines = $("environment").value.split("\n").map((line) => line.trim()).filter(Boolean);
+function environmentOf(text) {
+  const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
   const pairs = lines.map((line) => {
     const at = line.indexOf("=");
     if (at < 1) throw new Error(`The line ${JSON.stringify(line)} of the environment is not NAME=VALUE.`);

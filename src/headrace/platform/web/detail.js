@@ -2,30 +2,39 @@
 
 import { ApiError, call, callUnlessMissing, numbers } from "./aws.js";
 import { Components } from "./components.js";
+import { copyButton } from "./clipboard.js";
+import { isMadeHere } from "./deployment.js";
 import { Dialog } from "./dialog.js";
 import { $, element } from "./dom.js";
-import { ago, showState } from "./format.js";
+import { Failure, showReason } from "./failure.js";
+import { ago, notesOf, showState, stateLines } from "./format.js";
 import { Logs } from "./logs.js";
 import { Playground } from "./playground.js";
 import { Poll } from "./poll.js";
 import { Scaling } from "./scaling.js";
+import { Serving } from "./serving.js";
+import { snippets } from "./snippets.js";
 import { Traffic } from "./traffic.js";
 
 const PAUSE_MS = 1500;
 const TABS = ["overview", "scaling", "playground", "logs"];
-const MADE_HERE = "headrace:made-by"; // the tag of resources that `headrace deploy` and this page created
 
 export class Detail {
-  /** `changed()` is called after actions that the list should show, `hosted(hosts)` with the hosts for components. */
-  constructor(changed, hosted) {
-    this.name = null;
+  /**
+   * `changed()` is called after actions that the list should show, `hosted(hosts)` with the hosts for components, `retry(name)`
+   * and `retryComponent(name)` to deploy again what failed.
+   */
+  constructor({ changed, hosted, retry, retryComponent }) {
+    this.name = this.found = null;
     this.hosted = hosted;
     this.changed = changed;
+    this.failure = new Failure(retry);
     this.traffic = new Traffic();
+    this.serving = new Serving();
     this.playground = new Playground();
     this.logs = new Logs();
     this.scaling = new Scaling();
-    this.components = new Components(() => this.poll.again());
+    this.components = new Components({ changed: () => this.poll.again(), retry: retryComponent });
     this.poll = new Poll((signal) => this.refresh(signal), PAUSE_MS, (error) => this.failed(error));
     this.deleting = new Dialog("delete", () => this.remove());
     $("delete").addEventListener("click", () => this.askToDelete());
@@ -34,7 +43,6 @@ export class Detail {
 
   /** Show a tab of an endpoint; `parts` select a part of it, such as a component by name. */
   open(name, tab, parts = []) {
-    $("nothing").hidden = true;
     $("endpoint").hidden = false;
     if (this.name !== name) {
       this.name = name;
@@ -43,6 +51,8 @@ export class Detail {
       $("state").textContent = "";
       $("state").className = "state";
       for (const id of ["variants", "facts"]) $(id).replaceChildren();
+      $("copy-name").replaceChildren(copyButton(name, "name of the endpoint"));
+      this.failure.hide();
       this.components.show(name, { components: [], hosts: [] });
       showExample(name);
       this.tell("");
@@ -54,11 +64,8 @@ export class Detail {
   close() {
     this.name = null;
     this.poll.stop();
-    this.traffic.close();
-    this.logs.close();
-    this.scaling.close();
+    for (const part of [this.traffic, this.serving, this.logs, this.scaling]) part.close();
     $("endpoint").hidden = true;
-    $("nothing").hidden = false;
   }
 
   showTab(tab, parts) {
@@ -69,9 +76,24 @@ export class Detail {
       head.tabIndex = id === tab ? 0 : -1;
       $(id).hidden = id !== tab;
     }
+    this.tab = tab;
     this.playground.open(this.name, tab === "playground" ? parts[0] : undefined);
-    for (const [part, its] of [[this.traffic, "overview"], [this.scaling, "scaling"], [this.logs, "logs"]]) {
+    if (tab === "playground") this.playground.learn();
+    for (const [part, its] of [[this.scaling, "scaling"], [this.logs, "logs"]]) {
       if (its === tab) part.open(this.name, ...parts);
+      else part.close();
+    }
+    this.showTraffic();
+  }
+
+  /** Show traffic once the endpoint answers requests, and example calls unless it has failed. */
+  showTraffic() {
+    const status = this.found?.EndpointStatus;
+    const hasTraffic = status !== undefined && status !== "Failed" && status !== "Creating";
+    $("traffic").hidden = !hasTraffic;
+    $("call").hidden = status === undefined || status === "Failed";
+    for (const part of [this.traffic, this.serving]) {
+      if (this.tab === "overview" && hasTraffic) part.open(this.name);
       else part.close();
     }
   }
@@ -92,6 +114,7 @@ export class Detail {
     ]);
     if (this.config?.EndpointConfigName !== found.EndpointConfigName) await this.readConfig(found.EndpointConfigName, signal);
     this.show(found, placed);
+    await this.failure.show(found, signal);
   }
 
   /** Instance types, which only the configuration has. It may be deleted while its endpoint exists. */
@@ -107,20 +130,23 @@ export class Detail {
       showState($("state"), this.found ? "Deleted" : "Not found");
       this.tell(this.found ? "" : error.message);
       $("delete").disabled = true;
+      this.failure.hide();
       this.tellParts([], { components: [], hosts: [], now_s: Date.now() / 1000 }); // its logs may still exist
     } else this.tell(error.message);
   }
 
-  tell(reason) {
+  tell(reason, options) {
     $("reason").hidden = !reason;
-    $("reason").textContent = reason;
+    showReason($("reason"), reason, options);
   }
 
   show(found, placed) {
+    const isOther = this.found?.EndpointStatus !== found.EndpointStatus;
     this.found = found;
+    if (isOther) this.showTraffic();
     if ($("state").textContent !== found.EndpointStatus) showState($("state"), found.EndpointStatus);
     $("delete").disabled = found.EndpointStatus === "Deleting";
-    this.tell(found.FailureReason ?? "");
+    this.tell(found.FailureReason ?? "", { isLogShown: found.EndpointStatus === "Failed" });
     this.tellParts(found.ProductionVariants ?? [], placed);
     replaceIfChanged($("variants"), [variantTable(found, this.config.types)]);
     replaceIfChanged($("facts"), facts(found));
@@ -134,7 +160,10 @@ export class Detail {
     this.components.show(this.name, placed);
     this.hosted(placed.hosts);
     for (const part of [this.playground, this.logs]) part.know(this.name, components, hosts.length > 0);
-    this.scaling.know(this.name, { variants: own, hosts, components, nowS: placed.now_s });
+    const desired = new Map(variants.map((variant) => [`~${variant.VariantName}`, variant.DesiredInstanceCount]));
+    for (const component of placed.components) desired.set(component.name, component.desired);
+    this.scaling.know(this.name, { variants: own, hosts, components, desired, nowS: placed.now_s });
+    this.serving.know(this.name, { variants: own, components, nowS: placed.now_s });
     showExample(this.name, components[0]);
   }
 
@@ -168,11 +197,6 @@ export class Detail {
   }
 }
 
-async function isMadeHere(arn) {
-  const answer = await callUnlessMissing("SageMaker.ListTags", { ResourceArn: arn });
-  return (answer?.Tags ?? []).some((tag) => tag.Key === MADE_HERE);
-}
-
 /** Keep the nodes while their text is the same, so that a selection stays. */
 function replaceIfChanged(host, nodes) {
   const draft = element("div", {}, ...nodes);
@@ -189,11 +213,20 @@ function variantTable(found, types) {
     all > 0 ? `${Math.round((100 * (variant.CurrentWeight ?? 0)) / all)} %` : "–",
     types.get(variant.VariantName) ?? variant.InstancePools?.[0]?.InstanceType ?? "–",
     (variant.DeployedImages ?? []).map((image) => image.SpecifiedImage).join(", ") || "–",
-    (variant.VariantStatus ?? []).map(({ Status: status, StatusMessage: why }) => (why ? `${status}: ${why}` : status)).join(" ") || "–",
+    stateOf(variant),
   ];
   const row = (variant) => element("tr", {}, ...cells(variant).map((textContent) => element("td", { textContent })));
   const head = element("tr", {}, ...heads.map((textContent) => element("th", { textContent, scope: "col" })));
   return element("table", {}, element("thead", {}, head), element("tbody", {}, ...variants.map(row)));
+}
+
+function stateOf(variant) {
+  const states = (variant.VariantStatus ?? []).map((status) => {
+    const lines = stateLines([{ VariantStatus: [status] }]);
+    return lines.length ? `${status.Status}: ${lines.join(" ")}` : status.Status;
+  });
+  const isAtZero = variant.DesiredInstanceCount === 0 && !variant.CurrentInstanceCount;
+  return states.join(" ") || (isAtZero ? "Scaled to zero" : "–");
 }
 
 /** Whether a variant hosts inference components and has no workers of its own. */
@@ -201,12 +234,19 @@ function isHost(variant) {
   return !variant.DeployedImages && !variant.CurrentServerlessConfig;
 }
 
+function copyable(text, what) {
+  return element("span", {}, element("code", { textContent: text }), " ", copyButton(text, what));
+}
+
 function facts(found) {
   const pending = found.PendingDeploymentSummary;
   const rows = [
-    ["ARN", element("code", { textContent: found.EndpointArn })],
+    ["ARN", copyable(found.EndpointArn, "ARN")],
+    ["OpenAI", copyable(`${location.origin}/v1`, "address for OpenAI clients")],
+    ["Invocations", copyable(`${location.origin}/endpoints/${encodeURIComponent(found.EndpointName)}/invocations`, "address of invocations")],
     ["Configuration", found.EndpointConfigName ?? "–"],
     ...(pending ? [["Changes to", pending.EndpointConfigName]] : []),
+    ...notesOf(found.ProductionVariants ?? []).map((note) => ["Note", note]),
     ["Created", ago(found.CreationTime)],
     ["Changed", ago(found.LastModifiedTime)],
   ];
@@ -215,11 +255,8 @@ function facts(found) {
 
 /** Example code that invokes the endpoint, or its component if there is one. */
 function showExample(name, component) {
-  const text = `curl ${location.origin}/v1/chat/completions -H 'Content-Type: application/json' \\
-  -d '{"model": "${component ?? name}", "stream": true, "messages": [{"role": "user", "content": "Hello"}]}'
-
-boto3.client("sagemaker-runtime").invoke_endpoint_with_response_stream(
-    EndpointName="${name}", ${component ? `InferenceComponentName="${component}", ` : ""}ContentType="application/json",
-    Body='{"inputs": "Hello", "stream": true}')   # in a shell that ran: eval "$(headrace env)"`;
-  if ($("example").textContent !== text) $("example").textContent = text;
+  const said = `${name}/${component ?? ""}`;
+  if ($("example").dataset.of === said) return;
+  $("example").dataset.of = said;
+  $("example").replaceChildren(...snippets(name, component));
 }

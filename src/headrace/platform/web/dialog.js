@@ -1,24 +1,13 @@
-// A modal dialog with a form: `#<id>-dialog`, `#<id>-form`, and for its errors `#<id>-error`.
+// Forms with an action: `#<id>-form` and, for its errors, `#<id>-error`; in a page, or in the modal dialog `#<id>-dialog`.
 
 import { $ } from "./dom.js";
 
-export class Dialog {
-  /** `act()` performs the form's action; its error is shown, otherwise the dialog closes. */
+export class Form {
+  /** `act()` performs the form's action; its error is shown. */
   constructor(id, act) {
     Object.assign(this, { id, act, isBusy: false });
-    this.dialog = $(`${id}-dialog`);
     this.form = $(`${id}-form`);
     this.form.addEventListener("submit", (event) => (event.preventDefault(), this.submit()));
-    this.form.querySelector("[data-close]").addEventListener("click", () => this.dialog.close());
-  }
-
-  open() {
-    this.tell("");
-    if (!this.dialog.open) this.dialog.showModal();
-  }
-
-  close() {
-    this.dialog.close();
   }
 
   async submit() {
@@ -27,13 +16,15 @@ export class Dialog {
     this.tell("");
     try {
       await this.act();
-      this.dialog.close();
+      this.done();
     } catch (error) {
       this.tell(error.message === "Failed to fetch" ? "The platform cannot be reached." : error.message);
     } finally {
       this.setBusy(false);
     }
   }
+
+  done() {}
 
   setBusy(isBusy) {
     this.isBusy = isBusy;
@@ -44,5 +35,27 @@ export class Dialog {
     const place = $(`${this.id}-error`);
     place.hidden = !problem;
     place.textContent = problem;
+  }
+}
+
+/** A form in a modal dialog, which closes after the action. */
+export class Dialog extends Form {
+  constructor(id, act) {
+    super(id, act);
+    this.dialog = $(`${id}-dialog`);
+    this.form.querySelector("[data-close]").addEventListener("click", () => this.dialog.close());
+  }
+
+  get isOpen() {
+    return this.dialog.open;
+  }
+
+  open() {
+    this.tell("");
+    if (!this.isOpen) this.dialog.showModal();
+  }
+
+  done() {
+    this.dialog.close();
   }
 }

@@ -44,14 +44,45 @@ export function count(value) {
   return value === null || value === undefined ? "–" : String(Number(value.toFixed(1)));
 }
 
-/** A duration in milliseconds, or in seconds from one second on. */
+/** A duration in milliseconds, or from one second on in seconds, minutes, hours or days. */
 export function duration(milliseconds) {
   if (milliseconds === null || milliseconds === undefined) return "–";
-  return milliseconds < 1000 ? `${short(milliseconds)} ms` : `${short(milliseconds / 1000)} s`;
+  if (milliseconds < 1000) return `${short(milliseconds)} ms`;
+  const seconds = milliseconds / 1000;
+  if (seconds < 120) return `${short(seconds)} s`;
+  if (seconds < 7200) return `${Math.floor(seconds / 60)} min`;
+  return seconds < 172800 ? `${Math.floor(seconds / 3600)} h` : `${Math.floor(seconds / 86400)} days`;
 }
 
 /** The time of day, with seconds for short spans. */
 export function clockTime(epochSeconds, withSeconds = true) {
   const options = { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(withSeconds && { second: "2-digit" }) };
   return new Date(epochSeconds * 1000).toLocaleTimeString("en", options);
+}
+
+/** A size in binary units: "94 MiB", "1.4 GiB". */
+export function bytes(number) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  const power = Math.min(units.length - 1, Math.max(0, Math.floor(Math.log2(Math.max(1, number)) / 10)));
+  const value = number / 1024 ** power;
+  return `${value < 10 && power > 2 ? value.toFixed(1) : Math.round(value)} ${units[power]}`;
+}
+
+/** A count with its noun: "1 worker", "2 workers". */
+export const numbered = (number, one, many) => `${number} ${number === 1 ? one : many}`;
+
+const NOTE = "Note: ";
+
+/** What the variants of an endpoint do, or why their workers wait: a line each, without notes. */
+export const stateLines = (variants) => messageLines(variants).filter((line) => !line.startsWith(NOTE));
+
+/** The notes in the messages of an endpoint's variants, each once. */
+export function notesOf(variants) {
+  const notes = messageLines(variants).filter((line) => line.startsWith(NOTE));
+  return [...new Set(notes)].map((line) => line.slice(NOTE.length));
+}
+
+function messageLines(variants) {
+  const messages = variants.flatMap((variant) => variant.VariantStatus ?? []).map((status) => status.StatusMessage ?? "");
+  return messages.flatMap((message) => message.split("\n")).filter(Boolean);
 }

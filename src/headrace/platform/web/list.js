@@ -2,7 +2,8 @@
 
 import { ApiError, call, numbers } from "./aws.js";
 import { $, element } from "./dom.js";
-import { ago, duration, kindOf, short, showState } from "./format.js";
+import { headlineOf } from "./failure.js";
+import { ago, duration, kindOf, short, showState, stateLines } from "./format.js";
 import { Poll } from "./poll.js";
 
 const PAGE_SIZE = 25;
@@ -121,8 +122,7 @@ export class EndpointList {
 async function reasonOf(name, signal) {
   try {
     const found = await call("SageMaker.DescribeEndpoint", { EndpointName: name }, signal);
-    const said = (found.ProductionVariants ?? []).flatMap((variant) => variant.VariantStatus ?? []).map((status) => status.StatusMessage);
-    return found.FailureReason ?? said.find(Boolean) ?? "";
+    return found.FailureReason ?? stateLines(found.ProductionVariants ?? [])[0] ?? "";
   } catch (error) {
     if (error instanceof ApiError) return ""; // deleted meanwhile
     throw error;
@@ -159,7 +159,7 @@ class Row {
 
   showReason(reason) {
     this.reason.hidden = !reason;
-    this.reason.textContent = reason;
+    this.reason.textContent = headlineOf(reason);
     this.reason.title = reason;
   }
 }

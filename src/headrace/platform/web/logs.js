@@ -3,6 +3,7 @@
 import { ApiError, call } from "./aws.js";
 import { $, element } from "./dom.js";
 import { clockTime } from "./format.js";
+import { readable } from "./log_lines.js";
 import { Poll } from "./poll.js";
 
 const PAUSE_MS = 1500;
@@ -161,17 +162,5 @@ export class Logs {
 
   say(text) {
     $("log-note").textContent = text;
-  }
-}
-
-/** A line of Headrace's log as "event name=value …"; any other line unchanged. */
-function readable(message) {
-  try {
-    const { event, level, timestamp: _, ...facts } = JSON.parse(message);
-    if (typeof event !== "string") return { text: message, level: "" };
-    const said = Object.entries(facts).map(([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`);
-    return { text: [event, ...said].join("  "), level: ["warning", "error", "critical"].includes(level) ? level : "" };
-  } catch {
-    return { text: message, level: "" };
   }
 }

@@ -1,15 +1,17 @@
 // A conversation with one endpoint, by OpenAI's API, as any client would.
 
-import { authorization } from "./aws.js";
+import { authorization, modelFacts } from "./aws.js";
 import { Conversation } from "./conversation.js";
 import { $, element } from "./dom.js";
 import { readAnswer } from "./events.js";
+import { LOOPS } from "./loops.js";
 
 const KEPT = ["mode", "system", "temperature", "top_p", "max_tokens", "seed"];
 
 export class Playground {
   constructor() {
     this.name = this.component = null;
+    this.endsLoops = false;
     this.conversation = new Conversation((messages, answer, signal) => this.ask(messages, answer, signal));
     $("clear").addEventListener("click", () => (this.conversation.clear(), $("prompt").focus()));
     for (const id of KEPT) {
@@ -18,6 +20,9 @@ export class Playground {
     }
     $("addressee").addEventListener("change", () => this.talkTo($("addressee").value));
     $("mode").addEventListener("input", () => this.showMode());
+    const wide = matchMedia("(min-width: 1001px)"); // as in console.css: below it the settings would hide the conversation
+    wide.addEventListener("change", () => ($("settings").open = wide.matches));
+    $("settings").open = wide.matches;
     this.showMode();
   }
 
@@ -49,9 +54,31 @@ export class Playground {
   }
 
   talkTo(component) {
-    if (this.last !== `${this.name}/${component}`) this.conversation.clear();
+    if (this.last !== `${this.name}/${component}`) {
+      this.conversation.clear();
+      this.endsLoops = false;
+    }
     this.last = `${this.name}/${component}`;
     this.component = component;
+    if (!$("playground").hidden) this.learn();
+  }
+
+  /** Read what the platform knows of the model. A base model answers completions: chats need a template. */
+  async learn() {
+    const asked = this.last;
+    const facts = await modelFacts(this.component ?? this.name).catch(() => ({})); // the answer to a question says what is wrong
+    if (asked !== this.last) return;
+    this.endsLoops = "has_chat_template" in facts; // only Headrace's own servers list it; others may refuse the field
+    const isBase = facts.has_chat_template === false;
+    const notes = [
+      ...(isBase ? ["A base model, without a chat template: it continues your text."] : []),
+      ...(facts.max_model_len ? [`Context: ${facts.max_model_len.toLocaleString("en")} tokens.`] : []),
+    ];
+    $("model-note").textContent = notes.join(" ");
+    $("model-note").hidden = !notes.length;
+    $("mode").value = isBase ? "text" : chosenMode();
+    $("mode").querySelector("[value=chat]").disabled = isBase;
+    this.showMode();
   }
 
   /** Only a chat has a system prompt. */
@@ -71,12 +98,14 @@ export class Playground {
     const response = await fetch(`${this.base()}/${isChat ? "chat/completions" : "completions"}`, {
       method: "POST",
       headers: { "Content-Type": "application/json", ...authorization() },
-      body: JSON.stringify({ model: this.component ?? this.name, ...(isChat ? chatOf(messages) : { prompt: messages.at(-1).content }), ...settings() }),
+      body: JSON.stringify({ model: this.component ?? this.name, ...(isChat ? chatOf(messages) : { prompt: messages.at(-1).content }), ...settings(), ...(this.endsLoops && { repetition_detection: LOOPS }) }),
       signal,
     });
     await readAnswer(response, answer, startedMs);
   }
 }
+
+const chosenMode = () => localStorage.getItem("headrace.console.mode") ?? "chat";
 
 function chatOf(messages) {
   const system = $("system").value.trim();

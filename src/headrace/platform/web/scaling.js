@@ -3,6 +3,7 @@
 import { $, element } from "./dom.js";
 import { clockTime } from "./format.js";
 import { Poll } from "./poll.js";
+import { ScalingForm } from "./scaling_form.js";
 import { readRegistered, readScaling, targetsOf } from "./scaling_data.js";
 import { KINDS, shortCause, Timeline, whyNot } from "./timeline.js";
 
@@ -13,8 +14,10 @@ export class Scaling {
   constructor() {
     this.name = this.wanted = this.found = null;
     this.targets = [];
+    this.desired = new Map(); // target → number that was set last
     this.skewS = 0;
     this.timeline = new Timeline($("timeline"));
+    this.form = new ScalingForm(() => this.poll.again());
     this.poll = new Poll((signal) => this.refresh(signal), PAUSE_MS, (error) => error && this.say(error.message));
     $("scaling-range").addEventListener("change", () => this.poll.again());
     $("with-not-scaled").addEventListener("change", () => this.show());
@@ -42,8 +45,9 @@ export class Scaling {
   }
 
   /** Set the targets; `nowS` is the platform's time. */
-  know(name, { variants, hosts, components, nowS }) {
+  know(name, { variants, hosts, components, desired, nowS }) {
     if (name !== this.name) return;
+    this.desired = desired;
     const isFirst = !this.targets.length;
     this.targets = targetsOf(name, variants, hosts, components);
     this.skewS = nowS - Date.now() / 1000;
@@ -93,6 +97,7 @@ export class Scaling {
     $("scaling-command").textContent = this.found.target.command;
     $("activities-part").hidden = !this.found.activities.length;
     this.timeline.show({ ...this.found, activities });
+    this.form.show(this.name, { ...this.found, desired: this.desired.get(this.found.target.id) });
     this.list(activities);
   }
 

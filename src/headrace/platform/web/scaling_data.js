@@ -188,11 +188,12 @@ async function readLine(queries, startS, endS, signal) {
   }
 }
 
-/** An alarm with its past states: `{ label, meaning, isCalm, rule, state, bands: [{ fromS, toS, state }] }`. */
+/** An alarm with its past states: `{ label, meaning, isCalm, rule, lastsS, state, bands: [{ fromS, toS, state }] }`. */
 async function readBands(alarm, { startS, endS }, signal) {
   const asked = { AlarmName: alarm.AlarmName, ScanBy: "TimestampAscending", MaxRecords: 100 };
   const { AlarmHistoryItems: items } = await call(`${CLOUDWATCH}.DescribeAlarmHistory`, asked, signal);
-  return { ...labelOf(alarm), rule: ruleOf(alarm), state: alarm.StateValue, bands: bandsOf(alarm, items, startS, endS) };
+  const lastsS = alarm.EvaluationPeriods * periodOf(alarm);
+  return { ...labelOf(alarm), rule: ruleOf(alarm), lastsS, state: alarm.StateValue, bands: bandsOf(alarm, items, startS, endS) };
 }
 
 /** The spans between changes, as far as the history goes back. */
@@ -223,8 +224,10 @@ const SIGNS = {
   LessThanOrEqualToThreshold: "≤",
 };
 
+const periodOf = (alarm) => Math.max(...queriesOf(alarm).map((query) => query.MetricStat?.Period ?? 1));
+
 function ruleOf(alarm) {
   const { EvaluationPeriods: periods, DatapointsToAlarm: needed = periods, ComparisonOperator: compared, Threshold: limit } = alarm;
-  const periodS = Math.max(...queriesOf(alarm).map((query) => query.MetricStat?.Period ?? 1));
+  const periodS = periodOf(alarm);
   return `${titleOf(alarm)} ${SIGNS[compared] ?? compared} ${limit} in ${needed} of ${periods} × ${periodText(periodS)}`;
 }

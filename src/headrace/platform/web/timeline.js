@@ -5,6 +5,7 @@ import { svg } from "./charts.js";
 import { element } from "./dom.js";
 import { clockTime, count, short } from "./format.js";
 import { areaPath, linePath, roundTop, sampleAt } from "./paths.js";
+import { roundMoments } from "./ticks.js";
 
 const EDGE = { left: 46, right: 14 };
 const HEAD = 24; // the title of a lane
@@ -14,7 +15,6 @@ const HEIGHTS = { capacity: 104, metric: 92, alarm: 32, activities: 26, notScale
 const TOP = 14; // room for text above the highest value
 const NEAR_PX = 7; // activities this near to the pointer are shown
 const MAX_TOLD = 2;
-const TICKS_S = [60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 14400, 21600];
 const NUM_STEPS = 90; // of the arrow keys across the time span
 export const KINDS = {
   out: { word: "Scaled out", path: "M0-6L6 5H-6z" },
@@ -165,10 +165,8 @@ export class Timeline {
   axis() {
     const { startS, endS } = this.model;
     const most = Math.max(2, Math.floor(this.width / 90));
-    const stepS = TICKS_S.find((step) => (endS - startS) / step <= most) ?? TICKS_S.at(-1);
-    const shiftS = new Date(endS * 1000).getTimezoneOffset() * 60;
     const nodes = [];
-    for (let at = Math.ceil((startS - shiftS) / stepS) * stepS + shiftS; at <= endS; at += stepS) {
+    for (const at of roundMoments(startS, endS, most)) {
       const x = this.x(at);
       nodes.push(svg("line", { class: "tick", x1: x, x2: x, y1: HEAD, y2: this.foot }));
       const hasRoom = x > EDGE.left + 12 && x < this.width - 20;

@@ -1,0 +1,179 @@
+"""
+Membership of this process in a platform, and the time in which it leads.
+
+The leader runs `lead(term)`; it is cancelled as soon as the lease may have passed to another member, by this process's
+own clock. Losing the lease stops nothing else: the member serves on, and leads again when the lease is free.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from headrace.core.errors import Unavailable
+from headrace.core.telemetry import get_logger
+from headrace.state.coordination import HEARTBEAT_S, LEASE_S, Coordination, Standing
+from headrace.state.records import Fenced
+from headrace.state.sql import SqlStore
+
+_LEAVE_POLL_S = 0.1
+
+Lead = Callable[[int], Awaitable[None]]
+"""Begins a term and runs the leader's loops until cancelled. An exception stops the platform, except `Fenced`."""
+
+
+class Membership(Protocol):
+    """Participation of this process in its platform, alone or with others."""
+
+    async def run(self, lead: Lead) -> None:
+        """Take part until cancelled, and lead at times."""
+        ...
+
+    def resign(self) -> None:
+        """Let another member lead from now on, if there is one: this process is shutting down."""
+        ...
+
+    async def leave(self) -> bool:
+        """Give the lease up; return whether other members go on with the platform."""
+        ...
+
+
+class Sole:
+    """The only process of a platform, which always leads: no other one can open its store."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+
+    async def run(self, lead: Lead) -> None:
+        """Lead until cancelled."""
+        await lead(await asyncio.to_thread(self._store.term) + 1)
+
+    def resign(self) -> None:
+        """Do nothing: there are no others."""
+
+    async def leave(self) -> bool:
+        """Return False: there are no others."""
+        return False
+
+
+class Shared:
+    """Membership of a process that shares the platform's store with others, by heartbeats."""
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        *,
+        on_standing: Callable[[Standing], None] = lambda _: None,
+        heartbeat_s: float = HEARTBEAT_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """
+        Create the membership; `run` it.
+
+        Args:
+            coordination: open, so that this process is a member already.
+            on_standing: called after each heartbeat.
+            heartbeat_s: seconds between heartbeats.
+            clock: monotonic, in seconds.
+        """
+        self._coordination = coordination
+        self._on_standing = on_standing
+        self._heartbeat_s = heartbeat_s
+        self._clock = clock
+        self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="membership")
+        """Heartbeats do not wait for other work in the default threads."""
+        self._lease_until_s = 0.0
+        self._leading: asyncio.Task[None] | None = None
+        self._is_failing = False
+        self._has_resigned = False
+        self._has_others = False
+
+    async def run(self, lead: Lead) -> None:
+        """Send heartbeats until cancelled, and lead while this member holds the lease."""
+        try:
+            while True:
+                standing = await self._beat()
+                if standing is not None:
+                    self._on_standing(standing)
+                    if self._has_lease() and self._leading is None:
+                        get_logger().info("platform.leads", term=standing.term)
+                        self._leading = asyncio.create_task(self._lead(lead, standing.term), name="leader")
+                await self._pause()
+        finally:
+            await self._stop_leading()
+
+    def resign(self) -> None:
+        """Lead no more while there are other members."""
+        self._has_resigned = True
+
+    async def leave(self) -> bool:
+        """Give the lease up; return whether other members are left. True if the database cannot tell."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + LEASE_S + _LEAVE_POLL_S
+        try:
+            has_others = await loop.run_in_executor(self._threads, self._coordination.leave)
+            while has_others and loop.time() < deadline_s:  # they may have been killed, or be leaving as well
+                await asyncio.sleep(_LEAVE_POLL_S)
+                has_others = await loop.run_in_executor(self._threads, self._coordination.has_others)
+        except Unavailable:
+            return True
+        else:
+            return has_others
+        finally:
+            self._threads.shutdown(wait=False)
+
+    def _has_lease(self) -> bool:
+        return self._clock() < self._lease_until_s
+
+    async def _beat(self) -> Standing | None:
+        """Send one heartbeat; stop leading when the lease expires before the answer. None: the database failed."""
+        began_s = self._clock()
+        beat = asyncio.get_running_loop().run_in_executor(self._threads, self._send)
+        await asyncio.wait({beat}, timeout=max(0.0, self._lease_until_s - began_s) if self._leading else None)
+        if not beat.done():
+            await self._stop_leading()
+        standing: Standing | None = None
+        try:
+            standing = await beat
+        except Unavailable as error:
+            if not self._is_failing:
+                get_logger().warning("platform.heartbeat_failed", message=error.message)
+            self._is_failing = True
+        else:
+            self._is_failing = False
+            self._has_others = len(standing.members) > 1
+            is_mine = standing.leader == self._coordination.member.id
+            self._lease_until_s = began_s + LEASE_S if is_mine else 0.0
+        if not self._has_lease():
+            await self._stop_leading()
+        return standing
+
+    def _send(self) -> Standing:
+        return self._coordination.heartbeat(is_candidate=not (self._has_resigned and self._has_others))
+
+    async def _pause(self) -> None:
+        """Wait for the next heartbeat; raise the error of the leader's loops."""
+        if self._leading is None:
+            await asyncio.sleep(self._heartbeat_s)
+            return
+        await asyncio.wait({self._leading}, timeout=self._heartbeat_s)
+        if self._leading.done():
+            leading, self._leading = self._leading, None
+            await leading
+
+    async def _lead(self, lead: Lead, term: int) -> None:
+        try:
+            await lead(term)
+        except Fenced as error:
+            get_logger().warning("platform.fenced", reason=str(error))
+
+    async def _stop_leading(self) -> None:
+        leading, self._leading = self._leading, None
+        if leading is None:
+            return
+        get_logger().info("platform.leads_no_more")
+        leading.cancel()
+        await asyncio.wait({leading})
+        if not leading.cancelled() and (error := leading.exception()) is not None:
+            raise error

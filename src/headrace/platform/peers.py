@@ -1,0 +1,134 @@
+"""
+Reports between the members of a platform: each one's loads, held requests, and workers that take no connection.
+
+Each member routes by the loads of all, and the leader scales by them. A report is the whole state, posted when it has
+changed, so that a lost one costs time only. A member that is gone has no load.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from headrace.cloudwatch.metrics.worker_page import WorkerReading
+from headrace.core.errors import Unavailable
+from headrace.core.telemetry import get_logger
+from headrace.state.coordination import Bulletin, Coordination, Standing
+
+REPORT_S: Final = 0.2
+"""Seconds between reports while requests are in flight, here or elsewhere."""
+IDLE_S: Final = 1.0
+"""Seconds between looks at the reports of others while there is nothing in flight."""
+_LOADS: Final = "loads"
+_QUARANTINE: Final = "quarantine"
+"""A worker takes no connection: its reconciler looks at it now."""
+_ASYNC: Final = "async"
+"""An asynchronous invocation was accepted: the leader runs it."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests of one member."""
+
+    workers: dict[str, int] = {}
+    """Worker → requests in flight."""
+    held: dict[str, int] = {}
+    """Endpoint → requests held for a replica."""
+    readings: dict[str, WorkerReading] = {}
+    """Worker → its newest numbers; the leader has them."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Peers:
+    """A task that posts this member's reports and collects those of the others."""
+
+    coordination: Coordination
+    read_own: Callable[[], Report]
+    on_reports: Callable[[Mapping[str, int], Mapping[str, int]], None]
+    """Called with the summed loads and held requests of the other members."""
+    on_quarantine: Callable[[], None]
+    """Called when another member has a worker in quarantine."""
+    on_async: Callable[[], Awaitable[None]]
+    """Called when another member has accepted an asynchronous invocation."""
+    _reports: dict[str, Report] = field(default_factory=dict)
+    _posted: Report = field(default_factory=Report)
+    _events: set[str] = field(default_factory=set)
+    """Topics to post."""
+    _others: frozenset[str] = frozenset()
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def readings(self) -> Mapping[str, WorkerReading]:
+        """Worker → its newest numbers, from another member that leads."""
+        return {worker: found for report in self._reports.values() for worker, found in report.readings.items()}
+
+    def quarantined(self) -> None:
+        """Report a worker in quarantine."""
+        self._tell(_QUARANTINE)
+
+    def accepted(self) -> None:
+        """Report an asynchronous invocation that the leader is to run."""
+        self._tell(_ASYNC)
+
+    def _tell(self, event: str) -> None:
+        self._events.add(event)
+        self._wake.set()
+
+    def set_standing(self, standing: Standing) -> None:
+        """Drop the reports of members that are gone."""
+        self._others = frozenset(member.id for member in standing.members) - {self.coordination.member.id}
+        if self._reports.keys() - self._others:
+            self._reports = {name: report for name, report in self._reports.items() if name in self._others}
+            self._sum()
+
+    async def run(self) -> None:
+        """Report until cancelled; while there are no other members, do nothing."""
+        while True:
+            is_busy = False
+            if self._others:
+                try:
+                    is_busy = await self.exchange()
+                except Unavailable as error:
+                    get_logger().debug("peers.unavailable", message=error.message)
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(REPORT_S if is_busy else IDLE_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    async def exchange(self) -> bool:
+        """Post what has changed, and read what the others have posted; return whether requests are in flight."""
+        own = self.read_own()
+        bulletins = {_LOADS: msgspec.json.encode(own)} if own != self._posted else {}
+        events, self._events = self._events, set()
+        bulletins |= dict.fromkeys(events, b"")
+        if bulletins:
+            try:
+                await asyncio.to_thread(self.coordination.post, bulletins)
+            except Unavailable:
+                self._events |= events
+                raise
+            self._posted = own
+        for bulletin in await asyncio.to_thread(self.coordination.read):
+            await self._take(bulletin)
+        self._sum()
+        return any(report.workers or report.held for report in (own, *self._reports.values()))
+
+    async def _take(self, bulletin: Bulletin) -> None:
+        if bulletin.topic == _QUARANTINE:
+            self.on_quarantine()
+        elif bulletin.topic == _ASYNC:
+            await self.on_async()
+        elif bulletin.topic == _LOADS and bulletin.member in self._others:
+            self._reports[bulletin.member] = msgspec.json.decode(bulletin.body, type=Report)
+
+    def _sum(self) -> None:
+        loads: Counter[str] = Counter()
+        held: Counter[str] = Counter()
+        for report in self._reports.values():
+            loads.update(report.workers)
+            held.update(report.held)
+        self.on_reports(loads, held)

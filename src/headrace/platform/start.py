@@ -1,0 +1,194 @@
+"""
+Start of a platform: lock its folder, bind its port, and serve with one process or several, until a signal.
+
+With several processes this one supervises them (`platform.supervisor`). With `is_takeover` it first gets the sockets of
+the platform that runs on the folder, which ends as soon as the processes here accept requests.
+"""
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import uvloop
+
+from headrace.cluster.worker_files import write_atomically
+from headrace.core.errors import HeadraceError, SettingsError, UserError
+from headrace.core.processes import forbid_core_dumps
+from headrace.core.telemetry import setup_logging
+from headrace.http.listener import bind
+from headrace.http.tls import server_context
+from headrace.platform.assembly import require_keys
+from headrace.platform.folders import DataFolder
+from headrace.platform.handover import Handover, offer, take_over
+from headrace.platform.kinds import refuse_newer
+from headrace.platform.life import Listener, OnReady, PlatformLifecycle
+from headrace.platform.object_storage import make_storage
+from headrace.platform.sharing import agreed_settings, forget_members, join
+from headrace.platform.supervisor import Child, Supervisor
+from headrace.settings.platform_settings import PlatformSettings, data_folder
+from headrace.state.database_lock import locked_database
+from headrace.state.sql import open_store
+
+
+def run_platform(
+    settings: PlatformSettings,
+    *,
+    is_takeover: bool = False,
+    on_ready: OnReady | None = None,
+    env: Mapping[str, str] = os.environ,
+) -> int:
+    """
+    Run a platform until a signal stops it; return the exit code. An error has been written to stderr.
+
+    Args:
+        settings: the platform's settings.
+        is_takeover: take the port over from the platform that runs on the data folder.
+        on_ready: called when the platform accepts requests.
+        env: the environment of this process.
+    """
+    setup_logging(format=settings.log_format, level=settings.log_level)
+    os.umask(0o077)  # whatever it, its workers and its object storage write is for their user alone
+    forbid_core_dumps()
+    folder = DataFolder(data_folder(settings, env))
+    start = _Start(settings=settings, folder=folder, on_ready=on_ready, env=env)
+    return _exit_code_of(lambda: start.run(is_takeover=is_takeover))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """The start of one platform; its resources are released when `run` returns."""
+
+    settings: PlatformSettings
+    folder: DataFolder
+    on_ready: OnReady | None
+    env: Mapping[str, str]
+    _stack: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def _database(self) -> str | Path:
+        return self.settings.database or self.folder.database
+
+    def run(self, *, is_takeover: bool) -> int:
+        """Run until a signal; return the exit code."""
+        with self._stack:
+            self.folder.make()
+            if is_takeover and self.settings.processes == 1:
+                raise SettingsError(
+                    "processes is 1, and --takeover is given; expected --processes 2 or more: only such a platform can "
+                    "hand its port over again.",
+                    name="processes",
+                )
+            handover = take_over(self.folder.sockets) if is_takeover else None
+            if handover is None:
+                self._stack.enter_context(self.folder.locked())
+            with closing(open_store(self._database)) as store:
+                if handover is None:
+                    self._stack.enter_context(locked_database(self._database))
+                refuse_newer(store.schema_versions(), what=f"The store {store.shown}")
+                require_keys(self.settings, store)
+            with suppress(OSError):  # for backups only: a full disk must not prevent the start
+                write_atomically(self.folder.settings, agreed_settings(self.settings).encode())
+            listeners = self._listeners(self._bound() if handover is None else handover.sockets)
+            if len(listeners) == 1:
+                self._stack.enter_context(self.folder.announced(listeners[0].address))
+                return self._serve(listeners[0], self.on_ready)
+            return self._supervise(listeners, handover)
+
+    def _supervise(self, listeners: Sequence[Listener], handover: Handover | None) -> int:
+        """Serve with a process for each listener."""
+        sockets = [bound for listener in listeners for bound in listener.sockets]
+        supervisor = Supervisor(
+            len(listeners),
+            lambda child: self._serve_as(child, listeners),
+            on_stop=lambda: _close(sockets),
+            on_ready=lambda: self._complete(handover, supervisor, begin),
+        )
+
+        def begin() -> None:
+            """Stand for the platform, as no other one does now."""
+            self._stack.enter_context(self.folder.announced(listeners[0].address))
+            self._stack.callback(offer(self.folder.sockets, sockets, supervisor))
+
+        if handover is None:
+            forget_members(self.folder)
+            begin()
+        return supervisor.run()
+
+    def _complete(self, handover: Handover | None, supervisor: Supervisor, begin: Callable[[], None]) -> None:
+        """Let the earlier platform end, and stand for the platform as soon as it has ended."""
+        if handover is None:
+            return
+        handover.complete()
+
+        def has_ended() -> bool:
+            try:
+                self._stack.enter_context(self.folder.locked())
+            except SettingsError:
+                return False
+            self._stack.enter_context(locked_database(self._database))
+            begin()
+            return True
+
+        supervisor.poll(has_ended)
+
+    def _serve_as(self, child: Child, listeners: Sequence[Listener]) -> int:
+        """Serve in a process of its own."""
+        own = listeners[child.index]
+        _close(bound for listener in listeners if listener is not own for bound in listener.sockets)
+        on_ready = self.on_ready if child.is_first and child.index == 0 else None
+        return _exit_code_of(lambda: self._serve(own, on_ready, on_serving=child.is_ready))
+
+    def _serve(
+        self, listener: Listener, on_ready: OnReady | None, *, on_serving: Callable[[], None] = lambda: None
+    ) -> int:
+        """Serve on the sockets of one process until a signal."""
+        settings, database = self.settings, self._database
+        with ExitStack() as stack:
+            store = open_store(database)
+            stack.callback(store.close)
+            sharing = stack.enter_context(join(settings, database, self.folder, store, listener.address))
+            is_alone = sharing.coordination is None
+            storage = make_storage(
+                settings.s3_endpoint, sharing.home.objects, settings.region, self.env, is_keeper=is_alone
+            )
+            lifecycle = PlatformLifecycle(
+                settings, store, sharing, listener, storage, on_ready=on_ready, on_serving=on_serving, env=self.env
+            )
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(lifecycle.run())
+
+    def _bound(self) -> list[socket.socket]:
+        """Bind a socket for each process, on one port."""
+        port, sockets = self.settings.port, []
+        for _ in range(self.settings.processes):
+            bound = self._stack.enter_context(bind(self.settings.host, port, is_shared=self.settings.processes > 1))
+            port = bound.getsockname()[1]
+            sockets.append(bound)
+        return sockets
+
+    def _listeners(self, sockets: Sequence[socket.socket]) -> list[Listener]:
+        """Distribute the sockets over the processes; those of an earlier platform may be more or fewer."""
+        settings = self.settings
+        tls = server_context(settings.tls_cert, settings.tls_key)
+        num_processes = min(settings.processes, len(sockets))
+        return [Listener(sockets[index::num_processes], tls, settings.tls_cert) for index in range(num_processes)]
+
+
+def _exit_code_of(run: Callable[[], int]) -> int:
+    """Return the exit code of a run; write its error to stderr."""
+    try:
+        return run()
+    except HeadraceError as error:
+        print(f"Error: {error.message}", file=sys.stderr, flush=True)
+        return 2 if isinstance(error, UserError) else 1
+
+
+def _close(sockets: Iterable[socket.socket]) -> None:
+    """Close sockets in this process; the kernel refuses connections to one that no process has open."""
+    for bound in sockets:
+        bound.close()

@@ -1,0 +1,238 @@
+"""
+The processes of a platform with `processes` above 1: forked from one that binds their sockets and restarts them.
+
+Each process has a socket of its own on the port. The supervisor keeps them all open, so that the connections to a
+process that dies wait for its successor instead of being refused. It has one thread and no asyncio loop: a fork copies
+nothing that runs. The kernel kills the processes when the supervisor is killed; workers are not affected.
+
+Another supervisor may take the sockets over (`platform.handover`): when its processes are ready, these here drain.
+"""
+
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace.core.processes import end_with, this_process
+from headrace.core.telemetry import get_logger
+
+_STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_HANDLED: Final = (*_STOPS, signal.SIGCHLD)
+_MIN_LIFE_S: Final = 5.0
+"""A process that dies younger is restarted with a pause."""
+_MAX_PAUSE_S: Final = 10.0
+_POLL_S: Final = 0.1
+_UNUSABLE: Final = 2
+"""Exit code of a process whose settings are wrong; the first one of each index stops the platform by it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Child:
+    """A new process, as it is told about itself."""
+
+    index: int
+    is_first: bool
+    """It is the first process of its index."""
+    is_ready: Callable[[], None]
+    """Tells the supervisor that the process accepts requests."""
+
+
+RunProcess = Callable[[Child], int]
+"""Runs a process until it ends; returns its exit code."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    """The place of one process."""
+
+    pid: int | None = None
+    started_s: float = 0.0
+    restart_s: float = 0.0
+    """When to start the next process; monotonic."""
+    pause_s: float = 0.0
+    num_started: int = 0
+    is_ready: bool = False
+
+
+class Supervisor:
+    """Keeps processes running until a signal."""
+
+    def __init__(
+        self,
+        num_processes: int,
+        run: RunProcess,
+        *,
+        on_stop: Callable[[], None] = lambda: None,
+        on_ready: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """
+        Create the supervisor; nothing is started yet.
+
+        Args:
+            num_processes: how many it keeps running.
+            run: called in each new process.
+            on_stop: called here when the processes are told to stop.
+            on_ready: called here when all processes have accepted requests for the first time.
+            clock: monotonic, in seconds.
+        """
+        self._slots = [_Slot() for _ in range(num_processes)]
+        self._run = run
+        self._on_stop = on_stop
+        self._on_ready = on_ready
+        self._clock = clock
+        self._process = this_process()
+        self._selector = selectors.DefaultSelector()
+        self._polled: Callable[[], bool] | None = None
+        self._is_stopping = False
+        self._exit_code = 0
+        self._ready_pipe = os.pipe()
+
+    def watch(self, source: socket.socket, on_readable: Callable[[], None]) -> None:
+        """Call a function when a socket is readable, until `unwatch`."""
+        self._selector.register(source, selectors.EVENT_READ, on_readable)
+
+    def unwatch(self, source: socket.socket) -> None:
+        """Watch a socket no more."""
+        self._selector.unregister(source)
+
+    def poll(self, has_happened: Callable[[], bool]) -> None:
+        """Call a function several times a second until it returns True."""
+        self._polled = has_happened
+
+    def run(self) -> int:
+        """Run until all processes have ended after a signal, or one of them cannot start; return the exit code."""
+        self._selector.register(self._ready_pipe[0], selectors.EVENT_READ, self._take_ready)
+        with _signals() as (signals, received):
+            self._selector.register(signals, selectors.EVENT_READ, lambda: self._handle(received()))
+            while True:
+                self._start_due()
+                if self._is_stopping and all(slot.pid is None for slot in self._slots):
+                    return self._exit_code
+                if self._polled is not None and self._polled():
+                    self._polled = None
+                for key, _ in self._selector.select(self._pause_s()):
+                    key.data()
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Pass a signal on; a second one kills the processes, as it kills a platform without a supervisor."""
+        self._is_stopping = True
+        self._on_stop()
+        for slot in self._slots:
+            if slot.pid is not None:
+                os.kill(slot.pid, number)
+
+    def _handle(self, numbers: set[int]) -> None:
+        if signal.SIGCHLD in numbers:
+            self._reap()
+        for number in _STOPS:
+            if number in numbers:
+                self.stop(number)
+
+    def _pause_s(self) -> float | None:
+        if self._polled is not None:
+            return _POLL_S
+        waiting = [slot.restart_s for slot in self._slots if slot.pid is None and not self._is_stopping]
+        return max(0.0, min(waiting) - self._clock()) if waiting else None
+
+    def _start_due(self) -> None:
+        for index, slot in enumerate(self._slots):
+            if slot.pid is None and not self._is_stopping and self._clock() >= slot.restart_s:
+                slot.pid, slot.started_s = self._fork(index, is_first=slot.num_started == 0), self._clock()
+                slot.num_started += 1
+
+    def _fork(self, index: int, *, is_first: bool) -> int:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)  # until the child has its own handlers
+        pid = os.fork()
+        if pid:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+            return pid
+        code = 1
+        try:
+            end_with(self._process)
+            os.setpgid(0, 0)  # Ctrl-C is for the supervisor, which passes it on
+            self._forget_supervision()
+            child = Child(index=index, is_first=is_first, is_ready=lambda: self._tell_ready(index))
+            code = self._run(child)
+        except BaseException:  # noqa: BLE001 -- nothing of the supervisor may run in this process
+            get_logger().exception("process.crashed", index=index)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def _forget_supervision(self) -> None:
+        """Undo in a child what makes a process the supervisor."""
+        signal.set_wakeup_fd(-1)
+        for number in _HANDLED:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+        self._selector.close()
+
+    def _tell_ready(self, index: int) -> None:
+        with suppress(OSError):
+            os.write(self._ready_pipe[1], bytes([index]))
+
+    def _take_ready(self) -> None:
+        was_ready = all(slot.is_ready for slot in self._slots)
+        for index in os.read(self._ready_pipe[0], 4096):
+            self._slots[index].is_ready = True
+        if not was_ready and all(slot.is_ready for slot in self._slots):
+            self._on_ready()
+
+    def _reap(self) -> None:
+        for index, slot in enumerate(self._slots):
+            if slot.pid is None:
+                continue
+            pid, status = os.waitpid(slot.pid, os.WNOHANG)
+            if pid:
+                slot.pid = None
+                self._ended(index, slot, os.waitstatus_to_exitcode(status))
+
+    def _ended(self, index: int, slot: _Slot, code: int) -> None:
+        """Restart a process that ended on its own; an error that the user has to fix stops them all."""
+        if self._is_stopping or (code == _UNUSABLE and slot.num_started == 1):
+            self._exit_code = self._exit_code or (code if code >= 0 else 128 - code)
+            if not self._is_stopping:
+                self.stop()
+            return
+        is_young = self._clock() - slot.started_s < _MIN_LIFE_S
+        slot.pause_s = min(max(2 * slot.pause_s, 0.25), _MAX_PAUSE_S) if is_young else 0.0
+        slot.restart_s = self._clock() + slot.pause_s
+        get_logger().error("process.ended", index=index, exit_code=code, restart_after_s=slot.pause_s)
+
+
+@contextmanager
+def _signals() -> Iterator[tuple[int, Callable[[], set[int]]]]:
+    """Yield a descriptor that is readable after a signal, and a function that returns the numbers received."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.set_blocking(writing, False)
+    earlier: dict[signal.Signals, Any] = {}
+    for number in _HANDLED:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # ignored under `nohup`
+            earlier[number] = signal.signal(number, lambda *_: None)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+
+    def received() -> set[int]:
+        with suppress(BlockingIOError):
+            return set(os.read(reading, 4096))
+        return set()
+
+    try:
+        yield reading, received
+    finally:
+        signal.set_wakeup_fd(-1)
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+        os.close(reading)
+        os.close(writing)

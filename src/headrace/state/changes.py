@@ -1,0 +1,99 @@
+"""
+Writes of other processes to the same store, reported to the listeners of this one.
+
+PostgreSQL announces them (LISTEN, NOTIFY). The newest revision is read each second as well, because a pooler of
+connections, such as PgBouncer's transaction mode, delivers no announcements. For a file of SQLite, a thread polls
+`PRAGMA data_version`, a read of shared memory: start it only where other processes write.
+Source: https://www.postgresql.org/docs/current/sql-notify.html, https://www.sqlite.org/pragma.html#pragma_data_version
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy.pool import NullPool
+
+from headrace.core.telemetry import get_logger
+from headrace.state.database import engine_of, first_line, is_in_memory, is_sqlite, url_of
+from headrace.state.schema import COUNTER
+from headrace.state.sql import CHANNEL, Listeners
+
+_POLL_S: Final = 0.05
+_REVISION_S: Final = 1.0
+"""Seconds between reads of the newest revision."""
+_MAX_RETRY_S: Final = 2.0
+_KEEPALIVE: Final = "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3"
+
+
+@contextmanager
+def followed(where: str | Path, listeners: Listeners) -> Iterator[None]:
+    """Call `listeners` after writes of other processes, from a thread, until the block ends."""
+    url = url_of(where)
+    if is_in_memory(url):
+        yield
+        return
+    engine, ended = engine_of(url, poolclass=NullPool), threading.Event()
+    follow = _poll if is_sqlite(url) else _listen
+    thread = threading.Thread(
+        target=_keep_following, args=(follow, engine, listeners, ended), name="store-changes", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        engine.dispose()
+
+
+_Follow = Callable[[sa.Engine, Listeners, threading.Event], None]
+
+
+def _keep_following(follow: _Follow, engine: sa.Engine, listeners: Listeners, ended: threading.Event) -> None:
+    """Follow until `ended`; after a lost connection, connect again and report a write, because some were missed."""
+    retry_s = _POLL_S
+    while not ended.is_set():
+        began_s = time.monotonic()
+        try:
+            follow(engine, listeners, ended)
+        except (sa.exc.DBAPIError, ConnectionError) as error:
+            get_logger().warning("store.changes_interrupted", reason=first_line(error))
+        retry_s = _POLL_S if time.monotonic() - began_s > _MAX_RETRY_S else min(2 * retry_s, _MAX_RETRY_S)
+        ended.wait(retry_s)
+
+
+def _listen(engine: sa.Engine, listeners: Listeners, ended: threading.Event) -> None:
+    import psycopg
+
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql(_KEEPALIVE)
+        connection.exec_driver_sql(f"LISTEN {CHANNEL}")
+        session = connection.connection.driver_connection
+        assert isinstance(session, psycopg.Connection)
+        revision = None
+        writers: set[str] = set()
+        while not ended.is_set():
+            newest = connection.execute(sa.select(COUNTER.c.revision)).scalar_one()
+            if writers - {listeners.id} or (newest != revision and not writers):
+                listeners.call()
+            revision = newest
+            try:
+                writers = {notice.payload for notice in session.notifies(timeout=_REVISION_S, stop_after=1)}
+            except psycopg.Error as error:
+                raise ConnectionError(str(error)) from error
+
+
+def _poll(engine: sa.Engine, listeners: Listeners, ended: threading.Event) -> None:
+    with engine.connect() as connection:
+        session = connection.connection.driver_connection
+        assert session is not None
+        version = None
+        while not ended.wait(_POLL_S):
+            newest = session.execute("PRAGMA data_version").fetchone()
+            if newest != version:
+                version = newest
+                listeners.call()

@@ -1,0 +1,318 @@
+"""
+Coordination of the platforms ("members") that share a store: which exist, which one leads, and what they report.
+
+All members serve requests. The leader also runs the loops that act: reconciler, autoscaler, scraper. A member announces
+itself with each heartbeat, and the leader's lease is a row that expires; both use the database's clock, so that the
+clocks of machines need not agree. The term grows with every change of the leader, and fences the writes of earlier
+leaders (`SqlStore.fenced`).
+
+Bulletins carry what changes too often for records: loads and measurements. Each author numbers its own.
+
+In PostgreSQL the tables are beside the records. The processes of one host that share an SQLite store have them in a
+file of their own, which is not flushed to disk: the host's restart ends them all.
+
+All methods block on SQL; each is one transaction.
+"""
+
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import sqlalchemy as sa
+
+from headrace.core.errors import SettingsError, Unavailable
+from headrace.state.database import engine_of, first_line, is_sqlite, shown_url, url_of
+from headrace.state.schema import creating
+
+HEARTBEAT_S: Final = 0.5
+"""Seconds between heartbeats."""
+LEASE_S: Final = 2.0
+"""Seconds after its last heartbeat until a member counts as gone, and its lease as expired."""
+BULLETIN_AGE_S: Final = 60.0
+"""Seconds until a bulletin is removed, read or not."""
+_WAIT_S: Final = 1
+"""Timeout of a statement, so that a member knows before its lease expires that it cannot renew it."""
+
+TABLES: Final = sa.MetaData()
+_MEMBERS: Final = sa.Table(
+    "headrace_members",
+    TABLES,
+    sa.Column("id", sa.String, primary_key=True),
+    sa.Column("url", sa.String, nullable=False),
+    sa.Column("host", sa.String, nullable=False),
+    sa.Column("data_dir", sa.String, nullable=False),
+    sa.Column("version", sa.String, nullable=False),
+    sa.Column("expires_s", sa.Double, nullable=False),
+)
+_LEADER: Final = sa.Table(
+    "headrace_leader",
+    TABLES,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("member", sa.String, nullable=False),
+    sa.Column("term", sa.BigInteger, nullable=False),
+    sa.Column("expires_s", sa.Double, nullable=False),
+    sa.Column("home_host", sa.String, nullable=False),
+    sa.Column("home_dir", sa.String, nullable=False),
+    sa.Column("agreed", sa.String, nullable=False),
+)
+_BULLETINS: Final = sa.Table(
+    "headrace_bulletins",
+    TABLES,
+    sa.Column("member", sa.String, primary_key=True),
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("topic", sa.String, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+    sa.Column("posted_s", sa.Double, nullable=False),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A platform on a shared store."""
+
+    id: str
+    url: str
+    """Its address for programs on its machine."""
+    host: str
+    """Identifies its machine and PID namespace: members of one host can signal each other's processes."""
+    data_dir: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """The folder of the workers, the embedded S3 server and the metrics, which all members of a host share."""
+
+    host: str
+    data_dir: str
+    agreed: str
+    """The settings in which all members agree, as text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """The outcome of a heartbeat."""
+
+    term: int
+    leader: str
+    """Id of the member that leads; empty: the lease is free."""
+    members: tuple[Member, ...]
+    """The live members, this one included, ordered by id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bulletin:
+    """A message of a member to all others."""
+
+    member: str
+    number: int
+    topic: str
+    body: bytes
+
+
+class Coordination:
+    """The coordination tables, as one member uses them."""
+
+    def __init__(self, where: str, member: Member, *, agreed: str = "") -> None:
+        """
+        Create the engine without connecting.
+
+        Args:
+            where: a file or a URL, as for `open_store`.
+            member: this process.
+            agreed: the settings in which all members agree, for `open` to compare.
+        """
+        url = url_of(where)
+        self.member = member
+        self._agreed = agreed
+        self._engine = engine_of(url, wait_s=_WAIT_S, is_durable=False)
+        self._shown = shown_url(url)
+        self._is_sqlite = is_sqlite(url)
+        self._term: int | None = None
+        """The term in which this member leads."""
+        self._num_posted = 0
+        self._read: dict[str, int] = {}
+        """Member → number of its bulletin that was read last."""
+
+    def open(self, *, term: int) -> Home:
+        """
+        Create the tables if they do not exist, and join the members; the folder of the first one is the home.
+
+        A process on another host, or with other settings, does not join: compare what is returned.
+
+        Args:
+            term: the store's newest term; the next leader's is greater.
+
+        Raises:
+            Unavailable: the database failed.
+        """
+        with self._translated(), creating(self._engine, TABLES) as connection:
+            now_s = self._now_s(connection)
+            row = connection.execute(sa.select(_LEADER)).one_or_none()
+            if row is None:
+                empty = {"member": "", "term": term, "expires_s": 0.0, "home_host": "", "home_dir": "", "agreed": ""}
+                connection.execute(sa.insert(_LEADER).values(id=1, **empty))
+            is_first = connection.execute(sa.select(_MEMBERS.c.id).where(_MEMBERS.c.expires_s > now_s)).first() is None
+            home = Home(host=self.member.host, data_dir=self.member.data_dir, agreed=self._agreed)
+            if row is not None and not is_first:
+                home = Home(host=row.home_host, data_dir=row.home_dir, agreed=row.agreed)
+            elif row is not None and row.home_host == home.host and Path(row.home_dir).is_dir():
+                home = Home(host=row.home_host, data_dir=row.home_dir, agreed=self._agreed)
+            if home.host == self.member.host and home.agreed == self._agreed:
+                values = {"home_host": home.host, "home_dir": home.data_dir, "agreed": home.agreed}
+                connection.execute(sa.update(_LEADER).values(**values))
+                self._announce(connection, expires_s=now_s + LEASE_S)
+            return home
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    def heartbeat(self, *, is_candidate: bool = True) -> Standing:
+        """
+        Announce this member, and renew or take the lease; a member that is no candidate gives its lease up.
+
+        Raises:
+            Unavailable: the database failed. The lease is lost `LEASE_S` after the start of the last heartbeat.
+        """
+        with self._writing() as connection:
+            now_s = self._now_s(connection)
+            self._announce(connection, expires_s=now_s + LEASE_S)
+            self._campaign(connection, now_s=now_s, is_candidate=is_candidate)
+            return self._standing(connection, now_s=now_s)
+
+    def leave(self) -> bool:
+        """Give the lease up and remove this member; return whether other members are left."""
+        with self._writing() as connection:
+            now_s = self._now_s(connection)
+            self._campaign(connection, now_s=now_s, is_candidate=False)
+            connection.execute(sa.delete(_MEMBERS).where(_MEMBERS.c.id == self.member.id))
+            return bool(self._standing(connection, now_s=now_s).members)
+
+    def has_others(self) -> bool:
+        """Return whether there are other live members; one that was killed counts until its heartbeat expires."""
+        with self._translated(), self._engine.connect() as connection:
+            members = self._standing(connection, now_s=self._now_s(connection)).members
+            return any(member.id != self.member.id for member in members)
+
+    def post(self, bulletins: Mapping[str, bytes]) -> None:
+        """Post a bulletin for each topic, and remove old ones."""
+        with self._writing() as connection:
+            now_s = self._now_s(connection)
+            connection.execute(sa.delete(_BULLETINS).where(_BULLETINS.c.posted_s < now_s - BULLETIN_AGE_S))
+            for topic, body in bulletins.items():
+                self._num_posted += 1
+                row = {"member": self.member.id, "number": self._num_posted, "topic": topic, "body": body}
+                connection.execute(sa.insert(_BULLETINS).values(**row, posted_s=now_s))
+
+    def read(self) -> Sequence[Bulletin]:
+        """Return the bulletins of other members that were posted since the last call, each member's in order."""
+        others = sa.select(_BULLETINS).where(_BULLETINS.c.member != self.member.id)
+        unread = [
+            sa.not_(sa.and_(_BULLETINS.c.member == member, _BULLETINS.c.number <= number))
+            for member, number in self._read.items()
+        ]
+        wanted = others.where(*unread).order_by(_BULLETINS.c.member, _BULLETINS.c.number)
+        with self._translated(), self._engine.connect() as connection:
+            rows = connection.execute(wanted).all()
+            known = set(connection.execute(sa.select(_BULLETINS.c.member).distinct()).scalars())
+        self._read = {member: number for member, number in self._read.items() if member in known}
+        self._read |= {row.member: row.number for row in rows}
+        return [Bulletin(member=row.member, number=row.number, topic=row.topic, body=row.body) for row in rows]
+
+    def _announce(self, connection: sa.Connection, *, expires_s: float) -> None:
+        member = self.member
+        row = {"url": member.url, "host": member.host, "data_dir": member.data_dir, "version": member.version}
+        renewed = connection.execute(
+            sa.update(_MEMBERS).where(_MEMBERS.c.id == member.id).values(**row, expires_s=expires_s)
+        )
+        if not renewed.rowcount:
+            connection.execute(sa.insert(_MEMBERS).values(id=member.id, **row, expires_s=expires_s))
+
+    def _campaign(self, connection: sa.Connection, *, now_s: float, is_candidate: bool) -> None:
+        """Renew the lease, or take one that has expired; or give it up."""
+        mine = sa.and_(_LEADER.c.member == self.member.id, _LEADER.c.term == self._term)
+        if not is_candidate:
+            connection.execute(sa.update(_LEADER).where(mine).values(member="", expires_s=0.0))
+            self._term = None
+            return
+        lease = {"member": self.member.id, "expires_s": now_s + LEASE_S}
+        if self._term is not None:
+            renewed = connection.execute(sa.update(_LEADER).where(mine, _LEADER.c.expires_s > now_s).values(**lease))
+            if renewed.rowcount:
+                return
+        taken = connection.execute(
+            sa.update(_LEADER)
+            .where(_LEADER.c.expires_s <= now_s)
+            .values(**lease, term=_LEADER.c.term + 1)
+            .returning(_LEADER.c.term)
+        ).scalar_one_or_none()
+        self._term = taken
+
+    def _standing(self, connection: sa.Connection, *, now_s: float) -> Standing:
+        lease = connection.execute(sa.select(_LEADER)).one()
+        rows = connection.execute(sa.select(_MEMBERS).where(_MEMBERS.c.expires_s > now_s).order_by(_MEMBERS.c.id))
+        members = tuple(
+            Member(id=row.id, url=row.url, host=row.host, data_dir=row.data_dir, version=row.version) for row in rows
+        )
+        return Standing(term=lease.term, leader=lease.member if lease.expires_s > now_s else "", members=members)
+
+    def _now_s(self, connection: sa.Connection) -> float:
+        """Return seconds on the one clock that all members see: the server's, or that of the kernel since its boot."""
+        if self._is_sqlite:
+            return time.clock_gettime(time.CLOCK_BOOTTIME)
+        return _server_s(connection)
+
+    @contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        with self._translated(), self._engine.connect() as connection:
+            connection.execution_options(headrace_is_writing=True)
+            with connection.begin():
+                if not self._is_sqlite:
+                    connection.exec_driver_sql("SET LOCAL synchronous_commit TO off")
+                yield connection
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
+            raise Unavailable(f"The store {self._shown} failed: {first_line(error)}.") from error
+
+
+def end_membership(connection: sa.Connection, *, term: int) -> int:
+    """
+    Let a new term begin for the members of a PostgreSQL database, none of which is live; return the term.
+
+    A member that was stopped and continues is no leader then. In SQLite there is nothing to do: only one platform opens
+    the file, and its members are forgotten when it starts.
+
+    Args:
+        connection: a transaction under the lock of `creating`, so that no member joins.
+        term: the store's newest term; the new one is greater.
+
+    Raises:
+        SettingsError: a member is live.
+    """
+    if not sa.inspect(connection).has_table(_LEADER.name):
+        return term + 1
+    live = sa.select(_MEMBERS.c.url, _MEMBERS.c.data_dir).where(_MEMBERS.c.expires_s > _server_s(connection))
+    if (member := connection.execute(live).first()) is not None:
+        raise SettingsError(
+            f"The platform at {member.url} uses the database. Stop it first: "
+            f"`headrace down --data-dir {shlex.quote(member.data_dir)}`."
+        )
+    newest = connection.execute(sa.select(_LEADER.c.term)).scalar_one_or_none() or 0
+    new = max(newest, term) + 1
+    connection.execute(sa.update(_LEADER).values(member="", expires_s=0.0, term=new))
+    connection.execute(sa.delete(_BULLETINS))
+    return new
+
+
+def _server_s(connection: sa.Connection) -> float:
+    """Return seconds on the clock of a PostgreSQL server."""
+    return float(connection.execute(sa.select(sa.extract("epoch", sa.func.clock_timestamp()))).scalar_one())

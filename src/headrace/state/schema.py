@@ -1,0 +1,96 @@
+"""The tables of a store, and their upgrades from earlier versions."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import sqlalchemy as sa
+
+from headrace.core.errors import SettingsError
+
+_SETUP_LOCK: Final = 7_233_428_921
+"""Key of PostgreSQL's advisory lock under which tables are created."""
+
+_METADATA: Final = sa.MetaData()
+RECORDS: Final = sa.Table(
+    "headrace_records",
+    _METADATA,
+    sa.Column("uid", sa.String, primary_key=True),
+    sa.Column("kind", sa.String, nullable=False),
+    sa.Column("name", sa.String, nullable=False),
+    sa.Column("revision", sa.BigInteger, nullable=False),
+    sa.Column("spec", sa.Text, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("tags", sa.Text, nullable=False),
+    sa.Column("created_s", sa.Double, nullable=False),
+    sa.Column("modified_s", sa.Double, nullable=False),
+    sa.Column("deleting_s", sa.Double),
+    sa.Column("schema_version", sa.Integer, nullable=False, server_default="1"),
+    sa.UniqueConstraint("kind", "name"),
+)
+COUNTER: Final = sa.Table(
+    "headrace_store",
+    _METADATA,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("schema_version", sa.Integer, nullable=False),
+    sa.Column("revision", sa.BigInteger, nullable=False),
+    sa.Column("term", sa.BigInteger, nullable=False, server_default="0"),
+)
+"""One row: the revision of the newest write, and the term of the newest leader."""
+
+
+def _add_record_versions(connection: sa.Connection) -> None:
+    """Upgrade version 1 to 2: add the schema version of records, which is 1 for existing ones."""
+    connection.exec_driver_sql(f"ALTER TABLE {RECORDS.name} ADD COLUMN schema_version INTEGER DEFAULT 1 NOT NULL")
+
+
+def _add_terms(connection: sa.Connection) -> None:
+    """Upgrade version 2 to 3: add the leader's term."""
+    connection.exec_driver_sql(f"ALTER TABLE {COUNTER.name} ADD COLUMN term BIGINT DEFAULT 0 NOT NULL")
+
+
+_UPGRADES: Final[tuple[Callable[[sa.Connection], None], ...]] = (_add_record_versions, _add_terms)
+"""The first upgrades version 1 to 2. Columns are only added, so that an older platform can finish its requests."""
+
+SCHEMA_VERSION: Final = 1 + len(_UPGRADES)
+"""Version of the tables; every kind of record has its own schema version."""
+
+
+def set_up(engine: sa.Engine, shown: str) -> None:
+    """
+    Create or upgrade the tables, under a lock that excludes other processes.
+
+    Raises:
+        SettingsError: a newer Headrace wrote the store.
+    """
+    with creating(engine, _METADATA) as connection:
+        version = connection.execute(sa.select(COUNTER.c.schema_version)).scalar_one_or_none()
+        if version is None:
+            connection.execute(sa.insert(COUNTER).values(id=1, schema_version=SCHEMA_VERSION, revision=0, term=0))
+            return
+        check_version(version, shown)
+        if version < SCHEMA_VERSION:
+            for upgrade in _UPGRADES[version - 1 :]:
+                upgrade(connection)
+            connection.execute(sa.update(COUNTER).values(schema_version=SCHEMA_VERSION))
+
+
+def check_version(version: int, shown: str) -> None:
+    """Raise `SettingsError` if a newer Headrace wrote the tables of a store, or of a copy of one."""
+    if version > SCHEMA_VERSION:
+        raise SettingsError(
+            f"The store {shown} has schema version {version}; this Headrace expects version {SCHEMA_VERSION}. "
+            "Start the version of Headrace that wrote it, or choose another data folder."
+        )
+
+
+@contextmanager
+def creating(engine: sa.Engine, tables: sa.MetaData) -> Iterator[sa.Connection]:
+    """Create tables that do not exist, in a transaction that excludes other processes."""
+    with engine.connect() as connection:
+        connection.execution_options(headrace_is_writing=True)
+        with connection.begin():
+            if engine.dialect.name == "postgresql":
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_SETUP_LOCK)))
+            tables.create_all(connection)
+            yield connection

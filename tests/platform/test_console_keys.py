@@ -1,0 +1,140 @@
+"""Access keys over the console's API: by whom, and what is refused."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from headrace.gateway.app import Gateway
+from headrace.gateway.traffic_history import TrafficHistory
+from headrace.http.body_budget import BodyBudget
+from headrace.platform.access import Authenticator
+from headrace.platform.access_keys import AccessKey, AccessKeys, KeyRing
+from headrace.platform.app import Apps, PlatformApp
+from headrace.platform.console import ConsoleSources, console_app
+from headrace.platform.console_keys import MAX_NOTE_CHARACTERS
+from headrace.state.sql import open_store
+from tests import plain_http
+from tests.waiting import WAIT_S
+
+from .serving import serving
+
+PATH = "/console/api/keys"
+
+
+@contextmanager
+def platform(*, is_open: bool) -> Iterator[tuple[httpx.Client, AccessKeys, AccessKey]]:
+    """A platform with the real authenticator and console, and a key that its client sends."""
+    store = open_store("sqlite://")
+    keys = AccessKeys(store)
+    key = keys.create(note="the first")
+    sources = ConsoleSources(components=lambda _: {}, home=dict, models=dict, keys=None if is_open else keys)
+
+    async def none(_scope: Any, _receive: Any, send: Any) -> None:
+        raise AssertionError("not of the console")
+
+    apps = Apps(
+        gateway=none,
+        gateway_owns=Gateway.owns,
+        control=none,
+        s3=none,
+        console=console_app(TrafficHistory(), sources),
+        metrics=none,
+        health=dict,
+    )
+    app = PlatformApp(apps, Authenticator(KeyRing(store), is_open=is_open), BodyBudget(1 << 24))
+    with serving(app) as url, plain_http.Client(base_url=url, timeout=WAIT_S) as client:
+        client.headers["authorization"] = f"Bearer {key.secret}"
+        yield client, keys, key
+    store.close()
+
+
+@pytest.fixture(scope="module")
+def closed() -> Iterator[tuple[httpx.Client, AccessKeys, AccessKey]]:
+    with platform(is_open=False) as parts:
+        yield parts
+
+
+Closed = tuple[httpx.Client, AccessKeys, AccessKey]
+
+
+def test_a_key_is_created_listed_without_its_secret_and_deleted(closed: Closed) -> None:
+    client, keys, mine = closed
+    made = client.post(PATH, json={"note": "CI"})
+    assert made.status_code == 201
+    assert made.headers["cache-control"] == "no-store"
+    secret = made.json()["secret"]
+    assert secret in {key.secret for key in keys.list()}
+    listed = client.get(PATH)
+    assert secret not in listed.text
+    assert mine.secret not in listed.text
+    told = {key["id"]: (key["note"], key["is_yours"]) for key in listed.json()["keys"]}
+    assert told == {mine.key_id: ("the first", True), made.json()["id"]: ("CI", False)}
+    assert client.delete(f"{PATH}/{made.json()['id']}").status_code == 204
+    assert [key.key_id for key in keys.list()] == [mine.key_id]
+
+
+def test_the_last_key_is_not_deleted(closed: Closed) -> None:
+    client, keys, mine = closed
+    refused = client.delete(f"{PATH}/{mine.key_id}")
+    assert refused.status_code == 409
+    assert "Create another one first" in refused.json()["message"]
+    assert client.delete(f"{PATH}/HRAKMISSING").status_code == 404
+    assert len(keys.list()) == 1
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+@pytest.mark.parametrize("credentials", ["", "Bearer wrong"])
+def test_nothing_is_told_or_done_without_a_key(closed: Closed, method: str, credentials: str) -> None:
+    client, keys, mine = closed
+    path = f"{PATH}/{mine.key_id}" if method == "DELETE" else PATH
+    refused = client.request(method, path, headers={"authorization": credentials}, content=b"{}")
+    assert refused.status_code == 403
+    assert [key.key_id for key in keys.list()] == [mine.key_id]
+
+
+def test_a_page_of_another_site_creates_none(closed: Closed) -> None:
+    client, keys, _ = closed
+    assert client.post(PATH, json={}, headers={"origin": "http://evil.example"}).status_code == 403
+    assert len(keys.list()) == 1
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b'{"note": 5}', b'{"name": "x"}', b"{" * 5000, b'{"note": "%s"}' % (b"x" * 201)]
+)
+def test_a_malformed_request_is_refused(closed: Closed, body: bytes) -> None:
+    client, keys, _ = closed
+    refused = client.post(PATH, content=body)
+    assert refused.status_code == 400
+    assert "xpected" in refused.json()["message"]
+    assert len(keys.list()) == 1
+    assert MAX_NOTE_CHARACTERS == 200
+
+
+def test_an_open_platform_manages_no_keys_over_http() -> None:
+    with platform(is_open=True) as (client, keys, _):
+        told = client.get(PATH).json()
+        assert (told["is_managed"], told["keys"]) == (False, [])
+        for refused in (client.post(PATH, json={}), client.delete(f"{PATH}/{keys.list()[0].key_id}")):
+            assert refused.status_code == 403
+            assert "headrace keys" in refused.json()["message"]
+        assert len(keys.list()) == 1
+
+
+def test_a_deleted_key_is_refused_within_its_maximum_age(closed: Closed) -> None:
+    client, keys, _ = closed
+    made = client.post(PATH, json={}).json()
+    theirs = {"authorization": f"Bearer {made['secret']}"}
+
+    async def until(status: int) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while client.get(PATH, headers=theirs).status_code != status:
+                await asyncio.sleep(0.05)
+
+    asyncio.run(until(200))
+    assert client.delete(f"{PATH}/{made['id']}").status_code == 204
+    asyncio.run(until(403))
+    assert len(keys.list()) == 1

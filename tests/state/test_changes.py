@@ -1,0 +1,58 @@
+"""Writes of other processes, which are other store objects here, reach the listeners of a store."""
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+import psycopg
+
+from headrace.state.changes import followed
+from headrace.state.sql import open_store
+from tests.waiting import WAIT_S
+
+from .kinds import MODEL
+
+
+def test_a_write_of_another_process_is_reported(lasting_place: str) -> None:
+    told = threading.Event()
+    with contextlib.closing(open_store(lasting_place)) as store, contextlib.closing(open_store(lasting_place)) as other:
+        store.subscribe(told.set)
+        with followed(lasting_place, store.listeners):
+            assert told.wait(WAIT_S), "following begins with a report, because earlier writes were missed"
+            told.clear()
+            other.create(MODEL, "one", spec={"a": 1})
+            assert told.wait(WAIT_S)
+
+
+def test_a_lost_session_is_replaced_and_reported(new_database: Callable[[], str]) -> None:
+    place, told = new_database(), threading.Event()
+    with contextlib.closing(open_store(place)) as store, contextlib.closing(open_store(place)) as other:
+        store.subscribe(told.set)
+        with followed(place, store.listeners):
+            assert told.wait(WAIT_S)
+            told.clear()
+            others = "datname = current_database() AND pid <> pg_backend_pid()"
+            ending = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"
+            with contextlib.closing(psycopg.connect(place, autocommit=True)) as connection:
+                assert len(connection.execute(ending).fetchall()) >= 1
+            assert told.wait(WAIT_S)
+            told.clear()
+            other.create(MODEL, "one", spec={"a": 1})
+            assert told.wait(WAIT_S)
+
+
+def test_a_store_in_memory_has_no_other_process() -> None:
+    with contextlib.closing(open_store("sqlite://")) as store, followed("sqlite://", store.listeners):
+        store.create(MODEL, "one", spec={"a": 1})
+
+
+def test_a_write_that_is_not_announced_is_found(new_database: Callable[[], str]) -> None:
+    place, told = new_database(), threading.Event()
+    with contextlib.closing(open_store(place)) as store:
+        store.subscribe(told.set)
+        with followed(place, store.listeners):
+            assert told.wait(WAIT_S)
+            told.clear()
+            with contextlib.closing(psycopg.connect(place, autocommit=True)) as connection:  # as behind a pooler
+                connection.execute("UPDATE headrace_store SET revision = revision + 1")
+            assert told.wait(WAIT_S)

@@ -1,0 +1,150 @@
+"""Members, their leader and their bulletins, on both databases."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from headrace.core.errors import Unavailable
+from headrace.state import coordination
+from headrace.state.coordination import Coordination, Home, Member
+
+Join = Callable[..., Coordination]
+
+
+def member(name: str, host: str = "host") -> Member:
+    return Member(id=name, url=f"http://{name}", host=host, data_dir=f"/data/{name}", version="1")
+
+
+@pytest.fixture
+def join(lasting_place: str) -> Iterator[Join]:
+    """Opens the coordination of a member; the second argument is its host."""
+    with contextlib.ExitStack() as stack:
+
+        def open_one(name: str, host: str = "host", term: int = 7) -> Coordination:
+            made = Coordination(lasting_place, member(name, host))
+            stack.callback(made.close)
+            made.open(term=term)
+            return made
+
+        yield open_one
+
+
+def expire(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every lease that is given from now on expire at once."""
+    monkeypatch.setattr(coordination, "LEASE_S", 0.0)
+
+
+def test_the_first_member_leads_and_terms_go_on_from_the_store(join: Join) -> None:
+    a, b = join("a"), join("b")
+    first = a.heartbeat()
+    assert (first.leader, first.term) == ("a", 8)
+    assert [found.id for found in first.members] == ["a", "b"]
+    second = b.heartbeat()
+    assert (second.leader, second.term) == ("a", 8)
+    assert a.heartbeat().term == 8
+
+
+def test_an_expired_lease_passes_to_the_next_member(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = join("a"), join("b")
+    with monkeypatch.context() as shortened:
+        expire(shortened)
+        a.heartbeat()
+    standing = b.heartbeat()
+    assert (standing.leader, standing.term) == ("b", 9)
+    assert [found.id for found in standing.members] == ["b"]
+    assert a.heartbeat().leader == "b"
+
+
+def test_a_leader_whose_own_lease_expired_begins_a_new_term(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = join("a")
+    with monkeypatch.context() as shortened:
+        expire(shortened)
+        assert a.heartbeat().term == 8
+    assert a.heartbeat().term == 9
+
+
+def test_a_member_that_leaves_is_succeeded_at_once(join: Join) -> None:
+    a, b = join("a"), join("b")
+    a.heartbeat()
+    a.leave()
+    standing = b.heartbeat()
+    assert (standing.leader, [found.id for found in standing.members]) == ("b", ["b"])
+
+
+def test_a_member_that_is_no_candidate_gives_the_lease_up_and_takes_none(join: Join) -> None:
+    a, b = join("a"), join("b")
+    a.heartbeat()
+    assert a.heartbeat(is_candidate=False).leader == ""
+    assert a.heartbeat(is_candidate=False).leader == ""
+    assert b.heartbeat().leader == "b"
+    a.heartbeat(is_candidate=False)
+    assert b.heartbeat().leader == "b"
+
+
+def test_members_of_one_host_share_the_home_of_the_first(lasting_place: str) -> None:
+    with contextlib.ExitStack() as stack:
+
+        def home_of(name: str, host: str) -> Home:
+            made = Coordination(lasting_place, member(name, host))
+            stack.callback(made.close)
+            return made.open(term=0)
+
+        first = home_of("a", "host")
+        assert first == Home(host="host", data_dir="/data/a", agreed="")
+        assert home_of("b", "host") == first
+        assert home_of("c", "other") == first, "the caller refuses to join"
+
+
+def test_a_new_host_is_the_home_when_no_member_is_left(join: Join, lasting_place: str) -> None:
+    join("a").leave()
+    with contextlib.closing(Coordination(lasting_place, member("b", "other"))) as other:
+        assert other.open(term=0) == Home(host="other", data_dir="/data/b", agreed="")
+
+
+def test_bulletins_reach_all_others_once_and_in_order(join: Join) -> None:
+    a, b, c = join("a"), join("b"), join("c")
+    a.post({"loads": b"1"})
+    a.post({"loads": b"2", "held": b"x"})
+    c.post({"loads": b"3"})
+    assert [(found.member, found.topic, found.body) for found in b.read()] == [
+        ("a", "loads", b"1"),
+        ("a", "loads", b"2"),
+        ("a", "held", b"x"),
+        ("c", "loads", b"3"),
+    ]
+    assert b.read() == []
+    a.post({"loads": b"4"})
+    assert [found.body for found in b.read()] == [b"4"]
+    assert [found.member for found in a.read()] == ["c"]
+
+
+def test_old_bulletins_are_removed(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = join("a"), join("b")
+    a.post({"loads": b"old"})
+    monkeypatch.setattr(coordination, "BULLETIN_AGE_S", -1.0)
+    a.post({"loads": b"new"})
+    assert [found.body for found in b.read()] == [b"new"]
+
+
+def test_a_heartbeat_that_waits_for_a_lock_fails_before_the_lease_expires(new_database: Callable[[], str]) -> None:
+    place = new_database()
+    with contextlib.closing(Coordination(place, member("a"))) as a, contextlib.closing(psycopg.connect(place)) as other:
+        a.open(term=0)
+        a.heartbeat()
+        other.execute("LOCK TABLE headrace_leader")
+        before_s = time.monotonic()
+        with pytest.raises(Unavailable, match="failed"):
+            a.heartbeat()
+        assert time.monotonic() > before_s
+        other.rollback()
+        assert a.heartbeat().leader == "a"
+
+
+def test_the_error_for_an_unreachable_server_has_no_secrets() -> None:
+    unreachable = Coordination("postgresql://user:secret@127.0.0.1:1/x", member("a"))
+    with pytest.raises(Unavailable, match="failed") as caught:
+        unreachable.open(term=0)
+    assert "secret" not in caught.value.message
