@@ -16,6 +16,7 @@ import uvicorn
 import uvloop
 from botocore.config import Config
 
+from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import setup_logging
 from headrace.gateway.app import Gateway, Publish
 from headrace.gateway.async_metrics import AsyncPublisher
@@ -103,6 +104,7 @@ def running(
     publish: Publish | None = None,
     async_publisher: AsyncPublisher | None = None,
     routes: Sequence[Route] = (),
+    tracer: Tracer = NO_TRACER,
     **limits: Any,
 ) -> Iterator[Running]:
     """Serve until the block ends, with `routes` from the start."""
@@ -112,13 +114,23 @@ def running(
     store.put(*routes)
     more = {} if draw is None else {"draw": draw}
     site = GatewayConfig(account=ACCOUNT, region=REGION, **limits)
-    gateway = Gateway(store, site, objects=objects, wake=wake, publish=publish, async_publisher=async_publisher, **more)
+    gateway = Gateway(
+        store,
+        site,
+        objects=objects,
+        wake=wake,
+        publish=publish,
+        async_publisher=async_publisher,
+        tracer=tracer,
+        **more,
+    )
     config = uvicorn.Config(gateway, http=http, ws="none", lifespan="off", log_config=None, access_log=False)
     server = PromptServer(config)
     listener = bind("127.0.0.1", 0)
     url = url_of(listener)
     loop = uvloop.new_event_loop()
     loop.run_until_complete(gateway.start())
+    invocations = loop.create_task(gateway.run_async())
     thread = threading.Thread(target=loop.run_until_complete, args=(server.serve(sockets=[listener]),), daemon=True)
     thread.start()
     boto = client_of(url)
@@ -130,6 +142,8 @@ def running(
             boto.close()
             server.stop()
             thread.join(WAIT_S)
+            invocations.cancel()
+            loop.run_until_complete(asyncio.gather(invocations, return_exceptions=True))
             loop.run_until_complete(gateway.close())
             for worker in made.workers:
                 loop.run_until_complete(worker.stop())

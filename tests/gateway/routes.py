@@ -123,6 +123,10 @@ class RouteStore:
             self.num_reads += 1
             return list(self._records.values())
 
+    def revision(self) -> int:
+        with self._lock:
+            return self._revision
+
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)

@@ -13,7 +13,7 @@ from tests.waiting import WAIT_S
 from .conftest import Running
 from .routes import asleep, component, route, variant
 from .test_openai import chat
-from .workers import Exchange
+from .workers import Exchange, Worker
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 HOST = variant("AllTraffic")
@@ -79,6 +79,10 @@ def test_unknown_component_names_are_refused(gateway):
     assert wrong["Message"] == "Variant other not found for Request"
 
 
+def asked_paths(worker: Worker) -> list[str]:
+    return [asked.path for asked in worker.asked]
+
+
 def test_openai_clients_name_a_component_as_the_model_or_in_the_path(gateway):
     a, b = two(gateway)
     with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="-", timeout=WAIT_S) as client:
@@ -89,8 +93,7 @@ def test_openai_clients_name_a_component_as_the_model_or_in_the_path(gateway):
     base = f"{gateway.url}/endpoints/ep/inference-components/a/openai/v1"
     with openai.OpenAI(base_url=base, api_key="-", timeout=WAIT_S) as client:
         client.chat.completions.create(model="anything", messages=MESSAGES)
-    assert (len(a.asked), len(b.asked)) == (1, 1)
-    assert a.asked[0].path == "/v1/chat/completions"
+    assert [asked_paths(worker) for worker in (a, b)] == [["/v1/models", "/v1/chat/completions"]] * 2
 
 
 def test_an_ambiguous_name_means_an_endpoint_with_models_then_a_component_then_its_host(gateway):
@@ -104,7 +107,8 @@ def test_an_ambiguous_name_means_an_endpoint_with_models_then_a_component_then_i
         assert client.models.retrieve("ep").id == "ep"
         for model in ("same", "ep"):
             client.chat.completions.create(model=model, messages=MESSAGES)
-    assert (len(plain.asked), len(hidden.asked), len(own.asked)) == (1, 0, 1)
+    asked = ["/v1/models", "/v1/chat/completions"]
+    assert [asked_paths(worker) for worker in (plain, hidden, own)] == [asked, [], asked]
 
 
 def test_a_worker_gets_the_token_that_it_requires(gateway):

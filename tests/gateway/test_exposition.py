@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.gateway.exposition import render
+from headrace.gateway.exposition import merge, render
 from headrace.gateway.metrics import GatewayMetrics, InvocationLabels, InvocationRecord
 
 
@@ -69,3 +69,14 @@ def test_counters_of_deleted_endpoints_are_dropped():
     assert [place.component for place, _ in metrics.counters()] == ["", "stays"]
     metrics.retain(set())
     assert not list(metrics.counters())
+
+
+def test_pages_of_several_gateways_are_summed() -> None:
+    first, second = GatewayMetrics(), GatewayMetrics()
+    first.in_flight, second.in_flight = 2, 3
+    first.refused["Throttled"], second.refused["Other"] = 1, 4
+    page = merge([render(first), render(second)]).decode()
+    assert "headrace_gateway_requests_in_flight 5.0" in page
+    assert 'headrace_gateway_refused_total{error="Throttled"} 1.0' in page
+    assert 'headrace_gateway_refused_total{error="Other"} 4.0' in page
+    assert merge([render(first)]) == render(first)

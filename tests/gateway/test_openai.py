@@ -2,13 +2,13 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 
 import openai
 import pytest
 
-from headrace.core.errors import InvalidRequest
-from headrace.gateway.openai import match, model_named
+from headrace.gateway.openai import match
 from headrace.state.routes import ComponentRoute
 from tests import plain_http
 from tests.waiting import WAIT_S
@@ -16,7 +16,7 @@ from tests.wire.test_unknown_routes import FOREIGN, message_of
 
 from .conftest import Running, running
 from .routes import asleep, component, route, variant
-from .workers import Exchange
+from .workers import Exchange, Script
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
@@ -81,7 +81,94 @@ def test_endpoints_are_the_models(gateway):
         assert client.models.retrieve("b").created == 1_700_000_000
         with pytest.raises(openai.NotFoundError, match="`c` does not exist"):
             client.models.retrieve("c")
-    assert not worker.asked
+    (asked,) = worker.asked
+    assert (asked.method, asked.path) == ("GET", "/v1/models")
+
+
+def listing(*, status: str = "200 OK", **facts: object) -> Script:
+    """A worker that lists one model with these facts."""
+
+    async def answer(exchange: Exchange) -> None:
+        body = {"object": "list", "data": [{"id": "inner", **facts}]}
+        exchange.whole(json.dumps(body).encode(), status=status, content_type="application/json")
+
+    return answer
+
+
+def facts_listed(gateway: Running) -> dict[str, tuple[object, object]]:
+    page = gateway.client.get("/v1/models").json()["data"]
+    return {model["id"]: (model.get("max_model_len"), model.get("has_chat_template")) for model in page}
+
+
+def test_the_list_has_the_context_length_and_chat_template_that_workers_tell(gateway):
+    chats, base, old, loading, foreign, huge = (
+        gateway.worker(script)
+        for script in (
+            listing(max_model_len=512, has_chat_template=True),
+            listing(max_model_len=128, has_chat_template=False),
+            listing(status="404 Not Found"),
+            listing(status="503 Service Unavailable"),
+            listing(max_model_len="many"),
+            listing(max_model_len=8, padding="x" * 300_000),
+        )
+    )
+    both = [variant("a", [chats.url], weight=0.5), variant("b", [base.url], weight=0.5)]
+    update = variant("AllTraffic", [chats.url], [base.url], [old.url], shares=[0.5, 0.5, 0.0])
+    half_asleep = [variant("a", [chats.url], weight=0.5), asleep("b", weight=0.5)]
+    gateway.put(
+        route(variant("AllTraffic", [chats.url, old.url], token="s3cret"), endpoint="chats"),
+        route(variant("AllTraffic", [old.url]), endpoint="old"),
+        route(variant("AllTraffic", [loading.url]), endpoint="loading"),
+        route(variant("AllTraffic", [foreign.url]), endpoint="foreign"),
+        route(variant("AllTraffic", [huge.url]), endpoint="huge"),
+        route(*both, endpoint="two-models"),
+        route(update, endpoint="updating"),
+        route(*half_asleep, endpoint="half-asleep"),
+        route(variant(), components=[component("part", [base.url])], endpoint="host"),
+    )
+    expected = {
+        "chats": (512, True),
+        "half-asleep": (512, True),  # this gateway wakes nothing
+        "part": (128, False),
+        "two-models": (128, None),
+        "updating": (128, None),
+        **dict.fromkeys(("old", "loading", "foreign", "huge"), (None, None)),
+    }
+    assert facts_listed(gateway).items() >= expected.items()
+    assert facts_listed(gateway).items() >= expected.items()
+    assert [len(worker.asked) for worker in gateway.workers] == [1] * 6
+    assert chats.asked[0].headers["authorization"] == "Bearer s3cret"
+    assert gateway.client.get("/v1/models/part").json()["has_chat_template"] is False
+
+
+def test_nothing_is_told_of_a_model_that_a_request_may_wake():
+    with running(wake=lambda _: None) as gateway:
+        worker = gateway.worker(listing(max_model_len=512, has_chat_template=True))
+        gateway.put(route(variant("a", [worker.url], weight=0.5), asleep("b", weight=0.5)))
+        assert facts_listed(gateway) == {"ep": (None, None)}
+        assert not worker.asked
+
+
+def test_a_worker_that_does_not_answer_delays_the_list_only_once(gateway, monkeypatch):
+    async def hang(exchange: Exchange) -> None:
+        await exchange.until_gone()
+
+    monkeypatch.setattr("headrace.gateway.model_facts.WAIT_S", 0.02)
+    monkeypatch.setattr("headrace.gateway.model_facts.FETCH_TIMEOUT_S", 0.1)
+    worker = gateway.serve(hang)
+    assert facts_listed(gateway) == {"ep": (None, None)}
+    gateway.until(lambda: worker.num_gone == 1, "the request was given up")
+    assert facts_listed(gateway) == {"ep": (None, None)}
+    assert len(worker.asked) == 1
+
+
+def test_a_worker_that_has_gone_is_forgotten(gateway):
+    worker = gateway.serve(listing(max_model_len=512, has_chat_template=True))
+    assert facts_listed(gateway) == {"ep": (512, True)}
+    gateway.put(route(variant("AllTraffic", [])))
+    gateway.put(route(variant("AllTraffic", [worker.url])))
+    assert facts_listed(gateway) == {"ep": (512, True)}
+    assert len(worker.asked) == 2
 
 
 DEAD = variant("AllTraffic", [])
@@ -177,13 +264,19 @@ def test_an_unknown_model_is_not_found(gateway):
     assert answer.json()["error"]["code"] == "model_not_found"
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"model": 1}', b"\xff", b'{"prompt": "x"}', b'{"model": ""}'])
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{", b'{"model": 1}', b"\xff", b'{"prompt": "x"}', b'{"model": ""}', b'{"a":' * 5000]
+)
 def test_a_body_that_names_no_endpoint_is_refused(gateway, body):
     answer = gateway.client.post("/v1/completions", content=body)
     assert answer.status_code == 400
-    assert "model" in answer.json()["error"]["message"]
-    with pytest.raises(InvalidRequest):
-        model_named(body)
+    assert re.search("model|nested", answer.json()["error"]["message"])
+
+
+def test_a_body_with_too_many_values_is_refused_before_it_is_decoded(gateway):
+    answer = gateway.client.post("/v1/completions", content=b'{"model": "ep", "x": [' + b"[]," * 60_000 + b"[]]}")
+    assert answer.status_code == 413
+    assert "objects and lists" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,9 @@ def test_each_chunk_of_the_worker_is_one_payload_part(http):
         assert stream["ContentType"] == "application/jsonlines"
         assert stream["InvokedProductionVariant"] == "AllTraffic"
         assert stream["CustomAttributes"] == "a=1"
-        assert stream["ResponseMetadata"]["HTTPHeaders"]["content-type"] == "application/vnd.amazon.eventstream"
+        headers = stream["ResponseMetadata"]["HTTPHeaders"]
+        assert headers["content-type"] == "application/vnd.amazon.eventstream"
+        assert headers["x-accel-buffering"] == "no", "nginx would send the stream in one piece"
         assert parts_of(stream) == PARTS
         (asked,) = worker.asked
         assert asked.headers["accept"] == "application/jsonlines"

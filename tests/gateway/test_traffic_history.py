@@ -1,5 +1,7 @@
 """The last hour's traffic, as the console's charts show it."""
 
+import json
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,6 +70,7 @@ def test_rates_cover_one_minute_and_omit_idle_endpoints() -> None:
     assert rates["e"]["requests_per_s"] == 61 / 60
     assert rates["e"]["failed_per_s"] == 1 / 60
     assert 47 < rates["e"]["first_byte_p50_ms"] < 53
+    assert history.requests_per_s(now_s=NOW_S) == 61 / 60
 
 
 def test_the_longest_idle_endpoint_is_evicted_first() -> None:
@@ -114,3 +117,21 @@ def test_every_request_in_range_is_counted_exactly_once(ages_s: list[float], now
         assert series["start_s"] <= now_s - look_back_s
     assert sum(series["requests"]) == sum(time_s >= series["start_s"] for time_s in times_s)
     assert all(len(values) == length for values in (series["failed"], series["total_ms"]["p95"]))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([200, 404, 500]), st.floats(0, 3000), st.integers(0, 2))),
+    st.floats(10, 3600),
+)
+def test_merged_histories_are_that_of_one_gateway_with_all_requests(
+    requests: list[tuple[str, int, float, int]], look_back_s: float
+) -> None:
+    now_s, parts, whole = 10_000.0, [TrafficHistory() for _ in range(3)], TrafficHistory()
+    for variant, status, age_s, gateway in sorted(requests, key=lambda request: -request[2]):
+        for history in (parts[gateway], whole):
+            history.record("e", variant, status, 0.01 * (status % 7 + 1), 1.0, now_s - age_s)
+    since_s = now_s - look_back_s
+    snapshots = [part.snapshot(["e", "unknown"], since_s=since_s, now_s=now_s) for part in parts]
+    merged = TrafficHistory.merged(json.loads(json.dumps(snapshots)))
+    assert merged.series("e", since_s=since_s, now_s=now_s) == whole.series("e", since_s=since_s, now_s=now_s)
+    assert parts[0].snapshot(None, since_s=since_s, now_s=now_s).keys() <= {"e"}

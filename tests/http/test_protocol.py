@@ -79,7 +79,7 @@ def test_an_offer_to_upgrade_is_ignored_and_the_body_is_read(echo, upgrade):
 
 def test_an_absolute_target_is_a_path_of_this_server_under_the_host_that_it_names():
     scopes = []
-    with serving(watch_scope=scopes.append) as echo:
+    with serving(allowed_hosts=("a.example",), watch_scope=scopes.append) as echo:
         with_path = exchange(echo.url, b"GET http://a.example:1/health?x=1 HTTP/1.1\r\n" + HOST + CLOSE + b"\r\n")
         without = exchange(echo.url, b"GET http://127.0.0.1 HTTP/1.1\r\n" + HOST + CLOSE + b"\r\n")
     assert [answer.status for answer in answers_in(with_path) + answers_in(without)] == [200, 200]

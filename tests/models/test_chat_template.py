@@ -7,6 +7,8 @@ from headrace.core.errors import InvalidRequest, SettingsError
 from headrace.core.generation import ChatPrompt
 from headrace.models.chat import ChatTemplate, override_template
 from headrace.models.chat_builtins import CHATML, LLAMA2
+from headrace.models.render_limits import RenderingTooLong, RenderLimits
+from tests.waiting import WAIT_S
 
 NAMES = {"bos_token": "<s>", "eos_token": "</s>"}
 CHAT = [
@@ -45,6 +47,27 @@ def test_a_template_renders_as_in_transformers(template, tools, add_generation_p
     )
 
     assert render(template, CHAT, tools=tools, add_generation_prompt=add_generation_prompt) == expected[0]
+
+
+@pytest.mark.parametrize("template", [CHATML, WITH_TOOLS, LLAMA2], ids=["chatml", "with tools", "llama2"])
+@pytest.mark.parametrize("begun", ["It is", " It is ", "It is\n\n- "])
+def test_a_chat_whose_last_message_is_continued_ends_in_it_as_in_transformers(template, begun):
+    chat = [*CHAT, {"role": "assistant", "content": begun}]
+    expected, _ = render_jinja_template(
+        conversations=[chat], chat_template=template, continue_final_message=True, **NAMES
+    )
+
+    prompt = ChatPrompt(messages=chat, add_generation_prompt=False, continues_final_message=True)
+    rendered = ChatTemplate(template, special_names=NAMES).render(prompt)
+
+    assert rendered.rstrip() == expected[0].rstrip()
+    assert rendered.rstrip().endswith(begun.strip())
+
+
+def test_a_last_message_that_the_template_changes_cannot_be_continued():
+    prompt = ChatPrompt(messages=[{"role": "assistant", "content": "Hi"}], continues_final_message=True)
+    with pytest.raises(InvalidRequest, match="cannot be continued"):
+        ChatTemplate("{{ messages[0].content | upper }}").render(prompt)
 
 
 def test_llama_2_chats_have_the_form_of_its_authors():
@@ -126,6 +149,65 @@ def test_templates_can_read_the_date():
 def test_a_template_cannot_break_out_or_run_away(template):
     with pytest.raises(InvalidRequest):
         render(template, CHAT)
+
+
+NESTED_LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        NESTED_LOOPS,
+        NESTED_LOOPS.replace(")", ") | map('string')"),
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+        "{% set ns = namespace(x='x') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+        "{% set s = 'x' * 9999999 %}{% for i in range(99999) %}{{ 'y' in s }}{% endfor %}",
+        "{{ 'a' | center(10 ** 12) }}",
+        "{{ 'a'.center(10 ** 12) }}",
+        "{{ ['a'] | map('center', 10 ** 12) | list }}",
+        "{{ ('\n' * 999999) | indent(99999) }}",
+        "{{ ('a' * 9999999) | replace('a', 'b' * 9999999) }}",
+        "{{ ('a' * 9999999).replace('a', 'b' * 9999999) }}",
+        "{{ range(99999) | list | join('x' * 9999999) }}",
+        "{{ ('x' * 9999999).join(['a'] * 99999) }}",
+        "{{ ([[1]] * 999999) | sum(start=[]) }}",
+        "{{ ('a' * 999999).translate({97: 'x' * 999999}) }}",
+        "{{ ('{0}' * 999999).format('x' * 999999) }}",
+        "{{ messages | tojson(indent=10 ** 12) }}",
+        "{{ ('a' * 99999) | wordwrap(1, wrapstring='x' * 999999) }}",
+    ],
+)
+def test_a_template_that_takes_too_much_work_is_stopped(template):
+    prompt = ChatPrompt(messages=CHAT)
+    limits = RenderLimits(max_steps=100_000, max_seconds=WAIT_S, max_characters=1_000_000)
+    with pytest.raises(RenderingTooLong, match="The chat template needs more than"):
+        ChatTemplate(template).render(prompt, limits=limits)
+
+
+def test_a_template_is_stopped_at_its_time_limit():
+    limits = RenderLimits(max_steps=1 << 60, max_seconds=0.001, max_characters=1)
+    with pytest.raises(RenderingTooLong, match=r"more than 0\.001 s"):
+        ChatTemplate(NESTED_LOOPS).render(ChatPrompt(messages=CHAT), limits=limits)
+
+
+@pytest.mark.parametrize(
+    "width", ["'%99999d' % 1", "'%*d' % (99999, 1)", "'{:99999}'.format(1)", "'%99999d' | format(1)"]
+)
+def test_a_template_cannot_format_with_a_huge_width(width):
+    with pytest.raises(InvalidRequest, match="width"):
+        render("{{ " + width + " }}", CHAT)
+
+
+def test_counted_loops_keep_what_templates_ask_of_loops():
+    template = (
+        "{% for key, value in {'a': 1, 'b': 2}.items() %}{{ loop.index }}/{{ loop.length }}:{{ key ~ '=' ~ value }}"
+        "{{ '.' if loop.last else loop.nextitem[0] }}{% endfor %}{% for x in [] %}{% else %}none{% endfor %}"
+        "{% for x in [[1, [2]]] recursive %}{{ loop(x) if x is iterable else x }}{% endfor %}"
+        "{% for x in range(9) if x is odd %}{% if x > 5 %}{% break %}{% endif %}{{ x }}{{ loop.previtem }}{% endfor %}"
+        "{% for x in missing %}{% endfor %}{{ '%s-%05.1f' % ('a', 1.5) }}{{ 7 % 4 }}"
+    )
+    expected, _ = render_jinja_template(conversations=[CHAT], chat_template=template)
+    assert render(template, CHAT) == expected[0]
 
 
 def test_a_template_that_does_not_parse_names_the_line():

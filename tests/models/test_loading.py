@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -6,6 +7,7 @@ from transformers import BloomConfig, LlamaConfig, LlamaForCausalLM, PreTrainedT
 
 from headrace.core.errors import BrokenModel, SettingsError, UnsupportedModel
 from headrace.core.generation import ChatPrompt
+from headrace.core.sampling_defaults import SamplingDefaults
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
 from headrace.models.loading import load_hf_model, load_model
@@ -58,7 +60,8 @@ def test_a_folder_that_transformers_saved_is_read_whole(saved):
     assert (model.name, model.path, model.revision) == ("tiny-llama", folder, None)
     assert (model.spec.num_layers, model.spec.vocab_size, model.spec.max_positions) == (2, 320, 128)
     assert model.tokenizer.eos_token_ids == model.defaults.eos_token_ids == {1}
-    assert (model.defaults.temperature, model.defaults.top_k, model.defaults.top_p) == (0.6, 40, None)
+    sampling = model.defaults.sampling
+    assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.6, 40, None)
     assert model.chat_template.render(CHAT) == "<s>hello"
     raw = model.weights.load("layers.1.down")
     expected = original.model.layers[1].mlp.down_proj.weight.float().detach().numpy()
@@ -81,6 +84,39 @@ def test_a_gguf_file_is_read_whole(tmp_path):
     assert model.defaults.eos_token_ids == {1}
     assert model.tokenizer.decode(model.tokenizer.encode("The quick fox")) == "The quick fox"
     assert model.chat_template.render(CHAT) == "</s>"
+
+
+CARD = {"general.basename": "smollm2", "general.size_label": "135M", "general.finetune": "instruct"}
+
+
+def test_sampling_defaults_come_from_the_chosen_source(saved, tmp_path):
+    folder, _ = saved
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "generation_config.json").write_text('{"min_p": 0.1, "max_new_tokens": 32}')
+
+    def sampling(**options):
+        return load_model(str(folder), **options).defaults.sampling
+
+    assert (sampling().temperature, sampling().source) == (0.6, "generation_config.json")
+    assert sampling(generation_config="vllm") == SamplingDefaults()
+    source = f"{own}/generation_config.json"
+    expected = SamplingDefaults(min_p=0.1, max_new_tokens=32, source=source)
+    assert sampling(generation_config=str(own)) == expected
+    assert load_hf_model(str(folder), generation_config=str(own)).defaults.sampling == expected
+    with pytest.raises(SettingsError, match="expected auto, vllm or a folder with"):
+        sampling(generation_config=str(tmp_path))
+
+
+def test_a_gguf_file_has_the_sampling_of_its_metadata_or_else_of_its_model_card(tmp_path):
+    path = str(tiny_gguf(tmp_path / "known.gguf", **CARD))
+    sampling = load_model(path).defaults.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.repetition_penalty) == (0.2, 0.9, 1.1)
+    assert load_model(path, generation_config="vllm").defaults.sampling == SamplingDefaults()
+
+    path = str(tiny_gguf(tmp_path / "own.gguf", **CARD, **{"general.sampling.min_p": 0.05}))
+    expected = SamplingDefaults(min_p=0.05, source="the GGUF file's metadata")
+    assert load_model(path).defaults.sampling == replace(expected, min_p=pytest.approx(0.05))
 
 
 def test_a_model_without_a_chat_template_has_none_unless_one_is_given(tmp_path):

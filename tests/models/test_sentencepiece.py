@@ -114,6 +114,8 @@ def test_bos_comes_first_unless_the_settings_say_otherwise(trained, tmp_path):
     ids = package.encode("The quick fox")
 
     assert read(folder).encode("The quick fox") == [package.bos_id(), *ids]
+    assert read(folder).decode_whole([package.bos_id(), *ids]) == "<s> The quick fox"
+    assert read(folder).decode_whole(ids) == package.decode(ids)
     assert read(folder, add_bos_token=False).encode("The quick fox") == ids
     assert read(folder, add_bos_token=True, add_eos_token=True).encode("The quick fox")[-1] == package.eos_id()
     assert read(folder).eos_token_ids == {package.eos_id()}

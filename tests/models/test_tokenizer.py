@@ -51,6 +51,7 @@ def test_the_bytes_of_sentencepiece_tokens_join_to_the_text(text):
 
     assert plain.decode(plain.encode(text)) == text
     assert prefixed.decode(prefixed.encode(text)) == (f" {text}" if text else "")
+    assert plain.decode_whole(plain.encode(text)) == text
 
 
 def test_a_byte_token_is_its_byte_and_a_leading_space_is_kept():
@@ -66,6 +67,7 @@ def test_special_tokens_are_their_own_name_and_can_be_left_out():
     assert BYTE_LEVEL.special_ids == {0, 1}
     assert BYTE_LEVEL.decode(ids) == "ab<tool>"
     assert BYTE_LEVEL.decode(ids, skip_special_tokens=False) == "a</s>b<tool>"
+    assert BYTE_LEVEL.decode_whole(ids) == "a</s>b<tool>"
 
 
 def test_half_a_character_reads_as_the_replacement_character():

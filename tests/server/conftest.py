@@ -14,7 +14,9 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from selenium import webdriver
 
+from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import setup_logging
 from headrace.http.asgi import Receive, Scope, Send
 from headrace.http.listener import bind, url_of
@@ -25,8 +27,11 @@ from headrace.server.service import FetchAdapter, Service
 from headrace.settings.server_settings import ServerSettings
 from headrace.testing.echo import EchoBackend, EchoScript
 from tests import plain_http
+from tests.browser import chromium
 from tests.prompt_server import PromptServer
 from tests.waiting import WAIT_S
+
+from .chat_page import ChatPage
 
 SLOW = EchoScript(delay_s=0.02)
 
@@ -73,6 +78,7 @@ def serving(
     watch_scope: Callable[[Scope], None] = lambda _: None,
     timeout_keep_alive: int = 75,
     fetch_adapter: FetchAdapter | None = None,
+    tracer: Tracer = NO_TRACER,
     **settings: Any,
 ) -> Iterator[Echo]:
     """Serve until the block ends, as `headrace serve` does or by plain uvicorn (`http="httptools"`)."""
@@ -80,7 +86,7 @@ def serving(
     log = io.StringIO()
     setup_logging(format="json", level="info", stream=log)
     resolved = ServerSettings(**{"model": "echo", "dialect": "tgi-3", **settings})
-    app = app_of(Service(resolved, backend if ready else None, fetch_adapter=fetch_adapter))
+    app = app_of(Service(resolved, backend if ready else None, fetch_adapter=fetch_adapter, tracer=tracer))
 
     open_calls: set[int] = set()
 
@@ -135,3 +141,14 @@ def echo(shared_echo: Echo) -> Iterator[Echo]:
     yield shared_echo
     # The log is the process's: a line that comes later would be in the log of the next test's own server.
     shared_echo.until(lambda: not shared_echo.open_calls, "the requests have ended and are in the log")
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    with chromium(tmp_path_factory.mktemp("chromium")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(driver: webdriver.Chrome, echo: Echo) -> ChatPage:
+    return ChatPage(driver, echo.url)

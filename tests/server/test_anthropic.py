@@ -30,6 +30,14 @@ def test_a_message_is_streamed(client):
     assert (message.stop_reason, message.usage.input_tokens, message.usage.output_tokens) == ("max_tokens", 6, 3)
 
 
+def test_a_prefilled_message_is_continued(client):
+    prefilled = [*MESSAGES, {"role": "assistant", "content": "five six"}]
+    message = client.messages.create(model="echo", max_tokens=9, messages=prefilled)
+    assert message.content[0].text == "five six"
+    with pytest.raises(anthropic.BadRequestError, match="trailing whitespace"):
+        client.messages.create(model="echo", max_tokens=9, messages=[*MESSAGES, {"role": "assistant", "content": "a "}])
+
+
 def test_tokens_are_counted(client):
     assert client.messages.count_tokens(model="echo", messages=MESSAGES).input_tokens == 6
 

@@ -8,9 +8,10 @@ import pytest
 
 from headrace.core.errors import Busy, EngineFailed, Internal, InvalidRequest
 from headrace.server.generate import GenerationRoute
-from headrace.server.service import INLINE_BODY_BYTES, Service
+from headrace.server.service import Service
 from headrace.settings.server_settings import ServerSettings
 from headrace.testing.echo import EchoBackend, EchoScript
+from headrace.wire.json_size import INLINE_BYTES
 from headrace.wire.openai.chat import OpenAIChat
 
 from .conftest import SLOW, serving
@@ -196,13 +197,17 @@ def test_a_full_queue_is_429_with_retry_after(path):
     assert later.status_code == 200
 
 
-@pytest.mark.parametrize(("num_bytes", "is_here"), [(10, True), (INLINE_BODY_BYTES + 1, False)])
-async def test_large_bodies_are_read_away_from_the_event_loop(num_bytes, is_here):
+@pytest.mark.parametrize(
+    ("num_bytes", "num_more_bytes", "is_here"),
+    [(10, 0, True), (INLINE_BYTES + 1, 0, False), (10, INLINE_BYTES, False)],
+)
+async def test_large_bodies_are_read_away_from_the_event_loop(num_bytes, num_more_bytes, is_here):
     threads, sent = [], []
 
-    def choose(_body):
-        threads.append(threading.get_ident())
-        raise InvalidRequest("enough")
+    class Recording(OpenAIChat):
+        def parse(self, body, context):
+            threads.append(threading.get_ident())
+            raise InvalidRequest("enough")
 
     async def receive():
         return {"type": "http.request", "body": b"x" * num_bytes}
@@ -211,7 +216,7 @@ async def test_large_bodies_are_read_away_from_the_event_loop(num_bytes, is_here
         sent.append(message)
 
     service = Service(ServerSettings(model="echo"), EchoBackend())
-    route = GenerationRoute(service, route="/x", dialect=OpenAIChat(), choose=choose)
+    route = GenerationRoute(service, route="/x", dialect=Recording(), weigh=lambda _: num_more_bytes)
     await route({"type": "http", "method": "POST", "headers": []}, receive, send)
 
     assert [thread == threading.get_ident() for thread in threads] == [is_here]
@@ -269,7 +274,7 @@ def test_a_client_that_leaves_ends_its_request_in_the_engine(stream):
         body = {"model": "echo", "prompt": WORDS, "max_tokens": 50_000, "ignore_eos": True, "stream": stream}
         content = json.dumps(body).encode()
         with connected(echo) as connection:
-            head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(content)}\r\n\r\n"
+            head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(content)}\r\n\r\n"
             connection.sendall(head.encode() + content)
             if stream:
                 assert connection.recv(1).startswith(b"H")
@@ -331,9 +336,18 @@ def test_engine_errors_have_no_retry_header(echo):
 
 def test_a_client_that_leaves_before_its_body_is_complete_is_forgotten(echo):
     with connected(echo) as connection:
-        connection.sendall(b'POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"inputs": ')
+        connection.sendall(b'POST /generate HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{"inputs": ')
         echo.until(lambda: echo.open_calls, "the request began")
         assert echo.service.limiter.in_flight == 0
     (record,) = echo.records(1)
     assert (record["status"], record["finish"]) == (499, "disconnected")
     assert echo.backend.requests == []
+
+
+def test_many_logprobs_are_rendered_beside_other_requests(echo):
+    prompt = "word " * 200
+    body = {"model": "echo", "prompt": prompt, "max_tokens": 3, "echo": True, "logprobs": 20}
+    (choice,) = echo.post("/v1/completions", body).json()["choices"]
+    logprobs = choice["logprobs"]
+    assert "".join(logprobs["tokens"]) == choice["text"]
+    assert len(logprobs["top_logprobs"]) == len(logprobs["tokens"]) > 200

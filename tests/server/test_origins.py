@@ -1,8 +1,8 @@
-"""Web pages of other origins are refused unless they are allowed."""
+"""Other host names and web pages of other origins are refused unless they are allowed."""
 
 import pytest
 
-from .conftest import serving
+from .conftest import Echo, serving
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -21,8 +21,36 @@ def test_a_program_without_an_origin_is_served() -> None:
     assert status(None) == 200
 
 
-def test_a_program_behind_a_proxy_is_served() -> None:
-    assert status(None, host="llm.example.com") == 200
+@pytest.mark.parametrize("settings", [{"allowed_hosts": ("*.example.com",)}, {"cors_allow_origins": ("*",)}])
+def test_a_program_behind_a_proxy_is_served_by_an_allowed_name(settings: dict[str, object]) -> None:
+    assert status(None, host="llm.example.com", **settings) == 200
+
+
+def test_a_page_under_an_allowed_name_is_served() -> None:
+    own = "devbox:8080"
+    assert status(f"http://{own}", host=own, allowed_hosts=("devbox",)) == 200
+    assert status(f"http://{own}", host=own, allowed_hosts=("other",)) == 403
+    assert status("http://evil.example", host=own, allowed_hosts=("devbox",)) == 403
+
+
+def test_allowed_names_apply_to_a_server_with_a_key_too() -> None:
+    assert status(None, host="evil.example", allowed_hosts=("devbox",), api_key="k") == 403
+    assert status(None, host="devbox", allowed_hosts=("devbox",), api_key="k") == 401
+
+
+def test_a_program_under_another_name_is_told_the_setting(echo: Echo) -> None:
+    refused = echo.client.get("/v1/models", headers={"host": "llm.example.com:8080"})
+    assert refused.status_code == 403
+    assert "start it with --allowed-hosts llm.example.com." in refused.json()["error"]["message"]
+
+
+def test_a_person_under_another_name_gets_a_page(echo: Echo) -> None:
+    headers = {"host": "$(reboot)&amp;.example", "accept": "text/html,*/*"}
+    refused = echo.client.get("/", headers=headers)
+    assert (refused.status_code, refused.headers["content-type"]) == (403, "text/html; charset=utf-8")
+    assert "$(reboot)&amp;amp;.example" in refused.text
+    assert "--allowed-hosts NAME" in refused.text
+    assert "script-src" not in refused.headers["content-security-policy"]
 
 
 def test_the_servers_own_page_is_served() -> None:
@@ -45,4 +73,5 @@ def test_a_name_is_the_servers_own_where_a_key_is_wanted() -> None:
 
 def test_an_allowed_page_is_served() -> None:
     assert status("https://app.example", cors_allow_origins=("https://app.example",)) == 200
+    assert status("https://app.example", host="devbox", cors_allow_origins=("https://app.example",)) == 200
     assert status("https://app.example", cors_allow_origins=("*",)) == 200

@@ -12,11 +12,13 @@ from pydantic import TypeAdapter
 from headrace.core.answer_format.formats import FORMATS
 from headrace.core.errors import Busy, EngineFailed, InvalidRequest, ModelNotFound, Unauthorized, Unavailable
 from headrace.core.generation import ChatPrompt, Chunk, FinishReason
+from headrace.core.sampling_defaults import SamplingDefaults
 from headrace.wire.anthropic.dialect import AnthropicMessages, parse_count
 from headrace.wire.anthropic.errors import render_error
 from tests.wire.samples import CONTEXT, MODEL, body, cut, finish, streamed, token, whole
 
 HI = [{"role": "user", "content": "Hi"}]
+PREFILLED = [*HI, {"role": "assistant", "content": [{"type": "text", "text": "The"}]}]
 WEATHER = {
     "name": "weather",
     "description": "Look at the sky.",
@@ -105,13 +107,37 @@ def test_blocks_become_messages_of_the_chat_template():
     assert tool["function"]["parameters"] == WEATHER["input_schema"]
 
 
+def test_a_last_message_of_the_assistant_is_continued():
+    parsed = parse(messages=PREFILLED, reasons=True)
+    (request,) = parsed.requests
+    assert request.prompt.continues_final_message
+    assert not request.prompt.add_generation_prompt
+    assert not request.separates_reasoning
+    assert message_of(parsed, " rain").content[0].text == " rain"
+
+
+def test_the_model_s_sampling_applies_where_a_request_says_nothing():
+    defaults = SamplingDefaults(temperature=0.6, top_p=0.95, top_k=20, min_p=0.1, repetition_penalty=1.05)
+    context = replace(CONTEXT, model=replace(MODEL, sampling_defaults=defaults))
+
+    def values(**fields):
+        sent = body(model="m", max_tokens=9, messages=HI, **fields)
+        sampling = AnthropicMessages().parse(sent, context).requests[0].sampling
+        return (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p, sampling.repetition_penalty)
+
+    assert values() == (0.6, 0.95, 20, 0.1, 1.05)
+    assert values(temperature=1, top_p=1, top_k=0) == (1, 1, 0, 0.1, 1.05)
+
+
 @pytest.mark.parametrize(
     ("fields", "part"),
     [
         ({"messages": []}, "at least one message"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url"}}]}]}, "type 'image'"),
-        ({"messages": [*HI, {"role": "assistant", "content": "The"}]}, "cannot be prefilled"),
+        ({"messages": [*HI, {"role": "assistant", "content": "The "}]}, "cannot end with trailing whitespace"),
+        ({"messages": [*HI, {"role": "assistant", "content": []}]}, "without text"),
+        ({"messages": PREFILLED, "thinking": {"type": "enabled"}}, "when 'thinking' is on"),
         ({"max_tokens": 0}, "max_tokens: 0 is less than 1"),
         ({"max_tokens": None}, "max_tokens"),
         ({"temperature": 1.5}, "temperature: 1.5 is greater than 1"),

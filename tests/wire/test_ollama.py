@@ -19,8 +19,8 @@ from headrace.core.generation import (
     FinishReason,
     Pooled,
     PoolingInfo,
-    RecommendedSampling,
 )
+from headrace.core.sampling_defaults import RecommendedSampling
 from headrace.wire.dialect import Timings
 from headrace.wire.ollama.dialect import OllamaChat, OllamaGenerate
 from headrace.wire.ollama.embeddings import OllamaEmbed, OllamaEmbeddings
@@ -106,16 +106,19 @@ def test_options_become_sampling_parameters():
 
 
 def test_the_models_recommended_sampling_is_the_default_and_is_shown():
-    model = replace(MODEL, recommended=RecommendedSampling(temperature=0.6, top_p=0.7, top_k=5, repetition_penalty=1.3))
+    recommended = RecommendedSampling(temperature=0.6, top_p=0.7, top_k=5, min_p=0.1, repetition_penalty=1.3)
+    model = replace(MODEL, recommended=recommended)
     context = replace(CONTEXT, model=model)
     sampling = sampling_of(chat(facts=context))
-    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.repetition_penalty) == (0.6, 0.7, 5, 1.3)
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (0.6, 0.7, 5, 0.1)
+    assert sampling.repetition_penalty == 1.3
     shown = ollama.ShowResponse.model_validate_json(render_show(body(model="smol"), context))
     assert shown.parameters is not None
     assert [line.split() for line in shown.parameters.splitlines()] == [
         ["temperature", "0.6"],
         ["top_p", "0.7"],
         ["top_k", "5"],
+        ["min_p", "0.1"],
         ["repeat_penalty", "1.3"],
     ]
 
@@ -162,9 +165,11 @@ def test_messages_become_those_of_the_chat_template():
         ({"options": {"temperature": -1}}, "'options.temperature'"),
         ({"options": {"stop": [""]}}, "'options.stop'"),
         ({"options": {"mirostat": 2}}, "'options.mirostat' is not supported"),
-        ({"options": {"repeat_last_n": 64}}, "'options.repeat_last_n' is not supported"),
+        ({"options": {"repeat_penalty": 1.1, "repeat_last_n": 32}}, "'options.repeat_last_n' is 32; expected"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
         ({"messages": [], "keep_alive": 0}, "cannot be unloaded"),
+        ({"messages": [], "keep_alive": "0s"}, "cannot be unloaded"),
+        ({"keep_alive": "soon"}, "`keep_alive` is 'soon'; expected seconds as a number, or a duration such as '5m'"),
     ],
 )
 def test_what_a_chat_cannot_do_is_refused_by_name(fields, part):
@@ -188,6 +193,13 @@ def test_what_generate_cannot_do_is_refused_by_name(fields, part):
     with pytest.raises(InvalidRequest) as caught:
         generate(**fields)
     assert part in caught.value.message
+
+
+@pytest.mark.parametrize("keep_alive", [None, "", 0, "0", "0m", -1, "-1s", "1h30m", "1.5h", 3600])
+def test_the_model_stays_loaded_for_longer_than_any_duration(keep_alive):
+    assert len(chat(keep_alive=keep_alive).requests) == 1
+    if keep_alive not in (0, "0", "0m"):
+        assert chat(messages=[], keep_alive=keep_alive).requests == ()
 
 
 def test_another_model_is_not_found_and_the_tag_latest_is_optional():

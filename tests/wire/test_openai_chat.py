@@ -59,6 +59,16 @@ def messages_of(*messages):
     return list(prompt.messages)
 
 
+def test_an_answer_that_repeated_itself_has_a_stop_reason():
+    repeated = answer(" a", " a", reason=FinishReason.REPETITION)
+    expected = ("stop", "repetition_detected")
+    (choice,) = json.loads(whole(chat(), repeated))["choices"]
+    assert (choice["finish_reason"], choice["stop_reason"]) == expected
+    events = sse_objects(streamed(chat(stream=True), repeated))
+    assert all("stop_reason" not in event["choices"][0] for event in events[:-1])
+    assert (events[-1]["choices"][0]["finish_reason"], events[-1]["choices"][0]["stop_reason"]) == expected
+
+
 def test_golden_answer():
     assert whole(chat(), answer(" a", " b")) == (
         b'{"id":"chatcmpl-r1","object":"chat.completion","created":7,"model":"smol",'
@@ -170,6 +180,12 @@ def test_template_options_are_passed_on():
     assert (prompt.template_values, prompt.add_generation_prompt) == ({"think": False}, False)
 
 
+def test_an_answer_can_be_continued():
+    started = [*HELLO, {"role": "assistant", "content": "Hel"}]
+    prompt = chat(messages=started, continue_final_message=True).requests[0].prompt
+    assert (prompt.continues_final_message, prompt.add_generation_prompt) == (True, False)
+
+
 def test_the_prompt_of_a_chat_can_be_parsed_alone():
     assert parse_chat_prompt(body(messages=HELLO)).messages == tuple(HELLO)
 
@@ -219,7 +235,12 @@ def test_response_formats_become_grammars(response_format, grammar):
             "tool_choice",
             "'response_format' and 'tool_choice' both constrain the answer",
         ),
-        ({"continue_final_message": True}, "continue_final_message", "not supported"),
+        ({"continue_final_message": True}, "continue_final_message", "expected a last message of the assistant"),
+        (
+            {"continue_final_message": True, "add_generation_prompt": True},
+            "continue_final_message",
+            "expected one of the two",
+        ),
     ],
 )
 def test_bad_values_are_refused_in_openai_s_form(fields, param, text):

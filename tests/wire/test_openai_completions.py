@@ -1,12 +1,26 @@
 import json
+from dataclasses import replace
 
 import pytest
 from openai.types import Completion
 
 from headrace.core.errors import ContextTooLong, HeadraceError, PromptTooLong
-from headrace.core.generation import Chunk, FinishReason, Grammar, Token
+from headrace.core.generation import Chunk, FinishReason, Grammar, RepetitionDetection, Token
+from headrace.core.sampling_defaults import SamplingDefaults
 from headrace.wire.openai.completions import OpenAICompletions
-from tests.wire.samples import EOS, FINGERPRINT, answer, finish, parse, sse_objects, streamed, token, whole
+from tests.wire.samples import (
+    CONTEXT,
+    EOS,
+    FINGERPRINT,
+    answer,
+    body,
+    finish,
+    parse,
+    sse_objects,
+    streamed,
+    token,
+    whole,
+)
 
 DIALECT = OpenAICompletions()
 
@@ -44,9 +58,48 @@ def test_golden_stream():
     ]
 
 
+def test_a_choice_that_repeated_itself_says_so_beside_a_finish_reason_that_clients_know():
+    rule = {"max_pattern_size": 8, "min_count": 3}
+    parsed = parse(DIALECT, prompt="hi", repetition_detection=rule)
+    assert parsed.requests[0].sampling.repetition_detection == RepetitionDetection(
+        max_pattern_size=8, min_pattern_size=1, min_count=3
+    )
+    repeated = answer(" a", " a", reason=FinishReason.REPETITION)
+    expected = ("stop", "repetition_detected")
+    (choice,) = json.loads(whole(parsed, repeated))["choices"]
+    assert (choice["finish_reason"], choice["stop_reason"]) == expected
+    events = sse_objects(streamed(parse(DIALECT, prompt="hi", stream=True), repeated))
+    assert "stop_reason" not in events[0]["choices"][0]
+    assert (events[-1]["choices"][0]["finish_reason"], events[-1]["choices"][0]["stop_reason"]) == expected
+
+
+@pytest.mark.parametrize("rule", [None, {"max_pattern_size": 0}, {}])
+def test_repetition_detection_is_off_without_a_pattern_size(rule):
+    assert sampling(repetition_detection=rule).repetition_detection is None
+
+
+def test_a_repetition_detection_with_another_field_is_refused():
+    status, error = refusal(repetition_detection={"max_pattern_size": 8, "count": 3})
+    assert status == 400
+    assert "count" in error["message"]
+
+
 def test_defaults_are_openai_s():
     params = sampling()
     assert (params.max_new_tokens, params.temperature, params.top_p, params.logprobs) == (16, 1.0, 1.0, None)
+
+
+def test_the_checkpoint_s_sampling_applies_where_a_request_says_nothing():
+    defaults = SamplingDefaults(temperature=0.6, top_p=0.95, top_k=20, min_p=0.1, repetition_penalty=1.05)
+    context = replace(CONTEXT, model=replace(CONTEXT.model, sampling_defaults=defaults))
+    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+    def values(**fields):
+        params = DIALECT.parse(body(prompt="hi", **fields), context).requests[0].sampling
+        return tuple(getattr(params, name) for name in names)
+
+    assert values() == (0.6, 0.95, 20, 0.1, 1.05)
+    assert values(temperature=0, top_p=1, top_k=-1, min_p=0, repetition_penalty=1) == (0, 1, 0, 0, 1)
 
 
 def test_every_parameter_arrives():

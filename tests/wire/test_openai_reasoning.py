@@ -1,6 +1,7 @@
 """Reasoning and calls of reasoning models in chat answers, whole and streamed."""
 
 import json
+import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,6 +13,7 @@ from openai.types.chat import ChatCompletion
 from headrace.core.answer_format.formats import FORMATS
 from headrace.core.generation import Chunk, FinishReason
 from headrace.wire.openai.chat import OpenAIChat
+from headrace.wire.openai.token_places import TokenPlaces
 from tests.wire.samples import CONTEXT, MODEL, body, finish, sse_objects, streamed, token, whole
 
 BY_NAME = {known.name: known for known in FORMATS}
@@ -157,3 +159,50 @@ def test_logprobs_do_not_depend_on_the_part_that_a_token_belongs_to():
     parsed = chat("think", logprobs=True)
     written = json.loads(whole(parsed, chunks("<think>", "a", "</think>", "b")))["choices"][0]
     assert [item["token"] for item in written["logprobs"]["content"]] == ["<think>", "a", "</think>", "b"]
+
+
+SPLIT = re.compile(r"<[^>]*>|\s+|[^<\s]+")
+"""Separators, white space and words: the tokens of a text."""
+
+
+@pytest.mark.parametrize(
+    ("known", "texts", "opening", "expected"),
+    [
+        ("think", SPLIT.findall("<think>\nEasy it is.\n</think>\n\nParis"), "", 7),
+        ("think", SPLIT.findall("Easy it is</think>Paris"), "<think>", 5),
+        ("think", ["<think>", "", "\U0001fae0", "</think>", "b"], "", 2),
+        ("think", ["<th", "ink>a", "b</", "think>c"], "", 2),
+        ("think", ["<think>", "a", " b"], "", 2),
+        ("think", ["<think></think>", "Paris"], "", 0),
+        ("think", ["Paris"], "", 0),
+        ("harmony", SPLIT.findall(FINAL), "", 1),
+        ("harmony", SPLIT.findall(CALL.replace("look.", "look. ") + "{}"), "", 4),
+    ],
+)
+def test_the_tokens_of_the_reasoning_are_counted(known, texts, opening, expected):
+    usage = json.loads(whole(chat(known), chunks(*texts, opening=opening)))["usage"]
+    assert usage["completion_tokens_details"] == {"reasoning_tokens": expected}
+    parsed = chat(known, stream=True, stream_options={"include_usage": True}, include_reasoning=False)
+    assert sse_objects(streamed(parsed, chunks(*texts, opening=opening)))[-1]["usage"] == usage
+
+
+def test_reasoning_tokens_are_those_of_all_choices():
+    first = chunks("<think>", "a", "</think>", "b")
+    second = [replace(chunk, index=1) for chunk in chunks("<think>", "a", "b", "</think>", "c")]
+    usage = ChatCompletion.model_validate_json(whole(chat("think", n=2), [*first, *second])).usage
+    assert usage.completion_tokens_details.reasoning_tokens == 3
+
+
+def test_without_a_format_nothing_is_said_about_reasoning_tokens():
+    for parsed in (chat(None), chat("think", separate_reasoning=False)):
+        assert "completion_tokens_details" not in json.loads(whole(parsed, chunks(TAGS)))["usage"]
+
+
+@given(st.lists(st.text("ab", max_size=3), max_size=12), st.integers(0, 40), st.integers(0, 40), st.integers(0, 9))
+def test_tokens_are_counted_by_the_characters_that_they_add(texts, start, stop, offset):
+    places = TokenPlaces(offset)
+    for text in texts:
+        places.add(text, (token(text),))
+    ends = [offset, *(offset + len("".join(texts[: count + 1])) for count in range(len(texts)))]
+    naive = sum(begin < stop and max(end, begin + 1) > start for begin, end in pairwise(ends))
+    assert places.count(start, max(start, stop)) == (naive if start < stop else 0)

@@ -156,7 +156,7 @@ def test_what_cannot_be_done_is_refused_by_name(fields, param):
 
 def test_a_stored_response_is_asked_for_by_its_items():
     with pytest.raises(
-        InvalidRequest, match=r"responses are not stored\. Send all items of the conversation as 'input'"
+        InvalidRequest, match=r"does not store responses\. Send all items of the conversation as 'input'"
     ):
         parse(previous_response_id="resp_1")
 
@@ -175,7 +175,7 @@ def test_what_has_no_effect_is_accepted_and_logged():
     }
     parsed = parse(**fields)
     assert set(parsed.ignored) == {"store", "service_tier", "max_tool_calls"}
-    assert set(parsed.ignored) <= FIELDS.no_effect
+    assert set(parsed.ignored) <= FIELDS.no_effect | {"store"}
     assert parsed.requests[0].sampling.grammar is None
 
 
@@ -273,10 +273,11 @@ def test_logprobs_are_those_of_the_messages_tokens(fields):
     assert events[-1].response.output == response.output
 
 
-def test_reasoning_tokens_are_estimated_by_the_share_of_the_text():
-    response = response_of(parse(reasons=True), "<think>\nYes.\n</think>\n\n", "No")
-    assert response.usage.output_tokens == 3
+@pytest.mark.parametrize("fields", [{}, {"top_logprobs": 1}])
+def test_the_tokens_of_the_reasoning_are_counted(fields):
+    response = response_of(parse(reasons=True, **fields), "<think>", "\nYes", ".\n", "</think>", "\n\n", "No")
     assert response.usage.output_tokens_details.reasoning_tokens == 2
+    assert response_of(parse(), "No").usage.output_tokens_details.reasoning_tokens == 0
 
 
 @given(st.lists(st.integers(0, 120), max_size=9))
@@ -284,7 +285,7 @@ def test_a_stream_adds_up_to_the_whole_response_wherever_tokens_end(places):
     fields = {"reasons": True, "tools": [WEATHER]}
     pieces = [piece.decode() for piece in cut(REASONED.encode(), places)]
     events = events_of(parse(**fields, stream=True), *pieces)
-    response = response_of(parse(**fields), REASONED)
+    response = response_of(parse(**fields), *pieces)
     kinds = [event.type for event in events]
     assert (kinds[:2], kinds[-1]) == (["response.created", "response.in_progress"], "response.completed")
     assert events[-1].response.output == response.output

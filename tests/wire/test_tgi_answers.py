@@ -151,7 +151,7 @@ def test_headers_of_a_stream_are_known_before_it():
 
 
 def test_tokenize_returns_ids_and_offsets():
-    spans = [TextSpan(id=3, text="hé", start=0, stop=2)]
+    spans = [TextSpan(id=3, text="hé", start=0, stop=2, piece="hé")]
     assert parse_tokenize(b'{"inputs": "h\xc3\xa9"}') == "hé"
     assert render_tokenize(spans) == b'[{"id":3,"text":"h\xc3\xa9","start":0,"stop":2}]'
     assert json.loads(render_chat_tokenize("hé", spans)) == {
@@ -194,4 +194,5 @@ def test_info_has_the_fields_of_its_version(version, has, has_not):
     assert info["headrace"]["format_reason"] == MODEL.format_reason
     assert info["headrace"]["backend"] == MODEL.backend
     assert info["headrace"]["backend_reason"] == MODEL.backend_reason
+    assert info["headrace"]["has_chat_template"] is True
     assert (info["model_id"], info["max_total_tokens"], info["max_concurrent_requests"]) == ("smol", 2048, 128)

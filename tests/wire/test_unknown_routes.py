@@ -13,7 +13,7 @@ CHAT = "use POST /v1/chat/completions"
 RESPONSES = "use POST /v1/responses with all items"
 MESSAGES = "use POST /v1/messages"
 FOREIGN = [
-    ("GET", "/v1/responses/resp_1", "openai", RESPONSES),
+    ("GET", "/v1/responses/resp_1/events", "openai", RESPONSES),
     ("POST", "/v1/responses/input_tokens", "openai", RESPONSES),
     ("POST", "/v1/conversations", "openai", RESPONSES),
     ("POST", "/v1/classify", "openai", "use POST /v1/embeddings, /v1/rerank or /v1/score"),
@@ -25,6 +25,8 @@ FOREIGN = [
     ("POST", "/v1/messages/batches", "anthropic", MESSAGES),
     ("POST", "/v1/complete", "anthropic", MESSAGES),
     ("POST", "/api/pull", "plain", "headrace serve MODEL"),
+    ("POST", "/api/blobs/sha256:ab", "plain", "headrace serve MODEL"),
+    ("POST", "/api/web_search", "plain", "/v1/chat/completions"),
     ("GET", "/v2/health/ready", "plain", "use GET /ping"),
     ("GET", "/v2/models/m", "plain", "use POST /invocations"),
     ("POST", "/v2/models/m/infer", "plain", "use POST /invocations"),
@@ -37,12 +39,15 @@ FOREIGN = [
     ("POST", "/completion", "openai", "end base_url with /v1"),
 ]
 """Method, path, form of the error, and what it says."""
-OLLAMA = [
+OF_SERVERS = [
     ("POST", "/api/chat", "plain", CHAT),
     ("POST", "/api/generate", "plain", CHAT),
     ("POST", "/api/embed", "plain", "GET /v1/models"),
     ("GET", "/api/tags", "plain", "use GET /v1/models"),
     ("GET", "/api/version", "plain", "use GET /v1/models"),
+    ("GET", "/tokenizer_info", "openai", "only by model servers"),
+    ("POST", "/tokenize", "tgi", "use POST /v1/messages/count_tokens"),
+    ("POST", "/detokenize", "openai", "use POST /v1/messages/count_tokens"),
 ]
 """The same for routes that model servers serve, but not the platform."""
 
@@ -63,7 +68,7 @@ def message_of(form: str, body: bytes) -> str:
     return str(read["error"])
 
 
-@pytest.mark.parametrize(("method", "path", "form", "said"), [*FOREIGN, *OLLAMA])
+@pytest.mark.parametrize(("method", "path", "form", "said"), [*FOREIGN, *OF_SERVERS])
 def test_another_servers_path_names_the_alternative_in_its_own_form(method, path, form, said):
     reply = render_error_for(path, unknown_route(method, path))
     assert reply.status == 404

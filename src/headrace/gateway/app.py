@@ -4,13 +4,15 @@ The gateway as an ASGI application: SageMaker's runtime API and OpenAI's API on 
 It forwards requests and never starts workers. Callers are authenticated in front of it.
 """
 
+import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
 
 from headrace.core.errors import HeadraceError, Unavailable
-from headrace.core.telemetry import get_logger
+from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.tracing import bind_to_log, trace_of
 from headrace.gateway import openai, request, streams
 from headrace.gateway.async_invocations import MAX_INLINE_BYTES, AsyncInvocations, pending_of
@@ -18,14 +20,18 @@ from headrace.gateway.async_metrics import AsyncPublisher
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.errors import ErrorTexts
 from headrace.gateway.forwarding import Forwarder
+from headrace.gateway.invocation_log import log_invocation
 from headrace.gateway.invoke import invoke
 from headrace.gateway.metrics import GatewayMetrics, InvocationRecord, labels_of
+from headrace.gateway.model_facts import FactsOfWorkers
 from headrace.gateway.objects import ObjectStore
 from headrace.gateway.openai import OpenAiPath
-from headrace.gateway.openai_models import is_models_path, models_page
+from headrace.gateway.openai_models import find_models, is_models_path, render_models
 from headrace.gateway.request import Api, Invocation
-from headrace.gateway.routing import Draw
+from headrace.gateway.routing import Draw, all_replicas
 from headrace.gateway.service import InvocationService
+from headrace.gateway.spans import end_span
+from headrace.gateway.stored_responses import StoredResponses
 from headrace.gateway.streams import stream
 from headrace.gateway.table import RouteTable
 from headrace.gateway.traffic_history import TrafficHistory
@@ -35,11 +41,13 @@ from headrace.http.body_budget import BodyBudget, BudgetSpent
 from headrace.http.client import HttpClient
 from headrace.http.errors import CLIENT_GONE_STATUS, errors_answered
 from headrace.http.exchange import Exchange
+from headrace.http.spans import begin_span
 from headrace.state.routes import Route
 from headrace.state.signals import QuarantineListener, Wake
 from headrace.state.store import Store
 from headrace.wire.aws import calls
 from headrace.wire.aws.errors import AwsError
+from headrace.wire.openai.stored_responses import ResponseMemory
 from headrace.wire.unknown_routes import MODELS, OPENAI_METHODS
 
 MODEL_FAILED_STATUS = 424
@@ -66,6 +74,7 @@ class Gateway:
         publish: Publish | None = None,
         async_publisher: AsyncPublisher | None = None,
         draw: Draw = random.random,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         """
         Make the gateway.
@@ -78,20 +87,26 @@ class Gateway:
             publish: called with each finished request to an existing endpoint.
             async_publisher: called with asynchronous invocations.
             draw: random numbers for weights and shares.
+            tracer: records the spans of requests.
         """
+        self._tracer = tracer
         self._publish = publish
         self.metrics = GatewayMetrics()
         self.history = TrafficHistory()
         """Traffic of the last hour, for the console."""
         self._table = RouteTable(store)
         self._upstream = HttpClient()
+        self._facts = FactsOfWorkers(self._upstream)
         texts = ErrorTexts(config)
+        self.budget = BodyBudget(config.max_buffered_bytes)
+        """Counts the bodies of requests; the other applications of a platform share it."""
         self._service = InvocationService(
             config=config,
             forwarder=Forwarder(self._table, self._upstream, texts, config, draw=draw, wake=wake),
             texts=texts,
             metrics=self.metrics,
-            budget=BodyBudget(config.max_buffered_bytes),
+            budget=self.budget,
+            responses=self._stored_responses(config, self.budget),
         )
         self.metrics.num_held = lambda: self._service.forwarder.wait_queue.num_held
         self._async: AsyncInvocations | None = None
@@ -103,12 +118,14 @@ class Gateway:
                 config.async_folder,
                 log=log_invocation,
                 publisher=async_publisher,
+                tracer=tracer,
             )
+        self._others_held: Mapping[str, int] = {}
         self._table.on_change(self._forget_gone)
 
     @property
     def loads(self) -> Mapping[str, int]:
-        """Worker → requests in flight."""
+        """Worker → requests in flight, those of other gateways included."""
         return self._service.forwarder.loads
 
     @property
@@ -118,8 +135,23 @@ class Gateway:
 
     @property
     def held(self) -> Mapping[str, int]:
-        """Endpoint → requests held for a replica."""
+        """Endpoint → requests held for a replica, those of other gateways included."""
+        own = Counter(self.own_held())
+        own.update(self._others_held)
+        return own
+
+    def own_loads(self) -> dict[str, int]:
+        """Return the requests in flight of this gateway, by worker."""
+        return self._service.forwarder.loads.own()
+
+    def own_held(self) -> dict[str, int]:
+        """Return the requests that this gateway holds, by endpoint."""
         return self._service.forwarder.wait_queue.num_by_endpoint()
+
+    def set_others(self, loads: Mapping[str, int], held: Mapping[str, int]) -> None:
+        """Set the requests in flight and held of the other gateways on the same workers."""
+        self._service.forwarder.loads.set_others(loads)
+        self._others_held = held
 
     def on_quarantine(self, listener: QuarantineListener) -> None:
         """Call `listener` when a worker stops taking connections, so that the reconciler looks at it now."""
@@ -131,16 +163,30 @@ class Gateway:
             self._async.publish_backlogs()
 
     async def start(self) -> None:
-        """Read the routes and resume asynchronous invocations."""
+        """Read the routes."""
         await self._table.start()
+
+    async def run_async(self) -> None:
+        """Run the asynchronous invocations of all gateways on one folder until cancelled; one of them does."""
+        if self._async is None:
+            await asyncio.Event().wait()
+        else:
+            await self._async.run()
+
+    async def look_for_async(self) -> None:
+        """Queue the asynchronous invocations that other gateways have accepted, if this one runs them."""
         if self._async is not None:
-            await self._async.start()
+            await self._async.look()
+
+    def on_accepted_for_others(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after each asynchronous invocation that was accepted here and runs elsewhere."""
+        if self._async is not None:
+            self._async.on_accepted_for_others = listener
 
     async def close(self) -> None:
         """Close the connections to workers."""
-        if self._async is not None:
-            await self._async.close()
         await self._table.close()
+        await self._facts.close()
         await self._upstream.close()
 
     @staticmethod
@@ -151,7 +197,8 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         exchange = Exchange(scope, receive, send)
-        trace = trace_of(scope)
+        span = begin_span(scope, self._tracer)
+        trace = span.trace
         bind_to_log(trace)
         record = InvocationRecord(
             request_id=trace.request_id,
@@ -167,6 +214,7 @@ class Gateway:
             record.is_gone = True
         finally:
             self._finished(exchange, record)
+            end_span(span, record, method=scope["method"], path=scope["path"])
             self.metrics.in_flight -= 1
 
     async def _route(self, scope: Scope, exchange: Exchange, record: InvocationRecord) -> None:
@@ -220,6 +268,10 @@ class Gateway:
             await openai.fail(known, exchange, record, path=path)
 
         async with errors_answered(answer_error, request_id=record.request_id, program="platform", stopping=STOPPING):
+            responses = self._service.responses
+            if asked is not None and responses is not None and responses.owns(method, asked.path):
+                await responses.answer(scope, asked.path, exchange, record)
+                return
             if asked is None or (asked.endpoint is None and (method != "POST" or is_models_path(path))):
                 await self._models(method, path, exchange, record)
                 return
@@ -228,10 +280,12 @@ class Gateway:
             )
 
     async def _models(self, method: str, path: str, exchange: Exchange, record: InvocationRecord) -> None:
-        """List the models, which no worker is asked for."""
+        """List the models, with what their workers tell of them; a worker is asked only once."""
         if not is_models_path(path) or method not in OPENAI_METHODS[MODELS]:
             raise openai.not_served(method, path)
-        body = models_page(self._table.routes, path, can_wake=self._service.forwarder.wait_queue.can_hold)
+        models = find_models(self._table.routes, path, can_wake=self._service.forwarder.wait_queue.can_hold)
+        await self._facts.learn(replica for model in models for replica in model.replicas)
+        body = render_models(path, [(model, self._facts.of(model.replicas)) for model in models])
         record.status = 200
         await exchange.respond(200, [("content-type", "application/json"), *record.id_headers()], body)
 
@@ -255,8 +309,18 @@ class Gateway:
         except BodyTooSlow:
             raise AwsError("ValidationError", "The body of the request did not arrive in time.") from None
 
+    def _stored_responses(self, config: GatewayConfig, budget: BodyBudget) -> StoredResponses | None:
+        if config.stored_responses_bytes == 0:
+            return None
+        memory = ResponseMemory(max_bytes=config.stored_responses_bytes, max_age_s=config.stored_responses_age_s)
+        self.metrics.stored_responses = lambda: (len(memory), memory.num_bytes)
+        return StoredResponses(
+            memory, budget, max_body_bytes=config.max_body_bytes, max_event_bytes=config.max_response_bytes
+        )
+
     def _forget_gone(self, routes: Mapping[str, Route]) -> None:
         self.metrics.retain({labels for route in routes.values() for labels in labels_of(route)})
+        self._facts.retain({replica.worker for replica in all_replicas(routes.values())})
 
     def _finished(self, exchange: Exchange, record: InvocationRecord) -> None:
         record.ended_s = perf_counter()
@@ -302,38 +366,3 @@ async def _answer_error(error: AwsError, exchange: Exchange, record: InvocationR
     if error.code in _RETRYABLE:
         headers.append(openai.RETRY_AFTER)
     await exchange.respond(response.status, headers, response.body)
-
-
-def log_invocation(record: InvocationRecord) -> None:
-    """Log one line per request: 5xx as errors, failures of the model and of the caller as warnings."""
-
-    def ms(until_s: float | None) -> float | None:
-        return None if until_s is None else round((until_s - record.started_s) * 1e3, 1)
-
-    facts: dict[str, object] = {
-        "request_id": record.request_id,
-        "api": record.api,
-        "endpoint": record.endpoint,
-        "variant": record.variant,
-        "worker": record.worker,
-        "status": record.status,
-        "asked_ms": ms(record.asked_s),
-        "ttft_ms": ms(record.first_s),
-        "total_ms": ms(record.ended_s),
-        "parts": record.num_parts,
-        "bytes": record.num_bytes,
-    }
-    optional = {
-        "error": record.error,
-        "model_status": record.model_status if record.model_status != record.status else 0,
-        "tries": record.num_tries if record.num_tries > 1 else 0,
-        "component": record.component,
-        "held_ms": round(record.held_s * 1e3, 1),
-        "inference_id": record.inference_id,
-        "sdk_attempt": record.attempt,
-        "disconnected": record.is_gone,
-    }
-    facts |= {name: value for name, value in optional.items() if value}
-    logger = get_logger()
-    level = logger.error if record.status >= 500 else logger.warning if record.error else logger.info
-    level("invocation.finished", **facts)

@@ -12,6 +12,7 @@ from pathlib import Path
 from time import perf_counter
 from uuid import uuid4
 
+from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import bind_to_log
 from headrace.gateway.async_files import PendingFolder, PendingInvocation
@@ -22,6 +23,7 @@ from headrace.gateway.objects import ObjectFailed, ObjectStore
 from headrace.gateway.request import Invocation
 from headrace.gateway.routing import is_for_components
 from headrace.gateway.service import InvocationService
+from headrace.gateway.spans import ASYNC_RUN, describe_invocation
 from headrace.gateway.table import RouteTable
 from headrace.gateway.wait_queue import REMIND_S
 from headrace.http.client import ClientRequest
@@ -51,32 +53,51 @@ class AsyncInvocations:
         *,
         log: Callable[[InvocationRecord], None],
         publisher: AsyncPublisher | None = None,
+        tracer: Tracer = NO_TRACER,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._service = service
         self._publisher = publisher
         self._table = table
         self._objects = objects
+        self._tracer = tracer
         self._files = PendingFolder(folder)
         self._log = log
         self._now = now
         self._queue = AsyncQueue()
         self._wake = asyncio.Event()
-        self._dispatcher: asyncio.Task[None] | None = None
+        self.on_accepted_for_others: Callable[[], None] = lambda: None
+        """Called after an acceptance while another process runs the invocations."""
+        self._is_running = False
+        self._seen: set[str] = set()
+        """Ids of the files that were queued, until they are removed."""
         table.on_change(lambda _: self.wake())
 
-    async def start(self) -> None:
-        """Resume the invocations that were accepted before the last stop."""
-        for pending in await asyncio.to_thread(lambda: list(self._files.load())):
-            self._queue.add(pending)
-        self._dispatcher = asyncio.create_task(self._dispatch(), name="async invocations")
+    async def run(self) -> None:
+        """
+        Run the invocations in the folder, those of earlier processes included, until cancelled.
 
-    async def close(self) -> None:
-        """Cancel running invocations. Their files stay, so that they run again after the next start."""
-        if self._dispatcher is not None:
-            self._dispatcher.cancel()
-            await asyncio.gather(self._dispatcher, return_exceptions=True)
-            self._dispatcher = None
+        One process at a time runs this. The files of cancelled invocations stay, so that the next one runs them again.
+        """
+        self._queue, self._seen, self._is_running = AsyncQueue(), set(), True
+        try:
+            await self.look()
+            await self._dispatch()
+        finally:
+            self._is_running = False
+
+    async def look(self) -> None:
+        """Queue the invocations that other processes have accepted."""
+        if not self._is_running:
+            return
+        seen = set(self._seen)
+        found = {pending.id: pending for pending in await asyncio.to_thread(lambda: list(self._files.load()))}
+        self._seen -= seen - found.keys()
+        for name, pending in found.items():
+            if name not in self._seen:
+                self._seen.add(name)
+                self._queue.add(pending)
+        self.wake()
 
     def wake(self) -> None:
         """Check the queue now."""
@@ -110,13 +131,19 @@ class AsyncInvocations:
         await exchange.respond(202, headers, to_json({"InferenceId": pending.inference_id}))
 
     async def _store(self, pending: PendingInvocation) -> None:
+        self._seen.add(pending.id)
         try:
             await asyncio.to_thread(self._files.save, pending)
         except OSError as error:
+            self._seen.discard(pending.id)
             reason = f"The invocation cannot be stored on disk: {error.strerror}."
             raise AwsError("ServiceUnavailable", reason) from error
-        self._queue.add(pending)
-        self.wake()
+        if self._is_running:
+            self._queue.add(pending)
+            self.wake()
+        else:
+            self._seen.discard(pending.id)
+            self.on_accepted_for_others()
 
     async def _dispatch(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -212,8 +239,9 @@ class AsyncInvocations:
 
     async def _invoke(self, pending: PendingInvocation, body: bytes, outcome: AsyncOutcome) -> tuple[bytes, str]:
         service = self._service
+        span = self._tracer.start(ASYNC_RUN, pending.trace)
         invocation = Invocation(
-            api="InvokeEndpointAsync", endpoint=pending.endpoint, members=pending.members, trace=pending.trace
+            api="InvokeEndpointAsync", endpoint=pending.endpoint, members=pending.members, trace=span.trace
         )
         record = InvocationRecord(
             request_id=pending.trace.request_id,
@@ -247,6 +275,8 @@ class AsyncInvocations:
             outcome.model_s = record.model_s if record.model_status else None
             service.metrics.count(record)
             self._log(record)
+            describe_invocation(span, record)
+            span.end()
 
     async def _finish(self, pending: PendingInvocation, *, failure: str | None) -> None:
         """Store the reason of a failure at the failure location, and remove the request's file."""

@@ -33,6 +33,10 @@ class GatewayConfig:
     """Seconds between the SSE comments that keep the connection of a held streaming request open."""
     max_buffered_bytes: int = 1024 * MIB
     """Request bodies in memory at the same time."""
+    stored_responses_bytes: int = 64 * MIB
+    """Memory for stored responses of the Responses API. 0: none are stored."""
+    stored_responses_age_s: float = 86400.0
+    """Longest time that a response is stored."""
     async_folder: Path | None = None
     """Folder of accepted asynchronous invocations. None: they are refused."""
     max_async_waiting: int = 10_000

@@ -1,10 +1,12 @@
 """The gateway's metrics in Prometheus' text format."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from headrace.gateway.metrics import GatewayMetrics, InvocationLabels, VariantMetrics
 
@@ -30,6 +32,9 @@ def families(metrics: GatewayMetrics) -> Iterator[Metric]:
     )
     held.add_metric([], metrics.held_s.buckets(), sum_value=metrics.held_s.sum)
     yield held
+    num_stored, num_bytes = metrics.stored_responses()
+    yield GaugeMetricFamily("headrace_gateway_stored_responses", "Stored responses (Responses API).", num_stored)
+    yield GaugeMetricFamily("headrace_gateway_stored_responses_bytes", "Memory of stored responses, bytes.", num_bytes)
     yield GaugeMetricFamily(
         "headrace_gateway_async_waiting", "Asynchronous invocations that wait for a worker.", metrics.async_waiting
     )
@@ -47,6 +52,34 @@ def render(metrics: GatewayMetrics) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(metrics))
     return generate_latest(registry)
+
+
+def merge(pages: Sequence[bytes]) -> bytes:
+    """Return one page for the pages of several gateways: the sum of each series, of gauges too."""
+    merged: dict[str, Metric] = {}
+    sums: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
+    for page in pages:
+        for family in text_string_to_metric_families(page.decode()):
+            merged.setdefault(family.name, family)
+            values = sums.setdefault(family.name, {})
+            for sample in family.samples:
+                key = sample.name, tuple(sample.labels.items())
+                values[key] = values.get(key, 0.0) + sample.value
+    for name, family in merged.items():
+        family.samples = [Sample(sample, dict(labels), value) for (sample, labels), value in sums[name].items()]
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Merged(list(merged.values())))
+    return generate_latest(registry)
+
+
+class _Merged(Collector):
+    """A `prometheus_client` collector of given families."""
+
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        return iter(self._families)
 
 
 class _Families(Collector):

@@ -26,6 +26,7 @@ from headrace.gateway.routing import (
     RoutingQuery,
     UnknownComponent,
     UnknownVariant,
+    all_replicas,
     candidates,
     choose,
     is_open_to,
@@ -327,13 +328,7 @@ class Forwarder:
 
     def _forget_gone(self, routes: Mapping[str, Route]) -> None:
         """Close idle connections to workers that no route has, and forget their quarantine."""
-        replicas = {
-            replica
-            for route in routes.values()
-            for variant in (*route.variants, *(component.route for component in route.components))
-            for fleet in variant.fleets
-            for replica in fleet.replicas
-        }
+        replicas = all_replicas(routes.values())
         self._upstream.retain(replica.url for replica in replicas)
         self._quarantine.retain(replicas)
 

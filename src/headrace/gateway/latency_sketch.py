@@ -2,7 +2,7 @@
 
 import math
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 SHORTEST_S = 1e-4
 LONGEST_S = 1e3
@@ -46,6 +46,14 @@ class LatencySketch:
         for offset, count in enumerate(self._counts):
             if count:
                 yield self._first + offset, count
+
+    @classmethod
+    def of(cls, bins: Iterable[tuple[int, int]]) -> "LatencySketch":
+        """Return a sketch with these `bins`."""
+        sketch = cls()
+        for index, count in bins:
+            sketch._count(index, count)
+        return sketch
 
     def quantile(self, share: float) -> float | None:
         """

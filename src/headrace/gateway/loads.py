@@ -20,10 +20,11 @@ class LoadLease:
 
 
 class Loads(Mapping[str, int]):
-    """In-flight requests by worker; workers without any are not in it."""
+    """In-flight requests by worker, also those of other gateways on the same workers; without any, it is absent."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
+        self._others: Mapping[str, int] = {}
         self._on_release: Callable[[], None] = lambda: None
 
     def on_release(self, listener: Callable[[], None]) -> None:
@@ -44,11 +45,22 @@ class Loads(Mapping[str, int]):
             del self._counts[worker]
         self._on_release()
 
+    def own(self) -> dict[str, int]:
+        """Return the in-flight requests of this gateway."""
+        return dict(self._counts)
+
+    def set_others(self, counts: Mapping[str, int]) -> None:
+        """Set the in-flight requests of the other gateways, as they reported last."""
+        self._others = counts
+
     def __getitem__(self, worker: str) -> int:
-        return self._counts[worker]
+        count = self._counts.get(worker, 0) + self._others.get(worker, 0)
+        if not count:
+            raise KeyError(worker)
+        return count
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._counts)
+        return iter(self._counts.keys() | self._others.keys())
 
     def __len__(self) -> int:
-        return len(self._counts)
+        return len(self._counts.keys() | self._others.keys())

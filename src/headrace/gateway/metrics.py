@@ -154,6 +154,8 @@ class GatewayMetrics:
         """Requests that reached no worker, by the code of their error."""
         self.num_held: Callable[[], int] = lambda: 0
         """Returns the number of requests that are held now."""
+        self.stored_responses: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """Returns the number of stored responses and their bytes."""
         self.held_s = Distribution(SECONDS)
         """Hold times of the requests that were held."""
         self.async_waiting = 0

@@ -9,9 +9,11 @@ OpenAI SDK".
 
 import asyncio
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
+from typing import TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -35,14 +37,23 @@ from headrace.gateway.openai_models import is_models_path, no_model, not_serving
 from headrace.gateway.request import Invocation
 from headrace.gateway.routing import is_for_components
 from headrace.gateway.service import InvocationService, finish, relay
+from headrace.gateway.stored_responses import PendingResponse, StoredResponses
 from headrace.http.asgi import Scope
 from headrace.http.client import ClientRequest
 from headrace.http.client_response import ClientResponse, ResponseBroken
 from headrace.http.exchange import Exchange
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.framing import SSE_CONTENT_TYPE
+from headrace.wire.json_size import INLINE_BYTES, check_json_size
 from headrace.wire.openai.errors import render_error
-from headrace.wire.unknown_routes import MODELS, OPENAI_METHODS, error_event_for, render_error_for, unknown_route
+from headrace.wire.unknown_routes import (
+    MODELS,
+    OPENAI_METHODS,
+    RESPONSES,
+    error_event_for,
+    render_error_for,
+    unknown_route,
+)
 
 _ENDPOINT_PATH = re.compile(r"^/endpoints/([^/]+)(?:/inference-components/([^/]+))?/openai(/v1/.+)$")
 _FORWARDED_HEADERS = ("content-type", "cache-control", "retry-after")
@@ -56,6 +67,8 @@ _ERRORS: dict[str, type[HeadraceError]] = {
 }
 """The OpenAI error for each code of the runtime API; any other code is a model error."""
 
+
+T = TypeVar("T")
 
 RETRY_AFTER = ("retry-after", "1")
 """Header of all responses that ask the client to retry; seconds."""
@@ -94,15 +107,18 @@ def match(path: str) -> OpenAiPath | None:
     return None if found is None else OpenAiPath(endpoint=found[1], component=found[2], path=found[3])
 
 
-def model_named(body: bytes) -> str:
+async def model_named(body: bytes) -> str:
     """
     Return the model that a body names: an endpoint or an inference component.
 
     Raises:
         InvalidRequest: the body names none.
+        PayloadTooLarge: it has too many values, see `check_json_size`.
     """
     try:
-        name = _decode_model(body).model
+        name = (await _decoded(body, _decode_model)).model
+    except RecursionError as error:
+        raise InvalidRequest("The body is nested too deep.") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"The body is not JSON with a string `model`: {error}. Expected a JSON object.") from error
     if not name:
@@ -110,6 +126,14 @@ def model_named(body: bytes) -> str:
             "`model` is missing. It is the name of an endpoint or of an inference component.", param="model"
         )
     return name
+
+
+async def _decoded(body: bytes, decode: Callable[[bytes], T]) -> T:
+    """Decode a body; a large one is checked first, on another thread, because the decoder holds the GIL."""
+    if len(body) > INLINE_BYTES:
+        await asyncio.to_thread(check_json_size, body)
+        return await asyncio.to_thread(decode, body)
+    return decode(body)
 
 
 async def answer_openai(
@@ -136,7 +160,10 @@ async def answer_openai(
             members = {**invocation.members, "InferenceComponentName": component}
             invocation = replace(invocation, members=members)
         request = _worker_request(scope, asked.path, invocation, body)
-        await _forward(service, invocation, request, exchange, record)
+        if service.responses is not None and (scope["method"], asked.path) == ("POST", RESPONSES):
+            await _forward_response(service, service.responses, scope, invocation, request, exchange, record)
+        else:
+            await _forward(service, invocation, request, exchange, record)
     except AwsError as error:
         raise to_openai_error(error, model=component or endpoint) from error
 
@@ -159,7 +186,7 @@ async def _resolve_body(service: InvocationService, method: str, path: str, body
         AwsError: the endpoint does not serve.
     """
     try:
-        target = await _resolve_model(service, model_named(body))
+        target = await _resolve_model(service, await model_named(body))
         if path not in OPENAI_METHODS:  # the model's own image may serve it
             await service.forwarder.route(target[0])
     except (InvalidRequest, UnknownTarget):
@@ -200,12 +227,32 @@ def _worker_request(scope: Scope, path: str, invocation: Invocation, body: bytes
     return ClientRequest(method=scope["method"], path=target, headers=invocation.worker_headers(), body=body)
 
 
+async def _forward_response(
+    service: InvocationService,
+    responses: StoredResponses,
+    scope: Scope,
+    invocation: Invocation,
+    request: ClientRequest,
+    exchange: Exchange,
+    record: InvocationRecord,
+) -> None:
+    """Forward a request for a response, with the stored conversation that it continues, and store the response."""
+    pending = await responses.read(scope, request.body, record.request_id)
+    if pending is None:
+        await _forward(service, invocation, request, exchange, record)
+        return
+    with responses.counted(pending.request):
+        request = replace(request, body=pending.request.body)
+        await _forward(service, invocation, request, exchange, record, pending)
+
+
 async def _forward(
     service: InvocationService,
     invocation: Invocation,
     request: ClientRequest,
     exchange: Exchange,
     record: InvocationRecord,
+    pending: PendingResponse | None = None,
 ) -> None:
     query = service.routing_query(invocation, request.body)
     try:
@@ -217,7 +264,7 @@ async def _forward(
             timeout_s=service.config.stream_timeout_s,
             heartbeat=lambda: _heartbeat(service, request.body, exchange, record),
         ) as response:
-            await _send_response(service, invocation, response, exchange, record)
+            await _send_response(service, invocation, response, exchange, record, pending)
     except TimeoutError:
         raise EngineFailed("The model did not finish its answer in time.") from None
     except ResponseBroken:
@@ -232,6 +279,7 @@ async def _send_response(
     response: ClientResponse,
     exchange: Exchange,
     record: InvocationRecord,
+    pending: PendingResponse | None,
 ) -> None:
     is_sse = response.headers.get("content-type", "").startswith(SSE_CONTENT_TYPE)
     headers = [*service.response_headers(invocation, record, response.headers).items(), *_headers(response)]
@@ -239,9 +287,18 @@ async def _send_response(
         if not exchange.is_started:
             record.status = response.status
             await exchange.start(response.status, headers)
-        await relay(response, exchange, record)
+        if pending is None:
+            await relay(response, exchange, record)
+            return
+        recorder = await pending.recorder()
+        await relay(response, exchange, record, recorder.feed)
+        if rest := recorder.rest():
+            exchange.put(rest)
         return
     content = await service.read(response, invocation.endpoint, max_bytes=service.config.max_response_bytes)
+    if pending is not None:
+        is_error = response.status >= 400
+        content = pending.request.error_for_client(content) if is_error else (await pending.recorder()).whole(content)
     record.first_s = perf_counter()
     if exchange.is_started:  # by a heartbeat: a response that is not a stream becomes one event
         record.error = record.error or (str(response.status) if response.status >= 400 else None)
@@ -251,18 +308,18 @@ async def _send_response(
     await exchange.respond(response.status, headers, content)
 
 
-def _is_streamed(body: bytes) -> bool:
+async def _is_streamed(body: bytes) -> bool:
     """Return whether the request asks for an SSE stream."""
     try:
-        return bool(_decode_stream(body).stream)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return bool((await _decoded(body, _decode_stream)).stream)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, PayloadTooLarge):
         return False
 
 
 async def _heartbeat(service: InvocationService, body: bytes, exchange: Exchange, record: InvocationRecord) -> None:
     """Send SSE comments, which clients skip. Source: HTML standard, "Server-sent events", authoring notes."""
     await asyncio.sleep(service.config.heartbeat_s)
-    if not _is_streamed(body):
+    if not await _is_streamed(body):
         return
     if not exchange.is_started:  # a request may be held a second time, when its replica has gone
         record.status = 200

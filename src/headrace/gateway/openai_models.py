@@ -1,20 +1,32 @@
 """OpenAI's list of models: the endpoints and inference components that can answer. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 from headrace.core.client_text import shortened
 from headrace.core.errors import HeadraceError, ModelFailed, ModelNotFound, ModelNotReady
+from headrace.gateway.model_facts import ModelFacts, first_replicas
 from headrace.gateway.routing import can_answer, is_for_components
-from headrace.state.routes import Route
+from headrace.state.routes import Replica, Route, VariantRoute
 from headrace.wire.framing import to_json
 from headrace.wire.unknown_routes import MODELS
 
 _MODEL_PATH = f"{MODELS}/"
 
 
-def models_page(routes: Mapping[str, Route], path: str, *, can_wake: bool) -> bytes:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedModel:
+    """A model that can answer."""
+
+    name: str
+    created_s: float
+    replicas: tuple[Replica, ...]
+    """One of each fleet that may get its requests; empty while it is scaled to zero."""
+
+
+def find_models(routes: Mapping[str, Route], path: str, *, can_wake: bool) -> Sequence[ListedModel]:
     """
-    Answer `GET /v1/models` or `GET /v1/models/<name>`.
+    Return the models that `GET /v1/models` lists, or the one of `GET /v1/models/<name>`.
 
     Args:
         routes: the routes of all endpoints.
@@ -26,18 +38,29 @@ def models_page(routes: Mapping[str, Route], path: str, *, can_wake: bool) -> by
         ModelNotReady: the model cannot answer yet.
         ModelFailed: the model's endpoint has failed.
     """
-    able: dict[str, Route] = {}
-    others: dict[str, Route] = {}
+    able: dict[str, ListedModel] = {}
+    others: dict[str, str] = {}
     in_order = sorted(routes.values(), key=lambda route: (is_for_components(route), route.endpoint))
     for route in in_order:  # the same precedence as for a request: endpoints before components
-        for name, is_able in _models_of(route, can_wake=can_wake):
-            (able if is_able else others).setdefault(name, route)
+        for name, variants in _models_of(route):
+            able_variants = [variant for variant in variants if can_answer(variant, can_wake=can_wake)]
+            if able_variants:
+                model = ListedModel(name=name, created_s=route.created_s, replicas=first_replicas(able_variants))
+                able.setdefault(name, model)
+            else:
+                others.setdefault(name, route.status)
     if path == MODELS:
-        return to_json({"object": "list", "data": [_model(name, route) for name, route in able.items()]})
+        return list(able.values())
     name = path.removeprefix(_MODEL_PATH)
     if name in able:
-        return to_json(_model(name, able[name]))
-    raise not_serving(name, others[name].status) if name in others else no_model(name)
+        return [able[name]]
+    raise not_serving(name, others[name]) if name in others else no_model(name)
+
+
+def render_models(path: str, models: Sequence[tuple[ListedModel, ModelFacts]]) -> bytes:
+    """Render what `find_models` found, with what is known of each model."""
+    rendered = [_rendered(model, facts) for model, facts in models]
+    return to_json({"object": "list", "data": rendered} if path == MODELS else rendered[0])
 
 
 def is_models_path(path: str) -> bool:
@@ -66,15 +89,15 @@ def not_serving(name: str, status: str) -> HeadraceError:
     )
 
 
-def _models_of(route: Route, *, can_wake: bool) -> Iterator[tuple[str, bool]]:
-    """Yield the name of each model of an endpoint, and whether it can answer."""
+def _models_of(route: Route) -> Iterator[tuple[str, Sequence[VariantRoute]]]:
+    """Yield the name of each model of an endpoint, and the variants or copies that get its requests."""
     if is_for_components(route):
         for component in route.components:
-            yield component.name, can_answer(component.route, can_wake=can_wake)
+            yield component.name, (component.route,)
     else:
-        variants = (variant for variant in route.variants if variant.weight > 0)
-        yield route.endpoint, any(can_answer(variant, can_wake=can_wake) for variant in variants)
+        yield route.endpoint, [variant for variant in route.variants if variant.weight > 0]
 
 
-def _model(name: str, route: Route) -> dict[str, object]:
-    return {"id": name, "object": "model", "created": int(route.created_s), "owned_by": "headrace"}
+def _rendered(model: ListedModel, facts: ModelFacts) -> dict[str, object]:
+    known = {name: value for name, value in asdict(facts).items() if value is not None}
+    return {"id": model.name, "object": "model", "created": int(model.created_s), "owned_by": "headrace", **known}

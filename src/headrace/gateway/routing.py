@@ -8,7 +8,7 @@ a replica fails no request while another replica can answer.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -122,6 +122,17 @@ def is_open_to(variant: VariantRoute, query: RoutingQuery) -> bool:
 def replicas_of(variant: VariantRoute) -> list[Replica]:
     """Return the replicas of a variant that get new traffic."""
     return [replica for fleet in variant.fleets if fleet.share > 0 for replica in fleet.replicas]
+
+
+def all_replicas(routes: Iterable[Route]) -> set[Replica]:
+    """Return the replicas of all endpoints and inference components, also those that drain."""
+    return {
+        replica
+        for route in routes
+        for variant in (*route.variants, *(component.route for component in route.components))
+        for fleet in variant.fleets
+        for replica in fleet.replicas
+    }
 
 
 def can_answer(variant: VariantRoute, *, can_wake: bool) -> bool:

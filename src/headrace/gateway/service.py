@@ -14,6 +14,7 @@ from headrace.gateway.metrics import GatewayMetrics, InvocationRecord
 from headrace.gateway.request import Invocation
 from headrace.gateway.routing import RoutingDecision, RoutingQuery, prefix_of
 from headrace.gateway.sessions import NEW_SESSION, Sessions
+from headrace.gateway.stored_responses import StoredResponses
 from headrace.http.body import ClientGone
 from headrace.http.body_budget import BodyBudget
 from headrace.http.client import ClientRequest
@@ -37,6 +38,8 @@ class InvocationService:
     metrics: GatewayMetrics
     sessions: Sessions = field(default_factory=Sessions)
     budget: BodyBudget
+    responses: StoredResponses | None = None
+    """None: responses of the Responses API are not stored."""
 
     def routing_query(self, invocation: Invocation, body: bytes) -> RoutingQuery:
         """Return the part of an invocation that routing depends on."""
@@ -165,14 +168,19 @@ async def relay(
     record: InvocationRecord,
     encode: Callable[[bytes], bytes] | None = None,
 ) -> None:
-    """Relay the parts of a worker's response to the client, encoded if `encode` is given, and count them."""
+    """
+    Relay the parts of a worker's response to the client, encoded if `encode` is given, and count them.
+
+    `encode` may keep a part for later: it then returns no bytes.
+    """
     put = exchange.put
 
     def put_part(part: bytes) -> bool:
         if record.first_s is None:
             record.first_s = perf_counter()
         record.num_parts += 1
-        return put(part if encode is None else encode(part))
+        encoded = part if encode is None else encode(part)
+        return put(encoded) if encoded else True
 
     await response.relay(put_part, exchange.drain)
 

@@ -14,6 +14,7 @@ from headrace.http.client import ClientRequest
 from headrace.http.client_response import ClientResponse, ResponseBroken
 from headrace.http.exchange import Exchange
 from headrace.wire.aws import eventstream
+from headrace.wire.framing import UNBUFFERED_HEADERS
 
 CONTENT_TYPE = "application/vnd.amazon.eventstream"
 
@@ -62,4 +63,4 @@ def _headers(
     headers = service.response_headers(invocation, record, response.headers)
     headers["Content-Type"] = CONTENT_TYPE
     headers["X-Amzn-SageMaker-Content-Type"] = response.headers.get("content-type", "application/octet-stream")
-    return list(headers.items())
+    return [*headers.items(), *UNBUFFERED_HEADERS]

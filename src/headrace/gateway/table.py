@@ -3,7 +3,8 @@ The routes in memory, kept in sync with the store.
 
 A request to a known endpoint never waits for the store: changes are read in a thread as soon as the store reports a
 write. A request to an unknown endpoint waits for that read, so that an endpoint which `DescribeEndpoint` has shown as
-InService takes the next call.
+InService takes the next call. It may have been shown by another process, whose writes are reported later: for an
+unknown endpoint the store is asked for its newest revision.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping
 
+from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.state.records import NoStatus, Record, Unreadable
 from headrace.state.routes import ROUTE, Route
@@ -19,7 +21,7 @@ from headrace.state.store import Store
 RETRY_S = 1.0
 """Pause after the store could not be read."""
 
-SETTLE_TIMEOUT_S = 2.0
+SETTLE_TIMEOUT_S = 5.0
 """How long a request waits for the store; after that it uses the routes read before."""
 
 
@@ -37,6 +39,8 @@ class RouteTable:
         """Writes that the store has reported."""
         self._seen = -1
         """`_written` just before the last read."""
+        self._revision = -1
+        """The store's revision just before the last read."""
         self._wake = asyncio.Event()
         self._was_read = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
@@ -61,8 +65,7 @@ class RouteTable:
         loop = asyncio.get_running_loop()
 
         def written() -> None:
-            with self._counting:
-                self._written += 1
+            self._count_write()
             with contextlib.suppress(RuntimeError):  # the event loop has ended, and the table with it
                 loop.call_soon_threadsafe(self._wake.set)
 
@@ -81,10 +84,21 @@ class RouteTable:
     async def route(self, endpoint: str) -> Route | None:
         """Return the route of an endpoint; None if there is no such endpoint."""
         route = self._routes.get(endpoint)
-        if route is None and self._seen != self._written:
+        if route is None and await self._is_behind():
             await self.settled()
             route = self._routes.get(endpoint)
         return route
+
+    async def _is_behind(self) -> bool:
+        """Return whether there are writes that were not read yet, of this process or of another one."""
+        if self._seen != self._written:
+            return True
+        with contextlib.suppress(Unavailable):
+            if await asyncio.to_thread(self._store.revision) != self._revision:
+                self._count_write()
+                self._wake.set()
+                return True
+        return False
 
     async def settled(self) -> None:
         """Wait until all writes before this call have been read, at most `SETTLE_TIMEOUT_S`."""
@@ -92,6 +106,10 @@ class RouteTable:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_TIMEOUT_S), self._was_read:
                 await self._was_read.wait_for(lambda: self._seen >= target)
+
+    def _count_write(self) -> None:
+        with self._counting:
+            self._written += 1
 
     async def _follow(self) -> None:
         while True:
@@ -106,7 +124,7 @@ class RouteTable:
 
     async def _refresh(self) -> None:
         before = self._written
-        records = await asyncio.to_thread(self._store.list, ROUTE)
+        revision, records = await asyncio.to_thread(lambda: (self._store.revision(), self._store.list(ROUTE)))
         read = {record.name: self._route_of(record) for record in records if record.deleting_s is None}
         self._read = {name: entry for name, entry in read.items() if entry is not None}
         self._routes = {name: route for name, (_, route) in self._read.items()}
@@ -116,7 +134,7 @@ class RouteTable:
         for listener in self._listeners:
             listener(self._routes)
         async with self._was_read:
-            self._seen = before
+            self._seen, self._revision = before, revision
             self._was_read.notify_all()
 
     def _route_of(self, record: Record[Route, NoStatus] | Unreadable) -> tuple[int, Route] | None:

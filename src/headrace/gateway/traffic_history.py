@@ -7,7 +7,7 @@ the platform are in `gateway.metrics`.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from headrace.gateway.latency_sketch import LatencySketch
@@ -52,6 +52,32 @@ class _Bucket:
             if first_byte_s is not None:
                 self.first_byte.add(first_byte_s)
 
+    def merge(self, other: "_Bucket") -> None:
+        self.requests += other.requests
+        self.refused += other.refused
+        self.failed += other.failed
+        for variant, count in other.variants.items():
+            self.variants[variant] = self.variants.get(variant, 0) + count
+        self.first_byte.merge(other.first_byte)
+        self.total.merge(other.total)
+
+    def to_json(self) -> Json:
+        """Return a JSON value for `from_json`."""
+        return {
+            "index": self.index,
+            "requests": self.requests,
+            "refused": self.refused,
+            "failed": self.failed,
+            "variants": self.variants,
+            "first_byte": list(self.first_byte.bins()),
+            "total": list(self.total.bins()),
+        }
+
+    @classmethod
+    def from_json(cls, json: Json) -> "_Bucket":
+        sketches = {name: LatencySketch.of(json[name]) for name in ("first_byte", "total")}
+        return cls(**{**json, **sketches})
+
 
 class _Ring:
     """A ring of the newest buckets of one length."""
@@ -70,6 +96,15 @@ class _Ring:
         if bucket is None or bucket.index != index:  # NOTE: also if the clock was set back
             self._buckets[slot] = bucket = _Bucket(index)
         return bucket
+
+    def merge(self, other: _Bucket) -> None:
+        """Add the requests of a bucket, unless it is older than the ring."""
+        slot = other.index % len(self._buckets)
+        bucket = self._buckets[slot]
+        if bucket is None or bucket.index < other.index:
+            self._buckets[slot] = bucket = _Bucket(other.index)
+        if bucket.index == other.index:
+            bucket.merge(other)
 
     def between(self, since_s: float, now_s: float) -> Iterator[_Bucket]:
         """Yield the buckets from `since_s` to `now_s`, oldest first; intervals without requests have empty ones."""
@@ -154,6 +189,37 @@ class TrafficHistory:
             "total_ms": _quantiles_ms([bucket.total for bucket in buckets]),
         }
 
+    def snapshot(self, endpoints: Collection[str] | None, *, since_s: float, now_s: float) -> Json:
+        """Return the buckets since `since_s` as a JSON value for `merged`; None: of all endpoints."""
+        names = self._endpoints.keys() if endpoints is None else self._endpoints.keys() & set(endpoints)
+        return {
+            name: {
+                kind: [bucket.to_json() for bucket in ring.between(since_s, now_s) if bucket.requests]
+                for kind, ring in (("short", self._endpoints[name].short), ("long", self._endpoints[name].long))
+            }
+            for name in names
+        }
+
+    @classmethod
+    def merged(cls, snapshots: Iterable[Json]) -> "TrafficHistory":
+        """Return the traffic of several histories together."""
+        merged = cls()
+        for snapshot in snapshots:
+            for name, buckets in snapshot.items():
+                known = merged._endpoints.setdefault(name, _EndpointHistory())
+                for kind, ring in (("short", known.short), ("long", known.long)):
+                    for bucket in buckets[kind]:
+                        ring.merge(_Bucket.from_json(bucket))
+        return merged
+
+    def requests_per_s(self, *, now_s: float) -> float:
+        """Return the request rate of all endpoints in the last minute."""
+        rate = 0.0
+        for known in self._endpoints.values():
+            buckets = list(known.short.between(now_s - RATE_WINDOW_S, now_s))
+            rate += sum(bucket.requests for bucket in buckets) / _covered_s(known.short, buckets, now_s)
+        return rate
+
     def rates(self, endpoints: Iterable[str], *, now_s: float) -> dict[str, Json]:
         """Return the request rate, failure rate and median time to first byte of endpoints busy in the last minute."""
         found = {}
@@ -163,7 +229,7 @@ class TrafficHistory:
                 continue
             buckets = list(known.short.between(now_s - RATE_WINDOW_S, now_s))
             if num := sum(bucket.requests for bucket in buckets):
-                covered_s = now_s - buckets[0].index * known.short.bucket_s
+                covered_s = _covered_s(known.short, buckets, now_s)
                 first_byte = _merged(bucket.first_byte for bucket in buckets)
                 found[name] = {
                     "requests_per_s": num / covered_s,
@@ -171,6 +237,11 @@ class TrafficHistory:
                     "first_byte_p50_ms": _ms(first_byte.quantile(0.5)),
                 }
         return found
+
+
+def _covered_s(ring: _Ring, buckets: Sequence[_Bucket], now_s: float) -> float:
+    """Return the seconds from the start of the first bucket until now."""
+    return now_s - buckets[0].index * ring.bucket_s
 
 
 def _merged(sketches: Iterable[LatencySketch]) -> LatencySketch:

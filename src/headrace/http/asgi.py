@@ -11,6 +11,8 @@ __all__ = ["ASGIApp", "Message", "Receive", "Scope", "Send"]
 WRITE_PART = "headrace.write_part"
 """The ASGI extension of `http.protocol`; it is optional for servers and applications."""
 
+_CALLER = "headrace.caller"
+
 WritePart = Callable[[bytes], bool]
 """
 Writes a part of a chunked body whose head was sent; after the client has disconnected it does nothing. False: the
@@ -51,6 +53,16 @@ def request_of(scope: Scope, body: bytes = b"") -> HttpRequest:
         headers=headers_of(scope),
         body=body,
     )
+
+
+def caller_of(scope: Scope) -> str:
+    """Return the id of the access key that admitted the request; empty where callers are not told apart."""
+    return str(scope.get(_CALLER, ""))
+
+
+def set_caller(scope: Scope, access_key: str) -> None:
+    """Name the caller of a request for the applications behind its authentication."""
+    scope[_CALLER] = access_key
 
 
 def part_writer(scope: Scope) -> WritePart | None:

@@ -6,6 +6,9 @@ from collections.abc import AsyncIterator
 from headrace.http.asgi import Message, Receive
 from headrace.http.body_budget import BodyShare
 
+_IS_COUNTED = "headrace.is_counted"
+"""Key of a replayed message whose bytes already count in a share of the budget."""
+
 
 class ClientGone(Exception):
     """The client disconnected before its request was complete, or before the end of its response."""
@@ -58,7 +61,7 @@ async def read_body(
                 message = await _received(receive)
                 parts.append(message.get("body", b""))
                 num_bytes += len(parts[-1])
-                if share is not None:
+                if share is not None and not message.get(_IS_COUNTED):
                     share.add(len(parts[-1]))
                 if num_bytes > max_bytes:
                     raise BodyTooLarge(num_bytes)
@@ -91,7 +94,7 @@ async def _received(receive: Receive) -> Message:
 
 
 def replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` for an application behind one that has read the body."""
+    """Return a `receive` for an application behind one that has read the body, and counts it until the response."""
     is_given = False
 
     async def receive_again() -> Message:
@@ -99,6 +102,6 @@ def replay(body: bytes, receive: Receive) -> Receive:
         if is_given:
             return await receive()
         is_given = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        return {"type": "http.request", "body": body, "more_body": False, _IS_COUNTED: True}
 
     return receive_again

@@ -9,9 +9,12 @@ BACKLOG = 2048
 """Connections waiting to be accepted. Source: uvicorn's default."""
 
 
-def bind(host: str, port: int, *, setting: str = "port") -> socket.socket:
+def bind(host: str, port: int, *, setting: str = "port", is_shared: bool = False) -> socket.socket:
     """
     Listen on `host:port`; connections queue from now on. Errors name the setting that changes the port.
+
+    With `is_shared` other sockets of this user may listen there too, and the kernel spreads new connections over them
+    (SO_REUSEPORT).
 
     Raises:
         SettingsError: the address is in use, not permitted, unknown or not of this machine.
@@ -27,6 +30,8 @@ def bind(host: str, port: int, *, setting: str = "port") -> socket.socket:
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(address)
         listener.listen(BACKLOG)
     except OSError as error:

@@ -5,20 +5,18 @@ Templates are untrusted, so they run in a sandbox. The conventions (trimmed bloc
 `strftime_now`, `tojson`, loop controls, `{% generation %}`) are those of transformers' `apply_chat_template`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from headrace.core.answer_format.formats import AnswerFormat, find_format
 from headrace.core.errors import InvalidRequest, SettingsError
 from headrace.core.generation import ChatPrompt
 from headrace.models.chat_builtins import BUILT_IN_TEMPLATES
+from headrace.models.render_limits import FULL_LIMITS, RenderingTooLong, RenderLimits
 
 if TYPE_CHECKING:
     import jinja2
-
-MAX_PROMPT_CHARACTERS: Final = 64 * 1024 * 1024
-"""Longest rendered prompt: a template that writes more is assumed to loop."""
 
 
 class ChatTemplate:
@@ -43,11 +41,12 @@ class ChatTemplate:
         self.source = source
         self._special_names = dict(special_names or {})
 
-    def render(self, prompt: ChatPrompt) -> str:
+    def render(self, prompt: ChatPrompt, *, limits: RenderLimits = FULL_LIMITS) -> str:
         """
         Return the text of a chat.
 
         Raises:
+            RenderingTooLong: the template needs more work than the limits allow.
             InvalidRequest: the template refuses the messages (the error has its message), or fails on them.
         """
         text = self._choose(prompt)
@@ -59,7 +58,8 @@ class ChatTemplate:
             "documents": None,
             "add_generation_prompt": prompt.add_generation_prompt,
         }
-        return _render(_compiled(text, self.source), values)
+        rendered = _render(_compiled(text, self.source), values, limits)
+        return _open_end(rendered, prompt.messages[-1]) if prompt.continues_final_message else rendered
 
     @property
     def answer_format(self) -> AnswerFormat | None:
@@ -128,6 +128,20 @@ def _with_plain_content(message: Mapping[str, object]) -> dict[str, object]:
     return {**message, "content": "\n".join(texts)}
 
 
+def _open_end(rendered: str, message: Mapping[str, object]) -> str:
+    """Cut a rendered chat behind the text of its last message; templates may strip white space around it."""
+    content = _with_plain_content(message).get("content")
+    if not isinstance(content, str):
+        raise InvalidRequest("The last message has no text, so that it cannot be continued.", param="messages")
+    start = rendered.rfind(content.strip())
+    if start < 0:
+        raise InvalidRequest(
+            "The chat template changes the text of the last message, so that it cannot be continued.", param="messages"
+        )
+    kept = content.lstrip() if rendered.startswith(content.lstrip(), start) else content.strip()
+    return rendered[: start + len(kept)]
+
+
 def _compiled(text: str, source: str) -> "jinja2.Template":
     import jinja2
 
@@ -139,13 +153,22 @@ def _compiled(text: str, source: str) -> "jinja2.Template":
         raise InvalidRequest(
             f"In {source}, line {exc.lineno} is not valid Jinja: {exc.message}.", param="chat_template"
         ) from exc
+    except (RecursionError, SyntaxError, ValueError, OverflowError, MemoryError) as exc:
+        # Python compiles what Jinja makes of a template: at most 20 nested loops, 100 nested brackets.
+        reason = str(exc) or type(exc).__name__
+        raise InvalidRequest(f"The template of {source} is too complex: {reason}.", param="chat_template") from exc
 
 
-def _render(template: "jinja2.Template", values: Mapping[str, object]) -> str:
+def _render(template: "jinja2.Template", values: Mapping[str, object], limits: RenderLimits) -> str:
     import jinja2
 
+    from headrace.models.chat_budget import rendering
+
     try:
-        return "".join(_bounded(template.generate(values)))
+        with rendering(limits) as write:
+            return "".join(_counted(template.generate(values), write))
+    except RenderingTooLong:
+        raise
     except jinja2.TemplateError as exc:
         raise InvalidRequest(exc.message or "The chat template refused the messages.", param="messages") from exc
     except Exception as exc:
@@ -155,11 +178,8 @@ def _render(template: "jinja2.Template", values: Mapping[str, object]) -> str:
         ) from exc
 
 
-def _bounded(pieces: Iterable[str]) -> Iterator[str]:
+def _counted(pieces: Iterable[str], write: Callable[[int], None]) -> Iterator[str]:
     """Yield the pieces, and stop a template that writes without end."""
-    num_characters = 0
     for piece in pieces:
-        num_characters += len(piece)
-        if num_characters > MAX_PROMPT_CHARACTERS:
-            raise OverflowError(f"it wrote more than {MAX_PROMPT_CHARACTERS} characters")
+        write(len(piece))
         yield piece

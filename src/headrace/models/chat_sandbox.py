@@ -6,8 +6,8 @@ Separate from `chat`, so that Jinja is imported only when a chat is rendered.
 
 import json
 from datetime import datetime
-from functools import lru_cache
-from typing import Final
+from functools import lru_cache, partial
+from typing import Any, Final, cast
 
 import jinja2
 from jinja2 import nodes
@@ -17,11 +17,23 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from headrace.models.chat_budget import (
+    check_format,
+    counted_call,
+    counted_filter,
+    counted_loop,
+    counted_part,
+    spend_on,
+)
+
 MAX_ITEMS: Final = 16_000_000
 """Longest text or list that a template may build with `*` or `+`."""
 MAX_BITS: Final = 4096
 """Largest integer, in bits, that a template may build with `*` or `**`."""
 _COMPILED_TEMPLATES: Final = 16
+_LOOP: Final = "counted_loop"
+_PART: Final = "counted_part"
+"""Filters that are put around the items of loops and the parts of `~`."""
 
 
 @lru_cache(maxsize=_COMPILED_TEMPLATES)
@@ -41,11 +53,34 @@ class _GenerationTag(Extension):
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, which limits `range`, with limits on the results of arithmetic."""
+    """Jinja's sandbox, which limits `range`, with limits on the results of arithmetic and a budget of work."""
 
-    intercepted_binops = frozenset({"+", "*", "**"})
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def call(self, context: Context, function: Any, *args: Any, **kwargs: Any) -> Any:
+        run = partial(super().call, context, function, *args, **kwargs)
+        return counted_call(run, function, *args, **kwargs)
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        template = super()._parse(source, name, filename)
+        for loop in template.find_all(nodes.For):
+            loop.iter = _filtered(_LOOP, cast("nodes.Expr", loop.iter))
+        for text in template.find_all(nodes.Concat):
+            text.nodes = [_filtered(_PART, part) for part in text.nodes]
+        return template
 
     def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
+        self._check_binop(operator, left, right)
+        result = super().call_binop(context, operator, left, right)
+        spend_on(result)
+        return result
+
+    @staticmethod
+    def _check_binop(operator: str, left: object, right: object) -> None:
+        if operator == "%":
+            if isinstance(left, str):
+                check_format(left, right)
+            return
         if isinstance(left, int) and isinstance(right, int):
             bits = left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
             _refuse_above(bits, MAX_BITS)
@@ -55,7 +90,10 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             for sequence, times in ((left, right), (right, left)):
                 if isinstance(times, int):
                     _refuse_above(_num_items(sequence) * times, MAX_ITEMS)
-        return super().call_binop(context, operator, left, right)
+
+
+def _filtered(name: str, value: nodes.Expr) -> nodes.Filter:
+    return nodes.Filter(value, name, [], [], None, None, lineno=value.lineno, environment=value.environment)
 
 
 def _num_items(value: object) -> int:
@@ -94,6 +132,9 @@ def _environment() -> _Sandbox:
         trim_blocks=True, lstrip_blocks=True, autoescape=False, extensions=[_GenerationTag, loopcontrols]
     )
     environment.filters["tojson"] = _to_json
+    counted = {name: counted_filter(name, function) for name, function in environment.filters.items()}
+    environment.filters = {**counted, _LOOP: counted_loop, _PART: counted_part}
+    del environment.globals["lipsum"]  # writes as many paragraphs as it is told to
     environment.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
     return environment
 

@@ -22,6 +22,8 @@ class CheckpointText:
     templates: Mapping[str, str]
     """Chat templates by name; empty if the checkpoint has none."""
     defaults: GenerationDefaults
+    card_name: str = ""
+    """The name in a GGUF file by which its model card is known; empty for folders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,8 +57,10 @@ def new_folder(target: Path) -> Iterator[Path]:
         yield building
         building.chmod(0o755)
         building.replace(target)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(building, ignore_errors=True)
+        if isinstance(error, OSError) and error.filename is None:  # a full disk names no file
+            error.filename = str(target)
         raise
 
 
@@ -108,12 +110,7 @@ def _copy_files(source: Path, folder: Path) -> None:
 
 def _write_tokenizer(model: Model, folder: Path) -> None:
     (folder / "tokenizer.json").write_text(model.tokenizer.to_json(), encoding="utf-8")
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": model.spec.max_positions,
-        "clean_up_tokenization_spaces": False,
-    }
-    _write_json(folder / "tokenizer_config.json", {**settings, **model.tokenizer.special_names})
+    _write_json(folder / "tokenizer_config.json", model.tokenizer.to_config(max_tokens=model.spec.max_positions))
     _write_json(folder / "generation_config.json", _token_ids(model))
     for name, text in (model.chat_template.templates if model.chat_template else {}).items():
         path = folder / "chat_template.jinja"

@@ -7,12 +7,14 @@ from typing import Final
 
 from headrace.core.errors import UnsupportedModel
 from headrace.core.generation import PoolingMethod
+from headrace.core.sampling_defaults import SamplingDefaults
 from headrace.models.checkpoint import Checkpoint, CheckpointText
 from headrace.models.fields import Fields
 from headrace.models.gguf_reader import GgufWeights, read_gguf_spec
 from headrace.models.gguf_split import open_all_parts
 from headrace.models.gguf_tokenizer import read_gguf_tokenizer
 from headrace.models.model import GenerationDefaults
+from headrace.models.model_cards import gguf_card_name
 from headrace.models.pooling import Pooler
 
 _TEMPLATE: Final = "tokenizer.chat_template"
@@ -43,6 +45,7 @@ def read_gguf_checkpoint(path: Path) -> Checkpoint:
             tokenizer=tokenizer,
             templates=templates,
             defaults=_read_defaults(file.metadata, tokenizer.eos_token_ids),
+            card_name=gguf_card_name(file.metadata),
         ),
         pooler=_read_pooler(Fields(file.metadata, str(path))),
         generates=spec.is_causal,
@@ -69,10 +72,12 @@ def _read_defaults(metadata: Mapping[str, object], eos_token_ids: frozenset[int]
         return float(value) if isinstance(value, int | float) and math.isfinite(value) and value >= 0 else None
 
     top_k = number("top_k")
-    return GenerationDefaults(
-        eos_token_ids=eos_token_ids,
+    sampling = SamplingDefaults(
         temperature=number("temp"),
         top_p=number("top_p"),
         top_k=None if top_k is None else int(top_k),
+        min_p=number("min_p"),
         repetition_penalty=number("penalty_repeat"),
+        source="the GGUF file's metadata",
     )
+    return GenerationDefaults(eos_token_ids=eos_token_ids, sampling=sampling)

@@ -45,6 +45,13 @@ _BITS: Final = {
     29: 1, 34: 1, 35: 2, 39: 4, 40: 4, 41: 1,
 }  # fmt: skip
 """Bits per number of the quantized types that are not in `RAW_TYPES`; all other types count as floats."""
+_NAMES: Final = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K",
+    12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S",
+    20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 29: "IQ1_M", 30: "BF16", 34: "TQ1_0", 35: "TQ2_0",
+    39: "MXFP4", 40: "NVFP4",
+}  # fmt: skip
+"""Source: ggml.h, ggml_type."""
 
 
 def read_gguf_spec(file: GgufFile) -> tuple[Family, ModelSpec]:
@@ -90,6 +97,11 @@ class GgufWeights:
         """Return the bits of the tensor's type."""
         type_id = self._tensors[name].type_id
         return STORED_BITS[RAW_TYPES[type_id]] if type_id in RAW_TYPES else _BITS.get(type_id, 32)
+
+    def stored_format(self, name: str) -> str:
+        """Return the name of the tensor's type, as llama.cpp has it."""
+        type_id = self._tensors[name].type_id
+        return _NAMES.get(type_id, f"type {type_id}")
 
     def encoding(self, name: str) -> Encoding:
         """Return the encoding of a tensor after conversion."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace.core.errors import BrokenModel
+from headrace.core.sampling_defaults import SamplingDefaults
 from headrace.models.checkpoint import SMOOTHED_KEY, Checkpoint, CheckpointText
 from headrace.models.families.family import Family
 from headrace.models.families.mistral_params import config_of_params
@@ -19,6 +20,7 @@ from headrace.models.sentence_transformers import has_lm_head, read_pooler
 from headrace.models.snapshots import PARAMS
 from headrace.models.spec import ModelSpec
 
+GENERATION_CONFIG: Final = "generation_config.json"
 _OLDER_QUANTIZATION: Final = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 """The files of AutoGPTQ and AutoAWQ from before `quantization_config`, with the method that they mean."""
 
@@ -52,7 +54,7 @@ def read_text_parts(folder: Path, config: Fields, *, vocab_size: int) -> Checkpo
         BrokenModel: a file is missing, truncated or malformed; the message names it.
         UnsupportedModel: the vocabulary is of a kind that is not supported.
     """
-    generation = _read_json(folder / "generation_config.json")
+    generation = _read_json(folder / GENERATION_CONFIG)
     settings = _read_settings(folder)
     tokenizer = read_hf_tokenizer(
         folder, settings=settings, config=config, generation=generation, vocab_size=vocab_size
@@ -62,11 +64,31 @@ def read_text_parts(folder: Path, config: Fields, *, vocab_size: int) -> Checkpo
         templates=read_templates(folder, settings),
         defaults=GenerationDefaults(
             eos_token_ids=tokenizer.eos_token_ids,
-            temperature=_optional(generation, "temperature"),
-            top_p=_optional(generation, "top_p"),
-            top_k=generation.whole("top_k", minimum=0) if generation.has("top_k") else None,
-            repetition_penalty=_optional(generation, "repetition_penalty"),
+            sampling=_sampling_defaults(generation, GENERATION_CONFIG),
         ),
+    )
+
+
+def read_generation_config(folder: Path) -> SamplingDefaults:
+    """
+    Read the sampling of the `generation_config.json` of a folder.
+
+    Raises:
+        BrokenModel: the file is missing or malformed.
+    """
+    path = folder / GENERATION_CONFIG
+    return _sampling_defaults(_read_json(path, required=True), str(path))
+
+
+def _sampling_defaults(generation: Fields, source: str) -> SamplingDefaults:
+    return SamplingDefaults(
+        temperature=_optional(generation, "temperature"),
+        top_p=_optional(generation, "top_p"),
+        top_k=_optional_whole(generation, "top_k", minimum=0),
+        min_p=_optional(generation, "min_p"),
+        repetition_penalty=_optional(generation, "repetition_penalty"),
+        max_new_tokens=_optional_whole(generation, "max_new_tokens", minimum=1),
+        source=source,
     )
 
 
@@ -140,6 +162,10 @@ def read_config(folder: Path) -> Fields:
 
 def _optional(fields: Fields, key: str) -> float | None:
     return fields.number(key) if fields.has(key) else None
+
+
+def _optional_whole(fields: Fields, key: str, *, minimum: int) -> int | None:
+    return fields.whole(key, minimum=minimum) if fields.has(key) else None
 
 
 def _read_json(path: Path, *, required: bool = False) -> Fields:

@@ -147,7 +147,13 @@ def _set_ends(backend: "tokenizers.Tokenizer", settings: Fields, names: Mapping[
     eos = names.get("eos_token") if settings.flag("add_eos_token", default=False) else None
     ends = [(name, index) for name in (bos, eos) if (index := _id_of(backend, name)) is not None and name is not None]
     single = [name for name in (bos, "$A", eos) if name is not None]
-    backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=ends)
+    try:
+        backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=ends)
+    except ValueError as exc:  # a token that the vocabulary does not have, or whose text is a template itself
+        raise BrokenModel(
+            f"{settings.source}: the tokens {bos!r:.50} and {eos!r:.50} cannot be added to texts: {exc}. "
+            "Expected tokens of the vocabulary in bos_token and eos_token."
+        ) from exc
 
 
 def _token_text(value: object) -> str | None:

@@ -5,11 +5,13 @@ Models on the Hugging Face Hub: download and cache.
 """
 
 import re
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.core.errors import HeadraceError, ModelNotFound
 from headrace.core.progress import Progress
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo, HFCacheInfo
 
 _ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_CONNECT_S: Final = 5.0
 _GGUF_ID: Final = re.compile(rf"({_ID.pattern})/(.+\.gguf)")
 
 
@@ -49,20 +52,59 @@ def fetch_from_hub(ref: HubRef, revision: str | None, progress: Progress) -> Pat
 
     from headrace.models.hub_progress import progress_bars
 
-    bars = progress_bars(progress, ref.repo_id)
-    try:
+    with _translated(ref.repo_id, revision):
+        source: dict[str, Any] = {
+            "revision": revision,
+            "tqdm_class": progress_bars(progress, ref.repo_id),
+            "local_files_only": not _is_reachable(),
+        }
         if ref.file_name is not None:
             names = [str(part) for part in split_parts(Path(ref.file_name))]
-            files = [hf_hub_download(ref.repo_id, name, revision=revision, tqdm_class=bars) for name in names]
+            files = [hf_hub_download(ref.repo_id, name, **source) for name in names]
             return Path(files[0])
-        download = partial(
-            snapshot_download, ref.repo_id, revision=revision, ignore_patterns=list(UNWANTED), tqdm_class=bars
-        )
+        download = partial(snapshot_download, ref.repo_id, ignore_patterns=list(UNWANTED), **source)
         folder = Path(download(allow_patterns=list(WANTED)))
         return folder if any(folder.glob("*.safetensors")) else Path(download(allow_patterns=list(PICKLES)))
+
+
+def fetch_config(repo_id: str, revision: str | None) -> Path:
+    """Return the config.json of a model in the Hub's cache, downloading it if needed. Raises like `fetch_from_hub`."""
+    from huggingface_hub import hf_hub_download
+
+    with _translated(repo_id, revision):
+        is_offline = not _is_reachable()
+        return Path(hf_hub_download(repo_id, "config.json", revision=revision, local_files_only=is_offline))
+
+
+def _is_reachable() -> bool:
+    """
+    Return whether the Hub answers a request within a few seconds; without this, the library retries for up to 25 s.
+
+    The request runs in a thread that may outlive this call: the lookup of a name has no time limit of its own.
+    """
+    from huggingface_hub import constants, get_session
+
+    answers: list[object] = []
+
+    def ask() -> None:
+        with suppress(Exception):  # the errors of the HTTP client, which differs between versions
+            answers.append(get_session().head(constants.ENDPOINT, timeout=_CONNECT_S))
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    asking = threading.Thread(target=ask, name="hub", daemon=True)
+    asking.start()
+    asking.join(_CONNECT_S)
+    return bool(answers)
+
+
+@contextmanager
+def _translated(repo_id: str, revision: str | None) -> Iterator[None]:
+    try:
+        yield
     except Exception as exc:
         # The library does not wrap the errors of its HTTP client, and the client differs between versions.
-        raise translate(exc, ref.repo_id, revision) from exc
+        raise translate(exc, repo_id, revision) from exc
 
 
 def translate(exc: Exception, repo_id: str, revision: str | None) -> HeadraceError:
@@ -135,8 +177,9 @@ def _not_in_cache(repo: str, _revision: str, _exc: Exception) -> str:
             "Unset it to download the model."
         )
     return (
-        f"{repo} is not in the cache {constants.HF_HUB_CACHE}, and the Hub cannot be reached. "
-        "Check the network (or HF_ENDPOINT), or give the path of a local folder."
+        f"{repo} is not in the cache {constants.HF_HUB_CACHE}, and the Hub cannot be reached at {constants.ENDPOINT}. "
+        "Check the network (or HF_ENDPOINT and HTTPS_PROXY), or give a local folder; `headrace models ls` lists what "
+        "is stored."
     )
 
 

@@ -2,23 +2,37 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from headrace.core.errors import UnsupportedModel
+from headrace.core.errors import SettingsError, UnsupportedModel
 from headrace.core.progress import Progress, no_progress
+from headrace.core.sampling_defaults import SamplingDefaults
 from headrace.models.chat import ChatTemplate, override_template
 from headrace.models.chat_builtins import LLAMA2
 from headrace.models.checkpoint import Checkpoint, CheckpointText
 from headrace.models.gguf_checkpoint import read_gguf_checkpoint
-from headrace.models.hf_checkpoint import read_config, read_hf_checkpoint, read_text_parts
-from headrace.models.model import HfModel, Model
+from headrace.models.hf_checkpoint import (
+    GENERATION_CONFIG,
+    read_config,
+    read_generation_config,
+    read_hf_checkpoint,
+    read_text_parts,
+)
+from headrace.models.model import GenerationDefaults, HfModel, Model
+from headrace.models.model_cards import recommended_by_card
 from headrace.models.rope_override import override_rope
 from headrace.models.sources import Located, home_folder, locate
 from headrace.models.tokenizer import ByteForm, Tokenizer
 
 LLAMA2_VOCAB_SIZES = range(32000, 32065)
 """Llama 2 and its fine-tunes that added a few tokens."""
+
+AUTO: Final = "auto"
+"""Sampling defaults of the checkpoint's own files, else of its model card."""
+NEUTRAL: Final = "vllm"
+"""No sampling defaults, as with vLLM's `--generation-config vllm`."""
 
 _POSITION_KEYS: Final = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "max_seq_len")
 """Keys of config.json for the longest context, most common first."""
@@ -31,6 +45,7 @@ def load_model(
     cache_dir: Path | None = None,
     chat_template: str | None = None,
     rope: Mapping[str, object] | None = None,
+    generation_config: str = AUTO,
     progress: Progress = no_progress,
 ) -> Model:
     """
@@ -42,13 +57,14 @@ def load_model(
         cache_dir: the folder of downloads; by default `$HEADRACE_HOME` or `~/.cache/headrace`.
         chat_template: replaces the model's own: a built-in name, a path, or Jinja source.
         rope: `rope_parameters` to merge into the checkpoint's (see `rope_override`).
+        generation_config: the source of sampling defaults: `auto`, `vllm` (none) or a folder.
         progress: called as downloads proceed.
 
     Raises:
         ModelNotFound: there is no such model, or it cannot be fetched; the message says how to fix it.
         UnsupportedModel: a part is not supported; the message names it.
         BrokenModel: a file is missing, truncated or malformed; the message names it.
-        SettingsError: `chat_template` or `rope` is invalid.
+        SettingsError: `chat_template`, `rope` or `generation_config` is invalid.
     """
     home = cache_dir if cache_dir is not None else home_folder(os.environ)
     located = locate(ref, revision=revision, home=home, progress=progress)
@@ -61,7 +77,7 @@ def load_model(
         weights=checkpoint.weights,
         tokenizer=checkpoint.text.tokenizer,
         chat_template=_chat_template(checkpoint.text, checkpoint.spec.family, chat_template),
-        defaults=checkpoint.text.defaults,
+        defaults=_defaults(checkpoint.text, located.name, generation_config),
         pooler=checkpoint.pooler,
         generates=checkpoint.generates,
         is_smoothed=checkpoint.is_smoothed,
@@ -74,6 +90,7 @@ def load_hf_model(
     revision: str | None = None,
     cache_dir: Path | None = None,
     chat_template: str | None = None,
+    generation_config: str = AUTO,
     progress: Progress = no_progress,
 ) -> HfModel:
     """
@@ -85,7 +102,7 @@ def load_hf_model(
         ModelNotFound: there is no such model, or it cannot be fetched.
         UnsupportedModel: it is a GGUF file, or the vocabulary is of a kind that is not supported.
         BrokenModel: a file is missing, truncated or malformed; the message names it.
-        SettingsError: `chat_template` is invalid.
+        SettingsError: `chat_template` or `generation_config` is invalid.
     """
     home = cache_dir if cache_dir is not None else home_folder(os.environ)
     located = locate(ref, revision=revision, home=home, progress=progress)
@@ -107,12 +124,36 @@ def load_hf_model(
         max_positions=positions[0] if positions else None,
         tokenizer=text.tokenizer,
         chat_template=_chat_template(text, config.text("model_type", ""), chat_template),
-        defaults=text.defaults,
+        defaults=_defaults(text, located.name, generation_config),
     )
 
 
 def _read(path: Path) -> Checkpoint:
     return read_hf_checkpoint(path) if path.is_dir() else read_gguf_checkpoint(path)
+
+
+def _defaults(text: CheckpointText, name: str, generation_config: str) -> GenerationDefaults:
+    """Return the end tokens of the checkpoint with the sampling of the chosen source."""
+    return replace(text.defaults, sampling=_sampling_defaults(text, name, generation_config))
+
+
+def _sampling_defaults(text: CheckpointText, name: str, generation_config: str) -> SamplingDefaults:
+    if generation_config == NEUTRAL:
+        return SamplingDefaults()
+    if generation_config != AUTO:
+        return _sampling_of_folder(Path(generation_config).expanduser())
+    if text.defaults.sampling.values():
+        return text.defaults.sampling
+    return recommended_by_card(text.card_name or name)
+
+
+def _sampling_of_folder(folder: Path) -> SamplingDefaults:
+    if not (folder / GENERATION_CONFIG).is_file():
+        raise SettingsError(
+            f"generation_config is {str(folder)!r}; expected {AUTO}, {NEUTRAL} or a folder with a {GENERATION_CONFIG}.",
+            name="generation_config",
+        )
+    return read_generation_config(folder)
 
 
 def _chat_template(text: CheckpointText, family: str, override: str | None) -> ChatTemplate | None:

@@ -1,9 +1,10 @@
 """A model that has been located and read, ready for a runner."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace.core.sampling_defaults import SamplingDefaults
 from headrace.models.chat import ChatTemplate
 from headrace.models.pooling import Pooler
 from headrace.models.spec import ModelSpec
@@ -13,13 +14,10 @@ from headrace.models.weights import WeightSource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationDefaults:
-    """Sampling defaults that the model's authors recommend (`generation_config.json`); None where unspecified."""
+    """The end tokens, and the sampling that the model's authors recommend."""
 
     eos_token_ids: frozenset[int] = frozenset()
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    repetition_penalty: float | None = None
+    sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

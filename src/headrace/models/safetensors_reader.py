@@ -72,6 +72,11 @@ class SafetensorsWeights:
         """Return the bits of the tensor's type, or of its quantized format."""
         return self._weights[name].bits
 
+    def stored_format(self, name: str) -> str:
+        """Return the tensor's type, or its quantized format."""
+        weight = self._weights[name]
+        return weight.format or f"{weight.bits} bits"
+
     @property
     def dominant_encoding(self) -> Encoding:
         """Return the encoding of most of the weights in layers."""
@@ -145,7 +150,7 @@ def _plain(tensor: StoredTensor, shape: Shape, *, transposed: bool) -> StoredWei
             return float_tensor(np.ascontiguousarray(values.T) if transposed else values.reshape(shape))
         return RawTensor(encoding, *shape, _transposed(data, shape) if transposed else data)
 
-    return StoredWeight(encoding, STORED_BITS[encoding], load)
+    return StoredWeight(encoding, STORED_BITS[encoding], load, format=tensor.dtype)
 
 
 def _transposed(data: npt.NDArray[np.uint8], shape: Shape) -> npt.NDArray[np.uint8]:

@@ -85,7 +85,7 @@ def remove_model(name: str, *, home: Path) -> int:
         return freed
     freed_from_hub = hub.remove_from_cache(name)
     if freed_from_hub is None:
-        raise ModelNotFound(f"No model called {name!r} is stored here. `headrace models list` shows the stored models.")
+        raise ModelNotFound(f"No model called {name!r} is stored here. `headrace models ls` shows the stored models.")
     return freed_from_hub
 
 

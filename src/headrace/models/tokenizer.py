@@ -125,8 +125,11 @@ class Tokenizer:
         """Return the tokens of a text with the characters each covers (none for an added bos token)."""
         encoding = self._encode(text, add_special_tokens=add_special_tokens, has_offsets=True)
         ids = self._checked(encoding.ids)
-        spans = zip(ids, encoding.offsets, strict=True)
-        return [TextSpan(id=index, text=text[start:stop], start=start, stop=stop) for index, (start, stop) in spans]
+        spans = zip(ids, encoding.tokens, encoding.offsets, strict=True)
+        return [
+            TextSpan(id=index, text=text[start:stop], start=start, stop=stop, piece=piece)
+            for index, piece, (start, stop) in spans
+        ]
 
     def token_bytes(self, token_id: int) -> bytes:
         """
@@ -148,6 +151,15 @@ class Tokenizer:
         text: str = self._backend.to_str()
         return text
 
+    def to_config(self, *, max_tokens: int) -> dict[str, object]:
+        """Return the content of a `tokenizer_config.json` for this tokenizer, without the chat template."""
+        return {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": max_tokens,
+            "clean_up_tokenization_spaces": False,
+            **self.special_names,
+        }
+
     def token_id(self, token: str) -> int | None:
         """Return the id of a token by its name in the vocabulary."""
         token_id: int | None = self._backend.token_to_id(token)
@@ -158,6 +170,13 @@ class Tokenizer:
         hidden = self.special_ids if skip_special_tokens else frozenset()
         joined = b"".join(self.token_bytes(index) for index in token_ids if index not in hidden)
         return joined.decode(errors="replace")
+
+    def decode_whole(self, token_ids: Iterable[int]) -> str:
+        """Return the text of all tokens: special ones too, without the space that encoding puts before a text."""
+        if self.form is ByteForm.BYTE_LEVEL:
+            return self.decode(token_ids, skip_special_tokens=False)
+        text: str = self._backend.decode(list(token_ids), skip_special_tokens=False)
+        return text
 
     def min_tokens(self, text: str) -> int:
         """

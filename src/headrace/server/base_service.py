@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from enum import StrEnum
 
 from headrace.core.errors import Unavailable
+from headrace.core.spans import NO_TRACER, Tracer
 from headrace.http.asgi import Receive, Scope
 from headrace.http.body_budget import BodyBudget
 from headrace.server.limits import RequestLimiter, read_request_body
@@ -41,8 +42,9 @@ class BaseService(ABC):
     The server listens before the model is loaded, so that health checks are answered meanwhile.
     """
 
-    def __init__(self, settings: ServerSettings, *, is_ready: bool) -> None:
+    def __init__(self, settings: ServerSettings, *, is_ready: bool, tracer: Tracer = NO_TRACER) -> None:
         self.settings = settings
+        self.tracer = tracer
         self.phase = ServerPhase.READY if is_ready else ServerPhase.LOADING
         self.limiter = RequestLimiter(settings.max_concurrent_requests)
         self.budget = BodyBudget(settings.max_buffered_bytes)

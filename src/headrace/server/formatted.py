@@ -13,7 +13,7 @@ from headrace.core.generation import Chunk
 from headrace.core.telemetry import RequestRecord
 from headrace.engine.backend import Backend
 from headrace.http.exchange import Exchange
-from headrace.server.generation import ChooseDialect, Generation
+from headrace.server.generation import ChooseDialect, Generation, Weigh
 from headrace.server.service import Service
 from headrace.wire.answers import failure_of
 from headrace.wire.dialect import Dialect, ParsedRequest, StreamRenderer
@@ -42,14 +42,16 @@ class FormattedGeneration(Generation):
         self._output = response.output
         self._payload = b""
 
-    async def parse(self, body: bytes, choose: ChooseDialect | None, *, adapter: str | None) -> ParsedRequest:
+    async def parse(
+        self, body: bytes, choose: ChooseDialect | None, *, adapter: str | None, weigh: Weigh | None = None
+    ) -> ParsedRequest:
         """Let the input formatter change a body, and parse it."""
         response = self._response
         self._payload = body
         if response.changes_input:
             async with self._exchange.cancelled_on_disconnect():
                 self._payload = await response.format("input", body)
-        parsed = await super().parse(self._payload, choose, adapter=adapter)
+        parsed = await super().parse(self._payload, choose, adapter=adapter, weigh=weigh)
         if not parsed.requests:
             self._output = None  # nothing is generated
             return parsed

@@ -30,7 +30,8 @@ from headrace.http.listener import bind, url_of
 from headrace.http.server import http_limits, http_server
 from headrace.http.tls import server_context
 from headrace.server.limits import RequestLimiter
-from headrace.settings.server_settings import ServerSettings, resolve_shutdown_delay
+from headrace.settings.server_settings import ServerSettings
+from headrace.settings.shutdown import resolve_shutdown_delay
 
 T = TypeVar("T")
 

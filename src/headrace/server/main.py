@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 from headrace.backends.choice import BackendChoice
 from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.metrics import Metrics
+from headrace.core.processes import forbid_core_dumps
 from headrace.core.progress import Progress, no_progress
+from headrace.core.sampling_defaults import describe_defaults
 from headrace.core.telemetry import get_logger, setup_logging
 from headrace.engine.backend import Backend
+from headrace.http.otlp import tracing
 from headrace.server.app import app_of
 from headrace.server.engine_config import load_engine
 from headrace.server.lifecycle import SideApp, flush, in_daemon_thread, serve
@@ -24,6 +27,13 @@ from headrace.settings.server_settings import ServerSettings
 
 if TYPE_CHECKING:
     from headrace.server.formatters import Formatters
+
+_NO_CHATS = (
+    "A base model: it continues text and refuses chats. Send text to /v1/completions or /generate, "
+    "serve an instruct model, or give a template with --chat-template."
+)
+TRACED_SERVICE = "headrace-server"
+"""Name of model servers in traces, unless `OTEL_SERVICE_NAME` gives one."""
 
 OnChoice = Callable[[BackendChoice], None]
 """Called with the chosen backend before it is loaded, on the thread that loads it."""
@@ -73,6 +83,7 @@ def run_server(
         The exit code; the error of a failure has been written to stderr.
     """
     setup_logging(format=settings.log_format, level=settings.log_level)
+    forbid_core_dumps()
     notices = list(notices)
     log_notices(notice for notice in notices if not notice.backends)
 
@@ -83,8 +94,9 @@ def run_server(
         if on_notices is not None:
             on_notices(settled)
 
-    service = Service(settings, fetch_adapter=fetch_adapter, formatters=formatters)
-    return serve(_EngineServer(service, load, progress, on_ready, on_choice))
+    with tracing(settings.otlp_traces_endpoint, os.environ, service=TRACED_SERVICE) as tracer:
+        service = Service(settings, fetch_adapter=fetch_adapter, formatters=formatters, tracer=tracer)
+        return serve(_EngineServer(service, load, progress, on_ready, on_choice))
 
 
 def settled_notices(notices: Iterable[Notice], choice: BackendChoice) -> list[Notice]:
@@ -160,8 +172,12 @@ class _EngineServer:
             device=info.device,
             max_model_len=info.max_model_len,
             rope=info.rope,
+            sampling=describe_defaults(info.sampling_defaults),
+            has_chat_template=info.has_chat_template,
             start_ms=start_ms,
         )
+        if info.is_base:
+            get_logger().warning("model.no_chat_template", message=_NO_CHATS)
         if self._on_ready is not None:
             self._on_ready(url, info, backend.stats())
 

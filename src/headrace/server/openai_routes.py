@@ -1,11 +1,14 @@
 """OpenAI's routes below `/v1`."""
 
+import time
+
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.server.generate import GenerationRoute
+from headrace.server.response_routes import response_routes
 from headrace.server.service import Service
 from headrace.wire.openai.chat import OpenAIChat
 from headrace.wire.openai.completions import OpenAICompletions
@@ -32,7 +35,13 @@ def openai_routes(service: Service) -> list[Route]:
 
     chat = GenerationRoute(service, route="/v1/chat/completions", dialect=OpenAIChat())
     completions = GenerationRoute(service, route="/v1/completions", dialect=OpenAICompletions())
-    responses = GenerationRoute(service, route=RESPONSES, dialect=OpenAIResponses())
+    dialect = OpenAIResponses(service.responses)
+    responses = GenerationRoute(
+        service,
+        route=RESPONSES,
+        dialect=dialect,
+        weigh=lambda body: dialect.num_stored_bytes(body, time.time()),
+    )
     embeddings = GenerationRoute(service, route="/v1/embeddings", dialect=OpenAIEmbeddings())
     return [
         Route("/v1/models", models, methods=["GET"]),
@@ -40,5 +49,6 @@ def openai_routes(service: Service) -> list[Route]:
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
         Route(RESPONSES, responses, methods=["POST"]),
+        *(() if service.responses is None else response_routes(service.responses)),
         Route("/v1/embeddings", embeddings, methods=["POST"]),
     ]

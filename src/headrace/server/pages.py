@@ -1,19 +1,27 @@
 """The chat page: its own files and those shared by all pages, each read once."""
 
-from collections.abc import Awaitable, Callable
-
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.http.pages import PAGE_HEADERS, SHARED, media_type, read_page
+from headrace.http.pages import SHARED, file_route, page_response, vendor_route
 
-_FILES = ("chat.js", "style.css", *SHARED)
+_PACKAGE = "headrace.server"
+_FILES = (
+    "attachments.js",
+    "chat.js",
+    "history.js",
+    "server.js",
+    "store.js",
+    "style.css",
+    "transfer.js",
+    *SHARED,
+)
 
 
 def page_routes() -> list[Route]:
     """Return the routes of the page's scripts and styles; the page itself is `GET /` (`server.tgi_routes`)."""
-    return [Route(f"/web/{name}", page_file(name), methods=["GET"]) for name in _FILES]
+    return [*(file_route("/web", _PACKAGE, name) for name in _FILES), vendor_route("/web")]
 
 
 def is_browser(request: Request) -> bool:
@@ -21,15 +29,6 @@ def is_browser(request: Request) -> bool:
     return "text/html" in request.headers.get("accept", "")
 
 
-def page(name: str) -> Response:
-    """Return a file of the page."""
-    return Response(read_page("headrace.server", name), media_type=media_type(name), headers=PAGE_HEADERS)
-
-
-def page_file(name: str) -> Callable[[Request], Awaitable[Response]]:
-    """Return an endpoint that answers with a file of the page."""
-
-    async def endpoint(_request: Request) -> Response:
-        return page(name)
-
-    return endpoint
+def chat_page(request: Request) -> Response:
+    """Return the page itself."""
+    return page_response(request, _PACKAGE, "index.html")

@@ -1,21 +1,28 @@
-"""Request ids in the log lines and the response head of every request."""
+"""Request ids in the log lines and the response head of every request, and the request's span."""
 
-from headrace.core.tracing import REQUEST_ID, bind_to_log, trace_of
+from headrace.core.spans import Tracer
+from headrace.core.tracing import REQUEST_ID, bind_to_log
 from headrace.http.asgi import ASGIApp, Receive, Scope, Send
 from headrace.http.response import add_headers
+from headrace.http.spans import begin_span, run_in_span
 
 
 class RequestIds:
     """Middleware that binds the ids of a request to its log lines and returns its request id; see `core.tracing`."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, tracer: Tracer) -> None:
         self._app = app
+        self._tracer = tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        trace = trace_of(scope)
-        bind_to_log(trace)
-        await self._app(scope, receive, add_headers(send, ((REQUEST_ID.lower(), trace.request_id),)))
+        span = begin_span(scope, self._tracer)
+        bind_to_log(span.trace)
+        send = add_headers(send, ((REQUEST_ID.lower(), span.trace.request_id),))
+        if span.is_recording:
+            await run_in_span(span, self._app, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.metrics import Metrics
+from headrace.core.spans import NO_TRACER, Tracer
 from headrace.engine.backend import Backend
 from headrace.server.base_service import BaseService, ServerPhase
 from headrace.server.engine_config import request_limits
-from headrace.server.json_size import check_json_size
 from headrace.settings.server_settings import ServerSettings
 from headrace.wire.dialect import RequestContext
+from headrace.wire.json_size import INLINE_BYTES, check_json_size
+from headrace.wire.openai.stored_responses import ResponseMemory, ResponseStore
 
 if TYPE_CHECKING:
     from headrace.server.formatters import Formatters
@@ -22,9 +24,6 @@ T = TypeVar("T")
 
 KEEP_ALIVE_S = 15.0
 """A stream that was silent for this long gets the dialect's keep-alive bytes, as in TGI."""
-
-INLINE_BODY_BYTES = 64 * 1024
-"""Bodies up to this size are parsed within milliseconds, whatever they contain."""
 
 FetchAdapter = Callable[[str], Path]
 """Fetch an adapter from the location of its artifacts; return its folder, or raise `HeadraceError`. Blocks."""
@@ -43,6 +42,7 @@ class Service(BaseService):
         *,
         fetch_adapter: FetchAdapter | None = None,
         formatters: "Formatters | None" = None,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         """
         Begin with a started backend, or without one until `attach`.
@@ -53,10 +53,12 @@ class Service(BaseService):
             fetch_adapter: fetches adapters for the platform that runs this server: it loads and unloads them through
                 `/adapters`, and is the only client of those routes.
             formatters: change requests and responses; they have started before the server is ready.
+            tracer: records the spans of requests.
         """
-        super().__init__(settings, is_ready=backend is not None)
+        super().__init__(settings, is_ready=backend is not None, tracer=tracer)
         self.fetch_adapter = fetch_adapter
         self.formatters = formatters
+        self.responses = self._response_store()
         self._large_bodies = asyncio.Semaphore(1)
         self.limits = request_limits(settings)
         self.metrics = Metrics(
@@ -110,20 +112,32 @@ class Service(BaseService):
         """True on a platform, which has already chosen model and adapter: its clients know them by other names."""
         return self.fetch_adapter is not None
 
+    def _response_store(self) -> ResponseStore | None:
+        """Return the store of responses; None on a platform, where the next request may reach another worker."""
+        max_bytes = self.settings.stored_responses_bytes
+        if self.is_managed or max_bytes == 0:
+            return None
+        return ResponseMemory(max_bytes=max_bytes, max_age_s=self.settings.stored_responses_age_s)
+
     def stats(self) -> EngineStats:
         """Return the engine's size and load."""
         return EngineStats() if self._backend is None else self._backend.stats()
 
-    async def understand(self, body: bytes, read: Callable[[bytes], T]) -> T:
+    async def understand(self, body: bytes, read: Callable[[bytes], T], *, num_more_bytes: int = 0) -> T:
         """
         Parse a body with `read`; a large one on another thread, so that other requests get their tokens meanwhile.
 
         One large body at a time, because its values may take many times the memory of its bytes.
 
+        Args:
+            body: the body.
+            read: parses it.
+            num_more_bytes: the size of what `read` parses besides the body.
+
         Raises:
             PayloadTooLarge: it has too many values, see `check_json_size`.
         """
-        if len(body) <= INLINE_BODY_BYTES:
+        if len(body) + num_more_bytes <= INLINE_BYTES:
             return read(body)
         async with self._large_bodies:
             await asyncio.to_thread(check_json_size, body)

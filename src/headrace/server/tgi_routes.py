@@ -17,25 +17,19 @@ from headrace.core.tracing import trace_of
 from headrace.server.base_service import NOT_READY, ServerPhase
 from headrace.server.dialects import tgi_dialect, tgi_version
 from headrace.server.generate import GenerationRoute
-from headrace.server.pages import is_browser, page
+from headrace.server.pages import chat_page, is_browser
 from headrace.server.service import Service
 from headrace.wire.openai.chat import OpenAIChat
 from headrace.wire.tei.pages import render_info as render_tei_info
 from headrace.wire.tgi.dialect import Route as TgiRoute
-from headrace.wire.tgi.pages import (
-    parse_tokenize,
-    render_chat_tokenize,
-    render_info,
-    render_tokenize,
-    render_unhealthy,
-)
+from headrace.wire.tgi.pages import render_chat_tokenize, render_info, render_unhealthy
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _JSON = "application/json"
 
 
 def tgi_routes(service: Service) -> list[Route]:
-    """Return all routes of TGI."""
+    """Return the routes of TGI but `/tokenize`, which is one of `tokenizer_routes`."""
     pages = _TgiPages(service)
     return [
         Route("/", pages.root, methods=["GET"]),
@@ -44,7 +38,6 @@ def tgi_routes(service: Service) -> list[Route]:
         Route("/generate_stream", _generation(service, "/generate_stream", "generate_stream"), methods=["POST"]),
         Route("/health", pages.health, methods=["GET"]),
         Route("/info", pages.info, methods=["GET"]),
-        Route("/tokenize", pages.tokenize, methods=["POST"]),
         Route("/chat_tokenize", pages.chat_tokenize, methods=["POST"]),
         Route("/metrics", pages.metrics, methods=["GET"]),
     ]
@@ -63,7 +56,7 @@ class _TgiPages:
     async def root(self, request: Request) -> Response:
         """Answer with the chat page, or with TGI's health check."""
         if self._service.settings.web and is_browser(request):
-            return page("index.html")
+            return chat_page(request)
         return await self.health(request)
 
     async def health(self, _request: Request) -> Response:
@@ -94,13 +87,6 @@ class _TgiPages:
             server_version=package_version("headrace"),
         )
         return Response(body, media_type=_JSON)
-
-    async def tokenize(self, request: Request) -> Response:
-        """Answer with the tokens of a text."""
-        async with self._service.admit(request.scope, request.receive) as body:
-            text = await self._service.understand(body, parse_tokenize)
-            _, spans = await asyncio.to_thread(self._service.backend.tokenize, text)
-            return Response(render_tokenize(spans), media_type=_JSON)
 
     async def chat_tokenize(self, request: Request) -> Response:
         """Answer with the tokens of a chat, rendered by the chat template."""

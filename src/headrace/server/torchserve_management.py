@@ -100,7 +100,7 @@ class _Management:
         body = bytes(head.body)
         try:
             return json.loads(body or b"null")
-        except ValueError:
+        except (ValueError, RecursionError):
             return body.decode("utf-8", "replace")
 
     async def _register(self, request: Request) -> tuple[int, Any]:

@@ -1,6 +1,7 @@
 """A model server of TorchServe's models: its routes, and the management and metrics APIs on addresses of their own."""
 
 import asyncio
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -8,22 +9,25 @@ from typing import Final
 from starlette.middleware import Middleware
 
 from headrace.core.errors import SettingsError
+from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import get_logger, setup_logging
 from headrace.handlers.spec import HandlerSpec
 from headrace.handlers.torchserve import model_version
 from headrace.handlers.torchserve_config import ManagementOptions
 from headrace.handlers.torchserve_models import TorchServeModels
+from headrace.http.otlp import tracing
 from headrace.server.app import middleware
 from headrace.server.base_service import ServerPhase
 from headrace.server.handlers.app import handler_app
 from headrace.server.lifecycle import SideApp, flush, in_daemon_thread, serve
-from headrace.server.main import log_notices
+from headrace.server.main import TRACED_SERVICE, log_notices
 from headrace.server.torchserve_management import management_app
 from headrace.server.torchserve_metrics import metrics_app
 from headrace.server.torchserve_routes import torchserve_routes
 from headrace.server.torchserve_service import TorchServeService
+from headrace.settings.addresses import split_address
 from headrace.settings.container_names import Notice
-from headrace.settings.server_settings import ServerSettings, split_address
+from headrace.settings.server_settings import ServerSettings
 from headrace.wire.torchserve.management import ApiError, Registration
 
 _MAX_REGISTRATIONS: Final = 4
@@ -73,7 +77,9 @@ def run_torchserve_server(
     """
     setup_logging(format=settings.log_format, level=settings.log_level)
     log_notices(notices)
-    return serve(TorchServeServer(settings, startup, find_model, options=options, on_ready=on_ready))
+    with tracing(settings.otlp_traces_endpoint, os.environ, service=TRACED_SERVICE) as tracer:
+        server = TorchServeServer(settings, startup, find_model, options=options, on_ready=on_ready, tracer=tracer)
+        return serve(server)
 
 
 class TorchServeServer:
@@ -87,6 +93,7 @@ class TorchServeServer:
         *,
         options: ManagementOptions,
         on_ready: OnModelsReady | None = None,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         """See `run_torchserve_server`."""
         fetching = asyncio.Semaphore(_MAX_REGISTRATIONS)
@@ -97,7 +104,7 @@ class TorchServeServer:
 
         self.settings = settings
         self.models = TorchServeModels(find, options)
-        self._service = TorchServeService(settings, self.models)
+        self._service = TorchServeService(settings, self.models, tracer=tracer)
         self.limiter = self._service.limiter
         self.app = handler_app(self._service, torchserve_routes(self._service))
         self.terminate = self._service.terminate

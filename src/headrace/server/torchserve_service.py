@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from headrace.core.spans import NO_TRACER, Tracer
 from headrace.handlers.pool import HandlerPool, PoolPhase
 from headrace.handlers.spec import ContractName
 from headrace.handlers.torchserve_models import Registered, TorchServeModels
@@ -15,8 +16,10 @@ class TorchServeService(CodeService):
     contract: ContractName = "torchserve"
     model_name = ""
 
-    def __init__(self, settings: ServerSettings, models: TorchServeModels, *, is_ready: bool = False) -> None:
-        super().__init__(settings, is_ready=is_ready)
+    def __init__(
+        self, settings: ServerSettings, models: TorchServeModels, *, is_ready: bool = False, tracer: Tracer = NO_TRACER
+    ) -> None:
+        super().__init__(settings, is_ready=is_ready, tracer=tracer)
         self.models = models
 
     def find(self, name: str | None, version: str | None) -> Registered:

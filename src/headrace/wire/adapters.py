@@ -26,13 +26,17 @@ class AdapterChange:
     replaces: bool = False
 
 
-class _VllmBody(msgspec.Struct):
+class LoraBody(msgspec.Struct):
+    """The body of `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`, which needs no path."""
+
     lora_name: str
     lora_path: str = ""
     load_inplace: bool = False
 
 
-class _RegisterBody(msgspec.Struct):
+class RegisterBody(msgspec.Struct):
+    """The body that registers an adapter; the query may name it instead."""
+
     name: str
     src: str = ""
     preload: bool = True
@@ -41,8 +45,8 @@ class _RegisterBody(msgspec.Struct):
     """Accepted: a loaded adapter is never evicted."""
 
 
-_vllm_decoder = msgspec.json.Decoder(_VllmBody)
-_register_decoder = msgspec.json.Decoder(_RegisterBody)
+_vllm_decoder = msgspec.json.Decoder(LoraBody)
+_register_decoder = msgspec.json.Decoder(RegisterBody)
 
 
 def parse_vllm(body: bytes, *, loads: bool) -> AdapterChange:
@@ -66,7 +70,7 @@ def parse_register(body: bytes, query: Mapping[str, str]) -> AdapterChange:
     Raises:
         InvalidRequest: one is missing.
     """
-    decoded = decode_body(body, _register_decoder) if body.strip() else _RegisterBody(name="")
+    decoded = decode_body(body, _register_decoder) if body.strip() else RegisterBody(name="")
     name, source = query.get("name") or decoded.name, query.get("src") or decoded.src
     for field, value in (("name", name), ("src", source)):
         if not value:

@@ -1,7 +1,7 @@
 """Collection of chunks into whole answers."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from headrace.core.errors import EngineFailed, HeadraceError, InvalidRequest, RequestAborted
@@ -43,6 +43,12 @@ class Answer:
         return (best, *(choice for choice in self.choices if choice is not best))
 
 
+def num_logprobs(answers: Iterable[Answer]) -> int:
+    """Return the number of logprobs: of tokens and of their alternatives."""
+    texts = (tokens for answer in answers for tokens in (answer.prompt or (), *(c.tokens for c in answer.choices)))
+    return sum(1 + len(token.top) for tokens in texts for token in tokens if token.logprob is not None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """Token counts of one HTTP request."""
@@ -50,6 +56,8 @@ class Usage:
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int
+    reasoning_tokens: int | None = None
+    """Output tokens that are reasoning; None: they are not told apart."""
 
 
 @dataclass(slots=True)

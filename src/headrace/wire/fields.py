@@ -78,7 +78,10 @@ def struct_fields(*structs: type[msgspec.Struct]) -> frozenset[str]:
 def _matters(raw: msgspec.Raw, refused: Refused) -> bool:
     if len(bytes(raw)) > _LONGEST_NEUTRAL_BYTES:
         return True
-    value = _decode(raw)
+    try:
+        value = _decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):  # it was skipped before, and strings in it were not checked
+        return True
     if any(type(value) is type(nothing) and value == nothing for nothing in _MEANS_NOTHING):
         return False
     return refused.neutral is None or value != refused.neutral
@@ -92,8 +95,11 @@ SAMPLING_REFUSED: Mapping[str, Refused] = {
     "bad_words": Refused("excluding words is not supported", "Use 'logit_bias'."),
     "bad_sequences": Refused("excluding sequences is not supported", "Use 'logit_bias'."),
     "logits_processors": Refused("custom logits processors are not supported"),
-    "repetition_detection": Refused("repetition does not stop generation", "Use 'repetition_penalty'."),
-    "thinking_token_budget": Refused("reasoning tokens are not counted separately", "Use 'max_tokens'.", neutral=-1),
+    "repetition_detection": Refused(
+        "repetition does not stop generation in this dialect",
+        "OpenAI's requests, with 'messages' or 'prompt', take it.",
+    ),
+    "thinking_token_budget": Refused("the reasoning has no limit of its own", "Use 'max_tokens'.", neutral=-1),
     "watermarking": Refused("watermarking is not supported"),
     "truncation_side": Refused("prompts are always truncated on the left", neutral="left"),
     "logprob_token_ids": Refused(

@@ -57,10 +57,10 @@ _REFUSED = {
 }
 _rerank_decoder = msgspec.json.Decoder(RerankBody)
 _score_decoder = msgspec.json.Decoder(ScoreBody)
-_RERANK_FIELDS = FieldTable(
+RERANK_FIELDS = FieldTable(
     applied=struct_fields(RerankBody), refused=_REFUSED, no_effect=frozenset({"user", "priority", "client_name"})
 )
-_SCORE_FIELDS = FieldTable(applied=struct_fields(ScoreBody), no_effect=frozenset({"user", "priority"}))
+SCORE_FIELDS = FieldTable(applied=struct_fields(ScoreBody), no_effect=frozenset({"user", "priority"}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Rerank:
         """
         fields = decode_body(body, _rerank_decoder)
         context, adapter = model_named(fields.model, context)
-        ignored = _RERANK_FIELDS.check(body)
+        ignored = RERANK_FIELDS.check(body)
         _check_scores(context)
         documents = [item if isinstance(item, str) else item.text for item in fields.documents]
         _check_texts("documents", documents)
@@ -144,7 +144,7 @@ class Score:
         """
         fields = decode_body(body, _score_decoder)
         context, adapter = model_named(fields.model, context)
-        ignored = _SCORE_FIELDS.check(body)
+        ignored = SCORE_FIELDS.check(body)
         _check_scores(context)
         queries = _texts("queries", fields.queries, fields.text_1)
         documents = _texts("documents", fields.documents, fields.text_2)

@@ -1,5 +1,9 @@
 """Conversions of sampling parameters that every dialect needs."""
 
+from typing import TypeVar
+
+Number = TypeVar("Number", int, float)
+
 GREEDY_BELOW = 1e-5
 """Lower temperatures are greedy: dividing logits by them would overflow. Source: vLLM `_SAMPLING_EPS`."""
 
@@ -16,3 +20,10 @@ def effective_temperature(temperature: float) -> float:
 def clamp_count(value: int) -> int:
     """Return a count that fits into 32 bits."""
     return min(value, LARGEST_COUNT)
+
+
+def first_given(given: Number | None, default: Number | None, last: Number) -> Number:
+    """Return the value of the request, else of the model, else the last."""
+    if given is not None:
+        return given
+    return last if default is None else default

@@ -31,6 +31,10 @@ SCORE = "/v1/score"
 MESSAGES = "/v1/messages"
 COUNT_TOKENS = "/v1/messages/count_tokens"
 RESPONSES = "/v1/responses"
+TOKENIZE = "/tokenize"
+DETOKENIZE = "/detokenize"
+TOKENIZER_INFO = "/tokenizer_info"
+VERSION = "/version"
 OPENAI_METHODS = {
     **dict.fromkeys((CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS, RERANK, SCORE, MESSAGES, COUNT_TOKENS), ("POST",)),
     MODELS: ("GET", "HEAD"),
@@ -68,7 +72,7 @@ _FOREIGN: Sequence[_Foreign] = (
     _Foreign(
         _paths(r"/v1/responses/.+|/v1/conversations(?:/.*)?"),
         _OPENAI,
-        f"This part of the Responses API is not served, as responses are not stored; use POST {RESPONSES} "
+        f"This part of the Responses API is not served, or responses are not stored here; use POST {RESPONSES} "
         "with all items of the conversation.",
         is_read=True,
     ),
@@ -87,6 +91,25 @@ _FOREIGN: Sequence[_Foreign] = (
         _paths(r"/(?:embed|embed_all|embed_sparse|rerank|predict|similarity)"),
         tei_errors.render_error,
         f"This route of TEI is not served; use POST {EMBEDDINGS} or {RERANK}, or send TEI's body to {{invocations}}.",
+        is_of_servers=True,
+    ),
+    _Foreign(
+        _paths(TOKENIZER_INFO),
+        _OPENAI,
+        "The tokenizer is not served here, only by model servers.",
+        is_read=True,
+        is_of_servers=True,
+    ),
+    _Foreign(
+        _paths(DETOKENIZE),
+        _OPENAI,
+        f"The tokenizer is not served here, only by model servers; use POST {COUNT_TOKENS} to count tokens.",
+        is_of_servers=True,
+    ),
+    _Foreign(
+        _paths(TOKENIZE),
+        tgi_errors.render_error,
+        f"The tokenizer is not served here, only by model servers; use POST {COUNT_TOKENS} to count tokens.",
         is_of_servers=True,
     ),
     _Foreign(
@@ -118,10 +141,15 @@ _FOREIGN: Sequence[_Foreign] = (
         is_of_servers=True,
     ),
     _Foreign(
-        _paths(r"/api/(?:pull|push|create|copy|delete)"),
+        _paths(r"/api/(?:pull|push|create|copy|delete|blobs/.+)"),
         _PLAIN,
         "This part of Ollama's API is not served: a server has the model that it was started with. Use "
         "`headrace serve MODEL`, or `headrace deploy MODEL` on a platform.",
+    ),
+    _Foreign(
+        _paths(r"/api/(?:me|signout|web_search|web_fetch)"),
+        _PLAIN,
+        f"Accounts and searches of Ollama's cloud are not served, only generated text; {_USE_CHAT}.",
     ),
     _Foreign(
         _paths(r"/v2/(?:health/(?:ready|live))"),

@@ -14,9 +14,11 @@ import pytest
 import pytest_asyncio
 from starlette.routing import BaseRoute, Route
 
+from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import setup_logging
 from headrace.handlers.pool import HandlerPool
 from headrace.http.listener import bind, url_of
+from headrace.http.otlp import tracing
 from headrace.http.server import http_limits, http_server
 from headrace.server.handlers.app import handler_app
 from headrace.server.handlers.relay import HandlerRoute
@@ -24,6 +26,7 @@ from headrace.server.handlers.service import CodeService, HandlerService
 from headrace.settings.loading import load_settings
 from tests import plain_http
 from tests.handlers.support import pool_of, spec_for, until
+from tests.otlp_receiver import http_receiver
 from tests.waiting import WAIT_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -46,9 +49,9 @@ async def serving(service: CodeService, more_routes: Sequence[BaseRoute] = ()) -
             await task
 
 
-def service_for(pool: HandlerPool, **settings: Any) -> HandlerService:
+def service_for(pool: HandlerPool, tracer: Tracer = NO_TRACER, **settings: Any) -> HandlerService:
     resolved, _ = load_settings({"model": "model-a", **settings}, {})
-    return HandlerService(resolved, pool.spec, pool)
+    return HandlerService(resolved, pool.spec, pool, tracer=tracer)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -74,7 +77,7 @@ async def test_a_response_of_one_part_has_its_length_and_the_headers_of_the_code
 
 async def test_a_stream_is_chunked_one_chunk_a_part(client: httpx.AsyncClient) -> None:
     reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
-    writer.write(b"POST /do/stream HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\nconnection: close\r\n\r\n3")
+    writer.write(b"POST /do/stream HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\nconnection: close\r\n\r\n3")
     head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()
     assert b"transfer-encoding: chunked" in head
@@ -99,6 +102,24 @@ async def test_a_lost_child_is_told_before_the_first_byte_and_breaks_the_stream_
     assert await finished(log) == {"status": 200, "finish": "error", "bytes": 5}
     assert "Traceback" not in log.getvalue(), "it is no bug of the server"
     assert (await client.post("/do/echo", content=b"again")).content == b"again"
+
+
+async def test_code_gets_the_span_of_its_request_as_the_parent_of_its_own(pool: HandlerPool) -> None:
+    trace_id = "4bf92f3577b34da6a3ce929d0e0e4736"
+    client_context = {"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01", "tracestate": "vendor=a"}
+    with http_receiver() as receiver:
+        with tracing(receiver.url, {}, service="s") as tracer:
+            async with (
+                serving(service_for(pool, tracer)) as url,
+                plain_http.AsyncClient(base_url=url, timeout=WAIT_S) as client,
+            ):
+                headers = (await client.post("/do/headers", headers=client_context)).json()
+                await client.post("/do/os_exit", headers=client_context)
+        answered, lost = receiver.trace(trace_id, 2)
+    assert headers["traceparent"] == f"00-{trace_id}-{answered.span_id}-01"
+    assert headers["tracestate"] == "vendor=a"
+    assert (answered.name, answered.error) == ("POST /do/{action}", "")
+    assert (lost.attributes["http.response.status_code"], lost.error) == (500, "500")
 
 
 async def finished(log: io.StringIO) -> dict[str, object]:

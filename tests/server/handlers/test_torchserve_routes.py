@@ -145,7 +145,7 @@ async def test_metrics_have_what_the_handler_reports(client: httpx.AsyncClient) 
 
 async def test_streamed_parts_are_chunks(client: httpx.AsyncClient) -> None:
     reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
-    head = b"POST /predictions/noop HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\nconnection: close\r\n\r\n"
+    head = b"POST /predictions/noop HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\nconnection: close\r\n\r\n"
     writer.write(head + b"stream a b")
     head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()

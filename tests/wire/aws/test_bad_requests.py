@@ -206,6 +206,15 @@ def test_well_known_bad_forms(body):
     check(HttpRequest("POST", "/", "", {**FORM, "authorization": "Credential=a/d/r/iam/aws4_request,"}, body))
 
 
+@pytest.mark.parametrize("name", ["PutMetricData", "DeleteAlarms", "AssumeRole"])
+def test_an_image_in_a_web_page_changes_nothing(name):
+    request = HttpRequest("GET", "/", f"Action={name}", {}, b"")
+    with pytest.raises(AwsError, match="expected POST") as refused:
+        calls.parse(request)
+    assert refused.value.http_status == 405
+    assert calls.parse(HttpRequest("GET", "/", "Action=GetCallerIdentity", {}, b"")).operation == "GetCallerIdentity"
+
+
 def test_an_unknown_operation_is_named():
     with pytest.raises(AwsError, match=r"sagemaker\.MakeCoffee is not a known operation"):
         calls.parse(HttpRequest("POST", "/", "", {"x-amz-target": "SageMaker.MakeCoffee"}, b"{}"))

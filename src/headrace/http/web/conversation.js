@@ -1,135 +1,108 @@
 // A conversation with a model: its messages and the field for the next one.
 // The page contains the elements #conversation, #welcome, #composer, #prompt, #send and #stop.
 
+import { Answer } from "./answer.js";
+import { copyFrom } from "./clipboard.js";
 import { $, element } from "./dom.js";
-import { render } from "./markdown.js";
+import { chatMessages, contentOf } from "./turn.js";
 
-/** An answer that is streaming; drawn at most once per frame. */
-class Answer {
-  constructor(conversation) {
-    Object.assign(this, conversation.addMessage("assistant"));
-    this.conversation = conversation;
-    this.box.classList.add("waiting");
-    this.content = "";
-    this.reasoning = "";
-    this.details = null; // holds the reasoning, above the text
-    this.pieces = 0;
-    this.tokens = null;
-    this.finish = null;
-    this.frame = 0;
-  }
-
-  add(piece, startedMs) {
-    this.content += piece;
-    this.note(startedMs);
-  }
-
-  addReasoning(piece, startedMs) {
-    if (!this.details) {
-      const text = element("div", { className: "text" });
-      this.details = element("details", { className: "reasoning", open: true }, element("summary", { textContent: "Reasoning" }), text);
-      this.text.before(this.details);
-    }
-    this.reasoning += piece;
-    this.note(startedMs);
-  }
-
-  note(startedMs) {
-    const nowMs = performance.now();
-    this.firstMs ??= nowMs;
-    this.ttftMs ??= nowMs - startedMs;
-    this.lastMs = nowMs;
-    this.pieces += 1;
-    this.frame ||= requestAnimationFrame(() => this.draw());
-  }
-
-  draw() {
-    this.frame = 0;
-    const follow = this.conversation.isAtEnd();
-    this.box.classList.replace("waiting", "streaming");
-    this.text.replaceChildren(...render(this.content));
-    this.details?.lastChild.replaceChildren(...render(this.reasoning));
-    if (follow) this.conversation.toEnd();
-  }
-
-  end(problem) {
-    if (this.frame) cancelAnimationFrame(this.frame);
-    this.draw();
-    if (this.details && this.content) this.details.open = false;
-    this.box.classList.remove("waiting", "streaming");
-    if (problem) this.box.append(element("div", { className: "error", role: "alert", textContent: problem }));
-    if (this.pieces) this.addFacts();
-    this.conversation.toEnd();
-  }
-
-  addFacts() {
-    const tokens = this.tokens ?? this.pieces;
-    const seconds = (this.lastMs - this.firstMs) / 1000;
-    const facts = [`${tokens} tokens`];
-    if (tokens > 1 && seconds > 0.02) facts.push(`${((tokens - 1) / seconds).toFixed(0)} tokens/s`);
-    facts.push(`first token ${this.ttftMs.toFixed(0)} ms`);
-    if (this.finish === "length") facts.push("cut at the longest answer");
-    if (this.finish === "stopped") facts.push("stopped");
-    const line = element("div", { className: "facts" }, ...facts.map((textContent) => element("span", { textContent })));
-    const copy = element("button", { type: "button", textContent: "Copy" });
-    copy.addEventListener("click", async () => {
-      await navigator.clipboard.writeText(this.content);
-      copy.textContent = "Copied";
-    });
-    line.append(copy);
-    this.box.append(line);
-  }
-}
+const SAVED_EVERY_MS = 1000;
+const NETWORK_ERROR = /fetch|network|load failed|input stream/i; // as Chromium, Firefox and Safari say it
 
 export class Conversation {
-  /** `ask(messages, answer, signal)` requests the answer to the last message and fills `answer`. */
-  constructor(ask) {
-    this.ask = ask;
+  /**
+   * `ask(messages, answer, signal)` requests the answer to the last message and fills `answer`. If the last message is
+   * an answer, it is to be continued, which is offered only if `canContinue()`. `changed()` is called when messages
+   * have changed, and about once a second while an answer streams. `attachments` has the files of the next question.
+   */
+  constructor(ask, { changed = () => {}, canContinue = () => false, attachments = null } = {}) {
+    Object.assign(this, { ask, changed, canContinue, attachments });
     this.view = $("conversation");
     this.messages = [];
     this.running = null; // the AbortController of the streaming answer
     $("composer").addEventListener("submit", (event) => (event.preventDefault(), this.submit()));
-    $("prompt").addEventListener("input", grow);
-    $("prompt").addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
-        event.preventDefault();
-        this.submit();
-      }
-    });
+    $("prompt").addEventListener("input", () => grow($("prompt")));
+    $("prompt").addEventListener("keydown", (event) => isSend(event) && (event.preventDefault(), this.submit()));
     document.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && !document.querySelector("dialog[open]")) this.stop();
     });
     $("stop").addEventListener("click", () => this.stop());
+    this.view.addEventListener("click", (event) => {
+      const button = event.target.closest(".copy-code");
+      if (button) copyFrom(button, button.closest(".code").querySelector("code").textContent);
+    });
   }
 
   submit() {
     const text = $("prompt").value.trim();
-    if (!text || this.running) return;
+    const files = this.attachments?.files ?? [];
+    if ((!text && !files.length) || this.running) return;
     $("prompt").value = "";
-    grow();
-    this.send(text);
+    grow($("prompt"));
+    this.attachments?.clear();
+    this.send(text, files);
   }
 
-  async send(text) {
+  async send(text, files = []) {
     if (this.running) return;
-    const history = this.messages; // `clear` starts a new list, to which a late answer must not be added
-    this.addMessage("user").text.textContent = text;
-    history.push({ role: "user", content: text });
-    const answer = new Answer(this);
+    this.addQuestion({ role: "user", text, files });
+    await this.answer();
+  }
+
+  /** Ask the last question again. */
+  async regenerate() {
+    if (this.running) return;
+    this.drop(this.messages.findLastIndex((message) => message.role === "user") + 1);
+    await this.answer();
+  }
+
+  /** Continue the last answer where it was cut. */
+  async resume() {
+    if (this.running) return;
+    const message = this.messages.at(-1);
+    message.text = message.text.trimEnd(); // as chat templates do
+    this.view.lastElementChild.remove();
+    await this.stream(message, this.messages);
+  }
+
+  /** Replace a question, and drop all that came after it. */
+  async replace(question, text) {
+    if (this.running) return;
+    this.drop(this.messages.indexOf(question));
+    await this.send(text, question.files);
+  }
+
+  async answer() {
+    const history = [...this.messages];
+    const message = { role: "assistant", text: "", reasoning: "", finish: null };
+    this.messages.push(message);
+    await this.stream(message, history);
+  }
+
+  /** Fill `message`, the last one, with the answer to `history`. */
+  async stream(message, history) {
+    const messages = this.messages; // `clear` and `load` start a new list, to which a late answer does not belong
+    const request = chatMessages(history);
+    const answer = this.addAnswer(message);
     const controller = new AbortController();
+    answer.begin();
     this.toEnd();
     this.setRunning(controller);
+    this.changed();
+    const timer = setInterval(() => this.messages === messages && this.changed(), SAVED_EVERY_MS);
     let problem = null;
     try {
-      await this.ask(history, answer, controller.signal);
+      await this.ask(request, answer, controller.signal);
     } catch (error) {
       if (error.name === "AbortError") answer.finish = "stopped";
-      else problem = error.message === "Failed to fetch" ? "The server cannot be reached." : error.message;
+      else if (error instanceof TypeError && NETWORK_ERROR.test(error.message)) problem = "The server cannot be reached.";
+      else problem = error.message;
     }
+    clearInterval(timer);
     answer.end(problem);
-    if (answer.content) history.push({ role: "assistant", content: answer.content });
-    else history.pop(); // the question stays visible, and is not sent again
-    this.setRunning(null);
+    if (this.running === controller) this.setRunning(null);
+    this.follow(() => this.addAnswerFoot(answer));
+    if (this.messages === messages) this.changed();
   }
 
   stop() {
@@ -137,30 +110,99 @@ export class Conversation {
   }
 
   clear() {
+    this.load([]);
+  }
+
+  /** Show other messages. */
+  load(messages) {
     this.stop();
-    this.messages = [];
+    this.setRunning(null);
+    this.messages = messages;
     for (const box of this.view.querySelectorAll(".message")) box.remove();
-    $("welcome").hidden = false;
+    $("welcome").hidden = messages.length > 0;
+    for (const message of messages) {
+      if (message.role === "user") this.showQuestion(message);
+      else {
+        const answer = this.addAnswer(message);
+        answer.show();
+        this.addAnswerFoot(answer);
+      }
+    }
+    this.toEnd();
+  }
+
+  /** Remove the messages from an index on. */
+  drop(start) {
+    this.messages.splice(start);
+    for (const box of [...this.view.querySelectorAll(".message")].slice(start)) box.remove();
   }
 
   setRunning(controller) {
     this.running = controller;
+    this.view.setAttribute("aria-busy", String(controller !== null));
     $("send").hidden = controller !== null;
     $("stop").hidden = controller === null;
     const focused = document.activeElement; // the body, if the button that is hidden now had the focus
     if (controller === null && (focused === document.body || $("composer").contains(focused))) $("prompt").focus();
   }
 
-  addMessage(role) {
-    $("welcome").hidden = true;
-    const text = element("div", { className: "text" });
-    const box = element("article", { className: `message ${role}` }, text);
-    this.view.append(box);
-    return { box, text };
+  addQuestion(message) {
+    this.messages.push(message);
+    this.showQuestion(message);
   }
 
-  isAtEnd() {
-    return this.view.scrollHeight - this.view.scrollTop - this.view.clientHeight < 80;
+  showQuestion(message) {
+    $("welcome").hidden = true;
+    const text = element("div", { className: "text", textContent: message.text, hidden: !message.text });
+    const files = message.files.map(({ name }) => element("span", { className: "file", textContent: name }));
+    const copy = action("Copy", (button) => copyFrom(button, contentOf(message)));
+    const box = element("article", { className: "message user", "aria-label": "Question" }, ...files, text);
+    const edit = action("Edit", () => this.running || this.startEdit(box, message));
+    box.append(element("div", { className: "actions" }, copy, edit));
+    this.view.append(box);
+  }
+
+  startEdit(box, message) {
+    if (box.querySelector("form")) return;
+    const area = element("textarea", { value: message.text, "aria-label": "Question" });
+    const cancel = action("Cancel", () => (form.remove(), box.classList.remove("edited")));
+    const send = element("button", { type: "submit", textContent: "Send" });
+    const note = element("span", { className: "note", textContent: "Later messages are removed." });
+    const form = element("form", { className: "edit" }, area, element("div", { className: "actions" }, note, cancel, send));
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      const text = area.value.trim();
+      if (text || message.files.length) this.replace(message, text);
+    });
+    area.addEventListener("keydown", (event) => isSend(event) && (event.preventDefault(), form.requestSubmit()));
+    area.addEventListener("input", () => grow(area));
+    box.classList.add("edited");
+    box.append(form);
+    grow(area);
+    area.focus();
+  }
+
+  addAnswer(message) {
+    $("welcome").hidden = true;
+    const answer = new Answer(message, (draw) => this.follow(draw));
+    this.view.append(answer.box);
+    return answer;
+  }
+
+  addAnswerFoot(answer) {
+    const { message } = answer;
+    const buttons = [];
+    if (message.text) buttons.push(action("Copy", (button) => copyFrom(button, message.text)));
+    if (message.finish === "length" && message.text && this.canContinue()) buttons.push(last("Continue", () => this.resume()));
+    buttons.push(last(message.problem || !message.text ? "Retry" : "Regenerate", () => this.regenerate()));
+    answer.addFoot(buttons);
+  }
+
+  /** Change the view, and stay at its end if it was there. */
+  follow(change) {
+    const isAtEnd = this.view.scrollHeight - this.view.scrollTop - this.view.clientHeight < 80;
+    change();
+    if (isAtEnd) this.toEnd();
   }
 
   toEnd() {
@@ -168,8 +210,24 @@ export class Conversation {
   }
 }
 
-function grow() {
-  const area = $("prompt");
+function action(textContent, act) {
+  const button = element("button", { type: "button", textContent });
+  button.addEventListener("click", () => act(button));
+  return button;
+}
+
+/** An action that is shown only for the last message. */
+function last(textContent, act) {
+  const button = action(textContent, act);
+  button.className = "last-only";
+  return button;
+}
+
+function isSend(event) {
+  return event.key === "Enter" && !event.shiftKey && !event.isComposing;
+}
+
+function grow(area) {
   area.style.height = "auto";
   area.style.height = `${area.scrollHeight}px`;
 }

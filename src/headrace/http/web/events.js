@@ -40,7 +40,7 @@ export async function readAnswer(response, answer, startedMs) {
     const reasoning = choice?.delta?.reasoning ?? choice?.delta?.reasoning_content;
     if (reasoning) answer.addReasoning(reasoning, startedMs);
     if (piece) answer.add(piece, startedMs);
-    if (choice?.finish_reason) answer.finish = choice.finish_reason;
+    if (choice?.finish_reason) answer.finish = choice.stop_reason === "repetition_detected" ? "repetition" : choice.finish_reason;
     if (event.usage) answer.tokens = event.usage.completion_tokens;
   }
   if (answer.finish === null) throw new Error("The stream ended before the answer did.");

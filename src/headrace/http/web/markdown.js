@@ -1,88 +1,94 @@
-// The Markdown subset that models write, as DOM nodes. Text becomes text nodes only: a model's output is never parsed
-// as HTML, and links lead to http(s) only.
+// Markdown as DOM nodes. markdown-it parses; the nodes are built here, so that no text of a model becomes HTML.
+// Links lead to http(s) and mail only, and images are links: a page loads nothing from other sites.
 
-const BLOCK = /^(?:(#{1,4})\s+(.*)|([-*+])\s+(.*)|(\d+)[.)]\s+(.*))$/;
-const INLINE = /`([^`\n]+)`|\*\*(.+?)\*\*|(?<![\w*])\*(?!\s)([^*\n]+?)\*(?!\w)|\[([^\]\n]+)\]\((https?:\/\/[^\s)]+)\)/g;
+import { codeBlock } from "./code.js";
+import { element } from "./dom.js";
+import { addMaths, formula } from "./maths.js";
+import MarkdownIt from "./vendor/markdown-it/markdown-it.min.js";
 
-/** Return the nodes of an answer, also while it is incomplete (an open code fence runs to the end). */
-export function render(text) {
-  const nodes = [];
+const ALIGNMENT = /^text-align:(left|center|right)$/;
+
+const parser = new MarkdownIt({ html: false, linkify: true, breaks: true });
+parser.linkify.set({ fuzzyLink: false, fuzzyEmail: false }); // `main.py` is a file, not a site
+parser.validateLink = (address) => /^(https?:|mailto:)/i.test(address.trim());
+addMaths(parser);
+
+/**
+ * Return the top-level blocks of a text, also while it is incomplete (an open code fence runs to the end).
+ * A block is its `source`, by which a caller knows that it has not changed, and `build()`, which returns its node.
+ */
+export function blocksOf(text) {
   const lines = text.split("\n");
-  for (let i = 0; i < lines.length; ) {
-    if (/^\s*```/.test(lines[i])) i = readFence(lines, i, nodes);
-    else if (!lines[i].trim()) i += 1;
-    else i = readBlock(lines, i, nodes);
-  }
-  return nodes;
+  const context = {};
+  const tokens = parser.parse(text, context);
+  const references = Object.keys(context.references ?? {}).join();
+  return topLevel(tokens).map((group) => {
+    const [from, to] = group[0].map ?? [0, lines.length];
+    return { source: `${references}\n${lines.slice(from, to).join("\n")}`, build: () => build(group).firstChild };
+  });
 }
 
-function readFence(lines, start, nodes) {
-  let end = start + 1;
-  while (end < lines.length && !/^\s*```\s*$/.test(lines[end])) end += 1;
-  const code = element("code", [lines.slice(start + 1, end).join("\n")]);
-  nodes.push(element("pre", [code]));
-  return end + 1;
+function topLevel(tokens) {
+  const groups = [];
+  for (const token of tokens) {
+    if (token.level === 0 && token.nesting >= 0) groups.push([]);
+    groups.at(-1).push(token);
+  }
+  return groups;
 }
 
-function readBlock(lines, start, nodes) {
-  const found = BLOCK.exec(lines[start].trim());
-  if (found?.[1]) {
-    nodes.push(element(`h${Math.min(found[1].length + 2, 5)}`, inline(found[2])));
-    return start + 1;
+function build(tokens) {
+  const root = document.createDocumentFragment();
+  const open = [root];
+  for (const token of tokens) {
+    if (token.hidden) continue; // the paragraphs of a tight list
+    if (token.nesting < 0) open.pop();
+    else if (token.nesting > 0) open.push(opened(token, open.at(-1)));
+    else open.at(-1).append(leaf(token));
   }
-  if (found) return readList(lines, start, nodes, found[3] ? "ul" : "ol", Number(found[5] ?? 1));
-  let end = start;
-  const parts = [];
-  while (end < lines.length && lines[end].trim() && !/^\s*```/.test(lines[end])) {
-    if (end > start && BLOCK.test(lines[end].trim())) break;
-    if (end > start) parts.push(document.createElement("br"));
-    parts.push(...inline(lines[end]));
-    end += 1;
-  }
-  nodes.push(element("p", parts));
-  return end;
+  return root;
 }
 
-function readList(lines, start, nodes, tag, first) {
-  const list = element(tag, []);
-  if (tag === "ol" && first !== 1) list.start = first;
-  let end = start;
-  for (; end < lines.length; end += 1) {
-    const found = BLOCK.exec(lines[end].trim());
-    const item = tag === "ul" ? found?.[4] : found?.[6];
-    if (item === undefined) break;
-    list.append(element("li", inline(item)));
-  }
-  nodes.push(list);
-  return end;
-}
-
-function inline(text) {
-  const nodes = [];
-  let position = 0;
-  for (const found of text.matchAll(INLINE)) {
-    nodes.push(text.slice(position, found.index));
-    const [whole, code, strong, emphasis, label, address] = found;
-    if (code !== undefined) nodes.push(element("code", [code]));
-    else if (strong !== undefined) nodes.push(element("strong", inline(strong)));
-    else if (emphasis !== undefined) nodes.push(element("em", [emphasis]));
-    else nodes.push(link(label, address));
-    position = found.index + whole.length;
-  }
-  nodes.push(text.slice(position));
-  return nodes;
-}
-
-function link(label, address) {
-  const node = element("a", [label]);
-  node.href = address;
-  node.target = "_blank";
-  node.rel = "noopener noreferrer";
+/** Add the node of an opening token to its parent, and return the node for its content. */
+function opened(token, parent) {
+  const node = document.createElement(heading(token.tag));
+  if (token.tag === "a") Object.assign(node, linkTo(token.attrGet("href")));
+  if (token.tag === "ol" && token.attrGet("start") !== null) node.start = Number(token.attrGet("start"));
+  const alignment = ALIGNMENT.exec(token.attrGet("style") ?? "");
+  if (alignment) node.classList.add(alignment[1]);
+  parent.append(token.tag === "table" ? element("div", { className: "table" }, node) : node);
   return node;
 }
 
-function element(tag, children) {
-  const node = document.createElement(tag);
-  node.append(...children);
-  return node;
+/** Headings of an answer come below those of the page. */
+function heading(tag) {
+  const level = /^h([1-6])$/.exec(tag)?.[1];
+  return level ? `h${Math.min(Number(level) + 2, 6)}` : tag;
+}
+
+function leaf(token) {
+  switch (token.type) {
+    case "inline":
+      return build(token.children);
+    case "fence":
+    case "code_block":
+      return codeBlock(token.content.replace(/\n$/, ""), token.info.trim().split(/\s/)[0]);
+    case "code_inline":
+      return element("code", {}, token.content);
+    case "softbreak":
+    case "hardbreak":
+      return document.createElement("br");
+    case "hr":
+      return document.createElement("hr");
+    case "image":
+      return element("a", linkTo(token.attrGet("src")), token.content || token.attrGet("src"));
+    case "formula":
+      return formula(token.content, { isDisplay: token.block || token.markup !== "inline" });
+    default:
+      return document.createTextNode(token.content);
+  }
+}
+
+function linkTo(href) {
+  return { href, target: "_blank", rel: "noopener noreferrer" };
 }

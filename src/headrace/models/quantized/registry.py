@@ -17,6 +17,7 @@ from headrace.models.fields import Fields
 from headrace.models.quantized.awq import check_awq, read_awq
 from headrace.models.quantized.bitsandbytes import read_four_bits, read_llm_int8
 from headrace.models.quantized.compressed_tensors import check_compressed_tensors, read_int8, read_packed
+from headrace.models.quantized.config_bits import quantization_label
 from headrace.models.quantized.fp4 import read_fp4
 from headrace.models.quantized.fp8 import check_fp8, check_modelopt, read_fp8
 from headrace.models.quantized.gptq import check_gptq, read_gptq
@@ -129,7 +130,8 @@ def find_quantized(tensors: TensorFiles, name: str, shape: Shape, quantization: 
             continue
         if kind.method in ("", method):
             weight = kind.read(matrix)
-            return replace(weight, load=partial(_load_finite, weight.load, codes))
+            label = quantization_label(quantization, weight.bits)
+            return replace(weight, load=partial(_load_finite, weight.load, codes), format=label)
     return None
 
 

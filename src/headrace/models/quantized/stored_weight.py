@@ -27,6 +27,8 @@ class StoredWeight:
     load: Callable[[], RawTensor]
     loss: str = ""
     """The reason why the weights are rounded a second time; empty if they need not be."""
+    format: str = ""
+    """The name of its format, for people; empty if it has none."""
     load_rows: Callable[[Rows], RawTensor] | None = None
     """Returns some rows, where it would be too much to convert all of them at once: stacks of experts."""
 

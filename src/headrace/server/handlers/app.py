@@ -42,7 +42,11 @@ def handler_app(service: CodeService, more_routes: Sequence[BaseRoute] = ()) -> 
         routes.append(Route("/execution-parameters", HandlerRoute(service), methods=["GET"]))
     app = Starlette(
         routes=routes,
-        middleware=middleware(service.settings, is_draining=lambda: service.phase is ServerPhase.TERMINATING),
+        middleware=middleware(
+            service.settings,
+            is_draining=lambda: service.phase is ServerPhase.TERMINATING,
+            tracer=service.tracer,
+        ),
         exception_handlers=EXCEPTION_HANDLERS | {HTTPException: _other_routes(service)},
     )
     app.router.redirect_slashes = False

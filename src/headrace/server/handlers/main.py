@@ -1,15 +1,17 @@
 """A model server around a model's own code: from its description to its exit code."""
 
 import asyncio
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from headrace.core.telemetry import get_logger, setup_logging
 from headrace.handlers.pool import HandlerPool
 from headrace.handlers.spec import HandlerSpec
+from headrace.http.otlp import tracing
 from headrace.server.handlers.app import handler_app
 from headrace.server.handlers.service import HandlerService
 from headrace.server.lifecycle import SideApp, flush, in_daemon_thread, serve
-from headrace.server.main import log_notices
+from headrace.server.main import TRACED_SERVICE, log_notices
 from headrace.settings.container_names import Notice
 from headrace.settings.server_settings import ServerSettings
 
@@ -43,8 +45,9 @@ def run_handler_server(
     """
     setup_logging(format=settings.log_format, level=settings.log_level)
     log_notices(notices)
-    service = HandlerService(settings, spec)
-    return serve(HandlerServer(service, prepare=prepare, on_ready=on_ready))
+    with tracing(settings.otlp_traces_endpoint, os.environ, service=TRACED_SERVICE) as tracer:
+        service = HandlerService(settings, spec, tracer=tracer)
+        return serve(HandlerServer(service, prepare=prepare, on_ready=on_ready))
 
 
 class HandlerServer:

@@ -8,6 +8,7 @@ from typing import Final
 from urllib.parse import parse_qsl
 
 from headrace.core.errors import HeadraceError
+from headrace.core.spans import Span
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import trace_of
 from headrace.handlers.errors import Refused, WholeResponse
@@ -18,6 +19,7 @@ from headrace.http.body import ClientGone
 from headrace.http.errors import CLIENT_GONE_STATUS, ResponseAborted, errors_answered
 from headrace.http.exchange import Exchange
 from headrace.http.response import send_reply
+from headrace.http.spans import DISCONNECTED, span_of
 from headrace.server.handlers.forms import body_parts
 from headrace.server.handlers.service import CodeService
 from headrace.wire.unknown_routes import render_error_for
@@ -83,6 +85,7 @@ class HandlerRoute:
             outcome.status = outcome.status if exchange.is_started else CLIENT_GONE_STATUS
         finally:
             outcome.log(scope["path"], exchange.num_bytes)
+            outcome.describe(span_of(scope))
 
     async def _answer(
         self, scope: Scope, exchange: Exchange, body: bytes, request_id: str, outcome: "_Outcome"
@@ -96,7 +99,7 @@ class HandlerRoute:
             mode=self._mode,
             method=scope["method"],
             path=self._item_path(scope),
-            headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]],
+            headers=_headers_for_code(scope),
             query=parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True),
             parts=parts,
         )
@@ -118,6 +121,17 @@ class HandlerRoute:
             response.close()
 
 
+def _headers_for_code(scope: Scope) -> list[tuple[str, str]]:
+    """Return the client's headers; in the trace context the request's span takes the place of the caller's."""
+    headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+    trace = trace_of(scope)
+    if not trace.has_span:
+        return headers
+    own = {"traceparent": trace.traceparent, "tracestate": trace.tracestate}
+    kept = [(name, value) for name, value in headers if name not in own]
+    return [*kept, *((name, value) for name, value in own.items() if value)]
+
+
 @dataclass(slots=True)
 class _Outcome:
     """The end of a request, for its line in the log."""
@@ -127,6 +141,11 @@ class _Outcome:
     finish: str = "error"
     """`complete`, `error` (also a stream that broke off), or `disconnected`: the client left before the end."""
     started_s: float = field(default_factory=perf_counter)
+
+    def describe(self, span: Span) -> None:
+        """Record a failure in the request's span."""
+        if self.finish != "complete":
+            span.fail(DISCONNECTED if self.finish == "disconnected" else self.finish)
 
     def log(self, route: str, num_bytes: int) -> None:
         duration_ms = round((perf_counter() - self.started_s) * 1e3, 2)

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 
+from headrace.core.spans import NO_TRACER, Tracer
 from headrace.handlers.pool import HandlerPool, PoolPhase
 from headrace.handlers.spec import ContractName, HandlerSpec
 from headrace.server.base_service import BaseService, ServerPhase
@@ -35,9 +36,16 @@ class CodeService(BaseService):
 class HandlerService(CodeService):
     """The state of a server for the code of one model."""
 
-    def __init__(self, settings: ServerSettings, spec: HandlerSpec, pool: HandlerPool | None = None) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        spec: HandlerSpec,
+        pool: HandlerPool | None = None,
+        *,
+        tracer: Tracer = NO_TRACER,
+    ) -> None:
         """Begin with a pool that has started, or without one until `attach`."""
-        super().__init__(settings, is_ready=pool is not None)
+        super().__init__(settings, is_ready=pool is not None, tracer=tracer)
         self.spec = spec
         self.contract = spec.contract
         self.model_name = spec.model_name

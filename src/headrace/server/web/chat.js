@@ -1,90 +1,76 @@
-// A chat with the server that this page came from: OpenAI's chat completions, streamed.
+// A chat with the server that this page came from.
 
+import { Attachments } from "./attachments.js";
 import { Conversation } from "./conversation.js";
 import { $, initTheme } from "./dom.js";
-import { errorText, readAnswer } from "./events.js";
+import { History } from "./history.js";
+import { Server } from "./server.js";
 
 const KEPT = ["system", "temperature", "top_p", "max_tokens", "seed"];
+const SAMPLED = ["temperature", "top_p", "max_tokens"];
+const USUAL_TOKENS = 1024;
 
-const conversation = new Conversation(ask);
-let model = "default";
-let moreSampling = {};
+const STATES = { connecting: "connecting…", waiting: "not ready", "needs-key": "needs a key", unreachable: "not reachable" };
+const NOTICES = {
+  waiting: (reason) => reason,
+  "needs-key": () => "This server asks for an API key. Enter it in the settings.",
+  unreachable: () => "The server is not reachable. The page tries again every 2 seconds.",
+};
+const BASE_NOTICE = "This is a base model without a chat template: it continues your text, and does not answer it.";
 
-// ---- requests to the server
+const server = new Server(showServer);
+const attachments = new Attachments();
+const conversation = new Conversation(
+  (messages, answer, signal) => server.ask(messages, $("system").value.trim(), server.sampling(), answer, signal),
+  { changed: () => history.save(), canContinue: () => server.state === "ready", attachments },
+);
+const history = new History(conversation, () => server.model?.id ?? null);
 
-function headers() {
-  const key = $("api_key").value.trim();
-  return { "Content-Type": "application/json", ...(key && { Authorization: `Bearer ${key}` }) };
+// ---- the server's state
+
+function showServer() {
+  const { state, reason, model } = server;
+  document.documentElement.dataset.server = state;
+  $("model").textContent = state === "ready" ? model.id : STATES[state];
+  $("model").title = state === "ready" ? "The model that is served" : reason;
+  const isBase = state === "ready" && model.isBase;
+  const notice = isBase ? BASE_NOTICE : NOTICES[state]?.(reason);
+  $("notice").hidden = !notice;
+  $("notice").textContent = notice ?? "";
+  if (state === "needs-key") askForKey();
+  if (state === "ready") showModel(isBase);
 }
 
-function requestBody(messages) {
-  const system = $("system").value.trim();
-  const seed = $("seed").value.trim();
-  return {
-    model,
-    messages: [...(system ? [{ role: "system", content: system }] : []), ...messages],
-    temperature: Number($("temperature").value),
-    top_p: Number($("top_p").value),
-    ...moreSampling,
-    max_tokens: Number($("max_tokens").value) || undefined,
-    ...(seed !== "" && { seed: Number(seed) }),
-    stream: true,
-    stream_options: { include_usage: true },
-  };
+function showModel(isBase) {
+  document.title = `${server.model.id} · Headrace`;
+  $("system").disabled = isBase;
+  $("suggestions").hidden = isBase;
+  $("prompt").placeholder = isBase ? "Begin a text" : "Ask something";
+  useDefaults();
 }
 
-async function ask(messages, answer, signal) {
-  const startedMs = performance.now();
-  const response = await fetch("/v1/chat/completions", {
-    method: "POST",
-    headers: headers(),
-    body: JSON.stringify(requestBody(messages)),
-    signal,
-  });
-  await readAnswer(response, answer, startedMs);
+function askForKey() {
+  setOpen("settings", true);
+  $("api_key").focus();
 }
 
-// ---- controls
+// ---- settings
+
+/** Start with the sampling that the model recommends where the user has chosen nothing. */
+function useDefaults() {
+  if (!server.model) return;
+  const { maxTokens, sampling } = server.model;
+  const defaults = { temperature: sampling.temperature, top_p: sampling.top_p, max_tokens: Math.min(USUAL_TOKENS, Math.floor(maxTokens / 2)) };
+  for (const [id, value] of Object.entries(defaults)) {
+    if (value !== undefined && localStorage.getItem(`headrace.${id}`) === null) $(id).value = value;
+  }
+  $("max_tokens").max = maxTokens - 1;
+  showOutputs();
+}
 
 function showOutputs() {
   for (const output of document.querySelectorAll("aside output")) {
     output.textContent = Number($(output.htmlFor.value).value).toFixed(2);
-  }
-}
-
-/** Keep at least half of a short context for the questions. */
-function fitLongestAnswer(maxModelLen) {
-  const field = $("max_tokens");
-  field.max = maxModelLen - 1;
-  field.value = Math.min(Number(field.value), Math.floor(maxModelLen / 2));
-}
-
-/** Start with the sampling that the model recommends, unless the user has chosen. */
-async function recommendSampling() {
-  const response = await fetch("/info", { headers: headers() });
-  if (!response.ok) return;
-  const { temperature, top_p, top_k, repetition_penalty } = (await response.json()).headrace.recommended_sampling;
-  for (const [id, value] of Object.entries({ temperature, top_p })) {
-    if (localStorage.getItem(`headrace.${id}`) === null) $(id).value = value;
-  }
-  moreSampling = { ...(top_k > 0 && { top_k }), ...(repetition_penalty !== 1 && { repetition_penalty }) };
-  showOutputs();
-}
-
-async function findModel() {
-  try {
-    const response = await fetch("/v1/models", { headers: headers() });
-    if (!response.ok) throw new Error(await errorText(response));
-    const [served] = (await response.json()).data;
-    model = served.id;
-    fitLongestAnswer(served.max_model_len);
-    await recommendSampling();
-    $("model").textContent = model;
-    document.title = `${model} · Headrace`;
-  } catch (error) {
-    $("model").textContent = "not ready";
-    $("model").title = error.message;
-    setTimeout(findModel, 2000);
   }
 }
 
@@ -95,9 +81,37 @@ for (const id of KEPT) {
     showOutputs();
   });
 }
-$("clear").addEventListener("click", () => (conversation.clear(), $("prompt").focus()));
-$("toggle").addEventListener("click", () => $("toggle").setAttribute("aria-expanded", $("settings").classList.toggle("open")));
+$("stop_loops").checked = localStorage.getItem("headrace.stop_loops") !== "off";
+$("stop_loops").addEventListener("input", () => localStorage.setItem("headrace.stop_loops", $("stop_loops").checked ? "on" : "off"));
+$("defaults").addEventListener("click", () => {
+  for (const id of SAMPLED) localStorage.removeItem(`headrace.${id}`);
+  useDefaults();
+});
+$("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  server.poll.again();
+  setOpen("settings", false);
+  $("prompt").focus();
+});
+
+// ---- drawers
+
+/** Open or close the drawer `history` or `settings`, which are columns where there is room. */
+function setOpen(id, isOpen) {
+  for (const [drawer, toggle] of [["history", "history-toggle"], ["settings", "toggle"]]) {
+    const opens = drawer === id && isOpen;
+    $(drawer).classList.toggle("open", opens);
+    $(toggle).setAttribute("aria-expanded", String(opens));
+  }
+}
+
+for (const [drawer, toggle] of [["history", "history-toggle"], ["settings", "toggle"]]) {
+  $(toggle).addEventListener("click", () => setOpen(drawer, !$(drawer).classList.contains("open")));
+}
+document.querySelector("main").addEventListener("click", () => setOpen("settings", false));
+document.addEventListener("keydown", (event) => event.key === "Escape" && setOpen("settings", false));
+
 $("suggestions").addEventListener("click", (event) => event.target.matches("button") && conversation.send(event.target.textContent));
 initTheme($("theme"));
 showOutputs();
-findModel();
+history.start();

@@ -20,7 +20,7 @@ from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
 from headrace.wire.fields import FieldTable, Refused, struct_fields
 from headrace.wire.framing import decode_body, refusing_deep_nesting
 from headrace.wire.openai.answer_stream import AnswerPlan
-from headrace.wire.openai.messages import template_messages
+from headrace.wire.openai.messages import Message, template_messages
 from headrace.wire.openai.parameters import model_named
 from headrace.wire.openai.tools import (
     Function,
@@ -31,7 +31,7 @@ from headrace.wire.openai.tools import (
     plan_tools,
     template_tools,
 )
-from headrace.wire.sampling import clamp_count, effective_temperature
+from headrace.wire.sampling import clamp_count, effective_temperature, first_given
 
 
 class InputTool(msgspec.Struct):
@@ -144,10 +144,12 @@ class AnthropicMessages:
         context, adapter = model_named(fields.model, context)
         ignored = FIELDS.check(body)
         plan = _tool_plan(fields)
-        known = context.model.answer_format
+        prompt = _prompt(fields, plan, context)
+        is_prefilled = prompt.continues_final_message
+        known = None if is_prefilled else context.model.answer_format  # what is continued is past its reasoning
         request = GenerationRequest(
             request_id=context.request_id,
-            prompt=_prompt(fields, plan, context),
+            prompt=prompt,
             sampling=_sampling(fields, context, plan),
             adapter=adapter,
             separates_reasoning=known is not None,
@@ -184,17 +186,32 @@ def parse_count(body: bytes, context: RequestContext) -> ChatPrompt:
 
 def _prompt(fields: PromptFields, plan: ToolPlan, context: RequestContext) -> ChatPrompt:
     messages = chat_messages(fields.system, fields.messages)
-    if messages[-1].role == "assistant":
-        text = "messages: the last message is the assistant's; expected one of the user: answers cannot be prefilled"
-        raise InvalidRequest(text, param="messages")
+    is_prefilled = messages[-1].role == "assistant"
+    if is_prefilled:
+        _check_prefill(messages[-1], fields)
     values: dict[str, object] = {"enable_thinking": _is_thinking(fields)}
     if fields.output_config is not None and fields.output_config.effort is not None:
         values["reasoning_effort"] = fields.output_config.effort
     return ChatPrompt(
         messages=template_messages(messages, context.model.answer_format),
         tools=template_tools(_tools(fields)) if fields.tools and plan.mode != "none" else None,
+        add_generation_prompt=not is_prefilled,
+        continues_final_message=is_prefilled,
         template_values=values,
     )
+
+
+def _check_prefill(last: Message, fields: PromptFields) -> None:
+    """Check that the answer can continue the last message. Source: Anthropic's documentation, "Prefill"."""
+    if _is_thinking(fields):
+        text = "messages: the last message is the assistant's; expected one of the user when 'thinking' is on"
+    elif not last.content or last.tool_calls:
+        text = "messages: the last message is the assistant's without text or with a call; expected text to continue"
+    elif str(last.content) != str(last.content).rstrip():
+        text = "messages: final assistant content cannot end with trailing whitespace"
+    else:
+        return
+    raise InvalidRequest(text, param="messages")
 
 
 def _is_thinking(fields: PromptFields) -> bool:
@@ -237,16 +254,21 @@ def _sampling(fields: MessagesBody, context: RequestContext, plan: ToolPlan) -> 
     if any(not stop.strip() for stop in stops):
         text = "stop_sequences: each stop sequence must contain non-whitespace"
         raise InvalidRequest(text, param="stop_sequences")
+    defaults = context.model.sampling_defaults  # as vLLM's Messages API; Anthropic's for the rest
+    top_p = first_given(fields.top_p, defaults.top_p, 1.0)
+    temperature = first_given(fields.temperature, defaults.temperature, 1.0)
     sampling = SamplingParams(
         max_new_tokens=fields.max_tokens,
-        temperature=effective_temperature(1.0 if fields.temperature is None else fields.temperature),
-        top_p=fields.top_p or 1.0,
-        top_k=clamp_count(fields.top_k or 0),
+        temperature=effective_temperature(temperature) if top_p > 0.0 else 0.0,
+        top_p=top_p if top_p > 0.0 else 1.0,
+        top_k=clamp_count(first_given(fields.top_k, defaults.top_k, 0)),
+        min_p=first_given(None, defaults.min_p, 0.0),
+        repetition_penalty=first_given(None, defaults.repetition_penalty, 1.0),
         stop=stops,
         grammar=_grammar(fields),
     )
     if plan.grammar is None:
-        return replace(sampling, temperature=0.0) if fields.top_p == 0.0 else sampling
+        return sampling
     if sampling.grammar is not None:
         raise refuse_two(sampling.grammar.param, "tool_choice")
     return replace(sampling, grammar=plan.grammar)

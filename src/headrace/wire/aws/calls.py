@@ -36,6 +36,8 @@ _ERROR_RENDERERS = {
     "smithy-rpc-v2-cbor": cbor_rpc.render_error,
     "query": query.render_error,
 }
+_READING = ("Describe", "Get", "List")
+"""Beginnings of the names of operations that change nothing."""
 
 
 def parse(request: HttpRequest, *, free_shapes: AbstractSet[str] = frozenset()) -> AwsCall:
@@ -52,6 +54,7 @@ def parse(request: HttpRequest, *, free_shapes: AbstractSet[str] = frozenset()) 
     """
     target = identify(request)
     operation = _operation(target)
+    _check_method(target, operation, request)
     try:
         params = _PARSERS[target.protocol](operation, request)
         validation.check(operation, params, free_shapes=free_shapes)
@@ -85,6 +88,17 @@ def render_error(spoken: AwsCall | Target | Protocol, error: AwsError, request_i
         return query.render_s3_error(error, request_id=request_id)
     operation = None if isinstance(spoken, str) else _known(spoken)
     return _ERROR_RENDERERS[protocol](error, operation=operation, request_id=request_id)
+
+
+def _check_method(target: Target, operation: OperationModel, request: HttpRequest) -> None:
+    """
+    Refuse a change by GET, whose `Action` is in the query string: an image in any web page could make it.
+
+    A browser says which page sends a POST (`Origin`), and says nothing of the page that loads an image.
+    """
+    if target.protocol == "query" and request.method != "POST" and not operation.name.startswith(_READING):
+        message = f"{operation.name} is not accepted by {request.method}; expected POST, which every SDK sends."
+        raise AwsError("MethodNotAllowed", message, status=405)
 
 
 def _operation(target: Target) -> OperationModel:

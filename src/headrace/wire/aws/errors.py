@@ -89,6 +89,16 @@ def throttled(message: str) -> AwsError:
     return AwsError("ThrottlingException", message)
 
 
+def too_many_values(message: str) -> AwsError:
+    """Return the error for a body with more values than are decoded."""
+    return AwsError("RequestEntityTooLargeException", message, status=413)
+
+
+def bodies_spent(max_bytes: int) -> AwsError:
+    """Return the error for a body that no longer fits into the budget of all bodies."""
+    return throttled(f"The platform holds {max_bytes} bytes of requests, which is all that it takes. Try again later.")
+
+
 def unknown_operation(service: str, operation: str | None, *, status: int = 400) -> AwsError:
     """Return the error for an unknown service, or an operation that is not in its model."""
     if operation is None:

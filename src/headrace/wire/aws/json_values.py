@@ -13,8 +13,10 @@ from typing import Any
 import msgspec
 from botocore.model import OperationModel, Shape
 
+from headrace.core.errors import PayloadTooLarge
 from headrace.wire.aws import scalars
-from headrace.wire.aws.errors import malformed
+from headrace.wire.aws.errors import malformed, too_many_values
+from headrace.wire.json_size import INLINE_BYTES, check_json_size
 
 _A = MappingProxyType(
     {
@@ -33,16 +35,20 @@ def decode(body: bytes) -> Any:
     Decode a JSON body; an empty one is an empty object.
 
     Raises:
-        AwsError: the body is not JSON.
+        AwsError: the body is not JSON, or has too many values.
     """
     if not body.strip():
         return {}
     try:
+        if len(body) > INLINE_BYTES:
+            check_json_size(body)
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise malformed(f"The request body is not valid JSON: {error}.") from error
     except RecursionError as error:
         raise malformed("The request body is nested too deep.") from error
+    except PayloadTooLarge as error:
+        raise too_many_values(error.message) from error
 
 
 def encode(value: object) -> bytes:

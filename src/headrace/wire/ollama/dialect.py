@@ -19,6 +19,7 @@ from headrace.wire.fields import FieldTable, Refused, struct_fields
 from headrace.wire.framing import decode_body, raw_fields, refusing_deep_nesting
 from headrace.wire.ollama import options as ollama_options
 from headrace.wire.ollama.errors import render_error
+from headrace.wire.ollama.keep_alive import asks_to_unload
 from headrace.wire.ollama.messages import Message, openai_messages
 from headrace.wire.ollama.options import Options, sampling_params
 from headrace.wire.ollama.reply import OllamaReply, ReplyOptions
@@ -75,7 +76,7 @@ _GENERATE_REFUSED: Mapping[str, Refused] = {
     "steps": Refused("the model generates only text"),
 }
 _NO_EFFECT = frozenset({"keep_alive"})
-"""But for a request to unload the model, which is refused."""
+"""It is checked, and a request that only unloads the model is refused."""
 CHAT_FIELDS = FieldTable(applied=struct_fields(ChatBody) - _NO_EFFECT, refused=_COMMON_REFUSED, no_effect=_NO_EFFECT)
 GENERATE_FIELDS = FieldTable(
     applied=struct_fields(GenerateBody) - _NO_EFFECT, refused=_GENERATE_REFUSED, no_effect=_NO_EFFECT
@@ -213,6 +214,7 @@ def _parsed(
     adapter: str | None,
     is_chat: bool,
 ) -> ParsedRequest:
+    asks_to_unload(fields.keep_alive)  # refuses what is no duration
     known = context.model.answer_format if isinstance(prompt, ChatPrompt) else None
     request = GenerationRequest(
         request_id=context.request_id,
@@ -228,7 +230,7 @@ def _parsed(
 
 def _load(fields: CommonFields, context: RequestContext, ignored: tuple[str, ...], *, is_chat: bool) -> ParsedRequest:
     """Return the answer to a body without a prompt, which asks to load the model: it is loaded."""
-    if fields.keep_alive in (0, "0"):
+    if asks_to_unload(fields.keep_alive):
         text = "'keep_alive': the model cannot be unloaded, it is served until the server stops."
         raise InvalidRequest(text, param="keep_alive")
     reply = _reply(fields, context, AnswerPlan(tools=NO_TOOLS), is_chat=is_chat)

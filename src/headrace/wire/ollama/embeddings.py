@@ -38,7 +38,7 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
 
 _NO_EFFECT = frozenset({"keep_alive", "options"})
 EMBED_FIELDS = FieldTable(applied=struct_fields(EmbedBody), no_effect=_NO_EFFECT)
-_EMBEDDINGS_FIELDS = FieldTable(applied=struct_fields(EmbeddingsBody), no_effect=_NO_EFFECT)
+EMBEDDINGS_FIELDS = FieldTable(applied=struct_fields(EmbeddingsBody), no_effect=_NO_EFFECT)
 
 _embed_decoder = msgspec.json.Decoder(EmbedBody)
 _embeddings_decoder = msgspec.json.Decoder(EmbeddingsBody)
@@ -95,7 +95,7 @@ class OllamaEmbeddings:
         """
         fields = decode_body(body, _embeddings_decoder)
         context, adapter = named_model(fields.model, context)
-        ignored = _EMBEDDINGS_FIELDS.check(body)
+        ignored = EMBEDDINGS_FIELDS.check(body)
         info = context.model.pooling
         inputs = with_prompt(read_inputs(fields.prompt, context), None, info)
         params = PoolingParams(normalize=info is None or info.normalizes, truncate="right")

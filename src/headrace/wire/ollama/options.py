@@ -9,11 +9,16 @@ from collections.abc import Mapping
 
 import msgspec
 
-from headrace.core.generation import Grammar, RecommendedSampling, SamplingParams
+from headrace.core.errors import InvalidRequest
+from headrace.core.generation import Grammar, SamplingParams
+from headrace.core.sampling_defaults import RecommendedSampling
 from headrace.wire.dialect import RequestContext
 from headrace.wire.fields import FieldTable, Refused, struct_fields
 from headrace.wire.openai.parameters import check_range, read_stop
 from headrace.wire.sampling import LARGEST_SEED, clamp_count, effective_temperature
+
+_DEFAULT_REPEAT_LAST_N = 64
+"""Source: Ollama `docs/modelfile.md`; some clients send all defaults."""
 
 
 class Options(msgspec.Struct, kw_only=True):
@@ -28,6 +33,7 @@ class Options(msgspec.Struct, kw_only=True):
     num_predict: int | None = None
     stop: str | list[str] | None = None
     repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
 
@@ -35,7 +41,6 @@ class Options(msgspec.Struct, kw_only=True):
 _REFUSED: Mapping[str, Refused] = {
     "mirostat": Refused("Mirostat sampling is not available", "Use 'temperature' and 'top_p'.", neutral=0),
     "tfs_z": Refused("tail-free sampling is not available", "Use 'top_p' or 'min_p'.", neutral=1),
-    "repeat_last_n": Refused("'repeat_penalty' covers the prompt and the whole answer", neutral=-1),
     "penalize_newline": Refused("penalties apply to all tokens alike", neutral=True),
 }
 _NO_EFFECT = frozenset(
@@ -81,9 +86,9 @@ def sampling_params(options: Options, context: RequestContext, grammar: Grammar 
         temperature=effective_temperature(temperature) if top_p > 0.0 else 0.0,
         top_k=clamp_count(max(0, default.top_k if options.top_k is None else options.top_k)),
         top_p=top_p if top_p > 0.0 else 1.0,
-        min_p=options.min_p or 0.0,
+        min_p=default.min_p if options.min_p is None else options.min_p,
         typical_p=1.0 if options.typical_p is None else options.typical_p,
-        repetition_penalty=default.repetition_penalty if options.repeat_penalty is None else options.repeat_penalty,
+        repetition_penalty=_repetition_penalty(options, default),
         presence_penalty=options.presence_penalty or 0.0,
         frequency_penalty=options.frequency_penalty or 0.0,
         seed=None if is_random or options.seed is None else options.seed & LARGEST_SEED,
@@ -92,12 +97,27 @@ def sampling_params(options: Options, context: RequestContext, grammar: Grammar 
     )
 
 
+def _repetition_penalty(options: Options, default: RecommendedSampling) -> float:
+    """Return the penalty, which covers the whole context; Ollama's own window of 64 tokens counts as no choice."""
+    penalty = default.repetition_penalty if options.repeat_penalty is None else options.repeat_penalty
+    if options.repeat_last_n == 0:
+        return 1.0
+    if penalty != 1.0 and options.repeat_last_n not in {None, -1, _DEFAULT_REPEAT_LAST_N}:
+        text = (
+            f"'options.repeat_last_n' is {options.repeat_last_n}; expected 0 (no penalty), -1 or 64: 'repeat_penalty' "
+            "covers the prompt and the whole answer. Leave it out."
+        )
+        raise InvalidRequest(text, param="options.repeat_last_n")
+    return penalty
+
+
 def parameters_of(recommended: RecommendedSampling) -> str:
     """Return the defaults as lines of a Modelfile without the word PARAMETER, as `/api/show` has them."""
     values = {
         "temperature": recommended.temperature,
         "top_p": recommended.top_p,
         "top_k": recommended.top_k,
+        "min_p": recommended.min_p,
         "repeat_penalty": recommended.repetition_penalty,
     }
     return "\n".join(f"{name:<30} {value:g}" for name, value in values.items())

@@ -5,12 +5,14 @@ The text of one choice of a chat, whole or streamed, as deltas: reasoning, conte
 message headers (gpt-oss) need no search in the text.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from headrace.core.answer_format.formats import AnswerFormat
 from headrace.core.answer_format.parser import make_parser
 from headrace.core.answer_format.parts import CallOpening, CallText, ContentText, Part
+from headrace.core.generation import Token
+from headrace.wire.openai.token_places import TokenPlaces
 from headrace.wire.openai.tool_stream import Delta, TextDelta, ToolStream, merged
 from headrace.wire.openai.tools import ToolPlan
 
@@ -43,16 +45,25 @@ class AnswerStream:
         self._plan = plan
         self._tools = ToolStream(plan.tools)
         self._parser = None if plan.format is None else make_parser(plan.format, opening)
+        self._places = TokenPlaces(len(opening))
 
     @property
     def num_calls(self) -> int:
         """Tool calls so far."""
         return self._tools.num_calls
 
-    def feed(self, text: str) -> list[ChatDelta]:
-        """Process the next part of the answer."""
+    @property
+    def num_reasoning_tokens(self) -> int | None:
+        """Tokens of the reasoning so far, without its separators; None: the model's reasoning is not known."""
+        if self._parser is None:
+            return None
+        return sum(self._places.count(start, stop) for start, stop in self._parser.reasoning_spans)
+
+    def feed(self, text: str, tokens: Sequence[Token] = ()) -> list[ChatDelta]:
+        """Process the next part of the answer; `tokens` are needed to count those of the reasoning."""
         if self._parser is None:
             return [*self._tools.feed(text)]
+        self._places.add(text, tokens)
         return _merged(self._deltas(self._parser.feed(text)))
 
     def finish(self) -> list[ChatDelta]:

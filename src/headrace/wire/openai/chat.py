@@ -44,6 +44,7 @@ class ChatBody(CommonFields, kw_only=True):
     include_reasoning: bool | None = None
     separate_reasoning: bool | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
 
 
 _decoder = msgspec.json.Decoder(ChatBody)
@@ -84,7 +85,8 @@ class OpenAIChat:
             stream=stream,
             include_usage=include_usage(fields),
         )
-        known = context.model.answer_format if fields.separate_reasoning is not False else None
+        is_separated = fields.separate_reasoning is not False and not fields.continue_final_message
+        known = context.model.answer_format if is_separated else None  # what is continued is past its reasoning
         options = ChatOptions(
             envelope=envelope,
             plan=AnswerPlan(tools=plan, format=known, includes_reasoning=fields.include_reasoning is not False),
@@ -127,13 +129,30 @@ def parse_chat_prompt(body: bytes) -> ChatPrompt:
 
 def chat_prompt(fields: ChatBody, plan: ToolPlan, answer_format: AnswerFormat | None = None) -> ChatPrompt:
     """Return the messages and tools for the chat template."""
+    continues = bool(fields.continue_final_message)
+    if continues:
+        _check_continuation(fields)
     shows_tools = bool(fields.tools) and plan.mode != "none"
     return ChatPrompt(
         messages=template_messages(fields.messages, answer_format),
         tools=template_tools(fields.tools or ()) if shows_tools else None,
-        add_generation_prompt=fields.add_generation_prompt is not False,
+        add_generation_prompt=fields.add_generation_prompt is not False and not continues,
+        continues_final_message=continues,
         template_values={**_reasoning(fields.reasoning_effort), **(fields.chat_template_kwargs or {})},
     )
+
+
+def _check_continuation(fields: ChatBody) -> None:
+    """Check that the last message is one that an answer can continue."""
+    if fields.add_generation_prompt:
+        text = "Invalid 'continue_final_message': 'add_generation_prompt' is true; expected one of the two."
+        raise InvalidRequest(text, param="continue_final_message")
+    last = fields.messages[-1] if fields.messages else None
+    if last is None or last.role != "assistant" or not last.content or last.tool_calls:
+        text = (
+            "Invalid 'continue_final_message': expected a last message of the assistant, with text and without calls."
+        )
+        raise InvalidRequest(text, param="continue_final_message")
 
 
 def _reasoning(effort: str | float | None) -> dict[str, object]:

@@ -1,13 +1,21 @@
 """Answers to `/v1/chat/completions`, whole and streamed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.core.generation import Chunk, Finish, Token
 from headrace.wire.answers import Answer, FinishedChoice, usage_of
 from headrace.wire.framing import to_json
 from headrace.wire.openai.answer_stream import AnswerPlan, AnswerStream, ChatDelta, ReasoningDelta
-from headrace.wire.openai.envelope import EnvelopeOptions, EnvelopeReply, EnvelopeStream, finish_reason
+from headrace.wire.openai.envelope import (
+    UNFINISHED,
+    EnvelopeOptions,
+    EnvelopeReply,
+    EnvelopeStream,
+    finish_fields,
+    finish_reason,
+    streamed_finish,
+)
 from headrace.wire.openai.logprobs import chat_logprobs, visible
 from headrace.wire.openai.tool_stream import ArgumentsDelta, CallStart, TextDelta
 
@@ -46,12 +54,15 @@ class ChatReply(EnvelopeReply):
     def render(self, answers: Sequence[Answer]) -> bytes:
         """Render the whole body."""
         (answer,) = answers
-        choices = [self._choice(choice) for choice in answer.choices]
-        return self.options.envelope.body(KIND, choices, usage_of(answers))
+        streams = [AnswerStream(self.options.plan, choice.opening) for choice in answer.choices]
+        choices = [self._choice(*pair) for pair in zip(answer.choices, streams, strict=True)]
+        counts = [stream.num_reasoning_tokens for stream in streams]
+        counted = [count for count in counts if count is not None]
+        usage = replace(usage_of(answers), reasoning_tokens=sum(counted) if counted else None)
+        return self.options.envelope.body(KIND, choices, usage)
 
-    def _choice(self, choice: FinishedChoice) -> dict[str, object]:
-        answer = AnswerStream(self.options.plan, choice.opening)
-        deltas = [*answer.feed(choice.text), *answer.finish()]
+    def _choice(self, choice: FinishedChoice, answer: AnswerStream) -> dict[str, object]:
+        deltas = [*answer.feed(choice.text, choice.tokens), *answer.finish()]
         message: dict[str, object] = {"role": "assistant", "content": None, "refusal": None}
         text = "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
         reasoning = "".join(delta.text for delta in deltas if isinstance(delta, ReasoningDelta))
@@ -70,7 +81,7 @@ class ChatReply(EnvelopeReply):
             "index": choice.index,
             "message": message,
             "logprobs": logprobs,
-            "finish_reason": self.options.reason(choice.finish, answer.num_calls),
+            **finish_fields(choice.finish, self.options.reason(choice.finish, answer.num_calls)),
         }
 
     def _call(self, choice: int, call: CallStart, deltas: Sequence[ChatDelta]) -> dict[str, object]:
@@ -104,20 +115,19 @@ class ChatStream(EnvelopeStream):
         choice = self._choices.get(chunk.index)
         if choice is None:
             choice = self._choices[chunk.index] = _StreamedChoice(AnswerStream(self._options.plan, chunk.opening))
-            events.append(self._event(chunk.index, b'{"role":"assistant","content":""}', b"null", b"null"))
+            events.append(self._event(chunk.index, b'{"role":"assistant","content":""}', b"null"))
         if self._options.num_top_logprobs is not None:
             choice.tokens.extend(visible(chunk.tokens, with_special=self._options.with_special))
-        deltas = choice.answer.feed(chunk.text)
+        deltas = choice.answer.feed(chunk.text, chunk.tokens)
         if chunk.finish is not None:
             deltas += choice.answer.finish()
         events.extend(
-            self._event(chunk.index, self._delta(chunk.index, delta), self._take_logprobs(choice), b"null")
-            for delta in deltas
+            self._event(chunk.index, self._delta(chunk.index, delta), self._take_logprobs(choice)) for delta in deltas
         )
         if chunk.finish is not None:
-            self._meter.add(request, chunk.finish)
-            reason = to_json(self._options.reason(chunk.finish, choice.answer.num_calls))
-            events.append(self._event(chunk.index, b"{}", self._take_logprobs(choice), reason))
+            self._meter.add(request, chunk.finish, choice.answer.num_reasoning_tokens)
+            end = streamed_finish(chunk.finish, self._options.reason(chunk.finish, choice.answer.num_calls))
+            events.append(self._event(chunk.index, b"{}", self._take_logprobs(choice), end))
         return events
 
     def _delta(self, choice: int, delta: ChatDelta) -> bytes:
@@ -140,6 +150,6 @@ class ChatStream(EnvelopeStream):
         choice.tokens.clear()
         return logprobs
 
-    def _event(self, index: int, delta: bytes, logprobs: bytes, reason: bytes) -> bytes:
-        choice = b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}' % (index, delta, logprobs, reason)
+    def _event(self, index: int, delta: bytes, logprobs: bytes, end: bytes = UNFINISHED) -> bytes:
+        choice = b'{"index":%d,"delta":%b,"logprobs":%b,%b}' % (index, delta, logprobs, end)
         return self._framed(choice)

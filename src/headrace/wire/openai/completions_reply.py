@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 from headrace.core.generation import Chunk, Finish, Token
 from headrace.wire.answers import Answer, usage_of
 from headrace.wire.framing import to_json
-from headrace.wire.openai.envelope import EnvelopeOptions, EnvelopeReply, EnvelopeStream, finish_reason
+from headrace.wire.openai.envelope import (
+    UNFINISHED,
+    EnvelopeOptions,
+    EnvelopeReply,
+    EnvelopeStream,
+    finish_fields,
+    finish_reason,
+    streamed_finish,
+)
 from headrace.wire.openai.logprobs import completion_logprobs, visible
 
 KIND = "text_completion"
@@ -40,8 +48,8 @@ class CompletionsReply(EnvelopeReply):
                 writer = ChoiceWriter(self.options, number, answer.prompt)
                 text, logprobs = writer.piece(choice.text, choice.tokens)
                 index = number * self.options.num_choices + choice.index
-                reason = finish_reason(choice.finish)
-                choices.append({"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason})
+                end = finish_fields(choice.finish, finish_reason(choice.finish))
+                choices.append({"index": index, "text": text, "logprobs": logprobs, **end})
         return self.options.envelope.body(KIND, choices, usage_of(answers))
 
 
@@ -123,10 +131,10 @@ class CompletionsStream(EnvelopeStream):
         return [self._event(index, text, logprobs, chunk.finish)]
 
     def _event(self, index: int, text: str, logprobs: dict[str, object] | None, finish: Finish | None) -> bytes:
-        choice = b'{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}' % (
+        choice = b'{"index":%d,"text":%b,"logprobs":%b,%b}' % (
             index,
             to_json(text),
             b"null" if logprobs is None else to_json(logprobs),
-            b"null" if finish is None else to_json(finish_reason(finish)),
+            UNFINISHED if finish is None else streamed_finish(finish, finish_reason(finish)),
         )
         return self._framed(choice)

@@ -25,8 +25,16 @@ from headrace.wire.openai.parameters import Framing
 from headrace.wire.streams import ClosingStream
 
 DONE = sse_event(b"[DONE]")
+UNFINISHED = b'"finish_reason":null'
 
-_FINISH_REASONS = {FinishReason.LENGTH: "length", FinishReason.EOS: "stop", FinishReason.STOP: "stop"}
+_FINISH_REASONS = {
+    FinishReason.LENGTH: "length",
+    FinishReason.EOS: "stop",
+    FinishReason.STOP: "stop",
+    FinishReason.REPETITION: "stop",
+}
+_STOP_REASONS = {FinishReason.REPETITION: "repetition_detected"}
+"""vLLM's values of `stop_reason`, where `finish_reason` says too little: clients refuse vLLM's `repetition` there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,17 +113,30 @@ def system_fingerprint(model: ModelInfo) -> str:
 
 def usage_object(usage: Usage) -> dict[str, object]:
     """Return the `usage` object."""
+    reasoning = usage.reasoning_tokens
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.output_tokens,
         "total_tokens": usage.prompt_tokens + usage.output_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        **({} if reasoning is None else {"completion_tokens_details": {"reasoning_tokens": reasoning}}),
     }
 
 
 def finish_reason(finish: Finish) -> str:
     """Return `finish_reason` of a choice without tool calls."""
     return _FINISH_REASONS[finish.reason]
+
+
+def finish_fields(finish: Finish, reason: str) -> dict[str, str]:
+    """Return `finish_reason`, and `stop_reason` of a choice that repeated itself."""
+    more = _STOP_REASONS.get(finish.reason)
+    return {"finish_reason": reason} if more is None else {"finish_reason": reason, "stop_reason": more}
+
+
+def streamed_finish(finish: Finish, reason: str) -> bytes:
+    """Return `finish_fields` as the last fields of an object that is written in parts."""
+    return to_json(finish_fields(finish, reason))[1:-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,11 +194,14 @@ class UsageMeter:
     def __init__(self) -> None:
         self._prompts: dict[int, Finish] = {}
         self._output_tokens = 0
+        self._reasoning_tokens: int | None = None
 
-    def add(self, request: int, finish: Finish) -> None:
+    def add(self, request: int, finish: Finish, reasoning_tokens: int | None = None) -> None:
         """Count a choice that has finished."""
         self._prompts.setdefault(request, finish)
         self._output_tokens += finish.output_tokens
+        if reasoning_tokens is not None:
+            self._reasoning_tokens = (self._reasoning_tokens or 0) + reasoning_tokens
 
     @property
     def usage(self) -> Usage:
@@ -186,4 +210,5 @@ class UsageMeter:
             prompt_tokens=sum(finish.prompt_tokens for finish in self._prompts.values()),
             output_tokens=self._output_tokens,
             cached_tokens=sum(finish.cached_tokens for finish in self._prompts.values()),
+            reasoning_tokens=self._reasoning_tokens,
         )

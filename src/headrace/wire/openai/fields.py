@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from headrace.wire.fields import SAMPLING_NO_EFFECT, SAMPLING_REFUSED, Refused
 
 COMMON_REFUSED: Mapping[str, Refused] = {
-    **SAMPLING_REFUSED,
+    **{name: refused for name, refused in SAMPLING_REFUSED.items() if name != "repetition_detection"},
     "prompt_logprobs": Refused(
         "responses have no field for them", "Completions return them with 'echo' and 'logprobs'."
     ),
@@ -43,7 +43,6 @@ CHAT_REFUSED: Mapping[str, Refused] = {
         "models here have no verbosity setting", "Ask for it in the prompt, or set 'max_tokens'.", neutral="medium"
     ),
     "echo": Refused("responses do not repeat the last message"),
-    "continue_final_message": Refused("generation always starts a new message"),
     "chat_template": Refused("clients may not run templates on the server", "Start the server with --chat-template."),
     "add_special_tokens": Refused("the chat template adds the special tokens"),
     "documents": Refused("documents are not passed to the chat template", "Put them into a message."),

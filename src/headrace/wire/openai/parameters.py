@@ -12,10 +12,10 @@ import msgspec
 
 from headrace.core.client_text import shortened
 from headrace.core.errors import InvalidRequest, ModelNotFound
-from headrace.core.generation import SamplingParams
+from headrace.core.generation import RepetitionDetection, SamplingParams
 from headrace.wire.constraints import ConstraintFields, read_constraint
 from headrace.wire.dialect import RequestContext
-from headrace.wire.sampling import LARGEST_SEED, clamp_count, effective_temperature
+from headrace.wire.sampling import LARGEST_SEED, clamp_count, effective_temperature, first_given
 
 Framing = Literal["sse", "jsonlines"]
 """LMI streams chat as jsonlines: the same objects, one per line, without `[DONE]`."""
@@ -28,6 +28,14 @@ class StreamOptions(msgspec.Struct):
     """The fields of a request's `stream_options`."""
 
     include_usage: bool | None = None
+
+
+class RepetitionDetectionFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """vLLM's `repetition_detection`; a `max_pattern_size` of 0 turns it off, a `min_pattern_size` of 0 means 1."""
+
+    max_pattern_size: int = 0
+    min_pattern_size: int = 0
+    min_count: int = 0
 
 
 class CommonFields(ConstraintFields, kw_only=True):
@@ -50,6 +58,7 @@ class CommonFields(ConstraintFields, kw_only=True):
     min_p: float | None = None
     typical_p: float | None = None
     repetition_penalty: float | None = None
+    repetition_detection: RepetitionDetectionFields | None = None
     min_tokens: int | None = None
     ignore_eos: bool | None = None
     stop_token_ids: list[int] | None = None
@@ -109,17 +118,19 @@ def sampling_params(fields: CommonFields, context: RequestContext, *, max_new_to
     """
     _check_ranges(fields, context)
     check_range("min_tokens", fields.min_tokens, low=0, high=max_new_tokens)
-    top_p = 1.0 if fields.top_p is None else fields.top_p
-    temperature = 1.0 if fields.temperature is None else fields.temperature
+    defaults = context.model.sampling_defaults  # as vLLM's --generation-config; OpenAI's for the rest
+    top_p = first_given(fields.top_p, defaults.top_p, 1.0)
+    temperature = first_given(fields.temperature, defaults.temperature, 1.0)
     return SamplingParams(
         max_new_tokens=max_new_tokens,
+        default_max_new_tokens=defaults.max_new_tokens,
         min_new_tokens=fields.min_tokens or 0,
         temperature=effective_temperature(temperature) if top_p > 0.0 else 0.0,
-        top_k=clamp_count(max(0, fields.top_k or 0)),
+        top_k=clamp_count(max(0, first_given(fields.top_k, defaults.top_k, 0))),
         top_p=top_p if top_p > 0.0 else 1.0,
-        min_p=fields.min_p or 0.0,
+        min_p=first_given(fields.min_p, defaults.min_p, 0.0),
         typical_p=1.0 if fields.typical_p is None else fields.typical_p,
-        repetition_penalty=1.0 if fields.repetition_penalty is None else fields.repetition_penalty,
+        repetition_penalty=first_given(fields.repetition_penalty, defaults.repetition_penalty, 1.0),
         presence_penalty=fields.presence_penalty or 0.0,
         frequency_penalty=fields.frequency_penalty or 0.0,
         logit_bias=_logit_bias(fields, context),
@@ -131,6 +142,7 @@ def sampling_params(fields: CommonFields, context: RequestContext, *, max_new_to
         skip_special_tokens=fields.skip_special_tokens is not False,
         n=1 if fields.n is None else fields.n,
         grammar=read_constraint(fields),
+        repetition_detection=_repetition_detection(fields.repetition_detection),
     )
 
 
@@ -168,6 +180,17 @@ def _check_ranges(fields: CommonFields, context: RequestContext) -> None:
     check_range("typical_p", fields.typical_p, above=0, high=1)
     check_range("repetition_penalty", fields.repetition_penalty, above=0)
     check_range("truncate_prompt_tokens", fields.truncate_prompt_tokens, low=1, high=context.model.max_prompt_tokens)
+
+
+def _repetition_detection(given: RepetitionDetectionFields | None) -> RepetitionDetection | None:
+    """Return the rule, or None if it is off; the engine checks its ranges. Source: vLLM `sampling_params.py`."""
+    if given is None or given.max_pattern_size == 0:
+        return None
+    return RepetitionDetection(
+        max_pattern_size=given.max_pattern_size,
+        min_pattern_size=given.min_pattern_size or 1,
+        min_count=given.min_count,
+    )
 
 
 def _logit_bias(fields: CommonFields, context: RequestContext) -> dict[int, float]:

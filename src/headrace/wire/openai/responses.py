@@ -1,12 +1,12 @@
 """
 `POST /v1/responses`: the body and its conversion to a generation request.
 
-Responses are not stored, so each request has the whole conversation.
+A request has the whole conversation, or continues a stored response (`wire.openai.stored_responses`).
 
 Source: OpenAI API reference, "Create a model response"; vLLM `entrypoints/openai/responses/protocol.py`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -19,13 +19,22 @@ from headrace.wire.constraints import read_schema, refuse_two
 from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
 from headrace.wire.fields import SAMPLING_NO_EFFECT, FieldTable, Refused, struct_fields
 from headrace.wire.framing import decode_body, refusing_deep_nesting
+from headrace.wire.json_size import check_json_size
 from headrace.wire.openai.answer_stream import AnswerPlan
 from headrace.wire.openai.chat import ChatBody, chat_prompt
 from headrace.wire.openai.errors import render_error
 from headrace.wire.openai.fields import COMMON_REFUSED
 from headrace.wire.openai.parameters import CommonFields, check_range, is_stream, sampling_params, served_model
-from headrace.wire.openai.responses_items import InputItem, chat_messages, missing
+from headrace.wire.openai.responses_items import InputItem, chat_messages, missing, stored_items
 from headrace.wire.openai.responses_reply import ResponseOptions, ResponseReply
+from headrace.wire.openai.stored_responses import (
+    NO_ITEMS,
+    ResponseKey,
+    ResponseStore,
+    StoredResponse,
+    joined,
+    previous_response,
+)
 from headrace.wire.openai.tools import (
     AllowedTools,
     Function,
@@ -104,18 +113,18 @@ class ResponsesBody(CommonFields, kw_only=True):
     top_logprobs: int | None = None
     include: list[str] | None = None
     metadata: dict[str, str] | None = None
+    store: bool | None = None
+    previous_response_id: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     chat_template_kwargs: dict[str, object] | None = None
 
 
-_NOT_STORED = "responses are not stored"
 _REFUSED: Mapping[str, Refused] = {
     **COMMON_REFUSED,
-    "previous_response_id": Refused(_NOT_STORED, "Send all items of the conversation as 'input'."),
-    "conversation": Refused(_NOT_STORED, "Send all items of the conversation as 'input'."),
-    "prompt": Refused(_NOT_STORED.replace("responses", "prompts"), "Send 'instructions' and 'input'."),
-    "background": Refused(_NOT_STORED, "Wait for the response, or set 'stream'."),
+    "conversation": Refused("conversations are not stored", "Use 'previous_response_id', or send all items."),
+    "prompt": Refused("prompts are not stored", "Send 'instructions' and 'input'."),
+    "background": Refused("a response ends with its connection", "Wait for the response, or set 'stream'."),
     "truncation": Refused("items are not dropped from a conversation", "Send fewer items.", neutral="disabled"),
     "context_management": Refused("the conversation is used as it is sent"),
     "moderation": Refused("the server has no moderation"),
@@ -136,16 +145,31 @@ _NO_EFFECT = SAMPLING_NO_EFFECT | {
     "prompt_cache_retention",
     "request_id",
     "service_tier",
-    "store",
 }
 
+
+class _PreviousOfBody(msgspec.Struct):
+    previous_response_id: str | None = None
+
+
+class _InputOfBody(msgspec.Struct):
+    input: msgspec.Raw
+
+
+_PREVIOUS = b"previous_response_id"
 _decoder = msgspec.json.Decoder(ResponsesBody)
+_decode_previous = msgspec.json.Decoder(_PreviousOfBody).decode
+_decode_own = msgspec.json.Decoder(_InputOfBody).decode
+_decode_items = msgspec.json.Decoder(list[InputItem]).decode
 FIELDS = FieldTable(applied=struct_fields(ResponsesBody) - _REFUSED.keys(), refused=_REFUSED, no_effect=_NO_EFFECT)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenAIResponses:
     """The dialect of OpenAI's Responses API."""
+
+    store: ResponseStore | None = None
+    """The stored responses; None: `store` has no effect, and `previous_response_id` is refused."""
 
     @property
     def name(self) -> str:
@@ -163,8 +187,12 @@ class OpenAIResponses:
         """
         fields = decode_body(body, _decoder)
         ignored = FIELDS.check(body)
+        if fields.store and self.store is None:
+            ignored = (*ignored, "store")
         _check_settings(fields)
         context, adapter = served_model(fields, context)
+        before = self._before(fields, context)
+        earlier = _decode_items(before)
         tools = _tools(fields.tools or ())
         plan = plan_tools(tools, _tool_choice(fields.tool_choice), parallel=fields.parallel_tool_calls is not False)
         sampling = _sampling(fields, context, plan)
@@ -177,11 +205,12 @@ class OpenAIResponses:
             is_stream=is_stream(fields),
             num_top_logprobs=sampling.logprobs,
             with_special=not sampling.skip_special_tokens,
-            echoed=_echoed(fields, sampling),
+            echoed=_echoed(fields, sampling, is_stored=self._is_stored(fields)),
+            keep=self._keep(fields, body, before, context),
         )
         request = GenerationRequest(
             request_id=context.request_id,
-            prompt=chat_prompt(_chat(fields, tools), plan, known),
+            prompt=chat_prompt(_chat(fields, tools, earlier), plan, known),
             sampling=sampling,
             truncate_prompt_tokens=fields.truncate_prompt_tokens,
             cache_salt=fields.cache_salt or "",
@@ -196,6 +225,51 @@ class OpenAIResponses:
         """Render `{"error": {...}}`."""
         return render_error(error, prompt="input")
 
+    def num_stored_bytes(self, body: bytes, now_s: float) -> int:
+        """Return the size of the stored conversation that a body continues; 0 if it continues none."""
+        if self.store is None or _PREVIOUS not in body:
+            return 0
+        try:
+            response_id = _decode_previous(body).previous_response_id
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return 0
+        entry = None if response_id is None else self.store.get(ResponseKey("", response_id), now_s=now_s)
+        return 0 if entry is None else entry.num_bytes
+
+    def _before(self, fields: ResponsesBody, context: RequestContext) -> bytes:
+        """Return the conversation that the request continues."""
+        response_id = fields.previous_response_id
+        if response_id is None:
+            return NO_ITEMS
+        if self.store is None:
+            text = (
+                "'previous_response_id' is not supported: this server does not store responses. "
+                "Send all items of the conversation as 'input'."
+            )
+            raise InvalidRequest(text, param="previous_response_id")
+        key = ResponseKey("", response_id)
+        conversation = previous_response(self.store, key, now_s=context.created_s).conversation()
+        check_json_size(conversation, what="The conversation that 'previous_response_id' continues")
+        return conversation
+
+    def _is_stored(self, fields: ResponsesBody) -> bool:
+        return self.store is not None and fields.store is not False
+
+    def _keep(
+        self, fields: ResponsesBody, body: bytes, before: bytes, context: RequestContext
+    ) -> Callable[[bytes], None] | None:
+        """Return the function that stores the response; None if it is not stored."""
+        store = self.store
+        if store is None or not self._is_stored(fields):
+            return None
+        items = joined((before, stored_items(bytes(_decode_own(body).input), context.request_id)))
+
+        def keep(response: bytes) -> None:
+            entry = StoredResponse(response=response, items=items, created_s=context.created_s)
+            store.add(ResponseKey("", f"resp_{context.request_id}"), entry)
+
+        return keep
+
 
 def _check_settings(fields: ResponsesBody) -> None:
     """Refuse values of nested fields that are not applied."""
@@ -207,10 +281,10 @@ def _check_settings(fields: ResponsesBody) -> None:
         raise InvalidRequest(text, param="reasoning.mode")
 
 
-def _chat(fields: ResponsesBody, tools: list[Tool]) -> ChatBody:
+def _chat(fields: ResponsesBody, tools: list[Tool], before: Sequence[InputItem]) -> ChatBody:
     """Return the parts of the body that make the prompt, as a chat."""
     return ChatBody(
-        messages=chat_messages(fields.instructions, fields.input),
+        messages=chat_messages(fields.instructions, fields.input, before),
         tools=tools,
         reasoning_effort=None if fields.reasoning is None else fields.reasoning.effort,
         chat_template_kwargs=fields.chat_template_kwargs,
@@ -284,7 +358,7 @@ def _text_grammar(text: TextConfig | None) -> Grammar | None:
     return read_schema(text.format.schema, param="text.format.schema")
 
 
-def _echoed(fields: ResponsesBody, sampling: SamplingParams) -> dict[str, object]:
+def _echoed(fields: ResponsesBody, sampling: SamplingParams, *, is_stored: bool) -> dict[str, object]:
     """Return the settings that a response repeats."""
     text = fields.text or TextConfig()
     return {
@@ -293,11 +367,11 @@ def _echoed(fields: ResponsesBody, sampling: SamplingParams) -> dict[str, object
         "max_output_tokens": fields.max_output_tokens,
         "metadata": fields.metadata or {},
         "parallel_tool_calls": fields.parallel_tool_calls is not False,
-        "previous_response_id": None,
+        "previous_response_id": fields.previous_response_id,
         "prompt_cache_key": fields.prompt_cache_key,
         "reasoning": {"effort": None if fields.reasoning is None else fields.reasoning.effort, "summary": None},
         "safety_identifier": fields.safety_identifier,
-        "store": False,
+        "store": is_stored,
         "temperature": sampling.temperature,
         "text": {"format": msgspec.to_builtins(text.format or TextFormat(type="text"))},
         "tool_choice": msgspec.to_builtins(fields.tool_choice or "auto"),

@@ -6,14 +6,19 @@ Items of one turn of the assistant (reasoning, text, calls) become one message.
 Source: OpenAI API reference, "Create a model response", `input`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from headrace.core.client_text import shortened
 from headrace.core.errors import InvalidRequest
+from headrace.wire.framing import to_json
 from headrace.wire.openai.messages import CalledFunction, ContentPart, Message, Role, ToolCall
 
+_NULL = b"null"
+_MESSAGE, _USER, _ASSISTANT = (msgspec.Raw(b'"%b"' % name) for name in (b"message", b"user", b"assistant"))
+_decode_input = msgspec.json.Decoder(str | list[dict[str, msgspec.Raw]]).decode
+_decode_text = msgspec.json.Decoder(str).decode
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "reasoning_text", "summary_text"})
 
 Content = str | list[ContentPart]
@@ -23,6 +28,7 @@ class InputItem(msgspec.Struct, kw_only=True):
     """An item of any type; which fields it has depends on the type."""
 
     type: str = "message"
+    id: str | None = None
     role: Role | None = None
     content: Content | None = None
     summary: list[ContentPart] | None = None
@@ -32,18 +38,25 @@ class InputItem(msgspec.Struct, kw_only=True):
     output: Content | None = None
 
 
-def chat_messages(instructions: str | None, items: str | Sequence[InputItem]) -> list[Message]:
+def chat_messages(
+    instructions: str | None, items: str | Sequence[InputItem], before: Sequence[InputItem] = ()
+) -> list[Message]:
     """
     Return the conversation as chat messages.
+
+    Args:
+        instructions: the system message.
+        items: the input.
+        before: the items of earlier responses.
 
     Raises:
         InvalidRequest: there is no item, its type is not supported, or it lacks a field of its type.
     """
     system = [] if instructions is None else [Message(role="system", content=instructions)]
     if isinstance(items, str):
-        return [*system, Message(role="user", content=items)]
-    messages = list(_messages(items))
-    if not messages:
+        items = [InputItem(role="user", content=items)]
+    messages = list(_messages([*before, *items], first=len(before)))
+    if not items or not messages:
         text = "Invalid 'input': it has no message. Expected text, or an array with at least one item."
         raise InvalidRequest(text, param="input")
     return [*system, *messages]
@@ -80,9 +93,45 @@ class _Turn:
             )
 
 
-def _messages(items: Sequence[InputItem]) -> Iterator[Message]:
+def stored_items(items: bytes, suffix: str) -> bytes:
+    """
+    Return the input of a request as the array of items that is stored and listed, each with an id.
+
+    The values of an item are copied as they are, so that a proxy keeps what only the model server understands.
+
+    Args:
+        items: the input, a JSON string or a JSON array of objects.
+        suffix: ends the ids of items that have none; the id of the request.
+    """
+    found = _decode_input(items)
+    if isinstance(found, str):
+        found = [{"role": _USER, "content": msgspec.Raw(items)}]
+    return to_json([_stored_item(item, f"{suffix}_in{number}") for number, item in enumerate(found)])
+
+
+def _stored_item(item: Mapping[str, msgspec.Raw], suffix: str) -> dict[str, object]:
+    item = {key: value for key, value in item.items() if bytes(value) != _NULL}
+    kind = _decode_text(item.get("type", _MESSAGE))
+    prefix = {"message": "msg", "reasoning": "rs", "function_call": "fc"}.get(kind, "fco")
+    fields: dict[str, object] = {"type": kind, "id": f"{prefix}_{suffix}", **item, "status": "completed"}
+    if kind == "reasoning":
+        return {"summary": [], **fields}
+    content = item.get("content")
+    if kind == "message" and content is not None and bytes(content).startswith(b'"'):
+        fields["content"] = [_text_part(content, is_output=item.get("role") == _ASSISTANT)]
+    return fields
+
+
+def _text_part(text: msgspec.Raw, *, is_output: bool) -> dict[str, object]:
+    return (
+        {"type": "output_text", "text": text, "annotations": []} if is_output else {"type": "input_text", "text": text}
+    )
+
+
+def _messages(items: Sequence[InputItem], *, first: int) -> Iterator[Message]:
+    """Yield the messages of all items; errors count from item `first`, where the request's own items begin."""
     turn = _Turn()
-    for number, item in enumerate(items):
+    for number, item in enumerate(items, -first):
         param = f"input[{number}]"
         if item.type in {"function_call", "reasoning"} or (item.type == "message" and item.role == "assistant"):
             turn.add(item, param)
@@ -100,9 +149,7 @@ def _message(item: InputItem, param: str) -> Message:
         output = _text(item.output, f"{param}.output")
         return Message(role="tool", tool_call_id=call_id, content=output)
     if item.type == "item_reference":
-        text = (
-            f"Invalid '{param}.type': responses are not stored, so items cannot be referred to. Send the item itself."
-        )
+        text = f"Invalid '{param}.type': items cannot be referred to by their ids. Send the item itself."
         raise InvalidRequest(text, param=f"{param}.type")
     if item.type != "message":
         expected = "Expected 'message', 'function_call', 'function_call_output' or 'reasoning'"

@@ -7,7 +7,7 @@ the items, so that the whole response is what a stream adds up to.
 Source: OpenAI API reference, "Responses"; "Streaming events".
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.core.errors import Busy, HeadraceError, UserError
@@ -19,6 +19,7 @@ from headrace.wire.openai.answer_stream import AnswerPlan, AnswerStream, ChatDel
 from headrace.wire.openai.errors import error_object
 from headrace.wire.openai.logprobs import token_logprobs, visible
 from headrace.wire.openai.responses_output import CallItem, Event, TextItem, TextKind
+from headrace.wire.openai.token_places import by_token
 from headrace.wire.openai.tool_stream import CallStart, TextDelta
 from headrace.wire.streams import ClosingStream
 
@@ -37,6 +38,13 @@ class ResponseOptions:
     with_special: bool
     echoed: Mapping[str, object]
     """The settings that a response repeats."""
+    keep: Callable[[bytes], None] | None = None
+    """Stores the response at its end; None: it is not stored."""
+
+    @property
+    def response_id(self) -> str:
+        """The id of the response."""
+        return f"resp_{self.request_id}"
 
     def response(
         self,
@@ -49,7 +57,7 @@ class ResponseOptions:
     ) -> dict[str, object]:
         """Return a response object."""
         return {
-            "id": f"resp_{self.request_id}",
+            "id": self.response_id,
             "object": "response",
             "created_at": self.created_s,
             "status": status,
@@ -125,6 +133,8 @@ class ResponseStream(ClosingStream):
         self._num_events += 1
         if self._builder is not None:
             failed = self._options.response("failed", self._builder.output(), error=_response_error(error))
+            if self._options.keep is not None:
+                self._options.keep(to_json(failed))
             events.append(self._event("response.failed", {"response": failed}))
         return events
 
@@ -172,17 +182,15 @@ class _Builder:
         self._open: TextItem | CallItem | None = None
         self._tokens: list[Token] = []
         """Tokens that no delta has yet."""
-        self._num_characters = 0
-        self._num_reasoning_characters = 0
 
     def feed(self, text: str, tokens: Sequence[Token]) -> Iterator[Event]:
         """Process the next part of the answer."""
         if self._options.num_top_logprobs is None:
-            yield from self._deltas(self._stream.feed(text))
+            yield from self._deltas(self._stream.feed(text, tokens))
             return
-        for piece, its_tokens in _by_token(text, tokens):
+        for piece, its_tokens in by_token(text, tokens):
             self._tokens += visible(its_tokens, with_special=self._options.with_special)
-            yield from self._deltas(self._stream.feed(piece))
+            yield from self._deltas(self._stream.feed(piece, its_tokens))
 
     def finish(self, finish: Finish) -> Iterator[Event]:
         """End the answer; it has at least one item."""
@@ -196,18 +204,17 @@ class _Builder:
         return self._done if self._open is None else [*self._done, self._open.item("incomplete")]
 
     def finished(self, finish: Finish) -> dict[str, object]:
-        """Return the response after its end."""
+        """Return the response after its end, and store it if the request asks for it."""
         is_cut = finish.reason is FinishReason.LENGTH
-        return self._options.response(
+        response = self._options.response(
             "incomplete" if is_cut else "completed",
             self._done,
-            usage=_usage(finish, self._num_reasoning_tokens(finish)),
+            usage=_usage(finish, self._stream.num_reasoning_tokens or 0),
             incomplete={"reason": "max_output_tokens"} if is_cut else None,
         )
-
-    def _num_reasoning_tokens(self, finish: Finish) -> int:
-        """Estimate them by the share of the text: to count them, each token would have to be parsed alone."""
-        return round(finish.output_tokens * self._num_reasoning_characters / max(1, self._num_characters))
+        if self._options.keep is not None:
+            self._options.keep(to_json(response))
+        return response
 
     def _deltas(self, deltas: Iterable[ChatDelta]) -> Iterator[Event]:
         for delta in deltas:
@@ -224,8 +231,6 @@ class _Builder:
             if not (isinstance(self._open, TextItem) and self._open.kind == kind):
                 yield from self._close("completed")
                 yield from self._begin(TextItem(kind, self._options.request_id, len(self._done)))
-        self._num_characters += len(delta.text)
-        self._num_reasoning_characters += len(delta.text) if isinstance(delta, ReasoningDelta) else 0
         if self._open is not None:
             yield self._open.add(delta.text, self._logprobs(delta))
 
@@ -244,17 +249,6 @@ class _Builder:
             yield from self._open.end(status)
             self._done.append(self._open.item(status))
         self._open = None
-
-
-def _by_token(text: str, tokens: Sequence[Token]) -> Iterator[tuple[str, Sequence[Token]]]:
-    """Yield the part of the text that each token adds: none for a hidden one and one that a stop string cut off."""
-    place = 0
-    for token in tokens:
-        end = place + len(token.text) if text.startswith(token.text, place) else place
-        yield text[place:end], (token,)
-        place = end
-    if place < len(text):
-        yield text[place:], ()
 
 
 def _last_tokens(tokens: Sequence[Token], text: str) -> Sequence[Token]:

@@ -98,7 +98,7 @@ def render_info(
 
 
 def _own_facts(model: ModelInfo) -> dict[str, object]:
-    """Return the fields that TGI's `/info` does not have; the chat page starts with the recommended sampling."""
+    """Return the fields that TGI's `/info` does not have; the chat page reads its defaults from them."""
     return {
         "backend": model.backend,
         "backend_reason": model.backend_reason,
@@ -107,6 +107,8 @@ def _own_facts(model: ModelInfo) -> dict[str, object]:
         "kv_dtype": model.kv_dtype,
         "format_reason": model.format_reason,
         "rope": model.rope,
+        "has_chat_template": model.has_chat_template,
+        "sampling_defaults": {**model.sampling_defaults.values(), "source": model.sampling_defaults.source},
         "recommended_sampling": asdict(model.recommended),
     }
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import PayloadTooLarge
-from headrace.server.json_size import _BLOCK_BYTES, check_json_size, count_json
+from headrace.wire.json_size import _BLOCK_BYTES, check_json_size, count_json
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(alphabet=st.sampled_from('a,:[{"\\\\\u00e9'), max_size=8),

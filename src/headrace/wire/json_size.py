@@ -18,27 +18,33 @@ MAX_VALUES = 500_000
 """Values of one body, a token id each for a batch of prompts: about 15 ms of decoding."""
 MAX_MEMBERS = 100_000
 """Members of all objects of one body; each has a name to be made, which takes several times as long as a number."""
+INLINE_BYTES = 64 * 1024
+"""Shorter bodies are decoded uncounted: whatever they contain, it takes milliseconds."""
 _BLOCK_BYTES = 256 * 1024
 _QUOTE, _COMMA, _LIST, _OBJECT, _COLON = b'",[{:'
 
 Bytes = npt.NDArray[np.uint8]
 
 
-def check_json_size(body: bytes) -> None:
+def check_json_size(body: bytes, *, what: str = "The request body") -> None:
     """
-    Refuse a body with too many values to be decoded at once. The body need not be valid JSON.
+    Refuse JSON with too many values to be decoded at once. It need not be valid.
+
+    Args:
+        body: the JSON.
+        what: the subject of the error.
 
     Raises:
         PayloadTooLarge: it has more objects and lists, values or object members than are decoded.
     """
     containers, values, members = count_json(body)
-    for count, most, what in (
+    for count, most, kind in (
         (containers, MAX_CONTAINERS, "objects and lists"),
         (values, MAX_VALUES, "values"),
         (members, MAX_MEMBERS, "object members"),
     ):
         if count > most:
-            raise PayloadTooLarge(f"The request body has {count} {what}; expected at most {most}. Send less at a time.")
+            raise PayloadTooLarge(f"{what} has {count} {kind}; expected at most {most}. Send less at a time.")
 
 
 def count_json(body: bytes) -> tuple[int, int, int]:

@@ -1,0 +1,57 @@
+"""Attributes and events of the spans of invocations."""
+
+from headrace.core.spans import Span
+from headrace.gateway import openai, request
+from headrace.gateway.metrics import InvocationRecord
+from headrace.http.spans import DISCONNECTED, describe_response
+from headrace.wire.unknown_routes import OPENAI_METHODS
+
+ASYNC_RUN = "async invocation"
+"""Name of the span of an asynchronous invocation while the model answers it."""
+
+
+def end_span(span: Span, record: InvocationRecord, *, method: str, path: str) -> None:
+    """End the span of an HTTP request."""
+    if span.is_recording:
+        describe_invocation(span, record)
+        describe_response(span, method=method, route=route_of(path), status=record.status)
+    span.end()
+
+
+def route_of(path: str) -> str:
+    """Return a path with names as parameters; empty for one that is not served, which clients may choose freely."""
+    if request.match(path) is not None:
+        return f"/endpoints/{{EndpointName}}/{path.rstrip('/').rpartition('/')[2]}"
+    asked = openai.match(path)
+    if asked is None or asked.path not in OPENAI_METHODS:
+        return ""
+    if asked.endpoint is None:
+        return asked.path
+    component = "" if asked.component is None else "/inference-components/{ComponentName}"
+    return f"/endpoints/{{EndpointName}}{component}/openai{asked.path}"
+
+
+def describe_invocation(span: Span, record: InvocationRecord) -> None:
+    """Record where a request went, what it waited for, and why it failed."""
+    span.describe(
+        {
+            "headrace.api": record.api,
+            "headrace.endpoint": record.endpoint,
+            "headrace.variant": record.variant,
+            "headrace.component": record.component,
+            "headrace.worker": record.worker,
+            "headrace.worker.status": record.model_status or None,
+            "headrace.tries": record.num_tries or None,
+            "headrace.held_seconds": record.held_s or None,
+        }
+    )
+    events = (("worker.chosen", record.asked_s), ("worker.answered", record.head_s), ("first_part", record.first_s))
+    for name, at_s in events:
+        if at_s is not None:
+            span.add_event(name, at_s)
+    if record.is_gone:
+        span.fail(DISCONNECTED)
+    elif record.error is not None and (record.status >= 500 or record.status == 200):
+        span.fail(record.error)
+    elif record.error is not None:
+        span.describe({"error.type": record.error})

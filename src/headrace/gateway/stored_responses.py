@@ -1,0 +1,138 @@
+"""
+Stored responses of the Responses API on the gateway, which every request passes, as workers come and go.
+
+The pure part is in `wire.openai.proxied_responses`; the routes are those of the model server.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from urllib.parse import parse_qsl
+
+from headrace.core.errors import PayloadTooLarge
+from headrace.gateway.metrics import InvocationRecord
+from headrace.http.asgi import Scope, caller_of
+from headrace.http.body_budget import BodyBudget
+from headrace.http.exchange import Exchange
+from headrace.wire.framing import JSON_CONTENT_TYPE
+from headrace.wire.json_size import INLINE_BYTES, check_json_size
+from headrace.wire.openai.proxied_responses import Keep, ProxiedRequest, ResponseRecorder, read_request
+from headrace.wire.openai.response_actions import ACTIONS, ResponseCall
+from headrace.wire.openai.stored_responses import ResponseKey, ResponseStore, StoredResponse, previous_response
+from headrace.wire.unknown_routes import RESPONSES
+
+"""JSON up to this size is read within milliseconds, whatever it contains; larger JSON on another thread."""
+
+_PATH = re.compile(rf"{RESPONSES}/([^/]+)(/[a-z_]+)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingResponse:
+    """A response that is stored, or that continues a stored one, before its worker has answered."""
+
+    request: ProxiedRequest
+    request_id: str
+    keep: Keep
+    max_event_bytes: int
+
+    async def recorder(self) -> ResponseRecorder:
+        """Return the recorder of the response; call it when a worker has accepted the request."""
+        make_items = partial(self.request.input_items, self.request_id)
+        is_short = len(self.request.input) <= INLINE_BYTES
+        items = make_items() if is_short else await asyncio.to_thread(make_items)
+        return ResponseRecorder(self.request, items, self.keep, created_s=time.time(), max_bytes=self.max_event_bytes)
+
+
+class StoredResponses:
+    """The stored responses of all callers: each one sees those of its own access key."""
+
+    def __init__(self, store: ResponseStore, budget: BodyBudget, *, max_body_bytes: int, max_event_bytes: int) -> None:
+        """
+        Serve the responses of a store.
+
+        Args:
+            store: keeps the responses.
+            budget: counts the conversations that are sent to workers.
+            max_body_bytes: the largest request to a worker.
+            max_event_bytes: the largest response, or event of a stream, that is stored.
+        """
+        self._store = store
+        self._budget = budget
+        self._max_body_bytes = max_body_bytes
+        self._max_event_bytes = max_event_bytes
+
+    @staticmethod
+    def owns(method: str, path: str) -> bool:
+        """Return whether a request is for a stored response; `path` begins with `/v1`."""
+        found = _PATH.fullmatch(path)
+        return found is not None and (_method(method), found[2] or "") in ACTIONS
+
+    async def answer(self, scope: Scope, path: str, exchange: Exchange, record: InvocationRecord) -> None:
+        """
+        Answer a request for a stored response.
+
+        Raises:
+            HeadraceError: the response is not stored, or an argument is wrong.
+        """
+        found = _PATH.fullmatch(path)
+        assert found is not None
+        call = ResponseCall(
+            store=self._store,
+            key=ResponseKey(caller_of(scope), found[1]),
+            query=dict(parse_qsl(scope["query_string"].decode("latin-1"))),
+            now_s=time.time(),
+        )
+        body = ACTIONS[_method(scope["method"]), found[2] or ""](call)
+        record.status = 200
+        await exchange.respond(200, [("content-type", JSON_CONTENT_TYPE), *record.id_headers()], body)
+
+    async def read(self, scope: Scope, body: bytes, request_id: str) -> PendingResponse | None:
+        """
+        Read a request for a response, with the conversation that it continues; None: forward it as it is.
+
+        Raises:
+            InvalidRequest: the response that it continues is not stored, or has failed.
+            PayloadTooLarge: the conversation is too long.
+        """
+        caller, now_s = caller_of(scope), time.time()
+        read = partial(
+            read_request,
+            find=lambda response_id: previous_response(self._store, ResponseKey(caller, response_id), now_s=now_s),
+        )
+        if len(body) <= INLINE_BYTES:
+            request = read(body)
+        else:
+            await asyncio.to_thread(check_json_size, body)
+            request = await asyncio.to_thread(read, body)
+        if request is not None and len(request.body) > self._max_body_bytes:
+            raise PayloadTooLarge(
+                f"The conversation that 'previous_response_id' continues has {len(request.body)} bytes with this "
+                f"request; expected at most {self._max_body_bytes}. Send fewer items as 'input'."
+            )
+        if request is None:
+            return None
+
+        def keep(response_id: str, entry: StoredResponse) -> None:
+            self._store.add(ResponseKey(caller, response_id), entry)
+
+        return PendingResponse(request=request, request_id=request_id, keep=keep, max_event_bytes=self._max_event_bytes)
+
+    @contextmanager
+    def counted(self, request: ProxiedRequest) -> Iterator[None]:
+        """
+        Count the stored conversation of a request as a part of its body.
+
+        Raises:
+            BudgetSpent: the bodies of all requests together are too large.
+        """
+        with self._budget.share() as share:
+            share.add(len(request.before))
+            yield
+
+
+def _method(method: str) -> str:
+    return "GET" if method == "HEAD" else method

@@ -1,0 +1,26 @@
+"""Limits on the work of rendering a chat; separate from `chat_budget`, which imports Jinja."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.core.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderLimits:
+    """The work that one rendering may take."""
+
+    max_steps: int
+    max_seconds: float
+    max_characters: int
+    """Longest rendered prompt."""
+
+
+INLINE_LIMITS: Final = RenderLimits(max_steps=5_000, max_seconds=0.04, max_characters=32 * 1024)
+"""Limits on the event loop."""
+FULL_LIMITS: Final = RenderLimits(max_steps=5_000_000, max_seconds=10.0, max_characters=64 * 1024 * 1024)
+"""Limits on another thread."""
+
+
+class RenderingTooLong(InvalidRequest):
+    """Rendering a chat takes more work than the limits allow."""

@@ -1,0 +1,1 @@
+"""The OpenAPI description of routes, with schemas from the structs that parse their bodies."""

@@ -1,0 +1,43 @@
+"""The chat page as a person uses it."""
+
+from selenium import webdriver
+from selenium.webdriver.common.keys import Keys
+
+from tests.browser import Page
+
+
+class ChatPage(Page):
+    """The chat page, freshly opened."""
+
+    def __init__(self, driver: webdriver.Chrome, url: str) -> None:
+        super().__init__(driver)
+        driver.get(f"{url}/ping")  # the page's origin without the page, which would hold its database open
+        driver.execute_async_script(
+            "localStorage.clear(); sessionStorage.clear();"
+            "const gone = indexedDB.deleteDatabase('headrace.chat');"
+            "gone.onsuccess = gone.onerror = () => arguments[0]()"
+        )
+        driver.get(url)
+        self.until(lambda: self.text("#model") == "echo", "the model's name")
+
+    def type(self, text: str) -> None:
+        self.find("#prompt").send_keys(text)
+
+    def ask(self, text: str) -> None:
+        self.type(text + Keys.ENTER)
+
+    def answer(self) -> str:
+        return self.all(".message.assistant .text")[-1].text
+
+    def until_done(self) -> None:
+        self.until(lambda: self.find("#send").is_displayed() and not self.all(".streaming, .waiting"), "the end")
+
+    def send(self, text: str) -> None:
+        """Ask by pasting, which is faster than typing and takes several lines."""
+        self.run("document.getElementById('prompt').value = arguments[0]", text)
+        self.type(Keys.ENTER)
+        self.until_done()
+
+    def module(self, name: str, expression: str, *arguments: object) -> object:
+        """Evaluate an expression on the exports `m` of one of the page's modules."""
+        return self.run(f"return import('/web/{name}').then((m) => {expression})", *arguments)
