@@ -30,7 +30,8 @@ class Headrace:
 
     def __call__(self, *args: object, stdin: str | None = None, env: dict[str, str] | None = None) -> Result:
         seams = Seams(make_engine=self.make_engine)
-        return CliRunner().invoke(cli, [str(arg) for arg in args], input=stdin, env=env, obj=seams)
+        arguments = [str(arg) for arg in args]
+        return CliRunner().invoke(cli, arguments, input=stdin, env=env, obj=seams, prog_name="headrace")
 
 
 @pytest.fixture

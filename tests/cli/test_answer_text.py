@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.answer_text import AnswerText, text_of_value
+from headrace.cli.answer_text import AnswerText, finish_reason_of, text_of_value
 
 TEXT = 'Die "Welle" läuft,\\\n\t波が来る 🌊.'
 
@@ -73,3 +73,21 @@ def test_an_unknown_value_has_no_text() -> None:
 def test_an_error_in_a_stream_is_shown_as_it_is() -> None:
     reader = AnswerText()
     assert "overloaded" in reader.feed(b'data:{"error":"overloaded"}\n\n') + reader.finish()
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({"choices": [{"text": "a", "finish_reason": "length"}]}, "length"),
+        ({"choices": [{"finish_reason": "stop", "stop_reason": "repetition_detected"}]}, "repetition"),
+        ([{"generated_text": "a", "details": {"finish_reason": "eos_token"}}], "eos_token"),
+        ({"choices": [{"delta": {}, "finish_reason": None}]}, None),
+        ({"choices": 3}, None),
+        ([1], None),
+    ],
+)
+def test_the_finish_reason_of_each_dialect_is_found(value: object, reason: str | None) -> None:
+    assert finish_reason_of(value) == reason
+    reader = AnswerText()
+    reader.feed(b"data: " + json.dumps(value).encode() + b"\n\ndata: [DONE]\n\n")
+    assert reader.finish_reason == reason

@@ -114,3 +114,27 @@ def test_a_paste_into_a_terminal_is_one_entry() -> None:
     os.close(terminal)
     assert child.returncode == 0
     assert rb"Entered(text='one\ntwo', is_command=False)" in shown
+
+
+def test_a_base_model_continues_each_text_and_says_so(headrace) -> None:
+    headrace.kind = partial(EchoBackend, has_chat_template=False)
+    result = headrace("chat", "echo", stdin="The sea\n/system Be kind.\nis blue\n")
+    assert "continues each text that you enter" in result.stderr
+    assert "has no chat template, so a system message has no place" in result.stderr
+    assert [sent.prompt for sent in headrace.backend.requests] == ["The sea", "is blue"]
+    assert result.stdout == "The sea\nis blue\n"
+    refused = headrace("chat", "echo", "--system", "Be kind.", stdin="")
+    assert refused.exit_code == 2
+    assert "--system has no place" in refused.stderr
+
+
+def test_an_answer_that_is_cut_says_so(headrace) -> None:
+    result = headrace("chat", "echo", "-n", "2", stdin="one two three\n")
+    assert result.stdout == "one two\n"
+    assert "The answer was cut at 2 tokens. Raise --max-new-tokens (-n)." in result.stderr
+
+
+def test_a_maximum_above_the_rest_of_the_context_is_the_rest(headrace) -> None:
+    result = headrace("chat", "echo", "--ignore-eos", stdin="one two three\n")
+    assert result.exit_code == 0
+    assert "because the context is full" in result.stderr

@@ -62,7 +62,7 @@ def test_an_endpoint_is_described_with_its_components(hosting: Platform) -> None
     output = run(describe, hosting, "ep").output
     assert "instances  1 of 1" in output
     assert "copies     2 of 2, on ml.p3.8xlarge" in output
-    assert "needs      1 CPU cores, 1024 MB of memory" in output
+    assert "needs      1 CPU core, 1,024 MB of memory" in output
     assert "There is not enough hardware" in output
 
 
@@ -87,7 +87,7 @@ def test_a_component_has_a_log_and_its_host_refers_to_it(hosting: Platform) -> N
 
 def test_requirements_are_formatted_for_people() -> None:
     assert needs_text({"NumberOfAcceleratorDevicesRequired": 1.0, "MinMemoryRequiredInMb": 2048}) == (
-        "1 accelerators, 2048 MB of memory"
+        "1 accelerator, 2,048 MB of memory"
     )
     assert needs_text({}) == ""
 

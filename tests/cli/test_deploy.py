@@ -5,9 +5,14 @@ from dataclasses import dataclass
 
 import click
 import pytest
+from botocore.exceptions import ClientError
 
 from headrace.cli.deploy import deploy
+from headrace.cli.group import UserFailed
+from headrace.cli.invoke_errors import explained_errors
+from headrace.cli.platform_client import Platform as Client
 from headrace.cli.removal import rm
+from headrace.cli.status import status
 from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL
 from headrace.control.model.endpoint import ENDPOINT
@@ -84,6 +89,7 @@ def test_an_endpoint_with_components_stays_until_they_are_named_too(platform: Pl
     refused = run(rm, "host")
     assert refused.exit_code == 2
     assert "It has: smollm2." in refused.output
+    assert f"`headrace rm smollm2 host --url {platform.url}` deletes them with it." in refused.output
     assert run(rm, "smollm2").exit_code == 0
     assert names(platform, MODEL) == []
     missing = run(rm, "smollm2", "host")
@@ -106,6 +112,41 @@ def test_a_failed_component_is_reported_with_its_reason(platform: Platform, run:
     assert "smollm2 is Failed: " in done.output
     assert "The model is torn." in done.output
     assert run(rm, "smollm2", "host").exit_code == 0
+
+
+def test_the_wait_for_all_ends_with_the_reason_of_a_failed_endpoint(
+    platform: Platform, run: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Client, "health", lambda _self: {"service": "headrace", "status": "ok"})
+    assert run(deploy, "smollm2", "--name", "good", *DUMB).exit_code == 0
+    assert run(status, "--wait").exit_code == 0
+    platform.machine.script = lambda _spec: fails_after(message="The model is torn.")
+    assert run(deploy, "smollm2", "--name", "bad", *DUMB).exit_code == 1
+    done = run(status, "--wait")
+    assert done.exit_code == 1
+    assert "bad is Failed: The model is torn.\n" in done.output
+    assert f"`headrace logs bad --url {platform.url}` shows the logs of its workers." in done.output
+
+
+def test_an_endpoint_that_hosts_components_is_not_invoked_itself(platform: Platform, run: Shell) -> None:
+    assert run(deploy, "smollm2", "--component-of", "host", *DUMB).exit_code == 0
+    client = Client(url=platform.url, region="us-east-1", access_key="a", secret_key="s")
+    error = ClientError({"Error": {"Code": "ValidationError", "Message": "AWS's"}}, "InvokeEndpoint")
+    for name, variant, expected in (
+        ("host", None, "The models of host are inference components. Invoke one of them: smollm2."),
+        ("host", "Blue", "host has no variant Blue. It has: AllTraffic."),
+        ("none", None, "There is no endpoint and no inference component called none."),
+    ):
+        with pytest.raises(UserFailed, match=expected), explained_errors(client, name, variant):
+            raise error
+    with pytest.raises(ClientError, match="AWS's"), explained_errors(client, "smollm2", None):
+        raise error
+
+
+def test_a_relative_path_that_does_not_exist_is_refused_before_anything_is_created(headrace) -> None:
+    refused = headrace("deploy", "./no-such-model", "--url", "http://127.0.0.1:9")
+    assert refused.exit_code == 2
+    assert "MODEL is ./no-such-model; expected a file or folder that exists" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from headrace.core.errors import InsufficientMemory, UnsupportedModel
 from headrace.engine.loading.formats import Formats
 from headrace.models.fields import Fields
 from headrace.models.loading import load_model
-from headrace.models.quantized.config_bits import promised_bits
+from headrace.models.quantized.config_bits import promised_bits, promised_format
 from headrace.runner.memory import MemoryPlan
 from tests.parity.checkpoints import write_checkpoint
 
@@ -215,6 +215,45 @@ def test_the_advice_names_the_rope_that_was_asked_for(headrace, mixtral) -> None
 )
 def test_the_bits_of_a_model_of_the_hub_are_those_of_its_config(quantization, bits) -> None:
     assert promised_bits(Fields({"quantization_config": quantization}, "config.json")) == bits
+
+
+_W4A16 = {"config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int"}}}}
+_W8A8 = {"config_groups": {"g": {"weights": {"num_bits": 8}, "input_activations": {"num_bits": 8}}}}
+_FP8 = {"config_groups": {"g": {"weights": {"num_bits": 8, "type": "float"}}}}
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        ({"quantization_config": {"quant_method": "compressed-tensors", **_W4A16}}, "compressed-tensors W4A16"),
+        ({"quantization_config": {"quant_method": "compressed-tensors", **_W8A8}}, "compressed-tensors W8A8"),
+        ({"quantization_config": {"quant_method": "compressed-tensors", **_FP8}}, "compressed-tensors FP8"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "GPTQ W4A16"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "FP8"),
+        (
+            {
+                "quantization_config": {
+                    "quant_method": "bitsandbytes",
+                    "load_in_4bit": True,
+                    "bnb_4bit_quant_type": "nf4",
+                }
+            },
+            "bitsandbytes NF4",
+        ),
+        ({"torch_dtype": "float16"}, "F16"),
+        ({}, "BF16"),
+    ],
+)
+def test_the_format_of_a_model_of_the_hub_has_its_usual_name(config: dict[str, object], name: str) -> None:
+    assert promised_format(Fields(config, "config.json")) == name
+
+
+def test_the_stored_format_of_a_file_is_named_beside_the_format_it_runs_in(headrace, smollm2_path, tmp_path) -> None:
+    shown = headrace("fit", smollm2_path, "--memory", "64GiB", "--bandwidth", "1GB").stdout
+    assert "stored: GGUF, Q4_1; runs by default as w4a16, KV cache bf16\n" in shown
+    write_checkpoint("llama", tmp_path / "m")
+    value = json.loads(headrace("fit", tmp_path / "m", "--json", "--bandwidth", "1GB").stdout)
+    assert value["stored_format"] == "safetensors, F32"
 
 
 @pytest.mark.parametrize("memory", ["64GiB", "64MiB"])

@@ -3,9 +3,10 @@ from functools import partial
 
 import pytest
 
+from headrace.cli.answers import ending_note
 from headrace.core.answer_format.formats import REASONING_TAGS
 from headrace.core.errors import Busy
-from headrace.core.generation import ChatPrompt, Grammar
+from headrace.core.generation import ChatPrompt, Finish, FinishReason, Grammar, RepetitionDetection
 from headrace.testing.echo import EchoBackend, EchoScript
 
 
@@ -22,6 +23,39 @@ def test_an_empty_answer_is_explained(headrace) -> None:
     assert "--raw" not in result.stderr
     raw = headrace("generate", "echo", "-p", "one two", "--stop", "one", "--raw")
     assert "trained for chats: try without --raw" in raw.stderr
+
+
+def test_an_answer_that_is_cut_says_so_and_with_which_option(headrace) -> None:
+    assert "was cut at 2 tokens. Raise -" in headrace("generate", "echo", "-p", "one two three", "-n", 2).stderr
+    several = headrace("generate", "echo", "-p", "one two three", "-n", 2, "--n", 2).stderr
+    assert "Answer 2 was cut at 2 tokens" in several
+    assert headrace("generate", "echo", "-p", "one two three").stderr == ""
+
+
+def test_an_answer_ends_when_it_repeats_itself_unless_that_is_allowed(headrace) -> None:
+    headrace("generate", "echo", "-p", "one")
+    assert headrace.backend.requests[0].sampling.repetition_detection == RepetitionDetection()
+    for option in ("--allow-repetition", "--ignore-eos"):
+        headrace("generate", "echo", "-p", "one", option, "-n", 3)
+        assert headrace.backend.requests[0].sampling.repetition_detection is None
+
+
+@pytest.mark.parametrize(
+    ("finish", "shown", "note"),
+    [
+        ({"reason": FinishReason.EOS}, {"has_text": True}, None),
+        ({"reason": FinishReason.REPETITION}, {"has_text": True}, "stopped after 9 tokens, because it repeated itself"),
+        ({"reason": FinishReason.LENGTH}, {"has_text": False}, "has no text: it was cut at 9 tokens"),
+        ({"reason": FinishReason.STOP}, {"has_text": False}, "finish reason: stop_sequence"),
+        ({"reason": FinishReason.EOS}, {"has_reasoning": True}, "within its reasoning, after 9 tokens."),
+    ],
+)
+def test_a_note_says_why_an_answer_is_not_whole(
+    finish: dict[str, FinishReason], shown: dict[str, bool], note: str | None
+) -> None:
+    end = Finish(prompt_tokens=1, output_tokens=9, **finish)
+    found = ending_note(end, **{"has_text": False, "has_reasoning": False, **shown}, max_new_tokens=9)
+    assert found == note or (note is not None and found is not None and note in found)
 
 
 def test_the_prompt_is_a_message_unless_it_is_raw(headrace) -> None:

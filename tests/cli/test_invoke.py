@@ -10,7 +10,9 @@ from tests.gateway.conftest import Running, running
 from tests.gateway.workers import Exchange
 
 CHAT = {"choices": [{"message": {"content": "4"}, "finish_reason": "stop"}]}
+TEXT = {"choices": [{"text": " is wide", "finish_reason": "length"}]}
 COMPLETION = [{"generated_text": " is wide"}]
+RULE = {"max_pattern_size": 256, "min_pattern_size": 24, "min_count": 3}
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,8 @@ async def answer(exchange: Exchange, *, models: object, value: object = None) ->
         status = "404 Not Found" if models is None else "200 OK"
         exchange.whole(json.dumps(models).encode(), status=status, content_type="application/json")
         return
-    default = CHAT if "messages" in json.loads(exchange.asked.body) else COMPLETION
+    fields = json.loads(exchange.asked.body)
+    default = CHAT if "messages" in fields else TEXT if "prompt" in fields else COMPLETION
     exchange.whole(json.dumps(default if value is None else value).encode(), content_type="application/json")
 
 
@@ -53,25 +56,66 @@ def test_a_text_for_an_instruct_model_is_a_user_message(gateway, headrace) -> No
         "messages": [{"role": "user", "content": "What is 2+2?"}],
         "max_tokens": 9,
         "temperature": 0,
+        "repetition_detection": RULE,
     }
 
 
-def test_completion_continues_the_text_of_an_instruct_model(gateway, headrace) -> None:
-    worker = gateway.serve(partial(answer, models=listed(has_chat_template=True)))
-    result = headrace("invoke", "ep", "The sea", "--completion", "--url", gateway.url)
+@pytest.mark.parametrize(("has_chat_template", "option"), [(True, ["--completion"]), (False, [])])
+def test_a_text_is_completed_with_the_option_and_by_a_base_model(
+    gateway, headrace, has_chat_template: bool, option: list[str]
+) -> None:
+    gateway.serve(partial(answer, models=listed(has_chat_template=has_chat_template)))
+    result = headrace("invoke", "ep", "The sea", *option, "--url", gateway.url)
     assert result.stdout == " is wide\n", result.stderr
-    assert sent(gateway)["inputs"] == "The sea"
-    assert len(worker.asked) == 1
+    assert result.stderr.splitlines()[-1] == "The answer was cut at 1024 tokens. Raise -p max_tokens=N."
+    body = {"prompt": "The sea", "max_tokens": 1024, "temperature": 0, "repetition_detection": RULE}
+    assert sent(gateway) == body
 
 
-@pytest.mark.parametrize(
-    "models", [listed(has_chat_template=False), {"data": [{"id": "m"}]}, {"data": None}, ["a model"], {}, None]
-)
-def test_a_model_that_is_not_known_to_chat_gets_inputs(gateway, headrace, models: object) -> None:
+@pytest.mark.parametrize("models", [{"data": [{"id": "m"}]}, {"data": None}, ["a model"], {}, None])
+def test_a_server_that_does_not_list_its_model_as_headrace_does_gets_inputs(gateway, headrace, models: object) -> None:
     gateway.serve(partial(answer, models=models))
     result = headrace("invoke", "ep", "The sea", "--url", gateway.url)
     assert (result.exit_code, result.stdout) == (0, " is wide\n"), result.stderr
     assert sent(gateway)["inputs"] == "The sea"
+
+
+def test_a_parameter_that_only_inputs_have_sends_inputs(gateway, headrace) -> None:
+    gateway.serve(partial(answer, models=listed(has_chat_template=True)))
+    headrace("invoke", "ep", "The sea", "-p", "details=true", "--url", gateway.url)
+    assert sent(gateway)["inputs"] == "The sea"
+
+
+def test_a_short_context_leaves_room_for_the_prompt(gateway, headrace) -> None:
+    models = {"data": [{"id": "m", "has_chat_template": True, "max_model_len": 512}]}
+    gateway.serve(partial(answer, models=models))
+    headrace("invoke", "ep", "What is 2+2?", "--url", gateway.url)
+    assert sent(gateway)["max_tokens"] == 256
+
+
+async def refuse_maximum(exchange: Exchange) -> None:
+    """Refuse a maximum of tokens, as a server does whose context is too short for it."""
+    if exchange.asked.method == "POST" and "max_tokens" in json.loads(exchange.asked.body):
+        error = {"error": {"message": "too long", "code": "context_length_exceeded"}}
+        exchange.whole(json.dumps(error).encode(), status="400 Bad Request", content_type="application/json")
+        return
+    await answer(exchange, models=listed(has_chat_template=True))
+
+
+def test_a_prompt_that_leaves_less_than_the_default_maximum_is_answered(gateway, headrace) -> None:
+    gateway.serve(refuse_maximum)
+    result = headrace("invoke", "ep", "What is 2+2?", "--url", gateway.url)
+    assert result.stdout == "4\n", result.stderr
+    result = headrace("invoke", "ep", "What is 2+2?", "-p", "max_tokens=9", "--url", gateway.url)
+    assert result.exit_code != 0
+
+
+def test_an_answer_that_repeated_itself_says_so(gateway, headrace) -> None:
+    choice = {"message": {"content": "la la"}, "finish_reason": "stop", "stop_reason": "repetition_detected"}
+    gateway.serve(partial(answer, models=listed(has_chat_template=True), value={"choices": [choice]}))
+    result = headrace("invoke", "ep", "Sing.", "--url", gateway.url)
+    assert result.stdout == "la la\n"
+    assert "stopped because it repeated itself. -p repetition_detection=null lets it go on." in result.stderr
 
 
 def test_a_body_is_sent_unchanged_without_a_look_at_the_model(gateway, headrace) -> None:
@@ -85,5 +129,6 @@ def test_an_answer_without_text_is_explained(gateway, headrace) -> None:
     gateway.serve(partial(answer, models=listed(has_chat_template=True), value=empty))
     result = headrace("invoke", "ep", "What is 2+2?", "--url", gateway.url)
     assert result.stdout == "\n"
-    assert "The answer has no text" in result.stderr
+    assert "It has no text: it ended within its reasoning" in result.stderr
+    assert "was cut at 1024 tokens" in result.stderr
     assert "-p max_tokens=N" in result.stderr

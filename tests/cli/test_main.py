@@ -29,6 +29,16 @@ def test_help_lists_every_command_with_its_line(headrace) -> None:
         assert entry.summary in shown
 
 
+def test_help_fits_into_80_columns_with_whole_sentences(headrace) -> None:
+    for command in ("", "keys", "models"):
+        shown = headrace(*command.split(), "--help", env={"COLUMNS": "80"}).stdout
+        assert max(map(len, shown.splitlines())) <= 80
+        assert "..." not in shown.replace("HRAK...", "").replace("[ARGS]...", "")
+    examples = headrace("rm", "--help", env={"COLUMNS": "80"}).stdout.partition("Examples:\n")[2]
+    assert "7450\n      the platform is named: it does not ask\n" in examples
+    assert "--timeout SECONDS" in headrace("deploy", "--help").stdout
+
+
 @pytest.mark.parametrize(
     ("path", "command"), LEAVES, ids=lambda value: "-".join(value) if isinstance(value, tuple) else ""
 )
@@ -139,7 +149,7 @@ def test_the_page_of_the_docs_has_every_command_and_option() -> None:
                 assert isinstance(parameter, click.Argument) or parameter.opts[0] in page
 
 
-@pytest.mark.parametrize("command", [(), ("deploy",), ("models", "remove")])
+@pytest.mark.parametrize("command", [(), ("deploy",), ("models", "rm")])
 def test_help_prints_the_help_of_a_command(headrace, command: tuple[str, ...]) -> None:
     shown = headrace("help", *command)
     assert (shown.exit_code, shown.stdout) == (0, headrace(*command, "--help").stdout)

@@ -1,8 +1,11 @@
 import io
+from threading import Event
 
+import pytest
 from rich.console import Console
 
-from headrace.cli.progress import BarProgress, LineProgress
+from headrace.cli.progress import BarProgress, LineProgress, watching
+from tests.waiting import WAIT_S
 
 
 def test_a_log_gets_a_line_when_a_task_begins_and_one_when_it_ends(capsys) -> None:
@@ -10,6 +13,21 @@ def test_a_log_gets_a_line_when_a_task_begins_and_one_when_it_ends(capsys) -> No
     for completed in range(11):
         progress("Packing weights", completed * 2**20, 10 * 2**20)
     assert capsys.readouterr().err.splitlines() == ["Packing weights: 10 MiB …", "Packing weights: done"]
+
+
+def test_a_call_that_blocks_shows_what_it_waits_for(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.cli.progress._PATIENCE_S", 0.001)
+    is_over = Event()
+    stages = ["0 of 1 ready", None, "1 of 1 ready"]
+
+    def look() -> str | None:
+        if len(stages) == 1:
+            is_over.set()
+        return stages.pop(0) if stages else None
+
+    with watching("chat", look):
+        assert is_over.wait(WAIT_S)
+    assert capsys.readouterr().err.splitlines() == ["chat: 0 of 1 ready", "chat: 1 of 1 ready"]
 
 
 def test_a_task_that_is_already_done_prints_nothing(capsys) -> None:

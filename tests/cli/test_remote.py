@@ -5,9 +5,17 @@ import json
 
 import pytest
 
-from headrace.cli.remote import RemoteSource, request_parts
+from headrace.cli.remote import RemoteSource
+from headrace.cli.remote_request import request_parts
 from headrace.core.errors import Busy, InvalidRequest, Unavailable, UserError
-from headrace.core.generation import ChatPrompt, FinishReason, GenerationRequest, SamplingParams
+from headrace.core.generation import (
+    ChatPrompt,
+    FinishReason,
+    GenerationRequest,
+    Grammar,
+    RepetitionDetection,
+    SamplingParams,
+)
 from tests.bench.scripted_server import Connection, openai_models, serving
 from tests.server.conftest import serving as serving_echo
 from tests.waiting import WAIT_S
@@ -109,6 +117,84 @@ async def test_reasoning_of_a_server_comes_between_tags() -> None:
     async with serving({"/v1/models": openai_models, "/v1/chat/completions": reasons}) as server:
         text, _ = await answer(server.url, request(prompt))
     assert text == "<think>Let me.</think>Paris"
+
+
+async def test_several_answers_have_an_end_and_counts_each(echo) -> None:
+    source = RemoteSource(echo.url)
+    await source.start()
+    before = len(echo.backend.requests)
+    chunks = [chunk async for chunk in source.generate(request(n=2, seed=5, temperature=1.0))]
+    await source.close(deadline_s=0)
+    for index in range(2):
+        (finish,) = [chunk.finish for chunk in chunks if chunk.index == index and chunk.finish is not None]
+        assert finish.output_tokens == 4
+    assert sorted(sent.sampling.seed for sent in echo.backend.requests[before:]) == [5, 6]
+
+
+async def test_a_maximum_above_the_rest_of_the_context_is_not_sent(echo) -> None:
+    prompt = ChatPrompt(messages=({"role": "user", "content": "hello"},))
+    text, finish = await answer(echo.url, request(prompt, max_new_tokens=1_000_000))
+    assert (text, finish.reason) == ("hello", FinishReason.EOS)
+
+
+async def test_an_answer_that_repeated_itself_says_so() -> None:
+    async def repeats(connection: Connection, body: dict) -> None:
+        asked.append(body)
+        connection.start_stream()
+        choice = {"text": "la la", "finish_reason": "stop", "stop_reason": "repetition_detected"}
+        connection.piece(f"data: {json.dumps({'choices': [choice]})}\n\ndata: [DONE]\n\n")
+        connection.end_stream()
+
+    asked: list[dict] = []
+    async with serving({"/v1/models": openai_models, "/v1/completions": repeats}) as server:
+        _, finish = await answer(server.url, request(repetition_detection=RepetitionDetection()))
+    assert finish.reason is FinishReason.REPETITION
+    assert "repetition_detection" not in asked[0]  # this server does not say that it is Headrace's or vLLM's
+
+
+@pytest.mark.parametrize("option", [{"best_of": 2}, {"logprobs": 0}, {"prompt_logprobs": 1}])
+def test_what_the_answer_of_a_server_lacks_is_refused(option: dict[str, int]) -> None:
+    with pytest.raises(InvalidRequest, match=f"`{next(iter(option))}` is .; expected it unset for a server"):
+        request_parts(request(**option), "m")
+
+
+@pytest.mark.parametrize(
+    ("grammar", "expected"),
+    [
+        (
+            Grammar("json_schema", '{"type": "object"}'),
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "answer", "schema": {"type": "object"}},
+                }
+            },
+        ),
+        (Grammar("json_object"), {"response_format": {"type": "json_object"}}),
+        (Grammar("regex", "a+"), {"structured_outputs": {"regex": "a+"}}),
+        (Grammar("lark", 'start: "a"'), {"structured_outputs": {"grammar": 'start: "a"'}}),
+    ],
+)
+def test_constraints_are_sent(grammar: Grammar, expected: dict[str, object]) -> None:
+    _, body = request_parts(request(grammar=grammar), "m")
+    assert expected.items() <= body.items()
+
+
+def test_a_constraint_that_a_server_may_ignore_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="neither Headrace nor vLLM"):
+        request_parts(request(grammar=Grammar("regex", "a+")), "m", is_extended=False)
+
+
+def test_a_setting_of_an_engine_is_refused_for_a_server(headrace) -> None:
+    result = headrace("generate", "--url", "http://127.0.0.1:9", "-p", "x", "--dtype", "w8a8")
+    assert result.exit_code == 2
+    assert "--dtype is for a model in this process" in result.stderr
+
+
+def test_the_recommended_sampling_of_a_server_is_used(headrace, echo) -> None:
+    headrace("chat", "--url", echo.url, stdin="hello\n")
+    assert echo.backend.requests[-1].sampling.temperature == echo.backend.info.recommended.temperature
+    assert echo.backend.requests[-1].sampling.repetition_detection == RepetitionDetection()
 
 
 def test_only_what_differs_from_the_default_is_sent() -> None:

@@ -1,6 +1,7 @@
 import io
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,9 +79,14 @@ def test_the_card_of_a_ready_server_has_facts_addresses_and_commands() -> None:
     card = ready_text("http://127.0.0.1:8080", info, EngineStats(num_blocks=1000, block_tokens=32))
     assert "w4a8 weights, int8 KV cache, on cpu (avx512)" in card
     assert "32,000 tokens" in card
+    assert "sampling   temperature 1, OpenAI's default" in card
     for route in ("/v1/chat/completions", "/generate_stream", "/invocations", "/ping", "/metrics"):
         assert f"http://127.0.0.1:8080{route}" in card
     assert "headrace bench http://127.0.0.1:8080" in card
+    base = ready_text("http://127.0.0.1:8080", replace(info, has_chat_template=False), EngineStats())
+    assert "a base model, which continues text" in base
+    assert "/v1/chat/completions" not in base
+    assert '"prompt": "The sea is"' in base
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_an_unknown_option_of_an_image_is_refused() -> None:
 
 
 def test_the_command_exists_but_is_not_listed(headrace) -> None:
-    assert "worker" not in headrace("--help").stdout.split("Commands:")[1].split()
+    assert "worker" not in headrace("--help").stdout.split("Options:")[1].split()
     assert "ASSIGNMENT" in headrace("worker", "--help").stdout
 
 

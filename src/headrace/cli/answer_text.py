@@ -38,6 +38,8 @@ class AnswerText:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._pending = ""
         self._form = _Form.UNKNOWN
+        self.finish_reason: str | None = None
+        """See `finish_reason_of`; None: the answer has not said it."""
 
     def feed(self, part: bytes) -> str:
         """Parse a part and return its text."""
@@ -55,7 +57,7 @@ class AnswerText:
             self._form = _Form.LINES
         if len(self._pending) > _MAX_LINE:
             self._form = _Form.PLAIN
-        return "".join(text_of_line(line) for line in lines)
+        return "".join(self._read_line(line) for line in lines)
 
     def finish(self) -> str:
         """Return the remaining text at the end of the stream."""
@@ -63,7 +65,23 @@ class AnswerText:
         if self._form is _Form.ONE_OBJECT:
             return self._take_complete_characters()
         rest = self._take()
-        return text_of_line(rest) if self._form in (_Form.FIRST_LINE, _Form.LINES) else rest
+        return self._read_line(rest) if self._form in (_Form.FIRST_LINE, _Form.LINES) else rest
+
+    def _read_line(self, line: str) -> str:
+        """Return the new text in a line: an event, a JSON value or plain text."""
+        line = line.strip()
+        if not line or line.startswith((":", "event:", "id:", "retry:")):
+            return ""
+        data = line[5:].strip() if line.startswith("data:") else line
+        if data == "[DONE]":
+            return ""
+        try:
+            value = json.loads(data)
+        except ValueError:
+            return line + "\n"
+        self.finish_reason = finish_reason_of(value) or self.finish_reason
+        text = text_of_value(value)
+        return line + "\n" if text is None else text
 
     def _find_form(self) -> None:
         """Decide the format by the first characters, once they cannot become another mark."""
@@ -92,22 +110,6 @@ class AnswerText:
         return taken
 
 
-def text_of_line(line: str) -> str:
-    """Return the new text in a line: an event, a JSON value or plain text."""
-    line = line.strip()
-    if not line or line.startswith((":", "event:", "id:", "retry:")):
-        return ""
-    data = line[5:].strip() if line.startswith("data:") else line
-    if data == "[DONE]":
-        return ""
-    try:
-        value = json.loads(data)
-    except ValueError:
-        return line + "\n"
-    text = text_of_value(value)
-    return line + "\n" if text is None else text
-
-
 def text_of_value(value: Any) -> str | None:
     """Return the new text in a JSON value of TGI, LMI or OpenAI, or None for any other value."""
     if isinstance(value, list):
@@ -116,13 +118,27 @@ def text_of_value(value: Any) -> str | None:
         return "\n".join(known) if known and len(known) == len(texts) else None
     if not isinstance(value, dict):
         return None
-    if "choices" in value:
+    if isinstance(value.get("choices"), list):
         return "".join(_text_of_choice(choice) for choice in value["choices"] if isinstance(choice, dict))
     if isinstance(value.get("token"), dict):
         token = value["token"]
         return "" if token.get("special") or token.get("special_token") else str(token.get("text") or "")
     if "generated_text" in value:
         return str(value["generated_text"] or "")
+    return None
+
+
+def finish_reason_of(value: Any) -> str | None:
+    """Return the finish reason in a JSON value of TGI, LMI or OpenAI; `repetition` if the answer repeated itself."""
+    if isinstance(value, list):
+        return next((reason for reason in map(finish_reason_of, value) if reason is not None), None)
+    if not isinstance(value, dict):
+        return None
+    choices = value.get("choices")
+    ends = choices if isinstance(choices, list) else [value.get("details")]
+    for end in ends:
+        if isinstance(end, dict) and end.get("finish_reason"):
+            return "repetition" if end.get("stop_reason") == "repetition_detected" else str(end["finish_reason"])
     return None
 
 

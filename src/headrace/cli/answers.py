@@ -2,14 +2,14 @@
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from headrace.cli.sources import Source
 from headrace.core.answer_format.formats import AnswerFormat
 from headrace.core.answer_format.parser import make_parser
 from headrace.core.answer_format.parts import AnswerParser, CallOpening, ContentText, Part, ReasoningText
-from headrace.core.errors import EngineFailed
+from headrace.core.errors import ContextTooLong, EngineFailed
 from headrace.core.generation import Chunk, Finish, FinishReason, GenerationRequest, Token
 
 
@@ -66,6 +66,14 @@ async def collect(source: Source, request: GenerationRequest, on_chunk: OnChunk 
     Raises:
         EngineFailed: an answer ended with an error.
     """
+    try:
+        return await _collect(source, request, on_chunk)
+    except ContextTooLong:  # the maximum is more than the context has left, which becomes the maximum
+        rest = replace(request, sampling=replace(request.sampling, max_new_tokens=None))
+        return await _collect(source, rest, on_chunk)
+
+
+async def _collect(source: Source, request: GenerationRequest, on_chunk: OnChunk | None) -> list[Answer]:
     answers: dict[int, Answer] = {}
     known = source.info.answer_format if request.separates_reasoning else None
     async with aclosing(cast("AsyncGenerator[Chunk, None]", source.generate(request))) as chunks:
@@ -79,11 +87,33 @@ async def collect(source: Source, request: GenerationRequest, on_chunk: OnChunk 
     return [answers[index] for index in sorted(answers)]
 
 
-def why_empty(*, has_reasoning: bool, num_tokens: int) -> str:
-    """Return the explanation of an answer without content."""
+def ending_note(
+    finish: Finish | None, *, has_text: bool, has_reasoning: bool, max_new_tokens: int | None, name: str = "The answer"
+) -> str | None:
+    """Return what to say below an answer that was cut or has no text: the reason, and the option that changes it."""
+    if finish is None:
+        return None
+    cut, advice = _cut(finish, max_new_tokens)
+    if has_text:
+        return f"{name} {cut}. {advice}" if cut else None
     if has_reasoning:
-        return f"The answer ended within its reasoning, after {num_tokens} tokens. Raise --max-new-tokens."
-    return "The model ended its answer at once, without any text."
+        return f"{name} ended within its reasoning, after {finish.output_tokens} tokens. {advice}".rstrip()
+    if cut:
+        return f"{name} has no text: it {cut}. {advice}"
+    return f"The model ended its answer at once, without any text (finish reason: {finish.reason})."
+
+
+def _cut(finish: Finish, max_new_tokens: int | None) -> tuple[str, str]:
+    """Return how an answer was cut, and the advice; empty if the model or a stop string ended it."""
+    if finish.reason is FinishReason.REPETITION:
+        text = f"was stopped after {finish.output_tokens} tokens, because it repeated itself"
+        return text, "--allow-repetition lets it go on."
+    if finish.reason is not FinishReason.LENGTH:
+        return "", ""
+    if max_new_tokens is not None and finish.output_tokens >= max_new_tokens:
+        return f"was cut at {max_new_tokens} tokens", "Raise --max-new-tokens (-n)."
+    text = f"was cut after {finish.output_tokens} tokens, because the context is full"
+    return text, "Shorten the prompt or the conversation, or raise --max-model-len."
 
 
 def answer_values(answers: list[Answer]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from headrace.bench.measure import Objectives, RequestRecord, parse_objectives
 from headrace.bench.report import Report, print_report
 from headrace.bench.session import BenchOptions, OnRecord, run_benchmark
 from headrace.bench.workload import Arrivals, Dataset, Synthetic, parse_dataset, parse_lengths
+from headrace.cli.api_key import api_key_for
 from headrace.cli.group import Examples
 from headrace.core.errors import SettingsError
 
@@ -165,7 +167,7 @@ def read_options(values: dict[str, Any]) -> BenchOptions:
         source=_source(values),
         api=None if values["api"] is None else Api(values["api"]),
         model=values["model"],
-        api_key=values["api_key"],
+        api_key=api_key_for(values["url"], values["api_key"], os.environ),
         num_requests=values["num_requests"],
         duration_s=duration_s,
         warmup_requests=values["warmup_requests"],

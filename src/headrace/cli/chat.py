@@ -9,16 +9,17 @@ from uuid import uuid4
 
 import click
 
-from headrace.cli.answers import collect, why_empty
+from headrace.cli.answers import collect, ending_note
 from headrace.cli.chat_input import read_from_stdin
 from headrace.cli.group import Examples
-from headrace.cli.sampling_options import RECOMMENDED, sampling_options, sampling_params
+from headrace.cli.sampling_options import sampling_options, sampling_params
 from headrace.cli.setting_options import ENGINE_SETTINGS, setting_options
 from headrace.cli.sources import Source, opened_source
 from headrace.cli.terminal import PartWriter, Stopwatch, write_text
 from headrace.core.answer_format.parts import ContentText, Part, ReasoningText
-from headrace.core.errors import HeadraceError, UnsupportedModel, UserError
+from headrace.core.errors import HeadraceError, SettingsError, UserError
 from headrace.core.generation import ChatPrompt, Chunk, GenerationRequest, SamplingParams
+from headrace.core.sampling_defaults import RECOMMENDED
 
 EXAMPLES = """
 headrace chat smollm2                                  load the model in this process
@@ -37,13 +38,24 @@ COMMANDS = """
 Ctrl-C stops an answer, not the program.
 """
 
+_CONTINUES = (
+    "has no chat template, as base models have none: it continues each text that you enter, and knows none of those "
+    "before. --chat-template gives it a template."
+)
+MAX_NEW_TOKENS = 4096
+"""Default: room for an answer with its reasoning. An answer that repeats itself ends before."""
+
 
 @click.command(cls=Examples, examples=EXAMPLES)
 @click.argument("model", required=False)
 @click.option("--url", help="Use the server at this URL instead of loading a model.")
 @click.option("--api-key", envvar="HEADRACE_API_KEY", help="API key for --url.  [env: HEADRACE_API_KEY]")
 @click.option("--system", metavar="TEXT", help="System message.")
-@sampling_options(without=("n", "best_of", "logprobs", "prompt_logprobs"), **dict.fromkeys(RECOMMENDED))
+@sampling_options(
+    without=("n", "best_of", "logprobs", "prompt_logprobs"),
+    max_new_tokens=MAX_NEW_TOKENS,
+    **dict.fromkeys(RECOMMENDED),
+)
 @setting_options(*ENGINE_SETTINGS)
 @click.pass_context
 def chat(ctx: click.Context, /, model: str | None, **options: Any) -> None:
@@ -56,7 +68,10 @@ def chat(ctx: click.Context, /, model: str | None, **options: Any) -> None:
     sampling_params(options)  # refuse invalid options before a model is loaded
     with opened_source(ctx, model, options) as (runner, source):
         sampling = sampling_params(options, source.info.recommended)
-        talk(runner, source, Conversation(sampling=sampling, system=options["system"] or ""))
+        is_text = not source.info.has_chat_template
+        if is_text and options["system"]:
+            raise SettingsError(f"{source.info.name} has no chat template, so --system has no place. Leave it out.")
+        talk(runner, source, Conversation(sampling=sampling, is_text=is_text, system=options["system"] or ""))
 
 
 @dataclass(slots=True)
@@ -64,6 +79,8 @@ class Conversation:
     """The turns of a conversation and its sampling parameters."""
 
     sampling: SamplingParams
+    is_text: bool = False
+    """Each message is a text to continue, as the model has no chat template."""
     system: str = ""
     turns: list[dict[str, object]] = field(default_factory=list)
     last: Stopwatch | None = None
@@ -72,11 +89,23 @@ class Conversation:
 
     def request(self) -> GenerationRequest:
         """Return the request for the next answer."""
+        if self.is_text:
+            prompt = str(self.turns[-1]["content"])
+            return GenerationRequest(request_id=uuid4().hex, prompt=prompt, sampling=self.sampling)
         head: list[dict[str, object]] = [{"role": "system", "content": self.system}] if self.system else []
-        prompt = ChatPrompt(messages=(*head, *self.turns))
-        return GenerationRequest(
-            request_id=uuid4().hex, prompt=prompt, sampling=self.sampling, separates_reasoning=True
+        chat = ChatPrompt(messages=(*head, *self.turns))
+        return GenerationRequest(request_id=uuid4().hex, prompt=chat, sampling=self.sampling, separates_reasoning=True)
+
+    def add_answer(self, pieces: Sequence[Part], watch: Stopwatch) -> None:
+        """Add a turn with the answer, and its counts."""
+        content, reasoning = (
+            "".join(piece.text for piece in pieces if isinstance(piece, kind)) for kind in (ContentText, ReasoningText)
         )
+        turn: dict[str, object] = {"role": "assistant", "content": content}
+        self.turns.append(turn | ({"reasoning_content": reasoning} if reasoning else {}))
+        self.last = watch
+        self.num_answers += 1
+        self.num_tokens += watch.num_tokens
 
     def reset(self) -> None:
         """Forget all turns."""
@@ -85,11 +114,9 @@ class Conversation:
 
 def talk(runner: asyncio.Runner, source: Source, conversation: Conversation) -> None:
     """Read messages and commands until the end of the input; answer each or run it."""
-    if not source.info.has_chat_template:
-        raise UnsupportedModel(
-            f"{source.info.name} has no chat template. Give one with --chat-template, or use `headrace generate`."
-        )
     is_terminal = sys.stdin.isatty()
+    if conversation.is_text:
+        click.echo(f"{source.info.name} {_CONTINUES}", err=True)
     if is_terminal:
         click.echo(f"{source.info.name} on {source.info.device}. /help lists the commands.", err=True)
     while (entered := read_from_stdin(is_terminal=is_terminal)) is not None:
@@ -118,6 +145,8 @@ def _reset(conversation: Conversation, _: str) -> str:
 
 
 def _system(conversation: Conversation, text: str) -> str:
+    if conversation.is_text:
+        return "The model has no chat template, so a system message has no place."
     if not text:
         return f"The system message is: {conversation.system}" if conversation.system else "There is no system message."
     conversation.system = text
@@ -156,20 +185,20 @@ def _answer(runner: asyncio.Runner, source: Source, conversation: Conversation, 
         conversation.turns.pop()
         click.echo(f"{error.message}{_advice(error)}", err=True)
         return
-    else:
-        if all(isinstance(piece, ReasoningText) for piece in pieces):
-            click.echo(why_empty(has_reasoning=bool(pieces), num_tokens=watch.num_tokens), err=True)
     click.echo()
-    content, reasoning = (
-        "".join(piece.text for piece in pieces if isinstance(piece, kind)) for kind in (ContentText, ReasoningText)
-    )
-    turn: dict[str, object] = {"role": "assistant", "content": content}
-    conversation.turns.append(turn | ({"reasoning_content": reasoning} if reasoning else {}))
-    conversation.last = watch
-    conversation.num_answers += 1
-    conversation.num_tokens += watch.num_tokens
+    _say_ending(conversation, pieces, watch)
+    conversation.add_answer(pieces, watch)
     if sys.stderr.isatty():
         click.secho(f"[{watch.line()}]", err=True, dim=True)
+
+
+def _say_ending(conversation: Conversation, pieces: Sequence[Part], watch: Stopwatch) -> None:
+    """Say on stderr that an answer was cut or has no text."""
+    has_text = any(not isinstance(piece, ReasoningText) for piece in pieces)
+    limit = conversation.sampling.max_new_tokens
+    note = ending_note(watch.finish, has_text=has_text, has_reasoning=bool(pieces), max_new_tokens=limit)
+    if note is not None:
+        click.echo(note, err=True)
 
 
 def _advice(error: HeadraceError) -> str:

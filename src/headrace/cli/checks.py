@@ -14,8 +14,9 @@ from headrace import __version__
 from headrace.cli.backend_checks import check_backends
 from headrace.cli.finding import Finding
 from headrace.core.gpus import Gpu
+from headrace.core.sampling_defaults import SMALL_MODEL_PARAMETERS
 from headrace.core.sizes import format_size
-from headrace.engine.loading.formats import BYTES_PER_WEIGHT, SMALL_MODEL_PARAMETERS, Machine, choose_formats
+from headrace.engine.loading.formats import BYTES_PER_WEIGHT, Machine, choose_formats
 
 LOW_MEMORY_BYTES = 2 << 30
 TOO_LITTLE_MEMORY_BYTES = 512 << 20
@@ -52,7 +53,7 @@ def check_native() -> Iterator[Finding]:
         name="kernels",
         status="warning" if slow else "ok",
         found=f"{report.isa}: {report.reason}; available: {', '.join(report.isas)}",
-        advice="The portable kernels run anywhere but are slow; a CPU with AVX2 is many times faster." if slow else "",
+        advice="The portable kernels run anywhere but are slow; x86-64 with AVX2 is many times faster." if slow else "",
     )
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     yield Finding(name="threads", status="ok", found=f"{report.threads} per step, of {cpus} logical CPUs")
@@ -236,7 +237,7 @@ def judge_disk(home: Path) -> Finding:
         advice = "Set HEADRACE_HOME to a writable folder; without it nothing is kept between starts."
         return Finding(name="disk", status="warning", found=f"{found}, which is not writable", advice=advice)
     if free < LOW_DISK_BYTES:
-        advice = "Free space with `headrace models remove`, or move the store with HEADRACE_HOME."
+        advice = "Free space with `headrace models rm`, or move the store with HEADRACE_HOME."
         return Finding(name="disk", status="warning", found=found, advice=advice)
     return Finding(name="disk", status="ok", found=found)
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from headrace.cli.platform_client import Platform, is_not_found
-from headrace.cli.tables import age
+from headrace.cli.tables import age, count_of
 
 HEADS = ("COMPONENT", "STATUS", "COPIES", "ENDPOINT", "VARIANT", "AGE")
 
@@ -111,8 +111,8 @@ def _specification(component: Mapping[str, Any]) -> Mapping[str, Any]:
 def needs_text(need: Mapping[str, float]) -> str:
     """Format `ComputeResourceRequirements` for people."""
     parts = (
-        ("NumberOfCpuCoresRequired", "CPU cores"),
-        ("NumberOfAcceleratorDevicesRequired", "accelerators"),
-        ("MinMemoryRequiredInMb", "MB of memory"),
+        ("NumberOfCpuCoresRequired", "CPU core", "CPU cores"),
+        ("NumberOfAcceleratorDevicesRequired", "accelerator", "accelerators"),
+        ("MinMemoryRequiredInMb", "MB of memory", "MB of memory"),
     )
-    return ", ".join(f"{need[name]:g} {words}" for name, words in parts if need.get(name))
+    return ", ".join(count_of(need[name], noun, plural) for name, noun, plural in parts if need.get(name))

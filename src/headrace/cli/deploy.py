@@ -2,10 +2,8 @@
 
 import os
 import re
-import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,10 @@ import click
 
 from headrace.cli.deploy_again import EndpointUpdate, endpoint_deployment, make_way_for_component
 from headrace.cli.deployed import ComponentDeployment, Copies, Deployment, Instances
+from headrace.cli.failures import cause_first, log_hint
 from headrace.cli.group import Examples, Failed, UserFailed
 from headrace.cli.platform_client import Platform, find_platform, platform_option, translate_errors
+from headrace.cli.progress import showing_stage
 
 DEFAULT_IMAGE = (
     "763104351884.dkr.ecr.{region}.amazonaws.com/huggingface-pytorch-tgi-inference:"
@@ -51,7 +51,14 @@ headrace deploy smollm2 --component-of host --copies 2     one of several models
 @click.option("--env", "-e", "variables", multiple=True, metavar="NAME=VALUE", help="Container variable. Repeatable.")
 @click.option("--update", "is_update", is_flag=True, help="Deploy on the endpoint of that name, if there is one.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the endpoint is in service.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(min=1), default=1800.0, help="Seconds to wait at most.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=1),
+    default=1800.0,
+    show_default=True,
+    help="Seconds to wait at most.",
+)
 def deploy(  # noqa: PLR0913 -- its options
     *,
     model: str,
@@ -85,6 +92,7 @@ def deploy(  # noqa: PLR0913 -- its options
         raise UserFailed("--update is for endpoints and waits; it cannot be combined with --component-of or --no-wait.")
     if component_of is None and (copies, cpus, memory_mb) != (None, None, None):
         raise UserFailed("--copies, --cpus and --memory need an inference component. Add --component-of ENDPOINT.")
+    _check_path(model)
     platform = find_platform(url)
     _check_instance_type(platform, instance_type)
     chosen = _checked_name(name or endpoint_name(model))
@@ -107,11 +115,11 @@ def deploy(  # noqa: PLR0913 -- its options
             )
         deployment.create()
         if not wait:
-            click.echo(f"{chosen} is being created. `headrace describe {chosen}` shows its progress.")
+            click.echo(f"{chosen} is being created. `headrace describe {chosen}{platform.option}` shows its progress.")
             return
         started_s = time.monotonic()
         try:
-            _wait(deployment, timeout_s)
+            _wait(deployment, timeout_s, platform.option)
         finally:
             if isinstance(deployment, EndpointUpdate):
                 deployment.remove_unused()
@@ -147,6 +155,13 @@ def container_of(model: str, environment: Mapping[str, str], image: str) -> dict
     return {**container, "Environment": {"HF_MODEL_ID": named, **environment}}
 
 
+def _check_path(model: str) -> None:
+    """Refuse a relative path that does not exist; the platform, perhaps on another machine, checks the others."""
+    is_relative = model.startswith(("./", "../", "~"))
+    if is_relative and not Path(os.path.expanduser(model)).exists():  # noqa: PTH111 -- leaves an unknown ~user alone
+        raise UserFailed(f"MODEL is {model}; expected a file or folder that exists, an alias, a Hub id or s3://.")
+
+
 def _check_instance_type(platform: Platform, name: str) -> None:
     """Refuse a type that SageMaker does not have, with the nearest ones; AWS's message lists all of them."""
     known = platform.sagemaker.meta.service_model.shape_for("ProductionVariantInstanceType").enum
@@ -164,38 +179,22 @@ def _environment(variables: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _wait(deployment: Deployment, timeout_s: float) -> None:
+def _wait(deployment: Deployment, timeout_s: float, option: str) -> None:
     """Wait until the deployment is in service. Raises `Failed` with the reason if it fails."""
-    deadline_s, name = time.monotonic() + timeout_s, deployment.name
-    with _showing(name) as show:
+    deadline_s, name, shown = time.monotonic() + timeout_s, deployment.name, set[str]()
+    with showing_stage(name) as show:
         while True:
             state = deployment.poll()
+            for note in state.notes:
+                if note not in shown:
+                    shown.add(note)
+                    click.echo(f"Note: {note}", err=True)
             if state.status == "InService":
                 return
             if state.status not in _BUSY:
-                reason = state.reason or "no reason given"
-                raise Failed(f"{name} is {state.status}: {reason}\n`headrace logs {name}` shows its workers' logs.")
+                hint = log_hint(name, state.reason, option)
+                raise Failed(f"{name} is {state.status}: {cause_first(state.reason)}{hint}")
             if time.monotonic() > deadline_s:
                 raise Failed(f"{name} is still {state.status} after {timeout_s:.0f} s; the platform continues.")
             show(state.stage)
             time.sleep(_POLL_S)
-
-
-@contextmanager
-def _showing(name: str) -> Iterator[Any]:
-    """Show the stage as a status line on a terminal, and as a line for each change elsewhere."""
-    if not sys.stderr.isatty():
-        last: list[str] = []
-
-        def show_change(stage: str) -> None:
-            if last[-1:] != [stage]:
-                last.append(stage)
-                click.echo(f"{name}: {stage}", err=True)
-
-        yield show_change
-        return
-    from rich.console import Console
-    from rich.markup import escape
-
-    with Console(stderr=True).status(escape(name)) as status:
-        yield lambda stage: status.update(f"[bold]{escape(name)}[/] {escape(stage)}")

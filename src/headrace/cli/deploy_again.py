@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -58,7 +58,7 @@ class EndpointUpdate:
         state = DeploymentState.of(self.platform.sagemaker.describe_endpoint(EndpointName=self.name))
         if state.status == "InService" and not self._is_done():
             reason = state.reason or "its new workers failed, and it still serves what it served before"
-            return DeploymentState(status="not updated", stage=state.stage, reason=reason)
+            return replace(state, status="not updated", reason=reason)
         return state
 
     def ready_text(self, took_s: float) -> str:

@@ -1,6 +1,6 @@
 """The resources that `headrace deploy` creates through SageMaker's API: an endpoint or an inference component."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
@@ -8,12 +8,15 @@ from typing import Any, Protocol, Self
 from headrace.cli.components import copies_of
 from headrace.cli.group import Failed
 from headrace.cli.platform_client import Platform, is_not_found
+from headrace.cli.tables import count_of
 from headrace.cli.user_code import OWN_CODE
 
 TAG = "headrace:made-by"
 """Tag on everything that `headrace deploy` creates, so that `headrace rm` can remove all of it."""
 _TAGS = [{"Key": TAG, "Value": "headrace deploy"}]
 _VARIANT = "AllTraffic"
+_NOTE = "Note: "
+"""Prefix of the lines of a variant's message that are not part of its state."""
 _HOST_WAITER = {"Delay": 1, "MaxAttempts": 60}
 
 
@@ -25,14 +28,16 @@ class DeploymentState:
     """`EndpointStatus` or `InferenceComponentStatus`."""
     stage: str
     """A one-line summary for people."""
+    notes: tuple[str, ...] = ()
+    """Facts that are not part of the state, such as the code that serves."""
     reason: str = ""
     """`FailureReason`."""
 
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> Self:
         """Return the state in a response of DescribeEndpoint."""
-        reason = description.get("FailureReason", "")
-        return cls(status=description["EndpointStatus"], stage=stage_of(description), reason=reason)
+        reason, notes = description.get("FailureReason", ""), tuple(notes_of(description))
+        return cls(status=description["EndpointStatus"], stage=stage_of(description), notes=notes, reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,65 +155,93 @@ class ComponentDeployment:
         status, (current, desired) = description["InferenceComponentStatus"], copies_of(description)
         return DeploymentState(
             status=status,
-            stage=f"{status} on {self.host}, {current} of {desired} copies ready",
+            stage=f"{status} on {self.host}, {current} of {count_of(desired, 'copy', 'copies')} ready",
             reason=description.get("FailureReason", ""),
         )
 
     def ready_text(self, took_s: float) -> str:
-        name, url = self.name, self.platform.url
+        name, url, option = self.name, self.platform.url, self.platform.option
         return f"""\
 {name} is in service on {self.host} after {took_s:.1f} s.
 
+  headrace invoke {name} --stream "Why is the sky blue?"{option}
   headrace chat {name} --url {url}
-  boto3.client("sagemaker-runtime").invoke_endpoint(EndpointName="{self.host}", InferenceComponentName="{name}", ...)
   OpenAI: {url}/v1 with model "{name}"
+  boto3, after eval "$(headrace env{option})":
+    client("sagemaker-runtime").invoke_endpoint(
+        EndpointName="{self.host}", InferenceComponentName="{name}", ...)
 
-  headrace scale {name} --min 0 --max 4 --idle-s 300
-  headrace logs {name} -f
-  headrace rm {name}"""
+  headrace scale {name} --min 0 --max 4 --idle-s 300{option}
+  headrace logs {name} -f{option}
+  headrace rm {name}{option}"""
 
 
 def ready_text(platform: Platform, name: str, took_s: float) -> str:
     """Return how to use an endpoint, by what serves it."""
-    if OWN_CODE in stage_of(platform.sagemaker.describe_endpoint(EndpointName=name)):
-        return code_ready_text(name, took_s)
+    if any(OWN_CODE in note for note in notes_of(platform.sagemaker.describe_endpoint(EndpointName=name))):
+        return code_ready_text(name, took_s, platform.option)
     return f"""\
 {name} is in service after {took_s:.1f} s.
 
-  headrace invoke {name} --stream "Why is the sky blue?"
+  headrace invoke {name} --stream "Why is the sky blue?"{platform.option}
   headrace chat {name} --url {platform.url}
-  boto3.client("sagemaker-runtime").invoke_endpoint(EndpointName="{name}", ...)   after eval "$(headrace env)"
   OpenAI: {platform.url}/v1 with model "{name}"
+  boto3, after eval "$(headrace env{platform.option})":
+    client("sagemaker-runtime").invoke_endpoint(EndpointName="{name}", ...)
 
-  headrace logs {name} -f
-  headrace rm {name}"""
+  headrace logs {name} -f{platform.option}
+  headrace rm {name}{platform.option}"""
 
 
-def code_ready_text(name: str, took_s: float) -> str:
+def code_ready_text(name: str, took_s: float, option: str) -> str:
     """Return how to use an endpoint whose model brings its own code, which decides what a request is."""
     return f"""\
-{name} is in service after {took_s:.1f} s, served by its own code. Requests, depending on what the code reads:
+{name} is in service after {took_s:.1f} s, served by its own code.
+Requests, depending on what the code reads:
 
-  headrace invoke {name} '{{"inputs": "Hello"}}'
-  headrace invoke {name} --content-type text/csv "1,2,3"
-  headrace invoke {name} --content-type application/x-npy - < rows.npy
-  boto3.client("sagemaker-runtime").invoke_endpoint(EndpointName="{name}", ...)   after eval "$(headrace env)"
+  headrace invoke {name} '{{"inputs": "Hello"}}'{option}
+  headrace invoke {name} --content-type text/csv "1,2,3"{option}
+  headrace invoke {name} --content-type application/x-npy{option} - < rows.npy
+  boto3, after eval "$(headrace env{option})":
+    client("sagemaker-runtime").invoke_endpoint(EndpointName="{name}", ...)
 
-  headrace logs {name} -f
-  headrace rm {name}"""
+  headrace logs {name} -f{option}
+  headrace rm {name}{option}"""
 
 
 def stage_of(description: Mapping[str, Any]) -> str:
-    """Return a one-line summary: the status of the endpoint and of its variants."""
+    """Return a one-line summary: the status of the endpoint and of its variants, without notes."""
+    is_in_service = description["EndpointStatus"] == "InService"
     parts = [str(description["EndpointStatus"])]
     for variant in description.get("ProductionVariants") or ():
-        states = variant.get("VariantStatus") or ()
-        messages = (str(state.get("StatusMessage") or state.get("Status") or "") for state in states)
-        parts.extend(" ".join(message.splitlines()) for message in messages)
+        for state in _states(variant):
+            parts += [line.rstrip(".") for line in state_lines(state)] or (
+                [] if is_in_service else [str(state["Status"])]
+            )
         desired, current = variant.get("DesiredInstanceCount"), variant.get("CurrentInstanceCount")
         if desired is not None and current is not None:
             parts.append(f"{current} of {desired} ready")
     return ", ".join(part for part in dict.fromkeys(parts) if part)
+
+
+def state_lines(state: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a variant's message that say where its workers run, or why they wait."""
+    return [line for line in _message(state) if not line.startswith(_NOTE)]
+
+
+def notes_of(description: Mapping[str, Any]) -> list[str]:
+    """Return the notes in the messages of an endpoint's variants, each once."""
+    states = [state for variant in description.get("ProductionVariants") or () for state in _states(variant)]
+    notes = [line.removeprefix(_NOTE) for state in states for line in _message(state) if line.startswith(_NOTE)]
+    return list(dict.fromkeys(notes))
+
+
+def _states(variant: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return variant.get("VariantStatus") or ()
+
+
+def _message(state: Mapping[str, Any]) -> list[str]:
+    return str(state.get("StatusMessage") or "").splitlines()
 
 
 Undo = list[Callable[[], Any]]

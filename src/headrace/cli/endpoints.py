@@ -1,4 +1,4 @@
-"""`headrace ls`, `describe` and `status`: show what runs on a platform."""
+"""`headrace ls` and `headrace describe`: show what runs on a platform."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ from headrace.cli.components import (
     described_component,
     whole_component,
 )
-from headrace.cli.group import Examples, Failed, UserFailed
+from headrace.cli.deployed import notes_of, state_lines
+from headrace.cli.failures import cause_first
+from headrace.cli.group import Examples, UserFailed
 from headrace.cli.platform_client import Platform, find_platform, is_not_found, platform_option, translate_errors
-from headrace.cli.tables import age, labelled, table
-
-_POLL_S = 0.2
+from headrace.cli.tables import age, labelled, table, wrapped
 
 
 @click.command("ls", cls=Examples, examples="headrace ls\nheadrace ls --json | jq -r '.[].EndpointName'")
@@ -77,31 +77,17 @@ def describe(*, name: str, url: str | None, as_json: bool) -> None:
     rows: list[tuple[str, object]] = [
         ("name", endpoint["EndpointName"]),
         ("status", endpoint["EndpointStatus"]),
-        ("reason", endpoint.get("FailureReason", "")),
+        *reason_rows(endpoint.get("FailureReason", "")),
         ("config", endpoint.get("EndpointConfigName", "")),
         ("created", f"{endpoint['CreationTime']:%Y-%m-%d %H:%M:%S %Z}"),
         ("arn", endpoint["EndpointArn"]),
     ]
     for variant in endpoint.get("ProductionVariants", ()):
-        rows += variant_rows(variant)
+        rows += variant_rows(variant, is_in_service=endpoint["EndpointStatus"] == "InService")
     rows += [row for component in components for row in component_rows(component)]
     click.echo(labelled(rows))
-
-
-@click.command(cls=Examples, examples="headrace status\nheadrace status --json")
-@platform_option
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-def status(*, url: str | None, as_json: bool) -> None:
-    """Show whether a platform is running, where, since when, and the state of its parts."""
-    platform = find_platform(url)
-    health = platform.health()
-    if as_json:
-        click.echo(json.dumps({"url": platform.url, **health}))
-    else:
-        rows = [("url", platform.url), *((label.replace("_", " "), health[label]) for label in health)]
-        click.echo(labelled(rows))
-    if health.get("status") != "ok":
-        raise Failed("A part of the platform is unhealthy.")
+    if notes := notes_of(endpoint):
+        click.echo("\nnotes\n" + "\n".join(wrapped(f"  {note}", 2) for note in notes))
 
 
 def _described(platform: Platform, name: str) -> dict[str, Any] | None:
@@ -128,8 +114,8 @@ def _row(endpoint: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def variant_rows(variant: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the rows of a variant; each line of its message is a row without a label."""
+def variant_rows(variant: Mapping[str, Any], *, is_in_service: bool) -> list[tuple[str, str]]:
+    """Return the rows of a variant; each line about its workers is a row without a label."""
     rows = [
         ("variant", variant["VariantName"]),
         (
@@ -140,9 +126,16 @@ def variant_rows(variant: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
     rows += [("  image", image.get("SpecifiedImage", "")) for image in variant.get("DeployedImages") or ()]
     for state in variant.get("VariantStatus") or ():
-        rows.append(("  status", state["Status"]))
-        rows += [("", line) for line in state.get("StatusMessage", "").splitlines()]
+        if not is_in_service:  # in service the status only carries the message
+            rows.append(("  status", state["Status"]))
+        rows += [("" if number else "  where", line) for number, line in enumerate(state_lines(state))]
     return rows
+
+
+def reason_rows(reason: str) -> list[tuple[str, object]]:
+    """Return the rows of a `FailureReason`, the cause first; none if there is none."""
+    lines = cause_first(reason).splitlines() if reason else []
+    return [("" if number else "reason", line) for number, line in enumerate(lines)]
 
 
 def _unit(variant: Mapping[str, Any]) -> str:

@@ -22,7 +22,14 @@ headrace env --format dotenv >> $GITHUB_ENV  for tools that read KEY=VALUE files
 @click.option("--unset", "is_unset", is_flag=True, help="Print the lines that undo it.")
 @click.option("--key", metavar="ID", help="Id of the access key to use; its secret is read from the data folder.")
 @click.option("--region", help="Region to set.  [default: the platform's]")
-@click.option("--format", "form", type=click.Choice(["sh", "dotenv"]), default="sh", help="Format of the lines.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["sh", "dotenv"]),
+    default="sh",
+    show_default=True,
+    help="Format of the lines.",
+)
 def env(*, url: str | None, is_unset: bool, key: str | None, region: str | None, form: str) -> None:
     """
     Print shell lines that point AWS clients at the platform; run them with `eval`.

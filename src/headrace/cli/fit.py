@@ -18,7 +18,7 @@ from headrace.engine.config import EngineLimits
 from headrace.engine.loading.formats import Machine, choose_formats
 from headrace.engine.loading.plan import BLOCK_TOKENS, resolve_limits
 from headrace.models.shapes import expected_shapes
-from headrace.models.weights import Encoding, dominant_bits
+from headrace.models.weights import Encoding, dominant_bits, stored_formats
 from headrace.server.engine_config import engine_config
 from headrace.settings.loading import load_settings
 from headrace.settings.server_settings import ServerSettings
@@ -138,29 +138,25 @@ def read_facts(
     if ref is not None and ref.file_name is None and not Path(model).exists():
         return _hub_facts(ref.repo_id, revision, rope)
     loaded = load_model(model, revision=revision, rope=rope, progress=progress)
+    shapes = expected_shapes(loaded.spec)
     return CheckpointFacts(
         spec=loaded.spec,
         encoding=loaded.weights.dominant_encoding,
-        stored_bits=dominant_bits(loaded.weights, expected_shapes(loaded.spec)),
+        stored_bits=dominant_bits(loaded.weights, shapes),
+        stored_format=f"{'safetensors' if loaded.path.is_dir() else 'GGUF'}, {stored_formats(loaded.weights, shapes)}",
         layer_formats=layer_formats_of(loaded.spec, loaded.weights),
     )
 
 
 def _hub_facts(repo_id: str, revision: str | None, rope: Mapping[str, object] | None) -> CheckpointFacts:
-    from huggingface_hub import hf_hub_download
-
     from headrace.models.families.registry import from_config
     from headrace.models.fields import Fields
-    from headrace.models.hub import translate
-    from headrace.models.quantized.config_bits import promised_bits
+    from headrace.models.hub import fetch_config
+    from headrace.models.quantized.config_bits import promised_bits, promised_format
     from headrace.models.rope_override import override_rope
 
     try:
-        path = hf_hub_download(repo_id, "config.json", revision=revision)
-    except Exception as exc:
-        raise translate(exc, repo_id, revision) from exc
-    try:
-        values = json.loads(Path(path).read_text(encoding="utf-8"))
+        values = json.loads(fetch_config(repo_id, revision).read_text(encoding="utf-8"))
     except ValueError as exc:
         raise BrokenModel(f"config.json of {repo_id} is not JSON: {exc}.") from exc
     config = Fields(values, f"config.json of {repo_id}")
@@ -169,6 +165,7 @@ def _hub_facts(repo_id: str, revision: str | None, rope: Mapping[str, object] | 
         spec=spec if rope is None else override_rope(spec, rope),
         encoding=Encoding.BF16,
         stored_bits=promised_bits(config),
+        stored_format=f"safetensors, {promised_format(config)}",
     )
 
 

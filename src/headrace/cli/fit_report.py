@@ -39,6 +39,8 @@ class CheckpointFacts:
     spec: ModelSpec
     encoding: Encoding
     stored_bits: int
+    stored_format: str
+    """The file's format and that of its weights, such as `GGUF, Q4_K and Q6_K`."""
     layer_formats: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -76,7 +78,8 @@ class Report:
         return (
             f"{self.model}: {spec.family}, {spec.num_parameters / 1e6:,.0f} M parameters{experts}, "
             f"{spec.num_layers} layers, {spec.num_heads} heads ({spec.num_kv_heads} for KV), "
-            f"supports {spec.max_positions:,} tokens; stored with {self.facts.stored_bits} bits per weight.\n"
+            f"supports {spec.max_positions:,} tokens.\n"
+            f"stored: {self.facts.stored_format}; runs by default as {self.auto.dtype}, KV cache {self.auto.kv_dtype}\n"
             f"rope: {describe_ropes(spec, self.max_model_len)}\n"
             f"{format_size(self.available_bytes)} of memory, read with {self.bandwidth / 1e9:.1f} GB/s; "
             f"contexts of {self.max_model_len:,} tokens, {self.max_num_seqs} sequences at once."
@@ -93,6 +96,7 @@ class Report:
             "rope": describe_ropes(spec, self.max_model_len),
             "encoding": self.facts.encoding,
             "stored_bits": self.facts.stored_bits,
+            "stored_format": self.facts.stored_format,
             "available_bytes": self.available_bytes,
             "bandwidth_bytes_per_s": round(self.bandwidth),
             "max_model_len": self.max_model_len,

@@ -10,11 +10,11 @@ from typing import IO, Any
 
 import click
 
-from headrace.cli.answers import answer_values, collect, why_empty
+from headrace.cli.answers import Answer, answer_values, collect, ending_note
 from headrace.cli.batch import Item, OrderedWriter, lines_done, parse_items, prompt_request, run_items
 from headrace.cli.group import Examples
 from headrace.cli.progress import showing_progress
-from headrace.cli.sampling_options import sampling_options, sampling_params
+from headrace.cli.sampling_options import MAX_NEW_TOKENS, sampling_options, sampling_params
 from headrace.cli.setting_options import ENGINE_SETTINGS, setting_options
 from headrace.cli.sources import Source, opened_source
 from headrace.cli.terminal import PartWriter, Stopwatch, write_text
@@ -62,7 +62,7 @@ NUM_IN_FLIGHT = 128
 @click.option("--overwrite", is_flag=True, help="Replace the file --output.")
 @click.option("--url", help="Use the server at this URL instead of loading a model.")
 @click.option("--api-key", envvar="HEADRACE_API_KEY", help="API key for --url.  [env: HEADRACE_API_KEY]")
-@sampling_options(max_new_tokens=256)
+@sampling_options(max_new_tokens=MAX_NEW_TOKENS)
 @setting_options(*ENGINE_SETTINGS)
 @click.pass_context
 def generate(ctx: click.Context, /, model: str | None, **options: Any) -> None:
@@ -137,13 +137,25 @@ async def _show_text(source: Source, request: GenerationRequest) -> None:
     if not is_single:
         write_text("\n".join(f"--- {answer.index + 1}\n{answer.text}" for answer in answers))
     click.echo()
-    if not any(answer.text for answer in answers):
-        has_reasoning = any(answer.reasoning for answer in answers)
-        is_raw = source.info.has_chat_template and not isinstance(request.prompt, ChatPrompt)
-        hint = " It is trained for chats: try without --raw." if is_raw else ""
-        click.echo(why_empty(has_reasoning=has_reasoning, num_tokens=watch.num_tokens) + hint, err=True)
+    is_raw = source.info.has_chat_template and not isinstance(request.prompt, ChatPrompt)
+    for answer in answers:
+        _say_ending(answer, request.sampling, is_raw=is_raw)
     if sys.stderr.isatty():
         click.secho(f"[{watch.line()}]", err=True, dim=True)
+
+
+def _say_ending(answer: Answer, sampling: SamplingParams, *, is_raw: bool) -> None:
+    """Say on stderr that an answer was cut or has no text."""
+    note = ending_note(
+        answer.finish,
+        has_text=bool(answer.text),
+        has_reasoning=bool(answer.reasoning),
+        max_new_tokens=sampling.max_new_tokens,
+        name="The answer" if sampling.n == 1 else f"Answer {answer.index + 1}",
+    )
+    if note is not None:
+        hint = " It is trained for chats: try without --raw." if is_raw and not answer.text else ""
+        click.echo(note + hint, err=True)
 
 
 def _batch_job(options: dict[str, Any], sampling: SamplingParams) -> Job:

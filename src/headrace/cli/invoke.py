@@ -3,21 +3,24 @@
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import click
 
-from headrace.cli.answer_text import AnswerText, text_of_value
-from headrace.cli.group import Examples, Failed, UserFailed
+from headrace.cli.answer_text import AnswerText, finish_reason_of, text_of_value
+from headrace.cli.group import Examples, Failed
+from headrace.cli.invoke_body import CONTEXT_EXCEEDED, ending_note, openai_body, request_body, without_maximum
+from headrace.cli.invoke_errors import explained_errors
 from headrace.cli.platform_client import Platform, error_of, find_platform, platform_option, translate_errors
+from headrace.cli.progress import watching
+from headrace.cli.tables import count_of
 from headrace.cli.terminal import write_text
 
 _READ_TIMEOUT_S = 600.0
-_CHAT_DEFAULTS = {"max_tokens": 512, "temperature": 0}
-"""Greedy, as `inputs` are decoded by default; OpenAI's default temperature is 1."""
-_CHAT_NAMES = {"max_new_tokens": "max_tokens"}
+_STAGE_TIMEOUT_S = 2.0
 
 EXAMPLES = """
 headrace invoke smollm2 "What is 2+2?"                        print the text of the answer
@@ -61,41 +64,64 @@ def invoke(  # noqa: PLR0913 -- its options
     """
     Send PROMPT to the endpoint or inference component NAME and print its answer; `-` reads it from standard input.
 
-    A text becomes a user message, `{"messages": […], "max_tokens": 512, "temperature": 0}`, if the endpoint's server
-    lists its model with a chat template. For other models, and with --completion, it becomes
-    `{"inputs": …, "parameters": …}`, which TGI and LMI images understand; the answer does not repeat the prompt unless
-    `-p return_full_text=true` is given. A prompt that is a JSON object is sent unchanged.
+    A text becomes a user message, `{"messages": […], "max_tokens": 1024, "temperature": 0}`, if the endpoint's server
+    lists its model with a chat template. For a base model, and with --completion, it becomes `{"prompt": …}`.
+    An answer that is cut at `max_tokens`, or stopped because it repeats itself, says so on stderr.
+
+    For other servers, and with a parameter of TGI or LMI alone (`-p details=true`), a text becomes
+    `{"inputs": …, "parameters": …}`; the answer does not repeat the prompt unless `-p return_full_text=true` is given.
+    A prompt that is a JSON object is sent unchanged.
 
     A model with its own code reads other types too: give one with --content-type.
     """
     given = sys.stdin.buffer.read() if prompt == "-" else os.fsencode(prompt)
-    completion = request_body(given, parameters, is_streamed=is_streamed, content_type=content_type)
-    is_text = completion != given
-    raw = raw or content_type is not None
+    inputs = request_body(
+        given, parameters, is_streamed=is_streamed, content_type=content_type, is_completion=is_completion
+    )
+    is_text = inputs != given
     more = {"TargetVariant": target_variant} if target_variant else {}
     if accept is not None:
         more["Accept"] = accept
     platform = find_platform(url)
-    with translate_errors():
-        is_chat = is_text and not is_completion and _answers_chats(platform, name, target_variant)
-        body = chat_body(given, parameters, is_streamed=is_streamed) if is_chat else completion
-        request = {"EndpointName": name, "Body": body, "ContentType": content_type or "application/json", **more}
+    with translate_errors(), explained_errors(platform, name, target_variant):
+        with watching(name, partial(_stage, platform, name)):
+            models = _models(platform, name, target_variant) if is_text else []
+        body = openai_body(given, parameters, models, is_streamed=is_streamed, is_completion=is_completion)
+        request = {"EndpointName": name, "Body": inputs, "ContentType": content_type or "application/json", **more}
         client = platform.client("sagemaker-runtime", read_timeout_s=_READ_TIMEOUT_S)
-        call = client.invoke_endpoint_with_response_stream if is_streamed else client.invoke_endpoint
-        response = _call(platform, call, request)
-        text = (_print_stream if is_streamed else _print_whole)(response, raw=raw)
-    if text is not None and not text.strip():
-        click.echo(_why_empty(is_chat=is_chat), err=True)
+        operation = client.invoke_endpoint_with_response_stream if is_streamed else client.invoke_endpoint
+        call = partial(_call, platform, operation)
+        rest = None if body is None else without_maximum(body, parameters)
+        with watching(name, partial(_stage, platform, name)):
+            response = call(request) if body is None else _call_within(call, request, body, rest)
+        parts = _parts(response["Body"], is_streamed=is_streamed)
+        if raw or content_type is not None:
+            _write_bytes(parts)
+            return
+        text, finish_reason = _write_stream(parts) if is_streamed else _write_whole(b"".join(parts))
+    note = ending_note(finish_reason, body, has_text=bool(text.strip()))
+    if note is not None:
+        click.echo(note, err=True)
 
 
-def _why_empty(*, is_chat: bool) -> str:
-    if is_chat:
-        return "The answer has no text: the model ended it at once, or within its reasoning. Raise -p max_tokens=N."
-    return "The answer has no text: the model ended it at once."
+def _stage(platform: Platform, name: str) -> str | None:
+    """Return what a request waits for; None if a log need not say it, or the platform does not know the name."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    client = platform.client("sagemaker", read_timeout_s=_STAGE_TIMEOUT_S)
+    try:
+        variants = client.describe_endpoint(EndpointName=name)["ProductionVariants"]
+    except (BotoCoreError, ClientError, LookupError):
+        variants = []
+    current = sum(variant.get("CurrentInstanceCount") or 0 for variant in variants)
+    desired = sum(variant.get("DesiredInstanceCount") or 0 for variant in variants)
+    if variants and not current:
+        return f"starting from zero, {current} of {count_of(max(desired, 1), 'worker')} ready"
+    return "waiting for the answer" if sys.stderr.isatty() else None
 
 
-def _answers_chats(platform: Platform, name: str, variant: str | None) -> bool:
-    """Return whether the server of an endpoint or component lists its model with a chat template."""
+def _models(platform: Platform, name: str, variant: str | None) -> list[dict[str, Any]]:
+    """Return the models that the server of an endpoint or component lists."""
     from botocore.exceptions import ClientError
 
     headers = {"X-Amzn-SageMaker-Target-Variant": variant} if variant else {}
@@ -105,7 +131,24 @@ def _answers_chats(platform: Platform, name: str, variant: str | None) -> bool:
             component = platform.sagemaker.describe_inference_component(InferenceComponentName=name)
             target = f"{component['EndpointName']}/inference-components/{name}"
             models = platform.list_models(target, headers, timeout_s=_READ_TIMEOUT_S)
-    return any(model.get("has_chat_template") is True for model in models)
+    return models
+
+
+def _call_within(
+    call: Callable[[dict[str, Any]], dict[str, Any]],
+    request: dict[str, Any],
+    body: dict[str, Any],
+    rest: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """Send `body`; if its maximum of tokens is more than the context has left, `rest`, whose answer may fill it."""
+    from botocore.exceptions import ClientError
+
+    try:
+        return call({**request, "Body": json.dumps(body)})
+    except ClientError as error:
+        if rest is None or CONTEXT_EXCEEDED not in str(error.response.get("OriginalMessage")):
+            raise
+    return call({**request, "Body": json.dumps(rest)})
 
 
 def _call(platform: Platform, call: Callable[..., dict[str, Any]], request: dict[str, Any]) -> dict[str, Any]:
@@ -125,89 +168,46 @@ def _call(platform: Platform, call: Callable[..., dict[str, Any]], request: dict
     return call(**{**request, "EndpointName": component["EndpointName"], "InferenceComponentName": name})
 
 
-def request_body(
-    given: bytes, parameters: tuple[str, ...], *, is_streamed: bool, content_type: str | None = None
-) -> bytes:
-    """Return a JSON object or what has a type unchanged, and any other text as `inputs`."""
-    if content_type is not None:
-        if parameters:
-            raise UserFailed("--parameter cannot be combined with --content-type, which sends PROMPT unchanged.")
-        return given
-    text = given.decode("utf-8", "replace")
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
-    if isinstance(value, dict):
-        if parameters:
-            raise UserFailed("--parameter cannot be combined with a JSON prompt. Put the parameter into the JSON.")
-        return text.encode()
-    values = dict(_parameter(parameter) for parameter in parameters)
-    body: dict[str, Any] = {"inputs": text, "parameters": {"return_full_text": False, **values}}
-    if is_streamed:
-        body["stream"] = True
-    return json.dumps(body).encode()
-
-
-def chat_body(given: bytes, parameters: tuple[str, ...], *, is_streamed: bool) -> bytes:
-    """Return a chat of one user message; `max_new_tokens` becomes the chat's `max_tokens`."""
-    values = {_CHAT_NAMES.get(name, name): value for name, value in map(_parameter, parameters)}
-    messages = [{"role": "user", "content": given.decode("utf-8", "replace")}]
-    body = {"messages": messages, **_CHAT_DEFAULTS, **values}
-    return json.dumps({**body, "stream": True} if is_streamed else body).encode()
-
-
-def _parameter(text: str) -> tuple[str, Any]:
-    """Parse NAME=VALUE; the value is JSON if it parses as JSON, else a string."""
-    name, equals, raw = text.partition("=")
-    if not equals or not name:
-        raise UserFailed(f"--parameter is {text!r}; expected NAME=VALUE.")
-    try:
-        return name, json.loads(raw)
-    except ValueError:
-        return name, raw
-
-
-def _print_whole(response: dict[str, Any], *, raw: bool) -> str | None:
-    """Print the answer; return its text, or None for bytes."""
-    body: bytes = response["Body"].read()
-    if raw:
-        _write_bytes(body)
-        return None
-    try:
-        text = text_of_value(json.loads(body))
-    except ValueError:
-        reader = AnswerText()
-        text = reader.feed(body) + reader.finish()
-    text = body.decode("utf-8", "replace") if text is None else text
-    write_text(text.rstrip("\n") + "\n")
-    return text
-
-
-def _print_stream(response: dict[str, Any], *, raw: bool) -> str | None:
-    """Print the answer as it comes; return its text, or None for bytes."""
+def _parts(body: Any, *, is_streamed: bool) -> Iterator[bytes]:
+    """Yield the bytes of an answer as they come."""
     from botocore.exceptions import EventStreamError
 
-    reader, texts = AnswerText(), []
+    if not is_streamed:
+        yield body.read()
+        return
     try:
-        for event in response["Body"]:
-            part = event.get("PayloadPart", {}).get("Bytes", b"")
-            if raw:
-                _write_bytes(part)
-            else:
-                texts.append(reader.feed(part))
-                write_text(texts[-1])
+        for event in body:
+            yield event.get("PayloadPart", {}).get("Bytes", b"")
     except EventStreamError as error:
         raise Failed(f"The response stream ended with an error: {error_of(error)[1]}") from error
     finally:
-        response["Body"].close()
-    if raw:
-        return None
+        body.close()
+
+
+def _write_whole(body: bytes) -> tuple[str, str | None]:
+    """Print the answer; return its text and finish reason."""
+    try:
+        value = json.loads(body)
+    except ValueError:
+        return _write_stream([body])
+    found = text_of_value(value)
+    text = body.decode("utf-8", "replace") if found is None else found
+    write_text(text.rstrip("\n") + "\n")
+    return text, finish_reason_of(value)
+
+
+def _write_stream(parts: Iterable[bytes]) -> tuple[str, str | None]:
+    """Print the answer as it comes; return its text and finish reason."""
+    reader, texts = AnswerText(), []
+    for part in parts:
+        texts.append(reader.feed(part))
+        write_text(texts[-1])
     texts.append(reader.finish())
     write_text(texts[-1].rstrip("\n") + "\n")
-    return "".join(texts)
+    return "".join(texts), reader.finish_reason
 
 
-def _write_bytes(data: bytes) -> None:
-    sys.stdout.buffer.write(data)
-    sys.stdout.flush()
+def _write_bytes(parts: Iterable[bytes]) -> None:
+    for part in parts:
+        sys.stdout.buffer.write(part)
+        sys.stdout.flush()

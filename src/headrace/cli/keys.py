@@ -1,5 +1,6 @@
 """`headrace keys`: manage the access keys in a platform's store, whether or not the platform is running."""
 
+import json
 import os
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -56,11 +57,15 @@ def create(*, note: str, data_dir: Path | None, database: str | None) -> None:
 
 
 @store_options
-@keys.command("ls", cls=Examples, examples="headrace keys ls")
-def list_keys(*, data_dir: Path | None, database: str | None) -> None:
+@keys.command("ls", cls=Examples, examples="headrace keys ls\nheadrace keys ls --json | jq -r '.[].key'")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+def list_keys(*, data_dir: Path | None, database: str | None, as_json: bool) -> None:
     """List the keys, without their secrets."""
     with _opened(data_dir, database) as access_keys:
         records = access_keys.list()
+    if as_json:
+        click.echo(json.dumps([{"key": k.key_id, "created_s": k.created_s, "note": k.note} for k in records]))
+        return
     if not records:
         click.echo("There are no access keys. `headrace keys create` creates one.", err=True)
         return

@@ -5,31 +5,46 @@ import click
 from headrace import __version__
 from headrace.cli.group import Entry, LazyGroup
 
-COMMANDS = {
-    "serve": Entry("headrace.cli.serve", "serve", "Serve a model over HTTP."),
-    "chat": Entry("headrace.cli.chat", "chat", "Talk to a model in the terminal."),
-    "generate": Entry(
-        "headrace.cli.generate", "generate", "Continue a prompt, or a file of prompts, without a server."
-    ),
-    "bench": Entry("headrace.cli.bench", "bench", "Measure a running server under load."),
-    "fit": Entry("headrace.cli.fit", "fit", "Calculate the memory that a model needs, and if it fits here."),
-    "simulate": Entry("headrace.cli.simulate", "simulate_day", "Simulate a scaling policy on a trace of requests."),
-    "quantize": Entry("headrace.cli.quantize", "quantize", "Quantize a model to 8 bits into a folder."),
-    "models": Entry("headrace.cli.models", "models", "List, download and remove models on this machine."),
-    "up": Entry("headrace.cli.up", "up", "Run a local SageMaker."),
-    "env": Entry("headrace.cli.env", "env", "Point this shell at a platform."),
-    "deploy": Entry("headrace.cli.deploy", "deploy", "Deploy a model as an endpoint."),
-    "ls": Entry("headrace.cli.endpoints", "list_endpoints", "List endpoints."),
-    "describe": Entry("headrace.cli.endpoints", "describe", "Show an endpoint or an inference component."),
-    "invoke": Entry("headrace.cli.invoke", "invoke", "Send a request to an endpoint."),
-    "logs": Entry("headrace.cli.logs", "logs", "Print the logs of an endpoint's workers."),
-    "scale": Entry("headrace.cli.scale", "scale", "Scale an endpoint automatically with its load."),
-    "rm": Entry("headrace.cli.removal", "rm", "Delete endpoints and inference components."),
-    "status": Entry("headrace.cli.endpoints", "status", "Show the state of the platform."),
-    "keys": Entry("headrace.cli.keys", "keys", "Create, list and delete access keys."),
-    "doctor": Entry("headrace.cli.doctor", "doctor", "Check what this machine can do and what is missing."),
-    "help": Entry("headrace.cli.help", "show_help", "Show the help of a command."),
-    "completion": Entry("headrace.cli.help", "completion", "Print a script for completion in a shell."),
+SECTIONS: dict[str, dict[str, Entry]] = {
+    "Serve and measure a model": {
+        "serve": Entry("headrace.cli.serve", "serve", "Serve a model over HTTP."),
+        "chat": Entry("headrace.cli.chat", "chat", "Talk to a model in the terminal."),
+        "generate": Entry(
+            "headrace.cli.generate", "generate", "Continue a prompt, or a file of prompts, without a server."
+        ),
+        "bench": Entry("headrace.cli.bench", "bench", "Measure a running server under load."),
+    },
+    "Models and memory": {
+        "models": Entry("headrace.cli.models", "models", "List, download and remove models on this machine."),
+        "fit": Entry("headrace.cli.fit", "fit", "Calculate the memory that a model needs, and if it fits here."),
+        "quantize": Entry("headrace.cli.quantize", "quantize", "Quantize a model to 8 or 4 bits into a folder."),
+        "doctor": Entry("headrace.cli.doctor", "doctor", "Check what this machine can do and what is missing."),
+    },
+    "Local SageMaker": {
+        "up": Entry("headrace.cli.up", "up", "Run a local SageMaker."),
+        "status": Entry("headrace.cli.status", "status", "Show the state of the platform, or wait for it."),
+        "env": Entry("headrace.cli.env", "env", "Point this shell at a platform."),
+        "keys": Entry("headrace.cli.keys", "keys", "Create, list and delete access keys."),
+        "backup": Entry("headrace.cli.backup", "backup", "Copy a platform's records and objects into a file."),
+        "restore": Entry("headrace.cli.backup", "restore", "Restore a platform from a backup."),
+        "down": Entry("headrace.cli.down", "down", "Stop the platform on this machine."),
+    },
+    "Endpoints": {
+        "deploy": Entry("headrace.cli.deploy", "deploy", "Deploy a model as an endpoint."),
+        "ls": Entry("headrace.cli.endpoints", "list_endpoints", "List endpoints."),
+        "describe": Entry("headrace.cli.endpoints", "describe", "Show an endpoint or an inference component."),
+        "invoke": Entry("headrace.cli.invoke", "invoke", "Send a request to an endpoint."),
+        "logs": Entry("headrace.cli.logs", "logs", "Print the logs of an endpoint's workers."),
+        "scale": Entry("headrace.cli.scale", "scale", "Scale an endpoint automatically with its load."),
+        "simulate": Entry("headrace.cli.simulate", "simulate_day", "Simulate a scaling policy on a trace of requests."),
+        "rm": Entry("headrace.cli.removal", "rm", "Delete endpoints and inference components."),
+    },
+    "Help": {
+        "help": Entry("headrace.cli.help", "show_help", "Show the help of a command."),
+        "completion": Entry("headrace.cli.help", "completion", "Print a script for completion in a shell."),
+    },
+}
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()} | {
     "worker": Entry("headrace.cli.worker", "worker", "Run one worker, for `headrace up`.", is_hidden=True),
 }
 
@@ -37,7 +52,7 @@ EXAMPLES = """
 headrace serve smollm2                 start a server on http://127.0.0.1:8080
 headrace chat smollm2                  chat without a server
 headrace bench http://127.0.0.1:8080   measure its speed under load
-headrace up                            run a local SageMaker on http://127.0.0.1:7450
+headrace up                            run a local SageMaker on port 7450
 headrace COMMAND --help                show all options, with examples
 """
 
@@ -45,6 +60,7 @@ headrace COMMAND --help                show all options, with examples
 @click.group(
     cls=LazyGroup,
     entries=COMMANDS,
+    sections=SECTIONS,
     examples=EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )

@@ -3,19 +3,27 @@
 import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from headrace.cli.group import Examples, HelpfulGroup
 from headrace.cli.progress import showing_progress
+from headrace.cli.tables import count_of, table
 from headrace.core.errors import ModelNotFound
 from headrace.core.sizes import format_size
+from headrace.models.aliases import ALIASES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from headrace.models.store import StoredModel
 
 EXAMPLES = """
-headrace models list               list stored models with their sizes
-headrace models pull smollm2       download a model before it is needed
-headrace models remove smollm2     free disk space
-headrace models path smollm2       print the path of a model
+headrace models ls               list stored models with their sizes
+headrace models pull smollm2     download a model before it is needed
+headrace models rm smollm2       free disk space
+headrace models path smollm2     print the path of a model
 """
 
 
@@ -25,35 +33,46 @@ def _home() -> Path:
     return home_folder(os.environ)
 
 
-@click.group(cls=HelpfulGroup, examples=EXAMPLES)
+@click.group(cls=HelpfulGroup, examples=EXAMPLES, renamed={"list": "ls", "remove": "rm"})
 def models() -> None:
     """List, download and remove models on this machine."""
 
 
-@models.command("list", cls=Examples, examples="headrace models list\nheadrace models list --json | jq '.[].name'")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
-def list_(*, as_json: bool) -> None:
+@models.command("ls", cls=Examples, examples="headrace models ls\nheadrace models ls --json | jq -r '.[].path'")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with the path of each.")
+def list_models(*, as_json: bool) -> None:
     """
     List what is stored: models from the package index, from S3, from the Hugging Face Hub, and packed weights.
 
     Packed weights are written at a model's first start and speed up later ones; they can be removed at any time.
     """
-    from headrace.models.aliases import ALIASES
-    from headrace.models.store import list_models
+    from headrace.models import store
 
-    stored = list_models(_home())
+    stored = store.list_models(_home())
     if as_json:
         rows = [{"name": m.name, "kind": m.kind, "bytes": m.num_bytes, "path": str(m.path)} for m in stored]
         click.echo(json.dumps(rows))
         return
-    width = max((len(model.name) for model in stored), default=0)
+    if stored:
+        click.echo(table([("NAME", "KIND", "SIZE"), *_stored_rows(stored)]))
+        total = format_size(sum(model.num_bytes for model in stored))
+        click.echo(f"{total} in {_home()} and the Hub's cache.", err=True)
+    else:
+        click.echo("No model is stored.", err=True)
+    available = [alias for alias in ALIASES.values() if alias.name not in {model.name for model in stored}]
+    if available:
+        shown = [(alias.name, format_size(alias.stored_bytes), alias.title) for alias in available]
+        click.echo("\n" + table([("AVAILABLE", "SIZE", "MODEL"), *shown]))
+
+
+def _stored_rows(stored: "Sequence[StoredModel]") -> "Iterator[tuple[str, str, str]]":
+    """Yield a row for each model, and one for all packed weights, which are removed together."""
+    packed = [model.num_bytes for model in stored if model.kind == "packed"]
     for model in stored:
-        click.echo(f"{model.name:<{width}}  {model.kind:<6}  {format_size(model.num_bytes):>10}  {model.path}")
-    total = format_size(sum(model.num_bytes for model in stored))
-    click.echo(f"{len(stored)} stored, {total}, in {_home()} and the Hub's cache." if stored else "Nothing is stored.")
-    for alias in ALIASES.values():
-        if alias.name not in {model.name for model in stored}:
-            click.echo(f"Available: {alias.name}: {alias.title}, {format_size(alias.stored_bytes)}")
+        if model.kind != "packed":
+            yield model.name, model.kind, format_size(model.num_bytes)
+    if packed:
+        yield "packed", count_of(len(packed), "file"), format_size(sum(packed))
 
 
 @models.command(
@@ -75,10 +94,10 @@ def pull(model: str, revision: str | None) -> None:
     click.echo(located.path)
 
 
-@models.command(cls=Examples, examples="headrace models remove smollm2\nheadrace models remove packed --yes")
+@models.command(cls=Examples, examples="headrace models rm smollm2\nheadrace models rm packed --yes")
 @click.argument("name")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-def remove(name: str, *, yes: bool) -> None:
+def rm(name: str, *, yes: bool) -> None:
     """
     Delete a stored model by its NAME in the list; `packed` stands for all packed weights.
 
@@ -104,4 +123,4 @@ def path(name: str | None) -> None:
         if model.name == name:
             click.echo(model.path)
             return
-    raise ModelNotFound(f"No model called {name!r} is stored here. `headrace models list` shows the stored models.")
+    raise ModelNotFound(f"No model called {name!r} is stored here. `headrace models ls` shows the stored models.")

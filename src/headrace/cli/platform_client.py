@@ -2,7 +2,7 @@
 The client side of a running platform: its address, and boto3 clients for its APIs.
 
 The address comes, in this order, from `--url`, from `AWS_ENDPOINT_URL` (set by `headrace env`), from the data folder of
-the running platform, or is the default port.
+the running platform, or is the default port. The last is a guess, which commands say.
 """
 
 import json
@@ -10,17 +10,21 @@ import os
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 import click
 
 from headrace.cli.group import Failed, UserFailed
-from headrace.settings.platform_settings import DEFAULT_PORT, data_folder, load_platform_settings
+from headrace.settings.platform_settings import DEFAULT_PORT, PlatformSettings, data_folder, load_platform_settings
+
+if TYPE_CHECKING:
+    from headrace.platform.folders import Address
 
 _CLIENT_ERRORS = frozenset({"ValidationException", "ValidationError", "AccessDeniedException", "ResourceInUse"})
 _KEY_ERRORS = frozenset(
@@ -28,6 +32,10 @@ _KEY_ERRORS = frozenset(
     | {"MissingAuthenticationToken", "SignatureDoesNotMatch", "UnrecognizedClientException"}
 )
 _MAX_ANSWER_BYTES = 1 << 20
+
+
+class NotTrusted(Failed):
+    """The certificate of a platform is not accepted, which waiting does not change."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,10 @@ class Platform:
     secret_key: str
     ca_bundle: str | None = None
     """Certificates to trust besides the system's; None: none, or those of AWS_CA_BUNDLE for boto3."""
+    is_guessed: bool = False
+    """The address is the default one: neither the caller nor a data folder named a platform."""
+    option: str = ""
+    """The option that names this platform in commands to copy; empty if they find it without one."""
 
     def __repr__(self) -> str:
         return f"Platform({self.url!r})"
@@ -78,7 +90,7 @@ class Platform:
 
     def health(self) -> dict[str, Any]:
         """
-        Return the platform's response to /health.
+        Return the platform's response to /health, also while it shuts down.
 
         Raises:
             Failed: no server listens at the address, or it is not a platform.
@@ -86,11 +98,15 @@ class Platform:
         try:
             value = self._get_json(Request(f"{self.url}/health"), timeout_s=5)  # noqa: S310 -- the user's URL
         except HTTPError as error:
-            raise Failed(f"The server at {self.url} is not a platform (status {error.code} for /health).") from error
+            value = _shutting_down(error)
+            if value is None:
+                raise Failed(
+                    f"The server at {self.url} is not a platform (status {error.code} for /health)."
+                ) from error
         except (URLError, OSError) as error:
             cause = error.reason if isinstance(error, URLError) else error
             if isinstance(cause, ssl.SSLCertVerificationError):
-                raise Failed(not_trusted(self.url, cause.verify_message)) from error
+                raise NotTrusted(not_trusted(self.url, cause.verify_message)) from error
             raise Failed(not_running(self.url)) from error
         except ValueError as error:
             raise Failed(f"The server at {self.url} is not a platform (/health is not JSON).") from error
@@ -128,6 +144,16 @@ class Platform:
         return context
 
 
+def _shutting_down(error: HTTPError) -> object:
+    """Return the JSON of a 503 of /health; None if it is something else."""
+    if error.code != HTTPStatus.SERVICE_UNAVAILABLE:
+        return None
+    try:
+        return json.loads(error.read(_MAX_ANSWER_BYTES))
+    except (OSError, ValueError):
+        return None
+
+
 def not_trusted(url: str, reason: str) -> str:
     """Return the message for a platform whose certificate is not accepted."""
     return (
@@ -143,30 +169,75 @@ def _tls_reason(error: object) -> str:
     return cause.verify_message if isinstance(cause, ssl.SSLCertVerificationError) else str(cause)
 
 
+def not_a_platform(status: str, operation: str) -> str:
+    """Return the message for a response that has not the form of AWS's."""
+    return (
+        f"The server answered HTTP {status} to {operation}, as no platform does. Expected the address of `headrace up` "
+        "in --url or AWS_ENDPOINT_URL; `headrace chat --url` and `headrace generate --url` talk to a model server."
+    )
+
+
 def not_running(url: str) -> str:
     """Return the message for a platform that does not answer."""
     return f"No platform is running at {url}. Start one with `headrace up`, or name another with --url."
 
 
 def find_platform(url: str | None, env: Mapping[str, str] = os.environ) -> Platform:
-    """Return the platform that a command is for, without contacting it."""
-    settings = load_platform_settings({}, env)
-    if url is None:
-        url = env.get("AWS_ENDPOINT_URL_SAGEMAKER") or env.get("AWS_ENDPOINT_URL")
-    from headrace.platform.folders import DataFolder
+    """
+    Return the platform that a command is for. Only a guessed one is contacted, and named on stderr.
 
-    here = DataFolder(data_folder(settings, env)).running_address()
+    Raises:
+        UserFailed: the address is not a URL.
+        Failed: the address was guessed, and no platform answers there.
+    """
+    source = "--url"
     if url is None:
-        url = f"http://127.0.0.1:{DEFAULT_PORT}" if here is None else here.url
-    url = url.rstrip("/")
-    own_root = here.ca_bundle if here is not None and here.url == url else None
+        source = "AWS_ENDPOINT_URL_SAGEMAKER" if env.get("AWS_ENDPOINT_URL_SAGEMAKER") else "AWS_ENDPOINT_URL"
+        url = env.get(source)
+    from headrace.platform.folders import Address, DataFolder
+
+    settings = load_platform_settings({}, env)
+    here = DataFolder(data_folder(settings, env)).running_address()
+    if url:
+        named = Address(url=_checked_url(url, source))
+        found = _platform(here if here is not None and here.url == named.url else named, settings, env)
+        return replace(found, option=f" --url {named.url}" if source == "--url" else "")
+    if here is not None:
+        return _platform(here, settings, env)
+    default = Address(url=f"http://127.0.0.1:{settings.port or DEFAULT_PORT}")
+    guessed = replace(_platform(default, settings, env), is_guessed=True)
+    guessed.health()
+    click.echo(f"Using the platform at {guessed.url}, the default address; --url names another.", err=True)
+    return guessed
+
+
+def platform_at(address: "Address", env: Mapping[str, str] = os.environ) -> Platform:
+    """Return the platform at an address that a data folder names."""
+    return _platform(address, load_platform_settings({}, env), env)
+
+
+def _platform(address: "Address", settings: PlatformSettings, env: Mapping[str, str]) -> Platform:
     return Platform(
-        url=url,
+        url=address.url,
         region=env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or settings.region,
         access_key=env.get("AWS_ACCESS_KEY_ID") or "headrace",
         secret_key=env.get("AWS_SECRET_ACCESS_KEY") or "headrace",
-        ca_bundle=env.get("AWS_CA_BUNDLE") or own_root,
+        ca_bundle=address.ca_bundle or env.get("AWS_CA_BUNDLE"),
     )
+
+
+def _checked_url(url: str, source: str) -> str:
+    """Return a URL without a slash at its end; raises `UserFailed` for another text."""
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        is_url = False
+    if not is_url:
+        raise UserFailed(
+            f"{source} is {url!r}; expected the URL of a platform such as http://127.0.0.1:{DEFAULT_PORT}."
+        )
+    return url.rstrip("/")
 
 
 def platform_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -194,8 +265,13 @@ def translate_errors() -> Iterator[None]:
     except ClientError as error:
         code, message = error_of(error)
         if code in _KEY_ERRORS:
-            hint = 'It requires an access key: eval "$(headrace env --key ID)" uses one of `headrace keys ls`.'
+            hint = (
+                'The platform requires an access key: eval "$(headrace env)" takes one of its data folder, '
+                "which `headrace keys ls` lists."
+            )
             raise UserFailed(f"{message.rstrip('.')}. {hint}") from error
+        if code.isdigit():
+            raise Failed(not_a_platform(code, error.operation_name)) from error
         raise (UserFailed if code in _CLIENT_ERRORS else Failed)(message) from error
     except (HTTPClientError, BotoCoreError) as error:
         raise Failed(str(error)) from error

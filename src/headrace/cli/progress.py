@@ -1,7 +1,9 @@
 """Progress bars on stderr for long work, or lines if stderr is not a terminal."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 import click
@@ -62,8 +64,6 @@ class LineProgress:
 @contextmanager
 def showing_progress() -> Iterator[Progress]:
     """Yield a `Progress` suited to stderr."""
-    import sys
-
     if not sys.stderr.isatty():
         yield LineProgress()
         return
@@ -74,6 +74,63 @@ def showing_progress() -> Iterator[Progress]:
         yield bars
     finally:
         bars.stop()
+
+
+ShowStage = Callable[[str], None]
+_SPINNER_COLUMNS = 4
+"""Columns of the spinner, of the spaces beside it, and the last one of the terminal."""
+_PATIENCE_S = 1.0
+"""Time for which a call may block before something is shown, and between two looks at what it waits for."""
+
+
+@contextmanager
+def showing_stage(name: str) -> Iterator[ShowStage]:
+    """Show the stage of a wait as a status line on a terminal, and as a line for each change elsewhere."""
+    if not sys.stderr.isatty():
+        last: list[str] = []
+
+        def show_change(stage: str) -> None:
+            if last[-1:] != [stage]:
+                last[:] = [stage]
+                click.echo(f"{name}: {stage}", err=True)
+
+        yield show_change
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(stderr=True)
+    with console.status(escape(name)) as status:
+
+        def show(stage: str) -> None:
+            room = max(console.width - len(name) - _SPINNER_COLUMNS, 1)  # one line: a second one is left behind
+            short = stage if len(stage) <= room else f"{stage[: room - 1]}…"
+            status.update(f"[bold]{escape(name)}[/] {escape(short)}")
+
+        yield show
+
+
+@contextmanager
+def watching(name: str, look: Callable[[], str | None]) -> Iterator[None]:
+    """Show what a call that blocks this thread waits for, as another thread finds it by `look`, after a second."""
+    is_over = Event()
+
+    def watch() -> None:
+        if is_over.wait(_PATIENCE_S):
+            return
+        with showing_stage(name) as show:
+            while not is_over.is_set():
+                if stage := look():
+                    show(stage)
+                is_over.wait(_PATIENCE_S)
+
+    watcher = Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watcher.join()
 
 
 def _amount(number: int, unit: str) -> str:

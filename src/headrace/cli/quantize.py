@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from headrace.runner.quantize import LayerReport
 
 EXAMPLES = """
-headrace quantize smollm2 ./smollm2-w8a8                   built-in texts, strengths found by search
-headrace serve ./smollm2-w8a8                              serve the result
-headrace quantize my/model ./out --calibration chats.jsonl calibrate on texts like those you will serve
-headrace quantize my/model ./out --alpha 0.5               the same strength everywhere
-headrace quantize my/model ./out --bits 4                  4-bit weights, rounded by the importance of their inputs
+headrace quantize smollm2 ./smollm2-w8a8                    built-in texts, strengths found by search
+headrace serve ./smollm2-w8a8                               serve the result
+headrace quantize my/model ./out --calibration chats.jsonl  calibrate on texts like those you will serve
+headrace quantize my/model ./out --alpha 0.5                the same strength everywhere
+headrace quantize my/model ./out --bits 4                   4-bit weights, rounded by the importance of their inputs
 """
 
 

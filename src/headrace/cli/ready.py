@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.core.generation import EngineStats, ModelInfo
+from headrace.core.sampling_defaults import describe_defaults
 
 if TYPE_CHECKING:
     from headrace.handlers.spec import HandlerSpec
 
 _JSON = "application/json"
+_MESSAGES = '"messages": [{"role": "user", "content": "Tell me a joke."}]'
 _CONTRACTS = {
     "djl": "a handler for DJL",
     "torchserve": "a handler for TorchServe",
@@ -73,7 +75,8 @@ def code_ready_text(url: str, spec: "HandlerSpec") -> str:
 
 def ready_text(url: str, info: ModelInfo, stats: EngineStats) -> str:
     """Return the message: facts, addresses and commands to copy."""
-    chat = f'{{"model": "{info.name}", "stream": true, "messages": [{{"role": "user", "content": "Tell me a joke."}}]}}'
+    route, value = ("completions", '"prompt": "The sea is"') if info.is_base else ("chat/completions", _MESSAGES)
+    example = f'{{"model": "{info.name}", "stream": true, {value}}}'
     generate = '{"inputs": "The sea is", "parameters": {"max_new_tokens": 40}}'
     rows = [*_facts(info, stats), *_addresses(url)]
     width = max(len(name) for name, _ in rows) + 2
@@ -81,7 +84,7 @@ def ready_text(url: str, info: ModelInfo, stats: EngineStats) -> str:
     return f"""
 {table}
 
-  {_curl(f"{url}/v1/chat/completions", chat)}
+  {_curl(f"{url}/v1/{route}", example)}
 
   {_curl(f"{url}/generate_stream", generate)}
 
@@ -100,6 +103,10 @@ def _facts(info: ModelInfo, stats: EngineStats) -> list[tuple[str, str]]:
         ("backend", f"{info.backend}: {info.backend_reason}" if info.backend_reason else info.backend),
         ("context", f"{info.max_model_len:,} tokens; {info.max_num_seqs} sequences at once"),
     ]
+    if info.generates:
+        facts.append(("sampling", describe_defaults(info.sampling_defaults)))
+    if info.is_base:
+        facts.insert(1, ("chats", "refused: a base model, which continues text; see --chat-template"))
     if info.rope:
         facts.append(("rope", info.rope))
     if info.format_reason:

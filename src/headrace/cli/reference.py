@@ -38,7 +38,9 @@ NOTES = {
         "Ctrl-C stops an answer, not the program.\n"
         'A message of several lines begins and ends with `"""`; a text pasted into a terminal is one message\n'
         "(with GNU readline; where Python is built with libedit, put it between the quotes).\n"
-        "A model cannot send control characters to the terminal."
+        "A model cannot send control characters to the terminal.\n"
+        "A base model, which has no chat template, continues each text that you enter.\n"
+        "stderr says when an answer was cut, because it reached `--max-new-tokens` or repeated itself."
     ),
     "generate": (
         "A line of the input file is an object with `prompt` (a string) or `messages` (a chat),\n"
@@ -46,6 +48,8 @@ NOTES = {
         'or `grammar` (`{"kind": "regex", "text": "[0-9]+"}`).\n'
         "A line of the output has `index`, `id`, `text`, `finish_reason`, `prompt_tokens`, `output_tokens`,\n"
         "`cached_tokens` and `seed`, or `error` with `code` and `message`.\n"
+        "`finish_reason` is `eos_token`, `stop_sequence`, `length`, or `repetition` (the answer repeated itself).\n"
+        "With `--url` each of `--n` answers is a request of its own; with `--seed` each has the next seed.\n"
         "The answer to a chat has its reasoning, if there is any, in `reasoning` instead of `text`;\n"
         "without `--json` a terminal shows it dimmed, and a file or pipe gets only the content.\n"
         "The output is in the order of the input, so `--resume` continues after the last line of the output.\n"

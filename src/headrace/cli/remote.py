@@ -1,27 +1,40 @@
 """A running server as a `Source`, through OpenAI's streaming API."""
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from headrace.bench.client import judge_status
 from headrace.bench.dialects import Unreadable, error_text
 from headrace.bench.http1 import ConnectionFailed, Exchange, HttpClient, Truncated
+from headrace.cli.remote_request import request_parts, single_request
 from headrace.core.answer_format.formats import REASONING_TAGS
 from headrace.core.errors import Busy, EngineFailed, InvalidRequest, Unavailable, UserError
 from headrace.core.generation import (
-    ChatPrompt,
     Chunk,
     Finish,
     FinishReason,
     GenerationRequest,
     ModelInfo,
-    SamplingParams,
 )
+from headrace.core.sampling_defaults import RecommendedSampling
 
-_REASONS = {"stop": FinishReason.EOS, "length": FinishReason.LENGTH}
+_REASONS = {"stop": FinishReason.EOS, "length": FinishReason.LENGTH, "repetition": FinishReason.REPETITION}
+_REPEATED = "repetition_detected"
+"""`stop_reason` of an answer that repeated itself, of Headrace and vLLM."""
+_EXTENDED = frozenset({"headrace", "vllm"})
+"""`owned_by` of models whose server has vLLM's fields."""
+_MAX_WAITING_CHUNKS = 64
+
+
+class _ContextExceeded(InvalidRequest):
+    """Prompt and answer do not fit into the server's context."""
 
 
 class RemoteSource:
@@ -34,6 +47,8 @@ class RemoteSource:
         self._model = model
         self._max_model_len = 0
         self._has_chat_template = True
+        self._is_extended = False
+        self._recommended = RecommendedSampling()
 
     @property
     def info(self) -> ModelInfo:
@@ -53,6 +68,7 @@ class RemoteSource:
             has_chat_template=self._has_chat_template,
             answer_format=REASONING_TAGS,
             created_s=int(time.time()),
+            recommended=self._recommended,
         )
 
     async def start(self) -> None:
@@ -71,12 +87,27 @@ class RemoteSource:
             raise UserError(f"{self._url}/v1/models: {judge_status(exchange.status, exchange.content())[1]}")
         rows = json.loads(exchange.content()).get("data", [])
         names = [row["id"] for row in rows]
+        if not names and self._model is None:
+            raise UserError(
+                f"{self._url} lists no model. On a platform, `headrace deploy smollm2` creates an endpoint."
+            )
         if self._model is not None and self._model not in names:
             raise UserError(f"The server has no model '{self._model}'; it serves {', '.join(names) or 'none'}.")
         self._model = self._model or next(iter(names), "")
         row: dict[str, Any] = next((row for row in rows if row["id"] == self._model), {})
         self._max_model_len = row.get("max_model_len", 0)
         self._has_chat_template = row.get("has_chat_template", True)
+        self._is_extended = row.get("owned_by") in _EXTENDED
+        self._recommended = await self._recommended_sampling()
+
+    async def _recommended_sampling(self) -> RecommendedSampling:
+        """Return what a model server of Headrace recommends in `/info`, which others lack."""
+        try:
+            exchange = await self._http.fetch("GET", "/info")
+            given = json.loads(exchange.content())["headrace"]["recommended_sampling"]
+            return msgspec.convert(given, RecommendedSampling)
+        except (ConnectionFailed, Truncated, TimeoutError, ValueError, LookupError, TypeError):
+            return RecommendedSampling()
 
     async def close(self, *, deadline_s: float) -> None:  # noqa: ARG002 - closing takes no time here
         """Close the connections."""
@@ -92,7 +123,55 @@ class RemoteSource:
             Unavailable: no server answers.
             EngineFailed: the response stream broke.
         """
-        path, body = request_parts(request, self._model or "")
+        stream = self._answer(request) if request.sampling.n == 1 else self._answers(request)
+        async with aclosing(stream) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _answers(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
+        """Stream several answers, one request for each: a stream reports the tokens of its choices as one number."""
+        queue: asyncio.Queue[Chunk | Exception] = asyncio.Queue(_MAX_WAITING_CHUNKS)
+
+        async def read(index: int) -> None:
+            try:
+                async with aclosing(self._answer(single_request(request, index))) as chunks:
+                    async for chunk in chunks:
+                        await queue.put(replace(chunk, index=index))
+            except Exception as error:  # noqa: BLE001 - an edge: whatever a stream raises is raised to the caller
+                await queue.put(error)
+
+        num_left = request.sampling.n
+        tasks = [asyncio.create_task(read(index)) for index in range(num_left)]
+        try:
+            while num_left:
+                item = await queue.get()
+                if isinstance(item, Exception):
+                    raise item
+                num_left -= item.finish is not None
+                yield item
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _answer(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
+        path, body = request_parts(request, self._model or "", is_extended=self._is_extended)
+        bodies = [body]
+        if "messages" in body and "max_tokens" in body:
+            # For a maximum above what the context has left, which is the default of a chat.
+            bodies.append({name: value for name, value in body.items() if name != "max_tokens"})
+        for attempt in bodies:
+            try:
+                async with aclosing(self._stream(path, attempt)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+            except _ContextExceeded:
+                if attempt is bodies[-1]:
+                    raise
+            else:
+                return
+
+    async def _stream(self, path: str, body: dict[str, Any]) -> AsyncGenerator[Chunk, None]:
         try:
             exchange, connection = await self._http.open("POST", path, json.dumps(body).encode())
             try:
@@ -109,52 +188,6 @@ class RemoteSource:
             raise EngineFailed(f"The response stream broke: {error}.") from error
 
 
-def request_parts(request: GenerationRequest, model: str) -> tuple[str, dict[str, Any]]:
-    """Return path and body with only the values that differ from defaults, so that other servers accept it."""
-    sampling = request.sampling
-    body: dict[str, Any] = {
-        "model": model,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "temperature": sampling.temperature,
-        **_renamed(sampling),
-    }
-    if isinstance(request.prompt, ChatPrompt):
-        return "/v1/chat/completions", {**body, "messages": list(request.prompt.messages)}
-    prompt = request.prompt if isinstance(request.prompt, str) else list(request.prompt)
-    return "/v1/completions", {**body, "prompt": prompt}
-
-
-_NAMES = {
-    "max_new_tokens": "max_tokens",
-    "min_new_tokens": "min_tokens",
-    "include_stop": "include_stop_str_in_output",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "typical_p": "typical_p",
-    "repetition_penalty": "repetition_penalty",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "logit_bias": "logit_bias",
-    "seed": "seed",
-    "stop": "stop",
-    "stop_token_ids": "stop_token_ids",
-    "ignore_eos": "ignore_eos",
-    "skip_special_tokens": "skip_special_tokens",
-}
-"""Maps field names to the names in OpenAI's API and its common extensions."""
-
-
-def _renamed(sampling: SamplingParams) -> dict[str, Any]:
-    default = SamplingParams()
-    return {
-        theirs: getattr(sampling, ours)
-        for ours, theirs in _NAMES.items()
-        if getattr(sampling, ours) != getattr(default, ours)
-    }
-
-
 async def _check_status(exchange: Exchange) -> None:
     if exchange.status == 200:
         return
@@ -162,7 +195,9 @@ async def _check_status(exchange: Exchange) -> None:
     _, message = judge_status(exchange.status, exchange.content())
     if exchange.status == 429:
         raise Busy(message, retry_after_s=_retry_after_s(exchange))
-    raise (Unavailable if exchange.status >= 500 else InvalidRequest)(message)
+    if exchange.status >= 500:
+        raise Unavailable(message)
+    raise (_ContextExceeded if b'"context_length_exceeded"' in exchange.content() else InvalidRequest)(message)
 
 
 def _retry_after_s(exchange: Exchange) -> float:
@@ -203,6 +238,8 @@ async def _chunks(exchange: Exchange) -> AsyncGenerator[Chunk, None]:
         usage = value.get("usage") or usage
         for choice in value.get("choices", ()):
             reason = _REASONS.get(choice.get("finish_reason") or "", reason)
+            if choice.get("stop_reason") == _REPEATED:
+                reason = FinishReason.REPETITION
             text = tags.text_of(choice["delta"]) if "delta" in choice else choice.get("text")
             if text:
                 yield Chunk(text=text)

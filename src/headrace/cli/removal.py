@@ -1,5 +1,6 @@
 """`headrace rm`: delete endpoints and inference components with everything that `headrace deploy` created for them."""
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -7,26 +8,39 @@ from typing import Any
 
 import click
 
-from headrace.cli.components import base_name, described_component
+from headrace.cli.components import base_name, components_of, described_component
 from headrace.cli.deployed import TAG
 from headrace.cli.group import Examples, UserFailed
 from headrace.cli.platform_client import Platform, find_platform, is_not_found, platform_option, translate_errors
+from headrace.cli.progress import showing_stage
 
 _POLL_S = 0.3
 
 
-@click.command(cls=Examples, examples="headrace rm smollm2\nheadrace rm one two --no-wait")
+EXAMPLES = """
+headrace rm smollm2
+headrace rm one two --no-wait
+headrace rm smollm2 --url http://127.0.0.1:7450   the platform is named: it does not ask
+"""
+
+
+@click.command(cls=Examples, examples=EXAMPLES)
 @click.argument("names", nargs=-1, required=True)
 @platform_option
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the workers have ended.")
-def rm(*, names: tuple[str, ...], url: str | None, wait: bool) -> None:
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+def rm(*, names: tuple[str, ...], url: str | None, wait: bool, yes: bool) -> None:
     """
     Delete the endpoints and inference components NAMES; running requests may finish.
+
+    It asks first if neither --url, nor the environment, nor the data folder names the platform.
 
     The endpoint configuration and the model are deleted too if `headrace deploy` created them. Adapters are deleted
     before their base, and components before their endpoint, if both are named.
     """
     platform = find_platform(url)
+    if platform.is_guessed and not yes:
+        _confirm(names, platform)
     with translate_errors():
         endpoints = {name: found for name in names if (found := described_endpoint(platform, name)) is not None}
         components = {
@@ -34,6 +48,8 @@ def rm(*, names: tuple[str, ...], url: str | None, wait: bool) -> None:
             for name in names
             if name not in endpoints and (found := described_component(platform, name)) is not None
         }
+        for name in endpoints:
+            _refuse_host(platform, name, named=names)
         for name, component in sorted(components.items(), key=lambda named: not base_name(named[1])):
             remove_component(platform, name, component)
         if wait or endpoints:
@@ -51,11 +67,32 @@ def rm(*, names: tuple[str, ...], url: str | None, wait: bool) -> None:
         )
 
 
+def _refuse_host(platform: Platform, name: str, *, named: Sequence[str]) -> None:
+    """Refuse to delete an endpoint without the components that it hosts, before anything is deleted."""
+    hosted = [component["InferenceComponentName"] for component in components_of(platform, name)]
+    if not set(hosted) <= set(named):
+        raise UserFailed(
+            f"{name} hosts inference components. It has: {', '.join(hosted)}. "
+            f"`headrace rm {' '.join([*hosted, name])}{platform.option}` deletes them with it."
+        )
+
+
+def _confirm(names: Sequence[str], platform: Platform) -> None:
+    """Ask before the deletion; raises `UserFailed` if there is no terminal to ask on."""
+    if not sys.stdin.isatty():
+        raise UserFailed(f"Nothing names the platform of {', '.join(names)}. Add --url {platform.url}, or --yes.")
+    click.confirm(f"Delete {', '.join(names)} on {platform.url}?", abort=True, err=True)
+
+
 def until_gone(names: Iterable[str], look: Callable[[str], Any]) -> None:
-    """Wait until no resource of these names is found."""
+    """Wait until no resource of these names is found, and show which one the wait is for."""
     for name in names:
-        while look(name) is not None:
-            time.sleep(_POLL_S)
+        if look(name) is None:
+            continue
+        with showing_stage(name) as show:
+            while look(name) is not None:
+                show("its requests and workers are ending")
+                time.sleep(_POLL_S)
 
 
 def described_endpoint(platform: Platform, name: str) -> dict[str, Any] | None:

@@ -8,15 +8,17 @@ from typing import Any
 import click
 
 from headrace.core.errors import SettingsError
-from headrace.core.generation import Grammar, RecommendedSampling, SamplingParams
+from headrace.core.generation import Grammar, RepetitionDetection, SamplingParams
+from headrace.core.sampling_defaults import RECOMMENDED, RecommendedSampling
 
 DEFAULTS = SamplingParams()
 USUAL = RecommendedSampling()
-RECOMMENDED = tuple(field.name for field in fields(RecommendedSampling))
-"""The options for which a model may recommend a value."""
 
 OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
-    (("--max-new-tokens", "-n"), {"type": int, "help": "Maximum tokens of the answer."}),
+    (
+        ("--max-new-tokens", "-n"),
+        {"type": int, "help": "Maximum tokens of the answer; fewer if the context ends before."},
+    ),
     (("--min-new-tokens",), {"type": int, "help": "Minimum tokens of the answer."}),
     (("--temperature", "-t"), {"type": float, "help": "0 always takes the most likely token; higher is more random."}),
     (("--top-k",), {"type": int, "help": "Sample from the k most likely tokens; 0 is all."}),
@@ -42,12 +44,17 @@ OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--prompt-logprobs",), {"type": int, "help": "With --json: the same for the tokens of the prompt."}),
 )
 
+MAX_NEW_TOKENS = 1024
+"""Default of `generate` and `invoke`: most answers are shorter, and at 20 tokens/s it takes 50 s."""
+
 GRAMMAR_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("--json-schema", {"metavar": "FILE|TEXT", "help": "Constrain the answer to this JSON schema."}),
     ("--json-object", {"is_flag": True, "help": "Constrain the answer to a JSON object."}),
     ("--regex", {"help": "Constrain the answer to this regular expression."}),
     ("--lark", {"metavar": "FILE|TEXT", "help": "Constrain the answer to this Lark grammar."}),
 )
+
+_REPETITION_HELP = "Let an answer go on that repeats itself; by default it ends, and stderr says so."
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -56,6 +63,7 @@ def sampling_options(*, without: Collection[str] = (), **defaults: object) -> De
     """Add all sampling options except `without`; `defaults` override those of `SamplingParams` for this command."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        command = click.option("--allow-repetition", is_flag=True, help=_REPETITION_HELP)(command)
         for flag, details in reversed(GRAMMAR_OPTIONS):
             command = click.option(flag, **details)(command)
         for names, details in reversed(OPTIONS):
@@ -85,7 +93,9 @@ def sampling_params(options: Mapping[str, Any], recommended: RecommendedSampling
     values = {field.name: options[field.name] for field in fields(SamplingParams) if field.name in options}
     values |= {name: getattr(recommended, name) for name in RECOMMENDED if values.get(name, 0) is None}
     values["logit_bias"] = dict(map(_bias, values["logit_bias"]))
-    return SamplingParams(**values, grammar=_grammar(options))
+    goes_on = options["allow_repetition"] or options["ignore_eos"]
+    rule = None if goes_on else RepetitionDetection()
+    return SamplingParams(**values, grammar=_grammar(options), repetition_detection=rule)
 
 
 def _bias(text: str) -> tuple[int, float]:

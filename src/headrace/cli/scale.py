@@ -17,6 +17,7 @@ from headrace.cli.platform_client import (
     translate_errors,
 )
 from headrace.cli.scale_report import report
+from headrace.cli.tables import count_of
 
 LOAD_POLICY = "headrace-load"
 IDLE_POLICY = "headrace-idle"
@@ -88,11 +89,14 @@ def scale(  # noqa: PLR0913 -- its options
             if minimum > maximum:
                 raise UserFailed(f"--min is {minimum} and --max {maximum}; expected --min not above --max.")
             _refuse_host(platform, name, identity)
+            _, desired = _counts(platform, identity["ResourceId"])
             _register(platform, identity, minimum=minimum, maximum=maximum, target=target, idle_s=idle_s)
             click.echo(
-                f"{name} is scaled between {minimum} and {maximum}, targeting {target:g} concurrent requests on each. "
-                f"`headrace scale {name} --describe` shows the activities."
+                f"{name} is scaled between {minimum} and {maximum}, targeting {target:g} concurrent requests on each.\n"
+                f"`headrace scale {name} --describe{platform.option}` shows the activities."
             )
+            if note := change_note(identity, desired, minimum=minimum, maximum=maximum):
+                click.echo(note, err=True)
 
 
 def watched(identity: dict[str, str], period_s: int) -> list[dict[str, Any]]:
@@ -118,6 +122,17 @@ def watched(identity: dict[str, str], period_s: int) -> list[dict[str, Any]]:
         query("ended", "Invocations", "Sum"),
         {"Id": "requests", "Expression": "MAX([under_way, ended])", "Label": "Requests", "ReturnData": True},
     ]
+
+
+def change_note(identity: dict[str, str], desired: int, *, minimum: int, maximum: int) -> str:
+    """Return what new bounds change at once; empty if the desired capacity is between them."""
+    noun, plural = ("copy", "copies") if identity["ScalableDimension"] == _COMPONENT else ("worker", "workers")
+    if desired > maximum:
+        return f"{count_of(desired - maximum, noun, plural)} of {desired} will end."
+    if desired < minimum:
+        more = count_of(minimum - desired, f"more {noun}", f"more {plural}")
+        return f"{more} will start, as far as the platform has room."
+    return ""
 
 
 def tracking(identity: dict[str, str], target: float) -> dict[str, Any]:

@@ -6,6 +6,7 @@ same words as a bad environment variable.
 """
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -43,6 +44,7 @@ ENGINE_SETTINGS = (
     "isa",
     "enable_prefix_caching",
     "chat_template",
+    "generation_config",
     "cache_dir",
 )
 """The settings that apply without a server."""
@@ -52,6 +54,9 @@ _ROPE_HELP = {
     "rope_theta": "Base of the rotary embedding; merged into --rope.",
     "hf_overrides": "vLLM's overrides of the config, of which the rotary embedding is merged into --rope.",
 }
+
+_LINK = re.compile(r"\[\w+\]\(([\w./-]+)\)")
+_NAME = re.compile(r"`([a-z_]+)`")
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -96,9 +101,11 @@ def merge_rope(options: Mapping[str, object]) -> dict[str, object]:
 
 
 def _options(rows: Sequence[SettingRow]) -> Decorator:
+    flags = {row.name: row.flag for row in rows}
+
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for row in reversed(rows):
-            command = _option(row)(command)
+            command = _option(row, flags)(command)
         return command
 
     return decorate
@@ -123,13 +130,19 @@ def _own_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith("HEADRACE_")}
 
 
-def _option(row: SettingRow) -> Decorator:
-    help_text = f"{row.help}  [{_facts(row)}]"
+def _option(row: SettingRow, flags: Mapping[str, str]) -> Decorator:
+    help_text = f"{_with_flags(row.help, flags)}  [{_facts(row)}]"
     if row.rule.is_flag:
         return click.option(f"{row.flag}/--no-{row.flag.removeprefix('--')}", row.name, default=None, help=help_text)
     if row.rule.is_repeatable:
         return click.option(row.flag, row.name, metavar="NAME=FOLDER", multiple=True, default=None, help=help_text)
     return click.option(row.flag, row.name, metavar=_metavar(row), help=help_text)
+
+
+def _with_flags(text: str, flags: Mapping[str, str]) -> str:
+    """Return the text about a setting with other settings by their options, and links as paths."""
+    linked = _LINK.sub(r"docs/\1", text)
+    return _NAME.sub(lambda name: f"`{flags.get(name[1], name[1])}`", linked)
 
 
 def _facts(row: SettingRow) -> str:

@@ -21,7 +21,7 @@ from headrace.core.errors import InvalidRequest
 EXAMPLES = """
 headrace simulate --example > day.csv
 headrace simulate day.csv --target 4 --min 0 --max 20          target 4 concurrent requests on each copy
-headrace simulate day.csv --policy policy.json --html day.html a policy in the format of the AWS CLI, with charts
+headrace simulate day.csv --policy policy.json --html day.html  a policy in the AWS CLI's format, with charts
 headrace simulate day.csv --policy a.json --compare b.json     compare two policies
 headrace simulate day.csv --target 4 --csv out.csv --json      for programs
 """

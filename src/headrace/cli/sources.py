@@ -5,6 +5,7 @@ Both use the same request and chunk types. Tests inject another engine through `
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,13 +13,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+from headrace.cli.api_key import api_key_for
 from headrace.cli.progress import showing_progress
 from headrace.cli.remote import RemoteSource
-from headrace.cli.setting_options import engine_settings
+from headrace.cli.setting_options import ENGINE_SETTINGS, engine_settings
 from headrace.core.errors import SettingsError
 from headrace.core.generation import Chunk, GenerationRequest, ModelInfo
 from headrace.core.progress import Progress
 from headrace.settings.server_settings import ServerSettings
+from headrace.settings.values import flag_name
 
 if TYPE_CHECKING:
     from headrace.backends.choice import BackendChoice
@@ -93,7 +96,13 @@ def opened_source(
 
 def _make_source(ctx: click.Context, model: str | None, options: Mapping[str, Any], progress: Progress) -> Source:
     if options.get("url"):
-        return RemoteSource(options["url"], model=model, api_key=options.get("api_key"))
+        given = [name for name in ENGINE_SETTINGS if options.get(name) not in {None, ()}]
+        if given:
+            flag = flag_name(given[0])
+            raise SettingsError(f"{flag} is for a model in this process; the server at --url has settings of its own.")
+        return RemoteSource(
+            options["url"], model=model, api_key=api_key_for(options["url"], options.get("api_key"), os.environ)
+        )
     if model is None:
         raise SettingsError("Name a model, such as smollm2, or a server with --url.")
     return ctx.ensure_object(Seams).make_engine(engine_settings(model, options), progress)

@@ -1,7 +1,15 @@
 """Tables, labelled lines and ages in the output of the platform's commands."""
 
+import re
+import shutil
+import sys
+import textwrap
 from collections.abc import Sequence
 from datetime import datetime
+from typing import IO, Any
+
+_COMMAND = re.compile(r"`[^`\n]+`")
+_NO_BREAK = "\0"
 
 
 def table(rows: Sequence[tuple[str, ...]]) -> str:
@@ -12,9 +20,24 @@ def table(rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def labelled(rows: Sequence[tuple[str, object]]) -> str:
-    """Format a line for each label that has a value."""
-    width = max(len(label) for label, _ in rows) + 2
-    return "\n".join(f"{label:<{width}}{value}" for label, value in rows if value not in ("", None))
+    """Format a line for each label that has a value; on a terminal long values are wrapped between words."""
+    indent = max(len(label) for label, _ in rows) + 2
+    lines = (f"{label:<{indent}}{value}" for label, value in rows if value not in ("", None))
+    return "\n".join(wrapped(line, indent) for line in lines)
+
+
+def wrapped(line: str, indent: int = 0, *, stream: IO[Any] | None = None) -> str:
+    """
+    Wrap a text between words at the width of the terminal, further lines indented; elsewhere return it unchanged.
+
+    A command between backticks stays on one line, so that it can be copied.
+    """
+    if not (stream or sys.stdout).isatty() or " " not in line[indent:].strip():
+        return line
+    width = shutil.get_terminal_size().columns
+    kept = _COMMAND.sub(lambda command: command[0].replace(" ", _NO_BREAK), line)
+    filled = textwrap.fill(kept, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    return filled.replace(_NO_BREAK, " ")
 
 
 def age(since: datetime, now: datetime) -> str:
@@ -24,3 +47,9 @@ def age(since: datetime, now: datetime) -> str:
         if seconds >= size:
             return f"{seconds // size}{unit}"
     return f"{seconds}s"
+
+
+def count_of(number: float, noun: str, plural: str = "") -> str:
+    """Format a number of things: `1 endpoint`, `2 endpoints`, `2 copies`, `0.5 cores`."""
+    shown = f"{number:g}" if number != int(number) else f"{int(number):,}"
+    return f"{shown} {noun if number == 1 else plural or noun + 's'}"

@@ -1,74 +1,119 @@
 """`headrace up`: run a local SageMaker."""
 
 import os
+import shlex
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from headrace.cli.group import Examples
 from headrace.cli.setting_options import platform_options
-from headrace.settings.platform_settings import load_platform_settings
+from headrace.settings.platform_settings import DEFAULT_PORT, PlatformSettings, data_folder, load_platform_settings
 
 if TYPE_CHECKING:
+    from headrace.platform.folders import DataFolder
     from headrace.platform.life import Started
 
 EXAMPLES = """
 headrace up                                    run on http://127.0.0.1:7450 until Ctrl-C
+headrace up --detach                           the same in the background; `headrace down` stops it
 eval "$(headrace env)"                         in another shell: point boto3 and the SageMaker SDK at it
 headrace deploy smollm2                        deploy a model as an endpoint
 headrace keys create                           create an access key, then
 headrace up --host 0.0.0.0                     accept requests of others who have a key
 headrace up --s3-endpoint http://minio:9000    use another S3 server
+headrace up --processes 4                      serve with four processes
+headrace up --processes 4 --takeover           replace a running platform of several processes
 """
 
 
 @click.command(cls=Examples, examples=EXAMPLES)
 @platform_options()
-def up(**overrides: Any) -> None:
+@click.option("--detach", "-d", is_flag=True, help="Run in the background; return when the platform answers.")
+@click.option(
+    "--takeover",
+    is_flag=True,
+    help="Take the port over from the platform that runs on the data folder: no connection is refused.",
+)
+def up(*, detach: bool, takeover: bool, **overrides: Any) -> None:
     """
     Run a local SageMaker: boto3, the SageMaker SDK and the AWS CLI work against it unchanged.
 
     One port speaks sagemaker, sagemaker-runtime, application-autoscaling, cloudwatch, logs, sts, iam, s3 and OpenAI;
     models run as processes on this machine. Records and objects are kept in the data folder. Ctrl-C stops the platform
     and its workers; the next start brings the endpoints back.
+
+    With --detach it runs in the background until `headrace down`, and logs to platform.log in the data folder.
+
+    With --takeover a new platform replaces the running one, as after an upgrade: both need --processes 2 or more. The
+    old one ends when the new one answers and its own requests have finished; workers go on.
     """
     settings = load_platform_settings(overrides, os.environ)
-    from headrace.platform.life import run_platform
+    if detach and takeover:
+        raise click.UsageError("--detach and --takeover exclude each other: start the new platform under a supervisor.")
+    if detach:
+        _start_detached(settings, overrides)
+        return
+    from headrace.platform.start import run_platform
 
-    sys.exit(run_platform(settings, on_ready=print_panel))
+    sys.exit(run_platform(settings, is_takeover=takeover, on_ready=print_panel))
+
+
+def _start_detached(settings: PlatformSettings, overrides: Mapping[str, object]) -> None:
+    from headrace.cli.detached import start_detached
+    from headrace.cli.platform_client import NotTrusted
+    from headrace.platform.folders import DataFolder
+
+    folder = DataFolder(data_folder(settings, os.environ))
+    platform = start_detached(folder, overrides, os.environ)
+    is_default = folder.root == data_folder(load_platform_settings({}, os.environ), os.environ)
+    down = "headrace down" + ("" if is_default else f" --data-dir {shlex.quote(str(folder.root))}")
+    try:
+        storage = str(platform.health()["object_storage"])
+    except NotTrusted as error:
+        storage = "not known"
+        click.echo(f"Note: {error.message}", err=True)
+    click.echo(panel_text(platform.url, settings, folder, storage, log=folder.log, ending=f"`{down}` stops"))
 
 
 def print_panel(started: "Started") -> None:
     """Print the message to a terminal; logs have a line about it already."""
     if sys.stderr.isatty():
-        click.echo(panel_text(started), err=True)
+        settings, storage = started.settings, started.storage.state
+        click.echo(panel_text(started.url, settings, started.folder, storage, ending="Ctrl-C stops"), err=True)
 
 
-def panel_text(started: "Started") -> str:
-    """Return the start message: addresses and commands to copy."""
-    from headrace.settings.platform_settings import DEFAULT_PORT
-
-    url = started.url
+def panel_text(
+    url: str, settings: PlatformSettings, folder: "DataFolder", storage: str, *, ending: str, log: Path | None = None
+) -> str:
+    """Return the start message: addresses, commands to copy, and how the platform is stopped."""
     more = "" if url.endswith(f":{DEFAULT_PORT}") else f" --url {url}"
     rows = [
         ("platform", url),
         ("console", f"{url}/console"),
         ("OpenAI", f"{url}/v1"),
-        ("objects", started.storage.state),
-        ("data", str(started.folder.root)),
-        ("keys", "any" if started.settings.is_open else "required: `headrace keys ls`"),
+        ("objects", storage),
+        ("data", str(folder.root)),
+        *([("log", str(log))] if log is not None else []),
+        ("keys", "any" if settings.is_open else "required: `headrace keys ls`"),
     ]
     width = max(len(name) for name, _ in rows) + 2
     table = "\n".join(f"  {name:<{width}}{value}" for name, value in rows)
+    where = "In another shell" if log is None else "Next"
     return f"""
 {table}
 
-  In another shell:
+  {where}:
 
-  eval "$(headrace env{more})"        boto3, the SageMaker SDK and the AWS CLI talk to this platform
-  headrace deploy smollm2{more}
-  headrace invoke smollm2 --stream "Why is the sky blue?"{more}
+  eval "$(headrace env{more})"
+  headrace deploy smollm2
+  headrace invoke smollm2 --stream "Why is the sky blue?"
 
-  Ctrl-C stops the platform{" and leaves its workers" if started.settings.keep_workers else " and its workers"}.
+  The first line points boto3, the SageMaker SDK, the AWS CLI and `headrace`
+  in that shell at this platform.
+
+  {ending} the platform{" and leaves its workers" if settings.keep_workers else " and its workers"}.
 """
