@@ -139,7 +139,7 @@ def _frame_end(buffer: bytearray, start: int) -> int | None:
 def _header(text: bytearray) -> dict[str, Any]:
     try:
         header = _read_header(text.decode())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadFrame(f"header is not JSON: {error}") from error
     if not isinstance(header, dict):
         raise BadFrame("header is not an object")

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from headrace.core.generation import ModelInfo
+from headrace.core.sampling_defaults import recommended_sampling
 from headrace.engine.config import EngineConfig, EngineLimits, ModelSource, fit_to_runner
-from headrace.engine.loading.assembly import recommended_sampling
 from headrace.engine.loading.plan import host_budget
 from headrace.models.model import HfModel
 from headrace.runner.memory import MemoryBudget
@@ -58,7 +58,8 @@ def model_info(
         answer_format=None if model.chat_template is None else model.chat_template.answer_format,
         created_s=int(time.time()),
         format_reason=f"{runner.info.dtype} {'as requested' if config.dtype != 'auto' else 'as in the checkpoint'}",
-        recommended=recommended_sampling(model.defaults),
+        sampling_defaults=model.defaults.sampling,
+        recommended=recommended_sampling(model.defaults.sampling, num_parameters=runner.num_parameters),
         max_batch_tokens=fitted.max_num_batched_tokens,
         backend="transformers",
         backend_reason=config.backend_reason,

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from dataclasses import dataclass, field
+from http import HTTPStatus
 
 from headrace.bench.dialects import PATHS, Event, RequestTemplate, Unreadable, error_text, parse_line, request_body
 from headrace.bench.http1 import ConnectionFailed, Exchange, HttpClient, Truncated
@@ -120,13 +121,19 @@ def judge(answer: Answer) -> tuple[Failure | None, str]:
     return None, ""
 
 
+_KEY_HINT = (
+    "Set HEADRACE_API_KEY or give --api-key. On a platform it is the secret of an access key, which a shell with the "
+    "variables of `headrace env` uses."
+)
+
+
 def judge_status(status: int, body: bytes) -> tuple[Failure, str]:
     """Return the failure that another status means, with the server's message."""
     try:
         words = error_text(json.loads(body))
     except ValueError:
         words = body[:300].decode("utf-8", errors="replace").strip()
-    message = f"HTTP {status}: {words}"
+    message = f"HTTP {status}: {words}" + (f" {_KEY_HINT}" if status == HTTPStatus.UNAUTHORIZED else "")
     if status in {429, 503}:
         return Failure.BUSY, message
     return (Failure.SERVER_ERROR if status >= 500 else Failure.CLIENT_ERROR), message

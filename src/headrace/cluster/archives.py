@@ -30,7 +30,7 @@ _HEADER_TYPES: Final = (
     tarfile.GNUTYPE_LONGLINK,
 )
 _REPACK: Final = "Pack it with `tar czf model.tar.gz -C FOLDER .`."
-_BROKEN: Final = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
+_BROKEN: Final = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
 
 
 def unpack(read: Callable[[int], bytes], target: Path, guard: Guard, *, name: str) -> None:
@@ -54,7 +54,9 @@ def unpack(read: Callable[[int], bytes], target: Path, guard: Guard, *, name: st
             for _ in range(_PADDING_READS):  # read up to the checksum, which follows the padding
                 if not plain.read(1 << 20):
                     break
-    except _BROKEN as error:
+    except (*_BROKEN, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of the network or the disk; decompressors raise OSError without a number
         reason = str(error) or type(error).__name__
         raise FetchFailed(f"{name} is not a complete tar.gz archive ({reason}). {_REPACK}") from error
 

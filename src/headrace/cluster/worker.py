@@ -34,7 +34,7 @@ from headrace.cluster.worker_files import (
 )
 from headrace.core.errors import HeadraceError, SettingsError
 from headrace.core.gpus import VISIBLE_VARIABLE
-from headrace.core.processes import end_with, process_id
+from headrace.core.processes import end_with, this_process
 from headrace.core.telemetry import get_logger, setup_logging
 from headrace.settings.sources import names_model
 
@@ -114,8 +114,7 @@ class _Worker:
     def run(self, serve: Serve) -> int:
         if self._assignment.parent is not None:
             end_with(self._assignment.parent)
-        process = process_id(os.getpid())
-        assert process is not None, "Linux always has /proc"
+        process = this_process()
         handle = local_handle(process, self._assignment)
         write_value(self._files.handle, handle)
         _prefer_for_oom_kill()

@@ -8,6 +8,8 @@ the platform's credentials and settings are not.
 from collections.abc import Mapping
 from typing import Final
 
+from headrace.http.otlp import SECRETS as EXPORT_SECRETS
+
 _NAMES: Final = frozenset(
     {
         "PATH",
@@ -43,6 +45,7 @@ _NAMES: Final = frozenset(
         "SSL_CERT_DIR",
         "REQUESTS_CA_BUNDLE",
         "OMP_WAIT_POLICY",
+        *EXPORT_SECRETS,
     }
 )
 _PREFIXES: Final = ("LC_", "XDG_", "CUDA_", "NVIDIA_")

@@ -18,11 +18,8 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from headrace.cluster.worker_files import WorkerFiles, worker_files, write_atomically
+from headrace.core.log_files import KEPT_LOG_BYTES, MAX_LOG_BYTES, trim_log
 
-MAX_LOG_BYTES: Final = 64 << 20
-"""Size above which a log is cut."""
-KEPT_LOG_BYTES: Final = 16 << 20
-"""Size that a log is cut to."""
 MAX_EVENT_BYTES: Final = 256 << 10
 """Longer lines are split into several events. Source: CloudWatch Logs, PutLogEvents."""
 _BLOCK_BYTES: Final = 256 << 10
@@ -147,21 +144,14 @@ class WorkerLogs:
         The worker keeps writing: what it adds in the microseconds between the last read and the truncation is lost.
         """
         files = self._files(worker)
-        if files is None or _size(files.log) <= max_bytes:
+        if files is None:
             return False
-        with files.log.open("r+b") as file:
-            file.seek(-kept_bytes, 2)
-            file.readline(MAX_EVENT_BYTES)
-            source = start = file.tell()
-            target = 0
-            while block := _read_at(file, source, _BLOCK_BYTES):
-                file.seek(target)
-                file.write(block)
-                source, target = source + len(block), target + len(block)
-            file.flush()
-            write_atomically(files.log_base, str(_base(files) + start).encode())
-            file.truncate(target)
-        return True
+        return trim_log(
+            files.log,
+            max_bytes=max_bytes,
+            kept_bytes=kept_bytes,
+            note_cut=lambda num_bytes: write_atomically(files.log_base, str(_base(files) + num_bytes).encode()),
+        )
 
     def _files(self, worker: str) -> WorkerFiles | None:
         try:

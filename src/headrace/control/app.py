@@ -1,5 +1,7 @@
 """
-The control plane as an ASGI application: parse a request into a call, run its handler in a thread, send the response.
+The control plane as an ASGI application: parse a request into a call, run its handler, send the response.
+
+All but the last happens in a thread: the checks of a body by botocore's models may take seconds.
 
 Requests are already authenticated. A handler writes at most once; after a write conflict it runs again.
 """
@@ -20,19 +22,23 @@ from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.http.asgi import Receive, Scope, Send, content_length, request_of
 from headrace.http.body import BodyTooLarge, BodyTooSlow, ClientGone, read_body
+from headrace.http.body_budget import BodyBudget, BodyShare, BudgetSpent
 from headrace.http.response import send_response
 from headrace.state.records import MAX_WRITE_TRIES, Conflict
 from headrace.state.store import Store
 from headrace.wire.aws import calls, compression, services
-from headrace.wire.aws.errors import AwsError, throttled
+from headrace.wire.aws.errors import AwsError, bodies_spent, throttled
 from headrace.wire.aws.http import AwsCall, HttpRequest, HttpResponse
 from headrace.wire.aws.identify import identify
 from headrace.wire.aws.scope import AwsScope
+from headrace.wire.json_size import INLINE_BYTES
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 """Maximum size of a request body; legitimate requests to these services are far smaller."""
 FREE_IN_FRIENDLY_MODE = frozenset({"RoleArn", "Url"})
 """Shapes whose patterns are not enforced in friendly mode: any role, and local paths for `ModelDataUrl`."""
+MAX_BUFFERED_BYTES = 256 * 1024 * 1024
+"""Request bodies in memory at the same time, where no budget is shared with other applications."""
 _BODY_TIMEOUT_S = 60.0
 
 
@@ -58,6 +64,9 @@ class ControlApp:
         self._own_images = own_images
         self._is_strict = is_strict
         self._series = MemorySeries() if series is None else series
+        self.budget = BodyBudget(MAX_BUFFERED_BYTES)
+        """Counts the bodies of requests; a platform sets the one that its applications share."""
+        self._large_bodies = asyncio.Semaphore(1)
         self._clock = clock
         self._log = get_logger()
 
@@ -67,16 +76,26 @@ class ControlApp:
             return
         request_id = str(uuid.uuid4())
         try:
-            body = await _read_body(scope, receive)
+            with self.budget.share() as share:
+                body = await _read_body(scope, receive, share)
+                response = await self._answer(request_of(scope, body), request_id)
         except ClientGone:
             return
+        except BudgetSpent:
+            error = bodies_spent(self.budget.max_bytes)
+            response = calls.render_error(identify(request_of(scope)), error, request_id)
         except AwsError as error:
             response = calls.render_error(identify(request_of(scope)), error, request_id)
-        else:
-            response = await self._answer(request_of(scope, body), request_id)
         await send_response(scope, send, response.status, response.headers, response.body)
 
     async def _answer(self, request: HttpRequest, request_id: str) -> HttpResponse:
+        """Run a call in a thread; one large body at a time, so that small ones find a thread."""
+        if len(request.body) <= INLINE_BYTES and "content-encoding" not in request.headers:
+            return await asyncio.to_thread(self._respond, request, request_id)
+        async with self._large_bodies:
+            return await asyncio.to_thread(self._respond, request, request_id)
+
+    def _respond(self, request: HttpRequest, request_id: str) -> HttpResponse:
         started_s, identified = time.perf_counter(), identify(request)
         try:
             request = compression.inflated(request, max_bytes=MAX_BODY_BYTES)
@@ -86,7 +105,7 @@ class ControlApp:
                 self._handler_of(identified.service, identified.operation)
             free = frozenset() if self._is_strict else FREE_IN_FRIENDLY_MODE
             call = calls.parse(request, free_shapes=free)
-            result = await asyncio.to_thread(self._handle, call, request_id)
+            result = self._handle(call, request_id)
             response = calls.render(call, result, request_id)
         except AwsError as error:
             response = calls.render_error(identified, error, request_id)
@@ -151,10 +170,12 @@ class ControlApp:
         level("call.finished", **facts, request_id=request_id, **({"error": error[:200]} if error else {}))
 
 
-async def _read_body(scope: Scope, receive: Receive) -> bytes:
+async def _read_body(scope: Scope, receive: Receive, share: BodyShare) -> bytes:
     length = content_length(scope)
     try:
-        return await read_body(receive, max_bytes=MAX_BODY_BYTES, content_length=length, timeout_s=_BODY_TIMEOUT_S)
+        return await read_body(
+            receive, max_bytes=MAX_BODY_BYTES, content_length=length, timeout_s=_BODY_TIMEOUT_S, share=share
+        )
     except BodyTooLarge:
         message = f"The body of the request has more than {MAX_BODY_BYTES} bytes."
         raise AwsError("RequestEntityTooLargeException", message, status=413) from None

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Literal
 
 from headrace.core.answer_format.formats import AnswerFormat
+from headrace.core.sampling_defaults import RecommendedSampling, SamplingDefaults
 
 
 class FinishReason(StrEnum):
@@ -28,6 +29,8 @@ class FinishReason(StrEnum):
     """The client went away, or the server shut down before the end."""
     ERROR = "error"
     """The engine failed in the middle of the answer."""
+    REPETITION = "repetition"
+    """The answer repeated itself, see `RepetitionDetection`."""
     POOLED = "pooled"
     """The hidden states of the prompt were pooled; nothing was generated."""
 
@@ -54,6 +57,17 @@ class Grammar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RepetitionDetection:
+    """The rule that ends an answer once it has repeated a pattern of tokens: vLLM's `repetition_detection`."""
+
+    max_pattern_size: int = 256
+    min_pattern_size: int = 24
+    """A short cycle is also a pattern of each multiple of its length: at least this times `min_count` tokens repeat."""
+    min_count: int = 3
+    """Occurrences in a row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """
     Sampling parameters. The dialect checks their ranges with its own error texts, and the engine checks them again.
@@ -63,7 +77,9 @@ class SamplingParams:
     """
 
     max_new_tokens: int | None = None
-    """None: until the context is full."""
+    """None: until the context is full, or `default_max_new_tokens`."""
+    default_max_new_tokens: int | None = None
+    """The cap of an answer without `max_new_tokens`; unlike it, it may exceed the context."""
     min_new_tokens: int = 0
     """No end-of-sequence token before this many tokens."""
     temperature: float = 0.0
@@ -98,6 +114,8 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     """The same for each token of the prompt."""
     grammar: Grammar | None = None
+    repetition_detection: RepetitionDetection | None = None
+    """None: repetition does not end the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,13 +131,13 @@ class RequestLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatPrompt:
-    """Messages for the chat template. `messages` and `tools` are plain JSON values in OpenAI's form."""
+    """Messages for the chat template, as JSON values in OpenAI's form; the answer may continue the final one."""
 
     messages: Sequence[Mapping[str, object]]
     tools: Sequence[Mapping[str, object]] | None = None
     add_generation_prompt: bool = True
-    template_values: Mapping[str, object] = field(default_factory=dict)
-    """Additional variables for the template (`chat_template_kwargs`)."""
+    continues_final_message: bool = False
+    template_values: Mapping[str, object] = field(default_factory=dict)  # `chat_template_kwargs`
 
 
 PoolingMethod = Literal["last", "mean", "cls", "all"]
@@ -228,6 +246,8 @@ class Finish:
     """Prompt tokens whose KV came from the prefix cache."""
     seed: int | None = None
     """The seed that was used; None for greedy sampling."""
+    queue_s: float | None = field(default=None, compare=False)
+    """Time from arrival to the first step; None if there was none, or it is not known. Equal ends may differ in it."""
     stop: str | int | None = None
     """The stop string or stop token that ended the answer."""
     message: str | None = None
@@ -266,17 +286,8 @@ class TextSpan:
     text: str
     start: int
     stop: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecommendedSampling:
-    """The sampling defaults of the chat page and `headrace chat`."""
-
-    temperature: float = 0.2
-    """The default values are those recommended for small instruction models such as SmolLM2."""
-    top_p: float = 0.9
-    top_k: int = 0
-    repetition_penalty: float = 1.0
+    piece: str
+    """Its spelling in the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,7 +347,8 @@ class ModelInfo:
     """The rotary embedding in use, with its scaling."""
     format_reason: str = ""
     """Why these formats were chosen."""
-    recommended: RecommendedSampling = RecommendedSampling()
+    sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
+    recommended: RecommendedSampling = field(default_factory=RecommendedSampling)
     max_batch_tokens: int = 0
     """Tokens of one step."""
     generates: bool = True
@@ -350,6 +362,11 @@ class ModelInfo:
     """Why this backend serves, in one line."""
     is_batch_invariant: bool = False
     """The bits of an answer do not depend on what else is in the batch."""
+
+    @property
+    def is_base(self) -> bool:
+        """True for a model that continues text and was given no template for chats."""
+        return self.generates and not self.has_chat_template and not self.is_encoder_decoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ Source: Linux `proc(5)` (`/proc/[pid]/stat`), `pidfd_open(2)`, `prctl(2)`.
 
 import ctypes
 import os
+import resource
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -44,10 +45,24 @@ def process_id(pid: int) -> ProcessId | None:
     return None if stat is None else ProcessId(pid=pid, start_ticks=stat.start_ticks, boot_id=_boot_id())
 
 
+def this_process() -> ProcessId:
+    """Return the identity of this process."""
+    process = process_id(os.getpid())
+    assert process is not None, "this process runs"
+    return process
+
+
 def is_running(process: ProcessId) -> bool:
     """Return whether the process runs; a zombie does not."""
     stat = _stat(process.pid)
     return stat is not None and _is_same(process, stat) and stat.state not in _ENDED_STATES
+
+
+def host_id() -> str:
+    """Return what the processes share that see each other's ids: the boot of the machine and the PID namespace."""
+    with suppress(OSError):
+        return f"{_boot_id()}/{(_PROC / 'self/ns/pid').stat().st_ino}"
+    return _boot_id()
 
 
 def spawn(arguments: Sequence[str], environment: Mapping[str, str], output: Path) -> ProcessId:
@@ -154,6 +169,26 @@ def is_session_running(leader: ProcessId) -> bool:
         return False
     stats = [_stat(pid) for pid in _members(leader.pid)]
     return any(member is not None and member.state not in _ENDED_STATES for member in stats)
+
+
+def forbid_core_dumps() -> None:
+    """
+    Let this process and its children leave no core file: it would hold prompts and keys.
+
+    `prlimit --core=unlimited --pid PID` allows one again, to debug a crash.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+
+
+def processes_with_argument(argument: str) -> list[ProcessId]:
+    """Return the running processes that have exactly this argument in their command line."""
+    wanted, found = argument.encode(), []
+    for entry in _PROC.iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and wanted in (entry / "cmdline").read_bytes().split(b"\0"):
+                found.append(process_id(int(entry.name)))
+    return [process for process in found if process is not None]
 
 
 def end_with(parent: ProcessId, death_signal: signal.Signals = signal.SIGKILL) -> None:

@@ -113,6 +113,10 @@ class RequestRecord:
     stream: bool = False
     status: int = 0
     """The HTTP status; 499 when the client went away before the first byte."""
+    parsed_s: float | None = None
+    """Time at which the body had been parsed."""
+    queue_s: float | None = None
+    """Longest time that a choice waited for its first step."""
     first_s: float | None = None
     """Time of the first chunk."""
     last_s: float = 0.0
@@ -123,7 +127,9 @@ class RequestRecord:
     cached_tokens: int = 0
     max_new_tokens: int | None = None
     finish: str | None = None
-    """The finish reason, or `disconnected` or `error`."""
+    """The last finish reason, or `disconnected` or `error`."""
+    finish_reasons: tuple[str, ...] = ()
+    """The finish reasons of all choices, as they ended."""
     error: str | None = None
     """The code of the error in the response, if any."""
     message: str | None = None

@@ -1,8 +1,8 @@
 """
 The ids of a request from the client through the gateway to the worker: header names, rules, and log fields.
 
-A missing or invalid request id is replaced by a new one; any other invalid id is dropped, as no traces are started
-here. A W3C trace context is forwarded unchanged: no spans are recorded, so the parent stays the caller's.
+A missing or invalid request id is replaced by a new one; any other invalid id is dropped. A W3C trace context is
+forwarded unchanged unless the process records spans (`core.spans`): then the next server's parent is its own span.
 Source: W3C Trace Context, level 1, sections 3.2 and 3.3.
 """
 
@@ -44,7 +44,10 @@ class TraceContext:
     inference_id: str = ""
     amzn_trace_id: str = ""
     traceparent: str = ""
+    """Names the trace and the parent of the next server's span."""
     tracestate: str = ""
+    has_span: bool = False
+    """The parent in `traceparent` is this process's own span, not the caller's."""
 
     def headers(self) -> tuple[tuple[str, str], ...]:
         """Return the headers to forward to the next server."""
@@ -59,12 +62,12 @@ class TraceContext:
 
     def log_fields(self) -> dict[str, str]:
         """Return the fields for each log line of the request."""
-        _, trace_id, parent_id, *_ = self.traceparent.split("-") if self.traceparent else ("", "", "")
+        _, trace_id, span_id, *_ = self.traceparent.split("-") if self.traceparent else ("", "", "")
         fields = {
             "request_id": self.request_id,
             "inference_id": self.inference_id,
             "trace_id": trace_id,
-            "parent_id": parent_id,
+            "span_id" if self.has_span else "parent_id": span_id,
             "amzn_trace_id": self.amzn_trace_id,
         }
         return {name: value for name, value in fields.items() if value}
@@ -93,6 +96,11 @@ def trace_of(scope: MutableMapping[str, Any]) -> TraceContext:
         trace = scope[_SCOPE_KEY] = read_trace(scope["headers"])
     assert isinstance(trace, TraceContext)
     return trace
+
+
+def replace_trace(scope: MutableMapping[str, Any], trace: TraceContext) -> None:
+    """Let `trace_of` return other ids for this request from now on."""
+    scope[_SCOPE_KEY] = trace
 
 
 def bind_to_log(trace: TraceContext) -> None:

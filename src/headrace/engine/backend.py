@@ -4,7 +4,7 @@ The protocol between a server and what generates its answers: `generate` yields 
 `AsyncEngine` implements it, and so does `headrace.testing.echo.EchoBackend`, which needs no model.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import Protocol
@@ -50,8 +50,23 @@ class Backend(Protocol):
         """
         ...
 
-    def tokenize(self, prompt: str | ChatPrompt) -> tuple[str, tuple[TextSpan, ...]]:
-        """Return the text after the chat template, and its tokens."""
+    @property
+    def tokenizer_config(self) -> Mapping[str, object]:
+        """The tokenizer's class, special tokens and chat template, named as in `tokenizer_config.json`."""
+        ...
+
+    def tokenize(
+        self, prompt: str | ChatPrompt, *, add_special_tokens: bool | None = None
+    ) -> tuple[str, tuple[TextSpan, ...]]:
+        """
+        Return the text after the chat template, and its tokens.
+
+        Without `add_special_tokens` these are the tokens of a prompt: added to a text, not to a rendered chat.
+        """
+        ...
+
+    def detokenize(self, token_ids: tuple[int, ...]) -> str:
+        """Return the text of tokens, special ones included. Raises `InvalidRequest` for ids without a token."""
         ...
 
     @property

@@ -29,6 +29,8 @@ class ModelSource:
     """Prompt + answer in tokens; None: the checkpoint's own, at most 8192."""
     chat_template: str | None = None
     """Replaces the model's own: a built-in name, a path, or Jinja source."""
+    generation_config: str = "auto"
+    """Source of sampling defaults: auto (the checkpoint, else its model card), vllm (none) or a folder."""
     rope: Mapping[str, object] | None = None
     """`rope_parameters` merged into the checkpoint's; None: as in the checkpoint."""
     task: str = "auto"

@@ -9,6 +9,7 @@ platform's worker is given none of the platform's (`cluster.worker_environment`)
 from collections.abc import Mapping
 from typing import Final
 
+from headrace.http.otlp import SECRETS as EXPORT_SECRETS
 from headrace.settings.container_env import ENVIRONMENT
 from headrace.settings.container_meanings import Fills
 from headrace.settings.container_options import VLLM
@@ -41,4 +42,8 @@ def share_of_threads(environment: Mapping[str, str], *, num_children: int, num_c
 
 
 def _is_own(name: str) -> bool:
-    return name in _SERVER_KEYS or (name.startswith(ENV_PREFIX) and name not in _READ_BY_CONTRACTS)
+    return (
+        name in _SERVER_KEYS
+        or name in EXPORT_SECRETS
+        or (name.startswith(ENV_PREFIX) and name not in _READ_BY_CONTRACTS)
+    )

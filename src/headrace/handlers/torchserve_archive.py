@@ -1,5 +1,6 @@
 """Unpacks TorchServe's archives, which are untrusted input: `.mar` (zip) and `.tgz` or `.tar.gz`."""
 
+import lzma
 import stat
 import zipfile
 import zlib
@@ -13,6 +14,7 @@ ARCHIVE_SUFFIXES: Final = (".mar", ".tgz", ".tar.gz", ".war")
 _TIMEOUT_S: Final = 3600.0
 _LATE: Final = "The archive was not unpacked within {timeout_s:g} s. Use smaller files."
 _SYMLINK: Final = 0o120000
+_BROKEN: Final = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError)
 
 
 def is_archive(path: Path) -> bool:
@@ -46,7 +48,7 @@ def _unpack_zip(archive: Path, target: Path, guard: Guard) -> None:
         with zipfile.ZipFile(archive) as file:
             for member in file.infolist():
                 _extract(file, member, target, guard, archive)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+    except _BROKEN as error:
         raise FetchFailed(
             f"{archive.name} is not a complete archive ({error}). Pack it again with torch-model-archiver."
         ) from error
@@ -57,6 +59,8 @@ def _extract(file: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, guard
     guard.add_file()
     if stat.S_IFMT(member.external_attr >> 16) == _SYMLINK:
         raise FetchFailed(f"{archive.name} contains the link {member.filename!r}; expected files and folders only.")
+    if path == target:  # the folder itself, or a member without a name, which zipfile cannot ask for its kind
+        return
     if member.is_dir():
         path.mkdir(parents=True, exist_ok=True)
         return

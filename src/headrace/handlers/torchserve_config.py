@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.core.errors import SettingsError
+from headrace.settings.addresses import split_address
 from headrace.settings.container_names import parse_properties
 from headrace.settings.model_folder import in_folder
 from headrace.settings.near_names import near_name
-from headrace.settings.server_settings import setting_rule, split_address
+from headrace.settings.server_settings import setting_rule
 from headrace.settings.values import read_value
 
 CONFIG_FILE: Final = "config.properties"

@@ -2,6 +2,7 @@
 
 import math
 import os
+import platform
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +28,8 @@ class CpuReport:
 def cpu_report() -> CpuReport:
     """Detect the instruction sets of this CPU and the defaults that follow from them."""
     features, isas = tuple(_native.cpu_features()), tuple(_native.available_isas())
-    return CpuReport(features=features, isas=isas, isa=isas[0], reason=_reason(isas[0]), threads=default_threads())
+    reason = _reason(isas[0], platform.machine())
+    return CpuReport(features=features, isas=isas, isa=isas[0], reason=reason, threads=default_threads())
 
 
 def has_native_bf16(isa: str | None = None) -> bool:
@@ -51,12 +53,14 @@ def default_threads(sys_fs: Path = Path("/sys")) -> int:
     return max(1, min(len(siblings), quota or len(siblings)))
 
 
-def _reason(isa: str) -> str:
+def _reason(isa: str, machine: str) -> str:
     if isa == "avx512":
         bf16 = "native" if _native.has_native_bf16(isa) else "emulated (no AVX512_BF16)"
         return f"the CPU has AVX-512 with VNNI; bf16 products are {bf16}"
     if isa == "avx2":
         return "the CPU has AVX2, FMA and F16C, but not AVX-512 with VNNI"
+    if machine.lower() not in {"x86_64", "amd64"}:
+        return f"there are no special kernels for {machine}"
     return "the CPU has neither AVX-512 with VNNI nor AVX2 with FMA and F16C"
 
 

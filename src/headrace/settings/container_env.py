@@ -24,10 +24,10 @@ from headrace.settings.container_meanings import (
     NO_TIMEOUT,
     NO_WORKERS,
     NOT_SPLIT,
+    OTLP_ENDPOINT,
     POOLING,
     QUANTIZE,
     TASK,
-    TRACING,
     Fills,
     Meaning,
     NoEffect,
@@ -152,7 +152,8 @@ ENVIRONMENT: dict[str, Meaning] = {
     "HOSTNAME": UsedElsewhere("the operating system: it is the container's own name; see host"),
     "PROMETHEUS_PORT": NoEffect("metrics are on /metrics of the same port"),
     "WEIGHTS_CACHE_OVERRIDE": NoEffect("see cache_dir"),
-    **dict.fromkeys(("OTLP_ENDPOINT", "OTLP_SERVICE_NAME"), TRACING),
+    "OTLP_ENDPOINT": OTLP_ENDPOINT,
+    "OTLP_SERVICE_NAME": NoEffect("see OTEL_SERVICE_NAME"),
     **dict.fromkeys(("WATERMARK_GAMMA", "WATERMARK_DELTA"), NoEffect("watermarking is not supported")),
     **dict.fromkeys(
         ("NGROK", "NGROK_AUTHTOKEN", "NGROK_EDGE"), NoEffect("ngrok tunnels are not supported", ("false",))

@@ -8,6 +8,7 @@ The tables `container_options`, `container_model_config` and `container_env` con
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -147,7 +148,7 @@ def read_speculative_config(raw: str) -> Converted:
         if "ngram" not in (config.get("method"), str(config.get("model")).strip("[]")):
             return None, "there are no draft models in this version; draft tokens come from prompt lookup"
         return str(int(config["num_speculative_tokens"])), ""
-    except (ValueError, TypeError, AttributeError, KeyError):
+    except (ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError):
         raise ValueError(expected) from None
 
 
@@ -296,4 +297,11 @@ COMPILER = NoEffect("it tunes a compiler or kernels that are not used here")
 ALWAYS = NoEffect("it is always on", ("true", "1"))
 PARSERS = NoEffect("the model's chat template determines how tool calls and reasoning are recognised")
 CACHED_ANSWERS = NoEffect("answers are streamed and not kept")
-TRACING = NoEffect("traces are not sent; see /metrics")
+
+
+def _read_grpc(raw: str) -> Converted:
+    """Name the protocol of a receiver that TGI and vLLM reach by gRPC unless the URL has a path."""
+    return (f"grpc://{raw.removeprefix('http://')}" if re.fullmatch(r"http://[^/]+/?", raw) else raw), ""
+
+
+OTLP_ENDPOINT = Fills("otlp_traces_endpoint", _read_grpc)

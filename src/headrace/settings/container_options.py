@@ -30,6 +30,7 @@ from headrace.settings.container_meanings import (
     NO_TIMEOUT,
     NO_WORKERS,
     NOT_SPLIT,
+    OTLP_ENDPOINT,
     PARSERS,
     QUANTIZE,
     ROLLING_BATCH,
@@ -147,6 +148,7 @@ OPTIONS: dict[str, Meaning] = {
         ),
         PARSERS,
     ),
+    "generation_config": Fills("generation_config"),
     "limit_mm_per_prompt": NoEffect("prompts are text only"),
     **dict.fromkeys(
         ("kv_transfer_config", "lmcache_config_file", "lmcache_auto_config"),
@@ -204,6 +206,7 @@ VLLM: dict[str, Meaning] = {
     "tokenizer_mode": NoEffect("the tokenizer of the model is used", ("auto",)),
     "lora_modules": Fills("adapter"),
     "seed": SEED,
+    "otlp_traces_endpoint": OTLP_ENDPOINT,
     "disable_log_requests": NoEffect("prompts are not logged, unless log_prompts is on", ("true",)),
     "disable_log_stats": NoEffect("metrics are on /metrics"),
     "enable_log_requests": NoEffect("see log_prompts", ("false",)),

@@ -11,8 +11,10 @@ from urllib.parse import urlsplit
 
 from headrace.core.errors import SettingsError
 from headrace.settings import rules
+from headrace.settings.addresses import is_loopback
 from headrace.settings.rules import setting
-from headrace.settings.server_settings import PLATFORM_PREFIX, check_shutdown, is_loopback
+from headrace.settings.server_settings import PLATFORM_PREFIX
+from headrace.settings.shutdown import check_shutdown
 from headrace.settings.values import flag_name, masked_repr, read_environment, read_value, rules_of, text_of
 
 DEFAULT_PORT = 7450
@@ -36,6 +38,12 @@ class PlatformSettings:
 
     port: int = setting(rules.integer(0, 65535), DEFAULT_PORT)
     """Port to listen on, for all services; 0 takes a free one."""
+
+    processes: int = setting(rules.integer(1, 64), 1)
+    """
+    Processes that serve on the port; each uses one core. One of them also leads: it starts workers, scales and collects
+    metrics. When it dies, another one leads. Limits such as `max_connections` are for each process.
+    """
 
     tls_cert: Path | None = setting(rules.file(), None)  # noqa: RUF009 -- a field, as all others
     """
@@ -73,10 +81,11 @@ class PlatformSettings:
     require_keys: bool = setting(rules.boolean(), False)
     """Require signed requests on a loopback address too."""
 
-    allowed_hosts: tuple[str, ...] = setting(rules.names(), ())
+    allowed_hosts: tuple[str, ...] = setting(rules.host_names(), ())
     """
-    Additional host names by which clients reach the platform on a loopback address without keys, separated by commas.
-    `localhost` and IP addresses are always allowed; other names are refused to prevent DNS rebinding.
+    Host names that the platform answers to besides `localhost` and IP addresses, separated by commas; `*.example.com`
+    is every name below that domain, `*` any name. Default: any, but on a loopback address without keys none, which
+    prevents DNS rebinding.
     """
 
     images: Path | None = setting(rules.file(), None)  # noqa: RUF009 -- a field, as all others
@@ -140,6 +149,15 @@ class PlatformSettings:
     send_timeout_s: float = setting(rules.number(0.1, "seconds"), 120.0)
     """Time that a client may leave a part of the response unread; then its connection is dropped."""
 
+    stored_responses_bytes: int = setting(rules.size(0), 64 * 1024 * 1024)
+    """
+    Memory for stored responses of the Responses API, for all endpoints and access keys; the least recently used go
+    first. 0: none are stored.
+    """
+
+    stored_responses_age_s: float = setting(rules.number(1, "seconds"), 86400.0)
+    """Longest time that a response is stored; it ends with the platform in any case."""
+
     metrics_mib: int = setting(rules.integer(1, 1_000_000), 256)
     """
     Approximate maximum size of the metrics file in `data_dir`, MiB. Metrics are kept as long as CloudWatch keeps them;
@@ -157,6 +175,12 @@ class PlatformSettings:
 
     log_level: str = setting(rules.choice("debug", "info", "warning", "error"), "info")
     """Lowest level that is logged."""
+
+    otlp_traces_endpoint: str | None = setting(rules.text("an http://, https:// or grpc:// URL"), None)
+    """
+    Export spans of requests there, of the platform and its workers ([tracing](tracing.md)); needs the extra `otel`.
+    Default: as `OTEL_*` says, or not.
+    """
 
     def __repr__(self) -> str:
         return masked_repr(self)

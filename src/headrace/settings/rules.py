@@ -18,6 +18,7 @@ from headrace.core.sizes import parse_size
 
 _TRUE = frozenset({"true", "1", "yes", "on"})
 _FALSE = frozenset({"false", "0", "no", "off"})
+_HOST_PATTERN = re.compile(r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,11 @@ def file() -> Rule:
 def names() -> Rule:
     """Accept names separated by commas."""
     return Rule(expected="names separated by commas", read=_read_names)
+
+
+def host_names() -> Rule:
+    """Accept host names separated by commas; `*.` before a name, or `*` alone, are patterns."""
+    return Rule(expected="host names such as devbox or *.example.com, without a port", read=_read_host_names)
 
 
 def address() -> Rule:
@@ -220,3 +226,10 @@ def _read_address(raw: str) -> str | None:
 
 def _read_names(raw: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in raw.split(",") if part.strip())
+
+
+def _read_host_names(raw: str) -> tuple[str, ...]:
+    names = tuple(name.lower().removesuffix(".") for name in _read_names(raw))
+    if not all(map(_HOST_PATTERN.fullmatch, names)):
+        raise ValueError(raw)
+    return names

@@ -1,7 +1,9 @@
 """Checks of server settings that concern several values."""
 
 from headrace.core.errors import SettingsError
-from headrace.settings.server_settings import ServerSettings, check_shutdown, is_loopback, split_address
+from headrace.settings.addresses import is_loopback, split_address
+from headrace.settings.server_settings import ServerSettings
+from headrace.settings.shutdown import check_shutdown
 
 
 def check_together(settings: ServerSettings) -> None:

@@ -4,12 +4,10 @@ Settings of the model server: one field = one flag = one environment variable = 
 `settings.loading` fills them from their sources.
 """
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from headrace.core.errors import SettingsError
 from headrace.settings import rules
 from headrace.settings.engine_names import BACKENDS, ENGINES, engine_name
 from headrace.settings.rules import Rule, setting
@@ -66,6 +64,13 @@ class ServerSettings:
 
     cors_allow_origins: tuple[str, ...] = setting(rules.names(), ())
     """Origins whose web pages may call the server, separated by commas; `*` allows all. Default: none."""
+
+    allowed_hosts: tuple[str, ...] = setting(rules.host_names(), ())
+    """
+    Host names that the server answers to besides `localhost` and IP addresses, separated by commas; `*.example.com` is
+    every name below that domain, `*` any name. Default: any, but on a loopback address without `api_key` none, which
+    prevents DNS rebinding.
+    """
 
     task: str = setting(rules.choice("auto", "generate", "embed", "score", "features"), "auto")
     """Use of the model, by default by its files. `features`: `embed`, and `/invocations` returns a vector per token."""
@@ -302,8 +307,21 @@ class ServerSettings:
     send_timeout_s: float = setting(rules.number(0.1, "seconds"), 120.0)
     """Time that a client may leave a part of the response unread; then it is dropped, and its sequences are aborted."""
 
+    stored_responses_bytes: int = setting(rules.size(0), 64 * 1024 * 1024)
+    """Memory for stored responses of the Responses API; the least recently used go first. 0: none are stored."""
+
+    stored_responses_age_s: float = setting(rules.number(1, "seconds"), 86400.0)
+    """Longest time that a response is stored; it ends with the server in any case."""
+
     chat_template: str | None = setting(rules.text("a template or a file with one"), None)
     """A Jinja chat template, or a file with one, in place of the model's own."""
+
+    generation_config: str = setting(rules.text("auto, vllm or a folder with a generation_config.json"), "auto")
+    """
+    Source of the [sampling defaults](models.md#sampling-defaults) of requests. `auto`: the checkpoint's
+    `generation_config.json` or GGUF metadata, else the model card of a known model; `vllm`: none; a folder: the
+    `generation_config.json` in it.
+    """
 
     shutdown_grace_s: float = setting(rules.number(0, "seconds"), 25.0)
     """
@@ -333,6 +351,9 @@ class ServerSettings:
     log_level: str = setting(rules.choice("debug", "info", "warning", "error"), "info")
     """Lowest level that is logged."""
 
+    otlp_traces_endpoint: str | None = setting(rules.text("an http://, https:// or grpc:// URL"), None)
+    """Export spans of requests there ([tracing](tracing.md)); needs the extra `otel`. Default: as `OTEL_*` says."""
+
     log_prompts: bool = setting(rules.boolean(), False)
     """Log prompts and answers too. Off by default, because they belong to the users."""
 
@@ -354,43 +375,3 @@ def setting_rule(name: str) -> Rule:
 def env_name(name: str) -> str:
     """Return the environment variable of the setting `name`."""
     return ENV_PREFIX + name.upper()
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach a server on `host`; names other than localhost count as reachable."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Return the host and the port of an address that `rules.address` has read."""
-    host, _, port = address.removeprefix("http://").rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-DEFAULT_SHUTDOWN_DELAY_S = 5.0
-"""Kubernetes removes a terminating pod from its services within a second or two; load balancers poll less often."""
-
-
-def resolve_shutdown_delay(delay_s: float | None, *, grace_s: float, host: str) -> float:
-    """Return the seconds for which a server that was told to stop goes on serving."""
-    if delay_s is None:
-        delay_s = 0.0 if is_loopback(host) else DEFAULT_SHUTDOWN_DELAY_S
-    return min(delay_s, grace_s)
-
-
-def check_shutdown(delay_s: float | None, *, grace_s: float) -> None:
-    """
-    Check that the delay fits into the grace period.
-
-    Raises:
-        SettingsError: the delay is longer.
-    """
-    if delay_s is not None and delay_s > grace_s:
-        raise SettingsError(
-            f"shutdown_delay_s is {delay_s:g} and shutdown_grace_s is {grace_s:g}; expected at most as much, as the "
-            "delay is part of the grace period. Lower the first or raise the second.",
-            name="shutdown_delay_s",
-        )

@@ -12,7 +12,7 @@ import math
 import re
 import time
 import zlib
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,12 +27,12 @@ from headrace.core.generation import (
     FinishReason,
     GenerationRequest,
     ModelInfo,
-    RecommendedSampling,
     SamplingParams,
     TextSpan,
     Token,
     TokenLogprob,
 )
+from headrace.core.sampling_defaults import RecommendedSampling
 from headrace.engine.backend import Drain, Take, relay_chunks
 from headrace.testing.echo_pooling import pooled_chunk, pooling_info
 
@@ -41,6 +41,12 @@ EOS_ID = 2
 EOS_TEXT = "</s>"
 FALLBACK_WORDS = ("Hello", " from", " the", " echo", ".")
 """The answer to a prompt without words (token ids or an empty text)."""
+
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}{% if not loop.last %}\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}\nassistant:{% endif %}"
+)
+"""The chat template, as `/tokenizer_info` shows it."""
 
 _PIECE = re.compile(r"\s*\S+|\s+")
 
@@ -88,6 +94,7 @@ class EchoBackend:
         self._stop_now = False
         self._idle = asyncio.Event()
         self._idle.set()
+        self._words = {EOS_ID: EOS_TEXT}
         self._prompt_tokens = 0
         self._output_tokens = 0
         self._info = ModelInfo(
@@ -144,14 +151,32 @@ class EchoBackend:
             steps_total=self._output_tokens,
         )
 
-    def tokenize(self, prompt: str | ChatPrompt) -> tuple[str, tuple[TextSpan, ...]]:
-        """Return the text and one token per word, with the space before it."""
+    @property
+    def tokenizer_config(self) -> Mapping[str, object]:
+        """The end token, and the chat template as Jinja."""
+        template = TEMPLATE if self._info.has_chat_template else None
+        return {"tokenizer_class": "EchoTokenizer", "eos_token": EOS_TEXT, "chat_template": template}
+
+    def tokenize(
+        self, prompt: str | ChatPrompt, *, add_special_tokens: bool | None = None
+    ) -> tuple[str, tuple[TextSpan, ...]]:
+        """Return the text and one token per word, with the space before it; an end token on request only."""
         text = prompt if isinstance(prompt, str) else _render(prompt)
-        spans = tuple(
-            TextSpan(id=_token_id(found.group()), text=found.group(), start=found.start(), stop=found.end())
-            for found in _PIECE.finditer(text)
-        )
-        return text, spans
+        words = [(found.group(), found.start(), found.end()) for found in _PIECE.finditer(text)]
+        self._words |= {_token_id(word): word for word, _, _ in words}
+        spans = [
+            TextSpan(id=_token_id(word), text=word, start=start, stop=stop, piece=word) for word, start, stop in words
+        ]
+        if add_special_tokens:
+            spans.append(TextSpan(id=EOS_ID, text="", start=len(text), stop=len(text), piece=EOS_TEXT))
+        return text, tuple(spans)
+
+    def detokenize(self, token_ids: tuple[int, ...]) -> str:
+        """Return the words of tokens that `tokenize` has returned."""
+        unknown = next((index for index in token_ids if index not in self._words), None)
+        if unknown is not None:
+            raise InvalidRequest(f"tokens is {unknown}; expected ids of known words.", param="tokens")
+        return "".join(self._words[index] for index in token_ids)
 
     async def start(self) -> None:
         """Wait or fail as scripted."""

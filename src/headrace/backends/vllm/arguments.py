@@ -26,7 +26,7 @@ _OWNED: Final = {
     "max_logprobs": "the setting max_top_n_tokens",
     "logprobs_mode": "always raw_logprobs",
     "structured_outputs_config": 'always {"backend": "guidance"}',
-    "generation_config": "always vllm: Headrace reads generation_config.json",
+    "generation_config": "the setting generation_config",
     "enable_lora": "the setting enable_lora",
     "max_loras": "the setting max_loras",
     "max_lora_rank": "the setting max_lora_rank",

@@ -31,11 +31,12 @@ from headrace.backends.vllm.watchdog import Watchdog
 from headrace.core.errors import HeadraceError, SettingsError
 from headrace.core.generation import ModelInfo
 from headrace.core.progress import Progress, no_progress
+from headrace.core.sampling_defaults import recommended_sampling
 from headrace.core.telemetry import log_options
 from headrace.engine.config import EngineConfig, EngineLimits, ModelSource
 from headrace.engine.core.observer import EngineObserver
 from headrace.engine.loading.adapters import start_adapters
-from headrace.engine.loading.assembly import recommended_sampling, text_parts
+from headrace.engine.loading.assembly import text_parts
 from headrace.engine.loading.plan import DEFAULT_MAX_MODEL_LEN, ContextLength, limits_within
 from headrace.engine.loading.source import read_hf_model
 from headrace.engine.service.async_engine import AsyncEngine
@@ -184,7 +185,8 @@ def _model_info(
         answer_format=None if model.chat_template is None else model.chat_template.answer_format,
         created_s=int(time.time()),
         format_reason=f"{config.dtype} as requested" if config.dtype != "auto" else "as vLLM chooses",
-        recommended=recommended_sampling(model.defaults),
+        sampling_defaults=model.defaults.sampling,
+        recommended=recommended_sampling(model.defaults.sampling, num_parameters=0),
         max_batch_tokens=limits.max_num_batched_tokens,
         backend="vllm",
         backend_reason=config.backend_reason,

@@ -36,6 +36,20 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReading:
+    """The newest numbers of one worker; None: its page does not have them."""
+
+    output_tokens_per_s: float | None = None
+    num_waiting: float | None = None
+    """Requests that wait in its queue."""
+    kv_cache_share: float | None = None
+    """Used share of its KV cache, 0 to 1."""
+    cpu_cores: float | None = None
+    """Cores that it keeps busy."""
+    memory_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerMetric:
     """A datapoint of one worker under its CloudWatch name."""
 
@@ -65,6 +79,17 @@ def read_page(text: str, *, at_s: float) -> Page:
     return page
 
 
+def reading_between(before: Page | None, now: Page) -> WorkerReading:
+    """Return the newest numbers of a worker; rates need the previous page of the same process."""
+    return WorkerReading(
+        output_tokens_per_s=_rate(before, now, _OUTPUT),
+        num_waiting=now.numbers.get(_WAITING),
+        kv_cache_share=now.numbers.get(_KV),
+        cpu_cores=_rate(before, now, _CPU),
+        memory_bytes=now.numbers.get(_MEMORY),
+    )
+
+
 def metrics_between(before: Page | None, now: Page, *, memory_bytes: int) -> list[WorkerMetric]:
     """
     Return a worker's metrics.
@@ -81,19 +106,26 @@ def metrics_between(before: Page | None, now: Page, *, memory_bytes: int) -> lis
     ]
     if before is None or now.at_s <= before.at_s:
         return found
-    elapsed_s = now.at_s - before.at_s
     for name, unit, counter, factor in (
         ("OutputTokensPerSecond", "Count/Second", _OUTPUT, 1.0),
         ("CPUUtilization", "Percent", _CPU, 100.0),
     ):
-        grown = now.numbers.get(counter, 0.0) - before.numbers.get(counter, math.inf)
-        if grown >= 0:
-            found.append(_single(name, unit, now.at_s, grown / elapsed_s * factor))
+        rate = _rate(before, now, counter)
+        if rate is not None:
+            found.append(_single(name, unit, now.at_s, rate * factor))
     for name, histogram in (("TimeToFirstToken", _TTFT), ("InterTokenLatency", _ITL)):
         point = _measured(before, now, histogram)
         if point is not None:
             found.append(WorkerMetric(name=name, unit="Microseconds", point=point))
     return found
+
+
+def _rate(before: Page | None, now: Page, counter: str) -> float | None:
+    """Return the growth of a counter per second; None if it was reset, or if there is nothing to compare."""
+    if before is None or now.at_s <= before.at_s:
+        return None
+    grown = now.numbers.get(counter, 0.0) - before.numbers.get(counter, math.inf)
+    return grown / (now.at_s - before.at_s) if grown >= 0 else None
 
 
 def _gauge(name: str, unit: str, page: Page, source: str, factor: float) -> list[WorkerMetric]:

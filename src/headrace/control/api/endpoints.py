@@ -306,8 +306,8 @@ def _variant_status(variant: str, record: EndpointRecord) -> dict[str, Any] | No
 
 
 def status_message(placements: Sequence[str], notices: Sequence[str]) -> str:
-    """Return the message about a variant: a line for each worker's GPUs, then one with its notices."""
-    return "\n".join([*placements, *(["Not as on SageMaker: " + " ".join(notices)] if notices else [])])
+    """Return the message about a variant: a line for each worker's GPUs or wait, then one for each notice."""
+    return "\n".join([*placements, *(f"Note: {notice}" for notice in notices)])
 
 
 def _updating_status(record: EndpointRecord) -> str:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from headrace.cloudwatch.metrics.metric import Dimensions, Metric, StatisticSink
-from headrace.cloudwatch.metrics.worker_page import Page, metrics_between, read_page
+from headrace.cloudwatch.metrics.worker_page import Page, WorkerReading, metrics_between, read_page, reading_between
 from headrace.cluster.launcher import Handle, WorkerPhase
 from headrace.control.loops.store_access import run_periodically
 from headrace.control.model.worker import WORKER, ReplicaSpec, WorkerRecord
@@ -47,6 +47,8 @@ class Scraper:
         self._clock = clock
         self._pages: dict[tuple[str, str], Page] = {}
         """(Worker, its process) → its latest page."""
+        self.readings: dict[str, WorkerReading] = {}
+        """Worker → its newest numbers."""
         self._room = asyncio.Semaphore(MAX_AT_ONCE)
 
     async def run(self) -> None:
@@ -66,16 +68,20 @@ class Scraper:
         keys = {(record.name, str(handle.facts)) for record, handle in serving}
         self._pages = {key: page for key, page in self._pages.items() if key in keys}
         await asyncio.gather(*(self._scrape(record, handle) for record, handle in serving))
+        names = {record.name for record, _ in serving}
+        self.readings = {name: reading for name, reading in self.readings.items() if name in names}
         return len(serving)
 
     async def _scrape(self, record: WorkerRecord, handle: Handle) -> None:
         async with self._room:
             text = await fetch(handle.url, token=handle.token)
         if text is None:
+            self.readings.pop(record.name, None)
             return  # a custom image may have no such page
         key = (record.name, str(handle.facts))
         page, before = read_page(text, at_s=self._clock()), self._pages.get(key)
         self._pages[key] = page
+        self.readings[record.name] = reading_between(before, page)
         namespace, dimensions = series_of(record.spec)
         memory_bytes = self._memory_bytes if handle.memory_bytes is None else handle.memory_bytes
         for found in metrics_between(before, page, memory_bytes=memory_bytes):

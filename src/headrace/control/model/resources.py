@@ -29,7 +29,9 @@ class Resources:
 
     def __str__(self) -> str:
         """Return the amount as it is shown in messages."""
-        return f"{self.cpus:g} CPU cores, {self.accelerators:g} accelerators and {self.memory_mb:.0f} MB"
+        cores = f"{self.cpus:g} CPU core{'' if self.cpus == 1 else 's'}"
+        accelerators = f"{self.accelerators:g} accelerator{'' if self.accelerators == 1 else 's'}"
+        return f"{cores}, {accelerators} and {self.memory_mb:.0f} MB"
 
     def fits_in(self, whole: "Resources") -> bool:
         """Return whether `whole` has at least as much of everything."""

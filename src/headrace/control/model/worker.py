@@ -243,22 +243,23 @@ def view_worker(record: WorkerRecord, *, num_requests: int = 0) -> WorkerView:
 
 
 def notices_of(records: Sequence[WorkerRecord]) -> dict[str, list[str]]:
-    """Return the notices of wanted workers, and the reasons why they wait, by variant."""
+    """Return the notices of wanted workers by variant."""
     notices: dict[str, list[str]] = {}
     for record in records:
         if record.deleting_s is None:
             texts = notices.setdefault(record.spec.variant, [])
-            found = [*record.status.notices, *filter(None, [record.status.waiting])]
-            texts.extend(text for text in found if text not in texts)
+            texts.extend(text for text in record.status.notices if text not in texts)
     return notices
 
 
 def placements_of(records: Sequence[WorkerRecord]) -> dict[str, list[str]]:
-    """Return the sentences about the GPUs of wanted workers, by variant."""
+    """Return the sentences about the GPUs of wanted workers, and the reasons why workers wait, by variant."""
     placements: dict[str, list[str]] = {}
     for record in records:
-        if record.deleting_s is None and record.status.placement:
-            placements.setdefault(record.spec.variant, []).append(record.status.placement)
+        found = [text for text in (record.status.placement, record.status.waiting) if text]
+        if record.deleting_s is None and found:
+            texts = placements.setdefault(record.spec.variant, [])
+            texts.extend(text for text in found if text not in texts)
     return placements
 
 

@@ -225,7 +225,10 @@ def _is_drained(worker: WorkerView, now_s: float, config: ReconcilerConfig, *, i
     if worker.ready_s is None:
         return True
     is_waited_for = worker.num_requests > 0 and worker.failed_s is None and not is_hasty
-    return now_s - (worker.draining_s or now_s) >= (config.max_drain_s if is_waited_for else config.drain_s)
+    waited_s = now_s - (worker.draining_s or now_s)
+    if waited_s < 0.0:  # the clock has been set back since
+        return not is_waited_for
+    return waited_s >= (config.max_drain_s if is_waited_for else config.drain_s)
 
 
 def _clear_logs(
@@ -254,7 +257,7 @@ def _counting_failures(
         recent = [
             worker
             for worker in failed
-            if worker.fleet == fleet and now_s - (worker.failed_s or 0.0) < config.crash_window_s
+            if worker.fleet == fleet and _is_recent(worker.failed_s or 0.0, now_s=now_s, config=config)
         ]
         counting |= {worker.name for worker in recent[:enough]}
     return counting
@@ -265,9 +268,16 @@ def restart_at_s(workers: Iterable[WorkerView], fleet: FleetKey, *, now_s: float
     crashes = [
         worker.failed_s
         for worker in workers
-        if worker.fleet == fleet and worker.failed_s is not None and now_s - worker.failed_s < config.crash_window_s
+        if worker.fleet == fleet
+        and worker.failed_s is not None
+        and _is_recent(worker.failed_s, now_s=now_s, config=config)
     ]
     return max(crashes) + backoff_delay_s(len(crashes), config) if crashes else now_s
+
+
+def _is_recent(failed_s: float, *, now_s: float, config: ReconcilerConfig) -> bool:
+    """Return whether a crash counts; one in the future does not: the clock has been set back since, maybe by hours."""
+    return 0.0 <= now_s - failed_s < config.crash_window_s
 
 
 def backoff_delay_s(num_crashes: int, config: ReconcilerConfig) -> float:

@@ -44,6 +44,11 @@ class ChannelParser:
         """Sections that have text already."""
         self._is_new = False
         """No text of the current message has been returned."""
+        self._num_fed = 0
+        self._start = 0
+        """Character with which the text of the current message begins."""
+        self._spans: list[tuple[int, int]] = []
+        """The reasoning of messages that have ended."""
 
     @property
     def section(self) -> Section:
@@ -55,9 +60,16 @@ class ChannelParser:
         """See `AnswerParser`."""
         return self._called
 
+    @property
+    def reasoning_spans(self) -> tuple[tuple[int, int], ...]:
+        """See `AnswerParser`."""
+        is_open = self._section is Section.REASONING
+        return (*self._spans, (self._start, self._num_fed)) if is_open else tuple(self._spans)
+
     def feed(self, text: str) -> list[Part]:
         """See `AnswerParser`."""
         self._buffer += text
+        self._num_fed += len(text)
         parts: list[Part] = []
         while self._buffer and (
             self._read_header(parts) if self._section is Section.HEADER else self._read_body(parts)
@@ -111,6 +123,7 @@ class ChannelParser:
     def _open(self, section: Section) -> None:
         self._section = section
         self._is_new = True
+        self._start = self._num_fed - len(self._buffer)
 
     def _read_body(self, parts: list[Part]) -> bool:
         """Read text up to the end of the message; return whether there may be more to read."""
@@ -120,6 +133,8 @@ class ChannelParser:
             self._write(self._take(free, ""), parts)
             return False
         place, marker = end
+        if self._section is Section.REASONING:
+            self._spans.append((self._start, self._num_fed - len(self._buffer) + place))
         self._write(self._take(place, marker if marker in MESSAGE_ENDS else ""), parts)
         self._section = Section.HEADER
         return True

@@ -66,6 +66,11 @@ class AnswerParser(Protocol):
         """The function that the current message calls, in section CALL."""
         ...
 
+    @property
+    def reasoning_spans(self) -> tuple[tuple[int, int], ...]:
+        """The characters of the text so far that are reasoning, as start and end; separators are not."""
+        ...
+
     def feed(self, text: str) -> list[Part]:
         """Process the next text; return the parts that it determines."""
         ...

@@ -21,6 +21,10 @@ class TagParser:
         self._step: Callable[[], Iterator[Part]] = self._at_start
         self._at_edge = True
         """White space that comes next is dropped."""
+        self._num_fed = 0
+        self._start: int | None = None
+        self._end: int | None = None
+        """Character after the reasoning; None: it has not ended."""
 
     @property
     def section(self) -> Section:
@@ -29,9 +33,17 @@ class TagParser:
             return Section.UNDECIDED
         return Section.REASONING if self._step == self._in_reasoning else Section.CONTENT
 
+    @property
+    def reasoning_spans(self) -> tuple[tuple[int, int], ...]:
+        """See `AnswerParser`."""
+        if self._start is None:
+            return ()
+        return ((self._start, self._num_fed if self._end is None else self._end),)
+
     def feed(self, text: str) -> list[Part]:
         """See `AnswerParser`."""
         self._buffer += text
+        self._num_fed += len(text)
         parts: list[Part] = []
         step: Callable[[], Iterator[Part]] | None = None
         while step != self._step and self._buffer:
@@ -52,6 +64,7 @@ class TagParser:
         text = self._buffer.lstrip()
         if text.startswith(self._format.start):
             self._buffer = text[len(self._format.start) :]
+            self._start = self._num_fed - len(self._buffer)
             self._step = self._in_reasoning
         elif text and not self._format.start.startswith(text):
             self._step = self._in_content
@@ -62,6 +75,7 @@ class TagParser:
         if text:
             yield ReasoningText(text)
         if is_complete:
+            self._end = self._num_fed - len(self._buffer) - len(self._format.end)
             self._at_edge = True
             self._step = self._before_content
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from headrace.core.generation import Chunk, Finish, FinishReason, PoolingParams, Token, TokenLogprob
 from headrace.engine.core.observer import ChoiceReport
 from headrace.engine.core.pooling import pool_result
+from headrace.engine.core.repetition import RepetitionDetector
 from headrace.engine.core.row_extras import RowExtras
 from headrace.engine.core.sequence import Sequence
 from headrace.engine.structured_output.state import Constraint
@@ -35,6 +36,7 @@ class Choice:
     end_ids: frozenset[int]
     """Tokens that end the answer."""
     extras: RowExtras | None = None
+    repetition: RepetitionDetector | None = None
     pooler: Pooler | None = None
     pooling: PoolingParams | None = None
     reported_seed: int | None = None
@@ -77,11 +79,14 @@ class Choice:
         sequence.append(token_id)
         if logprob is not None:
             self.logprob_sum += logprob
+        is_repeating = self.repetition is not None and self.repetition.push(sequence.output)
         ended = self._end_of(token_id, logprob, top)
         if ended is not None:
             return ended
         if sequence.num_tokens >= sequence.max_total_tokens:
             return self.finish(FinishReason.LENGTH)
+        if is_repeating and sequence.num_output_tokens >= sequence.params.min_new_tokens:
+            return self.finish(FinishReason.REPETITION)
         text, tokens = self.text.release()
         if not tokens:
             return None
@@ -128,6 +133,7 @@ class Choice:
             output_tokens=sequence.num_output_tokens,
             cached_tokens=sequence.num_cached_tokens,
             seed=self.reported_seed,
+            queue_s=self.queue_s,
             stop=match.string if match is not None else stop,
             message=message,
             param=param,
@@ -146,6 +152,11 @@ class Choice:
             return self.finish(FinishReason.ERROR, message=NOT_FINITE)
         return replace(self.finish(FinishReason.POOLED), pooled=pooled)
 
+    @property
+    def queue_s(self) -> float | None:
+        """Time from arrival to the first step; None if it never ran."""
+        return None if self.admitted_s is None else self.admitted_s - self.arrived_s
+
     def report(self, reason: FinishReason, now_s: float) -> ChoiceReport:
         """Return the report for the observer."""
         sequence = self.sequence
@@ -157,7 +168,7 @@ class Choice:
             cached_tokens=sequence.num_cached_tokens,
             output_tokens=sequence.num_output_tokens,
             num_preemptions=sequence.num_preemptions,
-            queue_s=None if self.admitted_s is None else self.admitted_s - self.arrived_s,
+            queue_s=self.queue_s,
             ttft_s=None if self.first_token_s is None else self.first_token_s - self.arrived_s,
             total_s=now_s - self.arrived_s,
         )

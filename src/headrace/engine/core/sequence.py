@@ -83,6 +83,11 @@ class Sequence:
         return self.num_tokens - self.num_prompt_tokens
 
     @property
+    def output(self) -> Int32:
+        """The tokens generated so far."""
+        return self.tokens[self.num_prompt_tokens : self.num_tokens]
+
+    @property
     def is_decoding(self) -> bool:
         """True if the next step computes just the newest generated token."""
         return self.num_computed_tokens == self.num_tokens - 1 and self.num_tokens > self.num_prompt_tokens

@@ -9,8 +9,9 @@ import time
 from functools import partial
 
 from headrace.core.errors import SettingsError
-from headrace.core.generation import ModelInfo, RecommendedSampling
+from headrace.core.generation import ModelInfo
 from headrace.core.progress import Progress, no_progress
+from headrace.core.sampling_defaults import recommended_sampling
 from headrace.engine.config import EngineConfig, EngineLimits, ModelSource, fit_to_runner
 from headrace.engine.core.observer import EngineObserver
 from headrace.engine.loading.adapters import start_adapters
@@ -20,7 +21,7 @@ from headrace.engine.loading.smoothquant import smoothed_weights
 from headrace.engine.loading.source import read_model
 from headrace.engine.service.async_engine import AsyncEngine, runner_engine
 from headrace.engine.service.request_processor import TextParts
-from headrace.models.model import GenerationDefaults, HfModel, Model
+from headrace.models.model import HfModel, Model
 from headrace.models.peft_adapter import read_peft_adapter
 from headrace.models.pooling import Pooler
 from headrace.models.rope_layers import describe_ropes
@@ -114,13 +115,6 @@ def text_parts(model: Model | HfModel, pooler: Pooler | None = None) -> TextPart
     )
 
 
-def recommended_sampling(defaults: GenerationDefaults) -> RecommendedSampling:
-    """Return the checkpoint's recommendations, and the usual values for the rest."""
-    names = ("temperature", "top_p", "top_k", "repetition_penalty")
-    values = {name: getattr(defaults, name) for name in names}
-    return RecommendedSampling(**{name: value for name, value in values.items() if value is not None})
-
-
 def _model_info(
     name: str, model: Model, limits: EngineLimits, format_reason: str, runner: Runner, use: Use, config: EngineConfig
 ) -> ModelInfo:
@@ -142,7 +136,8 @@ def _model_info(
         rope=describe_ropes(model.spec, limits.max_model_len),
         created_s=int(time.time()),
         format_reason=format_reason,
-        recommended=recommended_sampling(model.defaults),
+        sampling_defaults=model.defaults.sampling,
+        recommended=recommended_sampling(model.defaults.sampling, num_parameters=model.spec.num_parameters),
         max_batch_tokens=fitted.max_num_batched_tokens,
         generates=use.generates,
         pooling=pooling_info(use, hidden_size=model.spec.hidden_size, max_tokens=fitted.max_pooled_tokens),

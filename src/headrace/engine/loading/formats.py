@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.core.errors import SettingsError
+from headrace.core.sampling_defaults import SMALL_MODEL_PARAMETERS
 from headrace.core.sizes import format_size
 
 DTYPES: Final = ("bf16", "w8a16", "w8a8", "w4a16", "w4a8")
@@ -15,8 +16,6 @@ DTYPES: Final = ("bf16", "w8a16", "w8a8", "w4a16", "w4a8")
 SMOOTHQUANT: Final = "smoothquant"
 """W8A8, calibrated and smoothed at load."""
 KV_DTYPES: Final = ("bf16", "int8")
-SMALL_MODEL_PARAMETERS: Final = 1_000_000_000
-"""Smaller models are fast in any format and lose most quality by rounding."""
 BYTES_PER_WEIGHT: Final = {"bf16": 2.0, "w8": 1.03125, "w4": 0.625}
 """By the part of a format that describes weights."""
 _W4_BITS: Final = 4

@@ -19,6 +19,7 @@ def read_model(source: ModelSource, progress: Progress) -> Model:
         cache_dir=source.cache_dir,
         chat_template=source.chat_template,
         rope=source.rope,
+        generation_config=source.generation_config,
         progress=progress,
     )
 
@@ -35,5 +36,6 @@ def read_hf_model(source: ModelSource, progress: Progress) -> HfModel:
         revision=source.revision,
         cache_dir=source.cache_dir,
         chat_template=source.chat_template,
+        generation_config=source.generation_config,
         progress=progress,
     )

@@ -160,9 +160,20 @@ class AsyncEngine:
         finally:
             self._leave(stream)
 
-    def tokenize(self, prompt: str | ChatPrompt) -> tuple[str, tuple[TextSpan, ...]]:
-        """Return the text after the chat template, and its tokens."""
-        return self._processor.tokenize(prompt)
+    @property
+    def tokenizer_config(self) -> Mapping[str, object]:
+        """The tokenizer's settings; see `Backend.tokenizer_config`."""
+        return self._processor.tokenizer_config
+
+    def tokenize(
+        self, prompt: str | ChatPrompt, *, add_special_tokens: bool | None = None
+    ) -> tuple[str, tuple[TextSpan, ...]]:
+        """Return the text after the chat template, and its tokens; see `Backend.tokenize`."""
+        return self._processor.tokenize(prompt, add_special_tokens=add_special_tokens)
+
+    def detokenize(self, token_ids: tuple[int, ...]) -> str:
+        """Return the text of tokens; see `Backend.detokenize`."""
+        return self._processor.detokenize(token_ids)
 
     @property
     def adapters(self) -> tuple[AdapterInfo, ...]:

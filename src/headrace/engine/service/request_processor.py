@@ -4,10 +4,10 @@ Conversion of a request to choices that the engine can run: checks, chat templat
 Runs on the event loop; long prompts and grammars are processed on other threads.
 """
 
-import asyncio
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 
 import msgspec
@@ -26,10 +26,12 @@ from headrace.engine.config import EngineLimits
 from headrace.engine.core.blocks import root_hash
 from headrace.engine.core.choice import Choice, prompt_token
 from headrace.engine.core.pooling import SequencePool
+from headrace.engine.core.repetition import RepetitionDetector
 from headrace.engine.core.row_extras import make_extras
 from headrace.engine.core.sequence import Sequence
 from headrace.engine.service.adapters import LoadedAdapter
 from headrace.engine.service.answer_start import AnswerStart
+from headrace.engine.service.encoding_threads import INLINE_CHARS, encode_prompt
 from headrace.engine.service.pooled_inputs import InputTokens, cut, encode_input
 from headrace.engine.service.validation import check_lengths, check_pooling, check_sampling, check_token_ids
 from headrace.engine.structured_output.compiler import GrammarCompiler
@@ -38,10 +40,9 @@ from headrace.engine.text.answer import AnswerText
 from headrace.engine.text.detokenizer import TokenTable
 from headrace.models.chat import ChatTemplate
 from headrace.models.pooling import Pooler
+from headrace.models.render_limits import FULL_LIMITS, RenderLimits
 from headrace.models.tokenizer import Tokenizer
 
-_INLINE_CHARS = 8192
-"""Longer prompts are rendered and tokenised on a worker thread."""
 _MAX_CHARS_A_TOKEN = 64
 """
 Texts longer than this for each token of the context are refused unread: a tokeniser takes 150 ms and 330 MB per
@@ -148,14 +149,33 @@ class RequestProcessor:
         )
         return list(make.choices(self._arrival_ids, constraint))
 
-    def tokenize(self, prompt: str | ChatPrompt) -> tuple[str, tuple[TextSpan, ...]]:
-        """Return the text after the chat template and its tokens."""
+    @property
+    def tokenizer_config(self) -> Mapping[str, object]:
+        """The tokenizer's settings; see `Backend.tokenizer_config`."""
+        templates = {} if self._chat_template is None else self._chat_template.templates
+        config = self._tokenizer.to_config(max_tokens=self._limits.max_model_len)
+        return {**config, "chat_template": templates.get("default")}
+
+    def tokenize(
+        self, prompt: str | ChatPrompt, *, add_special_tokens: bool | None = None
+    ) -> tuple[str, tuple[TextSpan, ...]]:
+        """Return the text after the chat template and its tokens; see `Backend.tokenize`."""
         self._check_size(_num_characters(prompt))
-        if isinstance(prompt, ChatPrompt):
-            text = self._render(prompt)
-            self._check_size(len(text))
-            return text, tuple(self._tokenizer.encode_spans(text, add_special_tokens=False))
-        return prompt, tuple(self._tokenizer.encode_spans(prompt))
+        is_chat = isinstance(prompt, ChatPrompt)
+        text = self._render(prompt, FULL_LIMITS) if isinstance(prompt, ChatPrompt) else prompt
+        self._check_size(len(text))
+        adds = not is_chat if add_special_tokens is None else add_special_tokens
+        return text, tuple(self._tokenizer.encode_spans(text, add_special_tokens=adds))
+
+    def detokenize(self, token_ids: tuple[int, ...]) -> str:
+        """Return the text of tokens; see `Backend.detokenize`."""
+        most = self._limits.max_model_len
+        if len(token_ids) > most:
+            text = f"`tokens` has {len(token_ids)} ids; expected at most {most}, the model's context."
+            raise InvalidRequest(f"{text} Send them in parts.", param="tokens")
+        if token_ids:
+            check_token_ids(token_ids, vocab_size=self._vocab_size, param="tokens")
+        return self._tokenizer.decode_whole(token_ids)
 
     async def build_grammar_vocabulary(self) -> None:
         """See `GrammarCompiler.build_vocabulary`."""
@@ -179,10 +199,8 @@ class RequestProcessor:
         can_be_cut = request.truncate_prompt_tokens is not None
         if isinstance(prompt, tuple):
             tokens = InputTokens(prompt)
-        elif _num_characters(prompt) <= _INLINE_CHARS:
-            tokens = self._encode(prompt, can_be_cut=can_be_cut)
         else:
-            tokens = await asyncio.to_thread(self._encode, prompt, can_be_cut=can_be_cut)
+            tokens = await encode_prompt(partial(self._encode, prompt, can_be_cut=can_be_cut), _num_characters(prompt))
         if request.truncate_prompt_tokens is not None:
             if request.truncate_prompt_tokens < 1:
                 raise InvalidRequest(
@@ -198,35 +216,36 @@ class RequestProcessor:
         most = min(params.max_tokens or self._pooling.max_tokens, self._pooling.max_tokens)
         if isinstance(prompt, tuple):
             tokens = InputTokens(cut(prompt, most, params.truncate))
-        elif _num_characters(prompt) + len(params.document or "") <= _INLINE_CHARS:
-            tokens = self._encode_pooled(prompt, params, most)
         else:
-            tokens = await asyncio.to_thread(self._encode_pooled, prompt, params, most)
+            num_characters = _num_characters(prompt) + len(params.document or "")
+            tokens = await encode_prompt(partial(self._encode_pooled, prompt, params, most), num_characters)
         if not tokens.ids:
             raise InvalidRequest("The input is empty; expected at least one token.", param="input")
         if len(tokens.ids) > most:
             raise PromptTooLong(prompt_tokens=len(tokens.ids), max_prompt_tokens=most)
         return tokens
 
-    def _encode_pooled(self, prompt: str | ChatPrompt, params: PoolingParams, most: int) -> InputTokens:
+    def _encode_pooled(
+        self, prompt: str | ChatPrompt, params: PoolingParams, most: int, *, limits: RenderLimits
+    ) -> InputTokens:
         self._check_size(_num_characters(prompt) + len(params.document or ""))
         if isinstance(prompt, ChatPrompt):
-            ids = self._tokenizer.encode(self._render(prompt), add_special_tokens=False)
+            ids = self._tokenizer.encode(self._render(prompt, limits), add_special_tokens=False)
             return InputTokens(cut(ids, most, params.truncate))
-        if len(prompt) > _INLINE_CHARS and params.truncate is None:
+        if len(prompt) > INLINE_CHARS and params.truncate is None:
             self._refuse_huge(prompt)
         template = "" if params.document is None else self._pooler.pair_template
         tokens = encode_input(self._tokenizer, prompt, params.document, template, most=most, side=params.truncate)
         return tokens if self._pooler.has_token_types else InputTokens(tokens.ids)
 
-    def _encode(self, prompt: str | ChatPrompt, *, can_be_cut: bool) -> InputTokens:
+    def _encode(self, prompt: str | ChatPrompt, *, can_be_cut: bool, limits: RenderLimits) -> InputTokens:
         is_chat = isinstance(prompt, ChatPrompt)
         if isinstance(prompt, ChatPrompt):
             self._check_size(_num_characters(prompt))
-            text = self._render(prompt)
+            text = self._render(prompt, limits)
         else:
             text = prompt
-        if len(text) > _INLINE_CHARS and not can_be_cut:
+        if len(text) > INLINE_CHARS and not can_be_cut:
             self._refuse_huge(text)
         self._check_size(len(text))
         ids = self._tokenizer.encode(text, add_special_tokens=not is_chat)
@@ -257,13 +276,13 @@ class RequestProcessor:
                 param="prompt",
             )
 
-    def _render(self, prompt: ChatPrompt) -> str:
+    def _render(self, prompt: ChatPrompt, limits: RenderLimits) -> str:
         if self._chat_template is None:
             raise InvalidRequest(
                 "This model has no chat template. Send plain text, or start the server with --chat-template.",
                 param="messages",
             )
-        return self._chat_template.render(prompt)
+        return self._chat_template.render(prompt, limits=limits)
 
     def _root(self, request: GenerationRequest, adapter: LoadedAdapter | None) -> bytes:
         """Return the root hash; without prefix caching the choices of a request still share blocks with each other."""
@@ -336,6 +355,7 @@ class _ChoiceMaker:
             text=AnswerText(self.table, params, shown_ids=self.shown_ids),
             end_ids=end_ids,
             extras=make_extras(params, end_ids=end_ids, grammar=grammar),
+            repetition=RepetitionDetector(params.repetition_detection) if params.repetition_detection else None,
             pooler=self.pooler,
             pooling=pooling,
             reported_seed=seed if params.temperature > 0 else None,

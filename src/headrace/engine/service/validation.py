@@ -7,12 +7,15 @@ Dialects check the fields whose errors have their own wording; all fields are ch
 import math
 
 from headrace.core.errors import ContextTooLong, InvalidRequest, PromptTooLong
-from headrace.core.generation import PoolingInfo, PoolingParams, RequestLimits, SamplingParams
+from headrace.core.generation import PoolingInfo, PoolingParams, RepetitionDetection, RequestLimits, SamplingParams
 from headrace.engine.config import EngineLimits
 
 _MIN_SEED, _MAX_SEED = -(2**63), 2**64 - 1
 _MAX_FACTOR = 1e30
 """A logit times or divided by this is still a number in single precision."""
+_MAX_PATTERN_SIZE = 2048
+"""Each token is compared with so many before it, which takes 4 µs."""
+_MAX_PATTERN_COUNT = 1_000_000
 
 
 def check_sampling(params: SamplingParams, limits: EngineLimits, *, vocab_size: int) -> None:
@@ -20,6 +23,7 @@ def check_sampling(params: SamplingParams, limits: EngineLimits, *, vocab_size: 
     _check_numbers(params)
     _check_choices(params, limits.request)
     _check_stops(params, limits.request, vocab_size)
+    _check_repetition(params.repetition_detection)
     for name in ("logprobs", "prompt_logprobs"):
         count = getattr(params, name)
         if count is not None:
@@ -65,7 +69,8 @@ def check_lengths(num_prompt_tokens: int, params: SamplingParams, limits: Engine
     if num_prompt_tokens > limits.max_prompt_tokens:
         raise PromptTooLong(prompt_tokens=num_prompt_tokens, max_prompt_tokens=limits.max_prompt_tokens)
     if params.max_new_tokens is None:
-        return max_total_tokens
+        most = params.default_max_new_tokens
+        return max_total_tokens if most is None else min(num_prompt_tokens + most, max_total_tokens)
     if num_prompt_tokens + params.max_new_tokens > max_total_tokens:
         raise ContextTooLong(
             prompt_tokens=num_prompt_tokens,
@@ -75,12 +80,12 @@ def check_lengths(num_prompt_tokens: int, params: SamplingParams, limits: Engine
     return num_prompt_tokens + params.max_new_tokens
 
 
-def check_token_ids(token_ids: tuple[int, ...], *, vocab_size: int) -> None:
-    """Raise `InvalidRequest` if a prompt of token ids is empty or has an id that the model does not know."""
-    _require(len(token_ids) > 0, "prompt", "", "at least one token")
+def check_token_ids(token_ids: tuple[int, ...], *, vocab_size: int, param: str = "prompt") -> None:
+    """Raise `InvalidRequest` if token ids are empty or have an id that the model does not know."""
+    _require(len(token_ids) > 0, param, "", "at least one token")
     low, high = min(token_ids), max(token_ids)
-    _require(low >= 0, "prompt", low, "token ids of 0 or more")
-    _require(high < vocab_size, "prompt", high, f"token ids below {vocab_size}")
+    _require(low >= 0, param, low, "token ids of 0 or more")
+    _require(high < vocab_size, param, high, f"token ids below {vocab_size}")
 
 
 def _check_numbers(params: SamplingParams) -> None:
@@ -124,6 +129,19 @@ def _check_stops(params: SamplingParams, limits: RequestLimits, vocab_size: int)
     _require(all(params.stop), "stop", "", "strings that are not empty")
     for token_id in params.stop_token_ids:
         _require(0 <= token_id < vocab_size, "stop_token_ids", token_id, f"a token id below {vocab_size}")
+
+
+def _check_repetition(rule: RepetitionDetection | None) -> None:
+    if rule is None:
+        return
+    most = _MAX_PATTERN_SIZE
+    for name, low, high in (
+        ("max_pattern_size", 1, most),
+        ("min_pattern_size", 1, rule.max_pattern_size),
+        ("min_count", 2, _MAX_PATTERN_COUNT),
+    ):
+        value = getattr(rule, name)
+        _require(low <= value <= high, f"repetition_detection.{name}", value, f"between {low} and {high}")
 
 
 def _is_finite(value: float) -> bool:
