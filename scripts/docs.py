@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import botocore
+from blocks import with_block
 from prometheus_client import Metric
 
 from headrace.cli.reference import cli_page
@@ -156,7 +157,7 @@ def container_names_page() -> Iterator[str]:
 def metrics_page() -> Iterator[str]:
     """Yield the page of metrics, each under all of its names."""
     yield "# Metrics\n"
-    yield "`GET /metrics` returns them in Prometheus' text format."
+    yield "`GET /metrics` returns them in Prometheus' text format; [monitoring](monitoring.md) shows how to use them."
     yield "Names that begin with `tgi_` and `vllm:` are the same values under the names that existing dashboards use.\n"
     info = ModelInfo(
         name="m", revision=None, family="llama", dtype="bf16", kv_dtype="bf16", device="cpu", max_model_len=1,
@@ -230,7 +231,7 @@ def source_folders() -> dict[Path, list[Path]]:
     suffixes = {".py", ".pyi", ".js", ".css", ".html", ".h", ".inl", ".cpp"}
     by_folder: dict[Path, list[Path]] = {}
     for top in (PACKAGE, ROOT / "csrc"):
-        for path in sorted(path for path in top.rglob("*") if path.suffix in suffixes):
+        for path in sorted(path for path in top.rglob("*") if path.suffix in suffixes and "vendor" not in path.parts):
             by_folder.setdefault(path.parent, []).append(path)
     return dict(sorted(by_folder.items()))
 
@@ -352,20 +353,15 @@ BLOCKS: dict[Path, tuple[str, Callable[[], Iterator[str]]]] = {
 """Parts of pages that are written by hand, between comments with a name."""
 
 
-def with_block(path: Path, name: str, lines: Iterable[str]) -> str:
-    """Return a page with the lines between its comments with this name."""
-    block = "\n".join(lines)
-    pattern = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
-    return pattern.sub(lambda _: block, path.read_text(encoding="utf-8"))
-
-
 def main() -> int:
     """Write or check the generated pages and parts of pages."""
     parser = argparse.ArgumentParser(description="Write the generated pages of the docs.")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a page is out of date")
     check = parser.parse_args().check
     wanted = {DOCS / name: NOTE + "\n".join(page()).rstrip() + "\n" for name, page in PAGES.items()}
-    wanted |= {path: with_block(path, name, block()) for path, (name, block) in BLOCKS.items()}
+    wanted |= {
+        path: with_block(path.read_text(encoding="utf-8"), name, block()) for path, (name, block) in BLOCKS.items()
+    }
     stale = []
     for path, text in wanted.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:

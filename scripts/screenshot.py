@@ -1,72 +1,276 @@
 """
-Take the screenshots in the README: the chat page, and an endpoint in the console.
+Take every screenshot of the docs: the chat page and the console, 1440 and 390 pixels wide, light and dark.
 
-headrace serve smollm2 &
-python scripts/screenshot.py http://127.0.0.1:8080 docs/images/chat.png "Why is the sky blue?"
+    python scripts/screenshot.py                      # all, into docs/images
+    python scripts/screenshot.py chat console-home    # some, by the beginning of their names
 
-headrace up & headrace deploy smollm2 --name chat
-python scripts/screenshot.py http://127.0.0.1:7450/console#/chat docs/images/console.png
+It serves smollm2, starts a platform with endpoints of it, and sends these some load; only the hour of autoscaling is
+played, by the tests' clock. It needs Chromium with its driver, and the packages of the group `tests`.
 """
 
 import argparse
+import io
+import sys
 import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
+from PIL import Image
 from selenium import webdriver
-from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.ui import WebDriverWait
 
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--window-size=1280,860",
-)
-WAIT_S = 120
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
 
+from tests.browser import Page, chromium  # noqa: E402 -- after the path
+from tests.e2e.conftest import serve  # noqa: E402
+from tests.platform.console.played import played_world, show  # noqa: E402
+from tests.platform.fake_platform import FakePlatform, serving  # noqa: E402
+from tests.platform.running import IMAGE, Running, up  # noqa: E402
 
-def photograph(url: str, target: Path, questions: list[str]) -> None:
-    """Open the page, wait until it shows something, and save a screenshot."""
-    with tempfile.TemporaryDirectory() as profile:
-        options = webdriver.ChromeOptions()
-        options.binary_location = "/usr/bin/chromium"
-        for flag in (*FLAGS, f"--user-data-dir={profile}"):
-            options.add_argument(flag)
-        driver = webdriver.Chrome(options=options, service=webdriver.ChromeService("/usr/bin/chromedriver"))
-        try:
-            driver.get(url)
-            wait = WebDriverWait(driver, WAIT_S)
-            if "/console" in url:
-                wait.until(lambda _: driver.find_elements(By.CSS_SELECTOR, ".lines path[d^=M]"))
-            else:
-                ask(driver, wait, questions)
-            target.write_bytes(driver.get_screenshot_as_png())
-        finally:
-            driver.quit()
+WIDE, PHONE = (1440, 900), (390, 844)
+PHONE_SCALE = 1.5
+GAP = 24
+NUM_COLOURS = 256
+LOAD_S = 150
+QUESTION = "Give me three tips for a good night's sleep, as a list."
+QUESTIONS = ("What is the capital of France?", "Why is the sky blue?", "Tell me a story.", "What is a river?")
+MODEL = "smollm2"
 
 
-def ask(driver: webdriver.Chrome, wait: WebDriverWait, questions: list[str]) -> None:
-    """Ask the questions on the chat page, one after the other."""
-    wait.until(lambda _: driver.find_element(By.ID, "model").text not in ("connecting…", "not ready"))
-    for number, question in enumerate(questions, start=1):
-        driver.find_element(By.ID, "prompt").send_keys(question + Keys.ENTER)
-        wait.until(lambda _, number=number: len(driver.find_elements(By.CLASS_NAME, "facts")) == number)
+@dataclass(frozen=True)
+class Scene:
+    """A page in one state."""
+
+    name: str
+    url: str
+    until: Callable[[Page], object]
+    """Returns whether the page shows everything."""
+    act: Callable[[Page], None] = lambda _: None
+    """What a user does before."""
+    is_on_phone: bool = True
+
+
+class Camera:
+    """A browser that takes pictures of scenes in a theme and a size."""
+
+    def __init__(self, driver: webdriver.Chrome, folder: Path) -> None:
+        self.driver = driver
+        self.folder = folder
+
+    def take(self, scene: Scene) -> dict[str, list[Image.Image]]:
+        """Save the wide pictures of a scene; return those of a phone by theme."""
+        phones: dict[str, list[Image.Image]] = {"light": [], "dark": []}
+        for theme, taken in phones.items():
+            suffix = "" if theme == "light" else "-dark"
+            save(self.picture(scene, WIDE, theme), self.folder / f"{scene.name}{suffix}.png")
+            if scene.is_on_phone:
+                taken.append(self.picture(scene, PHONE, theme))
+        return phones
+
+    def picture(self, scene: Scene, size: tuple[int, int], theme: str) -> Image.Image:
+        """Open a scene and take its picture."""
+        is_phone = size == PHONE
+        metrics = {"width": size[0], "height": size[1], "mobile": is_phone}
+        scale = {"deviceScaleFactor": PHONE_SCALE if is_phone else 1}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {**metrics, **scale})
+        features = [{"name": "prefers-color-scheme", "value": theme}]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        self.driver.get("about:blank")  # so that a change of the hash loads the page again
+        self.driver.get(scene.url)
+        page = Page(self.driver)
+        scene.act(page)
+        page.until(lambda: scene.until(page), f"{scene.name} as it should look")
+        page.run("document.activeElement?.blur()")
+        return Image.open(io.BytesIO(self.driver.get_screenshot_as_png())).convert("RGB")
+
+
+def save(picture: Image.Image, target: Path) -> None:
+    """Save a picture with a palette of its most frequent colours, so that backgrounds and marks keep theirs exactly."""
+    colours = sorted(picture.getcolors(picture.width * picture.height), reverse=True)[:NUM_COLOURS]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([channel for _, colour in colours for channel in colour])
+    picture.quantize(palette=palette, dither=Image.Dither.NONE).save(target, optimize=True)
+    print(f"{target.name}: {target.stat().st_size // 1024} KiB", flush=True)
+
+
+def side_by_side(pictures: Sequence[Image.Image], background: str) -> Image.Image:
+    """Put pictures of equal height beside each other."""
+    width = sum(picture.width for picture in pictures) + GAP * (len(pictures) - 1)
+    strip = Image.new("RGB", (width, pictures[0].height), background)
+    left = 0
+    for picture in pictures:
+        strip.paste(picture, (left, 0))
+        left += picture.width + GAP
+    return strip
+
+
+def ask(question: str) -> Callable[[Page], None]:
+    """Return what a user does who asks a question."""
+
+    def act(page: Page) -> None:
+        page.until(lambda: page.find("#prompt").is_displayed(), "the field for a question")
+        page.find("#prompt").send_keys(question + Keys.ENTER)
+
+    return act
+
+
+def is_answered(page: Page) -> bool:
+    """Return whether the answer is complete."""
+    return bool(page.all(".facts")) and not page.all(".streaming, .waiting")
+
+
+def has_failure(page: Page) -> bool:
+    """Return whether an endpoint shows why it failed, and the list too."""
+    return bool(page.all("#failure-lines > div")) and bool(page.text("#rows .why"))
+
+
+def console_scenes(url: str) -> list[Scene]:
+    """Return the scenes of a console with a busy endpoint and one that failed."""
+    base = f"{url}/console"
+    return [
+        Scene("console-home", base, lambda page: page.all("#tiles .tile") and page.all("#models table")),
+        Scene("console", f"{base}#/chat", lambda page: page.all("#serving .lines path[d^=M]")),
+        Scene("console-playground", f"{base}#/chat/playground", is_answered, ask(QUESTION)),
+        Scene("console-failed", f"{base}#/draft", has_failure, is_on_phone=False),
+        Scene("console-keys", f"{base}#keys", lambda page: page.all("#keys-commands pre"), is_on_phone=False),
+    ]
+
+
+def start_scene(url: str) -> Scene:
+    """Return the scene of an empty platform."""
+    return Scene("console-start", f"{url}/console", lambda page: page.find("#start-deploy").is_displayed())
+
+
+def scaling_scene(url: str) -> Scene:
+    """Return the scene of an hour of autoscaling."""
+
+    def act(page: Page) -> None:
+        page.until(lambda: page.find("#scaling-range").is_displayed(), "the tab")
+        page.find("#scaling-range option[value='3600']").click()
+
+    return Scene("console-scaling", f"{url}/console#/chat/scaling", lambda page: page.all(".mark.out"), act)
+
+
+def deploy_scene_endpoints(platform: Running) -> None:
+    """Deploy an endpoint that serves and one that fails."""
+    client = platform.client("sagemaker")
+    for name, model in (("chat", MODEL), ("draft", "/models/does-not-exist")):
+        container = {"Image": IMAGE, "Environment": {"HF_MODEL_ID": model}}
+        role = "arn:aws:iam::123456789012:role/docs"
+        client.create_model(ModelName=name, PrimaryContainer=container, ExecutionRoleArn=role)
+        variant = {"VariantName": "AllTraffic", "ModelName": name, "InstanceType": "ml.c6i.xlarge"}
+        variants = [{**variant, "InitialInstanceCount": 1}]
+        client.create_endpoint_config(EndpointConfigName=name, ProductionVariants=variants)
+        client.create_endpoint(EndpointName=name, EndpointConfigName=name)
+    platform.until_in_service("chat")
+
+
+@contextmanager
+def load(url: str, num_clients: int = 3) -> Iterator[None]:
+    """Send an endpoint questions until the block ends."""
+    is_over = threading.Event()
+
+    def client(number: int) -> None:
+        with httpx.Client(base_url=url, trust_env=False, timeout=60) as session:
+            turn = number
+            while not is_over.wait(0.3 * number):
+                messages = [{"role": "user", "content": QUESTIONS[turn % len(QUESTIONS)]}]
+                body = {"model": "chat", "messages": messages, "max_tokens": 24 + 30 * (turn % 5)}
+                session.post("/v1/chat/completions", json=body)
+                turn += 1
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(num_clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+
+
+class Album:
+    """The scenes that were asked for, and their strips of pictures from a phone."""
+
+    def __init__(self, camera: Camera, wanted: Sequence[str]) -> None:
+        self._camera = camera
+        self._wanted = wanted
+        self._strips: dict[str, list[Image.Image]] = {"light": [], "dark": []}
+
+    def take(self, *scenes: Scene) -> None:
+        """Take the pictures of the scenes that were asked for."""
+        for scene in scenes:
+            if self.wants(scene.name):
+                for theme, pictures in self._camera.take(scene).items():
+                    self._strips[theme] += pictures
+
+    def wants(self, *names: str) -> bool:
+        """Return whether any of the names was asked for."""
+        return not self._wanted or any(name.startswith(tuple(self._wanted)) for name in names)
+
+    def wants_of(self, group: str) -> bool:
+        """Return whether a scene of a group was asked for; their names begin with the group's."""
+        return self.wants(group) or any(wanted.startswith(group) for wanted in self._wanted)
+
+    def save_strips(self, name: str) -> None:
+        """Save the pictures from a phone side by side, by theme, and forget them."""
+        for theme, background in (("light", "#ffffff"), ("dark", "#000000")):
+            pictures, self._strips[theme] = self._strips[theme], []
+            suffix = "" if theme == "light" else "-dark"
+            if pictures:
+                save(side_by_side(pictures, background), self._camera.folder / f"{name}{suffix}.png")
+
+
+def photograph_chat(album: Album, folder: Path) -> None:
+    """Serve the model, and take the pictures of the chat page."""
+    if not album.wants_of("chat"):
+        return
+    server = serve(MODEL, folder)
+    try:
+        album.take(Scene("chat", server.url, is_answered, ask(QUESTION)))
+        album.save_strips("chat-phone")
+    finally:
+        server.stop()
+
+
+def photograph_console(album: Album, folder: Path) -> None:
+    """Start a platform and take the pictures of its console: empty, then with endpoints and load."""
+    if not album.wants_of("console"):
+        return
+    platform = up(folder / "platform")
+    try:
+        album.take(start_scene(platform.url))
+        deploy_scene_endpoints(platform)
+        with load(platform.url):
+            time.sleep(LOAD_S)  # the charts show this time
+            album.take(*console_scenes(platform.url))
+    finally:
+        platform.stop()
+    with played_world() as world, serving(FakePlatform()) as played:
+        show(played, world)
+        album.take(scaling_scene(played.url))
+    album.save_strips("console-phone")
 
 
 def main() -> None:
-    """Take the screenshot that the command line asks for."""
-    parser = argparse.ArgumentParser(description="Take a picture of the chat page or the console.")
-    parser.add_argument("url")
-    parser.add_argument("target", type=Path)
-    parser.add_argument("questions", nargs="*", help="for the chat page")
+    """Take the screenshots that the command line asks for."""
+    parser = argparse.ArgumentParser(description="Take the screenshots of the docs.")
+    parser.add_argument("names", nargs="*", help="the beginnings of the names of scenes; none: all")
+    parser.add_argument("--folder", type=Path, default=ROOT / "docs/images", help="where the pictures go")
     options = parser.parse_args()
-    photograph(options.url, options.target, options.questions)
+    with ExitStack() as stack:
+        temporary = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        driver = stack.enter_context(chromium(temporary / "profile"))
+        album = Album(Camera(driver, options.folder), options.names)
+        photograph_chat(album, temporary)
+        photograph_console(album, temporary)
 
 
 if __name__ == "__main__":

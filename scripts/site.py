@@ -2,8 +2,8 @@
 Build the documentation as a site: `python scripts/site.py [FOLDER]`, by default `build/site`; `--serve` shows it.
 
 The pages link to files all over the repository, so the site's source is a copy of what git knows of it: links are the
-same on the site as in an editor. A link or an anchor that leads nowhere fails the build. Needs the dependency group
-`docs`.
+same on the site as in an editor. Diagrams are shown as `scripts/diagrams.py` drew them. A link or an anchor that leads
+nowhere fails the build. Needs the dependency group `docs`.
 """
 
 import argparse
@@ -12,6 +12,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from diagrams import with_images
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "build" / "site-source"
@@ -26,8 +28,11 @@ def copy_source() -> None:
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode()
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).is_file():
-            (SOURCE / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, SOURCE / name)
+            target = SOURCE / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target)
+            if target.suffix == ".md":
+                target.write_text(with_images(target.read_text(encoding="utf-8"), Path(name)), encoding="utf-8")
 
 
 def main() -> int:

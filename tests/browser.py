@@ -25,6 +25,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
     "--window-size=1280,800",
+    "--host-resolver-rules=MAP *.test 127.0.0.1",
 )
 _REPLACED = (NoSuchElementException, StaleElementReferenceException)
 

@@ -47,6 +47,7 @@ LONGEST = (
     "cluster/test_ray_elsewhere",
     "runner/test_native",
     "platform/test_components",
+    "platform/test_pages",
     "platform/test_inferentia2",
     "parity/test_transformers",
     "engine/test_same_bytes",

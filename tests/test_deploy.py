@@ -1,5 +1,6 @@
 """Deployment files and workflows name commands, settings, versions and paths that exist."""
 
+import json
 import re
 import shlex
 import tomllib
@@ -8,23 +9,37 @@ from pathlib import Path
 from typing import Any
 
 import click
+import jsonschema
 import pytest
 import yaml
 
-from headrace.cli.main import COMMANDS, cli
+from headrace.cli.main import COMMANDS
 from headrace.settings.docs import setting_rows
 from headrace.settings.loading import FOREIGN_ENV_NAMES
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.settings.server_settings import ServerSettings
+from tests.command_lines import parse
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
 UNITS = sorted((DEPLOY / "systemd").iterdir())
 COMPOSE = sorted(DEPLOY.glob("compose*.yaml"))
 MANIFESTS = sorted((DEPLOY / "kubernetes").iterdir())
+CHART = DEPLOY / "helm" / "headrace"
+TEMPLATES = sorted((CHART / "templates").iterdir())
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").iterdir())
 INSTALL = ROOT / "docs" / "install.md"
-FILES = [DEPLOY / "Dockerfile", *COMPOSE, *MANIFESTS, *UNITS, *WORKFLOWS, INSTALL, ROOT / "pyproject.toml"]
+FILES = [
+    DEPLOY / "Dockerfile",
+    *COMPOSE,
+    *MANIFESTS,
+    CHART / "values.yaml",
+    *TEMPLATES,
+    *UNITS,
+    *WORKFLOWS,
+    INSTALL,
+    ROOT / "pyproject.toml",
+]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETTINGS: dict[str, type] = {"serve": ServerSettings, "up": PlatformSettings}
 
@@ -60,23 +75,6 @@ def default(command: str, name: str) -> Any:
     return next(row.default for row in setting_rows(SETTINGS[command]) if row.name == name)
 
 
-def parse(arguments: list[str]) -> None:
-    """
-    Parse a command line without running it.
-
-    Raises:
-        click.UsageError: a command, an option or an argument does not exist.
-    """
-    command: click.Command = cli
-    while isinstance(command, click.Group):
-        name, *arguments = arguments
-        found = command.get_command(click.Context(command), name)
-        if found is None:
-            raise click.UsageError(f"No such command '{name}'.")
-        command = found
-    command.make_context(command.name, arguments)
-
-
 def test_every_command_in_them_exists_with_its_options() -> None:
     found = [(path.name, arguments) for path in FILES for arguments in commands(path)]
     assert {"serve", "up", "keys", "doctor", "generate"} <= {arguments[0] for _, arguments in found}
@@ -104,7 +102,8 @@ def test_images_and_wheels_in_them_are_of_this_version(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [DEPLOY / "Dockerfile", INSTALL], ids=lambda path: path.name)
 def test_extras_that_they_install_exist(path: Path) -> None:
-    extras = {name for names in re.findall(r"\[([a-z0-9,]+)\]['\"]", path.read_text()) for name in names.split(",")}
+    named = re.findall(r"\[([a-z0-9,]+)\]['\"]|EXTRAS=([a-z0-9,]+)", path.read_text())
+    extras = {name for names in named for name in ",".join(filter(None, names)).split(",")}
     assert extras
     assert extras <= set(PROJECT["project"]["optional-dependencies"])
 
@@ -120,6 +119,45 @@ def test_pods_drain_before_they_are_killed_and_get_no_variables_of_services(path
     assert pod["enableServiceLinks"] is False
     assert "livenessProbe" not in container
     assert container["ports"][0]["containerPort"] == default(command, "port")
+
+
+def test_the_ray_cluster_has_the_fields_of_kuberay_and_misspelt_ones_are_refused() -> None:
+    schema = json.loads((ROOT / "scripts" / "raycluster.schema.json").read_text())
+    documents = yaml.safe_load_all((DEPLOY / "kubernetes" / "kuberay.yaml").read_text())
+    (cluster,) = (document for document in documents if document["kind"] == "RayCluster")
+    jsonschema.validate(cluster, schema)
+    spec = cluster["spec"]
+    for wrong in (
+        {**spec, "workerGroupSpec": spec["workerGroupSpecs"]},
+        {**spec, "authOptions": {"mode": "tokens"}},
+        {**spec, "headGroupSpec": {**spec["headGroupSpec"], "rayStartParams": {"num-cpus": 0}}},
+        {**spec, "workerGroupSpecs": [{**spec["workerGroupSpecs"][0], "replicas": "2"}]},
+    ):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**cluster, "spec": wrong}, schema)
+
+
+def test_the_charts_values_are_those_of_its_schema_and_misspelt_ones_are_refused() -> None:
+    validator = jsonschema.Draft7Validator(json.loads((CHART / "values.schema.json").read_text()))
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert not list(validator.iter_errors(values))
+    known = values.keys() | {"global"}
+    assert validator.schema["properties"].keys() == known
+    for part in ("server", "platform", "image", "shutdown"):
+        assert validator.schema["properties"][part]["properties"].keys() == values[part].keys()
+        assert list(validator.iter_errors({**values, part: {**values[part], "modle": "x"}}))
+
+
+def test_the_chart_is_of_this_version_and_names_the_ports_of_its_pods() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert {chart["version"], chart["appVersion"]} == {PROJECT["project"]["version"]}
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    for command, part in (("serve", "server"), ("up", "platform")):
+        assert values[part]["service"]["port"] == default(command, "port")
+        template = (CHART / "templates" / f"{part}.yaml").read_text()
+        assert f"containerPort: {default(command, 'port')}" in template
+        assert f'list "{command}"' in template
+    assert values["shutdown"]["graceSeconds"] > values["shutdown"]["delaySeconds"]
 
 
 @pytest.mark.parametrize("path", COMPOSE, ids=lambda path: path.name)

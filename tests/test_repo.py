@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "headrace"
 TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 DOCS = [*(ROOT / name for name in TOP), *sorted((ROOT / "docs").rglob("*.md"))]
+VENDOR = PACKAGE / "http" / "web" / "vendor"
 MAX_LINES = 400
 MAX_README_LINES = 170
 
@@ -19,12 +20,23 @@ MAX_README_LINES = 170
 def source_files() -> list[Path]:
     python = [path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".pyi", ".js", ".css", ".html"}]
     native = [path for path in (ROOT / "csrc").rglob("*") if path.is_file()]
-    return sorted(python + native)
+    return sorted(path for path in python + native if VENDOR not in path.parents)
 
 
 def test_no_source_file_is_longer_than_a_reader_can_hold() -> None:
     long = {str(path): n for path in source_files() if (n := len(path.read_text().splitlines())) > MAX_LINES}
     assert not long
+
+
+def test_vendored_libraries_are_those_of_the_manifest() -> None:
+    done = subprocess.run([sys.executable, ROOT / "scripts" / "vendor.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_list_of_vendored_libraries_can_be_audited_by_npm() -> None:
+    listed = subprocess.check_output([sys.executable, ROOT / "scripts" / "vendor.py", "--list"], text=True).split()
+    assert "markdown-it" in {name.rpartition("@")[0] for name in listed}
+    assert all(re.fullmatch(r"(@[\w-]+/)?[\w.-]+@\d+(\.\d+)+", name) for name in listed)
 
 
 def test_package_files_hold_a_docstring_and_nothing_else() -> None:

@@ -1,4 +1,4 @@
-"""A server with the native backend never imports torch, transformers or vLLM: the base install has none of them."""
+"""A native server imports neither torch, transformers, vLLM nor OpenTelemetry: the base install has none of them."""
 
 import subprocess
 import sys
@@ -10,4 +10,4 @@ def test_neither_the_native_backend_nor_the_choice_of_it_imports_another() -> No
     facts = "headrace.backends.loading.host_facts({})"
     code = f"import sys, {MODULES}; {facts}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
-    assert not {"torch", "transformers", "triton", "vllm"} & set(done.stdout.split())
+    assert not {"opentelemetry", "torch", "transformers", "triton", "vllm"} & set(done.stdout.split())

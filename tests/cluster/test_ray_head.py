@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,8 @@ async def test_a_head_is_private_restarts_after_its_death_and_leaves_nothing_beh
     await stranger_is_refused(head, tmp_path)
 
     for pid in processes:
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it ended with one that was killed before
+            os.kill(pid, signal.SIGKILL)
     assert (await seen_as(launcher, "first", first, WorkerPhase.EXITED)).message
     second = await started(launcher, spec("second"))
     assert {*await launcher.known()} == {"second"}

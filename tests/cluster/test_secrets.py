@@ -1,10 +1,12 @@
 """Values that may be printed in a traceback or a log show no secret."""
 
+from pathlib import Path
+
 import pytest
 
 from headrace.cluster.launcher import Handle, WorkerSpec
 from headrace.cluster.ray_messages import ActorAssignment
-from headrace.cluster.worker_files import Assignment
+from headrace.cluster.worker_files import Assignment, worker_files
 from headrace.state.routes import Replica
 
 SECRET = "sesame"
@@ -24,3 +26,9 @@ SPEC = WorkerSpec(name="w", environment={"HF_TOKEN": SECRET}, s3={"secret_key": 
 )
 def test_the_repr_of_a_value_has_no_secret(value: object) -> None:
     assert SECRET not in repr(value)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc", "a\0b", ".hidden", "x" * 201])
+def test_the_name_of_a_worker_is_no_path(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is not a worker name"):
+        worker_files(tmp_path, name)

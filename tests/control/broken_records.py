@@ -27,7 +27,7 @@ def edit_record(
             "UPDATE headrace_records SET spec = :spec, status = :status, revision = :revision WHERE uid = :uid"
         )
         connection.execute(update, {**changed, "revision": number.scalar_one(), "uid": row.uid})
-    store._tell()
+    store.listeners.call()
 
 
 def insert_record(store: SqlStore, kind: AnyKind, name: str, spec: Json) -> None:
@@ -44,4 +44,4 @@ def insert_record(store: SqlStore, kind: AnyKind, name: str, spec: Json) -> None
     )
     with store._engine.begin() as connection:
         connection.execute(insert, values)
-    store._tell()
+    store.listeners.call()

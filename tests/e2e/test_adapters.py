@@ -33,10 +33,20 @@ def folder(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 @pytest.fixture(scope="module")
 def served(smollm2_path: Path, folder: Path) -> Iterator[Served]:
     flags = ("--allow-runtime-lora-updating", "--adapter-folders", str(folder), "--max-model-len", "256")
+    neutral = ("--generation-config", "vllm")  # greedy texts of OpenAI's API are compared with those of TGI's
     made = serve(
         smollm2_path,
         folder,
-        *("--served-model-name", "smollm2", "--dialect", "lmi-17", "--adapter", f"first={folder / 'first'}", *flags),
+        *(
+            "--served-model-name",
+            "smollm2",
+            "--dialect",
+            "lmi-17",
+            "--adapter",
+            f"first={folder / 'first'}",
+            *flags,
+            *neutral,
+        ),
     )
     yield made
     made.stop()

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import anthropic
 import openai
 import pytest
 from huggingface_hub import InferenceClient
@@ -56,6 +57,33 @@ def test_the_openai_client_gets_logprobs_of_each_token(client: openai.OpenAI) ->
         assert token.logprob == max(top.logprob for top in token.top_logprobs)
 
 
+def test_the_anthropic_client_continues_the_text_that_it_begins(server: Served) -> None:
+    with anthropic.Anthropic(base_url=server.url, api_key="-", max_retries=0) as client:
+        prefilled = [*QUESTION, {"role": "assistant", "content": "The capital of France is"}]
+        greedy = {"temperature": 0}
+        message = client.messages.create(model="smollm2", max_tokens=16, messages=prefilled, extra_body=greedy)
+        with client.messages.stream(model="smollm2", max_tokens=16, messages=prefilled, extra_body=greedy) as stream:
+            text = "".join(stream.text_stream)
+
+    assert message.content[0].text == text
+    assert text.startswith(" Paris")
+
+
+def test_a_request_without_sampling_gets_what_the_model_s_card_recommends(
+    client: openai.OpenAI, server: Served
+) -> None:
+    facts = plain_http.get(f"{server.url}/info").json()["headrace"]
+    answers = [
+        client.chat.completions.create(model="smollm2", messages=QUESTION, seed=seed, max_tokens=48, **sampling)
+        for seed in range(3)
+        for sampling in ({}, {"temperature": 0.2, "top_p": 0.9, "extra_body": {"repetition_penalty": 1.1}})
+    ]
+
+    assert facts["sampling_defaults"]["temperature"] == facts["recommended_sampling"]["temperature"] == 0.2
+    texts = [answer.choices[0].message.content for answer in answers]
+    assert texts[::2] == texts[1::2]
+
+
 def test_an_answer_matches_its_json_schema(client: openai.OpenAI) -> None:
     schema = {
         "type": "object",
@@ -89,7 +117,13 @@ def test_a_required_tool_call_has_arguments_that_parse(client: openai.OpenAI) ->
         },
     }
     answer = client.chat.completions.create(
-        model="smollm2", messages=QUESTION, tools=[tool], tool_choice="required", max_tokens=80, temperature=0
+        model="smollm2",
+        messages=QUESTION,
+        tools=[tool],
+        tool_choice="required",
+        parallel_tool_calls=False,
+        max_tokens=80,
+        temperature=0,
     )
 
     (call,) = answer.choices[0].message.tool_calls

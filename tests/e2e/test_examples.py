@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.pages import DOCS, run_page
+
 from .conftest import Served
 
 pytestmark = pytest.mark.model
@@ -55,3 +57,10 @@ def test_the_code_block_of_the_page_runs(language: str, code: str, server: Serve
     done = subprocess.run(command, env=environment(server), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+
+
+def test_the_commands_of_the_quickstart_for_gguf_files_run(server: Served, smollm2_path: Path, tmp_path: Path) -> None:
+    page = DOCS / "quickstart" / "gguf-on-a-cpu.md"
+    output = run_page(page, tmp_path, smollm2_path, environment(server), {DEFAULT_URL: server.url})
+    assert "The capital of France is Paris." in output
+    assert "2 of 2" in output

@@ -75,6 +75,10 @@ async def test_64_streams_give_the_same_bytes_as_each_request_alone(server: Serv
     assert together_whole == alone
 
 
+MAX_ROUNDS = 6
+"""On a busy machine the ten may arrive so far apart that none is preempted: then they are sent again."""
+
+
 @pytest.mark.parametrize(("dtype", "kv_mib"), [("auto", 25), ("bf16", 25), ("w8a8", 13), ("w4a8", 13)])
 async def test_neither_prefix_cache_nor_preemption_changes_an_answer(
     dtype: str, kv_mib: int, smollm2_path: Path, tmp_path: Path
@@ -91,15 +95,16 @@ async def test_neither_prefix_cache_nor_preemption_changes_an_answer(
     short = [{**body, "max_tokens": 2} for body in bodies] * 4
     tight = serve(smollm2_path, tmp_path, *plain, "--kv-cache-bytes", f"{kv_mib}MiB")
     try:
-        await answers(tight.url, short, together=False, stream=False)
-        first = await answers(tight.url, bodies, together=True, stream=True)
-        second = await answers(tight.url, bodies, together=True, stream=True)
-        metrics = plain_http.get(f"{tight.url}/metrics", timeout=WAIT_S).text
+        metrics = ""
+        for number in range(MAX_ROUNDS):
+            await answers(tight.url, short, together=False, stream=False)
+            assert await answers(tight.url, bodies, together=True, stream=True) == expected
+            metrics = plain_http.get(f"{tight.url}/metrics", timeout=WAIT_S).text
+            if number and counter(metrics, "headrace_preemptions_total"):  # after the first, prompts are cached
+                break
     finally:
         tight.stop()
 
-    assert first == expected
-    assert second == expected
     assert counter(metrics, "headrace_cached_prompt_tokens_total") > 0
     assert counter(metrics, "headrace_preemptions_total") > 0
 

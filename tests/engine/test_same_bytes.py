@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.core.generation import FinishReason, GenerationRequest
+from headrace.core.generation import FinishReason, GenerationRequest, RepetitionDetection
 from tests.engine.support import LIMITS, Answer, ask, core_of, make_engine, request, runner_limits, running
 
 NUM_REQUESTS = 64
@@ -25,6 +25,9 @@ def mixed_requests(*, sampled: bool) -> list[GenerationRequest]:
             sampling |= {"repetition_penalty": 1.3, "presence_penalty": 0.5, "logit_bias": {65: 4.0}}
         if index % 7 == 0:
             sampling |= {"stop": ("a", "\ufffd\ufffd"), "min_new_tokens": 1}
+        if index % 3 == 0:
+            rule = RepetitionDetection(max_pattern_size=2, min_pattern_size=1, min_count=2)
+            sampling |= {"repetition_detection": rule}
         wanted.append(request(prompt, f"r{index}", **sampling))
     return wanted
 

@@ -6,6 +6,7 @@ It is run by `make`, like the contracts of `headrace_handler.contracts`.
 
 import asyncio
 import ctypes
+import json
 import multiprocessing
 import os
 import resource
@@ -65,6 +66,9 @@ class Behaviours:
 
     def do_echo(self, item: Item, body: bytes, call: Call) -> None:
         self.answer(item, body)
+
+    def do_headers(self, item: Item, body: bytes, call: Call) -> None:
+        self.answer(item, json.dumps(dict(item.headers)).encode())
 
     def do_count(self, item: Item, body: bytes, call: Call) -> None:
         self.answer(item, str(self.num_calls).encode())

@@ -1,10 +1,10 @@
-"""Threads of a step: physical cores, within what the container may use."""
+"""Threads of a step: physical cores, within what the container may use; why kernels were chosen."""
 
 import os
 
 import pytest
 
-from headrace.runner.cpu import default_threads
+from headrace.runner.cpu import _reason, default_threads
 
 CPUS = sorted(os.sched_getaffinity(0))
 
@@ -45,3 +45,8 @@ def test_a_quota_of_one_cpu_or_less_is_one_thread(files, tmp_path):
 )
 def test_no_quota_is_no_limit(files, tmp_path):
     assert machine(tmp_path, {cpu: str(cpu) for cpu in CPUS}, files) == len(CPUS)
+
+
+def test_the_reason_for_portable_kernels_is_that_of_the_architecture():
+    assert "aarch64" in _reason("portable", "aarch64")
+    assert "AVX2" in _reason("portable", "x86_64")

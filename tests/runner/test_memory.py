@@ -5,7 +5,7 @@ import pytest
 
 from headrace.core.errors import InsufficientMemory, SettingsError
 from headrace.models.spec import MoeSpec
-from headrace.runner.memory import MemoryBudget, available_memory_bytes
+from headrace.runner.memory import MemoryBudget, available_memory_bytes, total_memory_bytes
 from headrace.runner.native import load_native_runner
 from headrace.runner.plan import plan_runner
 from tests.runner.native_models import FORMATS, SPECS, load, small_spec
@@ -203,5 +203,11 @@ def test_cgroup_v1_limits_count(tmp_path):
     assert machine(tmp_path, cgroup="5:cpu:/x\n4:memory,hugetlb:/x\n", files=files) == 20007
 
 
+def test_the_total_is_the_machines_or_the_tightest_limit(tmp_path):
+    machine(tmp_path, cgroup="0::/a\n", files=[("a/memory.max", "5000"), ("a/memory.current", "4000")])
+    assert total_memory_bytes(tmp_path / "proc", tmp_path / "cgroup") == 5000
+    assert total_memory_bytes(tmp_path / "proc", tmp_path / "none") == 9999999 * 1024
+
+
 def test_this_machine_has_some_memory():
-    assert available_memory_bytes() > 1 << 20
+    assert 1 << 20 < available_memory_bytes() <= total_memory_bytes()

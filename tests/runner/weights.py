@@ -29,6 +29,9 @@ class ArrayWeights:
     def stored_bits(self, name: str) -> int:
         return 32
 
+    def stored_format(self, name: str) -> str:
+        return "F32"
+
     def encoding(self, name: str) -> Encoding:
         return Encoding.F32
 

@@ -3,9 +3,11 @@
 import pytest
 
 from headrace.core.errors import SettingsError
+from headrace.settings.addresses import split_address
 from headrace.settings.docs import setting_rows
 from headrace.settings.loading import FOREIGN_ENV_NAMES, load_settings
-from headrace.settings.server_settings import env_name, resolve_shutdown_delay, setting_names, split_address
+from headrace.settings.server_settings import env_name, setting_names
+from headrace.settings.shutdown import resolve_shutdown_delay
 
 from .setting_examples import EXAMPLES, MODEL
 
@@ -39,6 +41,11 @@ def test_sources_are_applied_in_order_of_precedence():
         ({"OPTION_ROLLING_BATCH": "banana"}, "OPTION_ROLLING_BATCH is 'banana'; expected one of auto, native, torch"),
         ({"SAGEMAKER_MAX_PAYLOAD_IN_MB": "six"}, "expected a whole number of megabytes."),
         ({"MAX_INPUT_LENGTH": "64", "MAX_TOTAL_TOKENS": "64"}, "must leave room for at least one token of the answer"),
+        (
+            {"HEADRACE_ALLOWED_HOSTS": "devbox:8080"},
+            "expected host names such as devbox or *.example.com, without a port.",
+        ),
+        ({"HEADRACE_ALLOWED_HOSTS": "a.*.example"}, "expected host names such as devbox or *.example.com"),
         ({"HEADRACE_HOST": "0.0.0.0"}, "there is no api_key. Set --api-key"),
     ],
 )

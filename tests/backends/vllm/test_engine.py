@@ -15,7 +15,7 @@ from headrace.backends.vllm.engine import VllmEngine
 from headrace.backends.vllm.sampling import grammar_source_of, sampling_arguments, structured_output_arguments
 from headrace.backends.vllm.stats import StepStats
 from headrace.core.errors import EngineFailed, InvalidRequest, Unavailable
-from headrace.core.generation import FinishReason, Grammar
+from headrace.core.generation import FinishReason, Grammar, RepetitionDetection
 from headrace.engine.service.async_engine import AsyncEngine
 from headrace.engine.service.request_processor import TextParts
 from headrace.engine.text.detokenizer import TokenTable
@@ -124,6 +124,14 @@ async def test_a_stop_string_cuts_the_text_and_closes_the_request() -> None:
     async with serving() as (engine, client):
         answer = await ask(engine, request("ab", max_new_tokens=50, stop=("lo w",)))
         assert (answer.text, answer.finish.reason, answer.finish.stop) == ("hel", FinishReason.STOP, "lo w")
+        assert client.num_closed == 1
+
+
+async def test_an_answer_that_repeats_itself_is_cut_here() -> None:
+    rule = RepetitionDetection(max_pattern_size=1, min_pattern_size=1, min_count=2)
+    async with serving() as (engine, client):
+        answer = await ask(engine, request("ab", max_new_tokens=50, repetition_detection=rule))
+        assert (answer.text, answer.finish.reason) == ("hell", FinishReason.REPETITION)
         assert client.num_closed == 1
 
 

@@ -14,6 +14,22 @@ import pytest
 from tests import plain_http
 from tests.backends.vllm.support import files_of, processes_of, serve_vllm, wait_until_gone
 from tests.e2e.conftest import Served, serve
+from tests.e2e.test_backends import (  # noqa: F401 - collected here once more, for the server of vLLM
+    client,
+    test_a_bad_request_gets_the_same_error,
+    test_a_required_tool_call_has_arguments_that_parse,
+    test_an_answer_matches_its_json_schema,
+    test_finish_reasons_and_stop_strings_are_the_same,
+    test_info_names_the_backend,
+    test_the_greedy_answers_of_the_native_backend_are_those_of_each_backend,
+    test_the_hugging_face_client_chats,
+    test_the_hugging_face_client_streams_text_and_details,
+    test_the_json_of_every_dialect_has_the_same_fields,
+    test_the_line_iterator_of_the_tgi_article_reads_invocations_cut_into_pieces_of_any_size,
+    test_the_openai_client_gets_a_sensible_chat_answer,
+    test_the_openai_client_gets_logprobs_of_each_token,
+    test_the_openai_stream_has_the_text_of_the_whole_answer,
+)
 from tests.models.adapter_files import random_tensors, write_adapter
 from tests.waiting import WAIT_S
 
@@ -56,6 +72,17 @@ def vllm(smollm2_folder: Path, adapters_folder: Path, tmp_path_factory: pytest.T
     wait_until_gone(processes)
     assert files
     assert not [path for path in files if path.exists()]
+
+
+@pytest.fixture(scope="module")
+def server(vllm: Served) -> Served:
+    """The server for the tests of all backends."""
+    return vllm
+
+
+@pytest.fixture
+def backend() -> str:
+    return "vllm"
 
 
 def story(max_new_tokens: int) -> dict[str, object]:
@@ -177,10 +204,12 @@ def test_a_json_schema_is_followed_and_typical_p_is_refused(vllm: Served) -> Non
 
 
 async def test_many_requests_run_together_and_closed_ones_leave(vllm: Served) -> None:
-    client = openai.AsyncOpenAI(base_url=f"{vllm.url}/v1", api_key="none", timeout=WAIT_S)
-    stream = await client.completions.create(model="smollm2", prompt="Once", max_tokens=400, stream=True)
+    asynchronous = openai.AsyncOpenAI(base_url=f"{vllm.url}/v1", api_key="none", timeout=WAIT_S)
+    stream = await asynchronous.completions.create(model="smollm2", prompt="Once", max_tokens=400, stream=True)
     await anext(aiter(stream))
-    answers = [client.completions.create(model="smollm2", prompt=PROMPT, max_tokens=4, temperature=0) for _ in range(8)]
+    answers = [
+        asynchronous.completions.create(model="smollm2", prompt=PROMPT, max_tokens=4, temperature=0) for _ in range(8)
+    ]
     texts = {answer.choices[0].text for answer in await asyncio.gather(*answers)}
     assert len(texts) == 1
     await stream.close()
@@ -188,7 +217,7 @@ async def test_many_requests_run_together_and_closed_ones_leave(vllm: Served) ->
         async with asyncio.timeout(WAIT_S):
             while not re.search(IDLE, (await plain.get(f"{vllm.url}/metrics")).text, re.MULTILINE):
                 await asyncio.sleep(0.1)
-    await client.close()
+    await asynchronous.close()
 
 
 def test_an_adapter_changes_the_answer_while_it_is_loaded(

@@ -69,7 +69,7 @@ def test_a_copy_without_room_fails_and_says_why(platform: Platform) -> None:
     component(client, "c", copies=5, need={**NEED, "NumberOfAcceleratorDevicesRequired": 1})
     reason = until(client, "c", "Failed")["FailureReason"]
     assert "There is not enough hardware resources" in reason
-    assert re.search(r"One more copy needs .* 1 accelerators and \d+ MB; no instance has that left", reason)
+    assert re.search(r"One more copy needs .* 1 accelerator and \d+ MB; no instance has that left", reason)
     assert "1 of at most 1 instances of type ml.p3.8xlarge, with 32 CPU cores, 4 accelerators and 249856 MB" in reason
     assert "together they have room for 4 copies" in reason
 

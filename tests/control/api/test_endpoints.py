@@ -29,11 +29,11 @@ def error_of(caught: pytest.ExceptionInfo[ClientError]) -> tuple[str, str]:
     return error["Code"], error["Message"]
 
 
-def test_the_gpus_of_workers_are_no_differences_from_sagemaker() -> None:
+def test_the_message_of_a_variant_has_a_line_for_each_placement_and_each_notice() -> None:
     places = ["a runs on GPU 0 (NVIDIA L4).", "b runs on GPU 1, 2."]
     assert status_message(places, ()) == "\n".join(places)
     assert status_message(places[:1], ["X has no effect.", "Y is not here."]) == (
-        f"{places[0]}\nNot as on SageMaker: X has no effect. Y is not here."
+        f"{places[0]}\nNote: X has no effect.\nNote: Y is not here."
     )
 
 

@@ -49,7 +49,7 @@ async def test_workers_that_wait_for_room_start_when_there_is_room(scene: Scene)
     await scene.settle()
     assert scene.state() is State.CREATING
     assert {worker.status.waiting for worker in scene.store.list(WORKER)} == {"No node has room. Free: 1.5 CPU."}
-    assert "No node has room. Free: 1.5 CPU." in scene.endpoint().status.notices["a"]
+    assert "No node has room. Free: 1.5 CPU." in scene.endpoint().status.placements["a"]
     before = scene.store.revision()
     scene.machine.waits_for = "No node has room. Free: 0 CPU."
     await scene.settle()
@@ -69,7 +69,7 @@ async def test_a_launcher_that_does_not_answer_delays_a_start_and_fails_nothing(
     scene.ask()
     await scene.settle(60)
     assert scene.state() is State.CREATING
-    assert "did not answer within 30 s" in scene.endpoint().status.notices["a"][0]
+    assert "did not answer within 30 s" in scene.endpoint().status.placements["a"][0]
     scene.machine.is_silent = False
     await scene.settle()
     assert scene.state() is State.IN_SERVICE

@@ -7,7 +7,13 @@ import msgspec
 import pytest
 
 from headrace.cloudwatch.metrics.metric import Metric
-from headrace.cloudwatch.metrics.worker_page import WorkerMetric, metrics_between, read_page
+from headrace.cloudwatch.metrics.worker_page import (
+    WorkerMetric,
+    WorkerReading,
+    metrics_between,
+    read_page,
+    reading_between,
+)
 from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.cluster.launcher import Handle, WorkerPhase
 from headrace.control.loops.scraper import MAX_PAGE_BYTES, Scraper, fetch, series_of
@@ -163,8 +169,12 @@ async def _two_passes(series: MemorySeries, *, memory_bytes: int | None = None) 
                 store.create(WORKER, name, spec=spec, status=ReplicaStatus(phase=phase, handle=handle))
             scraper = Scraper(store=store, sink=series, memory_bytes=10**9, clock=lambda: now[0])
             first = await scraper.pass_once()
+            assert scraper.readings["a"].num_waiting == 3.0
+            assert "c" not in scraper.readings
             now[0] += 10
-            return first, await scraper.pass_once()
+            second = await scraper.pass_once()
+            assert scraper.readings["a"].cpu_cores == 1.5
+            return first, second
 
 
 def test_ready_workers_are_scraped_and_a_silent_one_does_not_delay_others() -> None:
@@ -190,3 +200,13 @@ def test_memory_utilization_is_relative_to_the_host_of_the_worker(
     metric = Metric(namespace="/aws/sagemaker/Endpoints", name="MemoryUtilization", dimensions=dimensions)
     points = series.read(metric, start_s=0, end_s=200, period_s=10)
     assert [point.total for point in points] == pytest.approx(percent)
+
+
+def test_a_reading_has_the_newest_numbers_of_a_worker() -> None:
+    before, now = read_page(page(), at_s=100), read_page(page(tokens=200, cpu=20), at_s=110)
+    assert reading_between(before, now) == WorkerReading(
+        output_tokens_per_s=10.0, num_waiting=3.0, kv_cache_share=0.25, cpu_cores=1.5, memory_bytes=2.5e8
+    )
+    first = reading_between(None, now)
+    assert (first.output_tokens_per_s, first.cpu_cores, first.num_waiting) == (None, None, 3.0)
+    assert reading_between(before, read_page("", at_s=110)) == WorkerReading()

@@ -7,6 +7,7 @@ import pytest
 from headrace.cluster.launcher import WorkerPhase
 from headrace.control.model.workload import State
 from headrace.control.planning.config import ReconcilerConfig
+from headrace.control.planning.worker_actions import restart_at_s
 from tests.control.planning.world import BROKEN, DUMB, GOOD, Behaviour, World, config, served
 
 
@@ -94,6 +95,27 @@ def test_a_crashed_worker_is_replaced_with_a_growing_delay() -> None:
     gaps = [round(later - earlier - 3.5) for earlier, later in pairwise(starts)]
     assert gaps[:7] == [1, 2, 4, 8, 16, 32, 60]
     assert world.state is State.IN_SERVICE
+
+
+def test_crashes_in_the_future_delay_no_replacement_because_the_clock_has_been_set_back() -> None:
+    world = served(a=2)
+    for name in [worker.name for worker in world.wanted()]:
+        world.crash(name)
+    world.step(0.25)
+    views = [played.view for played in world.workers.values()]
+    fleet, limits = views[0].fleet, ReconcilerConfig()
+    assert restart_at_s(views, fleet, now_s=world.now_s, config=limits) == world.now_s + limits.backoff_s
+    assert restart_at_s(views, fleet, now_s=world.now_s - 300, config=limits) == world.now_s - 300
+
+
+def test_a_clock_that_is_set_back_makes_no_idle_worker_drain_longer() -> None:
+    world = served(a=2)
+    world.scale(a=(1.0, 1))
+    world.step(0.25)
+    assert any(played.view.draining_s for played in world.workers.values())
+    world.now_s -= 300
+    world.settle(5)
+    assert len([played for played in world.workers.values() if not played.view.is_gone]) == 1
 
 
 def test_a_worker_that_stops_answering_is_replaced_after_a_while() -> None:

@@ -12,28 +12,45 @@ import pytest
 
 from headrace.cluster.launcher import Handle, WorkerSpec
 from headrace.control.api.context import CallContext
+from headrace.platform.kinds import KINDS, refuse_newer
 from headrace.platform.operations import OPERATIONS
+from headrace.state.records import Unreadable
 from headrace.state.routes import ROUTE
+from headrace.state.schema import SCHEMA_VERSION
 from headrace.state.sql import SqlStore, open_store
 from headrace.testing.fake_launcher import FakeMachine, FakeWorker, ManualClock, ready_after
 from tests.control.support import AWS_SCOPE, ListedLogs, reconciler_of
 
 HERE = Path(__file__).parent
-DESCRIBED: dict[str, Any] = json.loads((HERE / "described_1.json").read_text())
-NOW_S = DESCRIBED.pop("now_s")
+VERSIONS = range(1, SCHEMA_VERSION + 1)
+"""Of the tables; each has a fixture with records as they were stored then."""
+DESCRIBED: dict[int, dict[str, Any]] = {
+    version: json.loads((HERE / f"described_{version}.json").read_text()) for version in VERSIONS
+}
+CALLS = [call for call in DESCRIBED[1] if call != "now_s"]
+
+
+@pytest.fixture(params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Path:
+def database(version: int, tmp_path: Path) -> Path:
     path = tmp_path / "state.db"
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.executescript((HERE / "store_1.sql").read_text())
+    load_store(path, version)
     return path
 
 
+def load_store(path: Path, version: int) -> None:
+    """Make the database of a platform of an earlier version."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript((HERE / f"store_{version}.sql").read_text())
+
+
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(NOW_S)
+def clock(version: int) -> ManualClock:
+    return ManualClock(DESCRIBED[version]["now_s"])
 
 
 @pytest.fixture
@@ -50,15 +67,21 @@ def ask(store: SqlStore, now_s: float, call: str) -> dict[str, Any]:
     return OPERATIONS[service, operation](context, json.loads(params))
 
 
-@pytest.mark.parametrize("call", DESCRIBED)
-def test_everything_is_described_as_before(store: SqlStore, call: str) -> None:
-    assert ask(store, NOW_S, call) == DESCRIBED[call]
+def test_everything_is_described_as_before(store: SqlStore, clock: ManualClock, version: int) -> None:
+    assert {call: ask(store, clock(), call) for call in CALLS} == {call: DESCRIBED[version][call] for call in CALLS}
+
+
+def test_every_record_can_be_read(store: SqlStore) -> None:
+    refuse_newer(store.schema_versions(), what="The store")
+    for kind in KINDS.values():
+        assert [record for record in store.list(kind) if isinstance(record, Unreadable)] == []
+    assert set(KINDS) - set(store.schema_versions()) == {"scaling-activity"}, "the fixtures ran without an autoscaler"
 
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["workers run on", "workers are gone"])
 async def test_endpoints_come_up(database: Path, store: SqlStore, clock: ManualClock, *, is_kept: bool) -> None:
     machine = FakeMachine(clock=clock, script=lambda _spec: ready_after(1.0))
-    ready = kept_workers(database) if is_kept else {}
+    ready = kept_workers(database, clock()) if is_kept else {}
     machine.workers.update(ready)
     reconciler = reconciler_of(store, machine, clock=clock)
 
@@ -89,7 +112,7 @@ async def test_endpoints_come_up(database: Path, store: SqlStore, clock: ManualC
 COMPONENTS = ("named", "contained", "crowded", "typed")
 
 
-def kept_workers(database: Path) -> dict[str, FakeWorker]:
+def kept_workers(database: Path, now_s: float) -> dict[str, FakeWorker]:
     """The workers that were ready when the older platform stopped, still running."""
     query = "SELECT name, status FROM headrace_records WHERE kind = 'worker'"
     with contextlib.closing(sqlite3.connect(database)) as connection:
@@ -99,7 +122,7 @@ def kept_workers(database: Path) -> dict[str, FakeWorker]:
             spec=WorkerSpec(name=name, artifacts=()),
             handle=msgspec.convert(status["handle"], Handle),
             script=ready_after(),
-            started_s=NOW_S,
+            started_s=now_s,
         )
         for name, status in statuses.items()
         if status["phase"] == "ready"

@@ -5,6 +5,8 @@ Write the store of a platform that was stopped during deployments, and the respo
 responses). The fixtures in this folder were written by it at these commits:
 
     store_1.sql, described_1.json    6e72c42, the last one before records had schema versions
+    store_2.sql, described_2.json    a9df3e79, the first one in which all kinds of records have types
+    store_3.sql, described_3.json    aa594e0f, with the leader's term
 
 Imports differ between commits; the calls do not.
 """

@@ -11,6 +11,11 @@ from headrace.core.answer_format.parts import CallOpening, CallText, ContentText
 BY_NAME = {known.name: known for known in FORMATS}
 THINK, HARMONY = BY_NAME["think"], BY_NAME["harmony"]
 MARKERS = sorted({marker for known in FORMATS for marker in known.markers})
+TWICE = (
+    "<|channel|>analysis<|message|>Well.<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|>"
+    "<|start|>assistant<|channel|>analysis<|message|>Yes.<|start|>assistant<|channel|>final<|message|>Paris"
+)
+"""An answer of gpt-oss that reasons twice."""
 WORDS = st.sampled_from(
     [
         *("a", "Ω", " ", "\n", "<", "|", "to=", "functions.f", "analysis", "final", "x" * 300),
@@ -35,6 +40,35 @@ def parts_of(known: AnswerFormat, pieces, opening="") -> list[tuple[str, str]]:
     return joined
 
 
+def spans_of(known: AnswerFormat, pieces, opening="") -> tuple[tuple[int, int], ...]:
+    parser = make_parser(known, opening)
+    for piece in pieces:
+        parser.feed(piece)
+    parser.finish()
+    return parser.reasoning_spans
+
+
+@pytest.mark.parametrize(
+    ("known", "opening", "text", "expected"),
+    [
+        (THINK, "", "<think>\nWell.\n</think>Paris", ["\nWell.\n"]),
+        (THINK, "", "<think>Well.</th", ["Well.</th"]),
+        (THINK, "<think>", "Well.</think>Paris", ["Well."]),
+        (THINK, "", "Paris", []),
+        (HARMONY, "", "<|channel|>analysis<|message|>Well.", ["Well."]),
+        (
+            HARMONY,
+            "",
+            TWICE,
+            ["Well.", "Yes."],
+        ),
+    ],
+)
+def test_the_spans_of_the_reasoning_leave_the_separators_out(known, opening, text, expected):
+    whole = opening + text
+    assert [whole[start:stop] for start, stop in spans_of(known, [text], opening)] == expected
+
+
 def reasoning_and_content(known: AnswerFormat, text: str, opening="") -> tuple[str, str]:
     parts = parts_of(known, [text], opening)
     return tuple("".join(text for kind, text in parts if kind == wanted) for wanted in ("ReasoningText", "ContentText"))
@@ -49,6 +83,7 @@ def test_the_split_into_pieces_does_not_change_the_parts(known, words, data):
         cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
         pieces = [text[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     assert parts_of(known, pieces) == parts_of(known, [text]) == parts_of(known, text)
+    assert spans_of(known, pieces) == spans_of(known, [text]) == spans_of(known, text)
 
 
 @pytest.mark.parametrize("known", [known for known in FORMATS if not known.has_channels], ids=lambda known: known.name)

@@ -1,25 +1,15 @@
-"""An engine from the files of a model: sampling defaults of the checkpoint, and a rope setting."""
+"""An engine from the files of a model, with a rope setting."""
 
 from pathlib import Path
 
 import pytest
 
 from headrace.core.errors import PromptTooLong, SettingsError
-from headrace.core.generation import RecommendedSampling
-from headrace.engine.loading.assembly import recommended_sampling
-from headrace.models.model import GenerationDefaults
 from headrace.server.engine_config import load_engine
 from headrace.settings.loading import load_settings
 from headrace.settings.server_settings import ServerSettings
 from tests.engine.support import ask, request, running
 from tests.parity.checkpoints import write_checkpoint
-
-
-def test_recommendations_of_the_checkpoint_override_the_usual_sampling() -> None:
-    assert recommended_sampling(GenerationDefaults()) == RecommendedSampling(temperature=0.2, top_p=0.9)
-    defaults = GenerationDefaults(temperature=1.0, top_k=64, top_p=0.95)
-    assert recommended_sampling(defaults) == RecommendedSampling(temperature=1.0, top_k=64, top_p=0.95)
-    assert recommended_sampling(GenerationDefaults(temperature=0.0)).temperature == 0
 
 
 async def test_a_rope_setting_lets_requests_exceed_the_original_context(tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import SettingsError
+from headrace.core.sampling_defaults import SMALL_MODEL_PARAMETERS
 from headrace.engine.loading.formats import (
     BYTES_PER_WEIGHT,
     DTYPES,
     KV_DTYPES,
-    SMALL_MODEL_PARAMETERS,
     WEIGHTS_SHARE,
     Machine,
     choose_formats,

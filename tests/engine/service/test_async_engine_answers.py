@@ -70,6 +70,15 @@ async def test_an_answer_without_a_length_limit_fills_the_context() -> None:
     assert answer.finish.prompt_tokens + answer.finish.output_tokens == LIMITS.max_model_len
 
 
+@pytest.mark.parametrize(("cap", "expected"), [(7, 7), (10_000, LIMITS.max_model_len - len("hello"))])
+async def test_a_default_length_limit_ends_an_answer_within_the_context(cap: int, expected: int) -> None:
+    async with running(make_engine(bias=NO_EOS)) as engine:
+        answer = await ask(engine, request("hello", default_max_new_tokens=cap))
+        named = await ask(engine, request("hello", max_new_tokens=9, default_max_new_tokens=cap))
+    assert (answer.finish.reason, answer.finish.output_tokens) == (FinishReason.LENGTH, expected)
+    assert named.finish.output_tokens == 9
+
+
 async def test_ignore_eos_continues_after_the_end_token() -> None:
     async with running(make_engine(script=follow({(): [EOS, *b"more"]}))) as engine:
         answer = await ask(engine, request("x", max_new_tokens=5, ignore_eos=True))
@@ -202,7 +211,11 @@ async def test_a_chat_is_rendered_by_its_template() -> None:
         text, spans = engine.tokenize(chat)
         answer = await ask(engine, request(chat, max_new_tokens=3))
         same = await ask(engine, request("[user]hi", max_new_tokens=3))
+        config = engine.tokenizer_config
+        again = engine.detokenize(tuple(span.id for span in spans))
     assert (text, len(spans)) == ("[user]hi", 8)
+    assert again == "".join(span.piece for span in spans) == text
+    assert config["chat_template"] == template.templates["default"]
     assert answer.ids == same.ids
 
 

@@ -52,6 +52,19 @@ async def test_a_text_far_longer_than_the_context_is_refused_even_if_it_would_be
         assert len(engine.tokenize("w" * 5000)[1]) > 0
 
 
+async def test_token_ids_without_a_text_are_refused() -> None:
+    async with running(make_engine()) as engine:
+        info = engine.info
+        assert engine.detokenize(()) == ""
+        for token_ids, said in (
+            ((info.vocab_size,), f"token ids below {info.vocab_size}"),
+            ((-1,), "token ids of 0 or more"),
+            ((1,) * (info.max_model_len + 1), f"expected at most {info.max_model_len}"),
+        ):
+            with pytest.raises(InvalidRequest, match=said):
+                engine.detokenize(token_ids)
+
+
 @pytest.mark.parametrize(
     ("sampling", "param"),
     [

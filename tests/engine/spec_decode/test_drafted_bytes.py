@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.core.generation import FinishReason, GenerationRequest, Grammar
+from headrace.core.generation import FinishReason, GenerationRequest, Grammar, RepetitionDetection
 from headrace.engine.config import EngineLimits
 from headrace.engine.core.blocks import chain_hash, root_hash
 from headrace.engine.service.async_engine import AsyncEngine
@@ -63,6 +63,9 @@ def mixed_requests(*, sampled: bool) -> list[GenerationRequest]:
             sampling["min_new_tokens"] = 20
         if index % 7 == 0:
             sampling |= {"prompt_logprobs": 1}
+        if index % 4 == 1:
+            rule = RepetitionDetection(max_pattern_size=8, min_pattern_size=2, min_count=3)
+            sampling |= {"repetition_detection": rule}
         wanted.append(request(prompt, f"r{index}", **sampling))
     return wanted
 

@@ -1,0 +1,133 @@
+"""`scripts/fuzz`: run targets by hand, each in a process of its own, and keep minimised findings in the corpus."""
+
+import argparse
+import faulthandler
+import hashlib
+import logging
+import os
+import resource
+import sys
+import time
+import traceback
+import warnings
+from mmap import mmap
+from pathlib import Path
+
+import structlog
+
+from tests.fuzz.campaign import Finding, minimised, run
+from tests.fuzz.mutation import case
+from tests.fuzz.target import Target
+from tests.fuzz.targets import TARGETS
+from tests.fuzz.targets.archives import remove_scenes
+
+_MEMORY_BYTES = 3 << 30
+"""Address space that a target may take beyond what its process has when it begins."""
+_NUMBER_BYTES = 8
+_CRASH_FACTOR = 30
+"""Wall seconds for one input, as a multiple of its limit, before the parent takes it for a hang in native code."""
+
+
+def main() -> int:
+    """Run the targets that the arguments name; return the exit status."""
+    arguments = _arguments()
+    if arguments.list:
+        for target in TARGETS.values():
+            print(f"{target.name:22} {(target.check.__doc__ or '').strip()}")
+        return 0
+    names = arguments.target or list(TARGETS)
+    unknown = [name for name in names if name not in TARGETS]
+    if unknown:
+        print(f"There is no target {unknown[0]!r}. `scripts/fuzz --list` names all {len(TARGETS)}.", file=sys.stderr)
+        return 2
+    started_s = time.monotonic()
+    failed = [name for name in names if not _supervise(TARGETS[name], arguments)]
+    taken_s = time.monotonic() - started_s
+    print(f"{len(names)} targets, {len(failed)} with findings, {taken_s:.0f} s, seed {arguments.seed}")
+    return bool(failed)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/fuzz",
+        description="Run mutated inputs through every parser that reads what strangers send.",
+        epilog="A finding is minimised and written to tests/fuzz/corpus/TARGET/found-*, which the tests replay.",
+    )
+    parser.add_argument("target", nargs="*", help="names of targets; default: all")
+    parser.add_argument("--cases", type=int, default=10_000, help="inputs for each target (default: 10000)")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="decides all inputs (default: the time)")
+    parser.add_argument("--first", type=int, default=0, help="number of the first input, to run one again")
+    parser.add_argument("--list", action="store_true", help="name the targets")
+    return parser.parse_args()
+
+
+def _supervise(target: Target, arguments: argparse.Namespace) -> bool:
+    """Run a target in a fork; return whether it held. A child that dies leaves the number of its input."""
+    with mmap(-1, _NUMBER_BYTES) as place:
+        sys.stdout.flush()
+        child = os.fork()
+        if not child:
+            os._exit(_run_child(target, arguments, place))
+        _, status = os.waitpid(child, 0)
+        code = os.waitstatus_to_exitcode(status)
+        if code in {0, 1}:
+            return code == 0
+        number = int.from_bytes(place[:], "little")
+    print(f"{target.name}: input {number} ended the process with status {code}. It is kept as it is.", flush=True)
+    _keep(target, case(target, arguments.seed, number))
+    return False
+
+
+def _run_child(target: Target, arguments: argparse.Namespace, place: mmap) -> int:
+    try:
+        return _run(target, arguments, place)
+    except BaseException:  # noqa: BLE001 - a fork must not return into its parent's code
+        traceback.print_exc()
+        return 2
+    finally:
+        remove_scenes()
+        sys.stdout.flush()
+
+
+def _run(target: Target, arguments: argparse.Namespace, place: mmap) -> int:
+    numbers = range(arguments.first, arguments.first + arguments.cases)
+    warnings.simplefilter("error")  # as in the test suite
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    _ = target.seeds
+    _limit_memory()
+
+    def before(index: int) -> None:
+        place[:] = numbers[index].to_bytes(_NUMBER_BYTES, "little")
+        faulthandler.dump_traceback_later(_CRASH_FACTOR * target.limit_s, exit=True)
+
+    try:
+        report = run(target, (case(target, arguments.seed, number) for number in numbers), before=before)
+    except Finding as finding:
+        faulthandler.cancel_dump_traceback_later()
+        print(f"input {int.from_bytes(place[:], 'little')} of seed {arguments.seed}: {finding}", flush=True)
+        traceback.print_exception(finding.cause, limit=-8)
+        _keep(target, minimised(finding))
+        return 1
+    print(
+        f"{target.name:22} {report.num_cases:8} inputs {report.num_accepted / max(1, report.num_cases):5.0%} accepted "
+        f"{report.cpu_s:7.1f} s CPU, slowest {report.slowest_s * 1000:6.0f} ms, +{report.growth_bytes >> 20} MiB",
+        flush=True,
+    )
+    return 0
+
+
+def _keep(target: Target, data: bytes) -> None:
+    target.folder.mkdir(parents=True, exist_ok=True)
+    path = target.folder / f"found-{hashlib.sha256(data).hexdigest()[:12]}"
+    path.write_bytes(data)
+    print(f"kept as {path.relative_to(Path.cwd())} ({len(data)} bytes): {data[:200]!r}")
+
+
+def _limit_memory() -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    bound = pages * resource.getpagesize() + _MEMORY_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (bound, bound))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,20 @@
+"""All targets."""
+
+from tests.fuzz.target import Target
+from tests.fuzz.targets import (
+    archives,
+    aws,
+    checkpoints,
+    connections,
+    dialects,
+    grammars,
+    plans,
+    text_files,
+    tokenizers,
+)
+
+TARGETS: dict[str, Target] = {
+    target.name: target
+    for module in (connections, dialects, aws, archives, checkpoints, tokenizers, grammars, plans, text_files)
+    for target in module.TARGETS
+}

@@ -1,0 +1,228 @@
+"""Files of checkpoints: configs, safetensors, GGUF, pickles of torch, adapters."""
+
+import io
+import json
+import shutil
+import zipfile
+from collections.abc import Callable, Mapping
+from functools import cache
+
+from safetensors.numpy import save
+
+from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.models.families.registry import from_config
+from headrace.models.fields import Fields
+from headrace.models.hf_checkpoint import read_config, read_generation_config
+from headrace.models.loading import load_model
+from headrace.models.peft_adapter import read_peft_adapter
+from headrace.models.pickle_program import run_pickle
+from headrace.models.places import folder_places, gguf_name, stored_name
+from headrace.models.sentence_transformers import read_pooler
+from headrace.models.weight_files import open_folder
+from tests.fuzz.target import Target
+from tests.fuzz.targets.archives import scene
+from tests.models.adapter_files import CONFIG, random_tensors
+from tests.models.model_files import (
+    TINY_LLAMA,
+    byte_level_tokenizer,
+    gguf_metadata,
+    gguf_vocabulary,
+    random_weights,
+    write_folder,
+    write_gguf,
+)
+from tests.models.test_fuzzed_checkpoints import KEYS, TYPES
+
+_REFUSALS = (BrokenModel, UnsupportedModel)
+
+
+@cache
+def _spec():
+    return from_config(Fields(TINY_LLAMA, ""))
+
+
+def _config(data):
+    """A `config.json` is a network, or refused by the name of the file."""
+    folder = scene("config")
+    (folder / "config.json").write_bytes(data)
+    try:
+        config = read_config(folder)
+        read_pooler(folder, config)
+        family, spec = from_config(config)
+        folder_places(family, spec)
+    except _REFUSALS as error:
+        assert "config.json" in str(error), error  # noqa: PT017
+        raise
+
+
+def _params(data):
+    folder = scene("params")
+    (folder / "params.json").write_bytes(data)
+    from_config(read_config(folder))
+
+
+def _generation_config(data):
+    folder = scene("generation")
+    (folder / "generation_config.json").write_bytes(data)
+    read_generation_config(folder)
+
+
+def _modules(data):
+    """The JSON files of Sentence Transformers, one per line."""
+    folder = scene("modules")
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    names = ("modules.json", "1_Pooling/config.json", "config_sentence_transformers.json", "sentence_bert_config.json")
+    for name, content in zip(names, data.split(b"\n"), strict=False):
+        (folder / name).write_bytes(content)
+    read_pooler(folder, Fields(TINY_LLAMA, "config.json"))
+
+
+def _weights(file: str) -> Callable[[bytes], object]:
+    """Read all tensors of one file, as a folder holds it."""
+
+    def check(data):
+        folder = scene(file)
+        (folder / file).write_bytes(data)
+        tensors, _ = open_folder(folder)
+        for tensor in tensors.values():
+            tensor.data.tobytes()
+
+    return check
+
+
+def _gguf(data):
+    """A GGUF file with its weights and tokenizer."""
+    path = scene("gguf") / "m.gguf"
+    path.write_bytes(data)
+    model = load_model(str(path))
+    for name in model.weights.names():
+        model.weights.load(name)
+    model.tokenizer.encode("The quick brown fox")
+
+
+def _adapter(data):
+    """PEFT's config on the first line, then its weights."""
+    config, _, weights = data.partition(b"\n")
+    folder = scene("adapter")
+    (folder / "adapter_config.json").write_bytes(config)
+    (folder / "adapter_model.safetensors").write_bytes(weights)
+    read_peft_adapter(folder, _spec()[1], max_rank=64)
+
+
+def _safetensors_seeds() -> Mapping[str, bytes]:
+    made = write_folder(
+        scene("seeds") / "st", TINY_LLAMA, {"a": _tensors()["model.norm.weight"], "b": _tensors()["lm_head.weight"]}
+    )
+    content = (made / "model.safetensors").read_bytes()
+    shutil.rmtree(made)
+    return {"two": content}
+
+
+@cache
+def _tensors():
+    family, spec = _spec()
+    return {stored_name(name, family.tensors): values for name, values in random_weights(spec).items()}
+
+
+def _gguf_seeds() -> Mapping[str, bytes]:
+    _, spec = _spec()
+    tensors = {gguf_name(name): values for name, values in random_weights(spec).items()}
+    metadata = gguf_metadata(spec) | gguf_vocabulary(byte_level_tokenizer())
+    path = write_gguf(scene("seeds") / "seed.gguf", metadata, tensors)
+    content = path.read_bytes()
+    header = write_gguf(path, metadata, {}).read_bytes()
+    return {"whole": content, "header": header}
+
+
+def _pickle_seeds() -> Mapping[str, bytes]:
+    import torch  # takes seconds, which only this target needs
+
+    out = io.BytesIO()
+    state = {
+        "state_dict": {"a": torch.ones(2, 3), "b": torch.nn.Parameter(torch.zeros(4, dtype=torch.bfloat16))},
+        "n": 1,
+    }
+    torch.save(state, out)
+    return {"saved": out.getvalue()}
+
+
+def _program_seeds() -> Mapping[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(_pickle_seeds()["saved"])) as archive:
+        return {"program": archive.read(next(name for name in archive.namelist() if name.endswith("data.pkl")))}
+
+
+def _adapter_seeds() -> Mapping[str, bytes]:
+    return {"one": json.dumps(CONFIG).encode() + b"\n" + save(random_tensors(_spec()[1]))}
+
+
+_CONFIG_WORDS = tuple(name.encode() for name in (*KEYS, *TYPES))
+_MODULES = [
+    [
+        {"path": "", "type": "sentence_transformers.models.Transformer"},
+        {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ],
+    {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True},
+    {"prompts": {"query": "Q: "}, "default_prompt_name": "query"},
+    {"max_seq_length": 64},
+]
+
+TARGETS = (
+    Target(
+        "config-json",
+        _config,
+        _REFUSALS,
+        lambda: {kind: json.dumps(TINY_LLAMA | {"model_type": kind}).encode() for kind in TYPES},
+        words=_CONFIG_WORDS,
+        is_json=True,
+    ),
+    Target("params-json", _params, _REFUSALS, words=_CONFIG_WORDS, is_json=True, suite_cases=400),
+    Target("generation-config", _generation_config, _REFUSALS, is_json=True, suite_cases=400),
+    Target(
+        "sentence-transformers",
+        _modules,
+        _REFUSALS,
+        lambda: {"all": b"\n".join(json.dumps(part).encode() for part in _MODULES)},
+        words=(b"Normalize", b"Dense", b"pooling_mode_cls_token", b"\n", b"null"),
+        suite_cases=300,
+    ),
+    Target(
+        "safetensors",
+        _weights("model.safetensors"),
+        _REFUSALS,
+        _safetensors_seeds,
+        words=(b'"BF16"', b'"F4"', b'"shape":[', b'"data_offsets":[', b"18446744073709551615", b"-1", b"1e3", b"true"),
+    ),
+    Target("gguf", _gguf, _REFUSALS, _gguf_seeds, suite_cases=200, limit_s=4),
+    Target(
+        "torch-file",
+        _weights("pytorch_model.bin"),
+        _REFUSALS,
+        _pickle_seeds,
+        words=(b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06", b"data.pkl", b"\xff\xff\xff\xff", b"cposix\nsystem\n"),
+    ),
+    Target(
+        "torch-pickle",
+        lambda data: run_pickle(data, "data.pkl"),
+        _REFUSALS,
+        _program_seeds,
+        words=(
+            b"cos\nsystem\n",
+            b"\x8c\x02os\x93",
+            b"R",
+            b"b",
+            b"}",
+            b"]",
+            b"(",
+            b"t",
+            b"Q",
+            b"q\x00",
+            b"h\x00",
+            b"0",
+            b"2",
+        ),
+        suite_cases=2000,
+    ),
+    Target(
+        "adapter-files", _adapter, _REFUSALS, _adapter_seeds, words=(b'"rank_pattern"', b'"use_dora"'), suite_cases=300
+    ),
+)

@@ -1,0 +1,17 @@
+"""The pytest plugin of `scripts/sanitize`: load its build of the native module instead of the installed one."""
+
+import importlib.util
+import os
+import sys
+
+import headrace
+
+_NAME = "headrace._native"
+
+_spec = importlib.util.spec_from_file_location(_NAME, os.environ["HEADRACE_SANITIZED"])
+headrace._native = sys.modules[_NAME] = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(headrace._native)
+
+
+def pytest_report_header():
+    return f"native module: {headrace._native.__file__}"
