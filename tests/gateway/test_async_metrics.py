@@ -197,5 +197,6 @@ def test_invocations_accepted_before_a_restart_are_in_the_backlog(tmp_path: Path
         first.put(sleeping)
         first.boto.invoke_endpoint_async(EndpointName="ep", Body=b"x")
     with told(tmp_path, objects, series, routes=[sleeping]) as second:
+        second.until(lambda: second.gateway.metrics.async_waiting == 1, "it is read from the folder")
         look(second)
     assert latest(series)["ApproximateBacklogSize"].maximum == 1
