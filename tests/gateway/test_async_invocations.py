@@ -3,12 +3,15 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+
+from headrace.gateway.async_files import PendingFolder, PendingInvocation
 
 from .async_parts import OUTPUT, MemoryObjects
 from .conftest import Running, running
@@ -172,6 +175,28 @@ def test_an_accepted_invocation_runs_after_a_restart(tmp_path, objects):
         found = {uri: body for uri, (body, _) in objects.objects.items()}
         assert found == {answer["OutputLocation"]: b"%d" % n for n, answer in enumerate(accepted)}
         second.until(lambda: not list(tmp_path.iterdir()), "nothing is kept")
+
+
+def test_an_invocation_that_is_found_in_the_folder_while_it_is_being_accepted_runs_once(gateway, objects, monkeypatch):
+    saved, release = threading.Event(), threading.Event()
+    save = PendingFolder.save
+
+    def pause_after(folder: PendingFolder, pending: PendingInvocation) -> None:
+        save(folder, pending)
+        saved.set()
+        assert release.wait(30)
+
+    monkeypatch.setattr(PendingFolder, "save", pause_after)
+    worker = gateway.serve(async_output=OUTPUT)
+    with ThreadPoolExecutor(1) as caller:
+        accepted = caller.submit(gateway.boto.invoke_endpoint_async, EndpointName="ep", Body=b"x")
+        assert saved.wait(30)
+        gateway.run(gateway.gateway.look_for_async())
+        gateway.until(lambda: objects.puts, "it has run")
+        release.set()
+        accepted.result(30)
+    gateway.until(lambda: gateway.gateway.metrics.async_waiting == 0, "the queue is empty")
+    assert len(worker.asked) == 1
 
 
 def test_invocations_of_an_endpoint_that_is_deleted_or_recreated_fail(gateway, objects):

@@ -6,7 +6,6 @@ was running when the platform died runs again. The calls block; use a thread.
 """
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -72,17 +71,28 @@ class PendingFolder:
         """Remove an invocation, if it is there."""
         self._path(pending_id).unlink(missing_ok=True)
 
-    def load(self) -> Iterator[PendingInvocation]:
-        """Yield all stored invocations, oldest first; an unreadable file is logged and renamed."""
-        if not self._folder.is_dir():
-            return
-        for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
-            try:
-                yield _decode(path.read_bytes())
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                aside = path.with_suffix(".unreadable")
-                path.rename(aside)
-                get_logger().error("async.unreadable", file=aside.name, reason=str(error))
+    def ids(self) -> list[str]:
+        """Return the ids of all stored invocations, oldest first."""
+        return sorted(path.stem for path in self._folder.glob(f"*{_SUFFIX}"))
+
+    def read(self, pending_id: str) -> PendingInvocation | None:
+        """
+        Read a stored invocation; None if it was removed meanwhile, or cannot be read.
+
+        A file with other content than an invocation is renamed, so that it is reported once.
+        """
+        path = self._path(pending_id)
+        try:
+            return _decode(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            aside = path.with_suffix(".unreadable")
+            path.rename(aside)
+            get_logger().error("async.unreadable", file=aside.name, reason=str(error))
+        except OSError as error:
+            get_logger().error("async.unreadable", file=path.name, reason=error.strerror)
+        return None
 
     def _path(self, pending_id: str) -> Path:
         return self._folder / f"{pending_id}{_SUFFIX}"

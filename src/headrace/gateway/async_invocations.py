@@ -90,14 +90,24 @@ class AsyncInvocations:
         """Queue the invocations that other processes have accepted."""
         if not self._is_running:
             return
-        seen = set(self._seen)
-        found = {pending.id: pending for pending in await asyncio.to_thread(lambda: list(self._files.load()))}
-        self._seen -= seen - found.keys()
-        for name, pending in found.items():
-            if name not in self._seen:
-                self._seen.add(name)
-                self._queue.add(pending)
-        self.wake()
+        known = frozenset(self._seen)
+        stored, found = await asyncio.to_thread(self._read_new, known)
+        self._seen -= known - stored
+        for pending in found:
+            self._add(pending)
+
+    def _read_new(self, known: frozenset[str]) -> tuple[set[str], list[PendingInvocation]]:
+        """Return the ids of all stored invocations, and those that are not `known`. Blocks."""
+        ids = self._files.ids()
+        found = (self._files.read(name) for name in ids if name not in known)
+        return set(ids), [pending for pending in found if pending is not None]
+
+    def _add(self, pending: PendingInvocation) -> None:
+        """Queue a stored invocation, unless it was queued before."""
+        if pending.id not in self._seen:
+            self._seen.add(pending.id)
+            self._queue.add(pending)
+            self.wake()
 
     def wake(self) -> None:
         """Check the queue now."""
@@ -117,8 +127,9 @@ class AsyncInvocations:
         """
         route = await self._service.forwarder.route(invocation.endpoint)
         pending = pending_of(route, invocation, body, now_s=self._now())
-        if len(self._queue) >= self._service.config.max_async_waiting:
-            raise self._service.texts.overloaded(f"{len(self._queue)} asynchronous invocations")
+        num_waiting = await self._num_waiting()
+        if num_waiting >= self._service.config.max_async_waiting:
+            raise self._service.texts.overloaded(f"{num_waiting} asynchronous invocations")
         await asyncio.shield(self._store(pending))  # a disconnecting client must not interrupt the acceptance
         record.status, record.inference_id = 202, pending.inference_id
         headers = [
@@ -130,19 +141,18 @@ class AsyncInvocations:
             headers.append(("X-Amzn-SageMaker-FailureLocation", pending.failure_uri))
         await exchange.respond(202, headers, to_json({"InferenceId": pending.inference_id}))
 
+    async def _num_waiting(self) -> int:
+        return len(self._queue if self._is_running else await asyncio.to_thread(self._files.ids))
+
     async def _store(self, pending: PendingInvocation) -> None:
-        self._seen.add(pending.id)
         try:
             await asyncio.to_thread(self._files.save, pending)
         except OSError as error:
-            self._seen.discard(pending.id)
             reason = f"The invocation cannot be stored on disk: {error.strerror}."
             raise AwsError("ServiceUnavailable", reason) from error
-        if self._is_running:
-            self._queue.add(pending)
-            self.wake()
+        if self._is_running:  # it may have begun meanwhile, and have read the file
+            self._add(pending)
         else:
-            self._seen.discard(pending.id)
             self.on_accepted_for_others()
 
     async def _dispatch(self) -> None:
