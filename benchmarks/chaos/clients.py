@@ -68,7 +68,9 @@ class Requester:
         began_s = time.monotonic() - self._started_s
         outcome, detail = self._send(api, (number + index) % len(self._clients), endpoint, body, answer_of(prompt))
         ended_s = time.monotonic() - self._started_s
-        return Attempt(id=id_, api=api, began_s=began_s, ended_s=ended_s, outcome=outcome, detail=detail)
+        return Attempt(
+            id=id_, api=api, endpoint=endpoint, began_s=began_s, ended_s=ended_s, outcome=outcome, detail=detail
+        )
 
     def _send(self, api: str, platform: int, endpoint: str, body: str, expected: str) -> tuple[str, str]:
         try:
@@ -146,9 +148,13 @@ class Load:
         for thread in self._threads:
             thread.start()
 
+    def end(self) -> None:
+        """Send no further requests."""
+        self._is_over.set()
+
     def close(self) -> list[str]:
         """Wait for the requests in flight; return a sentence for each thread that hangs."""
-        self._is_over.set()
+        self.end()
         deadline_s = time.monotonic() + DEADLINE_S + 2 * _TIMEOUT_S
         for thread in self._threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))

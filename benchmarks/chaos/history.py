@@ -10,13 +10,19 @@ DEADLINE_S: Final = 90.0
 ATTEMPT_S: Final = 75.0
 """Longest attempt: the model's 60 seconds and the time to notice."""
 GRACE_S: Final = 10.0
-"""Seconds after a fault in which its consequences may show: a platform starts, caches and pools recover."""
+"""Seconds after a fault, when all platforms are healthy again, in which its consequences may show."""
+START_S: Final = 10.0
+"""Seconds in which the replacement of a killed worker serves, from its start on."""
+_MAX_BACKOFF_S: Final = 60.0
+_CRASH_WINDOW_S: Final = 600.0
+"""The replacement of a worker waits 1 s after the second crash within this time, twice as long after each further."""
 METRICS_S: Final = 8.0
 """Seconds of measurements that a killed platform may lose: the flush of 5 s, and bulletins between processes."""
 CLEAR_ERRORS: Final = frozenset(
     {
         "ModelError", "ModelNotReadyException", "ModelStreamError", "ServiceUnavailable", "ThrottlingException",
         "InternalStreamFailure", "server_error", "model_error", "service_unavailable", "rate_limit_exceeded",
+        "model_not_ready", "engine_failed",
     }
 )  # fmt: skip
 """Codes of errors that tell a client what to do: retry, or wait."""
@@ -25,7 +31,7 @@ WRONG: Final = "wrong"
 BROKEN: Final = "broken"
 """The connection ended: the client knows no more."""
 _CUTS: Final = ("platform-", "process-", "client-")
-_TELLS_LATE: Final = ("platform-", "process-", "database-", "disk-", "clock-")
+_LOSES_METRICS: Final = ("platform-kill", "process-kill", "disk-", "database-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +40,7 @@ class Attempt:
 
     id: str
     api: str
+    endpoint: str
     began_s: float
     ended_s: float
     outcome: str
@@ -56,7 +63,9 @@ class Applied:
     kind: str
     began_s: float
     ended_s: float
+    """When it was undone and all platforms were healthy again."""
     what: str
+    """What it hit: the name of a worker begins with that of its endpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +150,34 @@ def _is_near(attempt: Attempt, faults: Sequence[Applied], prefixes: tuple[str, .
     return any(
         fault.kind.startswith(prefixes)
         and fault.began_s <= attempt.ended_s
-        and attempt.began_s <= fault.ended_s + (GRACE_S if fault.kind != "worker-kill" else DEADLINE_S)
+        and attempt.began_s <= fault.ended_s + _aftermath_s(fault, faults)
+        and _can_concern(fault, attempt)
         for fault in faults
     )
+
+
+def _can_concern(fault: Applied, attempt: Attempt) -> bool:
+    """Return whether a fault can break an attempt: that of a worker those to its endpoint only."""
+    return not fault.kind.startswith("worker-") or fault.what.startswith(f"{attempt.endpoint}-")
+
+
+def _aftermath_s(fault: Applied, faults: Sequence[Applied]) -> float:
+    """Return the time after a fault in which clear errors may follow: after kills of workers, their backoff."""
+    if fault.kind != "worker-kill":
+        return GRACE_S
+    fleet = _fleet(fault)
+    crashes = sum(
+        other.kind == fault.kind
+        and _fleet(other) == fleet
+        and fault.began_s - _CRASH_WINDOW_S <= other.began_s <= fault.began_s
+        for other in faults
+    )
+    return START_S + (min(_MAX_BACKOFF_S, 2.0 ** (crashes - 2)) if crashes > 1 else 0.0)
+
+
+def _fleet(fault: Applied) -> str:
+    """Return the name of a worker without its id: the workers of one endpoint share a backoff."""
+    return fault.what.rpartition("-i-")[0]
 
 
 def _answers(history: History) -> Iterator[str]:
@@ -202,17 +236,34 @@ def _metrics(history: History) -> Iterator[str]:
         return
     attempts = [attempt for request in history.requests for attempt in request.attempts]
     right = [attempt for attempt in attempts if attempt.outcome == RIGHT]
-    late = [fault for fault in history.faults if fault.kind.startswith(_TELLS_LATE)]
+    losing = [fault for fault in history.faults if fault.kind.startswith(_LOSES_METRICS)]
     safe = [
         attempt
         for attempt in right
-        if not any(fault.began_s - METRICS_S <= attempt.ended_s <= fault.ended_s + GRACE_S for fault in late)
+        if not any(fault.began_s - METRICS_S <= attempt.ended_s <= fault.ended_s for fault in losing)
     ]
     if not len(safe) <= history.invocations <= len(attempts):
         yield (
             f"CloudWatch has {history.invocations:.0f} invocations; expected between {len(safe)} (answered and not "
             f"within {METRICS_S:.0f} s of a kill) and {len(attempts)} (sent)."
         )
+
+
+def latest_errors_s(history: History) -> dict[str, float]:
+    """
+    Return the longest time from a fault's end to the begin of an attempt that failed, by the kind of the fault.
+
+    An attempt that fails is counted for the fault that ended last before it began; 0 if one was active.
+    """
+    found: dict[str, float] = {}
+    for attempt in (attempt for request in history.requests for attempt in request.attempts):
+        before = [fault for fault in history.faults if fault.began_s <= attempt.ended_s]
+        if attempt.outcome == RIGHT or not before:
+            continue
+        latest = max(before, key=lambda fault: fault.ended_s)
+        delay_s = round(max(0.0, attempt.began_s - latest.ended_s), 2)
+        found[latest.kind] = max(found.get(latest.kind, 0.0), delay_s)
+    return dict(sorted(found.items()))
 
 
 def summary(history: History) -> dict[str, object]:
@@ -223,6 +274,16 @@ def summary(history: History) -> dict[str, object]:
         "requests_answered_right": sum(request.attempts[-1].outcome == RIGHT for request in history.requests),
         "requests_refused": sum(request.attempts[-1].outcome in CLEAR_ERRORS for request in history.requests),
         "requests_lost": sum(request.attempts[-1].outcome == BROKEN for request in history.requests),
+        "answers_wrong": sum(
+            attempt.outcome == WRONG and not _is_near(attempt, history.faults, ("client-corrupt",))
+            for attempt in attempts
+        ),
+        "slowest_request_s": max(
+            (round(request.attempts[-1].ended_s - request.attempts[0].began_s, 1) for request in history.requests),
+            default=0.0,
+        ),
+        "latest_errors_s": latest_errors_s(history),
+        "orphans": len(history.leftovers),
         "attempts": dict(Counter(attempt.outcome for attempt in attempts).most_common()),
         "asynchronous": dict(Counter(outcome.partition(":")[0] for outcome in history.asynchronous.values())),
         "records_and_objects": len(history.acknowledged),

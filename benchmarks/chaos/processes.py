@@ -7,6 +7,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,9 +68,16 @@ class Platform:
     inside: Sequence[str] = ()
     """What runs the command, such as `nsenter`."""
     process: "subprocess.Popen[bytes] | None" = None
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    """Between the thread that kills it and the one that watches it."""
 
     def start(self) -> None:
-        """Start it; it may not answer yet."""
+        """Start it for the first time or after a kill; it may not answer yet."""
+        with self._lock:
+            if self.process is None:
+                self._start()
+
+    def _start(self) -> None:
         program = shutil.which("headrace", path=str(Path(sys.executable).parent)) or "headrace"
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "HEADRACE_UP_"))}
         with self.log.open("ab") as log:
@@ -81,13 +89,15 @@ class Platform:
             )
 
     def until_it_answers(self) -> None:
-        """Wait for its health."""
-        until(lambda: self.exit_code is not None or self._answers(), f"{self.name} answers")
+        """Wait for its health; RuntimeError if it ends, or after some patience."""
+        until(lambda: self.exit_code is not None or self.answers(), f"{self.name} answers")
         if self.exit_code is not None:
             raise RuntimeError(f"{self.name} ended with {self.exit_code}:\n{self.log.read_text()[-4000:]}")
 
-    def _answers(self) -> bool:
-        with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5) as answer:
+    def answers(self, *, timeout_s: float = 5.0) -> bool:
+        """Return whether it is healthy."""
+        url = f"http://127.0.0.1:{self.port}/health"
+        with suppress(OSError), urllib.request.urlopen(url, timeout=timeout_s) as answer:
             return bool(answer.status == 200)
         return False
 
@@ -103,10 +113,19 @@ class Platform:
 
     def kill(self) -> None:
         """SIGKILL, and wait for its end."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
+        with self._lock:
+            if self.process is not None:
+                self.process.kill()
+                self.process.wait()
+                self.process = None
+
+    def restart_if_ended(self) -> int | None:
+        """Start it again if it ended without a kill; return its exit code in that case."""
+        with self._lock:
+            code = self.exit_code
+            if code is not None:
+                self._start()
+            return code
 
     def stop(self) -> int:
         """SIGTERM; return its exit code, or kill it after some patience."""
@@ -203,13 +222,15 @@ def _unprivileged_user() -> dict[str, int]:
     return {"user": user.pw_uid, "group": user.pw_gid}
 
 
-@dataclass(frozen=True)
+@dataclass
 class SmallDisk:
     """A tmpfs in a mount namespace of its own."""
 
     folder: Path
     holder: int
     """Process id that keeps the namespace alive."""
+    _filler: threading.Thread | None = None
+    _has_room: threading.Event = field(default_factory=threading.Event)
 
     @property
     def inside(self) -> tuple[str, ...]:
@@ -222,17 +243,28 @@ class SmallDisk:
         return Path(f"/proc/{self.holder}/root{self.folder}")
 
     def fill(self) -> None:
-        """Leave not one block."""
-        with (self.seen / "ballast").open("ab", buffering=0) as ballast, suppress(OSError):
-            while True:
-                ballast.write(bytes(1 << 16))
-        with (self.seen / "ballast").open("ab", buffering=0) as ballast, suppress(OSError):
-            while True:
-                ballast.write(bytes(4096))
+        """Take every block, and each that is freed, in a thread: 256 MiB must not delay the next fault."""
+        if self._filler is None:
+            self._has_room.clear()
+            self._filler = threading.Thread(target=self._fill, name="disk", daemon=True)
+            self._filler.start()
+
+    def _fill(self) -> None:
+        with (self.seen / "ballast").open("ab", buffering=0) as ballast:
+            while not self._has_room.is_set():
+                for size in (1 << 20, 1 << 16, 4096):
+                    with suppress(OSError):
+                        while not self._has_room.is_set():
+                            ballast.write(bytes(size))
+                self._has_room.wait(_POLL_S)
 
     def empty(self) -> None:
         """Give the room back."""
-        (self.seen / "ballast").unlink(missing_ok=True)
+        if self._filler is not None:
+            self._has_room.set()
+            self._filler.join()
+            self._filler = None
+            (self.seen / "ballast").unlink(missing_ok=True)
 
 
 def can_mount() -> bool:

@@ -26,16 +26,22 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.chaos.clients import Load, in_thread
+from benchmarks.chaos.clients import Load, NeverAcknowledged, Refused, in_thread
 from benchmarks.chaos.history import Applied, History, summary, violations
 from benchmarks.chaos.operator import STEADY, Operator
-from benchmarks.chaos.processes import can_compile, can_mount
+from benchmarks.chaos.processes import can_compile, can_mount, until
 from benchmarks.chaos.schedule import KILLS, Schedule, Setup, from_json, make_schedule, shrink, to_json
+from benchmarks.chaos.watch import Watch
 from benchmarks.chaos.world import World
+
+from headrace.bench.environment import describe_environment
 
 _CALM_S = 8.0
 """Seconds of load after the last fault: these requests must be answered at the first attempt again."""
 _TICK_S = 0.05
+_RETRY_S = 0.25
+_PATIENCE_S = 120.0
+"""Longest wait of a fault for a process that it can hit; after it the fault is left out."""
 _NUM_SHOWN = 20
 
 
@@ -85,7 +91,6 @@ class Run:
         self._folder = folder
         self._num_threads = num_threads
         self._pause_s = pause_s
-        self._restarting: set[int] = set()
 
     def run(self, note: Callable[[str], None]) -> list[str]:
         """Run it; return the violations."""
@@ -95,12 +100,18 @@ class Run:
             world.start()
             operator = Operator([proxy.port for proxy in world.operator_proxies], self.history, self._schedule.seed)
             stack.callback(operator.close)
-            operator.prepare()
-            self._under_load(world, operator, note)
-            self._examine(world, operator, note)
+            watch = Watch(world.platforms, self.history.incidents)
+            stack.callback(watch.close)
+            watch.start()
+            try:
+                operator.prepare()
+                self._under_load(world, operator, watch, note)
+                self._examine(world, operator, watch, note)
+            except (RuntimeError, NeverAcknowledged, Refused) as error:
+                return [*self.history.incidents, f"The run could not be finished: {error}"]
         return violations(self.history)
 
-    def _under_load(self, world: World, operator: Operator, note: Callable[[str], None]) -> None:
+    def _under_load(self, world: World, operator: Operator, watch: Watch, note: Callable[[str], None]) -> None:
         load = Load(
             [proxy.port for proxy in world.load_proxies],
             STEADY,
@@ -109,23 +120,27 @@ class Run:
             pause_s=self._pause_s,
         )
         incidents = self.history.incidents
+        self.history.requests = load.requests
         load.start()
         threads = [
             in_thread("changes", operator.change_endpoints, incidents),
             in_thread("objects", operator.store_objects, incidents),
         ]
-        self._apply_all(world, load.started_s, note)
-        operator.is_over.set()
-        for thread in threads:
-            thread.join()
-        operator.settle()
-        note("all faults are undone, and the endpoints are settled")
-        time.sleep(_CALM_S)
+        try:
+            self._apply_all(world, watch, load.started_s, note)
+            operator.is_over.set()
+            for thread in threads:
+                thread.join()
+            operator.settle()
+            note("all faults are undone, and the endpoints are settled")
+            time.sleep(_CALM_S)
+        finally:
+            operator.is_over.set()
+            load.end()
         incidents += load.close()
-        self.history.requests = load.requests
 
-    def _apply_all(self, world: World, started_s: float, note: Callable[[str], None]) -> None:
-        """Apply and undo the faults at their times, and watch the platforms meanwhile."""
+    def _apply_all(self, world: World, watch: Watch, started_s: float, note: Callable[[str], None]) -> None:
+        """Apply and undo the faults at their times; they end when all platforms are healthy again."""
         order = itertools.count()
         pending: list[tuple[float, int, Callable[[], None]]] = []
 
@@ -134,12 +149,17 @@ class Run:
             began_s = time.monotonic() - started_s
             hit = world.apply(fault)
             if hit is None:
+                if began_s < fault.at_s + _PATIENCE_S:
+                    heapq.heappush(pending, (began_s + _RETRY_S, next(order), lambda: apply(index)))
                 return
             what, undo = hit
             note(f"{began_s:7.2f} s  {fault.kind} ({what}) for {fault.duration_s:.2f} s")
 
             def end() -> None:
                 undo()
+                watch.when_healthy(recovered)
+
+            def recovered() -> None:
                 ended_s = time.monotonic() - started_s
                 self.history.faults.append(Applied(kind=fault.kind, began_s=began_s, ended_s=ended_s, what=what))
 
@@ -148,22 +168,13 @@ class Run:
         for index, fault in enumerate(self._schedule.faults):
             heapq.heappush(pending, (fault.at_s, next(order), lambda index=index: apply(index)))  # type: ignore[misc]
         while pending:
-            self._watch(world)
             if pending[0][0] <= time.monotonic() - started_s:
                 heapq.heappop(pending)[2]()
             else:
                 time.sleep(_TICK_S)
-        for platform in world.platforms:
-            platform.until_it_answers()
+        until(watch.is_calm, "all platforms answer after the last fault")
 
-    def _watch(self, world: World) -> None:
-        """Note a platform that ended on its own, and start it again."""
-        for platform in world.platforms:
-            if platform.exit_code is not None:
-                self.history.incidents.append(f"{platform.name} ended on its own with exit code {platform.exit_code}.")
-                platform.start()
-
-    def _examine(self, world: World, operator: Operator, note: Callable[[str], None]) -> None:
+    def _examine(self, world: World, operator: Operator, watch: Watch, note: Callable[[str], None]) -> None:
         note("reading back")
         operator.read_back()
         operator.settle()
@@ -179,6 +190,7 @@ class Run:
         history.answers = world.answers()
         history.incidents += operator.unclear
         note("stopping the platform")
+        watch.close()
         for platform in world.platforms:
             if code := platform.stop():
                 history.incidents.append(f"{platform.name} ended with exit code {code} after SIGTERM.")
@@ -227,14 +239,18 @@ def main() -> None:
     if options.shrink:
         shrink_file(schedule, options)
         return
+    began_s = time.monotonic()
     history, found = run_once(schedule, options)
+    duration_s = round(time.monotonic() - began_s, 1)
     for sentence in found[:_NUM_SHOWN]:
         print(f"VIOLATED: {sentence}", file=sys.stderr)
     if len(found) > _NUM_SHOWN:
         print(f"... and {len(found) - _NUM_SHOWN} more.", file=sys.stderr)
-    result = {"seed": schedule.seed, "violations": len(found), **summary(history)}
+    result = {"seed": schedule.seed, "violations": len(found), "duration_s": duration_s, **summary(history)}
     if options.output:
-        options.output.write_text(json.dumps({**result, "sentences": found}, indent=1) + "\n")
+        made_by = {"environment": describe_environment(), "arguments": sys.argv[1:]}
+        whole = {**made_by, **result, "sentences": found}
+        options.output.write_text(json.dumps(whole, indent=1) + "\n")
     print(json.dumps(result))
     sys.exit(bool(found))
 

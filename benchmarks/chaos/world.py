@@ -28,6 +28,8 @@ from headrace.cluster.ports import PLATFORM_PORTS, free_ports
 IMAGE = "chaos/echo"
 _DELAY_S = 0.2
 _CORRUPTED_SHARE = 0.2
+_KILLED_AT_START = 4
+"""One kill in this many may hit a platform that starts; the others wait until it answers, so that it ever does."""
 
 Undo = Callable[[], None]
 
@@ -146,6 +148,8 @@ class World:
         platform = platforms[fault.target % len(platforms)]
         pid = platform.pid or 0
         if action == "kill":
+            if fault.target % _KILLED_AT_START and not platform.answers(timeout_s=0.5):
+                return None
             platform.kill()
             return platform.name, platform.start
         pids = [pid, *self._serving(platform)]
@@ -166,7 +170,8 @@ class World:
         with suppress(OSError, ValueError, KeyError, TypeError):
             state = json.loads((self._data / "s3" / "state.json").read_text())
             pid = int(state["process"]["pid"])
-            return f"weed {pid}", _hit(pid, action)
+            if is_alive(pid):
+                return f"weed {pid}", _hit(pid, action)
         return None
 
     def _hit_database(self, action: str, _: Fault) -> tuple[str, Undo] | None:
@@ -192,12 +197,16 @@ class World:
 
     def _hit_proxies(self, proxies: Sequence[Proxy], action: str) -> tuple[str, Undo]:
         def set_all(*, is_on: bool) -> None:
-            for proxy in proxies:
-                proxy.is_refusing = is_on and action == "cut"
-                proxy.delay_s = _DELAY_S if is_on and action == "delay" else 0.0
-                proxy.corrupted_share = _CORRUPTED_SHARE if is_on and action == "corrupt" else 0.0
-                if is_on and action == "cut":
-                    proxy.cut()
+            for proxy in proxies:  # a fault leaves what another one has set
+                match action:
+                    case "cut":
+                        proxy.is_refusing = is_on
+                        if is_on:
+                            proxy.cut()
+                    case "delay":
+                        proxy.delay_s = _DELAY_S if is_on else 0.0
+                    case "corrupt":
+                        proxy.corrupted_share = _CORRUPTED_SHARE if is_on else 0.0
 
         set_all(is_on=True)
         return f"{len(proxies)} proxies", lambda: set_all(is_on=False)

@@ -2,10 +2,14 @@
 
 import json
 import random
+import socket
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from benchmarks.chaos.clients import attempt_id
@@ -19,13 +23,21 @@ from benchmarks.chaos.history import (
     History,
     Request,
     is_reached,
+    latest_errors_s,
+    summary,
     violations,
 )
+from benchmarks.chaos.proxy import Proxy
+from benchmarks.chaos.report import table
 from benchmarks.chaos.schedule import Fault, Schedule, Setup, from_json, make_schedule, shrink, to_json
+from benchmarks.chaos.watch import Watch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.waiting import WAIT_S
+
+if TYPE_CHECKING:
+    from benchmarks.chaos.processes import Platform
 
 ROOT = Path(__file__).parent.parent.parent
 SETUPS = st.builds(
@@ -76,13 +88,19 @@ def test_a_changed_byte_makes_no_other_id(number: int, index: int, seed: int) ->
 
 def request(outcome: str, *, began_s: float = 50.0, seconds: float = 0.1) -> Request:
     attempt = Attempt(
-        id="0-0", api="invoke", began_s=began_s, ended_s=began_s + seconds, outcome=outcome, detail="as it was"
+        id="0-0",
+        api="invoke",
+        endpoint="e",
+        began_s=began_s,
+        ended_s=began_s + seconds,
+        outcome=outcome,
+        detail="as it was",
     )
     return Request(number=0, attempts=(attempt,))
 
 
-def fault(kind: str, began_s: float = 49.0) -> Applied:
-    return Applied(kind=kind, began_s=began_s, ended_s=began_s + 0.5, what="it")
+def fault(kind: str, began_s: float = 49.0, *, what: str = "e-v-i-1") -> Applied:
+    return Applied(kind=kind, began_s=began_s, ended_s=began_s + 0.5, what=what)
 
 
 def serving() -> History:
@@ -111,6 +129,9 @@ def test_a_run_in_which_all_holds_has_no_violation() -> None:
         ({"requests": [request(WRONG)], "faults": [fault("worker-kill")]}, "ended as wrong"),
         ({"requests": [request("InternalFailure")], "faults": [fault("worker-kill")]}, "ended as InternalFailure"),
         ({"requests": [request("ModelError")]}, "was refused without a fault"),
+        ({"requests": [request("ModelError")], "faults": [fault("worker-kill", what="f-v-i-1")]}, "without a fault"),
+        ({"requests": [request("ModelError")], "faults": [fault("worker-kill", 39.0)]}, "without a fault"),
+        ({"requests": [request("ModelError")], "faults": [fault("platform-kill", 39.0)]}, "without a fault"),
         ({"requests": [request(BROKEN)]}, "is lost"),
         ({"requests": [request(BROKEN)], "faults": [fault("worker-kill")]}, "broke without a fault"),
         ({"requests": [request(RIGHT, seconds=100.0)]}, "took 100 s"),
@@ -145,6 +166,81 @@ def test_each_thing_that_does_not_hold_is_found(changes: dict[str, object], expe
 def test_what_a_fault_explains_is_no_violation(outcome: str, kind: str) -> None:
     history = replace(serving(), requests=[request(outcome)], faults=[fault(kind)])
     assert violations(history) == [] or (outcome != RIGHT and violations(history)[0].startswith("CloudWatch"))
+
+
+def test_errors_after_kills_of_one_endpoints_workers_are_excused_for_the_backoff() -> None:
+    refused = [request("ServiceUnavailable", began_s=65.0)]
+    kills = [fault("worker-kill", float(at)) for at in range(46, 51)]
+    assert violations(replace(serving(), requests=refused, faults=kills[-2:], invocations=1.0))
+    assert violations(replace(serving(), requests=refused, faults=kills, invocations=1.0)) == []
+    others = [fault("worker-kill", float(at), what="f-v-i-1") for at in range(46, 51)]
+    assert violations(replace(serving(), requests=refused, faults=[*others, kills[-1]], invocations=1.0))
+
+
+def test_the_longest_time_from_a_fault_to_an_error_is_measured_by_kind() -> None:
+    history = History(
+        requests=[request("ModelError", began_s=53.0), request(RIGHT, began_s=59.0), request(BROKEN, began_s=70.0)],
+        faults=[fault("worker-kill", 49.0), fault("platform-kill", 60.0), fault("disk-full", 80.0)],
+    )
+    assert latest_errors_s(history) == {"worker-kill": 3.5, "platform-kill": 9.5}
+
+
+def test_metrics_that_are_lost_without_a_kill_are_a_violation() -> None:
+    history = replace(serving(), invocations=0.0)
+    assert violations(replace(history, faults=[fault("platform-kill", 55.0)])) == []
+    for kind, began_s in (("platform-kill", 59.0), ("platform-kill", 49.0), ("worker-kill", 55.0)):
+        assert violations(replace(history, faults=[fault(kind, began_s)])), kind
+
+
+def test_the_table_of_results_has_a_row_for_each_run() -> None:
+    result = {
+        **summary(serving()),
+        "seed": 3,
+        "violations": 0,
+        "duration_s": 90.0,
+        "arguments": ["--seed", "3", "--output", "/tmp/x", "--keep", "--faults", "9"],
+    }
+    lines = table([result, result]).splitlines()
+    assert len(lines) == 4
+    assert lines[2].startswith("| `--seed 3 --faults 9` | 0 | 0 | 1 | 1 |")
+    assert lines[2].endswith("| 1.5 |")
+
+
+class FakePlatform:
+    """A platform that has ended, and answers once it was started again."""
+
+    name = "platform 0"
+
+    def __init__(self) -> None:
+        self.codes: list[int | None] = [3]
+
+    def restart_if_ended(self) -> int | None:
+        return self.codes.pop() if self.codes else None
+
+    def answers(self) -> bool:
+        return not self.codes
+
+
+def test_a_platform_that_ends_on_its_own_is_noted_and_started_again() -> None:
+    incidents: list[str] = []
+    healthy = threading.Event()
+    watch = Watch([cast("Platform", FakePlatform())], incidents)
+    watch.when_healthy(healthy.set)
+    watch.start()
+    assert healthy.wait(WAIT_S)
+    watch.close()
+    assert watch.is_calm()
+    assert incidents == ["platform 0 ended on its own with exit code 3."]
+
+
+def test_a_proxy_that_closes_leaves_no_client_waiting() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as target:  # it accepts nothing
+        proxy = Proxy(target.getsockname()[1])
+        held = [socket.create_connection(("127.0.0.1", proxy.port), WAIT_S) for _ in range(8)]
+        proxy.close()
+    for connection in held:
+        with connection, suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
 
 
 def test_a_broken_attempt_that_is_repeated_is_no_violation() -> None:
