@@ -43,8 +43,9 @@ class LogitRun {
 
   // True if so few panels have an allowed token that they are computed for this row alone.
   bool is_sparse(int row) const {
+    if (step.all_logits) return false;  // without sampling, `sampling` and `extras` are null
     const SamplingRow& s = step.sampling[row];
-    const uint32_t* mask = step.all_logits ? nullptr : step.extras[row].mask;
+    const uint32_t* mask = step.extras[row].mask;
     if (!mask || s.num_top >= 0 || s.target >= 0) return false;
     int num_panels = 0;
     for (int panel = 0; panel < m.lm_head.num_panels; panel++) num_panels += mask[panel] != 0;

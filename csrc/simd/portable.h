@@ -12,6 +12,7 @@ constexpr int kW8Bias = 0;
 
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vi __attribute__((vector_size(16)));
+typedef uint32_t vu __attribute__((vector_size(16)));
 typedef int32_t vmask __attribute__((vector_size(16)));
 typedef int16_t v8s16 __attribute__((vector_size(16)));
 typedef int8_t v16s8 __attribute__((vector_size(16)));
@@ -54,8 +55,12 @@ INLINE vi load_i(const void* p) {
   return x;
 }
 INLINE void store_i(void* p, vi x) { __builtin_memcpy(p, &x, sizeof x); }
-INLINE vi add_i(vi a, vi b) { return a + b; }
-INLINE int32_t sum_i(vi a) { return a[0] + a[1] + a[2] + a[3]; }
+// Sums wrap, as the instructions of the other ISAs do: a NaN among the activations makes them large.
+INLINE vi add_i(vi a, vi b) { return (vi)((vu)a + (vu)b); }
+INLINE int32_t sum_i(vi a) {
+  const vu u = (vu)a;
+  return static_cast<int32_t>(u[0] + u[1] + u[2] + u[3]);
+}
 INLINE vi bcast4(const void* p) {
   int32_t x;
   __builtin_memcpy(&x, p, 4);
