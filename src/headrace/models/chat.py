@@ -120,9 +120,9 @@ def _with_plain_content(message: Mapping[str, object]) -> dict[str, object]:
     for part in content:
         kind = part.get("type") if isinstance(part, Mapping) else None
         text = part.get("text") if isinstance(part, Mapping) else part
-        if kind not in {None, "text"} or not isinstance(text, str):
+        if (kind is not None and kind != "text") or not isinstance(text, str):
             raise InvalidRequest(
-                f"A message has a content part of type {kind!r}; this model takes text only.", param="messages"
+                f"A message has a content part of type {kind!r:.80}; this model takes text only.", param="messages"
             )
         texts.append(text)
     return {**message, "content": "\n".join(texts)}

@@ -13,6 +13,7 @@ from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.models.fields import Fields
 from headrace.models.gguf_file import GgufFile
 from headrace.models.gguf_wordpiece import wordpiece, wordpieces
+from headrace.models.panics import is_panic
 from headrace.models.pretokenizers import PRE_TOKENIZERS, byte_level_parts
 from headrace.models.sentencepiece_backend import Pieces, add_special_pieces, bpe_model, set_spaces
 from headrace.models.sentencepiece_file import CONTROL, NORMAL
@@ -85,8 +86,10 @@ def _backend(fields: Fields, tokens: list[str], types: list[float]) -> "tokenize
             return wordpiece(tokens, types, "[UNK]" if unknown is None else tokens[unknown])
     except (BrokenModel, UnsupportedModel):
         raise
-    except Exception as exc:
+    except BaseException as exc:
         # `tokenizers` raises nothing more specific.
+        if not isinstance(exc, Exception) and not is_panic(exc):
+            raise
         raise BrokenModel(f"{fields.source}: the vocabulary is inconsistent: {exc}.") from exc
     raise UnsupportedModel(
         f"{fields.source}: the vocabulary has type {model!r}; expected gpt2, llama or bert.", tokenizer=model

@@ -6,16 +6,19 @@ SentencePiece or tiktoken, `*.tiktoken`, or `tekken.json`; `tokenizer_config.jso
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from headrace.core.errors import BrokenModel, HeadraceError
 from headrace.models.fields import Fields
+from headrace.models.panics import is_panic
 from headrace.models.sentencepiece_backend import sentencepiece_backend
 from headrace.models.sentencepiece_file import SentencePieceModel, parse_sentencepiece
 from headrace.models.tiktoken_file import is_tiktoken, parse_tekken, parse_tiktoken, tiktoken_backend
 from headrace.models.tokenizer import Tokenizer
+from headrace.models.tokenizer_json import check_tokenizer_json
 
 if TYPE_CHECKING:
     import tokenizers
@@ -25,6 +28,8 @@ _VOCABULARIES: Final = ("tokenizer.model", "tekken.json", "*.tiktoken")
 """Files of other libraries, in this order."""
 _MAX_BYTES: Final = 256 << 20
 """Ten times the largest vocabulary known."""
+_SAMPLE: Final = "The quick\nbrown  fox 123 \u00e9\u4e2d"
+"""Tokenised once, so that a broken vocabulary that panics is refused at the start and not with the first request."""
 _NAMES: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -88,18 +93,24 @@ def _read(file: Path, model_type: str) -> _Vocabulary:
     if file.stat().st_size > _MAX_BYTES:
         raise BrokenModel(f"{file} has {file.stat().st_size} bytes; expected at most {_MAX_BYTES}.", path=str(file))
     try:
-        return _build(file, file.read_bytes(), model_type)
+        found = _build(file, file.read_bytes(), model_type)
+        with suppress(Exception):  # a vocabulary need not express the sample
+            found.backend.encode(_SAMPLE)
     except HeadraceError:
         raise
-    except Exception as exc:
+    except BaseException as exc:
         # `tokenizers` raises nothing more specific.
+        if not isinstance(exc, Exception) and not is_panic(exc):
+            raise
         raise BrokenModel(f"{file} cannot be read: {exc}. Download it again.", path=str(file)) from exc
+    return found
 
 
 def _build(file: Path, content: bytes, model_type: str) -> _Vocabulary:
     from tokenizers import Tokenizer as Backend
 
     if file.name == TOKENIZER:
+        check_tokenizer_json(content, str(file))
         backend = Backend.from_str(content.decode())
         backend.no_padding()
         backend.no_truncation()

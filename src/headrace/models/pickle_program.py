@@ -7,6 +7,7 @@ Source: CPython `pickletools.py`; PyTorch `torch/_weights_only_unpickler.py`, `t
 """
 
 import pickletools
+import warnings
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -83,16 +84,21 @@ def run_pickle(program: bytes, source: str) -> object:
         BrokenModel: The program is malformed.
         UnsupportedModel: It has an opcode or a name that a state dict of tensors does not need.
     """
-    machine = _Machine(source)
     try:
-        for count, (opcode, argument, _) in enumerate(pickletools.genops(program)):
-            if count >= _MAX_OPCODES:
-                raise UnsupportedModel(f"{source} has more than {_MAX_OPCODES} opcodes; expected a dict of tensors.")
-            if opcode.name == "STOP":
-                return machine.stack.pop()
-            machine.step(opcode.name, argument)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of `pickletools`, for backslashes in names
+            return _run(_Machine(source), program, source)
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError) as exc:
         raise BrokenModel(f"{source} is not a valid pickle: {exc!r:.200}. Download it again.") from exc
+
+
+def _run(machine: "_Machine", program: bytes, source: str) -> object:
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(program)):
+        if count >= _MAX_OPCODES:
+            raise UnsupportedModel(f"{source} has more than {_MAX_OPCODES} opcodes; expected a dict of tensors.")
+        if opcode.name == "STOP":
+            return machine.stack.pop()
+        machine.step(opcode.name, argument)
     raise BrokenModel(f"{source} ends without its STOP opcode. Download it again.")
 
 

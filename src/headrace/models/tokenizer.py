@@ -7,13 +7,15 @@ Chat templates are in `chat`.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from headrace.core.errors import InvalidRequest, UnsupportedModel
+from headrace.core.errors import EngineFailed, HeadraceError, InvalidRequest, UnsupportedModel
 from headrace.core.generation import TextSpan
+from headrace.models.panics import is_panic
 
 if TYPE_CHECKING:
     import llguidance
@@ -97,7 +99,8 @@ class Tokenizer:
         Return the token ids of a text. Special tokens spelled out in the text become special tokens.
 
         Raises:
-            InvalidRequest: the text is not valid Unicode, or has a token without an embedding in this model.
+            InvalidRequest: the text is not valid Unicode, or the vocabulary cannot express it.
+            EngineFailed: the vocabulary is broken in a way that only this text shows.
         """
         return self._checked(self._encode(text, add_special_tokens=add_special_tokens, has_offsets=False).ids)
 
@@ -118,7 +121,8 @@ class Tokenizer:
         room = most - self._backend.num_special_tokens_to_add(second is not None)
         parts[-1].truncate(max(0, room - sum(len(part.ids) for part in parts[:-1])), direction=side)
         pair = parts[1] if len(parts) > 1 else None
-        encoding = self._backend.post_process(parts[0], pair)
+        with _translated_errors():
+            encoding = self._backend.post_process(parts[0], pair)
         return self._checked(encoding.ids), _second_start(encoding)
 
     def encode_spans(self, text: str, *, add_special_tokens: bool = True) -> list[TextSpan]:
@@ -175,7 +179,8 @@ class Tokenizer:
         """Return the text of all tokens: special ones too, without the space that encoding puts before a text."""
         if self.form is ByteForm.BYTE_LEVEL:
             return self.decode(token_ids, skip_special_tokens=False)
-        text: str = self._backend.decode(list(token_ids), skip_special_tokens=False)
+        with _translated_errors():
+            text: str = self._backend.decode(list(token_ids), skip_special_tokens=False)
         return text
 
     def min_tokens(self, text: str) -> int:
@@ -227,18 +232,20 @@ class Tokenizer:
             return self._encode(first, add_special_tokens=True, has_offsets=False)
         for text in (first, second):
             _refuse_surrogates(text)
-        return self._backend.encode_batch_fast([(first, second)], add_special_tokens=True)[0]
+        with _translated_errors():
+            return self._backend.encode_batch_fast([(first, second)], add_special_tokens=True)[0]
 
     def _encode(self, text: str, *, add_special_tokens: bool, has_offsets: bool) -> "tokenizers.Encoding":
         """Encode a text. NOTE: `encode` holds the GIL, for seconds on a huge text; the batch calls release it."""
-        try:
-            if len(text) <= LONG_TEXT_CHARACTERS:
-                return self._backend.encode(text, add_special_tokens=add_special_tokens)
-            batch = self._backend.encode_batch if has_offsets else self._backend.encode_batch_fast
-            return batch([text], add_special_tokens=add_special_tokens)[0]
-        except TypeError:
-            _refuse_surrogates(text)  # the only text that it rejects
-            raise
+        with _translated_errors():
+            try:
+                if len(text) <= LONG_TEXT_CHARACTERS:
+                    return self._backend.encode(text, add_special_tokens=add_special_tokens)
+                batch = self._backend.encode_batch if has_offsets else self._backend.encode_batch_fast
+                return batch([text], add_special_tokens=add_special_tokens)[0]
+            except TypeError:
+                _refuse_surrogates(text)  # the only text that it rejects
+                raise
 
     def _checked(self, ids: list[int]) -> list[int]:
         if ids and max(ids) >= self.vocab_size:
@@ -282,6 +289,23 @@ def _refuse_surrogates(text: str) -> None:
         raise InvalidRequest(
             f"The text has half of a surrogate pair at character {place}, which is not valid Unicode.", param="prompt"
         )
+
+
+@contextmanager
+def _translated_errors() -> Iterator[None]:
+    """Translate the errors of `tokenizers`, which has no classes of its own, and its panics."""
+    try:
+        yield
+    except HeadraceError:
+        raise
+    except Exception as exc:
+        text = f"The vocabulary of this model cannot express the text: {exc}."
+        raise InvalidRequest(text, param="prompt") from exc
+    except BaseException as exc:
+        if not is_panic(exc):
+            raise
+        text = f"The tokenizer of this model failed on the text: {exc!s:.200}. Download the model again."
+        raise EngineFailed(text) from exc
 
 
 def _byte_level(piece: str) -> bytes:
