@@ -150,28 +150,34 @@ class PostgreSQL:
         folder.mkdir()
         folder.chmod(0o755)
         if self._user:
+            folder.parent.chmod(0o711)  # that user must reach its folder
             os.chown(folder, self._user["user"], self._user["group"])
         self._run("initdb", "-U", "headrace", "-A", "trust", "-N", "-E", "UTF8", "--locale=C")
         self.start()
 
     @property
     def pid(self) -> int | None:
-        """Its first process, whose death ends all others."""
+        """Its first process, whose death ends all others; None while it does not run."""
         with suppress(OSError, ValueError, IndexError):
-            return int((self._folder / "data" / "postmaster.pid").read_text().splitlines()[0])
+            pid = int((self._folder / "data" / "postmaster.pid").read_text().splitlines()[0])
+            return pid if is_alive(pid) else None  # a killed server leaves its file
         return None
 
     def start(self) -> None:
-        """Start it and wait until it accepts connections; recovery after a kill takes a moment."""
+        """Start it if it does not run, and wait until it accepts connections; recovery after a kill takes a moment."""
+        if self.pid is not None:
+            return
         options = f"-c listen_addresses=127.0.0.1 -p {self.port} -k {self._folder} -c max_connections=100"
         self._run("pg_ctl", "-l", str(self._folder / "log"), "-w", "-o", options, "start")
 
     def kill(self) -> None:
         """SIGKILL to all its processes."""
         if (pid := self.pid) is not None:
-            for process in [*children(pid), pid]:
+            pids = [pid, *children(pid)]
+            for process in pids:
                 signal_process(process, signal.SIGKILL)
-            until(lambda: not is_alive(pid), "PostgreSQL is dead")
+            until(lambda: not any(is_alive(process) for process in pids), "PostgreSQL is dead")
+            (self._folder / "data" / "postmaster.pid").unlink()  # a zombie that nothing reaps counts as a server
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to all its processes."""
@@ -181,23 +187,28 @@ class PostgreSQL:
 
     def restart(self) -> None:
         """End all connections and start it again."""
+        self.signal(signal.SIGCONT)
         self._run("pg_ctl", "-m", "fast", "-w", "stop")
         self.start()
 
     def close(self) -> None:
         """Stop it at once."""
-        with suppress(subprocess.CalledProcessError):
+        with suppress(RuntimeError):
             self._run("pg_ctl", "-m", "immediate", "-w", "stop")
 
     def _run(self, program: str, *arguments: str) -> None:
-        subprocess.run(
-            [self._programs / program, "-D", self._folder / "data", *arguments],
-            check=True,
-            cwd=self._folder,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.STDOUT,
-            **self._user,  # type: ignore[call-overload]
-        )
+        output = self._folder / f"{program}.out"  # no pipe: the server keeps its end open
+        with output.open("wb") as file:
+            done = subprocess.run(
+                [self._programs / program, "-D", self._folder / "data", *arguments],
+                check=False,
+                cwd=self._folder,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                **self._user,  # type: ignore[call-overload]
+            )
+        if done.returncode:
+            raise RuntimeError(f"{program} ended with {done.returncode}: {output.read_text()[-1000:]}")
 
 
 def is_alive(pid: int) -> bool:
