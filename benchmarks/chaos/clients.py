@@ -15,12 +15,13 @@ from benchmarks.chaos.echo_server import answer_of
 from benchmarks.chaos.history import BROKEN, CLEAR_ERRORS, DEADLINE_S, RIGHT, WRONG, Attempt, Request
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, EventStreamError
+from urllib3.exceptions import HTTPError
 
 APIS = ("invoke", "stream", "openai")
 _TIMEOUT_S = 70.0
 _PAUSE_S = 0.2
-_CONNECTION_ERRORS = (BotoCoreError, httpx.TransportError, OSError, ValueError)
-"""ValueError: a corrupted answer that the client cannot parse."""
+_CONNECTION_ERRORS = (BotoCoreError, HTTPError, httpx.TransportError, OSError, ValueError)
+"""HTTPError: an event stream that ends too early; ValueError: a corrupted answer that the client cannot parse."""
 
 
 def aws_client(service: str, port: int) -> Any:
@@ -136,6 +137,7 @@ class Load:
         self._ports = ports
         self._endpoints = endpoints
         self._pause_s = pause_s
+        self._failures: list[str] = []
         self._is_over = threading.Event()
         self._num_threads = num_threads
         self._threads = [
@@ -153,14 +155,21 @@ class Load:
         self._is_over.set()
 
     def close(self) -> list[str]:
-        """Wait for the requests in flight; return a sentence for each thread that hangs."""
+        """Wait for the requests in flight; return a sentence for each thread that hangs or has failed."""
         self.end()
         deadline_s = time.monotonic() + DEADLINE_S + 2 * _TIMEOUT_S
         for thread in self._threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
-        return [f"A request of thread {thread.name} hangs." for thread in self._threads if thread.is_alive()]
+        hanging = [f"A request of thread {thread.name} hangs." for thread in self._threads if thread.is_alive()]
+        return [*self._failures, *hanging]
 
     def _run(self, index: int, chooser: random.Random) -> None:
+        try:
+            self._send_all(index, chooser)
+        except Exception as error:  # noqa: BLE001 -- a client that ends would only look like less load
+            self._failures.append(f"Client {index} failed: {error!r}.")
+
+    def _send_all(self, index: int, chooser: random.Random) -> None:
         requester = Requester(self._ports, self.started_s)
         number = index
         while not self._is_over.is_set():
@@ -235,6 +244,8 @@ def in_thread(name: str, work: Callable[[], None], failures: list[str]) -> threa
             work()
         except (NeverAcknowledged, Refused) as error:
             failures.append(str(error))
+        except Exception as error:  # noqa: BLE001 -- a thread that ends would only look like fewer changes
+            failures.append(f"The thread of the {name} failed: {error!r}.")
 
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()

@@ -19,6 +19,7 @@ from benchmarks.chaos.processes import (
     processes_with,
     signal_process,
     small_disk,
+    until,
 )
 from benchmarks.chaos.proxy import Proxy
 from benchmarks.chaos.schedule import Fault, Setup
@@ -240,6 +241,10 @@ def _nothing() -> None:
 
 
 def _hit(pid: int, action: str) -> Undo:
-    """Kill or stop a process."""
-    signal_process(pid, signal.SIGKILL if action == "kill" else signal.SIGSTOP)
-    return _nothing if action == "kill" else lambda: signal_process(pid, signal.SIGCONT)
+    """Kill a process and wait for its death, or stop it."""
+    if action == "kill":
+        signal_process(pid, signal.SIGKILL)
+        until(lambda: not is_alive(pid), f"process {pid} is dead")
+        return _nothing
+    signal_process(pid, signal.SIGSTOP)
+    return lambda: signal_process(pid, signal.SIGCONT)
