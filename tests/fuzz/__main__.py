@@ -7,15 +7,18 @@ import logging
 import os
 import resource
 import sys
+import tempfile
 import time
 import traceback
 import warnings
+from collections.abc import Callable
+from functools import partial
 from mmap import mmap
 from pathlib import Path
 
 import structlog
 
-from tests.fuzz.campaign import Finding, minimised, run
+from tests.fuzz.campaign import Finding, failure, minimised, run, smallest
 from tests.fuzz.mutation import case
 from tests.fuzz.target import Target
 from tests.fuzz.targets import TARGETS
@@ -33,7 +36,7 @@ def main() -> int:
     arguments = _arguments()
     if arguments.list:
         for target in TARGETS.values():
-            print(f"{target.name:22} {(target.check.__doc__ or '').strip()}")
+            print(f"{target.name:22} {_purpose(target)}")
         return 0
     names = arguments.target or list(TARGETS)
     unknown = [name for name in names if name not in TARGETS]
@@ -45,6 +48,12 @@ def main() -> int:
     taken_s = time.monotonic() - started_s
     print(f"{len(names)} targets, {len(failed)} with findings, {taken_s:.0f} s, seed {arguments.seed}")
     return bool(failed)
+
+
+def _purpose(target: Target) -> str:
+    """Return the first line of the docstring of the function that a target calls."""
+    check = target.check.func if isinstance(target.check, partial) else target.check
+    return (check.__doc__ or "").strip().partition("\n")[0]
 
 
 def _arguments() -> argparse.Namespace:
@@ -63,19 +72,40 @@ def _arguments() -> argparse.Namespace:
 
 def _supervise(target: Target, arguments: argparse.Namespace) -> bool:
     """Run a target in a fork; return whether it held. A child that dies leaves the number of its input."""
-    with mmap(-1, _NUMBER_BYTES) as place:
-        sys.stdout.flush()
-        child = os.fork()
-        if not child:
-            os._exit(_run_child(target, arguments, place))
-        _, status = os.waitpid(child, 0)
-        code = os.waitstatus_to_exitcode(status)
+    with mmap(-1, _NUMBER_BYTES) as place, tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+        tempfile.tempdir = folder  # what a child that dies leaves behind
+        code = _exit_code(lambda: _run_child(target, arguments, place))
         if code in {0, 1}:
             return code == 0
         number = int.from_bytes(place[:], "little")
-    print(f"{target.name}: input {number} ended the process with status {code}. It is kept as it is.", flush=True)
-    _keep(target, case(target, arguments.seed, number))
+        print(f"{target.name}: input {number} of seed {arguments.seed} ended the process: status {code}", flush=True)
+        data = case(target, arguments.seed, number)
+        _keep(target, smallest(data, lambda smaller: _ends_process(target, smaller)) if code < 0 else data)
+        remove_scenes()
     return False
+
+
+def _exit_code(run_child: Callable[[], int]) -> int:
+    """Run a function in a fork; return what it returns, or minus the signal that ended it."""
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        os._exit(run_child())
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _ends_process(target: Target, data: bytes) -> bool:
+    """Return whether a signal ends the process that runs this input."""
+
+    def run_one() -> int:
+        with Path(os.devnull).open("w") as nothing:  # the runtime of Rust reports each panic
+            os.dup2(nothing.fileno(), sys.stderr.fileno())
+        _limit_memory()
+        faulthandler.dump_traceback_later(_CRASH_FACTOR * target.limit_s, exit=True)
+        failure(target, data)
+        return 0
+
+    return _exit_code(run_one) < 0
 
 
 def _run_child(target: Target, arguments: argparse.Namespace, place: mmap) -> int:

@@ -71,31 +71,37 @@ def run(target: Target, inputs: Iterable[bytes], *, before: Callable[[int], None
 
 
 def minimised(finding: Finding) -> bytes:
-    """Return a smaller input with the same kind of failure: cut out ever smaller pieces while it still fails."""
-    data, kind = finding.data, type(finding.cause)
-    size, attempts = max(1, len(data) // 2), 0
+    """Return a smaller input with the same kind of failure."""
+    kind = type(finding.cause)
     with _stopped_by_signal():
-        while attempts < _MAX_ATTEMPTS:
-            at, is_smaller = 0, False
-            while at < len(data) and attempts < _MAX_ATTEMPTS:
-                attempts += 1
-                shorter = data[:at] + data[at + size :]
-                if _fails(finding.target, shorter, kind):
-                    data, is_smaller = shorter, True
-                else:
-                    at += size
-            if size == 1 and not is_smaller:
-                break
-            size = max(1, size // 2)
+        return smallest(finding.data, lambda data: isinstance(failure(finding.target, data), kind))
+
+
+def smallest(data: bytes, fails: Callable[[bytes], bool]) -> bytes:
+    """Return a smaller input that still fails: cut out ever smaller pieces."""
+    size, attempts = max(1, len(data) // 2), 0
+    while attempts < _MAX_ATTEMPTS:
+        at, is_smaller = 0, False
+        while at < len(data) and attempts < _MAX_ATTEMPTS:
+            attempts += 1
+            shorter = data[:at] + data[at + size :]
+            if fails(shorter):
+                data, is_smaller = shorter, True
+            else:
+                at += size
+        if size == 1 and not is_smaller:
+            break
+        size = max(1, size // 2)
     return data
 
 
-def _fails(target: Target, data: bytes, kind: type[BaseException]) -> bool:
+def failure(target: Target, data: bytes) -> BaseException | None:
+    """Return the error that an input ends in, or None if the property holds for it."""
     try:
         _outcome(target, data)
     except Finding as finding:
-        return isinstance(finding.cause, kind)
-    return False
+        return finding.cause
+    return None
 
 
 def _outcome(target: Target, data: bytes, *, is_timed: bool = True) -> str | None:
@@ -106,7 +112,9 @@ def _outcome(target: Target, data: bytes, *, is_timed: bool = True) -> str | Non
         target.check(data)
     except (*target.refusals, Malformed) as refusal:
         return type(refusal).__name__
-    except (Exception, TooSlow) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # panics of Rust code are no `Exception`
         raise Finding(target, data, error) from error
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)

@@ -134,6 +134,7 @@ def test_the_model_s_sampling_applies_where_a_request_says_nothing():
     [
         ({"messages": []}, "at least one message"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": []}]}, "messages.0.content: user messages must have non-empty"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url"}}]}]}, "type 'image'"),
         ({"messages": [*HI, {"role": "assistant", "content": "The "}]}, "cannot end with trailing whitespace"),
         ({"messages": [*HI, {"role": "assistant", "content": []}]}, "without text"),

@@ -37,6 +37,8 @@ def remove_scenes() -> None:
     """Remove all folders; at the end of the process, and of forks, which skip its end."""
     if _home.cache_info().currsize:
         shutil.rmtree(_home(), ignore_errors=True)
+        _home.cache_clear()
+        scene.cache_clear()
 
 
 def _guard(target: Path) -> Guard:

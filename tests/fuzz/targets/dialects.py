@@ -7,6 +7,7 @@ from functools import partial
 
 import msgspec
 
+from headrace.core.answer_format.formats import REASONING_TAGS
 from headrace.core.errors import HeadraceError
 from headrace.engine.service.validation import check_sampling
 from headrace.wire import adapters
@@ -34,10 +35,13 @@ from tests.wire.test_pooled import CLASSIFIER, EMBEDDINGS, RERANKER
 
 _LIMITS = replace(ENGINE_LIMITS, request=CONTEXT.limits, max_model_len=2048, max_prompt_tokens=2000)
 _WORDS = tuple(name.encode() for name in NAMES)
+_REASONS = replace(MODEL, answer_format=REASONING_TAGS)
 
 
 def _parse(dialect: Dialect, context: RequestContext, data: bytes) -> None:
     """A body is understood, or refused in the format of its dialect with a status of the client's."""
+    if context.model is MODEL and len(data) % 2:
+        context = replace(context, model=_REASONS)
     try:
         check_json_size(data)
         select_dialect(data, dialect, context.model)

@@ -72,6 +72,8 @@ def _user(content: Content, param: str) -> Iterator[Message]:
     if isinstance(content, str):
         yield Message(role="user", content=content)
         return
+    if not content:
+        raise InvalidRequest(f"{param}: user messages must have non-empty content", param=param)
     texts = []
     for number, block in enumerate(content):
         place = f"{param}.{number}"
