@@ -208,12 +208,21 @@ class Team:
         self.client.complete(COMPONENT)
 
     def _component_to_zero(self, _random: Random) -> None:
-        until(lambda: self._num_copies() >= 0, "the component is settled")
-        self._sagemaker.update_inference_component_runtime_config(
-            InferenceComponentName=COMPONENT, DesiredRuntimeConfig={"CopyCount": 0}
-        )
+        until(self._has_zero_copies_asked, "the component accepts an update")
         time.sleep(1)
         self.client.complete(COMPONENT)  # wakes it, unless another client did
+
+    def _has_zero_copies_asked(self) -> bool:
+        """Ask for no copies; return False while an update is in progress (a request may start one)."""
+        try:
+            self._sagemaker.update_inference_component_runtime_config(
+                InferenceComponentName=COMPONENT, DesiredRuntimeConfig={"CopyCount": 0}
+            )
+        except ClientError as error:
+            if "in-progress" in error.response["Error"]["Message"]:
+                return False
+            raise
+        return True
 
     def _scale(self, _random: Random) -> None:
         for count in (2, 0):

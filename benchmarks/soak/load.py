@@ -11,7 +11,7 @@ from random import Random
 from benchmarks.soak.drift import Point
 
 _MAX_FAILURES = 50
-_END_S = 180.0
+_END_S = 600.0
 """Seconds for the activities to end: the slowest one deletes what it has created."""
 
 
@@ -92,7 +92,7 @@ class Load:
                 self.failures.append(f"{started_s:.1f} s {name}: {reason[:600]}")
 
 
-def until(is_true: Callable[[], bool], what: str, *, timeout_s: float = 120.0, poll_s: float = 0.25) -> None:
+def until(is_true: Callable[[], bool], what: str, *, timeout_s: float = 300.0, poll_s: float = 0.25) -> None:
     """
     Wait for a condition.
 

@@ -16,6 +16,8 @@ class ProcessUse:
 
     rss_bytes: int = 0
     pss_bytes: int = 0
+    anonymous_bytes: int = 0
+    """Resident memory that is no page of a file: heaps, stacks, and maps of none."""
     descriptors: int = 0
     threads: int = 0
     cpu_s: float = 0.0
@@ -25,6 +27,7 @@ class ProcessUse:
         return ProcessUse(
             rss_bytes=self.rss_bytes + other.rss_bytes,
             pss_bytes=self.pss_bytes + other.pss_bytes,
+            anonymous_bytes=self.anonymous_bytes + other.anonymous_bytes,
             descriptors=self.descriptors + other.descriptors,
             threads=self.threads + other.threads,
             cpu_s=self.cpu_s + other.cpu_s,
@@ -54,6 +57,7 @@ def read_process(pid: int, *, proc: Path = _PROC) -> ProcessUse | None:
         return ProcessUse(
             rss_bytes=memory.get("Rss", 0) * _KIB,
             pss_bytes=memory.get("Pss", 0) * _KIB,
+            anonymous_bytes=memory.get("Anonymous", 0) * _KIB,
             descriptors=sum(1 for _ in (folder / "fd").iterdir()),
             threads=int(fields[17]),
             cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS_A_SECOND,

@@ -29,6 +29,7 @@ WATCHED_FILE = Rule(unit="bytes", is_judged=False)
 RULES: dict[str, Rule] = {
     "rss": _MEMORY,
     "pss": _MEMORY,
+    "anonymous": _MEMORY,
     "descriptors": Rule(unit="", resolution=1),
     "threads": Rule(unit="", resolution=1),
     "cpu": Rule(unit="cores", is_judged=False),

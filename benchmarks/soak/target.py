@@ -66,7 +66,7 @@ class Target:
             self._add(name, group.rule, now_s, size_bytes(*group.paths))
 
     def _add_use(self, role: str, use: ProcessUse, now_s: float) -> None:
-        for name in ("rss", "pss"):
+        for name in ("rss", "pss", "anonymous"):
             self._add(f"{role} {name}", RULES[name], now_s, getattr(use, f"{name}_bytes"))
         for name in ("descriptors", "threads"):
             self._add(f"{role} {name}", RULES[name], now_s, getattr(use, name))

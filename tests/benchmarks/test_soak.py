@@ -137,12 +137,13 @@ def test_a_process_is_found_by_its_environment_and_read_from_proc(tmp_path: Path
     (folder / "cmdline").write_bytes(b"weed\0mini")
     (folder / "environ").write_bytes(b"HOME=/\0PLACE=/data/soak\0")
     (folder / "stat").write_text("17 (a b) c) " + " ".join(str(number) for number in range(30)))
-    (folder / "smaps_rollup").write_text("header\nRss: 300 kB\nPss: 200 kB\n")
+    (folder / "smaps_rollup").write_text("header\nRss: 300 kB\nPss: 200 kB\nAnonymous: 150 kB\n")
     assert command_lines("/data/soak", proc=tmp_path) == {17: "weed mini"}
     assert command_lines("/data/other", proc=tmp_path) == {}
     use = read_process(17, proc=tmp_path)
     assert use is not None
-    assert (use.rss_bytes, use.pss_bytes, use.descriptors, use.threads) == (300 * 1024, 200 * 1024, 1, 17)
+    assert (use.rss_bytes, use.pss_bytes, use.anonymous_bytes) == (300 * 1024, 200 * 1024, 150 * 1024)
+    assert (use.descriptors, use.threads) == (1, 17)
     assert use.cpu_s == pytest.approx((11 + 12) / os.sysconf("SC_CLK_TCK"))
     assert read_process(18, proc=tmp_path) is None
 

@@ -21,6 +21,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.core.allocator import return_memory
 from headrace.core.errors import HeadraceError
 from headrace.core.telemetry import get_logger
 from headrace.http.listener import url_of
@@ -111,6 +112,7 @@ class PlatformLifecycle:
             tracer = stack.enter_context(
                 tracing(self._settings.otlp_traces_endpoint, self._env, service="headrace-platform")
             )
+            _begin(stack, return_memory(), "free memory")
             stack.push_async_callback(self._end_storage)
             await self._storage.start()
             parts = assemble(

@@ -17,6 +17,7 @@ from pathlib import Path
 import uvloop
 
 from headrace.cluster.worker_files import write_atomically
+from headrace.core.allocator import limit_arenas
 from headrace.core.errors import HeadraceError, SettingsError, UserError
 from headrace.core.processes import forbid_core_dumps
 from headrace.core.telemetry import setup_logging
@@ -54,6 +55,7 @@ def run_platform(
     setup_logging(format=settings.log_format, level=settings.log_level)
     os.umask(0o077)  # whatever it, its workers and its object storage write is for their user alone
     forbid_core_dumps()
+    limit_arenas()
     folder = DataFolder(data_folder(settings, env))
     start = _Start(settings=settings, folder=folder, on_ready=on_ready, env=env)
     return _exit_code_of(lambda: start.run(is_takeover=is_takeover))

@@ -23,6 +23,7 @@ from typing import Protocol, TypeVar
 
 import uvloop
 
+from headrace.core.allocator import limit_arenas, return_memory
 from headrace.core.errors import HeadraceError, UserError
 from headrace.core.telemetry import get_logger
 from headrace.http.asgi import ASGIApp
@@ -104,6 +105,7 @@ def serve(served: Served) -> int:
         The exit code; the error of a failure has been written to stderr.
     """
     settings = served.settings
+    limit_arenas()
     try:
         tls = server_context(settings.tls_cert, settings.tls_key)
         with contextlib.ExitStack() as stack:
@@ -151,11 +153,13 @@ class _Lifecycle:
             for server, listener in zip(self._servers, self._listeners, strict=True)
         ]
         get_logger().info("server.listening", url=self._url, model=self._served.settings.model, **self._side_urls)
+        trimming = asyncio.create_task(return_memory(), name="free memory")
         try:
             if await self._start():
                 await self._stop.wait()
                 await self._serve_until_drained()
         finally:
+            trimming.cancel()
             self._served.close()
             for server in self._servers:
                 server.stop()

@@ -1,0 +1,87 @@
+"""
+The C allocator of a process that runs for months: few arenas, and free memory goes back to the kernel.
+
+glibc gives each thread an arena of its own, up to eight for each CPU, and each keeps what was freed in it. It also
+raises the size from which an allocation is mapped, and the free memory that it keeps, to the largest block ever freed:
+one large request body makes both 32 MiB. A process that answers the same load for hours then grows for hours.
+
+Source: glibc manual, "Malloc Tunable Parameters"; `mallopt(3)`, `malloc_trim(3)`. With another C library (musl, macOS)
+the functions here do nothing.
+"""
+
+import asyncio
+import ctypes
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
+_MAX_ARENAS: Final = 2
+"""The GIL admits one thread of Python at a time; the second arena is for native code beside it."""
+_MMAP_THRESHOLD_BYTES: Final = 1 << 20
+"""Larger blocks are mapped, and go back when they are freed. A fixed value, so that glibc does not raise it."""
+_TRIM_THRESHOLD_BYTES: Final = 4 << 20
+_PAUSE_S: Final = 30.0
+_GROWTH_BYTES: Final = 1 << 20
+"""Growth of the resident memory since the last trim that makes another one worth its milliseconds."""
+_STATM: Final = Path("/proc/self/statm")
+
+
+def limit_arenas() -> bool:
+    """
+    Bound the memory that the allocator keeps; call it before the process has threads.
+
+    Returns:
+        Whether the C library took the limits.
+    """
+    libc = _glibc()
+    if libc is None:
+        return False
+    limits = (
+        (_M_ARENA_MAX, _MAX_ARENAS),
+        (_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES),
+        (_M_TRIM_THRESHOLD, _TRIM_THRESHOLD_BYTES),
+    )
+    taken = [libc.mallopt(name, value) == 1 for name, value in limits]
+    return all(taken)
+
+
+def trim() -> bool:
+    """Return free memory of all arenas to the kernel; return whether there was any. Blocks for milliseconds."""
+    libc = _glibc()
+    return libc is not None and libc.malloc_trim(0) == 1
+
+
+def read_resident_bytes() -> int | None:
+    """Return the resident memory of this process; None where `/proc` does not tell."""
+    try:
+        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+async def return_memory(
+    *,
+    pause_s: float = _PAUSE_S,
+    read_bytes: Callable[[], int | None] = read_resident_bytes,
+    trim: Callable[[], bool] = trim,
+) -> None:
+    """Trim in a thread whenever the process has grown, until cancelled; end where its size cannot be read."""
+    least_bytes = 0
+    while (now_bytes := read_bytes()) is not None:
+        if now_bytes - least_bytes >= _GROWTH_BYTES:
+            await asyncio.to_thread(trim)
+            least_bytes = read_bytes() or now_bytes
+        least_bytes = min(least_bytes, now_bytes)
+        await asyncio.sleep(pause_s)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None)
+    return libc if hasattr(libc, "gnu_get_libc_version") else None
