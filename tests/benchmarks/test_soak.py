@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from xml.etree import ElementTree as ET
@@ -55,6 +56,59 @@ def test_a_fifth_of_wild_windows_makes_no_growth(seed: int, wild: set[int]) -> N
     found = drift(points)
     assert found is not None
     assert not found.is_growth()
+
+
+def hour_of(shape: Callable[[float], float], *, noise_mib: float, seed: int = 0) -> Series:
+    """Return an hour of samples, one every ten seconds; `shape` gives MiB by minute."""
+    random = Random(seed)
+    points = [
+        (t, MIB * (shape(t / 60) + random.uniform(-noise_mib, noise_mib))) for t in map(float, range(0, 3600, 10))
+    ]
+    return Series(name="rss", rule=MEMORY, points=points)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("shape", "verdict"),
+    [
+        pytest.param(lambda minute: 135 + 0.36 * minute, "grows", id="a leak of 0.36 MiB a minute"),
+        pytest.param(lambda minute: 135 + 8 * (minute > 37), "grows", id="one step in the middle"),
+        pytest.param(lambda minute: 135, "level", id="noise alone"),
+        pytest.param(lambda minute: 135 + 6 * (minute % 10) / 10, "level", id="growth that a trim takes back"),
+        pytest.param(lambda minute: 135 + 100 * min(1, minute / 14), "level", id="a cache full after the warm-up"),
+        pytest.param(lambda minute: 135 + 40 * (minute > 58), "level", id="a burst in the last two minutes"),
+        pytest.param(lambda minute: 135 - 0.3 * minute, "level", id="a process that shrinks"),
+    ],
+)
+def test_an_hour_is_judged_by_its_trend(shape: Callable[[float], float], verdict: str, seed: int) -> None:
+    series = hour_of(shape, noise_mib=4, seed=seed)
+    assert judge(series, from_s=900, to_s=3600).verdict == verdict
+
+
+def test_growth_that_chance_explains_is_level() -> None:
+    heights = [5, 1, 9, 2, 8, 3, 7, 4]
+    found = drift([(60.0 * number, 100.0 + height) for number, height in enumerate([*heights, *heights, 9, 9])])
+    assert found is not None
+    assert found.change > 2
+    assert found.at_least <= 0
+    assert not found.is_growth()
+
+
+@given(st.lists(values, min_size=3, max_size=30))
+def test_the_interval_contains_the_change(points: list[float]) -> None:
+    found = drift([(float(number), value) for number, value in enumerate(points)])
+    assert found is not None
+    assert found.at_least <= found.change <= found.at_most
+
+
+@given(st.sets(st.integers(0, 23), max_size=16), st.floats(0.03, 1))
+def test_windows_without_samples_do_not_hide_growth(missing: set[int], growth: float) -> None:
+    kept = [point for number, point in enumerate(line(200 * MIB, growth)) if number not in missing]
+    found = drift(kept)
+    assert found is not None
+    span = (kept[-1][0] - kept[0][0]) / (60.0 * 23)
+    assert found.change == pytest.approx(200 * MIB * growth * span)
+    assert found.at_least > 0
 
 
 def test_fewer_than_three_windows_have_no_drift() -> None:
