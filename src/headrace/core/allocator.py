@@ -1,9 +1,12 @@
 """
 The C allocator of a process that runs for months: few arenas, and free memory goes back to the kernel.
 
-glibc gives each thread an arena of its own, up to eight for each CPU, and each keeps what was freed in it. It also
-raises the size from which an allocation is mapped, and the free memory that it keeps, to the largest block ever freed:
-one large request body makes both 32 MiB. A process that answers the same load for hours then grows for hours.
+glibc gives each thread an arena of its own, up to eight for each CPU, and each keeps what was freed in it. After a
+large block was freed it also keeps up to 64 MiB at the end of the heap. A process that answers the same load for hours
+then grows for hours.
+
+The sizes from which blocks are mapped and the heap is cut (`M_MMAP_THRESHOLD`, `M_TRIM_THRESHOLD`) stay as they are:
+with fixed ones each large temporary array is mapped again, and a network in torch took a third more CPU time.
 
 Source: glibc manual, "Malloc Tunable Parameters"; `mallopt(3)`, `malloc_trim(3)`. With another C library (musl, macOS)
 the functions here do nothing.
@@ -17,14 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-_M_TRIM_THRESHOLD: Final = -1
-_M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 _MAX_ARENAS: Final = 2
 """The GIL admits one thread of Python at a time; the second arena is for native code beside it."""
-_MMAP_THRESHOLD_BYTES: Final = 1 << 20
-"""Larger blocks are mapped, and go back when they are freed. A fixed value, so that glibc does not raise it."""
-_TRIM_THRESHOLD_BYTES: Final = 4 << 20
 _PAUSE_S: Final = 30.0
 _GROWTH_BYTES: Final = 1 << 20
 """Growth of the resident memory since the last trim that makes another one worth its milliseconds."""
@@ -33,21 +31,13 @@ _STATM: Final = Path("/proc/self/statm")
 
 def limit_arenas() -> bool:
     """
-    Bound the memory that the allocator keeps; call it before the process has threads.
+    Bound the arenas; call it before the process has threads, which keep those that they have.
 
     Returns:
-        Whether the C library took the limits.
+        Whether the C library took the limit.
     """
     libc = _glibc()
-    if libc is None:
-        return False
-    limits = (
-        (_M_ARENA_MAX, _MAX_ARENAS),
-        (_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES),
-        (_M_TRIM_THRESHOLD, _TRIM_THRESHOLD_BYTES),
-    )
-    taken = [libc.mallopt(name, value) == 1 for name, value in limits]
-    return all(taken)
+    return libc is not None and libc.mallopt(_M_ARENA_MAX, _MAX_ARENAS) == 1
 
 
 def trim() -> bool:
