@@ -27,6 +27,7 @@ from tests.fuzz.targets.archives import remove_scenes
 _MEMORY_BYTES = 3 << 30
 """Address space that a target may take beyond what its process has when it begins."""
 _NUMBER_BYTES = 8
+_TEMPORARY = tempfile.gettempdir()
 _CRASH_FACTOR = 30
 """Wall seconds for one input, as a multiple of its limit, before the parent takes it for a hang in native code."""
 
@@ -72,7 +73,7 @@ def _arguments() -> argparse.Namespace:
 
 def _supervise(target: Target, arguments: argparse.Namespace) -> bool:
     """Run a target in a fork; return whether it held. A child that dies leaves the number of its input."""
-    with mmap(-1, _NUMBER_BYTES) as place, tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+    with mmap(-1, _NUMBER_BYTES) as place, tempfile.TemporaryDirectory(prefix="fuzz-", dir=_TEMPORARY) as folder:
         tempfile.tempdir = folder  # what a child that dies leaves behind
         code = _exit_code(lambda: _run_child(target, arguments, place))
         if code in {0, 1}:
