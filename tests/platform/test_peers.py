@@ -8,6 +8,11 @@ import pytest
 
 from headrace.platform.peers import Peers, Report
 from headrace.state.coordination import Coordination, Member
+from tests.state.leases import long_leases
+
+__all__ = ["long_leases"]
+
+pytestmark = pytest.mark.usefixtures("long_leases")
 
 
 class Reporter:

@@ -9,7 +9,9 @@ import pytest
 from headrace.state.sql import SqlStore, open_store
 from tests.postgresql import new_database, postgresql_server
 
-__all__ = ["new_database", "postgresql_server"]
+from .leases import long_leases, patient_database
+
+__all__ = ["long_leases", "new_database", "patient_database", "postgresql_server"]
 
 
 class Clock:

@@ -1,7 +1,6 @@
 """Members, their leader and their bulletins, on both databases."""
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 
 import psycopg
@@ -11,7 +10,12 @@ from headrace.core.errors import Unavailable
 from headrace.state import coordination
 from headrace.state.coordination import Coordination, Home, Member
 
+pytestmark = pytest.mark.usefixtures("long_leases")
+
 Join = Callable[..., Coordination]
+
+
+SHORTEST_WAIT_S, SHORTEST_LEASE_S = coordination._WAIT_S, coordination.LEASE_S
 
 
 def member(name: str, host: str = "host") -> Member:
@@ -129,18 +133,24 @@ def test_old_bulletins_are_removed(join: Join, monkeypatch: pytest.MonkeyPatch) 
     assert [found.body for found in b.read()] == [b"new"]
 
 
-def test_a_heartbeat_that_waits_for_a_lock_fails_before_the_lease_expires(new_database: Callable[[], str]) -> None:
+def test_a_heartbeat_that_waits_for_a_lock_fails_and_a_later_one_leads(
+    new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = new_database()
     with contextlib.closing(Coordination(place, member("a"))) as a, contextlib.closing(psycopg.connect(place)) as other:
         a.open(term=0)
         a.heartbeat()
-        other.execute("LOCK TABLE headrace_leader")
-        before_s = time.monotonic()
-        with pytest.raises(Unavailable, match="failed"):
-            a.heartbeat()
-        assert time.monotonic() > before_s
+        monkeypatch.setattr(coordination, "_WAIT_S", 1)
+        with contextlib.closing(Coordination(place, member("a"))) as impatient:
+            other.execute("LOCK TABLE headrace_leader")
+            with pytest.raises(Unavailable, match="failed"):
+                impatient.heartbeat()
         other.rollback()
         assert a.heartbeat().leader == "a"
+
+
+def test_a_member_knows_before_its_lease_expires_that_it_cannot_renew_it() -> None:
+    assert SHORTEST_WAIT_S < SHORTEST_LEASE_S
 
 
 def test_the_error_for_an_unreachable_server_has_no_secrets() -> None:

@@ -64,6 +64,7 @@ def test_revisions_and_terms_go_on_growing(source: Path, lasting_place: str) -> 
             leader.create(MODEL, "late", spec={})
 
 
+@pytest.mark.usefixtures("long_leases")
 def test_a_database_with_a_live_platform_is_refused(source: Path, new_database) -> None:
     place = new_database()
     member = Coordination(place, HERE)
