@@ -262,7 +262,7 @@ def test_the_ids_of_a_request_are_in_the_logs_of_platform_and_worker(platform: R
     sent = {"whole one": whole, "streamed": streamed}
     expected = {(answer["ResponseMetadata"]["RequestId"], name) for name, answer in sent.items()}
     until(lambda: of_worker() == expected, f"{expected} in the worker's log")
-    assert ids(platform.log().splitlines(), "invocation.finished") == expected
+    until(lambda: ids(platform.log().splitlines(), "invocation.finished") == expected, "the same in the platform's log")
 
 
 def test_a_request_is_one_trace_through_the_processes(platform: Running, endpoint: str, receiver: Receiver) -> None:

@@ -18,7 +18,7 @@ from .running import until
 
 NAME = "sleepy"
 HOST = "bedroom"
-HOLD_S = 6.0
+HOLD_S = 10.0
 
 
 @pytest.fixture(scope="module")

@@ -153,7 +153,7 @@ def test_a_queue_at_zero_survives_the_platform_and_scales_its_endpoint(folder: P
         key = answer["OutputLocation"].removeprefix("s3://out/")
         until(lambda key=key: key in keys(s3), f"{key} is written")
     assert not any(key.startswith("failed/") for key in keys(s3))
-    assert total(running, "InvocationsProcessed", **VARIANT) == 3
+    until(lambda: total(running, "InvocationsProcessed", **VARIANT) == 3, "they are counted, after their outcomes")
     assert total(running, "InvocationFailures", **VARIANT) == 0
     assert total(running, "TimeInBacklog", "SampleCount", **VARIANT) == 3
     until(lambda: total(running, "ApproximateBacklogSizePerInstance", "Minimum", EndpointName=NAME) == 0, "it is empty")

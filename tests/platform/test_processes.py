@@ -63,13 +63,13 @@ def test_processes_that_are_killed_are_replaced_and_no_connection_is_refused(
         assert len(before) == NUM_PROCESSES
         for _ in range(5):
             ask(platform)
-        assert {num_invocations(platform) for _ in range(6)} == {6.0}, "each process answers for all"
+        until(lambda: {num_invocations(platform) for _ in range(6)} == {6.0}, "each process answers for all")
         for number, pid in enumerate(sorted(before), start=1):  # the leader among them
             os.kill(pid, signal.SIGKILL)
             with ThreadPoolExecutor(8) as threads:
                 assert set(threads.map(lambda _: ask(platform), range(16))) == {expected}
+            until(lambda number=number: events(platform, "process.ended") == number, "its end is noticed")
             until(lambda: len(processes_of(platform)) == NUM_PROCESSES, "the process is replaced")
-            assert events(platform, "process.ended") == number
         until(lambda: events(platform, "platform.leads") > 1, "another process leads")
         assert not before & processes_of(platform)
         worker = worker_of(tmp_path / "data")
