@@ -54,7 +54,7 @@ def test_an_inline_body_is_answered_into_object_storage(gateway, objects, tmp_pa
     assert asked.headers["accept"] == "text/x"
     assert asked.headers["x-amzn-sagemaker-inference-id"] == "my-id"
     gateway.until(lambda: not list(tmp_path.iterdir()), "nothing is kept")
-    assert gateway.gateway.metrics.async_done == 1
+    gateway.until(lambda: gateway.gateway.metrics.async_done == 1, "it is counted")
 
 
 def test_the_input_is_read_from_object_storage(gateway, objects):
@@ -118,7 +118,7 @@ def test_the_reason_of_a_failure_is_stored_at_the_failure_location(gateway, obje
     missing = gateway.boto.invoke_endpoint_async(EndpointName="ep", InputLocation="s3://in/none")
     gateway.until(lambda: len(objects.puts) == 2, "the outcome")
     assert b"s3://in/none cannot be read" in objects.objects[missing["FailureLocation"]][0]
-    assert gateway.gateway.metrics.async_failed == 2
+    gateway.until(lambda: gateway.gateway.metrics.async_failed == 2, "both are counted")
 
 
 def test_an_invocation_is_retried_while_its_worker_is_full(gateway, objects, monkeypatch):

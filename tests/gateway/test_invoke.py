@@ -229,7 +229,7 @@ def test_a_model_that_is_too_slow_has_the_error_text_of_aws():
     async def never(exchange: Exchange) -> None:
         await exchange.until_gone()
 
-    with running(invocation_timeout_s=0.05) as gateway:
+    with running(invocation_timeout_s=1.0) as gateway:  # the worker has got the request before it
         worker = gateway.serve(never)
         error = error_of(gateway.boto.invoke_endpoint)
         assert error["Error"]["Code"] == "ModelError"

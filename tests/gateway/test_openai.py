@@ -397,7 +397,7 @@ def test_a_model_that_is_too_slow_is_an_engine_failure():
     async def never(exchange: Exchange) -> None:
         await exchange.until_gone()
 
-    with running(stream_timeout_s=0.05) as gateway:
+    with running(stream_timeout_s=1.0) as gateway:  # the worker has got the request before it
         worker = gateway.serve(never)
         answer = gateway.client.post("/v1/completions", json={"model": "ep"})
         assert answer.status_code == 500

@@ -131,7 +131,7 @@ def test_a_stream_that_takes_too_long_ends_with_an_error_event():
         exchange.chunk(b"one")
         await exchange.until_gone()
 
-    with running(stream_timeout_s=0.2) as gateway:
+    with running(stream_timeout_s=2.0) as gateway:  # the first part comes before it
         worker = gateway.serve(script)
         stream = gateway.boto.invoke_endpoint_with_response_stream(EndpointName="ep", Body=b"x")
         parts = each_part(stream)

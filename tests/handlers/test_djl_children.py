@@ -106,7 +106,7 @@ async def test_a_handler_that_passes_predict_timeout_is_killed_and_the_next_requ
             if not inputs.is_empty() and inputs.get_as_string() == "hang":
                 time.sleep(600)
     """
-    spec = spec_of(tmp_path, dedent(code), "option.predict_timeout=1\nmaxWorkers=1\n")
+    spec = spec_of(tmp_path, dedent(code), "option.predict_timeout=3\nmaxWorkers=1\n")
     async with pool_of(spec) as pool:
         first_pid = pool.workers[0].child and pool.workers[0].child.pid
         status, body = await answer(await invoke(pool, b"hang"))

@@ -74,7 +74,7 @@ async def test_the_queue_is_bounded(tmp_path: Path) -> None:
 
 
 async def test_a_late_call_is_answered_and_its_process_replaced_if_it_does_not_obey(tmp_path: Path) -> None:
-    async with pool_of(spec_for(tmp_path, call_timeout_s=0.2, chunk_timeout_s=0.2)) as pool:
+    async with pool_of(spec_for(tmp_path, call_timeout_s=1.0, chunk_timeout_s=1.0)) as pool:
         assert await ask(pool, "until_cancelled") == (500, LOST)
         pid = pid_of(pool)
         late, waiting = await submit(pool, "stall"), await submit(pool, "echo", b"waited")
@@ -85,10 +85,10 @@ async def test_a_late_call_is_answered_and_its_process_replaced_if_it_does_not_o
 
 
 async def test_the_time_of_a_slow_client_is_not_that_of_the_code(tmp_path: Path) -> None:
-    async with pool_of(spec_for(tmp_path, chunk_timeout_s=1.0)) as pool:
+    async with pool_of(spec_for(tmp_path, chunk_timeout_s=3.0)) as pool:
         response = await submit(pool, "stream", b"20")
         await response.head()
-        await asyncio.sleep(2.2)
+        await asyncio.sleep(3.5)
         status, body = await answer(response)
         assert (status, body.count(b"\n"), b"!" in body) == (200, 20, False)
 

@@ -94,7 +94,7 @@ def test_closing_the_connection_aborts_all_inputs(embedder):
     embedder.backend.script = EchoScript(delay_s=5.0)
     try:
         with pytest.raises(httpx.ReadTimeout):
-            embedder.post("/embed", {"inputs": ["closed one", "closed two"]}, timeout=0.3)
+            embedder.post("/embed", {"inputs": ["closed one", "closed two"]}, timeout=httpx.Timeout(WAIT_S, read=1.5))
         embedder.until(lambda: embedder.service.limiter.in_flight == 0, "the request ends")
         assert len(embedder.backend.aborted) >= 2
     finally:
