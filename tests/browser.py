@@ -2,23 +2,34 @@
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from selenium import webdriver
-from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
+from selenium.common.exceptions import (
+    ElementClickInterceptedException,
+    ElementNotInteractableException,
+    NoSuchElementException,
+    StaleElementReferenceException,
+    TimeoutException,
+)
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.waiting import WAIT_S
 
+T = TypeVar("T")
+
 FLAGS = (
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
+    "--disable-features=BackForwardCache",
     "--disable-quic",
     "--no-first-run",
     "--disable-background-networking",
@@ -28,6 +39,7 @@ FLAGS = (
     "--host-resolver-rules=MAP *.test 127.0.0.1",
 )
 _REPLACED = (NoSuchElementException, StaleElementReferenceException)
+_NOT_YET = (*_REPLACED, ElementClickInterceptedException, ElementNotInteractableException)
 
 
 @contextmanager
@@ -63,7 +75,32 @@ class Page:
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
 
     def text(self, selector: str) -> str:
-        return self.find(selector).text
+        return self._steady(lambda: self.find(selector).text)
+
+    def texts(self, selector: str) -> list[str]:
+        """Return the texts of all nodes that match."""
+        return self._steady(lambda: [node.text for node in self.all(selector)])
+
+    def rows(self, table: str) -> list[list[str]]:
+        """Return the texts of a table's cells."""
+        return self._steady(
+            lambda: [
+                [cell.text for cell in row.find_elements(By.TAG_NAME, "td")] for row in self.all(f"{table} tbody tr")
+            ]
+        )
+
+    def attributes(self, selector: str, name: str) -> list[str]:
+        """Return an attribute of all nodes that match."""
+        return self._steady(lambda: [node.get_attribute(name) or "" for node in self.all(selector)])
+
+    def stop_timers(self) -> None:
+        """Let the page start no more timers, so that what it shows for a moment stays."""
+        self.run("window.setTimeout = () => 0")
+
+    def click(self, selector: str) -> None:
+        """Click on a node as soon as it can be clicked."""
+        wait = WebDriverWait(self.driver, WAIT_S, poll_frequency=0.02, ignored_exceptions=_NOT_YET)
+        wait.until(lambda _: self.find(selector).click() or True, f"cannot be clicked: {selector}")
 
     def run(self, script: str, *arguments: object) -> object:
         return self.driver.execute_script(script, *arguments)
@@ -71,7 +108,21 @@ class Page:
     def until(self, fact: Callable[[], object], what: str) -> None:
         """Wait for a condition; a node that was replaced meanwhile is looked up again."""
         wait = WebDriverWait(self.driver, WAIT_S, poll_frequency=0.02, ignored_exceptions=_REPLACED)
-        wait.until(lambda _: fact(), f"never happened: {what}")
+        try:
+            wait.until(lambda _: fact())
+        except TimeoutException as error:
+            shown, log = self.text("body"), self.driver.get_log("browser")
+            raise AssertionError(f"never happened: {what}; the page shows: {shown}; its log: {log}") from error
+
+    def _steady(self, read: Callable[[], T]) -> T:
+        """Return what `read` returns; again if the page replaced a node meanwhile, as it does when it refreshes."""
+        deadline_s = time.monotonic() + WAIT_S
+        while True:
+            try:
+                return read()
+            except StaleElementReferenceException:
+                if time.monotonic() > deadline_s:
+                    raise
 
     def fill(self, selector: str, text: str) -> None:
         field = self.find(selector)

@@ -54,14 +54,14 @@ def test_a_model_is_deployed_invoked_watched_and_deleted(platform_url: str, smol
     with chromium(tmp_path / "chromium") as driver:
         page = Page(driver)
         driver.get(f"{platform_url}/console")
-        page.find("#deploy").click()
+        page.click("#deploy")
         page.find("#model").send_keys(str(smollm2_path))
         page.fill("#endpoint-name", "chat")
-        page.find("#deploy-submit").click()
+        page.click("#deploy-submit")
         page.until(lambda: page.text("#state") == "InService", "the endpoint in service")
         page.until(lambda: "ml.c6i.xlarge" in page.text("#variants"), "the instance type")
 
-        page.find("#tab-playground").click()
+        page.click("#tab-playground")
         page.fill("#temperature", "0")
         page.find("#prompt").send_keys("What is the capital of France?" + Keys.ENTER)
         page.until(lambda: page.all(".facts"), "the answer")
@@ -69,16 +69,16 @@ def test_a_model_is_deployed_invoked_watched_and_deleted(platform_url: str, smol
         # Checked first, because it counts the last minute; the first byte of a loaded machine takes seconds.
         page.until(lambda: re.search(r"/s · [\d.]+ m?s$", page.text("#rows .rate")), "the rate in the list")
 
-        page.find("#tab-logs").click()
+        page.click("#tab-logs")
         page.until(lambda: "server.ready" in page.text("#lines"), "the worker's log")
         page.until(lambda: "request.finished" in page.text("#lines"), "the request in it")
 
-        page.find("#tab-overview").click()
+        page.click("#tab-overview")
         page.until(lambda: page.text("#charts-facts") == "1 request", "the request in the charts")
 
-        page.find("#delete").click()
+        page.click("#delete")
         page.until(lambda: page.find("#delete-all").is_selected(), "what was made with it")
-        page.find("#delete-submit").click()
+        page.click("#delete-submit")
         page.until(lambda: page.text("#state") == "Deleted" and not page.all("#rows a"), "its end")
         noise = [entry for entry in driver.get_log("browser") if entry["level"] == "WARNING"]
         assert noise == []

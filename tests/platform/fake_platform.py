@@ -78,6 +78,8 @@ class FakePlatform:
     """Operation → what it answers from now on."""
     words: tuple[str, ...] = ("one ", "two ", "three")
     delay_s: float = 0.0
+    num_held: int = 0
+    """The last words of an answer, which are sent when a test sets this to zero."""
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     prompts: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     """Path and body of each OpenAI request."""
@@ -226,7 +228,9 @@ class FakePlatform:
 
     async def _events(self, *, is_chat: bool) -> AsyncIterator[bytes]:
         try:
-            for word in self.words:
+            for number, word in enumerate(self.words):
+                while self.num_held and number >= len(self.words) - self.num_held:
+                    await asyncio.sleep(0.005)
                 choice = {"delta": {"content": word}} if is_chat else {"text": word}
                 yield event({"choices": [{**choice, "finish_reason": None}]})
                 await asyncio.sleep(self.delay_s)

@@ -17,16 +17,17 @@ pytestmark = pytest.mark.browser
 
 
 def test_an_answer_streams_into_the_page_with_its_speed(page: ChatPage, echo: Echo) -> None:
-    echo.backend.script = EchoScript(delay_s=0.03)
-    words = " ".join(f"word{number}" for number in range(30))
-    page.ask(words)
+    echo.backend.script = EchoScript(delay_s=0.15)
+    words = " ".join(f"word{number}" for number in range(200))
+    page.paste(words)
     page.until(lambda: "word3" in page.answer(), "the first words")
-    assert "word29" not in page.answer()
+    assert "word199" not in page.answer()
     assert page.find("#stop").is_displayed()
+    echo.backend.script = EchoScript()
     page.until_done()
     assert page.answer() == words
     facts = page.text(".facts")
-    assert "31 tokens" in facts
+    assert "201 tokens" in facts
     assert "tokens/s" in facts
     assert "first token" in facts
 
@@ -55,7 +56,7 @@ def test_the_controls_reach_the_server(page: ChatPage, echo: Echo) -> None:
     assert (request.sampling.max_new_tokens, request.sampling.seed) == (7, 11)
     assert [message["role"] for message in request.prompt.messages] == ["system", "user"]
     page.driver.refresh()
-    assert page.find("#seed").get_attribute("value") == "11"
+    page.until(lambda: page.find("#seed").get_attribute("value") == "11", "the kept seed")
 
 
 def test_the_page_begins_with_the_sampling_that_the_model_recommends(page: ChatPage, echo: Echo) -> None:
@@ -73,7 +74,7 @@ def test_the_conversation_is_sent_along_until_it_is_cleared(page: ChatPage, echo
     page.ask("second")
     page.until_done()
     assert [message["content"] for message in echo.backend.requests[-1].prompt.messages] == ["first", "first", "second"]
-    page.find("#new").click()
+    page.click("#new")
     assert page.find("#welcome").is_displayed()
     assert page.all(".message") == []
     page.ask("third")
@@ -83,10 +84,10 @@ def test_the_conversation_is_sent_along_until_it_is_cleared(page: ChatPage, echo
 
 @pytest.mark.parametrize("way", ["button", "escape"])
 def test_stop_ends_the_answer_and_the_request(page: ChatPage, echo: Echo, way: str) -> None:
-    echo.backend.script = EchoScript(delay_s=0.05)
-    page.ask(" ".join(["word"] * 200))
+    echo.backend.script = EchoScript(delay_s=0.15)
+    page.paste(" ".join(["word"] * 200))
     page.until(lambda: "word" in page.answer(), "the first word")
-    page.find("#stop").click() if way == "button" else page.type(Keys.ESCAPE)
+    page.click("#stop") if way == "button" else page.type(Keys.ESCAPE)
     page.until_done()
     assert "stopped" in page.text(".facts")
     assert page.answer().count("word") < 200
@@ -101,7 +102,7 @@ def test_what_the_server_refuses_is_shown_and_the_page_goes_on(page: ChatPage, e
     echo.backend.script = EchoScript(fail_after_tokens=2)
     page.ask("one two three")
     page.until_done()
-    assert "The echo broke." in page.all(".message .error")[-1].text
+    assert "The echo broke." in page.texts(".message .error")[-1]
     echo.backend.script = EchoScript()
     page.ask("again")
     page.until_done()
@@ -119,7 +120,7 @@ def test_shift_enter_starts_a_new_line(page: ChatPage, echo: Echo) -> None:
 def test_the_theme_changes_and_is_kept(page: ChatPage) -> None:
     theme = "return document.documentElement.dataset.theme"
     before = page.driver.execute_script(theme)
-    page.find("#theme").click()
+    page.click("#theme")
     after = page.driver.execute_script(theme)
     assert {before, after} == {"light", "dark"}
     page.driver.refresh()
@@ -134,7 +135,7 @@ def test_nothing_sticks_out_on_a_phone(page: ChatPage) -> None:
         page.until_done()
         assert page.driver.execute_script("return document.documentElement.scrollWidth") <= 360
         assert not page.find("#settings").is_displayed()
-        page.find("#toggle").click()
+        page.click("#toggle")
         assert page.find("#temperature").is_displayed()
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
@@ -171,4 +172,4 @@ def test_the_page_works_under_an_allowed_host_name_and_another_one_names_the_set
         assert "--allowed-hosts other.test" in driver.find_element(By.TAG_NAME, "body").text
         page = ChatPage(driver, f"http://my.chat.test:{port}")
         page.ask("hello")
-        page.until(lambda: [text.text for text in page.all(".message.assistant .text")] == ["hello"], "the answer")
+        page.until(lambda: page.texts(".message.assistant .text") == ["hello"], "the answer")

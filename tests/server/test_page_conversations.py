@@ -21,7 +21,7 @@ def sent(echo: Echo) -> list[str]:
 
 
 def titles(page: ChatPage) -> list[str]:
-    return [row.text for row in page.all("#conversations .open-it")]
+    return page.texts("#conversations .open-it")
 
 
 def press(page: ChatPage, label: str) -> None:
@@ -32,16 +32,48 @@ def press(page: ChatPage, label: str) -> None:
 
 def test_conversations_are_listed_and_survive_a_reload(page: ChatPage, echo: Echo) -> None:
     page.send("first question")
-    page.find("#new").click()
+    page.click("#new")
     page.send("other question")
     page.until(lambda: titles(page) == ["other question", "first question"], "both titles")
     page.driver.refresh()
-    page.until(lambda: page.all(".message"), "the open conversation")
+    page.until(lambda: page.all(".message") and len(titles(page)) == 2, "the open conversation and the list")
     assert page.answer() == "other question"
-    page.all("#conversations .open-it")[1].click()
+    page.run("document.querySelectorAll('#conversations .open-it')[1].click()")
     page.until(lambda: page.answer() == "first question", "the first conversation")
     page.send("and more")
     assert sent(echo) == ["first question", "first question", "and more"]
+
+
+SLOW_DATABASE = """
+    const open = IDBFactory.prototype.open;
+    IDBFactory.prototype.open = function (...named) {
+      const request = {};
+      window.openDatabase = () => {
+        const real = open.apply(this, named);
+        real.onupgradeneeded = () => { request.result = real.result; request.onupgradeneeded(); };
+        real.onsuccess = () => { request.result = real.result; request.onsuccess(); };
+      };
+      return request;
+    };
+"""
+
+
+def test_a_question_that_is_asked_before_the_database_is_open_is_kept(page: ChatPage) -> None:
+    added = page.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": SLOW_DATABASE})
+    try:
+        page.driver.refresh()
+        page.until(lambda: page.text("#model") == "echo", "the page again")
+        page.paste("an early question")
+        page.until(lambda: page.all(".facts"), "the answer")
+        assert titles(page) == []
+        page.run("window.openDatabase()")
+        page.until_done()
+    finally:
+        page.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+    assert (titles(page), page.answer()) == (["an early question"], "an early question")
+    page.driver.refresh()
+    page.until(lambda: page.all(".message.assistant"), "the conversation")
+    assert page.answer() == "an early question"
 
 
 def test_a_conversation_is_renamed_and_deleted(page: ChatPage) -> None:
@@ -66,13 +98,13 @@ def test_an_export_can_be_read_and_imported(page: ChatPage, tmp_path: Path) -> N
     page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
     page.send("tell me **all**")
     page.until(lambda: titles(page), "its title")
-    page.find("#export-json").click()
-    page.find("#export-markdown").click()
+    page.click("#export-json")
+    page.click("#export-markdown")
     exported, readable = tmp_path / "tell-me-all-.json", tmp_path / "tell-me-all-.md"
     page.until(lambda: exported.exists() and readable.exists(), "the files")
     assert json.loads(exported.read_text())["messages"][1]["text"] == "tell me **all**"
     assert "## Answer\n\ntell me **all**\n" in readable.read_text()
-    page.find("#new").click()
+    page.click("#new")
     page.find("#import-file").send_keys(str(exported))
     page.until(lambda: len(titles(page)) == 2, "the imported conversation")
     page.until(lambda: page.text(".assistant strong") == "all", "its answer")

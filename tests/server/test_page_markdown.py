@@ -45,7 +45,8 @@ def test_code_is_coloured_and_copied_as_it_is(page: ChatPage) -> None:
         "Object.defineProperty(navigator, 'clipboard', {value: undefined, configurable: true});"
         "document.addEventListener('copy', () => { window.copied = document.activeElement.value; }, {once: true})"
     )
-    page.find(".copy-code").click()
+    page.stop_timers()  # the word goes away after a moment
+    page.click(".copy-code")
     page.until(lambda: page.text(".copy-code") == "Copied", "the confirmation")
     assert page.run("return window.copied") == code
 
@@ -94,9 +95,9 @@ def test_reasoning_in_the_text_is_split_off(page: ChatPage, text: str, reasoning
 
 
 def test_reasoning_is_folded_when_the_answer_begins(page: ChatPage, echo: Echo) -> None:
-    echo.backend.script = EchoScript(delay_s=2)
-    page.type("<think> first I look </think> it is seven and more words follow")
-    page.run("document.getElementById('composer').requestSubmit()")
+    echo.backend.script = EchoScript(delay_s=0.15)
+    thought = " ".join(f"look{number}" for number in range(180))
+    page.paste(f"<think> {thought} </think> it is seven and more words follow")
     page.until(lambda: page.text(".reasoning summary") == "Thinking…", "the reasoning")
     assert page.find(".reasoning").get_attribute("open")
     echo.backend.script = EchoScript()
@@ -104,5 +105,5 @@ def test_reasoning_is_folded_when_the_answer_begins(page: ChatPage, echo: Echo) 
     assert page.text(".reasoning summary").startswith("Thought for ")
     assert not page.find(".reasoning").get_attribute("open")
     assert page.answer() == "it is seven and more words follow"
-    page.find(".reasoning summary").click()
-    assert page.text(".reasoning .text") == "first I look"
+    page.click(".reasoning summary")
+    assert page.text(".reasoning .text") == thought

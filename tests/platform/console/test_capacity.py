@@ -54,7 +54,7 @@ def test_scaling_to_zero_is_set_changed_and_ended(page: Console, world: World) -
     page.fill("#scaling-min", "0")
     page.fill("#scaling-max", "3")
     page.fill("#scaling-idle", "300")
-    page.find("#autoscaling-form [type=submit]").click()
+    page.click("#autoscaling-form [type=submit]")
     page.until(lambda: page.find("#scaling-off").is_displayed(), "the registration")
     assert page.text("#scaling-facts") == "Scaled between 0 and 3 instances by headrace-idle and headrace-load"
     assert target_of(world) == (0, 3)
@@ -63,17 +63,17 @@ def test_scaling_to_zero_is_set_changed_and_ended(page: Console, world: World) -
     [alarm] = world.call("DescribeAlarms", "cloudwatch", AlarmNamePrefix="headrace-idle")["MetricAlarms"]
     assert alarm["EvaluationPeriods"] == 30
     page.until(lambda: page.find("#scaling-idle").get_attribute("value") == "300", "the idle time as it was set")
-    page.find("#scaling-metric option[value=kv]").click()
+    page.click("#scaling-metric option[value=kv]")
     assert page.find("#scaling-value").get_attribute("value") == "60"
     page.fill("#scaling-idle", "")
-    page.find("#autoscaling-form [type=submit]").click()
+    page.click("#autoscaling-form [type=submit]")
     page.until(lambda: list(policies_of(world)) == ["headrace-load"], "one policy")
     changed = tracking_of(world, "headrace-load")
     assert changed["CustomizedMetricSpecification"]["MetricName"] == "KVCacheUtilization"
     assert changed["ScaleInCooldown"] == 120
     page.until(lambda: page.text("#scaling-facts").endswith("by headrace-load"), "the new state")
-    page.find("#scaling-off").click()
-    page.find("#scaling-off-form .danger").click()
+    page.click("#scaling-off")
+    page.click("#scaling-off-form .danger")
     page.until(lambda: target_of(world) is None, "the end")
     page.until(lambda: not page.find("#scaling-off").is_displayed(), "the form without it")
 
@@ -122,9 +122,9 @@ def test_tokens_queue_and_kv_cache_of_all_workers_are_drawn(
     show(platform, world)
     page = Console(driver, platform, "#/chat")
     page.until(lambda: page.find("#serving").is_displayed(), "the charts")
-    labels = [chart.get_attribute("aria-label") or "" for chart in page.all("#serving .chart")]
+    labels = page.attributes("#serving .chart", "aria-label")
     assert "generated: now 40, at most 40" in labels[0]
     assert "in queues: now 3.0" in labels[1]
     assert "mean: now 25 %" in labels[2]
-    page.find("#tab-logs").click()
+    page.click("#tab-logs")
     page.until(lambda: not page.find("#serving").is_displayed(), "another tab")

@@ -56,7 +56,7 @@ def page(driver: webdriver.Chrome, platform: FakePlatform) -> Console:
 
 
 def test_components_are_shown_with_their_requirements_and_failure_reasons(page: Console) -> None:
-    rows = [[cell.text for cell in row.find_elements("css selector", "td")] for row in page.all("#components tbody tr")]
+    rows = page.rows("#components")
     assert rows[0][:5] == ["chat", "InService", "2 of 3", "1 CPU, 1 accelerator, 1 GB", "m"]
     assert rows[1][:2] == ["big", "Failed"]
     assert rows[2] == ["There is no room."]
@@ -68,7 +68,7 @@ def test_components_are_shown_with_their_requirements_and_failure_reasons(page: 
 
 def test_placement_shows_copies_on_instances_and_how_full_these_are(page: Console) -> None:
     assert page.text("#placement h3") == "Variant AllTraffic: 2 instances of type ml.p3.8xlarge"
-    first, second = [card.text.splitlines() for card in page.all("#placement .instance")]
+    first, second = [text.splitlines() for text in page.texts("#placement .instance")]
     assert first[0] == "i-one"
     assert "3 of 8" in first
     assert "3 of 4" in first
@@ -89,12 +89,12 @@ def test_an_endpoint_without_components_shows_nothing_of_them(driver: webdriver.
     page = Console(driver, platform, "#/plain")
     page.until(lambda: page.text("#state") == "InService", "the state")
     assert not page.find("#components-part").is_displayed()
-    page.find("#tab-playground").click()
+    page.click("#tab-playground")
     assert not page.find("#addressee").is_displayed()
 
 
 def test_copies_are_set(page: Console, platform: FakePlatform) -> None:
-    page.find("[data-act='copies chat']").click()
+    page.click("[data-act='copies chat']")
     page.fill("#copies-value", "0")
     page.find("#copies-value").send_keys(Keys.ENTER)
     page.until(lambda: "2 of 0" in page.text("#components"), "the new number")
@@ -106,26 +106,26 @@ def test_copies_are_set(page: Console, platform: FakePlatform) -> None:
 def test_a_refusal_is_shown_in_the_dialog(page: Console, platform: FakePlatform) -> None:
     why = 'Cannot update in-progress inference component "chat".'
     platform.refusals["UpdateInferenceComponentRuntimeConfig"] = Refused(why)
-    page.find("[data-act='copies chat']").click()
+    page.click("[data-act='copies chat']")
     page.find("#copies-value").send_keys(Keys.ENTER)
     page.until(lambda: page.text("#copies-error") == why, "the error")
 
 
 def test_a_component_is_deleted_after_confirmation(page: Console, platform: FakePlatform) -> None:
-    page.find("[data-act='delete big']").click()
+    page.click("[data-act='delete big']")
     assert page.text("#component-delete-name") == "big"
-    page.find("#component-delete-form .danger").click()
+    page.click("#component-delete-form .danger")
     page.until(lambda: "big" not in page.text("#components"), "the table without it")
     assert platform.asked("DeleteInferenceComponent") == [{"InferenceComponentName": "big"}]
 
 
 def test_a_component_is_added(page: Console, platform: FakePlatform) -> None:
-    page.find("#add-component").click()
+    page.click("#add-component")
     assert page.text("#deploy-title") == "A model on host"
     assert not page.find("#instance-type").is_displayed()
     page.find("#model").send_keys("smollm2")
     page.fill("#need-memory", "512")
-    page.find("#deploy-submit").click()
+    page.click("#deploy-submit")
     page.until(lambda: platform.asked("CreateInferenceComponent"), "the call")
     [asked] = platform.asked("CreateInferenceComponent")
     need = {"NumberOfCpuCoresRequired": 1, "MinMemoryRequiredInMb": 512}
@@ -134,16 +134,16 @@ def test_a_component_is_added(page: Console, platform: FakePlatform) -> None:
     assert asked["RuntimeConfig"] == {"CopyCount": 1}
     [model] = platform.asked("CreateModel")
     assert model["PrimaryContainer"]["Environment"] == {"HF_MODEL_ID": "smollm2"}
-    page.find("#deploy").click()
+    page.click("#deploy")
     assert page.find("#instance-type").is_displayed()
 
 
 def test_the_playground_calls_a_component_by_its_own_path(page: Console, platform: FakePlatform) -> None:
-    page.all("#components .doings a")[0].click()
+    page.click("#components .doings a")
     page.until(lambda: page.find("#addressee").is_displayed(), "the choice")
     page.find("#prompt").send_keys("Hello" + Keys.ENTER)
     page.until_answered()
-    page.find("#addressee option[value=big]").click()
+    page.click("#addressee option[value=big]")
     page.until(lambda: not page.all(".message"), "an empty conversation")
     page.find("#prompt").send_keys("Hello" + Keys.ENTER)
     page.until_answered()
@@ -153,8 +153,8 @@ def test_the_playground_calls_a_component_by_its_own_path(page: Console, platfor
 
 def test_the_log_of_a_copy_is_a_click_away(page: Console, platform: FakePlatform) -> None:
     platform.logs |= {"AllTraffic/chat-1": ["one"], "AllTraffic/chat-2": ["two"]}
-    page.all("#placement .instance li a")[1].click()
-    page.until(lambda: [line.text for line in page.all("#lines .what")] == ["two"], "the line of that copy")
+    page.run("document.querySelectorAll('#placement .instance li a')[1].click()")
+    page.until(lambda: page.texts("#lines .what") == ["two"], "the line of that copy")
     assert {call["logGroupName"] for call in platform.asked("GetLogEvents")} == {
         "/aws/sagemaker/InferenceComponents/chat"
     }
@@ -164,7 +164,7 @@ def test_a_host_has_the_log_of_its_first_component(driver: webdriver.Chrome, pla
     host_of(platform)
     platform.logs |= {"AllTraffic/chat-1": ["one"]}
     page = Console(driver, platform, "#/host/logs")
-    page.until(lambda: [line.text for line in page.all("#lines .what")] == ["one"], "the line")
+    page.until(lambda: page.texts("#lines .what") == ["one"], "the line")
     groups = {call["logGroupName"] for call in platform.asked("DescribeLogStreams")}
     assert groups == {"/aws/sagemaker/InferenceComponents/chat"}
 
@@ -179,10 +179,10 @@ def test_names_and_reasons_are_text_and_never_html(driver: webdriver.Chrome, pla
     page = Console(driver, platform, "#/host")
     page.until(lambda: page.text("#components").count(evil) == 4, "the texts")
     assert page.text("#placement").count(evil) == 6
-    page.find("#components .doings a:nth-child(2)").click()
+    page.click("#components .doings a:nth-child(2)")
     page.until(lambda: evil in page.text("#scaling-command"), "the timeline's hint")
     assert page.all("main script, main img") == []
-    page.find("#tab-playground").click()
+    page.click("#tab-playground")
     assert page.find("#addressee option").text == evil
 
 
@@ -197,7 +197,7 @@ def test_a_failed_component_is_edited_and_replaced(page: Console, platform: Fake
     environment = {"HF_MODEL_ID": "./wrong", "A": "1"}
     made = [{"Key": "headrace:made-by", "Value": "console"}]
     platform.models["m"] = {"PrimaryContainer": {"Image": "i:1", "Environment": environment}, "Tags": made}
-    page.find("[data-act='retry big']").click()
+    page.click("[data-act='retry big']")
     page.until(lambda: page.find("#deploy-dialog").is_displayed(), "the form")
     shown = {field: page.find(f"#{field}").get_attribute("value") for field in ("model", "instances", "need-memory")}
     assert shown == {"model": "./wrong", "instances": "2", "need-memory": "512"}
@@ -205,7 +205,7 @@ def test_a_failed_component_is_edited_and_replaced(page: Console, platform: Fake
     page.fill("#model", "./right")
     page.fill("#need-accelerators", "0")
     page.fill("#need-memory", "800")
-    page.find("#deploy-submit").click()
+    page.click("#deploy-submit")
     page.until(lambda: not page.find("#deploy-dialog").is_displayed(), "the end")
     [(model, container)] = [
         (name, model["PrimaryContainer"]) for name, model in platform.models.items() if name != "host"
@@ -223,9 +223,9 @@ def test_a_failed_component_with_its_own_container_gets_a_model(page: Console, p
     need = {"NumberOfCpuCoresRequired": 2, "MinMemoryRequiredInMb": 512}
     specification = {"Container": own, "ComputeResourceRequirements": need}
     platform.components["big"] = {"Specification": specification, "RuntimeConfig": {"DesiredCopyCount": 1}}
-    page.find("[data-act='retry big']").click()
+    page.click("[data-act='retry big']")
     page.until(lambda: page.find("#deploy-dialog").is_displayed(), "the form")
-    page.find("#deploy-submit").click()
+    page.click("#deploy-submit")
     page.until(lambda: not page.find("#deploy-dialog").is_displayed(), "the end")
     updated = platform.components["big"]["Specification"]
     assert updated == {"ModelName": updated["ModelName"], "ComputeResourceRequirements": need}
@@ -237,7 +237,7 @@ def test_a_failed_adapter_is_edited_by_a_command(page: Console, platform: FakePl
     artifact = {"ArtifactUrl": "s3://b/a.tar.gz"}
     specification = {"BaseInferenceComponentName": "chat", "Container": artifact}
     platform.components["big"] = {"Specification": specification, "RuntimeConfig": {"DesiredCopyCount": 0}}
-    page.find("[data-act='retry big']").click()
+    page.click("[data-act='retry big']")
     page.until(lambda: "An adapter" in page.text("#components-error"), "why not")
     command = page.text("#components-commands code")
     assert command.startswith("aws sagemaker update-inference-component --inference-component-name big")

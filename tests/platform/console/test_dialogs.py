@@ -13,13 +13,13 @@ pytestmark = pytest.mark.browser
 
 def test_a_model_is_deployed_as_the_sdks_do(driver: webdriver.Chrome, platform: FakePlatform) -> None:
     page = Console(driver, platform)
-    page.find("#deploy").click()
+    page.click("#deploy")
     page.find("#model").send_keys("HuggingFaceTB/SmolLM2-135M.gguf")
     assert page.find("#endpoint-name").get_attribute("value") == "SmolLM2-135M"
     page.fill("#instances", "2")
-    page.find("#deploy-dialog summary").click()
+    page.click("#deploy-dialog summary")
     page.find("#environment").send_keys("MAX_TOTAL_TOKENS=1024\n\nA=b=c")
-    page.find("#deploy-submit").click()
+    page.click("#deploy-submit")
     page.until(lambda: page.text("#name") == "SmolLM2-135M", "the endpoint's page")
     page.until(lambda: page.text("#state") == "Creating", "its state")
     [model] = platform.asked("CreateModel")
@@ -50,11 +50,11 @@ def test_a_model_in_s3_is_named_by_its_source(
     driver: webdriver.Chrome, platform: FakePlatform, model: str, source: dict[str, object]
 ) -> None:
     page = Console(driver, platform)
-    page.find("#deploy").click()
+    page.click("#deploy")
     page.find("#model").send_keys(model)
-    page.find("#imitated option:last-child").click()
+    page.click("#imitated option:last-child")
     page.find("#image").send_keys("my-image:1")
-    page.find("#deploy-submit").click()
+    page.click("#deploy-submit")
     page.until(lambda: platform.asked("CreateEndpoint"), "the deployment")
     container = platform.asked("CreateModel")[0]["PrimaryContainer"]
     assert container == {"Image": "my-image:1", "Environment": {}, **source}
@@ -63,7 +63,7 @@ def test_a_model_in_s3_is_named_by_its_source(
 def test_created_parts_are_removed_when_the_rest_is_refused(driver: webdriver.Chrome, platform: FakePlatform) -> None:
     platform.refusals["CreateEndpoint"] = Refused("Cannot create already existing endpoint.")
     page = Console(driver, platform)
-    page.find("#deploy").click()
+    page.click("#deploy")
     page.find("#model").send_keys("smollm2" + Keys.ENTER)
     page.until(lambda: page.text("#deploy-error") == "Cannot create already existing endpoint.", "the error")
     assert (platform.models, platform.configs) == ({}, {})
@@ -78,10 +78,10 @@ def test_an_endpoint_is_deleted_with_the_parts_that_were_created_for_it(
     platform.configs["chat"]["tags"] = tags
     page = Console(driver, platform, "#/chat")
     page.until(lambda: page.text("#state") == "InService", "the state")
-    page.find("#delete").click()
+    page.click("#delete")
     page.until(lambda: platform.asked("ListTags"), "the question who made it")
     page.until(lambda: page.find("#delete-all").is_selected() == bool(tags), "the answer")
-    page.find("#delete-submit").click()
+    page.click("#delete-submit")
     page.until(lambda: page.text("#state") == "Deleted", "the end")
     page.until(lambda: page.names() == [], "a list without it")
     assert (platform.configs == {}, platform.models == {}) == (bool(tags), bool(tags))
@@ -91,7 +91,7 @@ def test_escape_deletes_nothing(driver: webdriver.Chrome, platform: FakePlatform
     platform.add("chat")
     page = Console(driver, platform, "#/chat")
     page.until(lambda: page.text("#state") == "InService", "the state")
-    page.find("#delete").click()
+    page.click("#delete")
     driver.switch_to.active_element.send_keys(Keys.ESCAPE)
     assert not page.find("#delete-dialog").is_displayed()
     assert "chat" in platform.endpoints
@@ -110,6 +110,6 @@ def test_the_key_of_a_guarded_platform_is_asked_for_and_kept_in_the_tab(
     assert page.run("return localStorage.length === 0 || !JSON.stringify(localStorage).includes('s3cret')")
     driver.refresh()
     page.until_listed("chat")
-    page.run("location.hash = '#/chat/playground'")
+    page.go("#/chat/playground", "playground")
     page.find("#prompt").send_keys("Hello" + Keys.ENTER)
     page.until_answered()

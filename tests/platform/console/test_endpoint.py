@@ -20,7 +20,7 @@ def test_an_endpoint_shows_its_variants_and_facts(driver: webdriver.Chrome, plat
     page = Console(driver, platform, "#/chat")
     page.until(lambda: page.text("#state") == "UpdateRollbackFailed", "the state")
     assert page.text("#reason") == "Both versions fail.\nLook at the log."
-    cells = [cell.text for cell in page.all("#variants td")]
+    cells = page.texts("#variants td")
     assert cells == ["AllTraffic", "1 of 2", "100 %", "ml.c6i.xlarge", "tgi:3.3.6", "Updating: One more."]
     assert "arn:aws:sagemaker:us-east-1:123456789012:endpoint/chat" in page.text("#facts")
     assert "It has no GPU." in page.text("#facts")
@@ -48,7 +48,7 @@ def test_traffic_is_drawn_and_read_by_keyboard(driver: webdriver.Chrome, platfor
     assert "Time to first byte. p50: now 51 ms" in label
     page.all(".chart")[0].send_keys(Keys.ARROW_LEFT * 3)
     assert "answered 0.8 · refused 0 · failed 0.2" in page.text(".readout")
-    page.find("#range option[value='3600']").click()
+    page.click("#range option[value='3600']")
     page.until(lambda: "answered: now 0.9" in page.find(".chart").get_attribute("aria-label"), "minutes")
     page.until(lambda: "/s · 51 ms" in page.text("#rows .rate"), "the rate in the list")
 
@@ -58,13 +58,14 @@ def test_the_playground_streams(driver: webdriver.Chrome, platform: FakePlatform
     platform.add("chat")
     is_headrace = mode == "chat"
     platform.facts["chat"] = {"max_model_len": 512, **({"has_chat_template": True} if is_headrace else {})}
-    platform.words, platform.delay_s = tuple(f"word{number} " for number in range(20)), 0.03
+    platform.words, platform.num_held = tuple(f"word{number} " for number in range(20)), 10
     page = Console(driver, platform, "#/chat/playground")
     page.until(lambda: page.text("#model-note") == "Context: 512 tokens.", "the facts of the model")
-    page.find(f"#mode option[value={mode}]").click()
+    page.click(f"#mode option[value={mode}]")
     page.find("#prompt").send_keys("Hello" + Keys.ENTER)
     page.until(lambda: "word2" in page.answer(), "the first words")
     assert "word19" not in page.answer()
+    platform.num_held = 0
     page.until_answered()
     assert page.answer().endswith("word19")
     assert "20 tokens" in page.text(".facts")
@@ -78,11 +79,11 @@ def test_the_playground_streams(driver: webdriver.Chrome, platform: FakePlatform
 
 def test_stop_ends_the_request(driver: webdriver.Chrome, platform: FakePlatform) -> None:
     platform.add("chat")
-    platform.words, platform.delay_s = ("word ",) * 500, 0.05
+    platform.words, platform.num_held = ("word ",) * 20, 10
     page = Console(driver, platform, "#/chat/playground")
     page.find("#prompt").send_keys("Hello" + Keys.ENTER)
     page.until(lambda: "word" in page.answer(), "the first word")
-    page.find("#stop").click()
+    page.click("#stop")
     page.until_answered()
     assert "stopped" in page.text(".facts")
     platform.until(lambda: platform.num_aborted, "the abort")
@@ -93,7 +94,7 @@ def test_an_answer_that_ends_leaves_the_focus_where_it_is(driver: webdriver.Chro
     platform.delay_s = 0.1
     page = Console(driver, platform, "#/chat/playground")
     page.find("#prompt").send_keys("Hello" + Keys.ENTER)
-    page.find("#search").click()
+    page.click("#search")
     page.until_answered()
     assert page.run("return document.activeElement.id") == "search"
 
@@ -129,7 +130,7 @@ def test_the_playground_completes_texts_with_a_base_model(driver: webdriver.Chro
     assert page.find("#mode").get_attribute("value") == "text"
     assert not page.find("#system").is_enabled()
     page.fill("#prompt", "red, green,")
-    page.find("#send").click()
+    page.click("#send")
     page.until_answered()
     assert platform.prompts[0][0] == "/v1/completions"
     driver.get(f"{platform.url}/console#/chat/playground")

@@ -38,11 +38,11 @@ def test_the_reason_comes_first_with_the_end_of_the_log(page: Console) -> None:
     assert "line 28" not in page.text("#reason")
     page.until(lambda: page.text("#rows .why") == CAUSE, "the cause in the list")
     page.until(lambda: len(page.all("#failure-lines > div")) == 12, "the lines")
-    assert page.all("#failure-lines > div")[-1].text == "line 29"
+    assert page.texts("#failure-lines > div")[-1] == "line 29"
 
 
 def test_edit_and_retry_replaces_the_failed_endpoint(page: Console, platform: FakePlatform) -> None:
-    page.find("#retry").click()
+    page.click("#retry")
     page.until(lambda: page.find("#deploy-dialog").is_displayed(), "the form")
     fields = ("model", "instances", "instance-type", "image")
     shown = {field: page.find(f"#{field}").get_attribute("value") for field in fields}
@@ -50,7 +50,7 @@ def test_edit_and_retry_replaces_the_failed_endpoint(page: Console, platform: Fa
     assert page.find("#environment").get_attribute("value") == "MAX_TOTAL_TOKENS=512"
     assert page.find("#endpoint-name").get_attribute("readonly")
     page.fill("#model", "./right")
-    page.find("#deploy-submit").click()
+    page.click("#deploy-submit")
     page.until(lambda: page.text("#state") == "Creating", "the new endpoint")
     assert not page.find("#failure").is_displayed()
     page.until(lambda: (len(platform.configs), len(platform.models)) == (1, 1), "the end of the old parts")
@@ -61,15 +61,15 @@ def test_edit_and_retry_replaces_the_failed_endpoint(page: Console, platform: Fa
     [variant] = config["variants"]
     assert (variant["InitialInstanceCount"], variant["InitialVariantWeight"]) == (2, 3.0)
     assert (variant["ModelName"], platform.endpoints["chat"]["EndpointConfigName"]) == (name, name)
-    page.find("#deploy").click()
+    page.click("#deploy")
     assert page.find("#model").get_attribute("value") == ""
 
 
 def test_a_mistake_in_the_retry_leaves_the_failed_endpoint(page: Console, platform: FakePlatform) -> None:
     platform.refusals["CreateEndpointConfig"] = Refused("The instance type is unknown.")
-    page.find("#retry").click()
+    page.click("#retry")
     page.until(lambda: page.find("#deploy-dialog").is_displayed(), "the form")
-    page.find("#deploy-submit").click()
+    page.click("#deploy-submit")
     page.until(lambda: page.text("#deploy-error") == "The instance type is unknown.", "the error")
     assert list(platform.models) == ["chat"]
     assert "chat" in platform.endpoints
@@ -89,7 +89,7 @@ def test_each_variant_is_edited_and_all_are_replaced(page: Console, platform: Fa
     variants.append({"VariantName": "b", "ModelName": "second", "ServerlessConfig": serverless})
     outcome = {"OutputConfig": {"S3OutputPath": "s3://b/out"}}
     platform.configs["chat"]["others"] = {"AsyncInferenceConfig": outcome}
-    page.find("#retry").click()
+    page.click("#retry")
     page.until(lambda: page.find("#deploy-dialog").is_displayed(), "the form")
     page.fill("#model", "./right")
     page.choose("#part", "b")
@@ -98,7 +98,7 @@ def test_each_variant_is_edited_and_all_are_replaced(page: Console, platform: Fa
     page.run("arguments[0].value = 'A=2'", page.find("#environment"))
     page.choose("#part", "AllTraffic")
     assert page.find("#model").get_attribute("value") == "./right"
-    page.find("#deploy-submit").click()
+    page.click("#deploy-submit")
     page.until(lambda: page.text("#state") == "Creating", "the new endpoint")
     page.until(lambda: len(platform.configs) == 1 and len(platform.models) == 2, "the end of the old parts")
     [config] = platform.configs.values()
@@ -118,7 +118,7 @@ def test_what_the_form_cannot_show_is_told_with_the_command(page: Console, platf
         ("configuration chat was deleted", platform.configs.clear, "headrace deploy MODEL --name chat"),
     ):
         prepare()
-        page.find("#retry").click()
+        page.click("#retry")
         page.until(lambda why=why: why in page.text("#failure-error"), why)
         assert page.text("#failure-commands code") == command
         platform.overviews.clear()

@@ -19,9 +19,9 @@ def test_endpoints_are_listed_with_state_and_reason_and_kept_fresh(
     page = Console(driver, platform)
     page.until_listed("broken", "chat")
     page.until(lambda: "truncated" in page.text("#rows"), "the reason")
-    assert [state.text for state in page.all("#rows .state")] == ["Failed", "InService"]
+    assert page.texts("#rows .state") == ["Failed", "InService"]
     platform.endpoints["chat"]["EndpointStatus"] = "Updating"
-    page.until(lambda: [state.text for state in page.all("#rows .state")] == ["Failed", "Updating"], "the new state")
+    page.until(lambda: page.texts("#rows .state") == ["Failed", "Updating"], "the new state")
     del platform.endpoints["broken"]
     page.until_listed("chat")
 
@@ -37,13 +37,13 @@ def test_a_thousand_endpoints_come_in_pages(driver: webdriver.Chrome, platform: 
     for number in range(1000):
         platform.add(f"e{number:04}")
     page = Console(driver, platform)
-    page.find("#order option[value^=Name]").click()
+    page.click("#order option[value^=Name]")
     page.until_listed(*(f"e{number:04}" for number in range(25)))
     assert not page.find("#previous").is_enabled()
-    page.find("#next").click()
+    page.click("#next")
     page.until_listed(*(f"e{number:04}" for number in range(25, 50)))
     assert page.text("#page") == "Page 2"
-    page.find("#previous").click()
+    page.click("#previous")
     page.until_listed(*(f"e{number:04}" for number in range(25)))
     page.find("#search").send_keys("e099")
     page.until_listed(*(f"e099{number}" for number in range(10)))
@@ -57,7 +57,7 @@ def test_a_page_whose_endpoints_are_deleted_returns_to_the_first(
         platform.add(f"e{number:02}")
     page = Console(driver, platform)
     page.until(lambda: page.find("#next").is_enabled(), "a second page")
-    page.find("#next").click()
+    page.click("#next")
     page.until(lambda: page.text("#page") == "Page 2", "the second page")
     for number in range(10):
         del platform.endpoints[f"e{number:02}"]
@@ -69,7 +69,7 @@ def test_the_list_says_when_it_is_empty_or_nothing_matches(driver: webdriver.Chr
     page.until(lambda: page.text("#list-note") == "No endpoints yet.", "the note")
     platform.add("one")
     page.until_listed("one")
-    page.find("#status option:nth-child(7)").click()
+    page.click("#status option:nth-child(7)")
     page.until(lambda: page.text("#list-note") == "No endpoint matches.", "the other note")
 
 

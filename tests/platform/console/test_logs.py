@@ -33,15 +33,13 @@ def test_logs_of_several_workers_are_distinguished_and_filtered(
     platform.logs |= {"AllTraffic/a": ["loading", "ready"], "AllTraffic/b": ["loading", "crashed"]}
     page = Console(driver, platform, "#/chat/logs")
     page.until(lambda: len(page.all("#lines > div")) == 4, "the lines")
-    assert {who.text for who in page.all("#lines .who")} == {"a", "b"}
+    assert set(page.texts("#lines .who")) == {"a", "b"}
     page.find("#log-filter").send_keys("CRASH")
-    page.until(
-        lambda: [element.text for element in page.all("#lines > div:not([hidden]) .what")] == ["crashed"], "the filter"
-    )
+    page.until(lambda: page.texts("#lines > div:not([hidden]) .what") == ["crashed"], "the filter")
     page.find("#log-filter").clear()
     page.find("#log-filter").send_keys(Keys.NULL)
-    page.find("#stream option[value='AllTraffic/a']").click()
-    page.until(lambda: [element.text for element in page.all("#lines .what")] == ["loading", "ready"], "one worker")
+    page.click("#stream option[value='AllTraffic/a']")
+    page.until(lambda: page.texts("#lines .what") == ["loading", "ready"], "one worker")
 
 
 def test_json_lines_of_our_workers_are_shown_readably(driver: webdriver.Chrome, platform: FakePlatform) -> None:
@@ -55,7 +53,7 @@ def test_json_lines_of_our_workers_are_shown_readably(driver: webdriver.Chrome, 
     ]
     page = Console(driver, platform, "#/chat/logs")
     page.until(lambda: len(page.all("#lines > div")) == 5, "the lines")
-    assert [line.text for line in page.all("#lines .what")] == [
+    assert page.texts("#lines .what") == [
         "request.finished  status=200  ids=[1,2]  finish=length",
         "cache.failed  reason=disk full",
         '{"not": "ours"}',

@@ -19,13 +19,13 @@ def test_the_page_breaks_none_of_its_own_rules(driver: webdriver.Chrome, platfor
     driver.get_log("browser")  # what other tests provoked
     page = Console(driver, platform, "#/chat")
     page.until(lambda: page.all(".bars path.answered[d^=M]"), "the charts")
-    page.run("location.hash = '#/chat/scaling'")
+    page.go("#/chat/scaling", "scaling")
     page.until(lambda: page.find("#scaling-shown").is_displayed(), "the timeline")
     page.find(".timeline").send_keys(Keys.ARROW_LEFT)
     page.until(lambda: page.find("#timeline .card").is_displayed(), "what it says of a moment")
-    page.run("location.hash = '#/chat/logs'")
+    page.go("#/chat/logs", "logs")
     page.until(lambda: page.all("#lines > div"), "the log")
-    page.run("location.hash = '#/chat/playground'")
+    page.go("#/chat/playground", "playground")
     page.find("#prompt").send_keys("Hello" + Keys.ENTER)
     page.until_answered()
     noise = [entry for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
@@ -48,7 +48,7 @@ def test_the_theme_changes_and_is_kept(driver: webdriver.Chrome, platform: FakeP
     page = Console(driver, platform)
     theme = "return document.documentElement.dataset.theme"
     before = page.run(theme)
-    page.find("#theme").click()
+    page.click("#theme")
     after = page.run(theme)
     assert {before, after} == {"light", "dark"}
     driver.refresh()
@@ -77,17 +77,17 @@ def test_nothing_overflows_on_a_phone(driver: webdriver.Chrome, platform: FakePl
     try:
         page = Console(driver, platform)
         page.until(lambda: page.all("#rows a"), "the list")
-        page.find("#rows a").click()
+        page.click("#rows a")
         page.until(lambda: page.text("#state") == "InService", "the endpoint")
         for tab in ("overview", "scaling", "playground", "logs"):
-            page.find(f"#tab-{tab}").click()
+            page.click(f"#tab-{tab}")
             assert page.run("return document.documentElement.scrollWidth") <= 360
-        page.find("#tab-playground").click()
+        page.click("#tab-playground")
         page.until(lambda: page.find("#settings summary").is_displayed(), "the folded settings")
         assert not page.find("#temperature").is_displayed()
-        page.find("#settings summary").click()
+        page.click("#settings summary")
         assert page.find("#temperature").is_displayed()
-        page.find("#endpoint .back").click()
+        page.click("#endpoint .back")
         page.until(lambda: page.find("#rows").is_displayed(), "the list again")
     finally:
         driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -28,20 +28,20 @@ def page(driver: webdriver.Chrome, platform: FakePlatform, world: World) -> Cons
     """The timeline of the last hour."""
     show(platform, world)
     opened = Console(driver, platform, "#/chat/scaling")
-    opened.find("#scaling-range option[value='3600']").click()
+    opened.click("#scaling-range option[value='3600']")
     opened.until(lambda: opened.all(".timeline .mark.out"), "the timeline of the hour")
     return opened
 
 
 def test_one_time_axis_shows_capacity_metric_alarms_and_activities(page: Console) -> None:
     assert page.text("#scaling-facts") == "Scaled between 1 and 3 instances by chat-load and chat-quiet"
-    titles = [element.text for element in page.all(".timeline .lane-title")]
+    titles = page.texts(".timeline .lane-title")
     words = ("Capacity", "ConcurrentRequestsPerModel", "Requests a minute", "Alarms", "Activities")
     assert all(title.startswith(word) for title, word in zip(titles, words, strict=True)), titles
     assert "instances that serve" in titles[0]
     assert "average over 10 s" in titles[1]
     assert "every 1 min" in titles[2]
-    assert [element.text for element in page.all(".timeline .rule-word")] == [
+    assert page.texts(".timeline .rule-word") == [
         "min 1",
         "max 3",
         "target 4",
@@ -50,7 +50,7 @@ def test_one_time_axis_shows_capacity_metric_alarms_and_activities(page: Console
     for line in ("serving", "desired", "measured"):
         assert all(element.get_attribute("d") for element in page.all(f".timeline path.{line}")), line
     assert len(page.all(".timeline .mark.out")) == len(page.all(".timeline .mark.in")) == 2
-    assert {element.text for element in page.all(".timeline .number")} == {"1", "2", "3"}
+    assert set(page.texts(".timeline .number")) == {"1", "2", "3"}
     assert page.all(".timeline .band-OK")
     assert page.all(".timeline .band-INSUFFICIENT_DATA")
     assert page.all(".timeline .band-ALARM")
@@ -87,14 +87,14 @@ def test_activities_are_readable_by_keyboard_and_in_a_table(page: Console) -> No
     assert "1 of 1 instances" in page.text("#timeline .card")
     chart.send_keys(Keys.ESCAPE)
     assert not page.find("#timeline .card").is_displayed()
-    rows = [row.text for row in page.all("#activities tr")]
+    rows = page.texts("#activities tr")
     assert any("Scaled in" in row and "Setting desired instance count to 1." in row for row in rows)
 
 
 def test_not_scaled_activities_can_be_hidden(page: Console) -> None:
     assert page.all(".timeline .mark.not")
     num_rows = len(page.all("#activities tr"))
-    page.find("#with-not-scaled").click()
+    page.click("#with-not-scaled")
     page.until(lambda: not page.all(".timeline .mark.not"), "marks of what was done only")
     assert len(page.all("#activities tr")) < num_rows
 
@@ -118,14 +118,14 @@ def test_the_timeline_looks_as_it_should(driver: webdriver.Chrome, page: Console
 
 
 def test_a_shorter_time_leaves_out_what_is_older(page: Console) -> None:
-    page.find("#scaling-range option[value='900']").click()
+    page.click("#scaling-range option[value='900']")
     page.until(lambda: not page.all(".timeline .mark.out"), "the last quarter of an hour")
 
 
 def test_a_longer_time_has_means_and_sums_keep_their_period(page: Console) -> None:
-    page.find("#scaling-range option[value='86400']").click()
-    page.until(lambda: "average over 5 min" in page.all(".timeline .lane-title")[1].text, "the last day")
-    assert "every 1 min" in page.all(".timeline .lane-title")[2].text
+    page.click("#scaling-range option[value='86400']")
+    page.until(lambda: "average over 5 min" in page.texts(".timeline .lane-title")[1], "the last day")
+    assert "every 1 min" in page.texts(".timeline .lane-title")[2]
     chart = page.find(".timeline")
     chart.send_keys(Keys.HOME, Keys.ARROW_DOWN)
     told = page.text("#timeline .card").splitlines()
@@ -153,7 +153,7 @@ HIDE = """
 
 def test_a_hidden_tab_schedules_no_refresh(page: Console) -> None:
     page.run(HIDE)
-    page.find("#scaling-range option[value='900']").click()
+    page.click("#scaling-range option[value='900']")
     page.until(lambda: not page.all(".timeline .mark.out"), "the look that was asked for")
     page.run("document.dispatchEvent(new Event('visibilitychange'))")
     assert 5000 not in page.run("return window.planned")  # type: ignore[operator]

@@ -12,11 +12,12 @@ export class History {
     Object.assign(this, { conversation, modelName });
     this.head = null; // of the open conversation; null until its first question
     this.channel = new BroadcastChannel("headrace.chat"); // other tabs of this page
+    this.opening = Store.open();
     this.writing = Promise.resolve();
   }
 
   async start() {
-    this.store = await Store.open();
+    this.store = await this.opening;
     if (!this.store.isLasting) $("history-empty").textContent = "This browser window keeps no conversations: they are lost when you leave the page.";
     this.channel.onmessage = () => this.list();
     addEventListener("hashchange", () => this.follow());
@@ -31,8 +32,10 @@ export class History {
 
   /** Open the conversation that the address names. */
   async follow() {
+    const heads = await this.store.list();
     const id = location.hash.slice(2);
-    const head = (await this.store.list()).find((candidate) => candidate.id === id);
+    if (id === this.head?.id) return; // a first question may have been asked before the list was read
+    const head = heads.find((candidate) => candidate.id === id);
     if ((head?.id ?? null) !== (this.head?.id ?? null)) await this.open(head ?? null);
   }
 
@@ -59,7 +62,10 @@ export class History {
     }
     Object.assign(this.head, { changedMs: Date.now(), model: this.modelName() });
     const [head, copy] = [{ ...this.head }, structuredClone(messages)];
-    this.writing = this.writing.then(() => this.store.put(head, copy)).then(() => this.told(""), (error) => this.told(whyNotKept(error)));
+    const writing = this.writing.then(() => this.opening).then((store) => store.put(head, copy)).then(() => this.told(""), (error) => this.told(whyNotKept(error)));
+    this.writing = writing;
+    $("conversations").setAttribute("aria-busy", "true");
+    writing.finally(() => this.writing === writing && $("conversations").setAttribute("aria-busy", "false"));
   }
 
   async told(problem) {
