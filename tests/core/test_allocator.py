@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core import allocator
-from headrace.core.allocator import limit_arenas, read_resident_bytes, return_memory, trim
+from headrace.core.allocator import limit_arenas, pause_after, read_resident_bytes, return_memory, trim
 from tests.waiting import WAIT_S
 
 MIB = 1 << 20
@@ -33,7 +33,9 @@ def trims_of(sizes_mib: Sequence[int]) -> list[int]:
         trimmed.append(read[-1])
         return True
 
-    asyncio.run(asyncio.wait_for(return_memory(pause_s=0, read_bytes=read_bytes, trim=note), WAIT_S))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(allocator, "_REST_FACTOR", 0)
+        asyncio.run(asyncio.wait_for(return_memory(pause_s=0, read_bytes=read_bytes, trim=note), WAIT_S))
     return trimmed
 
 
@@ -49,6 +51,11 @@ def trims_of(sizes_mib: Sequence[int]) -> list[int]:
 )
 def test_memory_is_trimmed_when_the_process_has_grown(sizes_mib: Sequence[int], trims: Sequence[int]) -> None:
     assert trims_of(sizes_mib) == list(trims)
+
+
+@pytest.mark.parametrize(("spent_s", "pause_s"), [(0.0, 30), (0.03, 30), (0.04, 40), (0.3, 300)])
+def test_a_long_trim_is_followed_by_a_long_pause(spent_s: float, pause_s: float) -> None:
+    assert pause_after(spent_s, 30) == pytest.approx(pause_s)
 
 
 async def test_the_task_ends_when_it_is_cancelled() -> None:

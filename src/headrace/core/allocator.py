@@ -16,6 +16,7 @@ import asyncio
 import ctypes
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,8 @@ _MAX_ARENAS: Final = 2
 _PAUSE_S: Final = 30.0
 _GROWTH_BYTES: Final = 1 << 20
 """Growth of the resident memory since the last trim that makes another one worth its milliseconds."""
+_REST_FACTOR: Final = 1000
+"""Pause after a trim, in multiples of its length: threads that allocate wait for it, a thousandth of the time."""
 _STATM: Final = Path("/proc/self/statm")
 
 
@@ -63,11 +66,23 @@ async def return_memory(
     """Trim in a thread whenever the process has grown, until cancelled; end where its size cannot be read."""
     least_bytes = 0
     while (now_bytes := read_bytes()) is not None:
+        spent_s = 0.0
         if now_bytes - least_bytes >= _GROWTH_BYTES:
-            await asyncio.to_thread(trim)
+            spent_s = await asyncio.to_thread(_timed, trim)
             least_bytes = read_bytes() or now_bytes
         least_bytes = min(least_bytes, now_bytes)
-        await asyncio.sleep(pause_s)
+        await asyncio.sleep(pause_after(spent_s, pause_s))
+
+
+def pause_after(spent_s: float, pause_s: float = _PAUSE_S) -> float:
+    """Return the seconds until the next look, after a trim of `spent_s`. Pure."""
+    return max(pause_s, _REST_FACTOR * spent_s)
+
+
+def _timed(work: Callable[[], object]) -> float:
+    started_s = time.perf_counter()
+    work()
+    return time.perf_counter() - started_s
 
 
 def _glibc() -> ctypes.CDLL | None:
