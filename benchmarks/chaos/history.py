@@ -12,7 +12,10 @@ ATTEMPT_S: Final = 75.0
 GRACE_S: Final = 10.0
 """Seconds after a fault, when all platforms are healthy again, in which its consequences may show."""
 START_S: Final = 10.0
-"""Seconds in which the replacement of a killed worker serves, from its start on."""
+"""
+Seconds in which the replacement of a killed worker serves, from its start on; more on a machine on which the slowest
+start of a platform took longer.
+"""
 _MAX_BACKOFF_S: Final = 60.0
 _CRASH_WINDOW_S: Final = 600.0
 """The replacement of a worker waits 1 s after the second crash within this time, twice as long after each further."""
@@ -62,8 +65,10 @@ class Applied:
 
     kind: str
     began_s: float
+    undone_s: float
+    """When the process was started or continued, or the disk had room again."""
     ended_s: float
-    """When it was undone and all platforms were healthy again."""
+    """When all platforms were healthy after that."""
     what: str
     """What it hit: the name of a worker begins with that of its endpoint."""
 
@@ -172,7 +177,8 @@ def _aftermath_s(fault: Applied, faults: Sequence[Applied]) -> float:
         and fault.began_s - _CRASH_WINDOW_S <= other.began_s <= fault.began_s
         for other in faults
     )
-    return START_S + (min(_MAX_BACKOFF_S, 2.0 ** (crashes - 2)) if crashes > 1 else 0.0)
+    slowest_start_s = max(other.ended_s - other.undone_s for other in faults)
+    return max(START_S, slowest_start_s) + (min(_MAX_BACKOFF_S, 2.0 ** (crashes - 2)) if crashes > 1 else 0.0)
 
 
 def _fleet(fault: Applied) -> str:
@@ -282,6 +288,7 @@ def summary(history: History) -> dict[str, object]:
             (round(request.attempts[-1].ended_s - request.attempts[0].began_s, 1) for request in history.requests),
             default=0.0,
         ),
+        "slowest_start_s": round(max((fault.ended_s - fault.undone_s for fault in history.faults), default=0.0), 1),
         "latest_errors_s": latest_errors_s(history),
         "orphans": len(history.leftovers),
         "attempts": dict(Counter(attempt.outcome for attempt in attempts).most_common()),

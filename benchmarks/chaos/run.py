@@ -9,6 +9,7 @@ they end, and the history is compared with the model: `history.py`.
     python -m benchmarks.chaos.run --seed 1 --faults 100 --processes 3
     python -m benchmarks.chaos.run --seed 1 --faults 100 --platforms 2 --database postgresql
     python -m benchmarks.chaos.run --replay schedule.json
+    python -m benchmarks.chaos.run --judge history.json       # by the model as it is now
     python -m benchmarks.chaos.run --shrink schedule.json     # a shorter schedule that still fails
 
 A run that fails prints its seed and the file of its schedule, and keeps the logs. Exit code 1: something did not hold.
@@ -16,16 +17,18 @@ A run that fails prints its seed and the file of its schedule, and keeps the log
 
 import argparse
 import heapq
-import itertools
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
+import msgspec
 from benchmarks.chaos.clients import Load, NeverAcknowledged, Refused, in_thread
 from benchmarks.chaos.history import Applied, History, summary, violations
 from benchmarks.chaos.operator import STEADY, Operator
@@ -55,9 +58,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=1, help="as of `headrace up`")
     parser.add_argument("--platforms", type=int, default=1, help="more than 1 need PostgreSQL")
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
+    parser.add_argument("--minutes", type=float, default=30.0, help="no fault is applied after this time")
     parser.add_argument("--threads", type=int, default=6, help="clients")
     parser.add_argument("--pause-s", type=float, default=0.1, help="mean pause of a client between two requests")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="run the schedule of a file")
+    parser.add_argument("--judge", type=Path, metavar="FILE", help="check the history.json of a run again")
     parser.add_argument("--shrink", type=Path, metavar="FILE", help="shorten a schedule that fails; writes FILE.shrunk")
     parser.add_argument("--output", type=Path, help="file for the result (JSON)")
     parser.add_argument("--keep", action="store_true", help="keep the logs of a run that passes, too")
@@ -85,12 +90,13 @@ def chosen_schedule(options: argparse.Namespace) -> Schedule:
 class Run:
     """One run of a schedule."""
 
-    def __init__(self, schedule: Schedule, folder: Path, *, num_threads: int = 6, pause_s: float = 0.1) -> None:
+    def __init__(self, schedule: Schedule, folder: Path, options: argparse.Namespace) -> None:
         self.history = History()
         self._schedule = schedule
         self._folder = folder
-        self._num_threads = num_threads
-        self._pause_s = pause_s
+        self._num_threads = options.threads
+        self._pause_s = options.pause_s
+        self._limit_s = 60 * options.minutes
 
     def run(self, note: Callable[[str], None]) -> list[str]:
         """Run it; return the violations."""
@@ -140,39 +146,48 @@ class Run:
         incidents += load.close()
 
     def _apply_all(self, world: World, watch: Watch, started_s: float, note: Callable[[str], None]) -> None:
-        """Apply and undo the faults at their times; they end when all platforms are healthy again."""
-        order = itertools.count()
-        pending: list[tuple[float, int, Callable[[], None]]] = []
-
-        def apply(index: int) -> None:
-            fault = self._schedule.faults[index]
-            began_s = time.monotonic() - started_s
-            hit = world.apply(fault)
-            if hit is None:
-                if began_s < fault.at_s + _PATIENCE_S:
-                    heapq.heappush(pending, (began_s + _RETRY_S, next(order), lambda: apply(index)))
-                return
-            what, undo = hit
-            note(f"{began_s:7.2f} s  {fault.kind} ({what}) for {fault.duration_s:.2f} s")
-
-            def end() -> None:
-                undo()
-                watch.when_healthy(recovered)
-
-            def recovered() -> None:
-                ended_s = time.monotonic() - started_s
-                self.history.faults.append(Applied(kind=fault.kind, began_s=began_s, ended_s=ended_s, what=what))
-
-            heapq.heappush(pending, (began_s + fault.duration_s, next(order), end))
-
+        """Apply and undo the faults in their order; they end when all platforms are healthy again."""
+        ends: list[tuple[float, int, Callable[[], None]]] = []
+        late_s = 0.0
         for index, fault in enumerate(self._schedule.faults):
-            heapq.heappush(pending, (fault.at_s, next(order), lambda index=index: apply(index)))  # type: ignore[misc]
-        while pending:
-            if pending[0][0] <= time.monotonic() - started_s:
-                heapq.heappop(pending)[2]()
+            self._wait(started_s, fault.at_s + late_s, ends)
+            while True:
+                began_s = time.monotonic() - started_s
+                hit = world.apply(fault) if began_s < self._limit_s else None
+                if hit is not None or began_s > min(fault.at_s + late_s + _PATIENCE_S, self._limit_s):
+                    break
+                self._wait(started_s, began_s + _RETRY_S, ends)
+            late_s = began_s - fault.at_s  # the faults after it come later, not all at once
+            if hit is not None:
+                what, undo = hit
+                note(f"{began_s:7.2f} s  {fault.kind} ({what}) for {fault.duration_s:.2f} s")
+                end = partial(self._end, fault.kind, what, began_s, started_s, undo, watch)
+                heapq.heappush(ends, (began_s + fault.duration_s, index, end))
+        self._wait(started_s, max((end_s for end_s, _, _ in ends), default=0.0), ends)
+        until(watch.is_calm, "all platforms answer after the last fault")
+
+    @staticmethod
+    def _wait(started_s: float, until_s: float, ends: list[tuple[float, int, Callable[[], None]]]) -> None:
+        """Wait for a time, and undo what ends until then."""
+        while (now_s := time.monotonic() - started_s) < until_s or (ends and ends[0][0] <= now_s):
+            if ends and ends[0][0] <= now_s:
+                heapq.heappop(ends)[2]()
             else:
                 time.sleep(_TICK_S)
-        until(watch.is_calm, "all platforms answer after the last fault")
+
+    def _end(
+        self, kind: str, what: str, began_s: float, started_s: float, undo: Callable[[], None], watch: Watch
+    ) -> None:
+        undo()
+        undone_s = time.monotonic() - started_s
+
+        def recovered() -> None:
+            ended_s = time.monotonic() - started_s
+            self.history.faults.append(
+                Applied(kind=kind, what=what, began_s=began_s, undone_s=undone_s, ended_s=ended_s)
+            )
+
+        watch.when_healthy(recovered)
 
     def _examine(self, world: World, operator: Operator, watch: Watch, note: Callable[[str], None]) -> None:
         note("reading back")
@@ -207,8 +222,9 @@ def run_once(schedule: Schedule, options: argparse.Namespace, *, is_quiet: bool 
         if not is_quiet:
             print(f"[{time.monotonic() - began_s:6.1f}] {text}", file=sys.stderr, flush=True)
 
-    run = Run(schedule, folder, num_threads=options.threads, pause_s=options.pause_s)
+    run = Run(schedule, folder, options)
     found = run.run(note)
+    (folder / "history.json").write_bytes(msgspec.json.encode(run.history))
     if found:
         print(f"Seed {schedule.seed} failed. Schedule and logs: {folder}", file=sys.stderr)
     elif options.keep:
@@ -235,12 +251,17 @@ def shrink_file(schedule: Schedule, options: argparse.Namespace) -> None:
 def main() -> None:
     """Run, print what did not hold, and the counts as one line of JSON."""
     options = parse_arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and end the platforms
     schedule = chosen_schedule(options)
     if options.shrink:
         shrink_file(schedule, options)
         return
     began_s = time.monotonic()
-    history, found = run_once(schedule, options)
+    if options.judge:
+        history = msgspec.json.decode(options.judge.read_bytes(), type=History)
+        found = violations(history)
+    else:
+        history, found = run_once(schedule, options)
     duration_s = round(time.monotonic() - began_s, 1)
     for sentence in found[:_NUM_SHOWN]:
         print(f"VIOLATED: {sentence}", file=sys.stderr)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import msgspec
 import pytest
 from benchmarks.chaos.clients import attempt_id
 from benchmarks.chaos.history import (
@@ -100,7 +101,7 @@ def request(outcome: str, *, began_s: float = 50.0, seconds: float = 0.1) -> Req
 
 
 def fault(kind: str, began_s: float = 49.0, *, what: str = "e-v-i-1") -> Applied:
-    return Applied(kind=kind, began_s=began_s, ended_s=began_s + 0.5, what=what)
+    return Applied(kind=kind, began_s=began_s, undone_s=began_s + 0.4, ended_s=began_s + 0.5, what=what)
 
 
 def serving() -> History:
@@ -120,6 +121,13 @@ def serving() -> History:
 
 def test_a_run_in_which_all_holds_has_no_violation() -> None:
     assert violations(serving()) == []
+
+
+def test_a_history_that_was_stored_is_judged_as_before() -> None:
+    history = replace(serving(), faults=[fault("worker-kill")], requests=[request("ModelError")], leftovers=["7: weed"])
+    stored = msgspec.json.decode(msgspec.json.encode(history), type=History)
+    assert stored == history
+    assert violations(stored) == violations(history) != []
 
 
 @pytest.mark.parametrize(
