@@ -225,8 +225,8 @@ def is_reached(asked: EndpointState, described: EndpointState, previous: str | N
     """
     Return whether an endpoint is in the state that was asked for.
 
-    Workers that are killed in a deployment make it fail, as on SageMaker: a creation that failed, and an update that
-    was rolled back, are reached if they say why.
+    Workers that are killed in a deployment make it fail, as on SageMaker: a creation that failed, and an update or a
+    scaling that was rolled back, are reached if they say why.
     """
     if described.status == "Failed":
         return bool(described.reason)
@@ -234,6 +234,8 @@ def is_reached(asked: EndpointState, described: EndpointState, previous: str | N
         return False
     if described.config == previous != asked.config:
         return bool(described.reason)
+    if described.config == asked.config and described.reason:  # a scaling that was rolled back
+        return True
     return (described.config, described.count) == (asked.config, asked.count)
 
 

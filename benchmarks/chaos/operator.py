@@ -162,7 +162,8 @@ class Operator:
         if described.status == "Failed":
             return True
         is_other = described.config != asked.config
-        return described.status == "InService" and (is_other or described.count == asked.count)
+        is_as_asked = described.count == asked.count or bool(described.reason)
+        return described.status == "InService" and (is_other or is_as_asked)
 
     def _describe(self) -> dict[str, EndpointState]:
         found = {}

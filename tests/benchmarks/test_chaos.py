@@ -271,6 +271,8 @@ def test_a_deployment_that_failed_is_reached_only_with_a_reason() -> None:
         assert not is_reached(asked, state, "old")
         assert is_reached(asked, replace(state, reason="The primary container failed."), "old")
     assert not is_reached(asked, replace(asked, config="other", reason="because"), "old")
+    assert is_reached(asked, replace(asked, count=2, reason="because"), "old")
+    assert not is_reached(asked, replace(asked, count=2), "old")
 
 
 def test_a_platform_keeps_what_must_hold_through_a_few_faults(tmp_path: Path) -> None:
