@@ -12,8 +12,9 @@ from typing import Any
 import boto3
 import httpx
 from benchmarks.chaos.echo_server import answer_of
-from benchmarks.chaos.history import BROKEN, CLEAR_ERRORS, DEADLINE_S, RIGHT, WRONG, Attempt, Request
+from benchmarks.chaos.history import BROKEN, CLEAR_ERRORS, DEADLINE_S, RIGHT, UNREADABLE, WRONG, Attempt, Request
 from botocore.config import Config
+from botocore.eventstream import ParserError
 from botocore.exceptions import BotoCoreError, ClientError, EventStreamError
 from urllib3.exceptions import HTTPError
 
@@ -84,6 +85,8 @@ class Requester:
             return found_error["Code"], found_error.get("Message", "")
         except _CONNECTION_ERRORS as error:
             return BROKEN, repr(error)[:300]
+        except (AttributeError, LookupError, TypeError, ParserError) as error:  # bytes of the answer were changed
+            return UNREADABLE, repr(error)[:300]
         return (RIGHT, "") if found == expected else (WRONG, f"{found[:80]!r}; expected {expected!r}")
 
     @staticmethod

@@ -31,6 +31,8 @@ CLEAR_ERRORS: Final = frozenset(
 """Codes of errors that tell a client what to do: retry, or wait."""
 RIGHT: Final = "right"
 WRONG: Final = "wrong"
+UNREADABLE: Final = "unreadable"
+"""The answer has not the form of the API."""
 BROKEN: Final = "broken"
 """The connection ended: the client knows no more."""
 _CUTS: Final = ("platform-", "process-", "client-")

@@ -17,6 +17,7 @@ from benchmarks.chaos.clients import attempt_id
 from benchmarks.chaos.history import (
     BROKEN,
     RIGHT,
+    UNREADABLE,
     WRONG,
     Applied,
     Attempt,
@@ -140,6 +141,7 @@ def test_a_history_that_was_stored_is_judged_as_before() -> None:
         ({"requests": [request("ModelError")], "faults": [fault("worker-kill", what="f-v-i-1")]}, "without a fault"),
         ({"requests": [request("ModelError")], "faults": [fault("worker-kill", 39.0)]}, "without a fault"),
         ({"requests": [request("ModelError")], "faults": [fault("platform-kill", 39.0)]}, "without a fault"),
+        ({"requests": [request(UNREADABLE)], "faults": [fault("platform-kill")]}, "ended as unreadable"),
         ({"requests": [request(BROKEN)]}, "is lost"),
         ({"requests": [request(BROKEN)], "faults": [fault("worker-kill")]}, "broke without a fault"),
         ({"requests": [request(RIGHT, seconds=100.0)]}, "took 100 s"),
@@ -168,6 +170,7 @@ def test_each_thing_that_does_not_hold_is_found(changes: dict[str, object], expe
         ("ModelError", "worker-kill"),
         (RIGHT, "disk-full"),
         (WRONG, "client-corrupt"),
+        (UNREADABLE, "client-corrupt"),
         ("ValidationError", "client-corrupt"),
     ],
 )
