@@ -42,6 +42,8 @@ class Measured:
     name: str
     num_attacks: int = 0
     first_answer: str = ""
+    begun_s: float = 0.0
+    """When the attack began, by the clock of the stalls (`perf_counter`)."""
     longest_gap_ms: float = 0.0
     gaps_over_goal: int = 0
     num_events: int = 0
@@ -103,6 +105,7 @@ async def measure(name: str, server: ServerProcess, options: argparse.Namespace)
     asking = asyncio.create_task(others(server.port, seen, options.streams))
     await asyncio.sleep(1)
     seen.gaps_ms.clear()
+    seen.begun_s = round(perf_counter(), 3)
     attack_command = [sys.executable, "-m", "benchmarks.attack.attacks", name, str(server.port), str(options.seconds)]
     # The lowest priority: real attackers spend the CPU time of other machines.
     command = ["nice", "-n", "19", *attack_command]
@@ -143,6 +146,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--streams", type=int, default=4, help="of the others")
     parser.add_argument("--seconds", type=float, default=6.0, help="of each attack")
     parser.add_argument("--only", default="", help="parts of attacks' names, separated by commas")
+    parser.add_argument("--stalls", type=Path, help="file for the stacks of all threads while the event loop stalls")
     parser.add_argument("--output", type=Path, help="JSON file for the results")
     return parser.parse_args()
 
@@ -154,7 +158,7 @@ def main() -> None:
     names = [name for name in ATTACKS if not wanted or any(part in name for part in wanted)]
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        launch = launch_of(options.target, options.model, Path(folder))
+        launch = launch_of(options.target, options.model, Path(folder), stalls=options.stalls)
         server = ServerProcess(launch, log=Path(folder) / "server.log")
         try:
             prepare(options.target, options.model, server.url)

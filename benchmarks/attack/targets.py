@@ -16,12 +16,13 @@ _POLL_S = 0.1
 _HEADRACE = (sys.executable, "-m", "headrace")
 
 
-def launch_of(target: str, model: str, folder: Path) -> Launch:
-    """Return the command that starts a target with its files in `folder`."""
+def launch_of(target: str, model: str, folder: Path, *, stalls: Path | None = None) -> Launch:
+    """Return the command that starts a target with its files in `folder`; `stalls` gets the stacks of its stalls."""
+    headrace = _HEADRACE if stalls is None else (sys.executable, "-m", "benchmarks.attack.watched", str(stalls))
     if target == "platform":
-        return Launch(arguments=(*_HEADRACE, "up", "--host", HOST, "--data-dir", str(folder / "data")))
+        return Launch(arguments=(*headrace, "up", "--host", HOST, "--data-dir", str(folder / "data")))
     served = ("--host", HOST, "--served-model-name", MODEL_NAME, "--log-level", "warning")
-    return Launch(arguments=(*_HEADRACE, "serve", model, *served))
+    return Launch(arguments=(*headrace, "serve", model, *served))
 
 
 def prepare(target: str, model: str, url: str) -> None:

@@ -40,6 +40,8 @@ class HttpLimits:
     """For the head of a request, and again for its body, plus a second per `MIN_BYTES_A_SECOND` of body."""
     send_timeout_s: float
     """Seconds that a client may leave a response unread before its connection is dropped."""
+    handshake_timeout_s: float = 10.0
+    """For a TLS handshake; connections in it count among `max_connections`."""
 
 
 class StreamingProtocol(HttpToolsProtocol):

@@ -1,25 +1,63 @@
 """Uvicorn as the model server and the platform run it: with our protocol, signal handling and logs."""
 
 import resource
+import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 
 from headrace.http.asgi import ASGIApp
 from headrace.http.protocol import HttpLimits, StreamingProtocol
+from headrace.http.tls_listener import TlsListener
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.settings.server_settings import ServerSettings
 
+if TYPE_CHECKING:
+    import asyncio
+
+MAX_HANDSHAKE_S = 10.0
+"""Seconds for a TLS handshake; a slow one over a mobile network takes two."""
 _OTHER_DESCRIPTORS = 1024
 """Open files and connections to workers, besides the connections of clients."""
 
 
 class HttpServer(uvicorn.Server):
-    """A uvicorn server without signal handlers: uvicorn would raise the signals again at its end."""
+    """
+    A uvicorn server with our own listener for TLS.
+
+    It has no signal handlers: uvicorn would raise the signals again at its end.
+    """
+
+    def __init__(self, config: uvicorn.Config, *, limits: HttpLimits, tls: ssl.SSLContext | None) -> None:
+        super().__init__(config)
+        self._limits = limits
+        self._tls = tls
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen; called by uvicorn."""
+        if self._tls is None:
+            await super().startup(sockets)
+            return
+        state = self.server_state
+        make_protocol = partial(
+            StreamingProtocol,
+            limits=self._limits,
+            config=self.config,
+            server_state=state,
+            app_state=self.lifespan.state,
+        )
+        listeners = [
+            TlsListener(
+                listener, self._tls, make_protocol, limits=self._limits, num_connections=lambda: len(state.connections)
+            )
+            for listener in sockets or ()
+        ]
+        self.servers = cast("list[asyncio.Server]", listeners)  # uvicorn only closes them
+        self.started = True
 
     def stop(self, *, grace_s: float | None = None) -> None:
         """
@@ -42,6 +80,7 @@ def http_limits(settings: ServerSettings | PlatformSettings) -> HttpLimits:
     return HttpLimits(
         max_connections=settings.max_connections,
         receive_timeout_s=settings.receive_timeout_s,
+        handshake_timeout_s=min(MAX_HANDSHAKE_S, settings.receive_timeout_s),
         send_timeout_s=settings.send_timeout_s,
     )
 
@@ -61,8 +100,7 @@ def http_server(app: ASGIApp, *, limits: HttpLimits, tls: ssl.SSLContext | None 
         timeout_keep_alive=75,
     )
     config.load()
-    config.ssl = tls
-    return HttpServer(config)
+    return HttpServer(config, limits=limits, tls=tls)
 
 
 def _allow_descriptors(num_descriptors: int) -> None:

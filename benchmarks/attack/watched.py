@@ -1,0 +1,71 @@
+"""
+Run headrace with a watch on its event loop: the stacks of all threads are written while the loop stands still.
+
+    python -m benchmarks.attack.watched FILE serve MODEL ...      (`run --stalls FILE` starts its target like this)
+
+The stacks are written by a thread of `faulthandler` that needs no GIL, so that they also show the thread that holds it.
+"""
+
+import asyncio
+import faulthandler
+import runpy
+import sys
+import threading
+from pathlib import Path
+from time import perf_counter
+from typing import IO
+
+import uvloop
+
+BEAT_S = 0.01
+STALL_S = 0.05
+"""The stacks are written when the loop has stood still for this long, and again after each such time."""
+
+
+def watch(loop: asyncio.AbstractEventLoop, stacks: IO[str]) -> None:
+    """
+    Write the stacks of all threads whenever the loop stands still, and the causes when it goes on.
+
+    Its time is split into its own work, the wait for a CPU, and the rest: above a beat, that is the wait for the GIL.
+    """
+    last_s, last_ran_s, last_queued_s = perf_counter(), 0.0, 0.0
+
+    def beat() -> None:
+        nonlocal last_s, last_ran_s, last_queued_s
+        now_s = perf_counter()
+        ran_s, queued_s = _scheduled()
+        if now_s - last_s > STALL_S:
+            times_s = (now_s - last_s, ran_s - last_ran_s, queued_s - last_queued_s)
+            total, ran, queued = (round(time_s * 1e3) for time_s in times_s)
+            causes = f"{ran} worked, {queued} waited for a CPU, {total - ran - queued} waited for the GIL or events"
+            print(f"=== {now_s:.3f} stalled for {total} ms: {causes}", file=stacks, flush=True)
+        last_s, last_ran_s, last_queued_s = now_s, ran_s, queued_s
+        faulthandler.dump_traceback_later(STALL_S, repeat=True, file=stacks)
+        loop.call_later(BEAT_S, beat)
+
+    loop.call_soon(beat)
+
+
+def _scheduled() -> tuple[float, float]:
+    """Return the seconds that this thread has run, and waited for a CPU. Source: Linux, sched-stats."""
+    ran_ns, queued_ns, _ = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat").read_bytes().split()
+    return int(ran_ns) / 1e9, int(queued_ns) / 1e9
+
+
+def main() -> None:
+    """Run headrace with the rest of the arguments."""
+    make_loop = uvloop.new_event_loop
+    with Path(sys.argv[1]).open("w") as stacks:
+
+        def watched_loop() -> uvloop.Loop:
+            loop = make_loop()
+            watch(loop, stacks)
+            return loop
+
+        uvloop.new_event_loop = watched_loop
+        sys.argv[:2] = ["headrace"]
+        runpy.run_module("headrace", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
