@@ -127,6 +127,8 @@ class RequestLimits:
     max_stop_sequences: int
     max_top_n_tokens: int
     """Alternatives per token: `top_n_tokens`, `logprobs`, `top_logprobs` and `prompt_logprobs`."""
+    grammar_timeout_s: float = 10.0
+    """Longest compilation of a JSON schema or another grammar."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,6 +63,7 @@ def request_limits(settings: ServerSettings) -> RequestLimits:
         max_best_of=settings.max_best_of,
         max_stop_sequences=settings.max_stop_sequences,
         max_top_n_tokens=settings.max_top_n_tokens,
+        grammar_timeout_s=settings.grammar_timeout_s,
     )
 
 

@@ -307,6 +307,12 @@ class ServerSettings:
     send_timeout_s: float = setting(rules.number(0.1, "seconds"), 120.0)
     """Time that a client may leave a part of the response unread; then it is dropped, and its sequences are aborted."""
 
+    grammar_timeout_s: float = setting(rules.number(0.1, "seconds"), 10.0)
+    """
+    Longest compilation of the JSON schema, regular expression or grammar of one request; then it is answered with an
+    error.
+    """
+
     stored_responses_bytes: int = setting(rules.size(0), 64 * 1024 * 1024)
     """Memory for stored responses of the Responses API; the least recently used go first. 0: none are stored."""
 

@@ -269,6 +269,44 @@ async def test_a_vocabulary_that_llguidance_cannot_read_is_logged() -> None:
     assert "an unknown kind" in logs[0]["error"]
 
 
+class StuckTokenizer:
+    """The compilations that use it first do not end before `go_on` is set."""
+
+    def __init__(self, num_stuck: int) -> None:
+        self.go_on = threading.Event()
+        self._num_stuck = num_stuck
+
+    def grammar_tokenizer(self) -> object:
+        self._num_stuck -= 1
+        if self._num_stuck >= 0:
+            self.go_on.wait(WAIT_S)
+        return byte_tokenizer().grammar_tokenizer()
+
+
+async def test_a_compilation_that_takes_too_long_is_abandoned_and_the_next_grammar_is_compiled() -> None:
+    tokenizer = StuckTokenizer(1)
+    compiler = GrammarCompiler(tokenizer, vocab_size=VOCAB_SIZE, timeout_s=0.05)
+    slow = replace(JSON, param="response_format")
+    with pytest.raises(InvalidRequest, match=r"0\.05 s \(grammar_timeout_s\)") as refused:
+        await compiler.compile(slow)
+    compiler._small._timeout_s = WAIT_S
+    await compiler.compile(Grammar("regex", "[a-z]{3}"))
+    tokenizer.go_on.set()
+    await compiler.compile(slow)  # the refusal is not cached
+    compiler.close()
+    assert refused.value.param == "response_format"
+
+
+async def test_abandoned_compilations_are_few() -> None:
+    tokenizer = StuckTokenizer(3)
+    compiler = GrammarCompiler(tokenizer, vocab_size=VOCAB_SIZE, timeout_s=0.05)
+    grammars = [Grammar("regex", f"[a-z]{{{number}}}") for number in range(1, 4)]
+    refusals = [await asyncio.gather(compiler.compile(grammar), return_exceptions=True) for grammar in grammars]
+    tokenizer.go_on.set()
+    compiler.close()
+    assert [type(refusal) for [refusal] in refusals] == [InvalidRequest, InvalidRequest, Busy]
+
+
 async def test_a_client_that_leaves_does_not_end_the_compilation_for_others() -> None:
     compiler = GrammarCompiler(byte_tokenizer(), vocab_size=VOCAB_SIZE)
     first, second = (asyncio.create_task(compiler.compile(JSON)) for _ in range(2))

@@ -83,7 +83,9 @@ class RequestProcessor:
         self._table = table
         self._limits = limits
         self._vocab_size = vocab_size
-        self._grammars = GrammarCompiler(parts.tokenizer, vocab_size=vocab_size)
+        self._grammars = GrammarCompiler(
+            parts.tokenizer, vocab_size=vocab_size, timeout_s=limits.request.grammar_timeout_s
+        )
         self._arrival_ids = count()
         self._generates = generates
         self._pooler = parts.pooler

@@ -2,13 +2,16 @@
 Compilation of grammars by llguidance.
 
 It runs on threads of its own: a schema that takes a second to compile delays only its own requests, which are not
-queued yet, and other large ones.
+queued yet, and other large ones. A compilation that takes too long is abandoned: its thread cannot be stopped, so the
+next one gets another thread. llguidance's own limits end it after some seconds, and it holds no GIL meanwhile.
 """
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import structlog
 
@@ -21,12 +24,16 @@ from headrace.engine.structured_output.source import GrammarError, grammar_sourc
 from headrace.engine.structured_output.state import GrammarState
 from headrace.models.tokenizer import Tokenizer
 
+T = TypeVar("T")
+
 _log = structlog.get_logger("headrace.engine")
 
 _MAX_KEPT = 128
 _MAX_KEPT_CHARS = 8_000_000
 """Characters of all cached grammars; the compiled form takes about ten times as much memory."""
 _MAX_PENDING = 64
+_MAX_ABANDONED = 2
+"""Abandoned compilations that may still run on a thread and take CPU time, of small and of large grammars each."""
 _LARGE_CHARS = 20_000
 _JSON_KINDS = ("json_schema", "json_object")
 _NAMES: dict[GrammarKind, str] = {
@@ -40,6 +47,58 @@ _NAMES: dict[GrammarKind, str] = {
 }
 
 
+class _TakesTooLong(Exception):
+    """A compilation has been abandoned."""
+
+
+class _Lane:
+    """Compiles one grammar at a time on a thread, in the order of arrival, and abandons those that take too long."""
+
+    def __init__(self, name: str, *, timeout_s: float, is_low_priority: bool = False) -> None:
+        self._name = name
+        self._timeout_s = timeout_s
+        self._initializer = lower_thread_priority if is_low_priority else None
+        self._turn = asyncio.Semaphore(1)
+        self._num_abandoned = 0
+        self._executor = self._new_executor()
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """
+        Run `work` on the thread.
+
+        Raises:
+            _TakesTooLong: it did not end in time; it goes on in the background.
+            Busy: as many abandoned ones as allowed are still running.
+        """
+        async with self._turn:
+            if self._num_abandoned >= _MAX_ABANDONED:
+                raise Busy("Grammars that take too long to compile occupy the server. Try again in a second.")
+            running = asyncio.get_running_loop().run_in_executor(self._executor, work)
+            done, _ = await asyncio.wait({running}, timeout=self._timeout_s)
+            if not done:
+                self._abandon(running)
+                raise _TakesTooLong
+            return running.result()
+
+    def close(self) -> None:
+        """Stop the thread after the compilation in progress."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def _abandon(self, running: "asyncio.Future[T]") -> None:
+        self._num_abandoned += 1
+        running.add_done_callback(self._note_end)
+        self._executor.shutdown(wait=False)
+        self._executor = self._new_executor()
+
+    def _note_end(self, ended: "asyncio.Future[Any]") -> None:
+        self._num_abandoned -= 1
+        if not ended.cancelled():
+            ended.exception()  # so that asyncio does not report that it was not looked at
+
+    def _new_executor(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1, thread_name_prefix=self._name, initializer=self._initializer)
+
+
 class GrammarCompiler:
     """
     Compiles grammars off the event loop and caches the latest.
@@ -48,30 +107,40 @@ class GrammarCompiler:
     grammar share one compilation, and refusals are cached like results.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, vocab_size: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, vocab_size: int, timeout_s: float = 10.0) -> None:
+        """
+        Start with nothing compiled.
+
+        Args:
+            tokenizer: of the model.
+            vocab_size: rows of the model's output.
+            timeout_s: longest compilation of one grammar.
+        """
         self._tokenizer = tokenizer
+        self._timeout_s = timeout_s
         self._vocab_size = vocab_size
         self._names: NameIndex | None = None
-        self._kept: OrderedDict[Grammar, asyncio.Future[GrammarState | str]] = OrderedDict()
+        self._kept: OrderedDict[Grammar, asyncio.Task[GrammarState | str]] = OrderedDict()
         self._num_pending = 0
-        self._small = ThreadPoolExecutor(1, thread_name_prefix="headrace-grammar")
-        self._large = ThreadPoolExecutor(
-            1, thread_name_prefix="headrace-grammar-large", initializer=lower_thread_priority
-        )
+        self._small = _Lane("headrace-grammar", timeout_s=timeout_s)
+        self._large = _Lane("headrace-grammar-large", timeout_s=timeout_s, is_low_priority=True)
 
     async def compile(self, grammar: Grammar) -> GrammarState:
         """
         Return a new state at the beginning of the grammar.
 
         Raises:
-            InvalidRequest: The grammar is not valid or uses an unsupported feature.
+            InvalidRequest: The grammar is not valid, uses an unsupported feature or takes too long to compile.
             Busy: Too many grammars are being compiled.
         """
         future = self._kept.get(grammar)
         if future is None:
             future = self._start(grammar)
         self._kept.move_to_end(grammar)
-        found = await asyncio.shield(future)  # others may wait for it too
+        try:
+            found = await asyncio.shield(future)  # others may wait for it too
+        except _TakesTooLong:
+            found = f"Its compilation took more than {self._timeout_s:g} s (grammar_timeout_s). Use a smaller one."
         if isinstance(found, str):
             text = f"The {_NAMES[grammar.kind]} cannot be used: {found}"
             raise InvalidRequest(text, param=grammar.param, kind=grammar.kind)
@@ -84,20 +153,22 @@ class GrammarCompiler:
         llguidance holds the GIL meanwhile (0.2 s for 49,000 tokens): call it while there is no request.
         """
         try:
-            await asyncio.get_running_loop().run_in_executor(self._large, self._tokenizer.grammar_tokenizer)
+            await self._large.run(self._tokenizer.grammar_tokenizer)
         except Exception as error:  # noqa: BLE001 - an edge: requests without a grammar are served all the same
             _log.warning("engine.no_grammars", error=repr(error))
 
     def close(self) -> None:
         """Stop the threads after the compilations in progress."""
-        self._small.shutdown(wait=True, cancel_futures=True)
-        self._large.shutdown(wait=True, cancel_futures=True)
+        for compilation in self._kept.values():
+            compilation.cancel()
+        self._small.close()
+        self._large.close()
 
-    def _start(self, grammar: Grammar) -> "asyncio.Future[GrammarState | str]":
+    def _start(self, grammar: Grammar) -> "asyncio.Task[GrammarState | str]":
         if self._num_pending >= _MAX_PENDING:
             raise Busy(f"{_MAX_PENDING} schemas and grammars are being compiled already. Try again in a second.")
-        executor = self._large if len(grammar.text) > _LARGE_CHARS else self._small
-        future = asyncio.get_running_loop().run_in_executor(executor, self._build, grammar)
+        lane = self._large if len(grammar.text) > _LARGE_CHARS else self._small
+        future = asyncio.get_running_loop().create_task(lane.run(partial(self._build, grammar)))
         self._num_pending += 1
         future.add_done_callback(lambda done: self._finish(grammar, done))
         self._kept[grammar] = future
@@ -106,7 +177,7 @@ class GrammarCompiler:
             num_chars -= len(self._kept.popitem(last=False)[0].text)
         return future
 
-    def _finish(self, grammar: Grammar, future: "asyncio.Future[GrammarState | str]") -> None:
+    def _finish(self, grammar: Grammar, future: "asyncio.Task[GrammarState | str]") -> None:
         self._num_pending -= 1
         if (future.cancelled() or future.exception() is not None) and self._kept.get(grammar) is future:
             del self._kept[grammar]
