@@ -1,4 +1,6 @@
 import json
+import tracemalloc
+from dataclasses import replace
 
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -7,7 +9,7 @@ from headrace.core.errors import InvalidRequest, SettingsError
 from headrace.core.generation import ChatPrompt
 from headrace.models.chat import ChatTemplate, override_template
 from headrace.models.chat_builtins import CHATML, LLAMA2
-from headrace.models.render_limits import RenderingTooLong, RenderLimits
+from headrace.models.render_limits import FULL_LIMITS, RenderingTooLong, RenderLimits
 from tests.waiting import WAIT_S
 
 NAMES = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -233,3 +235,30 @@ def test_a_template_can_be_given_by_name_by_path_or_as_text(tmp_path):
 def test_a_wrong_template_stops_the_start(wanted, named):
     with pytest.raises(SettingsError, match=named):
         override_template(wanted, NAMES)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 'x' * 10**9 }}",
+        "{% set ns = namespace(l=[]) %}{% for i in range(99) %}{% set ns.l = ns.l + ['x' * 1000000] %}{% endfor %}",
+        "{% set ns = namespace(s='x') %}{% for i in range(40) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+        "{{ range(10**9) | list }}",
+        "{{ ('\u4e2d' * 1000000) | list | length }}",
+        "{{ ('\u4e2d ' * 500000).split() | length }}",
+        "{{ ('x' * 1000000) | map('upper') | list | length }}",
+        "{{ ('x' * 1000000) | sort | length }}",
+        "{{ [1, 2, 3] | tojson(indent=100000000) }}",
+        "{{ (['x' * 1000] * 100000) | join | length }}",
+    ],
+)
+def test_a_template_that_takes_too_much_memory_is_stopped(template):
+    limits = replace(FULL_LIMITS, max_bytes=4 * 1024 * 1024, max_seconds=WAIT_S)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest, match=r"bytes of memory|builds a value|to indent|too big|steps"):
+            ChatTemplate(template).render(ChatPrompt(messages=CHAT), limits=limits)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 24 * 1024 * 1024

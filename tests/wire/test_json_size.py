@@ -33,14 +33,14 @@ def _members(value: object) -> int:
 @given(JSON)
 def test_the_count_is_that_of_the_decoded_value(value):
     for is_ascii in (True, False):
-        containers, _, members = count_json(json.dumps(value, ensure_ascii=is_ascii).encode())
+        containers, _, members, _ = count_json(json.dumps(value, ensure_ascii=is_ascii).encode())
         assert (containers, members) == (_containers(value), _members(value))
 
 
 def test_strings_may_go_on_over_blocks_and_end_in_escapes_at_their_edge():
     for shift in range(4):
         text = "[,{" * (_BLOCK_BYTES // 3) + " " * shift + '\\"' * 10 + "[" * _BLOCK_BYTES
-        assert count_json(json.dumps({"a": [text, text]}).encode()) == (2, 3, 1)
+        assert count_json(json.dumps({"a": [text, text]}).encode()) == (2, 3, 1, 0)
 
 
 def test_a_long_text_full_of_commas_is_one_value():
@@ -51,3 +51,28 @@ def test_many_object_members_are_refused():
     body = json.dumps({"logit_bias": dict.fromkeys(map(str, range(100_001)), 1)}).encode()
     with pytest.raises(PayloadTooLarge, match="100002 object members; expected at most 100000"):
         check_json_size(body)
+
+
+@pytest.mark.parametrize(
+    ("number", "is_hard"),
+    [
+        ("1e308", True),
+        ("1E+308", True),
+        ("2.5e-0307", True),
+        ("9007199254740993.0001", True),
+        ("1" * 60_000, True),
+        ("1e22", False),
+        ("true", False),
+        ("1.234567890123456", False),
+        ('"1e308"', False),
+        ('"escape100 12345678901234567890"', False),
+    ],
+)
+def test_numbers_that_take_long_to_decode_are_counted(number, is_hard):
+    assert count_json(f'{{"x": [{number}, 5, {number}, false]}}'.encode())[3] == 2 * is_hard
+
+
+def test_many_numbers_that_take_long_to_decode_are_refused():
+    check_json_size(b"[" + b"1e308," * 3_999 + b"1]")
+    with pytest.raises(PayloadTooLarge, match="4001 numbers of 20 digits"):
+        check_json_size(b"[" + b"1e308," * 4_001 + b"1]")

@@ -3,10 +3,38 @@
 import os
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeVar
+
+T = TypeVar("T")
 
 _NICER = 10
 """Gives a tenth of the CPU time of a model thread while both compete for one CPU."""
+
+
+def at_low_priority(work: Callable[[], T]) -> T:
+    """
+    Run work that takes CPU time without the GIL on a thread of lower priority, and wait for it.
+
+    NOTE: never work that holds the GIL: while other threads take the CPUs from its thread, no thread gets the GIL.
+    """
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        lower_thread_priority()
+        try:
+            results.append(work())
+        except BaseException as error:  # noqa: BLE001 - raised again by the caller
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="headrace-low-priority", daemon=True)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 def lower_thread_priority() -> None:

@@ -19,7 +19,7 @@ from headrace.http.asgi import Scope, caller_of
 from headrace.http.body_budget import BodyBudget
 from headrace.http.exchange import Exchange
 from headrace.wire.framing import JSON_CONTENT_TYPE
-from headrace.wire.json_size import INLINE_BYTES, check_json_size
+from headrace.wire.json_size import INLINE_BYTES, UNCOUNTED_BYTES, check_json_size
 from headrace.wire.openai.proxied_responses import Keep, ProxiedRequest, ResponseRecorder, read_request
 from headrace.wire.openai.response_actions import ACTIONS, ResponseCall
 from headrace.wire.openai.stored_responses import ResponseKey, ResponseStore, StoredResponse, previous_response
@@ -104,6 +104,8 @@ class StoredResponses:
             find=lambda response_id: previous_response(self._store, ResponseKey(caller, response_id), now_s=now_s),
         )
         if len(body) <= INLINE_BYTES:
+            if len(body) > UNCOUNTED_BYTES:
+                check_json_size(body)
             request = read(body)
         else:
             await asyncio.to_thread(check_json_size, body)

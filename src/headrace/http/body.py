@@ -8,6 +8,8 @@ from headrace.http.body_budget import BodyShare
 
 _IS_COUNTED = "headrace.is_counted"
 """Key of a replayed message whose bytes already count in a share of the budget."""
+_MANY_BYTES = 1024 * 1024
+"""To copy 25 MiB takes 4 ms, and 60 ms on a machine whose CPUs are busy."""
 
 
 class ClientGone(Exception):
@@ -68,6 +70,8 @@ async def read_body(
                 has_more = message.get("more_body", False)
     except TimeoutError:
         raise BodyTooSlow from None
+    if num_bytes > _MANY_BYTES:
+        return await asyncio.to_thread(b"".join, parts)  # without the GIL
     return b"".join(parts)
 
 

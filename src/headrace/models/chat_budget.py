@@ -7,6 +7,7 @@ or builds. Operations whose result may be much larger than their arguments are c
 """
 
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,6 +23,11 @@ from headrace.models.render_limits import RenderingTooLong, RenderLimits
 _ITEMS_A_STEP: Final = 100
 _MANY: Final = 100_000
 """Items that an iterator without a length is assumed to have."""
+_ITEM_BYTES: Final = 84
+"""A pointer in a list, and a text of one character."""
+_SPLITTING: Final = frozenset({"list", "rsplit", "sort", "split", "splitlines", "unique"})
+"""Filters and methods that may make an item of each character."""
+_MAX_INDENT: Final = 32
 _MAX_WIDTH_DIGITS: Final = 4
 _WIDE: Final = re.compile(rf"\d{{{_MAX_WIDTH_DIGITS + 1},}}|%[^a-zA-Z%]*\*")
 """Formats with a width of many digits, or with one from an argument."""
@@ -35,6 +41,7 @@ class _Budget:
         self._num_steps = limits.max_steps
         self._deadline_s = perf_counter() + limits.max_seconds
         self._num_characters = limits.max_characters
+        self._num_bytes = limits.max_bytes
 
     def spend(self, num_steps: int) -> None:
         """Count steps; raises `RenderingTooLong` if none are left."""
@@ -49,6 +56,12 @@ class _Budget:
         self._num_characters -= num_characters
         if self._num_characters < 0:
             self._refuse(f"{self._limits.max_characters} characters")
+
+    def take(self, num_bytes: int) -> None:
+        """Count memory of values; raises `RenderingTooLong` if none is left."""
+        self._num_bytes -= num_bytes
+        if self._num_bytes < 0:
+            self._refuse(f"{self._limits.max_bytes} bytes of memory")
 
     @staticmethod
     def _refuse(limit: str) -> None:
@@ -78,6 +91,13 @@ def spend_on(*values: object) -> None:
     _BUDGET.get().spend(1 + sum(map(_size, values)) // _ITEMS_A_STEP)
 
 
+def keep(value: object) -> None:
+    """Count the work and the memory of a value that was built."""
+    spend_on(value)
+    if isinstance(value, str | list | tuple | dict):
+        _BUDGET.get().take(sys.getsizeof(value))
+
+
 def counted_loop(items: Any) -> Any:
     """Count the iterations of a loop over `items`."""
     if isinstance(items, Iterator):
@@ -87,7 +107,7 @@ def counted_loop(items: Any) -> Any:
 
 def counted_part(value: Any) -> Any:
     """Count a part of a text that is about to be joined by `~`."""
-    spend_on(value)
+    keep(value)
     return value
 
 
@@ -99,7 +119,9 @@ def counted_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any
     def counted(*args: Any, **kwargs: Any) -> Any:
         _spend_before(name, *args[has_more:], **kwargs)
         result = function(*args, **kwargs)
-        spend_on(result)
+        if isinstance(result, Iterator):
+            return _counted(result)
+        keep(result)
         return result
 
     return counted
@@ -114,7 +136,7 @@ def counted_call(call: Callable[[], Any], function: Any, *args: Any, **kwargs: A
     else:
         spend_on(*args)
     result = call()
-    spend_on(result)
+    keep(result)
     return result
 
 
@@ -132,9 +154,10 @@ class _CountedItems:
 
 
 def _counted(items: Iterator[Any]) -> Iterator[Any]:
-    spend = _BUDGET.get().spend
+    budget = _BUDGET.get()
     for item in items:
-        spend(1)
+        budget.spend(1)
+        budget.take(_ITEM_BYTES)
         yield item
 
 
@@ -146,9 +169,29 @@ def _spend_before(name: str, value: Any = "", *args: Any, **kwargs: Any) -> None
     """Count the arguments of a filter or a method, and the size of its result if that may be much larger."""
     arguments = (*args, *kwargs.values())
     spend_on(value, *arguments)
+    if name in _SPLITTING and isinstance(value, str):
+        _BUDGET.get().take(_num_parts(value, arguments) * _ITEM_BYTES)
     size_of = _RESULT_SIZES.get(name)
     if size_of is not None:
-        _BUDGET.get().spend(size_of(value, arguments) // _ITEMS_A_STEP)
+        size = size_of(value, arguments)
+        _BUDGET.get().spend(size // _ITEMS_A_STEP)
+        _BUDGET.get().take(size)
+
+
+def _num_parts(value: str, arguments: tuple[Any, ...]) -> int:
+    """Return how many items a text is split to at most."""
+    separators = [argument for argument in arguments if isinstance(argument, str) and argument]
+    return value.count(separators[0]) + 1 if separators else len(value)
+
+
+def _indented(value: Any, arguments: tuple[Any, ...]) -> int:
+    """Refuse a wide indentation of JSON, which is written before each of its values."""
+    if any(isinstance(argument, int) and argument > _MAX_INDENT for argument in arguments):
+        raise RenderingTooLong(
+            f"The chat template needs more than {_MAX_INDENT} characters to indent JSON. Correct the template.",
+            param="messages",
+        )
+    return _size(value)
 
 
 def _padded(value: Any, arguments: tuple[Any, ...]) -> int:
@@ -228,7 +271,7 @@ _RESULT_SIZES: Mapping[str, Callable[[Any, tuple[Any, ...]], int]] = MappingProx
         "slice": _padded,
         "striptags": _printed,
         "sum": _summed,
-        "tojson": _padded,
+        "tojson": _indented,
         "translate": _translated,
         "urlize": _printed,
         "wordwrap": _wrapped,

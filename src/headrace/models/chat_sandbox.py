@@ -23,7 +23,7 @@ from headrace.models.chat_budget import (
     counted_filter,
     counted_loop,
     counted_part,
-    spend_on,
+    keep,
 )
 
 MAX_ITEMS: Final = 16_000_000
@@ -72,7 +72,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
         self._check_binop(operator, left, right)
         result = super().call_binop(context, operator, left, right)
-        spend_on(result)
+        keep(result)
         return result
 
     @staticmethod

@@ -14,6 +14,8 @@ class RenderLimits:
     max_seconds: float
     max_characters: int
     """Longest rendered prompt."""
+    max_bytes: int = 512 * 1024 * 1024
+    """Size of all texts and collections that are built, whether or not they are still in use."""
 
 
 INLINE_LIMITS: Final = RenderLimits(max_steps=5_000, max_seconds=0.04, max_characters=32 * 1024)

@@ -14,7 +14,7 @@ from headrace.server.base_service import BaseService, ServerPhase
 from headrace.server.engine_config import request_limits
 from headrace.settings.server_settings import ServerSettings
 from headrace.wire.dialect import RequestContext
-from headrace.wire.json_size import INLINE_BYTES, check_json_size
+from headrace.wire.json_size import INLINE_BYTES, UNCOUNTED_BYTES, check_json_size
 from headrace.wire.openai.stored_responses import ResponseMemory, ResponseStore
 
 if TYPE_CHECKING:
@@ -138,6 +138,8 @@ class Service(BaseService):
             PayloadTooLarge: it has too many values, see `check_json_size`.
         """
         if len(body) + num_more_bytes <= INLINE_BYTES:
+            if len(body) > UNCOUNTED_BYTES:
+                check_json_size(body)
             return read(body)
         async with self._large_bodies:
             await asyncio.to_thread(check_json_size, body)

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from headrace.core.errors import Busy, InvalidRequest
 from headrace.core.generation import FinishReason, Grammar, GrammarKind
-from headrace.engine.structured_output.compiler import GrammarCompiler
+from headrace.engine.structured_output.compiler import GrammarCompiler, new_matcher
 from headrace.engine.structured_output.state import GrammarState
 from headrace.models.gguf_file import open_gguf
 from headrace.models.gguf_tokenizer import read_gguf_tokenizer
@@ -214,20 +214,19 @@ async def test_a_small_grammar_does_not_wait_for_a_large_one() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a thread has no priority of its own elsewhere")
-async def test_large_grammars_are_compiled_at_a_lower_priority_than_small_ones_and_the_model() -> None:
-    priorities: dict[int, int] = {}
+async def test_large_grammars_are_compiled_at_a_lower_priority_than_small_ones_and_the_model(monkeypatch) -> None:
+    priorities: list[int] = []
 
-    class ObservingTokenizer:
-        def grammar_tokenizer(self) -> object:
-            thread_id = threading.get_native_id()
-            priorities[thread_id] = os.getpriority(os.PRIO_PROCESS, thread_id)
-            return byte_tokenizer().grammar_tokenizer()
+    def observed(tokenizer: object, source: str) -> object:
+        priorities.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return new_matcher(tokenizer, source)
 
-    compiler = GrammarCompiler(ObservingTokenizer(), vocab_size=VOCAB_SIZE)
+    monkeypatch.setattr("headrace.engine.structured_output.compiler.new_matcher", observed)
+    compiler = GrammarCompiler(byte_tokenizer(), vocab_size=VOCAB_SIZE)
     await compiler.compile(JSON)
     await compiler.compile(Grammar("json_schema", json.dumps({"enum": [f"value {i}" for i in range(2000)]})))
     compiler.close()
-    small, large = priorities.values()
+    small, large = priorities
     assert small < large or small == 19
 
 

@@ -11,18 +11,21 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
 from headrace.core.errors import Busy, InvalidRequest
 from headrace.core.generation import Grammar, GrammarKind
-from headrace.core.threads import lower_thread_priority
+from headrace.core.threads import at_low_priority
 from headrace.engine.structured_output.json_names import NameIndex
 from headrace.engine.structured_output.llguidance_errors import explain_error
 from headrace.engine.structured_output.source import GrammarError, grammar_source, has_maps, pattern_sources
 from headrace.engine.structured_output.state import GrammarState
 from headrace.models.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
 
 T = TypeVar("T")
 
@@ -54,10 +57,9 @@ class _TakesTooLong(Exception):
 class _Lane:
     """Compiles one grammar at a time on a thread, in the order of arrival, and abandons those that take too long."""
 
-    def __init__(self, name: str, *, timeout_s: float, is_low_priority: bool = False) -> None:
+    def __init__(self, name: str, *, timeout_s: float) -> None:
         self._name = name
         self._timeout_s = timeout_s
-        self._initializer = lower_thread_priority if is_low_priority else None
         self._turn = asyncio.Semaphore(1)
         self._num_abandoned = 0
         self._executor = self._new_executor()
@@ -96,7 +98,7 @@ class _Lane:
             ended.exception()  # so that asyncio does not report that it was not looked at
 
     def _new_executor(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(1, thread_name_prefix=self._name, initializer=self._initializer)
+        return ThreadPoolExecutor(1, thread_name_prefix=self._name)
 
 
 class GrammarCompiler:
@@ -123,7 +125,7 @@ class GrammarCompiler:
         self._kept: OrderedDict[Grammar, asyncio.Task[GrammarState | str]] = OrderedDict()
         self._num_pending = 0
         self._small = _Lane("headrace-grammar", timeout_s=timeout_s)
-        self._large = _Lane("headrace-grammar-large", timeout_s=timeout_s, is_low_priority=True)
+        self._large = _Lane("headrace-grammar-large", timeout_s=timeout_s)
 
     async def compile(self, grammar: Grammar) -> GrammarState:
         """
@@ -184,12 +186,11 @@ class GrammarCompiler:
 
     def _build(self, grammar: Grammar) -> GrammarState | str:
         """Return the initial state, or the reason why the grammar cannot be used."""
-        from llguidance import LLMatcher
-
         tokenizer = self._tokenizer.grammar_tokenizer()
         try:
             source = grammar_source(grammar)
-            matcher = LLMatcher(tokenizer, source, log_level=0)
+            make = partial(new_matcher, tokenizer, source)
+            matcher = at_low_priority(make) if len(grammar.text) > _LARGE_CHARS else make()
         except GrammarError as error:
             return str(error)
         except (ValueError, RuntimeError) as error:  # llguidance's own
@@ -216,6 +217,13 @@ class GrammarCompiler:
                 [b"" if i in tokenizer.special_ids else tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)]
             )
         return self._names
+
+
+def new_matcher(tokenizer: "LLTokenizer", source: str) -> "LLMatcher":
+    """Compile a grammar; up to seconds without the GIL."""
+    from llguidance import LLMatcher
+
+    return LLMatcher(tokenizer, source, log_level=0)
 
 
 def _pattern_error(tokenizer: Any, source: str) -> str | None:

@@ -16,7 +16,7 @@ from botocore.model import OperationModel, Shape
 from headrace.core.errors import PayloadTooLarge
 from headrace.wire.aws import scalars
 from headrace.wire.aws.errors import malformed, too_many_values
-from headrace.wire.json_size import INLINE_BYTES, check_json_size
+from headrace.wire.json_size import UNCOUNTED_BYTES, check_json_size
 
 _A = MappingProxyType(
     {
@@ -40,7 +40,7 @@ def decode(body: bytes) -> Any:
     if not body.strip():
         return {}
     try:
-        if len(body) > INLINE_BYTES:
+        if len(body) > UNCOUNTED_BYTES:
             check_json_size(body)
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
