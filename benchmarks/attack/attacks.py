@@ -202,6 +202,14 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
         "/v1/chat/completions",
         b'{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"x":[' + b"[]," * 8_000_000 + b"[]]}}",
     ),
+    "490,000 extreme floats in the template's values": lambda: body(
+        "/v1/chat/completions",
+        b'{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"x":[' + b"1e308," * 490_000 + b"1]}}",
+    ),
+    "10,000 extreme floats in the template's values": lambda: body(
+        "/v1/chat/completions",
+        b'{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"x":[' + b"1e308," * 10_000 + b"1]}}",
+    ),
     "1.8 million fields": lambda: body("/generate", b"{" + b",".join(b'"%x":0' % i for i in range(1_800_000)) + b"}"),
     "nested 100,000 deep": lambda: body(
         "/v1/completions", b'{"prompt":"a","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
