@@ -170,6 +170,13 @@ class PostgreSQL:
         options = f"-c listen_addresses=127.0.0.1 -p {self.port} -k {self._folder} -c max_connections=100"
         self._run("pg_ctl", "-l", str(self._folder / "log"), "-w", "-o", options, "start")
 
+    def create(self, name: str) -> str:
+        """Create a database; return its URL."""
+        client = shutil.which("psql") or str(self._programs / "psql")
+        address = ("-h", "127.0.0.1", "-p", str(self.port), "-U", "headrace", "-d", "postgres")
+        subprocess.run([client, *address, "-q", "-c", f"CREATE DATABASE {name}"], check=True)
+        return f"postgresql://headrace@127.0.0.1:{self.port}/{name}"
+
     def kill(self) -> None:
         """SIGKILL to all its processes."""
         if (pid := self.pid) is not None:

@@ -239,3 +239,27 @@ def test_a_client_that_left_is_a_dropped_request():
     made = metrics()
     made.count(record(status=499, finish="disconnected", first_s=10.1, last_s=10.2))
     assert made.failures == {"dropped": 1}
+
+
+class RecordedWrites(io.RawIOBase):
+    """A log that notes each write to it, as another process that appends to the same file would meet them."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data) -> int:
+        self.writes.append(bytes(data))
+        return len(data)
+
+
+def test_each_line_is_one_write_however_long_it_is():
+    raw = RecordedWrites()
+    setup_logging(format="json", stream=io.TextIOWrapper(io.BufferedWriter(raw)))
+    for length in (10, 100_000):
+        get_logger().info("thing.happened", text="x" * length)
+        logging.getLogger("library").warning("%s", "y" * length)
+    assert len(raw.writes) == 4
+    assert all(line.endswith(b"}\n") and line.count(b"\n") == 1 for line in raw.writes)

@@ -99,8 +99,8 @@ class RouteStore:
         for route in routes:
             self._put(route.endpoint, partial(Record, kind=ROUTE, spec=route, status=NoStatus()))
 
-    def put_unreadable(self, name: str) -> None:
-        self._put(name, partial(Unreadable, kind=ROUTE, reason="it was edited"))
+    def put_unreadable(self, name: str, *, is_newer: bool = False) -> None:
+        self._put(name, partial(Unreadable, kind=ROUTE, reason="it was edited", is_newer=is_newer))
 
     def _put(self, name: str, make: Callable[..., Any]) -> None:
         with self._lock:

@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import openai
 import pytest
@@ -224,3 +224,43 @@ async def test_large_requests_are_read_away_from_the_event_loop(num_bytes: int, 
     with pytest.raises(PreviousResponseNotFound):
         await responses.read(scope_of(""), body, "r")
     assert [thread == threading.get_ident() for thread in threads] == [is_here]
+
+
+async def test_a_response_of_another_process_is_found_there() -> None:
+    """The process that has it is asked with the caller, and deletes it for a DELETE."""
+    asked: list[tuple[ResponseKey, bool]] = []
+    entry = stored_by("ann").store.get(ResponseKey("ann", "resp_1"), now_s=0)
+    responses = StoredResponses(
+        ResponseMemory(max_bytes=1 << 24, max_age_s=1e9), BodyBudget(1 << 24), max_body_bytes=1 << 24, max_event_bytes=1
+    )
+
+    async def find(key: ResponseKey, *, is_deleted: bool) -> StoredResponse | None:
+        asked.append((key, is_deleted))
+        return entry if key == ("ann", "resp_1") else None
+
+    responses.find_elsewhere = find
+    for body in (CONTINUED, CONTINUED.replace(b'"x"', b'"%b"' % (b"x" * INLINE_BYTES))):
+        pending = await responses.read(scope_of("ann"), body, "r")
+        assert pending is not None
+        assert json.loads(pending.request.before) == [{"text": ""}]
+    with pytest.raises(PreviousResponseNotFound):
+        await responses.read(scope_of("bob"), CONTINUED, "r")
+    assert asked == [*[(ResponseKey("ann", "resp_1"), False)] * 2, (ResponseKey("bob", "resp_1"), False)]
+    for method, path in (("GET", ""), ("GET", "/input_items"), ("DELETE", "")):
+        answers: list[bytes] = []
+        record = InvocationRecord(request_id="r", api="OpenAI", endpoint="", started_s=0)
+        scope = {**scope_of("ann"), "method": method}
+        await responses.answer(scope, f"/v1/responses/resp_1{path}", cast("Any", Answers(answers)), record)
+        assert json.loads(answers[0])
+        assert asked[-1] == (ResponseKey("ann", "resp_1"), method == "DELETE")
+
+
+class Answers:
+    """The part of an exchange to which a response is written."""
+
+    def __init__(self, answers: list[bytes]) -> None:
+        self._answers = answers
+
+    async def respond(self, status: int, _headers: object, body: bytes) -> None:
+        assert status == 200
+        self._answers.append(body)

@@ -73,6 +73,17 @@ async def test_an_unreadable_route_does_not_hide_the_others(store, table):
     assert await table.route("broken") is None
 
 
+async def test_a_route_that_a_newer_headrace_has_written_goes_on_as_it_was(store, table):
+    store.put(route(endpoint="a"))
+    await table.settled()
+    store.put_unreadable("a", is_newer=True)
+    await table.settled()
+    assert await table.route("a") is not None
+    store.put_unreadable("a")
+    await table.settled()
+    assert await table.route("a") is None
+
+
 async def test_a_failing_store_is_read_again(store, table, monkeypatch):
     monkeypatch.setattr("headrace.gateway.table.RETRY_S", 0.01)
     store.put(route(endpoint="a"))

@@ -44,7 +44,12 @@ def app_named(name: str) -> Any:
 
 @contextmanager
 def platform(
-    *, is_open: bool, allowed_hosts: tuple[str, ...] = (), status: str = "ok", max_bytes: int = 1 << 26
+    *,
+    is_open: bool,
+    allowed_hosts: tuple[str, ...] = (),
+    status: str = "ok",
+    max_bytes: int = 1 << 26,
+    is_outdated: bool = False,
 ) -> Iterator[str]:
     store = open_store("sqlite://")
     store.create(ACCESS_KEY, KEY, spec=AccessKeySpec(secret=SECRET))
@@ -56,6 +61,7 @@ def platform(
         console=app_named("console"),
         metrics=app_named("metrics"),
         health=lambda: {"service": "headrace", "status": status},
+        outdated=lambda: is_outdated,
     )
     authenticator = Authenticator(KeyRing(store), is_open=is_open, allowed_hosts=allowed_hosts)
     app = PlatformApp(apps, authenticator, BodyBudget(max_bytes))
@@ -354,3 +360,13 @@ def test_signed_bodies_count_against_the_budget_of_all_bodies(path: str, headers
         after = signed(url, "sagemaker", path=path, body=b"x" * (FREE_BYTES + 90_000), **headers)
     assert [fits.status_code, spent.status_code, after.status_code] == [200, 429, 200]
     assert code in spent.text
+
+
+@pytest.mark.parametrize("path", ["/health", "/ping"])
+def test_a_platform_that_a_newer_one_has_joined_tells_load_balancers_to_leave(path: str) -> None:
+    with platform(is_open=True, is_outdated=True) as url:
+        answer = httpx.get(f"{url}{path}", trust_env=False)
+        assert (answer.status_code, answer.json()["status"]) == (503, "outdated")
+        assert "Replace this one" in answer.json()["reason"]
+        served = httpx.post(f"{url}/endpoints/e/invocations", content=b"{}", trust_env=False)
+        assert served.json()["served_by"] == "gateway"

@@ -173,3 +173,19 @@ async def test_a_member_that_resigns_is_no_candidate_while_there_are_others() ->
         assert scripted.is_candidate, "no other member would lead"
         scripted.members = (ME, replace(ME, id="other"))
         await until(lambda: not scripted.is_candidate)
+
+
+async def test_a_member_steps_back_while_another_one_writes_records_that_it_cannot_read() -> None:
+    scripted, leader = ScriptedCoordination(), Leader()
+    shared = member_of(scripted)
+    newer = replace(ME, id="newer", forms={"endpoint": 2})
+    async with running(shared, leader):
+        await until(lambda: leader.is_leading)
+        scripted.members = (ME, newer)
+        await until(lambda: not scripted.is_candidate)
+        assert not shared.is_outdated, "it takes the port of this one over"
+        scripted.members = (ME, replace(newer, url="http://other"))
+        await until(lambda: shared.is_outdated)
+        scripted.members = (ME,)
+        await until(lambda: scripted.is_candidate)
+        assert not shared.is_outdated

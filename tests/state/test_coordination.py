@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -34,6 +35,12 @@ def join(lasting_place: str) -> Iterator[Join]:
             return made
 
         yield open_one
+
+
+@pytest.fixture(autouse=True)
+def leases_outlast_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No lease expires because the machine is busy."""
+    monkeypatch.setattr(coordination, "LEASE_S", 600.0)
 
 
 def expire(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,6 +93,49 @@ def test_a_member_that_is_no_candidate_gives_the_lease_up_and_takes_none(join: J
     assert b.heartbeat().leader == "b"
     a.heartbeat(is_candidate=False)
     assert b.heartbeat().leader == "b"
+
+
+def test_a_store_whose_term_is_newer_raises_the_term_of_the_members(join: Join) -> None:
+    a = join("a")
+    assert a.heartbeat().term == 8
+    b = join("b", term=20)
+    assert a.heartbeat().term == 21, "the store refuses writes of the earlier terms"
+    assert b.heartbeat().leader == "a"
+    join("c", term=3)
+    assert a.heartbeat().term == 21
+
+
+def test_a_process_that_cannot_read_the_records_of_a_live_member_does_not_join(lasting_place: str) -> None:
+    with contextlib.ExitStack() as stack:
+
+        def opened(name: str, forms: dict[str, int]) -> tuple[Coordination, Home]:
+            made = Coordination(lasting_place, replace(member(name), forms=forms))
+            stack.callback(made.close)
+            return made, made.open(term=0)
+
+        old, home = opened("old", {"endpoint": 1, "model": 2})
+        assert home.newer is None
+        new, home = opened("new", {"endpoint": 2, "model": 2})
+        assert home.newer is None, "the older one steps back"
+        members = old.heartbeat().members
+        assert [found.id for found in members if old.member.is_outdated_by(found)] == ["new"]
+        assert [found.id for found in members if new.member.is_outdated_by(found)] == []
+        for forms in ({"endpoint": 1, "model": 2}, {"endpoint": 2}, {"endpoint": 1, "model": 3}):
+            _, home = opened("late", forms)
+            assert home.newer == new.member
+        assert [found.id for found in new.heartbeat().members] == ["new", "old"]
+
+
+def test_members_of_a_headrace_that_did_not_tell_its_forms_go_on(lasting_place: str) -> None:
+    with contextlib.closing(Coordination(lasting_place, member("old"))) as old:
+        old.open(term=0)
+        with old._engine.begin() as connection:
+            connection.exec_driver_sql("ALTER TABLE headrace_members DROP COLUMN forms")
+    with contextlib.closing(Coordination(lasting_place, replace(member("new"), forms={"endpoint": 1}))) as new:
+        assert new.open(term=0).newer is None
+        with new._engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE headrace_members SET url = 'renewed' WHERE id = 'old'")
+        assert {found.id: found.forms for found in new.heartbeat().members} == {"new": {"endpoint": 1}, "old": {}}
 
 
 def test_members_of_one_host_share_the_home_of_the_first(lasting_place: str) -> None:

@@ -26,7 +26,7 @@ headrace keys create                           create an access key, then
 headrace up --host 0.0.0.0                     accept requests of others who have a key
 headrace up --s3-endpoint http://minio:9000    use another S3 server
 headrace up --processes 4                      serve with four processes
-headrace up --processes 4 --takeover           replace a running platform of several processes
+headrace up --processes 4 --takeover           replace the running platform without a gap
 """
 
 
@@ -48,8 +48,9 @@ def up(*, detach: bool, takeover: bool, **overrides: Any) -> None:
 
     With --detach it runs in the background until `headrace down`, and logs to platform.log in the data folder.
 
-    With --takeover a new platform replaces the running one, as after an upgrade: both need --processes 2 or more. The
-    old one ends when the new one answers and its own requests have finished; workers go on.
+    With --takeover a new platform replaces the running one, as after an upgrade: the old one
+    needs --supervised or --processes 2 or more. It ends when the new one answers and its own requests have finished;
+    workers go on.
     """
     settings = load_platform_settings(overrides, os.environ)
     if detach and takeover:

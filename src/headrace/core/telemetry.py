@@ -49,7 +49,7 @@ def setup_logging(*, format: str = "auto", level: str = "info", stream: TextIO |
     structlog.configure(
         processors=[*shared, *tracebacks, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(target),
+        logger_factory=structlog.WriteLoggerFactory(target),  # one write for a line: several processes share the log
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(target)

@@ -124,6 +124,11 @@ class Gateway:
         self._table.on_change(self._forget_gone)
 
     @property
+    def responses(self) -> StoredResponses | None:
+        """The stored responses of this process; None: it stores none."""
+        return self._service.responses
+
+    @property
     def loads(self) -> Mapping[str, int]:
         """Worker → requests in flight, those of other gateways included."""
         return self._service.forwarder.loads

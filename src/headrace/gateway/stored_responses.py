@@ -5,12 +5,14 @@ The pure part is in `wire.openai.proxied_responses`; the routes are those of the
 """
 
 import asyncio
+import math
 import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 from urllib.parse import parse_qsl
 
 from headrace.core.errors import PayloadTooLarge
@@ -20,14 +22,33 @@ from headrace.http.body_budget import BodyBudget
 from headrace.http.exchange import Exchange
 from headrace.wire.framing import JSON_CONTENT_TYPE
 from headrace.wire.json_size import INLINE_BYTES, UNCOUNTED_BYTES, check_json_size
-from headrace.wire.openai.proxied_responses import Keep, ProxiedRequest, ResponseRecorder, read_request
+from headrace.wire.openai.proxied_responses import FindPrevious, Keep, ProxiedRequest, ResponseRecorder, read_request
 from headrace.wire.openai.response_actions import ACTIONS, ResponseCall
-from headrace.wire.openai.stored_responses import ResponseKey, ResponseStore, StoredResponse, previous_response
+from headrace.wire.openai.stored_responses import (
+    PreviousResponseNotFound,
+    ResponseKey,
+    ResponseMemory,
+    ResponseStore,
+    StoredResponse,
+    previous_response,
+)
 from headrace.wire.unknown_routes import RESPONSES
 
 """JSON up to this size is read within milliseconds, whatever it contains; larger JSON on another thread."""
 
 _PATH = re.compile(rf"{RESPONSES}/([^/]+)(/[a-z_]+)?")
+
+
+class FindElsewhere(Protocol):
+    """Finds a response that another process of the platform has stored; None: none has it."""
+
+    async def __call__(self, key: ResponseKey, *, is_deleted: bool) -> StoredResponse | None:
+        """Return the response; with `is_deleted` the process that has it deletes it."""
+        ...
+
+
+async def _find_nowhere(key: ResponseKey, *, is_deleted: bool) -> None:
+    """Return None: there is no other process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +81,8 @@ class StoredResponses:
             max_body_bytes: the largest request to a worker.
             max_event_bytes: the largest response, or event of a stream, that is stored.
         """
-        self._store = store
+        self.store = store
+        self.find_elsewhere: FindElsewhere = _find_nowhere
         self._budget = budget
         self._max_body_bytes = max_body_bytes
         self._max_event_bytes = max_event_bytes
@@ -80,15 +102,27 @@ class StoredResponses:
         """
         found = _PATH.fullmatch(path)
         assert found is not None
+        method, key = _method(scope["method"]), ResponseKey(caller_of(scope), found[1])
         call = ResponseCall(
-            store=self._store,
-            key=ResponseKey(caller_of(scope), found[1]),
+            store=await self._store_with(key, is_deleted=method == "DELETE"),
+            key=key,
             query=dict(parse_qsl(scope["query_string"].decode("latin-1"))),
             now_s=time.time(),
         )
-        body = ACTIONS[_method(scope["method"]), found[2] or ""](call)
+        body = ACTIONS[method, found[2] or ""](call)
         record.status = 200
         await exchange.respond(200, [("content-type", JSON_CONTENT_TYPE), *record.id_headers()], body)
+
+    async def _store_with(self, key: ResponseKey, *, is_deleted: bool) -> ResponseStore:
+        """Return the store that has a response: the own one, or a copy from another process."""
+        if self.store.get(key, now_s=time.time()) is not None:
+            return self.store
+        entry = await self.find_elsewhere(key, is_deleted=is_deleted)
+        if entry is None:
+            return self.store
+        copy = ResponseMemory(max_bytes=entry.num_bytes, max_age_s=math.inf)
+        copy.add(key, entry)
+        return copy
 
     async def read(self, scope: Scope, body: bytes, request_id: str) -> PendingResponse | None:
         """
@@ -98,18 +132,23 @@ class StoredResponses:
             InvalidRequest: the response that it continues is not stored, or has failed.
             PayloadTooLarge: the conversation is too long.
         """
-        caller, now_s = caller_of(scope), time.time()
-        read = partial(
-            read_request,
-            find=lambda response_id: previous_response(self._store, ResponseKey(caller, response_id), now_s=now_s),
-        )
-        if len(body) <= INLINE_BYTES:
-            if len(body) > UNCOUNTED_BYTES:
-                check_json_size(body)
-            request = read(body)
-        else:
+        caller, missing = caller_of(scope), list[ResponseKey]()
+        if UNCOUNTED_BYTES < len(body) <= INLINE_BYTES:
+            check_json_size(body)
+        elif len(body) > INLINE_BYTES:
             await asyncio.to_thread(check_json_size, body)
-            request = await asyncio.to_thread(read, body)
+
+        def find(response_id: str) -> StoredResponse:
+            missing[:] = [ResponseKey(caller, response_id)]
+            return previous_response(self.store, missing[0], now_s=time.time())
+
+        try:
+            request = await _read(body, find)
+        except PreviousResponseNotFound:
+            entry = await self.find_elsewhere(missing[0], is_deleted=False)
+            if entry is None:
+                raise
+            request = await _read(body, lambda _: entry)
         if request is not None and len(request.body) > self._max_body_bytes:
             raise PayloadTooLarge(
                 f"The conversation that 'previous_response_id' continues has {len(request.body)} bytes with this "
@@ -119,7 +158,7 @@ class StoredResponses:
             return None
 
         def keep(response_id: str, entry: StoredResponse) -> None:
-            self._store.add(ResponseKey(caller, response_id), entry)
+            self.store.add(ResponseKey(caller, response_id), entry)
 
         return PendingResponse(request=request, request_id=request_id, keep=keep, max_event_bytes=self._max_event_bytes)
 
@@ -134,6 +173,13 @@ class StoredResponses:
         with self._budget.share() as share:
             share.add(len(request.before))
             yield
+
+
+async def _read(body: bytes, find: FindPrevious) -> ProxiedRequest | None:
+    """Read a request; a large one on another thread."""
+    if len(body) <= INLINE_BYTES:
+        return read_request(body, find)
+    return await asyncio.to_thread(read_request, body, find)
 
 
 def _method(method: str) -> str:

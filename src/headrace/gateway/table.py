@@ -143,5 +143,5 @@ class RouteTable:
             return known
         if isinstance(record, Unreadable):
             get_logger().error("route.malformed", endpoint=record.name, reason=record.reason)
-            return None
+            return known if record.is_newer else None  # during an upgrade, requests go where they went before
         return record.revision, record.spec

@@ -39,6 +39,9 @@ from headrace.wire.unknown_routes import is_foreign, render_error_for, unknown_r
 MAX_FORM_BYTES = 1024 * 1024
 """Largest unsigned form, which must be read to find the service that it is for."""
 TERMINATING = "The platform is shutting down; requests that still arrive are served."
+OUTDATED = (
+    "A newer Headrace has joined this platform and leads it; requests that still arrive are served. Replace this one."
+)
 _NO_STORE = (("content-type", "application/json"), ("cache-control", "no-store"))
 
 Authenticate = Callable[[HttpRequest, Receive, BodyShare], Awaitable[Admission]]
@@ -68,6 +71,8 @@ class Apps:
     metrics: ASGIApp
     """Pages for Prometheus."""
     health: Callable[[], Json]
+    outdated: Callable[[], bool] = lambda: False
+    """Returns whether a newer Headrace has joined the platform."""
 
 
 class PlatformApp:
@@ -127,6 +132,8 @@ class PlatformApp:
         health = self._apps.health()
         if self.is_terminating:
             health = {**health, "status": "terminating", "reason": TERMINATING}
+        elif self._apps.outdated():
+            health = {**health, "status": "outdated", "reason": OUTDATED}
         status = 200 if health["status"] == "ok" else 503
         await send_response(scope, send, status, _NO_STORE, msgspec.json.encode(health))
 

@@ -138,13 +138,14 @@ def assemble(
         return leading.readings or (peers.readings if peers is not None else {})
 
     sources = _console_sources(settings, store, readings, host, health, env)
-    apps = _apps(gateway, control, s3, siblings, health=health, console=sources)
+    membership = make_membership(store, peers, siblings)
+    apps = _apps(gateway, control, s3, siblings, membership, health=health, console=sources)
     return Parts(
         app=PlatformApp(apps, _authenticator(settings, store), gateway.budget),
         gateway=gateway,
         series=series,
         leading=leading,
-        membership=make_membership(store, peers, siblings),
+        membership=membership,
         peers=peers,
         siblings=siblings,
         waker=waker,
@@ -159,6 +160,7 @@ def _apps(
     control: ControlApp,
     s3: S3Proxy,
     siblings: Siblings | None,
+    membership: Membership,
     *,
     health: Callable[[], Json],
     console: ConsoleSources,
@@ -177,6 +179,7 @@ def _apps(
         console=console_app(gateway.history, console, ask=ask),
         metrics=metrics_app(page, lambda: gateway.routes, _fetch_metrics),
         health=health,
+        outdated=lambda: membership.is_outdated,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from headrace.core.errors import SettingsError
 from headrace.platform.folders import short_path
-from headrace.platform.supervisor import Supervisor
+from headrace.platform.supervisor import STOP_WITHOUT_DELAY, Supervisor
 
 _ASK: Final = b"sockets"
 _READY: Final = b"ready"
@@ -54,7 +54,8 @@ def take_over(folder: Path) -> Handover:
         control.close()
         raise SettingsError(
             f"No platform hands its port over in {folder}: {error.strerror or error}. `--takeover` needs a running "
-            "platform on the same data folder that was started with `--processes` above 1.",
+            "platform on the same data folder that was started with `--supervised`, `--processes` above 1 or "
+            "`--takeover`: only then another process than the one that serves has the port.",
             name="data_dir",
         ) from error
     sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
@@ -87,7 +88,7 @@ def offer(folder: Path, sockets: Sequence[socket.socket], supervisor: Supervisor
         supervisor.unwatch(control)
         control.close()
         if said == _READY:
-            supervisor.stop()
+            supervisor.stop(STOP_WITHOUT_DELAY)
 
     supervisor.watch(listener, accept)
     return listener.close

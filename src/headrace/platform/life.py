@@ -34,6 +34,7 @@ from headrace.platform.folders import Address, DataFolder
 from headrace.platform.log_bounds import bound_logs
 from headrace.platform.object_storage import ObjectStorage
 from headrace.platform.sharing import Sharing
+from headrace.platform.supervisor import STOP_WITHOUT_DELAY
 from headrace.platform.worker_end import end_workers
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.settings.shutdown import resolve_shutdown_delay
@@ -104,7 +105,7 @@ class PlatformLifecycle:
     async def run(self) -> int:
         """Start all parts, serve until a signal, and return the exit code."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, STOP_WITHOUT_DELAY):
             if signal.getsignal(number) is not signal.SIG_IGN:  # ignored under `nohup`
                 loop.add_signal_handler(number, self._on_signal, number)
         address = self._listener.address

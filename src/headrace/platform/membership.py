@@ -3,6 +3,9 @@ Membership of this process in a platform, and the time in which it leads.
 
 The leader runs `lead(term)`; it is cancelled as soon as the lease may have passed to another member, by this process's
 own clock. Losing the lease stops nothing else: the member serves on, and leads again when the lease is free.
+
+During an upgrade members of two versions share the store. The newest leads: a member that cannot read all records that
+another one writes gives its lease up, until the other one is gone.
 """
 
 import asyncio
@@ -13,7 +16,7 @@ from typing import Protocol
 
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
-from headrace.state.coordination import HEARTBEAT_S, LEASE_S, Coordination, Standing
+from headrace.state.coordination import HEARTBEAT_S, LEASE_S, Coordination, Member, Standing
 from headrace.state.records import Fenced
 from headrace.state.sql import SqlStore
 
@@ -38,6 +41,11 @@ class Membership(Protocol):
         """Give the lease up; return whether other members go on with the platform."""
         ...
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether a platform at another address writes records that this process cannot read."""
+        ...
+
 
 class Sole:
     """The only process of a platform, which always leads: no other one can open its store."""
@@ -54,6 +62,11 @@ class Sole:
 
     async def leave(self) -> bool:
         """Return False: there are no others."""
+        return False
+
+    @property
+    def is_outdated(self) -> bool:
+        """False: there are no others."""
         return False
 
 
@@ -88,6 +101,8 @@ class Shared:
         self._is_failing = False
         self._has_resigned = False
         self._has_others = False
+        self._newer: Member | None = None
+        """A member that writes records which this process cannot read."""
 
     async def run(self, lead: Lead) -> None:
         """Send heartbeats until cancelled, and lead while this member holds the lease."""
@@ -123,6 +138,11 @@ class Shared:
         finally:
             self._threads.shutdown(wait=False)
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether a platform at another address writes records that this process cannot read."""
+        return self._newer is not None and self._newer.url != self._coordination.member.url
+
     def _has_lease(self) -> bool:
         return self._clock() < self._lease_until_s
 
@@ -143,6 +163,7 @@ class Shared:
         else:
             self._is_failing = False
             self._has_others = len(standing.members) > 1
+            self._look_for_newer(standing)
             is_mine = standing.leader == self._coordination.member.id
             self._lease_until_s = began_s + LEASE_S if is_mine else 0.0
         if not self._has_lease():
@@ -150,7 +171,15 @@ class Shared:
         return standing
 
     def _send(self) -> Standing:
-        return self._coordination.heartbeat(is_candidate=not (self._has_resigned and self._has_others))
+        is_candidate = self._newer is None and not (self._has_resigned and self._has_others)
+        return self._coordination.heartbeat(is_candidate=is_candidate)
+
+    def _look_for_newer(self, standing: Standing) -> None:
+        """Note a newer member; the next heartbeat gives the lease up for it."""
+        before = self._newer
+        self._newer = next(filter(self._coordination.member.is_outdated_by, standing.members), None)
+        if self._newer is not None and before is None:
+            get_logger().warning("platform.outdated", newer_version=self._newer.version, newer_url=self._newer.url)
 
     async def _pause(self) -> None:
         """Wait for the next heartbeat; raise the error of the leader's loops."""

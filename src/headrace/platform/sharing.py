@@ -15,8 +15,10 @@ from headrace.core.errors import SettingsError
 from headrace.core.processes import host_id
 from headrace.gateway.app import Gateway
 from headrace.gateway.exposition import render
+from headrace.platform import response_sharing
 from headrace.platform.console import TRAFFIC
 from headrace.platform.folders import Address, DataFolder
+from headrace.platform.kinds import KINDS
 from headrace.platform.leading import Leading
 from headrace.platform.membership import Membership, Shared, Sole
 from headrace.platform.peers import Peers, Report
@@ -48,20 +50,33 @@ class Sharing:
 
 @contextmanager
 def join(
-    settings: PlatformSettings, where: str | Path, folder: DataFolder, store: SqlStore, address: Address
+    settings: PlatformSettings,
+    where: str | Path,
+    folder: DataFolder,
+    store: SqlStore,
+    address: Address,
+    *,
+    is_supervised: bool,
 ) -> Iterator[Sharing]:
     """
     Join the platforms on a database; `Coordination.leave` is the caller's.
 
+    Without `is_supervised` no other process uses a file of SQLite.
+
     Raises:
-        SettingsError: they run on another machine, or with other settings.
+        SettingsError: they run on another machine, with other settings, or write records of a newer form.
     """
     is_own = is_sqlite(url_of(where))
-    if is_own and settings.processes == 1:
+    if is_own and not is_supervised:
         yield Sharing(folder=folder, home=folder)
         return
     member = Member(
-        id=secrets.token_hex(8), url=address.url, host=host_id(), data_dir=str(folder.root), version=__version__
+        id=secrets.token_hex(8),
+        url=address.url,
+        host=host_id(),
+        data_dir=str(folder.root),
+        version=__version__,
+        forms={name: kind.version for name, kind in KINDS.items()},
     )
     agreed = agreed_settings(settings)
     coordination = Coordination(str(folder.members if is_own else where), member, agreed=agreed)
@@ -74,6 +89,8 @@ def join(
                 "other one, or choose another database.",
                 name="database",
             )
+        if home.newer is not None:
+            raise SettingsError(_outdated(home.newer), name="database")
         if home.agreed != agreed:
             raise SettingsError(_different(json.loads(home.agreed), json.loads(agreed)))
         shared = DataFolder(Path(home.data_dir))
@@ -124,7 +141,7 @@ def make_siblings(sharing: Sharing, gateway: Gateway) -> Siblings | None:
         names, since_s = argument
         return gateway.history.snapshot(names, since_s=since_s, now_s=time.time())
 
-    return Siblings(
+    siblings = Siblings(
         folder=sharing.home.sockets,
         own_id=sharing.coordination.member.id,
         answers={
@@ -132,6 +149,9 @@ def make_siblings(sharing: Sharing, gateway: Gateway) -> Siblings | None:
             METRICS: lambda _: render(gateway.metrics).decode(),
         },
     )
+    if gateway.responses is not None:
+        response_sharing.share(gateway.responses, siblings)
+    return siblings
 
 
 def make_membership(store: SqlStore, peers: Peers | None, siblings: Siblings | None) -> Membership:
@@ -149,6 +169,14 @@ def forget_members(folder: DataFolder) -> None:
     """Remove the members of an earlier platform on this folder; their times may be those of another boot."""
     for suffix in ("", "-wal", "-shm"):
         folder.members.with_name(folder.members.name + suffix).unlink(missing_ok=True)
+
+
+def _outdated(newer: Member) -> str:
+    return (
+        f"The platform at {newer.url} uses these records, and it is a newer Headrace ({newer.version}; this one is "
+        f"{__version__}), which writes records that this one cannot read. Start version {newer.version}, or stop the "
+        "newer one and restore a backup that is older."
+    )
 
 
 def _different(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ line of JSON, the answer is JSON until the end of the connection. A process that
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,8 @@ from headrace.platform.folders import short_path
 from headrace.state.coordination import Standing
 
 TIMEOUT_S: Final = 2.0
+_LARGE_BYTES: Final = 1 << 20
+"""Longer answers are decoded on another thread."""
 
 Answer = Callable[[Any], object]
 """Answers a question with a JSON value; called with its argument, on the event loop."""
@@ -31,7 +33,7 @@ class Siblings:
     folder: Path
     """The folder of the sockets; created by `start`."""
     own_id: str
-    answers: Mapping[str, Answer] = field(default_factory=dict)
+    answers: dict[str, Answer] = field(default_factory=dict)
     """By the name of the question."""
     _ids: Sequence[str] = ()
     _server: asyncio.Server | None = None
@@ -68,7 +70,11 @@ class Siblings:
                     text = await reader.read()
                 finally:
                     writer.close()
-            return msgspec.json.decode(text)
+            return (
+                msgspec.json.decode(text)
+                if len(text) < _LARGE_BYTES
+                else await asyncio.to_thread(msgspec.json.decode, text)
+            )
         except (OSError, TimeoutError, msgspec.DecodeError) as error:
             get_logger().debug("sibling.silent", member=name, reason=str(error))
             return None

@@ -1,8 +1,9 @@
 """
 Start of a platform: lock its folder, bind its port, and serve with one process or several, until a signal.
 
-With several processes this one supervises them (`platform.supervisor`). With `is_takeover` it first gets the sockets of
-the platform that runs on the folder, which ends as soon as the processes here accept requests.
+With several processes, or if it is asked to, this one supervises them (`platform.supervisor`). With `is_takeover` it
+first gets the sockets of the platform that runs on the folder, which ends as soon as the processes here accept
+requests.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,11 +30,11 @@ from headrace.platform.handover import Handover, offer, take_over
 from headrace.platform.kinds import refuse_newer
 from headrace.platform.life import Listener, OnReady, PlatformLifecycle
 from headrace.platform.object_storage import make_storage
-from headrace.platform.sharing import agreed_settings, forget_members, join
+from headrace.platform.sharing import Sharing, agreed_settings, forget_members, join
 from headrace.platform.supervisor import Child, Supervisor
 from headrace.settings.platform_settings import PlatformSettings, data_folder
 from headrace.state.database_lock import locked_database
-from headrace.state.sql import open_store
+from headrace.state.sql import SqlStore, open_store
 
 
 def run_platform(
@@ -57,8 +58,8 @@ def run_platform(
     forbid_core_dumps()
     limit_arenas()
     folder = DataFolder(data_folder(settings, env))
-    start = _Start(settings=settings, folder=folder, on_ready=on_ready, env=env)
-    return _exit_code_of(lambda: start.run(is_takeover=is_takeover))
+    start = _Start(settings=settings, folder=folder, is_takeover=is_takeover, on_ready=on_ready, env=env)
+    return _exit_code_of(start.run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,7 @@ class _Start:
 
     settings: PlatformSettings
     folder: DataFolder
+    is_takeover: bool
     on_ready: OnReady | None
     env: Mapping[str, str]
     _stack: ExitStack = field(default_factory=ExitStack)
@@ -75,17 +77,16 @@ class _Start:
     def _database(self) -> str | Path:
         return self.settings.database or self.folder.database
 
-    def run(self, *, is_takeover: bool) -> int:
+    @property
+    def _is_supervised(self) -> bool:
+        """Whether the processes that serve are children of this one, and share the folder with their successors."""
+        return self.is_takeover or self.settings.supervised or self.settings.processes > 1
+
+    def run(self) -> int:
         """Run until a signal; return the exit code."""
         with self._stack:
             self.folder.make()
-            if is_takeover and self.settings.processes == 1:
-                raise SettingsError(
-                    "processes is 1, and --takeover is given; expected --processes 2 or more: only such a platform can "
-                    "hand its port over again.",
-                    name="processes",
-                )
-            handover = take_over(self.folder.sockets) if is_takeover else None
+            handover = take_over(self.folder.sockets) if self.is_takeover else None
             if handover is None:
                 self._stack.enter_context(self.folder.locked())
             with closing(open_store(self._database)) as store:
@@ -95,8 +96,8 @@ class _Start:
                 require_keys(self.settings, store)
             with suppress(OSError):  # for backups only: a full disk must not prevent the start
                 write_atomically(self.folder.settings, agreed_settings(self.settings).encode())
-            listeners = self._listeners(self._bound() if handover is None else handover.sockets)
-            if len(listeners) == 1:
+            listeners = self._listeners(self._bound([] if handover is None else handover.sockets))
+            if not self._is_supervised:
                 self._stack.enter_context(self.folder.announced(listeners[0].address))
                 return self._serve(listeners[0], self.on_ready)
             return self._supervise(listeners, handover)
@@ -153,7 +154,7 @@ class _Start:
         with ExitStack() as stack:
             store = open_store(database)
             stack.callback(store.close)
-            sharing = stack.enter_context(join(settings, database, self.folder, store, listener.address))
+            sharing = stack.enter_context(self._join(store, listener))
             is_alone = sharing.coordination is None
             storage = make_storage(
                 settings.s3_endpoint, sharing.home.objects, settings.region, self.env, is_keeper=is_alone
@@ -164,21 +165,25 @@ class _Start:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(lifecycle.run())
 
-    def _bound(self) -> list[socket.socket]:
-        """Bind a socket for each process, on one port."""
-        port, sockets = self.settings.port, []
-        for _ in range(self.settings.processes):
-            bound = self._stack.enter_context(bind(self.settings.host, port, is_shared=self.settings.processes > 1))
-            port = bound.getsockname()[1]
-            sockets.append(bound)
+    def _join(self, store: SqlStore, listener: Listener) -> AbstractContextManager[Sharing]:
+        return join(
+            self.settings, self._database, self.folder, store, listener.address, is_supervised=self._is_supervised
+        )
+
+    def _bound(self, inherited: Sequence[socket.socket]) -> list[socket.socket]:
+        """Bind a socket for each process that has none yet, on one port."""
+        port, sockets = self.settings.port, list(inherited)
+        while len(sockets) < self.settings.processes:
+            port = sockets[0].getsockname()[1] if sockets else port
+            sockets.append(self._stack.enter_context(bind(self.settings.host, port, is_shared=self._is_supervised)))
         return sockets
 
     def _listeners(self, sockets: Sequence[socket.socket]) -> list[Listener]:
-        """Distribute the sockets over the processes; those of an earlier platform may be more or fewer."""
+        """Distribute the sockets over the processes; an earlier platform may have had more."""
         settings = self.settings
         tls = server_context(settings.tls_cert, settings.tls_key)
-        num_processes = min(settings.processes, len(sockets))
-        return [Listener(sockets[index::num_processes], tls, settings.tls_cert) for index in range(num_processes)]
+        count = settings.processes
+        return [Listener(sockets[index::count], tls, settings.tls_cert) for index in range(count)]
 
 
 def _exit_code_of(run: Callable[[], int]) -> int:

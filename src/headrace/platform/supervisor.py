@@ -23,6 +23,8 @@ from headrace.core.processes import end_with, this_process
 from headrace.core.telemetry import get_logger
 
 _STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STOP_WITHOUT_DELAY: Final = signal.SIGUSR1
+"""Stops a process whose successor accepts from the same sockets: no load balancer has to notice it."""
 _HANDLED: Final = (*_STOPS, signal.SIGCHLD)
 _MIN_LIFE_S: Final = 5.0
 """A process that dies younger is restarted with a pause."""

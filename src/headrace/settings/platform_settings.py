@@ -45,6 +45,12 @@ class PlatformSettings:
     metrics. When it dies, another one leads. Limits such as `max_connections` are for each process.
     """
 
+    supervised: bool = setting(rules.boolean(), False)
+    """
+    Serve from a process of its own, which is restarted when it dies, and whose port the next platform can take over
+    (`--takeover`). It is so with several `processes`, and after a takeover, anyway.
+    """
+
     tls_cert: Path | None = setting(rules.file(), None)  # noqa: RUF009 -- a field, as all others
     """
     PEM file with the certificate and intermediate ones: the server speaks HTTPS only. It is reread when it changes.

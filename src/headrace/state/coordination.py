@@ -14,11 +14,12 @@ file of their own, which is not flushed to disk: the host's restart ends them al
 All methods block on SQL; each is one transaction.
 """
 
+import json
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -47,6 +48,7 @@ _MEMBERS: Final = sa.Table(
     sa.Column("data_dir", sa.String, nullable=False),
     sa.Column("version", sa.String, nullable=False),
     sa.Column("expires_s", sa.Double, nullable=False),
+    sa.Column("forms", sa.String, nullable=False, server_default="{}"),
 )
 _LEADER: Final = sa.Table(
     "headrace_leader",
@@ -81,6 +83,12 @@ class Member:
     """Identifies its machine and PID namespace: members of one host can signal each other's processes."""
     data_dir: str
     version: str
+    forms: Mapping[str, int] = field(default_factory=dict)
+    """Kind of record → the newest schema version that it reads, and the one that it writes."""
+
+    def is_outdated_by(self, other: "Member") -> bool:
+        """Return whether the other member writes records that this one cannot read."""
+        return any(version > self.forms.get(kind, 0) for kind, version in other.forms.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +99,8 @@ class Home:
     data_dir: str
     agreed: str
     """The settings in which all members agree, as text."""
+    newer: Member | None = None
+    """A live member that writes records which this process cannot read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +152,8 @@ class Coordination:
         """
         Create the tables if they do not exist, and join the members; the folder of the first one is the home.
 
-        A process on another host, or with other settings, does not join: compare what is returned.
+        A process on another host, with other settings or of an older form of records does not join: compare what is
+        returned.
 
         Args:
             term: the store's newest term; the next leader's is greater.
@@ -151,18 +162,23 @@ class Coordination:
             Unavailable: the database failed.
         """
         with self._translated(), creating(self._engine, TABLES) as connection:
+            _add_forms(connection)
             now_s = self._now_s(connection)
             row = connection.execute(sa.select(_LEADER)).one_or_none()
             if row is None:
                 empty = {"member": "", "term": term, "expires_s": 0.0, "home_host": "", "home_dir": "", "agreed": ""}
                 connection.execute(sa.insert(_LEADER).values(id=1, **empty))
-            is_first = connection.execute(sa.select(_MEMBERS.c.id).where(_MEMBERS.c.expires_s > now_s)).first() is None
+            if row is not None and row.term < term:  # the records come from a backup, or from another database
+                connection.execute(sa.update(_LEADER).values(term=term, member="", expires_s=0.0))
+            live = self._live(connection, now_s=now_s)
+            newer = next(filter(self.member.is_outdated_by, live), None)
             home = Home(host=self.member.host, data_dir=self.member.data_dir, agreed=self._agreed)
-            if row is not None and not is_first:
+            if row is not None and live:
                 home = Home(host=row.home_host, data_dir=row.home_dir, agreed=row.agreed)
             elif row is not None and row.home_host == home.host and Path(row.home_dir).is_dir():
                 home = Home(host=row.home_host, data_dir=row.home_dir, agreed=self._agreed)
-            if home.host == self.member.host and home.agreed == self._agreed:
+            home = replace(home, newer=newer)
+            if home.host == self.member.host and home.agreed == self._agreed and newer is None:
                 values = {"home_host": home.host, "home_dir": home.data_dir, "agreed": home.agreed}
                 connection.execute(sa.update(_LEADER).values(**values))
                 self._announce(connection, expires_s=now_s + LEASE_S)
@@ -227,6 +243,7 @@ class Coordination:
     def _announce(self, connection: sa.Connection, *, expires_s: float) -> None:
         member = self.member
         row = {"url": member.url, "host": member.host, "data_dir": member.data_dir, "version": member.version}
+        row["forms"] = json.dumps(dict(member.forms))
         renewed = connection.execute(
             sa.update(_MEMBERS).where(_MEMBERS.c.id == member.id).values(**row, expires_s=expires_s)
         )
@@ -255,11 +272,23 @@ class Coordination:
 
     def _standing(self, connection: sa.Connection, *, now_s: float) -> Standing:
         lease = connection.execute(sa.select(_LEADER)).one()
-        rows = connection.execute(sa.select(_MEMBERS).where(_MEMBERS.c.expires_s > now_s).order_by(_MEMBERS.c.id))
-        members = tuple(
-            Member(id=row.id, url=row.url, host=row.host, data_dir=row.data_dir, version=row.version) for row in rows
-        )
+        members = self._live(connection, now_s=now_s)
         return Standing(term=lease.term, leader=lease.member if lease.expires_s > now_s else "", members=members)
+
+    @staticmethod
+    def _live(connection: sa.Connection, *, now_s: float) -> tuple[Member, ...]:
+        rows = connection.execute(sa.select(_MEMBERS).where(_MEMBERS.c.expires_s > now_s).order_by(_MEMBERS.c.id))
+        return tuple(
+            Member(
+                id=row.id,
+                url=row.url,
+                host=row.host,
+                data_dir=row.data_dir,
+                version=row.version,
+                forms=json.loads(row.forms),
+            )
+            for row in rows
+        )
 
     def _now_s(self, connection: sa.Connection) -> float:
         """Return seconds on the one clock that all members see: the server's, or that of the kernel since its boot."""
@@ -282,6 +311,12 @@ class Coordination:
             yield
         except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
             raise Unavailable(f"The store {self._shown} failed: {first_line(error)}.") from error
+
+
+def _add_forms(connection: sa.Connection) -> None:
+    """Add the column to a table that an earlier Headrace made; its members, which write without it, go on."""
+    if all(column["name"] != "forms" for column in sa.inspect(connection).get_columns(_MEMBERS.name)):
+        connection.exec_driver_sql(f"ALTER TABLE {_MEMBERS.name} ADD COLUMN forms VARCHAR DEFAULT '{{}}' NOT NULL")
 
 
 def end_membership(connection: sa.Connection, *, term: int) -> int:

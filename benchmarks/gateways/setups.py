@@ -1,0 +1,149 @@
+"""The platforms that are compared: one, two and four processes on one port, and one and two platforms on PostgreSQL."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.chaos.clients import aws_client
+from benchmarks.chaos.processes import Platform, PostgreSQL, children, processes_with, until
+from benchmarks.gateways import worker
+from benchmarks.gateways.load import ENDPOINT
+
+from headrace.cluster.ports import PLATFORM_PORTS, free_ports
+
+IMAGE: Final = "bench/echo"
+_ROLE: Final = "arn:aws:iam::000000000000:role/any"
+_TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """The gateways of a setup."""
+
+    processes: int = 1
+    platforms: int = 1
+    is_postgresql: bool = False
+
+    @property
+    def gateways(self) -> int:
+        """The number of processes that serve."""
+        return self.processes * self.platforms
+
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "1 process": Kind(),
+    "2 processes": Kind(processes=2),
+    "4 processes": Kind(processes=4),
+    "1 platform, PostgreSQL": Kind(is_postgresql=True),
+    "2 platforms, PostgreSQL": Kind(platforms=2, is_postgresql=True),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """Running platforms with one endpoint, which has one worker."""
+
+    name: str
+    platforms: Sequence[Platform]
+    worker_port: int
+    worker_pid: int
+
+    @property
+    def ports(self) -> list[int]:
+        """The ports of the platforms."""
+        return [platform.port for platform in self.platforms]
+
+    def gateway_pids(self) -> list[int]:
+        """Return the processes that serve."""
+        pids = [platform.pid for platform in self.platforms if platform.pid is not None]
+        if KINDS[self.name].processes == 1:
+            return pids
+        return [child for pid in pids for child in children(pid)]
+
+    def pin(self, gateways: Sequence[int], rest: Sequence[int]) -> None:
+        """Let the gateways and the worker run on these cores only."""
+        for pid in self.gateway_pids():
+            set_cores(pid, gateways)
+        set_cores(self.worker_pid, rest)
+
+
+def set_cores(pid: int, cores: Sequence[int]) -> None:
+    """Let all threads of a process run on these cores only."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(task.name), cores)
+
+
+def cpu_s(pids: Sequence[int]) -> float:
+    """Return the CPU time of processes, user and system, seconds."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / _TICKS_A_SECOND
+
+
+def start(names: Sequence[str], folder: Path, stack: ExitStack) -> list[Setup]:
+    """Start all setups; the stack stops them."""
+    ports = free_ports(PLATFORM_PORTS)
+    database: PostgreSQL | None = None
+    if any(KINDS[name].is_postgresql for name in names):
+        database = PostgreSQL(folder / "postgresql", next(ports))
+        stack.callback(database.close)
+    return [_start(name, folder / f"setup-{number}", ports, database, stack) for number, name in enumerate(names)]
+
+
+def _start(name: str, folder: Path, ports: Any, database: PostgreSQL | None, stack: ExitStack) -> Setup:
+    kind = KINDS[name]
+    folder.mkdir()
+    flags = ["--processes", str(kind.processes)]
+    if database is not None and kind.is_postgresql:
+        flags += ["--database", database.create(folder.name.replace("-", "_"))]
+    platforms = [new_platform(folder, number, next(ports), flags) for number in range(kind.platforms)]
+    for platform in platforms:
+        stack.callback(platform.stop)
+        platform.start()
+        platform.until_it_answers()
+    create_endpoint([platform.port for platform in platforms])
+    ((pid, command),) = processes_with(Path(worker.__file__).name, str(folder)).items()
+    return Setup(name=name, platforms=platforms, worker_port=int(command.split()[-2]), worker_pid=pid)
+
+
+def new_platform(folder: Path, number: int, port: int, flags: Sequence[str], *, data: str = "") -> Platform:
+    """Return a platform that is to be started, with the image of the worker."""
+    images = folder / "images.toml"
+    command = f"{sys.executable} -I {worker.__file__} {{port}} {folder}"
+    images.write_text(f'[images."{IMAGE}"]\ncommand = {json.dumps(command)}\n')
+    return Platform(
+        name=f"platform {number}",
+        folder=folder / (data or f"data-{number}"),
+        port=port,
+        log=folder / f"platform-{number}.log",
+        flags=["--images", str(images), *flags],
+    )
+
+
+def create_endpoint(ports: Sequence[int], *, name: str = ENDPOINT) -> float:
+    """Create an endpoint at the first platform, and wait until all can invoke it; return the seconds that it took."""
+    began_s = time.monotonic()
+    sagemaker = aws_client("sagemaker", ports[0])
+    container = {"Image": IMAGE}
+    sagemaker.create_model(ModelName=name, PrimaryContainer=container, ExecutionRoleArn=_ROLE)
+    variant = {"VariantName": "v", "ModelName": name, "InitialInstanceCount": 1, "InstanceType": "ml.m5.large"}
+    sagemaker.create_endpoint_config(EndpointConfigName=name, ProductionVariants=[variant])
+    sagemaker.create_endpoint(EndpointName=name, EndpointConfigName=name)
+    for port in ports:
+        until(partial(_is_in_service, port, name), f"{name} is in service at {port}")
+    sagemaker.close()
+    return time.monotonic() - began_s
+
+
+def _is_in_service(port: int, name: str) -> bool:
+    with closing(aws_client("sagemaker", port)) as client:
+        return bool(client.describe_endpoint(EndpointName=name)["EndpointStatus"] == "InService")
