@@ -2,13 +2,14 @@
 
 import json
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cpu_engines.measure import Sample
 from benchmarks.cpu_serving.report import Medians, medians
+from benchmarks.gateways import pages
 from benchmarks.soak.series import in_words
 
 RESULTS = Path(__file__).parent / "results"
@@ -243,10 +244,23 @@ def soak(name: str) -> Iterator[str]:
     yield from table(("series", "level", "most", "drift", "verdict"), rows)
 
 
+def if_stored(name: str, lines: Callable[[Any], Iterator[str]]) -> Iterator[str]:
+    """Yield the lines of a result, or that there is none yet."""
+    if (RESULTS / f"{name}.json").exists():
+        yield from lines(result(name))
+    else:
+        yield "\n(No run on a quiet machine is stored yet.)\n"
+
+
 TABLES = {
     "docs/guides/formats.md": {"formats-quality": formats_quality, "formats-speed": formats_speed},
     "docs/guides/sizing.md": {"sizing-users": sizing_users},
     "docs/soak.md": {"soak": lambda: soak("soak"), "soak-server": lambda: soak("soak-server")},
+    "docs/scale.md": {"gateways": lambda: if_stored("gateways", pages.gateways)},
+    "docs/platform.md": {
+        "failover": lambda: if_stored("failover", pages.failover),
+        "upgrade": lambda: if_stored("upgrade", pages.upgrade),
+    },
     "docs/performance.md": {"engines": performance_engines, "servers": performance_serving},
     "benchmarks/fidelity/README.md": {
         "divergence-smollm2": lambda: fidelity("divergence-smollm2"),

@@ -67,6 +67,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--note", default="", help="a remark for the results, such as: other work ran")
     parser.add_argument("--output", type=Path, default=RESULT)
     return parser.parse_args()
 
@@ -237,6 +238,7 @@ def main() -> None:
                 print(f"round {number + 1}: {seen[-1]}", file=sys.stderr, flush=True)
     result: dict[str, Any] = {
         "environment": describe_environment(),
+        "note": options.note,
         "pieces": PIECES,
         "gap_ms": GAP_MS,
         "rounds": [asdict(one) for one in seen],

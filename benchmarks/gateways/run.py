@@ -41,6 +41,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--rate", type=float, default=400.0, help="requests a second for the latency, half of them direct"
     )
+    parser.add_argument("--note", default="", help="a remark for the results, such as: other work ran")
     parser.add_argument("--output", type=Path, default=RESULT)
     return parser.parse_args()
 
@@ -111,6 +112,7 @@ def main() -> None:
     result = {
         "environment": describe_environment(),
         "options": {key: value for key, value in vars(options).items() if key != "output"},
+        "note": options.note,
         "num_cores": num_cores,
         "pieces": PIECES,
         "gap_ms": GAP_MS,

@@ -12,12 +12,13 @@ import asyncio
 import json
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,6 +50,12 @@ class Nginx:
         self._configure(down=None)
         subprocess.run([*self._command, "-t", "-q"], check=True)
         self._process = subprocess.Popen(self._command)
+        until(self._is_listening, "nginx listens")
+
+    def _is_listening(self) -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5):
+            return True
+        return False
 
     def mark(self, down: int | None) -> None:
         """Send no new requests to a port; None: send them to all."""
@@ -163,6 +170,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nginx", default=shutil.which("nginx") or "nginx", help="the program")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--note", default="", help="a remark for the results, such as: other work ran")
     parser.add_argument("--output", type=Path, default=RESULT)
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
@@ -185,7 +193,7 @@ def main() -> None:
                 with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                     rows.append(runner.run(upgrade(platforms, nginx, is_marked=is_marked)))
                 print(rows[-1], file=sys.stderr, flush=True)
-    result = {"environment": describe_environment(), "shutdown_delay_s": _DELAY_S, "rounds": rows}
+    result = {"environment": describe_environment(), "note": options.note, "shutdown_delay_s": _DELAY_S, "rounds": rows}
     options.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     options.output.with_suffix(".md").write_text(f"# Rolling upgrade behind nginx\n\n{table(rows)}", encoding="utf-8")
     print(table(rows))

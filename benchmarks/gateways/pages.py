@@ -1,0 +1,93 @@
+"""The tables and sentences of the docs about several gateways, from the stored results."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from benchmarks.gateways.figures import ceiling_per_s
+
+REQUESTS_PER_S: Final = 100_000
+PIECES: Final = 128
+LOAD: Final = 0.6
+"""The share of a core's time that a gateway is planned to use."""
+
+
+def note_of(result: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the remark of a run, if it has one."""
+    if result["note"]:
+        yield f"\n({result['note'][0].upper()}{result['note'][1:]}.)"
+
+
+def gateways(result: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the table of setups, and what follows for the load of the page."""
+    rows = result["summary"]
+    shared = [row for row in rows if not row["is_pinned"]]
+    pinned = {row["setup"]: row for row in rows if row["is_pinned"]}
+    yield from note_of(result)
+    yield "\n| gateways | requests/s, all on 2 cores | of the ceiling | gateways on 1 core | CPU | added p50 | p99 |"
+    yield "|---|---:|---:|---:|---:|---:|---:|"
+    for row in shared:
+        found, alone = row["requests"], pinned[row["setup"]]
+        share = found["per_s"] / ceiling_per_s(found, result["num_cores"])
+        latency = row["latency"]
+        yield (
+            f"| {row['setup']} | {found['per_s']:,.0f} | {share:.0%} | {alone['requests']['per_s']:,.0f} "
+            f"| {alone['requests']['gateway_cpu_us']:,.0f} µs | {latency['added_p50_ms']:.1f} ms "
+            f"| {latency['added_p99_ms']:.1f} ms |"
+        )
+    per_request = _cpu_us(pinned.values(), "requests")
+    per_piece = _cpu_us(pinned.values(), "streams")
+    yield (
+        f"\nWith the gateways on a core of their own a short request took {_span(per_request)} µs of their CPU time, "
+        f"and a streamed piece {_span(per_piece)} µs: the span over all numbers of gateways is what sharing costs."
+    )
+    requests, pieces = (_processes(max(costs), count) for costs, count in ((per_request, 1), (per_piece, PIECES)))
+    yield (
+        f"By the largest of them {REQUESTS_PER_S:,} short requests a second need {requests:,} processes at {LOAD:.0%} "
+        f"load, and with {PIECES} streamed pieces each {pieces:,}.\n"
+    )
+
+
+def _cpu_us(rows: Any, load: str) -> list[float]:
+    return [row[load]["gateway_cpu_us"] for row in rows]
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.0f}", f"{max(values):.0f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _processes(cpu_us: float, count: int) -> int:
+    """Return the processes for the requests of a second, each with a count of things that cost CPU time."""
+    return round(REQUESTS_PER_S * count * cpu_us * 1e-6 / LOAD)
+
+
+def failover(result: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what clients of the second platform saw, the worst of all rounds."""
+    yield from note_of(result)
+    yield "\n| killed | streams | complete and equal | longest gap | short requests | failed | slowest | leads after |"
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|"
+    names = {"none": "none (control)", "leader": "the leader", "follower": "the follower"}
+    for killed, name in names.items():
+        own = [row for row in result["rounds"] if row["killed"] == killed]
+        streams, equal, requests, failed = (
+            sum(row[key] for row in own) for key in ("streams", "equal", "requests", "failed_requests")
+        )
+        gap_ms, slowest_ms = (max(row[key] for row in own) for key in ("longest_gap_ms", "slowest_request_ms"))
+        leads = [row["leads_after_s"] for row in own if row["leads_after_s"] is not None]
+        yield (
+            f"| {name} | {streams} | {equal} | {gap_ms:.0f} ms | {requests:,} | {failed} | {slowest_ms:.0f} ms "
+            f"| {f'{max(leads):.1f} s' if leads else ''} |"
+        )
+    yield "\n"
+
+
+def upgrade(result: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the sums over all upgrades."""
+    yield from note_of(result)
+    yield "\n| drained by | platforms replaced | requests | streams | failed |"
+    yield "|---|---:|---:|---:|---:|"
+    for way, name in (("plain", "SIGTERM alone"), ("marked", "`down` in nginx, then SIGTERM")):
+        own = [row for row in result["rounds"] if row["way"] == way]
+        sums = " | ".join(f"{sum(row[key] for row in own):,}" for key in ("requests", "streams", "failed"))
+        yield f"| {name} | {2 * len(own)} | {sums} |"
+    yield "\n"
