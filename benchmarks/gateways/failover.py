@@ -42,7 +42,7 @@ _LEADS: Final = '"event": "platform.leads"'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What the clients of the other platform saw."""
+    """The view of the clients of the other platform."""
 
     killed: str
     """`none`, `leader` or `follower`"""
@@ -204,15 +204,15 @@ def table(seen: list[Seen]) -> str:
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for case in CASES:
-        own = [one for one in seen if one.killed == case]
+        own = [run for run in seen if run.killed == case]
         if not own:
             continue
-        leads = [one.leads_after_s for one in own if one.leads_after_s is not None]
-        changes = [one.changes_after_s for one in own if one.changes_after_s is not None]
+        leads = [run.leads_after_s for run in own if run.leads_after_s is not None]
+        changes = [run.changes_after_s for run in own if run.changes_after_s is not None]
         lines.append(
-            f"| {case} | {sum(one.streams for one in own)} | {sum(one.equal for one in own)} "
-            f"| {max(one.longest_gap_ms for one in own):.0f} ms | {sum(one.requests for one in own):,} "
-            f"| {sum(one.failed_requests for one in own)} | {max(one.slowest_request_ms for one in own):.0f} ms "
+            f"| {case} | {sum(run.streams for run in own)} | {sum(run.equal for run in own)} "
+            f"| {max(run.longest_gap_ms for run in own):.0f} ms | {sum(run.requests for run in own):,} "
+            f"| {sum(run.failed_requests for run in own)} | {max(run.slowest_request_ms for run in own):.0f} ms "
             f"| {_seconds(leads)} | {_seconds(changes)} |"
         )
     return "\n".join(lines) + "\n"
@@ -241,7 +241,7 @@ def main() -> None:
         "note": options.note,
         "pieces": PIECES,
         "gap_ms": GAP_MS,
-        "rounds": [asdict(one) for one in seen],
+        "rounds": [asdict(run) for run in seen],
     }
     options.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     options.output.with_suffix(".md").write_text(f"# One of two platforms is killed\n\n{table(seen)}", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What several gateways reach, from the cells of all rounds. Pure."""
+"""Rates, CPU times and latencies of several gateways, from the cells of all rounds. Pure."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ class Busy:
 
     @property
     def units(self) -> int:
-        """What is counted: pieces of streams, or requests."""
+        """The number of things that are counted: pieces of streams, or requests."""
         return self.pieces if self.load == "streams" else self.answers
 
 

@@ -147,7 +147,7 @@ async def paced(asked: dict[str, Any]) -> dict[str, Any]:
     begun_s = perf_counter()
     sending: set[asyncio.Task[None]] = set()
 
-    async def one(name: str, is_warm: bool) -> None:
+    async def send_one(name: str, is_warm: bool) -> None:
         before_s = perf_counter()
         connection = await pools[name].get()  # the oldest: all processes get their share
         await connection.send(ways[name][1])
@@ -159,7 +159,7 @@ async def paced(asked: dict[str, Any]) -> dict[str, Any]:
     for number in range(total):
         if (pause_s := begun_s + number / asked["rate"] - perf_counter()) > 0:
             await asyncio.sleep(pause_s)
-        task = asyncio.create_task(one("through" if number % 2 else "direct", number < num_warm))
+        task = asyncio.create_task(send_one("through" if number % 2 else "direct", number < num_warm))
         sending.add(task)
         task.add_done_callback(sending.discard)
         if number % 64 == 0:

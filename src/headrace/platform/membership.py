@@ -43,7 +43,7 @@ class Membership(Protocol):
 
     @property
     def is_outdated(self) -> bool:
-        """Whether a platform at another address writes records that this process cannot read."""
+        """True while a platform at another address writes records that this process cannot read."""
         ...
 
 
@@ -140,7 +140,7 @@ class Shared:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether a platform at another address writes records that this process cannot read."""
+        """True while a platform at another address writes records that this process cannot read."""
         return self._newer is not None and self._newer.url != self._coordination.member.url
 
     def _has_lease(self) -> bool:

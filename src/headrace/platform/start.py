@@ -79,7 +79,7 @@ class _Start:
 
     @property
     def _is_supervised(self) -> bool:
-        """Whether the processes that serve are children of this one, and share the folder with their successors."""
+        """True if the processes that serve are children of this one, and share the folder with their successors."""
         return self.is_takeover or self.settings.supervised or self.settings.processes > 1
 
     def run(self) -> int:
