@@ -34,8 +34,6 @@ from headrace.wire.openai.stored_responses import (
 )
 from headrace.wire.unknown_routes import RESPONSES
 
-"""JSON up to this size is read within milliseconds, whatever it contains; larger JSON on another thread."""
-
 _PATH = re.compile(rf"{RESPONSES}/([^/]+)(/[a-z_]+)?")
 
 
