@@ -133,8 +133,8 @@ class LocalLauncher:
         self._cgroups = WorkerCgroups(host.cgroup) if host is not None and host.cgroup is not None else None
         self._logs = WorkerLogs(folder)
         self._lock = threading.Lock()
-        self._exit_codes: dict[ProcessId, int] = {}
-        self._swept: set[ProcessId] = set()
+        self._ended: dict[str, dict[ProcessId, int | None]] = {}
+        """Worker → its ended processes, whose sessions were killed and known exit codes, until `forget`."""
         self._kills: dict[ProcessId, asyncio.TimerHandle] = {}
 
     async def start(self, spec: WorkerSpec) -> Handle:
@@ -236,25 +236,31 @@ class LocalLauncher:
         files, facts = self._files(name), _facts(handle)
         self._logs.trim(name)
         has_ended = not is_running(facts.process)
-        if has_ended and (code := reap(facts.process)) is not None:
-            self._exit_codes[facts.process] = code
         report = read_value(files.report, Report) or Report(phase=WorkerPhase.STARTING)
         if not has_ended:
             return _LivingWorker(report, files.ready.exists())
-        if facts.process not in self._swept:
-            self._swept.add(facts.process)
-            kill_session(facts.process)
-            self._remove_cgroup(name)
+        exit_code = self._clean_up(name, facts.process)
         is_current = read_value(files.handle, Handle) == handle
         if not is_current:
-            return Observation(phase=WorkerPhase.EXITED, exit_code=self._exit_codes.get(facts.process))
+            return Observation(phase=WorkerPhase.EXITED, exit_code=exit_code)
         return Observation(
             phase=WorkerPhase.EXITED,
-            exit_code=self._exit_codes.get(facts.process, report.exit_code),
+            exit_code=report.exit_code if exit_code is None else exit_code,
             ended_in=report.ended_in if report.phase is WorkerPhase.EXITED else report.phase,
             message=last_error_line(self._logs, name, facts.log_position),
             notices=report.notices,
         )
+
+    def _clean_up(self, name: str, process: ProcessId) -> int | None:
+        """End what an ended worker left behind, once; return its exit code, if it was a child of this process."""
+        ended = self._ended.setdefault(name, {})
+        exit_code = reap(process)
+        if process not in ended:
+            kill_session(process)
+            self._remove_cgroup(name)
+        if exit_code is not None or process not in ended:
+            ended[process] = exit_code
+        return ended[process]
 
     def _send_sigterm(self, name: str, process: ProcessId, grace_s: float) -> float | None:
         """Send SIGTERM; returns when SIGKILL is due, seconds since 1970, or None if the worker has ended."""
@@ -311,6 +317,7 @@ class LocalLauncher:
             get_logger().warning("worker.not_forgotten", worker=name, message="It still runs.")
             return
         self._remove_cgroup(name)
+        self._ended.pop(name, None)
         if files.folder.is_dir():
             shutil.rmtree(files.folder)
 
