@@ -146,6 +146,6 @@ for arguments in json.loads(sys.argv[1]):
 def failures(folder: Path, *commands: list[str]) -> list[str]:
     """Start servers that cannot run; return their errors."""
     program = [vllm_python(), "-c", ONE_AFTER_ANOTHER, json.dumps(commands)]
-    ended = subprocess.run(program, env=vllm_environment(folder), capture_output=True, text=True, timeout=WAIT_S)
+    ended = subprocess.run(program, env=vllm_environment(folder), capture_output=True, text=True, timeout=3 * WAIT_S)
     assert ended.returncode == 0, ended.stderr
     return [line for line in ended.stderr.splitlines() if line.startswith("Error: ")]

@@ -3,6 +3,9 @@ Freeze the stored form of all kinds of records, and of the tables, in `frozen.js
 
 `python -m tests.platform.kinds.freeze` adds versions that are new. It does not change one that is there: stores have
 records of it. Append a migration to the kind, or an upgrade to `state/schema.py`, whose version is new then.
+
+The coordination tables have no version: `state/coordination.py` adds the columns that a table lacks, so what is frozen
+is their first form.
 """
 
 import json
@@ -10,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import sqlalchemy as sa
 
 from headrace.platform.kinds import KINDS
 from headrace.state.coordination import TABLES as COORDINATION
@@ -20,11 +24,10 @@ FROZEN = Path(__file__).parent / "frozen.json"
 
 
 def forms() -> Any:
-    """Return the stored form of each kind and of the tables, by name and version."""
-    tables = (*RECORDS.metadata.sorted_tables, *COORDINATION.sorted_tables)
+    """Return the stored form of each kind and of the store's tables, by name and version."""
     found = {
         **{f"{kind} {kind.version}": _form_of(kind) for kind in KINDS.values()},
-        f"tables {SCHEMA_VERSION}": {table.name: [_column_text(column) for column in table.c] for table in tables},
+        f"tables {SCHEMA_VERSION}": _columns_of(RECORDS.metadata),
     }
     return json.loads(json.dumps(found))
 
@@ -33,7 +36,11 @@ def frozen_forms() -> Any:
     return json.loads(FROZEN.read_text()) if FROZEN.exists() else {}
 
 
-def _column_text(column: Any) -> str:
+def _columns_of(tables: sa.MetaData) -> dict[str, list[str]]:
+    return {table.name: [column_text(column) for column in table.c] for table in tables.sorted_tables}
+
+
+def column_text(column: sa.Column[Any]) -> str:
     return f"{column.name} {column.type}{'' if column.nullable else ' NOT NULL'}"
 
 
@@ -53,4 +60,7 @@ def _without_texts(schema: Any) -> Any:
 
 
 if __name__ == "__main__":
-    FROZEN.write_text(json.dumps({**forms(), **frozen_forms()}, indent=1, sort_keys=True) + "\n")
+    FROZEN.write_text(
+        json.dumps({"coordination": _columns_of(COORDINATION), **forms(), **frozen_forms()}, indent=1, sort_keys=True)
+        + "\n"
+    )

@@ -6,9 +6,10 @@ import pytest
 
 from headrace.core.errors import SettingsError
 from headrace.platform.kinds import KINDS, refuse_newer
+from headrace.state.coordination import TABLES
 from headrace.state.records import Kind
 
-from .freeze import forms, frozen_forms
+from .freeze import column_text, forms, frozen_forms
 
 FORMS = forms()
 
@@ -21,6 +22,15 @@ def test_a_stored_form_is_that_of_its_version(version: str) -> None:
         f"{version} has changed, and stores have records of it: append a migration to its kind, or an upgrade to "
         "state/schema.py, then run `python -m tests.platform.kinds.freeze`"
     )
+
+
+def test_an_earlier_headrace_can_write_the_coordination_tables() -> None:
+    first: dict[str, list[str]] = frozen_forms()["coordination"]
+    assert set(first) <= set(TABLES.tables)
+    for name, columns in first.items():
+        new = [column for column in TABLES.tables[name].c if column_text(column) not in columns]
+        assert len(new) == len(TABLES.tables[name].c) - len(columns), f"{name} has changed a column or lost it"
+        assert all(column.server_default is not None for column in new), f"{name} has a new column without a default"
 
 
 def test_all_kinds_are_listed() -> None:
