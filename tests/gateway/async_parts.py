@@ -14,16 +14,20 @@ class MemoryObjects:
     def __init__(self) -> None:
         self.objects: dict[str, tuple[bytes, str]] = {}
         self.puts: list[str] = []
-        self.failure: str | None = None
+        self.failure: ObjectFailed | None = None
+        """What each call raises."""
+        self.read_failure: ObjectFailed | None = None
 
     async def get(self, uri: str, *, max_bytes: int) -> bytes:
+        if self.failure or self.read_failure:
+            raise self.failure or self.read_failure
         if uri not in self.objects:
             raise ObjectFailed(f"{uri} cannot be read: no such key")
         return self.objects[uri][0]
 
     async def put(self, uri: str, body: bytes, *, content_type: str) -> None:
         if self.failure is not None:
-            raise ObjectFailed(self.failure)
+            raise self.failure
         self.puts.append(uri)
         self.objects[uri] = (body, content_type)
 

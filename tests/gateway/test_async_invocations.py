@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from headrace.gateway import async_invocations
 from headrace.gateway.async_files import PendingFolder, PendingInvocation
+from headrace.gateway.objects import ObjectFailed, ObjectsUnavailable
 
 from .async_parts import OUTPUT, MemoryObjects
 from .conftest import Running, running
@@ -219,7 +221,7 @@ def test_invocations_above_the_limit_are_refused(tmp_path, objects):
 
 
 def test_an_outcome_that_cannot_be_stored_is_retried_after_a_restart(tmp_path, objects):
-    objects.failure = "the disk is full"
+    objects.failure = ObjectFailed("access is denied")
     with accepting(tmp_path, objects) as first:
         first.serve(async_output=OUTPUT)
         first.boto.invoke_endpoint_async(EndpointName="ep", Body=b"x")
@@ -229,3 +231,55 @@ def test_an_outcome_that_cannot_be_stored_is_retried_after_a_restart(tmp_path, o
         second.serve(async_output=OUTPUT)
         second.until(lambda: objects.puts, "the outcome")
     assert objects.puts[0].startswith("s3://out/results/")
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """Retry the object storage at once."""
+    monkeypatch.setattr(async_invocations, "STORAGE_PAUSES_S", (0.01,))
+
+
+def test_an_outcome_waits_for_the_object_storage_and_the_model_runs_once(gateway, objects, soon):
+    objects.failure = ObjectsUnavailable("connection refused")
+    worker = gateway.serve(async_output=OUTPUT)
+    accepted = [gateway.boto.invoke_endpoint_async(EndpointName="ep", Body=b"%d" % n) for n in range(3)]
+    gateway.until(lambda: gateway.log.getvalue().count("async.storage_unavailable") > 5, "retries")
+    assert len(worker.asked) == 2, "an invocation that waits for the storage holds its place"
+    objects.failure = None
+    gateway.until(lambda: len(objects.puts) == 3, "all outcomes")
+    found = {uri: body for uri, (body, _) in objects.objects.items()}
+    assert found == {answer["OutputLocation"]: b"%d" % n for n, answer in enumerate(accepted)}
+    assert len(worker.asked) == 3
+
+
+def test_the_reason_of_a_failure_waits_for_the_object_storage(gateway, objects, soon):
+    async def refuse(exchange: Exchange) -> None:
+        objects.failure = ObjectsUnavailable("connection refused")
+        exchange.whole(b"bad prompt", status="400 Bad Request")
+
+    gateway.serve(refuse, async_output=OUTPUT)
+    answer = gateway.boto.invoke_endpoint_async(EndpointName="ep", Body=b"x")
+    gateway.until(lambda: gateway.log.getvalue().count("async.storage_unavailable") > 1, "retries")
+    objects.failure = None
+    gateway.until(lambda: objects.puts, "the outcome")
+    assert objects.puts == [answer["FailureLocation"]]
+
+
+def test_an_input_waits_for_the_object_storage(gateway, objects, soon):
+    objects.read_failure = ObjectsUnavailable("connection refused")
+    objects.objects["s3://in/key"] = (b"input", "text/plain")
+    worker = gateway.serve(async_output=OUTPUT)
+    gateway.boto.invoke_endpoint_async(EndpointName="ep", InputLocation="s3://in/key")
+    gateway.until(lambda: gateway.log.getvalue().count("async.storage_unavailable") > 1, "retries")
+    objects.read_failure = None
+    gateway.until(lambda: objects.puts, "the outcome")
+    assert [request.body for request in worker.asked] == [b"input"]
+
+
+def test_an_invocation_whose_input_cannot_be_read_until_it_expires_fails(gateway, objects, soon, monkeypatch):
+    monkeypatch.setattr(async_invocations, "DEFAULT_TTL_S", 3.0)
+    objects.read_failure = ObjectsUnavailable("connection refused")
+    gateway.serve(async_output=OUTPUT)
+    answer = gateway.boto.invoke_endpoint_async(EndpointName="ep", InputLocation="s3://in/key")
+    gateway.until(lambda: objects.puts, "the outcome")
+    assert objects.objects[answer["FailureLocation"]][0] == b"connection refused"

@@ -11,6 +11,7 @@ from headrace.cloudwatch.metrics.metric import Point
 from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.gateway.async_metrics import AsyncOutcome, AsyncPublisher
 from headrace.gateway.async_queue import Backlog
+from headrace.gateway.objects import ObjectFailed
 from headrace.gateway.publishing import NAMESPACE, Publisher, Sampler
 from headrace.state.routes import Route
 
@@ -182,7 +183,7 @@ def test_a_failure_is_published_by_its_kind(tmp_path: Path, parameters: dict[str
 
 def test_an_output_that_cannot_be_stored_is_published_as_a_failure(tmp_path: Path) -> None:
     objects, series = MemoryObjects(), MemorySeries()
-    objects.failure = "the disk is full"
+    objects.failure = ObjectFailed("access is denied")
     with told(tmp_path, objects, series) as gateway:
         gateway.serve(async_output=OUTPUT)
         gateway.boto.invoke_endpoint_async(EndpointName="ep", Body=b"x")

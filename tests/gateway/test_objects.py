@@ -1,8 +1,11 @@
 """Addresses of objects, and S3 by boto3."""
 
-import pytest
+from typing import Any
 
-from headrace.gateway.objects import ObjectFailed, S3Objects, split_uri
+import pytest
+from botocore.config import Config
+
+from headrace.gateway.objects import ObjectFailed, ObjectsUnavailable, S3Objects, split_uri
 
 from .workers import Asked, Exchange, Worker
 
@@ -30,13 +33,14 @@ def test_other_addresses_are_refused(uri):
         split_uri(uri)
 
 
-def objects_at(url: str) -> S3Objects:
+def objects_at(url: str, **options: Any) -> S3Objects:
     return S3Objects(
         {
             "endpoint_url": url,
             "aws_access_key_id": "a",
             "aws_secret_access_key": "b",
             "region_name": "us-east-1",
+            **options,
         }
     )
 
@@ -44,9 +48,9 @@ def objects_at(url: str) -> S3Objects:
 async def test_an_unreachable_storage_is_one_clear_error():
     objects = objects_at("http://127.0.0.1:1")
     try:
-        with pytest.raises(ObjectFailed, match="s3://b/k cannot be written: Could not connect"):
+        with pytest.raises(ObjectsUnavailable, match="s3://b/k cannot be written: Could not connect"):
             await objects.put("s3://b/k", b"x", content_type="text/plain")
-        with pytest.raises(ObjectFailed, match="s3://b/k cannot be read: Could not connect"):
+        with pytest.raises(ObjectsUnavailable, match="s3://b/k cannot be read: Could not connect"):
             await objects.get("s3://b/k", max_bytes=1)
     finally:
         await objects.close()
@@ -75,8 +79,26 @@ async def test_objects_are_written_and_read_and_large_ones_refused():
         assert await objects.get("s3://bucket/a b.out", max_bytes=6) == b"answer"
         with pytest.raises(ObjectFailed, match="has 6 bytes; expected at most 5"):
             await objects.get("s3://bucket/a b.out", max_bytes=5)
-        with pytest.raises(ObjectFailed, match=r"s3://bucket/none cannot be read: .*NoSuchKey"):
+        with pytest.raises(ObjectFailed, match=r"s3://bucket/none cannot be read: .*NoSuchKey") as missing:
             await objects.get("s3://bucket/none", max_bytes=5)
+        assert not isinstance(missing.value, ObjectsUnavailable)
+    finally:
+        await objects.close()
+        await worker.stop()
+
+
+@pytest.mark.parametrize("status", ["500 Internal Server Error", "503 Slow Down", "429 Too Many Requests"])
+async def test_a_storage_that_cannot_serve_now_is_unavailable(status):
+    async def storage(exchange: Exchange) -> None:
+        error = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"
+        exchange.whole(error, status=status, content_type="application/xml")
+
+    worker = Worker(storage)
+    await worker.start()
+    objects = objects_at(worker.url, config=Config(retries={"total_max_attempts": 1}))
+    try:
+        with pytest.raises(ObjectsUnavailable, match=r"s3://bucket/key cannot be written: .*SlowDown"):
+            await objects.put("s3://bucket/key", b"x", content_type="text/plain")
     finally:
         await objects.close()
         await worker.stop()

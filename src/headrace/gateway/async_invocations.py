@@ -5,11 +5,15 @@ Source: botocore sagemaker-runtime InvokeEndpointAsync; SageMaker developer guid
 """
 
 import asyncio
+import itertools
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
+from typing import TypeVar
 from uuid import uuid4
 
 from headrace.core.spans import NO_TRACER, Tracer
@@ -19,7 +23,7 @@ from headrace.gateway.async_files import PendingFolder, PendingInvocation
 from headrace.gateway.async_metrics import AsyncOutcome, AsyncPublisher
 from headrace.gateway.async_queue import AsyncQueue, DueInvocations
 from headrace.gateway.metrics import InvocationRecord
-from headrace.gateway.objects import ObjectFailed, ObjectStore
+from headrace.gateway.objects import ObjectFailed, ObjectStore, ObjectsUnavailable
 from headrace.gateway.request import Invocation
 from headrace.gateway.routing import is_for_components
 from headrace.gateway.service import InvocationService
@@ -37,6 +41,10 @@ DEFAULT_TTL_S = 21_600.0
 DEFAULT_TIMEOUT_S = 900.0
 BUSY_PAUSE_S = 1.0
 """Pause before a retry when all replicas are full or gone."""
+STORAGE_PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+"""Pauses before a retry while the object storage is unavailable; the last one repeats."""
+
+_T = TypeVar("_T")
 
 _NOT_NOW = frozenset({"ModelNotReadyException", "ServiceUnavailable", "ThrottlingException"})
 
@@ -185,6 +193,13 @@ class AsyncInvocations:
             tasks.create_task(self._finish(pending, failure=f"Endpoint {pending.endpoint} was deleted."))
 
     async def _run(self, pending: PendingInvocation) -> None:
+        try:
+            await self._run_to_outcome(pending)
+        finally:
+            self._queue.ended(pending)
+            self.wake()
+
+    async def _run_to_outcome(self, pending: PendingInvocation) -> None:
         bind_to_log(pending.trace)
         outcome = AsyncOutcome(endpoint=pending.endpoint, accepted_s=pending.accepted_s, began_s=self._now())
         failure = None
@@ -192,19 +207,17 @@ class AsyncInvocations:
             body = await self._download(pending, outcome)
             content, content_type = await self._invoke_with_retries(pending, body, outcome)
             await self._upload(pending, content, content_type, outcome)
-            self._service.metrics.async_done += 1
         except (AwsError, ObjectFailed) as error:
             failure = str(error)
         except Exception:  # noqa: BLE001 -- the edge: a bug of ours ends one invocation, not all
             get_logger().exception("async.crashed", endpoint=pending.endpoint)
             failure = "Something went wrong inside the platform."
-        finally:
-            self._queue.ended(pending)
-            self.wake()
-        if failure is not None:
-            self._service.metrics.async_failed += 1
         self._publish(outcome, is_failed=failure is not None)
         await self._finish(pending, failure=failure)
+        if failure is None:
+            self._service.metrics.async_done += 1
+        else:
+            self._service.metrics.async_failed += 1
 
     def _publish(self, outcome: AsyncOutcome, *, is_failed: bool) -> None:
         route = self._table.routes.get(outcome.endpoint)
@@ -215,9 +228,9 @@ class AsyncInvocations:
     async def _download(self, pending: PendingInvocation, outcome: AsyncOutcome) -> bytes:
         if pending.input_uri is None:
             return pending.body or b""
-        since_s = perf_counter()
+        since_s, limit = perf_counter(), self._service.config.max_async_response_bytes
         try:
-            body = await self._objects.get(pending.input_uri, max_bytes=self._service.config.max_async_response_bytes)
+            body = await self._retry(partial(self._objects.get, pending.input_uri, max_bytes=limit), pending.expires_s)
         except ObjectFailed:
             outcome.is_download_failed = True
             raise
@@ -229,11 +242,23 @@ class AsyncInvocations:
     ) -> None:
         since_s = perf_counter()
         try:
-            await self._objects.put(pending.output_uri, content, content_type=content_type)
+            await self._retry(partial(self._objects.put, pending.output_uri, content, content_type=content_type))
         except ObjectFailed:
             outcome.is_upload_failed = True
             raise
         outcome.upload_s = perf_counter() - since_s
+
+    async def _retry(self, attempt: Callable[[], Awaitable[_T]], until_s: float = math.inf) -> _T:
+        """Call the object storage, again while it is unavailable; an outcome is stored however long that takes."""
+        for pause_s in itertools.chain(STORAGE_PAUSES_S, itertools.repeat(STORAGE_PAUSES_S[-1])):
+            try:
+                return await attempt()
+            except ObjectsUnavailable as error:
+                if self._now() >= until_s:
+                    raise
+                get_logger().warning("async.storage_unavailable", reason=str(error), retry_s=pause_s)
+            await asyncio.sleep(pause_s)
+        raise AssertionError("unreachable")
 
     async def _invoke_with_retries(
         self, pending: PendingInvocation, body: bytes, outcome: AsyncOutcome
@@ -294,7 +319,8 @@ class AsyncInvocations:
             if failure is not None:
                 get_logger().warning("async.failed", endpoint=pending.endpoint, inference_id=pending.inference_id)
             if failure is not None and pending.failure_uri is not None:
-                await self._objects.put(pending.failure_uri, failure.encode(), content_type="text/plain")
+                body = failure.encode()
+                await self._retry(partial(self._objects.put, pending.failure_uri, body, content_type="text/plain"))
             await asyncio.to_thread(self._files.remove, pending.id)
         except (ObjectFailed, OSError) as error:  # the file stays, so the invocation runs again after the next start
             get_logger().error("async.outcome_lost", uri=pending.failure_uri, reason=str(error))

@@ -10,20 +10,27 @@ from urllib.parse import unquote
 _VIRTUAL_HOST = re.compile(r"^(?P<bucket>[^/]+?)\.s3[.-][a-z0-9.-]*amazonaws\.com(\.cn)?$")
 _PATH_HOST = re.compile(r"^s3[.-][a-z0-9.-]*amazonaws\.com(\.cn)?$")
 
+_TRY_AGAIN = frozenset({"RequestTimeout", "SlowDown", "Throttling", "TooManyRequests"})
+"""Error codes of S3 below status 500 after which the same request can succeed."""
+
 
 class ObjectFailed(Exception):
     """An object cannot be read or written; the message names it and the reason."""
 
 
+class ObjectsUnavailable(ObjectFailed):
+    """The object storage cannot be reached, or cannot serve now; the same call can succeed later."""
+
+
 class ObjectStore(Protocol):
-    """A store of objects with `s3://bucket/key` addresses."""
+    """A store of objects with `s3://bucket/key` addresses. Its calls raise `ObjectFailed`."""
 
     async def get(self, uri: str, *, max_bytes: int) -> bytes:
-        """Read an object of at most `max_bytes`. Raises `ObjectFailed`."""
+        """Read an object of at most `max_bytes`."""
         ...
 
     async def put(self, uri: str, body: bytes, *, content_type: str) -> None:
-        """Write an object. Raises `ObjectFailed`."""
+        """Write an object."""
         ...
 
 
@@ -88,7 +95,7 @@ class S3Objects:
                     raise ObjectFailed(f"{uri} has {response['ContentLength']} bytes; expected at most {max_bytes}.")
                 body: bytes = stream.read()
         except (BotoCoreError, ClientError) as error:
-            raise ObjectFailed(f"{uri} cannot be read: {error}") from error
+            raise _failure_of(error, f"{uri} cannot be read: {error}") from error
         return body
 
     def _put(self, uri: str, body: bytes, content_type: str) -> None:
@@ -98,7 +105,7 @@ class S3Objects:
         try:
             self._s3().put_object(Bucket=bucket, Key=key, Body=body, ContentType=content_type)
         except (BotoCoreError, ClientError) as error:
-            raise ObjectFailed(f"{uri} cannot be written: {error}") from error
+            raise _failure_of(error, f"{uri} cannot be written: {error}") from error
 
     def _s3(self) -> Any:
         with self._making:  # clients may be used, but not made, in several threads at once
@@ -107,3 +114,16 @@ class S3Objects:
 
                 self._client = boto3.client("s3", **self._options)
         return self._client
+
+
+def _failure_of(error: Exception, message: str) -> ObjectFailed:
+    """Map an error of botocore."""
+    from botocore import exceptions
+
+    if isinstance(error, exceptions.ClientError):
+        status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+        is_unavailable = status >= 500 or error.response["Error"]["Code"] in _TRY_AGAIN
+    else:
+        temporary = (exceptions.ConnectionError, exceptions.HTTPClientError, exceptions.IncompleteReadError)
+        is_unavailable = isinstance(error, temporary)  # timeouts are among them
+    return ObjectsUnavailable(message) if is_unavailable else ObjectFailed(message)
