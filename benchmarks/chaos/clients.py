@@ -21,6 +21,8 @@ from urllib3.exceptions import HTTPError
 APIS = ("invoke", "stream", "openai")
 _TIMEOUT_S = 70.0
 _PAUSE_S = 0.2
+_OF_S3 = frozenset({"InternalError"})
+"""S3's code for "Please try again", such as while the disk is full. Source: S3 API reference, "Error responses"."""
 _CONNECTION_ERRORS = (BotoCoreError, HTTPError, httpx.TransportError, OSError, ValueError)
 """HTTPError: an event stream that ends too early; ValueError: a corrupted answer that the client cannot parse."""
 
@@ -225,7 +227,7 @@ class Caller:
                     return {}
                 if status < 429:
                     raise Refused(last) from error
-                if status == 500 and error.response["Error"]["Code"] not in CLEAR_ERRORS:
+                if status == 500 and error.response["Error"]["Code"] not in CLEAR_ERRORS | _OF_S3:
                     self.unclear.append(f"{operation} failed with an unclear error: {last}")
             except _CONNECTION_ERRORS as error:
                 last = repr(error)

@@ -16,6 +16,8 @@ START_S: Final = 10.0
 Seconds in which the replacement of a killed worker serves, from its start on; more on a machine on which the slowest
 start of a platform took longer.
 """
+NODE_S: Final = 30.0
+"""Seconds in which the workers of a lost Ray node serve again on others: Ray notices, and starts an actor for each."""
 _MAX_BACKOFF_S: Final = 60.0
 _CRASH_WINDOW_S: Final = 600.0
 """The replacement of a worker waits 1 s after the second crash within this time, twice as long after each further."""
@@ -85,6 +87,17 @@ class EndpointState:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """A scaling activity as it is described at the end."""
+
+    id: str
+    status: str
+    capacity: int
+    """The number of instances that it has set."""
+    message: str
+
+
 @dataclass(slots=True, kw_only=True)
 class History:
     """The events of a run, and the findings after it."""
@@ -104,6 +117,12 @@ class History:
     """Endpoint → its configuration before the last update, to which a failed update returns."""
     deleted: set[str] = field(default_factory=set)
     described: dict[str, EndpointState] = field(default_factory=dict)
+    scaled: str = ""
+    """The endpoint whose bounds are set by Application Auto Scaling."""
+    bounds: list[int] = field(default_factory=list)
+    """The numbers of instances that were asked for in this way, oldest first."""
+    activities: Sequence[Activity] = ()
+    """Its scaling activities, newest first."""
     num_workers: int = 0
     """Worker processes of this run at the end, before the platform stops."""
     leftovers: Sequence[str] = ()
@@ -122,6 +141,7 @@ def violations(history: History) -> list[str]:
         *_answers(history),
         *_records(history),
         *_states(history),
+        *_activities(history),
         *(f"A process is left after the stop: {process}." for process in history.leftovers),
         *_metrics(history),
     ]
@@ -170,6 +190,8 @@ def _can_concern(fault: Applied, attempt: Attempt) -> bool:
 
 def _aftermath_s(fault: Applied, faults: Sequence[Applied]) -> float:
     """Return the time after a fault in which clear errors may follow: after kills of workers, their backoff."""
+    if fault.kind == "node-kill":
+        return NODE_S
     if fault.kind != "worker-kill":
         return GRACE_S
     fleet = _fleet(fault)
@@ -194,7 +216,9 @@ def _answers(history: History) -> Iterator[str]:
             yield f"Attempt {id_} was answered {number} times."
     for request in history.requests:
         for attempt in request.attempts:
-            if attempt.outcome == RIGHT and not history.answers.get(attempt.id):
+            if attempt.outcome != RIGHT or _is_near(attempt, history.faults, ("client-corrupt",)):
+                continue  # the id of a corrupted request may be another one
+            if not history.answers.get(attempt.id):
                 yield f"Attempt {attempt.id} has an answer that no worker gave."
     for id_, outcome in history.asynchronous.items():
         if outcome != RIGHT and not outcome.startswith("failed: "):
@@ -239,6 +263,27 @@ def is_reached(asked: EndpointState, described: EndpointState, previous: str | N
     if described.config == asked.config and described.reason:  # a scaling that was rolled back
         return True
     return (described.config, described.count) == (asked.config, asked.count)
+
+
+def _activities(history: History) -> Iterator[str]:
+    """Check that each scaling has one activity, which says how it ended."""
+    for activity in history.activities:
+        if activity.status in {"Pending", "InProgress"}:
+            yield f"The activity {activity.id} is still {activity.status}."
+        if activity.capacity not in history.bounds:
+            yield f"The activity {activity.id} has set {activity.capacity}, which was never asked for."
+        if not activity.message:
+            yield f"The activity {activity.id} is {activity.status} and has no message."
+    if repeated := [id_ for id_, number in Counter(each.id for each in history.activities).items() if number > 1]:
+        yield f"Activities are listed twice: {', '.join(repeated)}."
+    state = history.described.get(history.scaled)
+    if state is None or state.reason:
+        return
+    fulfilled = [activity.capacity for activity in history.activities if activity.status == "Successful"]
+    has_true_order = not any(fault.kind == "clock-jump" for fault in history.faults)
+    expected = (fulfilled[:1] if has_true_order else fulfilled) or history.bounds[:1]
+    if state.count not in expected:
+        yield f"Endpoint {history.scaled} has {state.count} instances; its activities have set {fulfilled}."
 
 
 def _metrics(history: History) -> Iterator[str]:
@@ -301,6 +346,8 @@ def summary(history: History) -> dict[str, object]:
         "endpoints": len(history.asked),
         "endpoints_failed_with_reason": sum(state.status == "Failed" for state in history.described.values()),
         "endpoints_deleted": len(history.deleted),
+        "scalings_asked": len(history.bounds),
+        "activities": dict(Counter(activity.status for activity in history.activities).most_common()),
         "faults": dict(Counter(fault.kind for fault in history.faults).most_common()),
         "invocations_in_cloudwatch": history.invocations,
     }

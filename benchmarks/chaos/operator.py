@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.chaos.clients import Caller, Refused, read_body
 from benchmarks.chaos.echo_server import answer_of
-from benchmarks.chaos.history import RIGHT, WRONG, EndpointState, History
+from benchmarks.chaos.history import RIGHT, WRONG, Activity, EndpointState, History
 from benchmarks.chaos.world import IMAGE
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -17,8 +17,15 @@ BUCKET = "chaos"
 STEADY = ("steady-0", "steady-1")
 """Endpoints that get the load; they are scaled, but never to zero."""
 ASYNCHRONOUS = "asynchronous"
+SCALED = "scaled"
+"""Its number of instances is changed by the bounds of a scalable target."""
 _VARIANT = "v"
 _ROLE = "arn:aws:iam::000000000000:role/any"
+_TARGET = {
+    "ServiceNamespace": "sagemaker",
+    "ResourceId": f"endpoint/{SCALED}/variant/{_VARIANT}",
+    "ScalableDimension": "sagemaker:variant:DesiredInstanceCount",
+}
 _MAX_ENDPOINTS = 3
 _SETTLE_S = 180.0
 
@@ -30,7 +37,10 @@ class Operator:
         self._sagemaker = Caller("sagemaker", ports)
         self._s3 = Caller("s3", ports)
         self._runtime = Caller("sagemaker-runtime", ports)
+        self._scaling = Caller("application-autoscaling", ports)
+        self._callers = (self._sagemaker, self._s3, self._runtime, self._scaling)
         self._history = history
+        self._history.scaled = SCALED
         self._random = random.Random(seed)
         self._num_made = 0
         self._asynchronous: list[tuple[str, str, str, str]] = []
@@ -44,13 +54,17 @@ class Operator:
             self._create(name, count=2)
         where = {"OutputConfig": {"S3OutputPath": f"s3://{BUCKET}/out", "S3FailurePath": f"s3://{BUCKET}/failed"}}
         self._create(ASYNCHRONOUS, count=1, asynchronous=where)
+        self._create(SCALED, count=1)
         self.settle()
+        self._bound(1)
 
     def change_endpoints(self) -> None:
         """Create, update, scale and delete until it is over."""
         while not self.is_over.wait(self._random.uniform(0.2, 1.5)):
             own = [name for name in self._history.asked if name.startswith("own-")]
-            action = self._random.choice((self._scale_any, self._update_any, self._delete_any, self._create_any))
+            action = self._random.choice(
+                (self._scale_any, self._update_any, self._delete_any, self._create_any, self._bound_any)
+            )
             action(own)
 
     def store_objects(self) -> None:
@@ -100,6 +114,42 @@ class Operator:
             self._sagemaker.call("delete_endpoint", EndpointName=name, done="Could not find")
             del self._history.asked[name]
             self._history.deleted.add(name)
+
+    def _bound_any(self, _: list[str]) -> None:
+        self._bound(self._random.randint(1, 3))
+
+    def _bound(self, count: int) -> None:
+        """Let Application Auto Scaling set a number of instances: the minimum and the maximum are the same."""
+        asked = self._history.asked[SCALED]
+        self._history.asked[SCALED] = EndpointState(config=asked.config, count=count)
+        self._history.bounds.append(count)
+        self._scaling.call("register_scalable_target", **_TARGET, MinCapacity=count, MaxCapacity=count)
+
+    def activities(self) -> list[Activity]:
+        """Return the scaling activities, newest first, once none is in progress."""
+        deadline_s = time.monotonic() + _SETTLE_S
+        while True:
+            found = self._activities()
+            if time.monotonic() > deadline_s or all(each.status not in {"Pending", "InProgress"} for each in found):
+                return found
+            time.sleep(0.3)
+
+    def _activities(self) -> list[Activity]:
+        found, more = [], {"MaxResults": 50}
+        while True:
+            page = self._scaling.call("describe_scaling_activities", **_TARGET, **more)
+            found += [
+                Activity(
+                    id=activity["ActivityId"],
+                    status=activity["StatusCode"],
+                    capacity=int(activity["Description"].rstrip(".").rpartition(" ")[2]),
+                    message=activity.get("StatusMessage", ""),
+                )
+                for activity in page["ScalingActivities"]
+            ]
+            if "NextToken" not in page:
+                return found
+            more["NextToken"] = page["NextToken"]
 
     def _chosen(self, names: list[str]) -> str | None:
         """Return an endpoint that serves: others cannot be changed."""
@@ -244,9 +294,9 @@ class Operator:
     @property
     def unclear(self) -> list[str]:
         """Errors that told these clients nothing."""
-        return [*self._sagemaker.unclear, *self._s3.unclear, *self._runtime.unclear]
+        return [error for caller in self._callers for error in caller.unclear]
 
     def close(self) -> None:
         """Close all connections."""
-        for caller in (self._sagemaker, self._s3, self._runtime):
+        for caller in self._callers:
             caller.close()

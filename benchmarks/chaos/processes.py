@@ -128,15 +128,16 @@ class Platform:
             return code
 
     def stop(self) -> int:
-        """SIGTERM; return its exit code, or kill it after some patience."""
-        if self.process is None:
+        """SIGTERM; return its exit code, or kill it after some patience. It can be started again."""
+        process, self.process = self.process, None
+        if process is None:
             return 0
-        self.process.terminate()
+        process.terminate()
         try:
-            return self.process.wait(timeout=PATIENCE_S)
+            return process.wait(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
-            self.kill()
-            return -signal.SIGKILL
+            process.kill()
+            return process.wait()
 
 
 class PostgreSQL:

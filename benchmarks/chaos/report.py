@@ -34,14 +34,14 @@ _COLUMNS: Mapping[str, str] = {
 }
 
 
-def command(arguments: Sequence[str]) -> str:
-    """Return the command of a run without the options that only say where its result goes."""
+def without_places(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of a run without the options that only say where its result goes."""
     kept, rest = [], list(arguments)
     while rest:
         length = _HIDDEN_OPTIONS.get(rest[0], 0)
         kept += rest[:1] if not length else []
         del rest[: max(1, length)]
-    return shlex.join(kept)
+    return kept
 
 
 def row(result: Mapping[str, Any]) -> dict[str, object]:
@@ -64,7 +64,10 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
     lines = [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
     for result in results:
         figures = row(result)
-        cells = [f"`{command(result['arguments'])}`", *(str(figures[key]) for key in _COLUMNS.values())]
+        cells = [
+            f"`{shlex.join(without_places(result['arguments']))}`",
+            *(str(figures[key]) for key in _COLUMNS.values()),
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -74,7 +77,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, nargs="+", help="files that `benchmarks.chaos.run --output` wrote")
     options = parser.parse_args()
-    results = [json.loads(path.read_text()) for path in options.results]
+    read = [json.loads(path.read_text()) for path in options.results]
+    results = [{**result, "arguments": without_places(result["arguments"])} for result in read]
     RESULT.write_text(json.dumps(results, separators=(",", ":")) + "\n")
     page = f"# Kills and other faults under load, by seed\n\n{table(results)}\n"
     RESULT.with_suffix(".md").write_text(page)

@@ -8,6 +8,7 @@ they end, and the history is compared with the model: `history.py`.
     python -m benchmarks.chaos.run --seed 1 --faults 100
     python -m benchmarks.chaos.run --seed 1 --faults 100 --processes 3
     python -m benchmarks.chaos.run --seed 1 --faults 100 --platforms 2 --database postgresql
+    python -m benchmarks.chaos.run --seed 1 --faults 40 --nodes 2     # workers on a Ray cluster
     python -m benchmarks.chaos.run --replay schedule.json
     python -m benchmarks.chaos.run --judge history.json       # by the model as it is now
     python -m benchmarks.chaos.run --shrink schedule.json     # a shorter schedule that still fails
@@ -58,6 +59,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=1, help="as of `headrace up`")
     parser.add_argument("--platforms", type=int, default=1, help="more than 1 need PostgreSQL")
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
+    parser.add_argument("--nodes", type=int, default=0, help="Ray nodes for workers (default: no Ray)")
     parser.add_argument("--minutes", type=float, default=30.0, help="no fault is applied after this time")
     parser.add_argument("--threads", type=int, default=6, help="clients")
     parser.add_argument("--pause-s", type=float, default=0.1, help="mean pause of a client between two requests")
@@ -80,8 +82,9 @@ def chosen_schedule(options: argparse.Namespace) -> Schedule:
         processes=options.processes,
         platforms=options.platforms,
         is_postgresql=options.database == "postgresql",
-        has_small_disk=can_mount(),
-        has_fake_clock=can_compile(),
+        nodes=options.nodes,
+        has_small_disk=can_mount() and not options.nodes,  # Ray's files and clocks are not ours to break
+        has_fake_clock=can_compile() and not options.nodes,
     )
     kinds = sorted(KILLS) if options.kinds == "kills" else [kind for kind in options.kinds.split(",") if kind]
     return make_schedule(options.seed, options.faults, setup, kinds=kinds, gap_s=options.gap_s)
@@ -203,6 +206,7 @@ class Run:
             time.sleep(0.2)
         history.invocations = operator.invocations([proxy.port for proxy in world.operator_proxies])
         history.answers = world.answers()
+        history.activities = operator.activities()
         history.incidents += operator.unclear
         note("stopping the platform")
         watch.close()

@@ -20,6 +20,8 @@ DURATIONS_S: Final[Mapping[str, tuple[float, float]]] = {
     "database-restart": (0.0, 0.0),
     "database-cut": (0.0, 2.0),
     "database-delay": (0.5, 3.0),
+    "node-kill": (0.5, 5.0),
+    "node-stop": (0.2, 4.0),
     "client-cut": (0.0, 1.0),
     "client-delay": (0.5, 3.0),
     "client-corrupt": (0.5, 2.0),
@@ -27,7 +29,7 @@ DURATIONS_S: Final[Mapping[str, tuple[float, float]]] = {
     "clock-jump": (0.5, 5.0),
 }
 """Kind of a fault → its shortest and longest duration, seconds."""
-KILLS: Final = frozenset({"worker-kill", "platform-kill", "process-kill", "storage-kill", "database-kill"})
+KILLS: Final = frozenset({"worker-kill", "platform-kill", "process-kill", "storage-kill", "database-kill", "node-kill"})
 _WEIGHTS: Final[Mapping[str, int]] = {"worker-kill": 4}
 _MAX_JUMP_S: Final = 600
 """Below the 15 minutes at which a signature expires."""
@@ -40,6 +42,8 @@ class Setup:
     processes: int = 1
     platforms: int = 1
     is_postgresql: bool = False
+    nodes: int = 0
+    """Ray nodes for workers; 0: workers are processes of the platform's machine, without Ray."""
     has_small_disk: bool = True
     has_fake_clock: bool = True
 
@@ -52,6 +56,8 @@ class Setup:
             return self.processes > 1
         if kind.startswith("database-"):
             return self.is_postgresql
+        if kind.startswith("node-"):
+            return self.nodes > 0
         return {"disk-full": self.has_small_disk, "clock-jump": self.has_fake_clock}.get(kind, True)
 
 

@@ -1,12 +1,14 @@
 """The platform of a run and all that it stands on; applies faults to it and undoes them."""
 
 import json
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 from benchmarks.chaos import echo_server
 from benchmarks.chaos.processes import (
@@ -23,10 +25,13 @@ from benchmarks.chaos.processes import (
 )
 from benchmarks.chaos.proxy import Proxy
 from benchmarks.chaos.schedule import Fault, Setup
+from tests.cluster.ray_nodes import Nodes, ray_nodes
 
 from headrace.cluster.ports import PLATFORM_PORTS, free_ports
 
 IMAGE = "chaos/echo"
+_NODE = {"num_cpus": 64, "memory_bytes": 256 << 30}
+"""The resources that a node claims: more than the workers of a run reserve, so that one node can take them all."""
 _DELAY_S = 0.2
 _CORRUPTED_SHARE = 0.2
 _KILLED_AT_START = 4
@@ -53,6 +58,12 @@ class World:
             stack.callback(self._database.close)
             self._database_proxy = Proxy(self._database.port)
             stack.callback(self._database_proxy.close)
+        self._ray: Nodes | None = None
+        self._nodes: list[Any] = []
+        if setup.nodes:
+            os.environ["HEADRACE_HOME"] = str(self._home)  # of the nodes, which keep their workers' folders there
+            self._ray = stack.enter_context(ray_nodes())
+            self._nodes = [self._ray.add(**_NODE) for _ in range(setup.nodes)]
         stack.callback(self._kill_all)
         self.platforms = [self._new_platform(index, next(ports)) for index in range(setup.platforms)]
         self.load_proxies = [Proxy(platform.port, seed=index) for index, platform in enumerate(self.platforms)]
@@ -79,6 +90,8 @@ class World:
         if self._database_proxy is not None:
             where = f"postgresql://headrace@127.0.0.1:{self._database_proxy.port}/postgres"
             flags += ["--database", where]
+        if self._ray is not None:
+            flags += ["--cluster", self._ray.address]
         return Platform(
             name=f"platform {index}",
             folder=data,
@@ -94,10 +107,17 @@ class World:
         """The folder of the workers: that of the first platform."""
         return (self.disk.seen if self.disk is not None else self.folder / "disk") / "data-0"
 
+    @property
+    def _home(self) -> Path:
+        """The folder of the Ray nodes."""
+        return self.folder / "home"
+
     def workers(self) -> dict[str, int]:
-        """Return the names of the workers and their process ids, as the platform knows them."""
+        """Return the names of the workers and their process ids, as the platform or its nodes know them."""
         found = {}
-        for path in sorted(self._data.glob("workers/*/handle.json")):
+        for path in sorted(
+            [*self._data.glob("workers/*/handle.json"), *self._home.glob("nodes/*/workers/*/handle.json")]
+        ):
             with suppress(OSError, KeyError, TypeError, ValueError):
                 found[path.parent.name] = int(json.loads(path.read_text())["facts"]["process"]["pid"])
         return found
@@ -128,6 +148,7 @@ class World:
             "process": self._hit_process,
             "storage": self._hit_storage,
             "database": self._hit_database,
+            "node": self._hit_node,
             "client": self._hit_clients,
             "disk": self._hit_disk,
             "clock": self._hit_clock,
@@ -174,6 +195,18 @@ class World:
             if is_alive(pid):
                 return f"weed {pid}", _hit(pid, action)
         return None
+
+    def _hit_node(self, action: str, fault: Fault) -> tuple[str, Undo] | None:
+        ray, nodes = self._ray, self._nodes
+        if ray is None or not nodes:
+            return None
+        node = nodes[fault.target % len(nodes)]
+        if action == "kill":
+            nodes.remove(node)
+            ray.lose(node.node_id)
+            return f"node {node.node_id[:8]}", lambda: nodes.append(ray.add(**_NODE))
+        (raylet,) = node.all_processes["raylet"]
+        return f"node {node.node_id[:8]}", _hit(raylet.process.pid, action)
 
     def _hit_database(self, action: str, _: Fault) -> tuple[str, Undo] | None:
         database, proxy = self._database, self._database_proxy

@@ -19,6 +19,7 @@ from benchmarks.chaos.history import (
     RIGHT,
     UNREADABLE,
     WRONG,
+    Activity,
     Applied,
     Attempt,
     EndpointState,
@@ -46,6 +47,7 @@ SETUPS = st.builds(
     Setup,
     processes=st.integers(1, 3),
     is_postgresql=st.booleans(),
+    nodes=st.integers(0, 2),
     has_small_disk=st.booleans(),
     has_fake_clock=st.booleans(),
 )
@@ -115,9 +117,16 @@ def serving() -> History:
         found={"model m": "token"},
         asked={"e": state},
         described={"e": state},
+        scaled="e",
+        bounds=[1, 2],
+        activities=[activity(2, id_="2"), activity(1)],
         num_workers=2,
         invocations=1.0,
     )
+
+
+def activity(capacity: int, status: str = "Successful", *, id_: str = "1", message: str = "Done.") -> Activity:
+    return Activity(id=id_, status=status, capacity=capacity, message=message)
 
 
 def test_a_run_in_which_all_holds_has_no_violation() -> None:
@@ -147,12 +156,19 @@ def test_a_history_that_was_stored_is_judged_as_before() -> None:
         ({"requests": [request(RIGHT, seconds=100.0)]}, "took 100 s"),
         ({"answers": {"0-0": 2}}, "was answered 2 times"),
         ({"answers": {}}, "no worker gave"),
+        ({"answers": {}, "faults": [fault("worker-kill")]}, "no worker gave"),
         ({"asynchronous": {"a-1": "missing"}}, "a-1 is missing"),
         ({"found": {}}, "is lost"),
         ({"found": {"model m": "other"}}, "token was acknowledged"),
         ({"described": {}, "num_workers": 0}, "Endpoint e is lost"),
         ({"asked": {}, "deleted": {"e"}}, "it was deleted"),
         ({"described": {"e": EndpointState(config="c", count=1)}, "num_workers": 1}, "asked for"),
+        ({"activities": [activity(2, "InProgress")]}, "activity 1 is still InProgress"),
+        ({"activities": [activity(2), activity(1)]}, "listed twice: 1"),
+        ({"activities": [activity(2), activity(3, id_="2")]}, "3, which was never asked for"),
+        ({"activities": [activity(2), activity(1, "Failed", id_="2", message="")]}, "no message"),
+        ({"activities": [activity(1), activity(2, id_="2")]}, "e has 2 instances; its activities have set [1, 2]"),
+        ({"activities": []}, "e has 2 instances; its activities have set []"),
         ({"num_workers": 3}, "3 worker processes run"),
         ({"leftovers": ["7: weed"]}, "7: weed"),
         ({"invocations": 0.0}, "CloudWatch has 0"),
@@ -177,6 +193,10 @@ def test_each_thing_that_does_not_hold_is_found(changes: dict[str, object], expe
 def test_what_a_fault_explains_is_no_violation(outcome: str, kind: str) -> None:
     history = replace(serving(), requests=[request(outcome)], faults=[fault(kind)])
     assert violations(history) == [] or (outcome != RIGHT and violations(history)[0].startswith("CloudWatch"))
+
+
+def test_the_answer_to_a_request_whose_id_was_corrupted_is_noted_under_another_id() -> None:
+    assert not violations(replace(serving(), answers={"0-1": 1}, faults=[fault("client-corrupt")]))
 
 
 def test_errors_after_kills_of_one_endpoints_workers_are_excused_for_the_backoff() -> None:

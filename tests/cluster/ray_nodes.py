@@ -14,7 +14,7 @@ from tests.waiting import WAIT_S
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
 MEMORY_BYTES = 8 << 30
-"""Resources of each node."""
+"""Resources of each node, unless a test names others."""
 LOOPBACK = "127.0.0.1"
 
 
@@ -28,13 +28,13 @@ class Nodes:
     def address(self) -> str:
         return str(self._cluster.address)
 
-    def add(self, *, num_cpus: int, num_gpus: int = 0) -> Any:
+    def add(self, *, num_cpus: int, num_gpus: int = 0, memory_bytes: int = MEMORY_BYTES) -> Any:
         """Add a node that claims these resources; the machine need not have them."""
         return self._cluster.add_node(
             **agent_ports(),
             num_cpus=num_cpus,
             num_gpus=num_gpus,
-            memory=MEMORY_BYTES,
+            memory=memory_bytes,
             object_store_memory=OBJECT_STORE_BYTES,
             node_ip_address=LOOPBACK,
         )
