@@ -15,6 +15,7 @@ from benchmarks.soak.series import in_words
 RESULTS = Path(__file__).parent / "results"
 ENGINE_CELLS = ("n1", "n8", "n64", "prefill")
 CLIENTS = (1, 8, 32, 64)
+_ATTACKS_SHOWN = 8
 
 
 @cache
@@ -244,6 +245,24 @@ def soak(name: str) -> Iterator[str]:
     yield from table(("series", "level", "most", "drift", "verdict"), rows)
 
 
+def attacks(name: str) -> Iterator[str]:
+    """Yield the attacks with the longest gaps, and the control."""
+    rows = result(name)["attacks"]
+    control = [row for row in rows if row["name"] == "nothing"]
+    longest = sorted((row for row in rows if row not in control), key=lambda row: -row["longest_gap_ms"])
+    cells = (
+        [
+            row["name"],
+            f"{row['num_attacks']:,}",
+            row["first_answer"].partition(" ")[0],
+            f"{row['longest_gap_ms']:.0f} ms",
+        ]
+        for row in [*longest[:_ATTACKS_SHOWN], *control]
+    )
+    yield from table(("attack", "times", "answer", "longest gap"), cells)
+    yield f"Of {len(longest)} attacks, those with the longest gaps.\n"
+
+
 def if_stored(name: str, lines: Callable[[Any], Iterator[str]]) -> Iterator[str]:
     """Yield the lines of a result, or that there is none yet."""
     if (RESULTS / f"{name}.json").exists():
@@ -254,6 +273,7 @@ def if_stored(name: str, lines: Callable[[Any], Iterator[str]]) -> Iterator[str]
 
 TABLES = {
     "docs/guides/formats.md": {"formats-quality": formats_quality, "formats-speed": formats_speed},
+    "docs/limits.md": {"attacks": lambda: attacks("attack"), "attacks-platform": lambda: attacks("attack-platform")},
     "docs/guides/sizing.md": {"sizing-users": sizing_users},
     "docs/soak.md": {"soak": lambda: soak("soak"), "soak-server": lambda: soak("soak-server")},
     "docs/scale.md": {"gateways": lambda: if_stored("gateways", pages.gateways)},

@@ -84,10 +84,8 @@ def failover(result: Mapping[str, Any]) -> Iterator[str]:
 def upgrade(result: Mapping[str, Any]) -> Iterator[str]:
     """Yield the sums over all upgrades."""
     yield from note_of(result)
-    yield "\n| drained by | platforms replaced | requests | streams | failed |"
-    yield "|---|---:|---:|---:|---:|"
-    for way, name in (("plain", "SIGTERM alone"), ("marked", "`down` in nginx, then SIGTERM")):
-        own = [row for row in result["rounds"] if row["way"] == way]
-        sums = " | ".join(f"{sum(row[key] for row in own):,}" for key in ("requests", "streams", "failed"))
-        yield f"| {name} | {2 * len(own)} | {sums} |"
-    yield "\n"
+    rows = result["rounds"]
+    sums = " | ".join(f"{sum(row[key] for row in rows):,}" for key in ("requests", "streams", "failed"))
+    yield "\n| platforms replaced | requests | streams | failed |"
+    yield "|---:|---:|---:|---:|"
+    yield f"| {2 * len(rows)} | {sums} |\n"

@@ -1,22 +1,20 @@
 """
-Upgrade two platforms on one PostgreSQL behind nginx, one after the other, under load.
+Upgrade two platforms on one PostgreSQL behind HAProxy, one after the other, under load.
 
     python -m benchmarks.gateways.upgrade
 
-Two ways are tried: `plain` only stops a platform (SIGTERM); `marked` marks it as down in nginx's configuration before,
-and reloads nginx. Writes `--output` (JSON) and the same name with `.md`. nginx: `apt-get install nginx-light`.
+A platform gets SIGTERM and nothing else; HAProxy moves the traffic by its health checks. Writes `--output` (JSON) and
+the same name with `.md`. HAProxy: `apt-get install haproxy`.
 """
 
 import argparse
 import asyncio
 import json
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -37,65 +35,41 @@ _STREAMS: Final = 8
 _SHORT: Final = 8
 _DELAY_S: Final = 3
 """`shutdown_delay_s` of the platforms."""
+_CHECK_MS: Final = 500
+"""Time between two health checks; two that fail take a platform out."""
 
 
-class Nginx:
-    """A load balancer in front of ports."""
+class HAProxy:
+    """A load balancer in front of ports, which asks each of them for its health."""
 
     def __init__(self, program: str, folder: Path, port: int, ports: Sequence[int]) -> None:
         self.port = port
-        self._ports = ports
-        self._folder = folder
-        self._command = [program, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", str(folder / "errors.log")]
-        self._configure(down=None)
-        subprocess.run([*self._command, "-t", "-q"], check=True)
-        self._process = subprocess.Popen(self._command)
-        until(self._is_listening, "nginx listens")
+        servers = "\n".join(f"  server s{index} 127.0.0.1:{port}" for index, port in enumerate(ports))
+        file = folder / "haproxy.cfg"
+        file.write_text(
+            f"""defaults
+  mode http
+  retries 3
+  option redispatch
+  timeout connect 2s
+  timeout client 60s
+  timeout server 60s
+frontend all
+  bind 127.0.0.1:{port}
+  default_backend platforms
+backend platforms
+  option httpchk GET /health
+  default-server check inter {_CHECK_MS}ms fall 2 rise 1
+{servers}
+"""
+        )
+        self._process = subprocess.Popen([program, "-db", "-q", "-f", str(file)])
+        until(self._is_listening, "HAProxy listens")
 
     def _is_listening(self) -> bool:
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5):
             return True
         return False
-
-    def mark(self, down: int | None) -> None:
-        """Send no new requests to a port; None: send them to all."""
-        self._configure(down=down)
-        subprocess.run([*self._command, "-s", "reload"], check=True)
-
-    def _configure(self, *, down: int | None) -> None:
-        servers = "\n".join(
-            f"    server 127.0.0.1:{port} max_fails=1 fail_timeout=2s{' down' if port == down else ''};"
-            for port in self._ports
-        )
-        temporary = "\n".join(
-            f"  {name}_temp_path {self._folder}/{name};"
-            for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-        )
-        (self._folder / "nginx.conf").write_text(
-            f"""daemon off;
-pid {self._folder}/nginx.pid;
-worker_processes 1;
-events {{ worker_connections 1024; }}
-http {{
-  access_log off;
-{temporary}
-  upstream headrace {{
-{servers}
-  }}
-  server {{
-    listen 127.0.0.1:{self.port};
-    location / {{
-      proxy_pass http://headrace;
-      proxy_http_version 1.1;
-      proxy_set_header Connection "";
-      proxy_set_header Host localhost;
-      proxy_buffering off;
-      proxy_next_upstream error timeout;
-    }}
-  }}
-}}
-"""
-        )
 
     def close(self) -> None:
         """Stop it."""
@@ -129,21 +103,20 @@ async def keep_streaming(client: HttpClient, index: int, is_over: asyncio.Event,
     return number
 
 
-async def upgrade(platforms: Sequence[Platform], nginx: Nginx, *, is_marked: bool) -> dict[str, Any]:
+async def upgrade(platforms: Sequence[Platform], balancer: HAProxy) -> dict[str, Any]:
     """Replace both platforms, one after the other, under load."""
-    client, is_over = HttpClient(f"http://127.0.0.1:{nginx.port}"), asyncio.Event()
+    client, is_over = HttpClient(f"http://127.0.0.1:{balancer.port}"), asyncio.Event()
     failures: list[str] = []
     loads = [asyncio.create_task(ask(client, is_over, failures)) for _ in range(_SHORT)]
     streams = [asyncio.create_task(keep_streaming(client, i, is_over, failures)) for i in range(_STREAMS)]
     await asyncio.sleep(1.0)
     for platform in platforms:
-        await asyncio.to_thread(replace, platform, nginx, is_marked)
-        await asyncio.sleep(1.0)
+        await asyncio.to_thread(replace, platform)
+        await asyncio.sleep(_CHECK_MS / 1000 + 1.0)  # HAProxy must see it before the next one goes
     is_over.set()
     num_requests, num_streams = sum(await asyncio.gather(*loads)), sum(await asyncio.gather(*streams))
     await client.close()
     return {
-        "way": "marked" if is_marked else "plain",
         "requests": num_requests,
         "streams": num_streams,
         "failed": len(failures),
@@ -151,24 +124,16 @@ async def upgrade(platforms: Sequence[Platform], nginx: Nginx, *, is_marked: boo
     }
 
 
-def replace(platform: Platform, nginx: Nginx, is_marked: bool) -> None:
+def replace(platform: Platform) -> None:
     """Stop a platform and start the next one in its place."""
-    if is_marked:
-        nginx.mark(platform.port)
-        time.sleep(0.5)  # nginx starts new processes for the new configuration
-    process = platform.process
-    assert process is not None
-    process.send_signal(signal.SIGTERM)
-    until(lambda: platform.exit_code is not None, "the platform has ended")
+    platform.stop()
     start(platform)
-    if is_marked:
-        nginx.mark(None)
 
 
 def main() -> None:
-    """Upgrade both ways, write the files, print the table."""
+    """Upgrade, write the files, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nginx", default=shutil.which("nginx") or "nginx", help="the program")
+    parser.add_argument("--haproxy", default=shutil.which("haproxy") or "haproxy", help="the program")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--note", default="", help="a remark for the results, such as: other work ran")
     parser.add_argument("--output", type=Path, default=RESULT)
@@ -186,27 +151,23 @@ def main() -> None:
             stack.callback(platform.stop)
             start(platform)
         create_endpoint([platform.port for platform in platforms])
-        nginx = Nginx(options.nginx, folder, next(ports), [platform.port for platform in platforms])
-        stack.callback(nginx.close)
+        balancer = HAProxy(options.haproxy, folder, next(ports), [platform.port for platform in platforms])
+        stack.callback(balancer.close)
         for _ in range(options.rounds):
-            for is_marked in (False, True):
-                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                    rows.append(runner.run(upgrade(platforms, nginx, is_marked=is_marked)))
-                print(rows[-1], file=sys.stderr, flush=True)
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                rows.append(runner.run(upgrade(platforms, balancer)))
+            print(rows[-1], file=sys.stderr, flush=True)
     result = {"environment": describe_environment(), "note": options.note, "shutdown_delay_s": _DELAY_S, "rounds": rows}
     options.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    options.output.with_suffix(".md").write_text(f"# Rolling upgrade behind nginx\n\n{table(rows)}", encoding="utf-8")
+    options.output.with_suffix(".md").write_text(f"# Rolling upgrade behind HAProxy\n\n{table(rows)}", encoding="utf-8")
     print(table(rows))
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the sums of all rounds, as a Markdown table."""
-    lines = ["| way | upgrades | requests | streams | failed |", "|---|---:|---:|---:|---:|"]
-    for way in ("plain", "marked"):
-        own = [row for row in rows if row["way"] == way]
-        sums = " | ".join(f"{sum(row[name] for row in own):,}" for name in ("requests", "streams", "failed"))
-        lines.append(f"| {way} | {2 * len(own)} | {sums} |")
-    return "\n".join(lines) + "\n"
+    sums = " | ".join(f"{sum(row[name] for row in rows):,}" for name in ("requests", "streams", "failed"))
+    header = "| platforms replaced | requests | streams | failed |\n|---:|---:|---:|---:|\n"
+    return f"{header}| {2 * len(rows)} | {sums} |\n"
 
 
 if __name__ == "__main__":
