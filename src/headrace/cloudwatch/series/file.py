@@ -44,6 +44,11 @@ CREATE TABLE IF NOT EXISTS points(
   PRIMARY KEY(series, period_s, number)) WITHOUT ROWID;
 PRAGMA user_version = {_SCHEMA_VERSION};
 """
+_CACHE_KIB: Final = 512
+"""
+Pages that SQLite keeps in memory. With its default of 2 MB the platform's memory grows for half an hour, until the
+cache is full: 3.5 MiB for 60 metrics instead of 2.0. A flush takes a fifth more CPU time (26 ms to 32 ms).
+"""
 _COLUMNS: Final = "number, count, total, minimum, maximum, measured"
 
 
@@ -247,6 +252,7 @@ def _opened(path: Path) -> sqlite3.Connection:
             file.execute("PRAGMA auto_vacuum=INCREMENTAL")
         file.execute("PRAGMA journal_mode=WAL").fetchall()
         file.execute("PRAGMA synchronous=NORMAL")
+        file.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
         file.executescript(_SCHEMA)
     except BaseException:
         file.close()
