@@ -232,8 +232,8 @@ def soak(name: str) -> Iterator[str]:
     rows, run = [], result(name)
     num_actions, num_failed = sum(run["summary"]["activities"].values()), run["summary"]["failed"]
     yield (
-        f"\nThis run took {run['minutes']:g} minutes, its warm-up included, with {num_actions:,} "
-        f"actions of clients; {num_failed} ended in another way than expected."
+        f"\nThis run took {run['minutes']:g} minutes, of which the first {run['warm_up_minutes']:g} are the warm-up, "
+        f"with {num_actions:,} actions of clients; {num_failed} ended in another way than expected."
     )
     for series, found in run["series"].items():
         if found["verdict"] == "watched" or not found["drift"]:

@@ -7,6 +7,7 @@ descriptors, threads and CPU of each kind of process, and the sizes of files.
 
     python -m benchmarks.soak.run --minutes 60
     python -m benchmarks.soak.run --minutes 60 --server
+    python -m benchmarks.soak.run --minutes 85 --warm-up-minutes 25
     python -m benchmarks.soak.run --minutes 5 --pace 0.5 --output /tmp/soak.json -- --processes 2
 
 Options behind `--` go to `headrace up` or `headrace serve`. Writes `--output` (JSON), and the same name with
@@ -43,13 +44,20 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2", help="an alias, a folder or a file")
     parser.add_argument("--minutes", type=float, default=60.0, help="duration of the load, the warm-up included")
+    parser.add_argument("--warm-up-minutes", type=float, help="the part that is not judged; default: a quarter")
     parser.add_argument("--server", action="store_true", help="soak one model server instead of a platform")
     parser.add_argument("--pace", type=float, default=1.0, help="factor on the rate of all activities")
     parser.add_argument("--every-s", type=float, default=10.0, help="seconds between samples")
     parser.add_argument("--seed", type=int, default=0, help="of the pauses and of the requests")
     parser.add_argument("--output", type=Path, help="default: soak.json or soak-server.json in benchmarks/results")
     parser.add_argument("options", nargs="*", help="options of the platform or the server, behind --")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.warm_up_minutes is None:
+        options.warm_up_minutes = WARM_UP_SHARE * options.minutes
+    if not 0 <= options.warm_up_minutes < options.minutes:
+        minutes = f"{options.warm_up_minutes:g}; expected less than --minutes ({options.minutes:g})"
+        parser.error(f"--warm-up-minutes is {minutes}.")
+    return options
 
 
 def soak(target: Target, load: Load, options: argparse.Namespace) -> None:
@@ -74,8 +82,8 @@ def memory_note(target: Target) -> str:
 
 def findings_of(series: Sequence[Series], options: argparse.Namespace) -> list[Finding]:
     """Return the verdicts on all series."""
-    to_s = 60 * options.minutes
-    return [judge(one_series, from_s=WARM_UP_SHARE * to_s, to_s=to_s) for one_series in series]
+    from_s, to_s = 60 * options.warm_up_minutes, 60 * options.minutes
+    return [judge(one_series, from_s=from_s, to_s=to_s) for one_series in series]
 
 
 def soak_platform(options: argparse.Namespace, folder: Path) -> tuple[Target, Load]:
@@ -122,7 +130,7 @@ def report(target: Target, load: Load, options: argparse.Namespace, *, left: int
         "environment": describe_environment(),
         "target": "server" if options.server else "platform",
         "minutes": options.minutes,
-        "warm_up_minutes": WARM_UP_SHARE * options.minutes,
+        "warm_up_minutes": options.warm_up_minutes,
         "options": options.options,
         **{name: getattr(options, name) for name in ("model", "pace", "seed", "every_s")},
         "summary": summary,
@@ -133,7 +141,7 @@ def report(target: Target, load: Load, options: argparse.Namespace, *, left: int
             for name, series in target.series.items()
         },
     }
-    page = table(findings, hours=options.minutes * (1 - WARM_UP_SHARE) / 60)
+    page = table(findings, hours=(options.minutes - options.warm_up_minutes) / 60)
     _write(options, result, f"# {options.minutes:g} minutes of mixed load on one {result['target']}\n\n{page}\n")
     print(page)
     print("\n".join(load.failures))

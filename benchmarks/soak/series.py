@@ -7,7 +7,7 @@ from benchmarks.soak.drift import GOAL_SHARE, Drift, Point, drift, window_median
 
 MIB = 1024 * 1024
 WARM_UP_SHARE = 0.25
-"""Share of the run before the first window: pools, caches and heaps fill in it."""
+"""Share of the run before the first window, by default: pools, caches and heaps fill in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
