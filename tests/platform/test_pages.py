@@ -9,13 +9,12 @@ import pytest
 
 from tests.control.upgrade.test_upgrade import load_store
 from tests.e2e.conftest import headrace_command
-from tests.pages import DOCS, run_page, steps_of
+from tests.pages import DOCS, run_page
 
-from .running import Running, clean_environment
+from .running import clean_environment
 
 pytestmark = pytest.mark.model
 
-MODEL_ID = '"HF_MODEL_ID": "smollm2"'
 PIECES = {
     "quickstart/sagemaker-in-ci": (
         "support is in service",
@@ -29,18 +28,21 @@ PIECES = {
         "llama3 is scaled between 0 and 2",
         "4 of 4",
         "chat.completion",
+        "llama3 is deleted",
     ),
 }
 """What the commands of each page print."""
 
 
 @pytest.mark.parametrize("name", PIECES)
-def test_the_commands_of_the_page_run(name: str, platform: Running, smollm2_path: Path, tmp_path: Path) -> None:
-    page = DOCS / f"{name}.md"
-    uses_id = any(MODEL_ID in step.code for step in steps_of(page))
-    replace = {MODEL_ID: MODEL_ID.replace("smollm2", str(smollm2_path))} if uses_id else {}
-    env = clean_environment(HEADRACE_UP_DATA_DIR=str(platform.folder))
-    output = run_page(page, tmp_path, smollm2_path, env, replace)
+def test_the_commands_of_the_page_run_from_the_start_of_a_platform_to_its_end(
+    name: str, smollm2_path: Path, tmp_path: Path
+) -> None:
+    env = clean_environment(HEADRACE_UP_DATA_DIR=str(tmp_path / "data"), HEADRACE_UP_PORT="0")
+    try:
+        output = run_page(DOCS / f"{name}.md", tmp_path, smollm2_path, env, {})
+    finally:  # for a page that ends early
+        subprocess.run([headrace_command(), "down"], env=env, check=False, capture_output=True)
     for piece in PIECES[name]:
         assert piece in output, output
 
