@@ -11,7 +11,7 @@ import pytest
 
 from headrace.core.errors import Unavailable
 from headrace.platform.membership import Shared, Sole
-from headrace.state.coordination import Coordination, Member, Standing
+from headrace.state.coordination import Coordination, Displaced, Member, Standing
 from headrace.state.records import Fenced
 from headrace.state.sql import open_store
 from tests.waiting import WAIT_S
@@ -143,6 +143,19 @@ async def test_a_leader_that_was_fenced_serves_on() -> None:
     async with running(member_of(scripted), leader) as task:
         await until(lambda: leader.num_terms > 1)
         assert not task.done()
+
+
+async def test_a_member_that_is_displaced_leads_no_more_and_stops_the_platform() -> None:
+    scripted, leader = ScriptedCoordination(), Leader()
+    shared = member_of(scripted)
+    async with running(shared, leader) as task:
+        await until(lambda: leader.is_leading)
+        assert not shared.is_displaced
+        scripted.failure = Displaced("moved")
+        async with asyncio.timeout(WAIT_S):
+            with pytest.raises(Displaced, match="moved"):
+                await task
+    assert (leader.is_leading, shared.is_displaced) == (False, True)
 
 
 async def test_a_member_that_cannot_leave_assumes_that_others_go_on() -> None:

@@ -1,12 +1,16 @@
 """Two platforms on one PostgreSQL: both serve, one leads, and the other goes on when that one is killed."""
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+
+from tests.waiting import WAIT_S
 
 from .running import IMAGE, Running, until, up
 from .test_end_to_end import answered, delete_endpoint, make_endpoint
@@ -49,6 +53,16 @@ def leads(platform: Running) -> bool:
     return log.count('"platform.leads"') > log.count('"platform.leads_no_more"')
 
 
+def processes_of(folder: Path) -> list[str]:
+    """The command lines of the running processes that name a folder."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            with contextlib.suppress(OSError):
+                found.append((process / "cmdline").read_text(errors="replace").replace("\0", " "))
+    return [line for line in found if str(folder) in line]
+
+
 def check_takeover(older: Running, newer: Running, container: dict[str, Any]) -> None:
     make_endpoint(newer, "shared", container)
     older.until_in_service("shared")
@@ -76,3 +90,25 @@ def check_takeover(older: Running, newer: Running, container: dict[str, Any]) ->
     workers = second.client("sagemaker").describe_endpoint(EndpointName="shared")["ProductionVariants"]
     assert workers[0]["CurrentInstanceCount"] == 1
     delete_endpoint(second, "shared")
+
+
+def test_a_platform_that_another_machine_took_over_while_it_was_away_stops_with_its_workers(
+    tmp_path: Path, new_database: Callable[[], str], smollm2_path: Path
+) -> None:
+    database = new_database()
+    platform = up(tmp_path / "a", "--database", database, "--keep-workers")
+    try:
+        make_endpoint(platform, "small", {"Image": IMAGE, "Environment": {"HF_MODEL_ID": str(smollm2_path)}})
+        platform.until_in_service("small")
+        with contextlib.closing(psycopg.connect(database, autocommit=True)) as connection:
+            connection.execute("UPDATE headrace_leader SET home_host = 'other', home_dir = '/there', member = 'other'")
+        assert platform.process.wait(WAIT_S) == 1
+        assert "its folder is /there on another machine" in platform.log()
+        assert not processes_of(tmp_path / "a"), "nothing routes to its workers any more"
+        with contextlib.closing(psycopg.connect(database)) as connection:
+            rows = connection.execute("SELECT deleting_s FROM headrace_records WHERE kind = 'worker'").fetchall()
+        assert rows == [(None,)], "the records are the other platform's"
+    finally:
+        if platform.process.poll() is None:
+            platform.kill()
+        platform.close()

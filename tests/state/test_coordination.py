@@ -9,7 +9,7 @@ import pytest
 
 from headrace.core.errors import Unavailable
 from headrace.state import coordination
-from headrace.state.coordination import Coordination, Home, Member
+from headrace.state.coordination import Coordination, Displaced, Home, Member
 
 pytestmark = pytest.mark.usefixtures("long_leases")
 
@@ -75,6 +75,15 @@ def test_a_leader_whose_own_lease_expired_begins_a_new_term(join: Join, monkeypa
         expire(shortened)
         assert a.heartbeat().term == 8
     assert a.heartbeat().term == 9
+
+
+def test_a_lease_from_before_the_clock_went_back_is_over(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = join("a"), join("b")
+    a.heartbeat()
+    now_s = b._now_s
+    monkeypatch.setattr(b, "_now_s", lambda connection: now_s(connection) - 3600.0)
+    standing = b.heartbeat()
+    assert (standing.leader, [found.id for found in standing.members]) == ("b", ["b"])
 
 
 def test_a_member_that_leaves_is_succeeded_at_once(join: Join) -> None:
@@ -156,6 +165,24 @@ def test_a_new_host_is_the_home_when_no_member_is_left(join: Join, lasting_place
     join("a").leave()
     with contextlib.closing(Coordination(lasting_place, member("b", "other"))) as other:
         assert other.open(term=0) == Home(host="other", data_dir="/data/b", agreed="")
+
+
+def test_a_member_whose_platform_moved_while_it_was_away_is_displaced(
+    join: Join, lasting_place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, sibling = join("a"), join("sibling")
+    with monkeypatch.context() as shortened:
+        expire(shortened)
+        a.heartbeat()
+        sibling.heartbeat()
+    assert a.heartbeat().leader == "a", "it was away, and no other platform has joined"
+    a.leave()
+    with contextlib.closing(Coordination(lasting_place, member("b", "other"))) as other:
+        other.open(term=0)
+        for old in (a, sibling):
+            with pytest.raises(Displaced, match=r"/data/b on another machine"):
+                old.heartbeat()
+        assert [found.id for found in other.heartbeat().members] == ["b"]
 
 
 def test_bulletins_reach_all_others_once_and_in_order(join: Join) -> None:

@@ -93,6 +93,8 @@ class PlatformLifecycle:
         self._sharing = sharing
         self._has_successor = False
         """Whether other members go on with the platform after this process has left."""
+        self._is_displaced = False
+        """Whether the platform has another home, where no member uses the workers of this one."""
         self._listener = listener
         self._storage = storage
         self._on_ready = on_ready
@@ -201,15 +203,17 @@ class PlatformLifecycle:
             await serving
 
     async def _leave(self, parts: Parts) -> None:
-        """Leave the members; the last one stops the workers, unless they are kept for the next platform."""
+        """Leave the members; the last one at its home stops the workers, unless they are kept for the next platform."""
         self._has_successor = await parts.membership.leave()
+        self._is_displaced = parts.membership.is_displaced
         if not self._keeps_workers:
-            num_workers = await end_workers(self._store, parts.cluster.launcher, grace_s=_WORKER_GRACE_S)
+            store = None if self._is_displaced else self._store
+            num_workers = await end_workers(store, parts.cluster.launcher, grace_s=_WORKER_GRACE_S)
             get_logger().info("workers.ended", workers=num_workers)
 
     @property
     def _keeps_workers(self) -> bool:
-        return self._settings.keep_workers or self._has_successor
+        return (self._settings.keep_workers or self._has_successor) and not self._is_displaced
 
     async def _close(self, parts: Parts) -> None:
         parts.waker.close()

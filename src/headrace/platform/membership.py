@@ -16,7 +16,7 @@ from typing import Protocol
 
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
-from headrace.state.coordination import HEARTBEAT_S, LEASE_S, Coordination, Member, Standing
+from headrace.state.coordination import HEARTBEAT_S, LEASE_S, Coordination, Displaced, Member, Standing
 from headrace.state.records import Fenced
 from headrace.state.sql import SqlStore
 
@@ -46,6 +46,11 @@ class Membership(Protocol):
         """True while a platform at another address writes records that this process cannot read."""
         ...
 
+    @property
+    def is_displaced(self) -> bool:
+        """True after `run` has raised `Displaced`: the records are those of other workers now."""
+        ...
+
 
 class Sole:
     """The only process of a platform, which always leads: no other one can open its store."""
@@ -66,6 +71,11 @@ class Sole:
 
     @property
     def is_outdated(self) -> bool:
+        """False: there are no others."""
+        return False
+
+    @property
+    def is_displaced(self) -> bool:
         """False: there are no others."""
         return False
 
@@ -103,9 +113,10 @@ class Shared:
         self._has_others = False
         self._newer: Member | None = None
         """A member that writes records which this process cannot read."""
+        self._is_displaced = False
 
     async def run(self, lead: Lead) -> None:
-        """Send heartbeats until cancelled, and lead while this member holds the lease."""
+        """Send heartbeats until cancelled, and lead while this member holds the lease. Raises `Displaced`."""
         try:
             while True:
                 standing = await self._beat()
@@ -143,6 +154,11 @@ class Shared:
         """True while a platform at another address writes records that this process cannot read."""
         return self._newer is not None and self._newer.url != self._coordination.member.url
 
+    @property
+    def is_displaced(self) -> bool:
+        """True after `run` has raised `Displaced`: the records are those of other workers now."""
+        return self._is_displaced
+
     def _has_lease(self) -> bool:
         return self._clock() < self._lease_until_s
 
@@ -160,6 +176,9 @@ class Shared:
             if not self._is_failing:
                 get_logger().warning("platform.heartbeat_failed", message=error.message)
             self._is_failing = True
+        except Displaced:
+            self._is_displaced = True
+            raise
         else:
             self._is_failing = False
             self._has_others = len(standing.members) > 1

@@ -25,7 +25,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from headrace.core.errors import SettingsError, Unavailable
+from headrace.core.errors import HeadraceError, SettingsError, Unavailable
 from headrace.state.database import engine_of, first_line, is_sqlite, shown_url, url_of
 from headrace.state.schema import creating
 
@@ -103,6 +103,10 @@ class Home:
     """A live member that writes records which this process cannot read."""
 
 
+class Displaced(HeadraceError):
+    """The platform has another home since this member's last heartbeat: its workers are not the platform's any more."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """The outcome of a heartbeat."""
@@ -142,6 +146,8 @@ class Coordination:
         self._engine = engine_of(url, wait_s=_WAIT_S, is_durable=False)
         self._shown = shown_url(url)
         self._is_sqlite = is_sqlite(url)
+        self._home: tuple[str, str] | None = None
+        """Host and folder of the platform that this member has joined."""
         self._term: int | None = None
         """The term in which this member leads."""
         self._num_posted = 0
@@ -182,6 +188,7 @@ class Coordination:
                 values = {"home_host": home.host, "home_dir": home.data_dir, "agreed": home.agreed}
                 connection.execute(sa.update(_LEADER).values(**values))
                 self._announce(connection, expires_s=now_s + LEASE_S)
+                self._home = (home.host, home.data_dir)
             return home
 
     def close(self) -> None:
@@ -194,8 +201,10 @@ class Coordination:
 
         Raises:
             Unavailable: the database failed. The lease is lost `LEASE_S` after the start of the last heartbeat.
+            Displaced: all members of this host were away, and the platform has another home.
         """
         with self._writing() as connection:
+            self._check_home(connection)
             now_s = self._now_s(connection)
             self._announce(connection, expires_s=now_s + LEASE_S)
             self._campaign(connection, now_s=now_s, is_candidate=is_candidate)
@@ -240,6 +249,16 @@ class Coordination:
         self._read |= {row.member: row.number for row in rows}
         return [Bulletin(member=row.member, number=row.number, topic=row.topic, body=row.body) for row in rows]
 
+    def _check_home(self, connection: sa.Connection) -> None:
+        """Raise `Displaced` if the workers of the routes are elsewhere: their loopback ports mean others here."""
+        row = connection.execute(sa.select(_LEADER.c.home_host, _LEADER.c.home_dir)).one()
+        if self._home is not None and (row.home_host, row.home_dir) != self._home:
+            raise Displaced(
+                f"Another platform uses the database since this one could not reach it; its folder is {row.home_dir}"
+                f"{'' if row.home_host == self.member.host else ' on another machine or in another container'}. This "
+                "platform stops, and so do its workers. Start it again when the other one has ended."
+            )
+
     def _announce(self, connection: sa.Connection, *, expires_s: float) -> None:
         member = self.member
         row = {"url": member.url, "host": member.host, "data_dir": member.data_dir, "version": member.version}
@@ -257,27 +276,30 @@ class Coordination:
             connection.execute(sa.update(_LEADER).where(mine).values(member="", expires_s=0.0))
             self._term = None
             return
-        lease = {"member": self.member.id, "expires_s": now_s + LEASE_S}
+        lease, is_live = {"member": self.member.id, "expires_s": now_s + LEASE_S}, _is_live(_LEADER.c.expires_s, now_s)
         if self._term is not None:
-            renewed = connection.execute(sa.update(_LEADER).where(mine, _LEADER.c.expires_s > now_s).values(**lease))
+            renewed = connection.execute(sa.update(_LEADER).where(mine, is_live).values(**lease))
             if renewed.rowcount:
                 return
         taken = connection.execute(
             sa.update(_LEADER)
-            .where(_LEADER.c.expires_s <= now_s)
+            .where(sa.not_(is_live))
             .values(**lease, term=_LEADER.c.term + 1)
             .returning(_LEADER.c.term)
         ).scalar_one_or_none()
         self._term = taken
 
     def _standing(self, connection: sa.Connection, *, now_s: float) -> Standing:
-        lease = connection.execute(sa.select(_LEADER)).one()
+        is_live = _is_live(_LEADER.c.expires_s, now_s).label("is_live")
+        lease = connection.execute(sa.select(_LEADER.c.term, _LEADER.c.member, is_live)).one()
         members = self._live(connection, now_s=now_s)
-        return Standing(term=lease.term, leader=lease.member if lease.expires_s > now_s else "", members=members)
+        return Standing(term=lease.term, leader=lease.member if lease.is_live else "", members=members)
 
     @staticmethod
     def _live(connection: sa.Connection, *, now_s: float) -> tuple[Member, ...]:
-        rows = connection.execute(sa.select(_MEMBERS).where(_MEMBERS.c.expires_s > now_s).order_by(_MEMBERS.c.id))
+        rows = connection.execute(
+            sa.select(_MEMBERS).where(_is_live(_MEMBERS.c.expires_s, now_s)).order_by(_MEMBERS.c.id)
+        )
         return tuple(
             Member(
                 id=row.id,
@@ -335,7 +357,7 @@ def end_membership(connection: sa.Connection, *, term: int) -> int:
     """
     if not sa.inspect(connection).has_table(_LEADER.name):
         return term + 1
-    live = sa.select(_MEMBERS.c.url, _MEMBERS.c.data_dir).where(_MEMBERS.c.expires_s > _server_s(connection))
+    live = sa.select(_MEMBERS.c.url, _MEMBERS.c.data_dir).where(_is_live(_MEMBERS.c.expires_s, _server_s(connection)))
     if (member := connection.execute(live).first()) is not None:
         raise SettingsError(
             f"The platform at {member.url} uses the database. Stop it first: "
@@ -346,6 +368,11 @@ def end_membership(connection: sa.Connection, *, term: int) -> int:
     connection.execute(sa.update(_LEADER).values(member="", expires_s=0.0, term=new))
     connection.execute(sa.delete(_BULLETINS))
     return new
+
+
+def _is_live(expires_s: "sa.Column[float]", now_s: float) -> sa.ColumnElement[bool]:
+    """Return whether a heartbeat has not expired; one too far ahead was sent before the clock went back."""
+    return sa.and_(expires_s > now_s, expires_s <= now_s + LEASE_S)
 
 
 def _server_s(connection: sa.Connection) -> float:
