@@ -14,6 +14,7 @@ from botocore.config import Config
 
 from headrace.cluster.platform_logs import EndedLog
 from headrace.control.app import ControlApp
+from headrace.control.loops.deadline_clock import Clocks
 from headrace.control.loops.reconciler import Reconciler
 from headrace.control.planning.config import ReconcilerConfig
 from headrace.control.planning.worker_build import WorkerDefaults
@@ -131,6 +132,7 @@ def reconciler_of(
     clock: Callable[[], float] = time.time,
     config: ReconcilerConfig | None = None,
     launcher: FakeLauncher | None = None,
+    monotonic: Callable[[], float] | None = None,
 ) -> Reconciler:
     """A reconciler of played workers."""
     return Reconciler(
@@ -140,7 +142,7 @@ def reconciler_of(
         aws_scope=AWS_SCOPE,
         defaults=WorkerDefaults(share_of=share_of),
         config=config or ReconcilerConfig(drain_s=0.05),
-        clock=clock,
+        clocks=Clocks(clock, monotonic or clock),
     )
 
 

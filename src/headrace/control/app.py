@@ -31,7 +31,6 @@ from headrace.wire.aws.errors import AwsError, bodies_spent, throttled
 from headrace.wire.aws.http import AwsCall, HttpRequest, HttpResponse
 from headrace.wire.aws.identify import identify
 from headrace.wire.aws.scope import AwsScope
-from headrace.wire.json_size import INLINE_BYTES
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 """Maximum size of a request body; legitimate requests to these services are far smaller."""
@@ -39,6 +38,8 @@ FREE_IN_FRIENDLY_MODE = frozenset({"RoleArn", "Url"})
 """Shapes whose patterns are not enforced in friendly mode: any role, and local paths for `ModelDataUrl`."""
 MAX_BUFFERED_BYTES = 256 * 1024 * 1024
 """Request bodies in memory at the same time, where no budget is shared with other applications."""
+_SMALL_BYTES = 16 * 1024
+"""Bodies up to this size are parsed at the same time; an object of CBOR is one byte, so that 48 KiB take 0.1 s or more."""
 _BODY_TIMEOUT_S = 60.0
 
 
@@ -90,7 +91,7 @@ class ControlApp:
 
     async def _answer(self, request: HttpRequest, request_id: str) -> HttpResponse:
         """Run a call in a thread; one large body at a time, so that small ones find a thread."""
-        if len(request.body) <= INLINE_BYTES and "content-encoding" not in request.headers:
+        if len(request.body) <= _SMALL_BYTES and "content-encoding" not in request.headers:
             return await asyncio.to_thread(self._respond, request, request_id)
         async with self._large_bodies:
             return await asyncio.to_thread(self._respond, request, request_id)

@@ -21,18 +21,36 @@ class Scene:
     """A store, a machine and the time."""
 
     clock: ManualClock = field(default_factory=ManualClock)
+    jumped_s: float = 0.0
+    """How far the wall clock is from the monotonic one."""
 
     def __post_init__(self) -> None:
         self.store: SqlStore = open_store("sqlite://", now_s=self.clock)
-        self.machine = FakeMachine(clock=self.clock, script=lambda _spec: ready_after(3.0, fetch_s=1.0, stop_s=2.0))
+        self.machine = FakeMachine(
+            clock=self.monotonic_s, script=lambda _spec: ready_after(3.0, fetch_s=1.0, stop_s=2.0)
+        )
         self.logs = ListedLogs()
         self.reconciler = self.born()
 
     def born(self, launcher: FakeLauncher | None = None) -> Reconciler:
         """Another life of the platform."""
         return reconciler_of(
-            self.store, self.machine, logs=self.logs, clock=self.clock, config=ReconcilerConfig(), launcher=launcher
+            self.store,
+            self.machine,
+            logs=self.logs,
+            clock=self.clock,
+            config=ReconcilerConfig(),
+            launcher=launcher,
+            monotonic=self.monotonic_s,
         )
+
+    def monotonic_s(self) -> float:
+        return self.clock() - self.jumped_s
+
+    def jump(self, seconds: float) -> None:
+        """Move the wall clock without the time that it measures."""
+        self.clock.advance(seconds)
+        self.jumped_s += seconds
 
     def ask(
         self, name: str = "e", *, count: int = 1, number: int = 1, deployment: dict[str, Any] | None = None

@@ -43,6 +43,18 @@ async def test_an_endpoint_is_created_and_deleted(scene: Scene) -> None:
     assert scene.machine.workers == {}
 
 
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
+async def test_a_clock_that_jumps_fails_no_worker_that_starts(scene: Scene, jump_s: float) -> None:
+    scene.ask()
+    await scene.settle(2.0)
+    assert scene.state() is State.CREATING
+    scene.jump(jump_s)
+    await scene.settle()
+    assert scene.state() is State.IN_SERVICE
+    assert len(scene.living()) == 1
+    assert len(scene.machine.started) == 1
+
+
 async def test_workers_that_wait_for_room_start_when_there_is_room(scene: Scene) -> None:
     scene.machine.waits_for = "No node has room. Free: 1.5 CPU."
     scene.ask(count=2)

@@ -1,9 +1,10 @@
 """One pass of the reconciler over one endpoint and the inference components on it: see, plan, record, act."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from headrace.control.loops import store_access
+from headrace.control.loops.deadline_clock import DeadlineClock
 from headrace.control.loops.failure_log import LOG_NAMES, FailureLog
 from headrace.control.loops.garbage_collection import GarbageCollector
 from headrace.control.loops.store_access import Snapshot
@@ -17,7 +18,7 @@ from headrace.control.model.component import (
 from headrace.control.model.endpoint import EndpointRecord, EndpointRevision, EndpointStatus, HostInstance
 from headrace.control.model.worker import WorkerRecord, WorkerView, notices_of, placements_of
 from headrace.control.model.workload import Progress, ready_key
-from headrace.control.planning.config import PassContext, ReconcilerConfig
+from headrace.control.planning.config import PassContext
 from headrace.control.planning.deployment import Deployment
 from headrace.control.planning.endpoint import plan_endpoint, view_endpoint, view_workers
 from headrace.control.planning.plan import Plan, plan_removal
@@ -45,16 +46,14 @@ class EndpointPass:
         failures: FailureLog,
         *,
         aws_scope: AwsScope,
-        config: ReconcilerConfig,
         loads: ReadLoads,
-        clock: Callable[[], float],
+        clock: DeadlineClock,
     ) -> None:
         self._store = store
         self._workers = workers
         self._garbage = garbage
         self._failures = failures
         self._aws_scope = aws_scope
-        self._config = config
         self._loads = loads
         self._clock = clock
         self._log = get_logger()
@@ -94,10 +93,11 @@ class EndpointPass:
                 self._failures.clear(component)
 
     def _context(self) -> PassContext:
+        now_s, config = self._clock.read()
         return PassContext(
             aws_scope=self._aws_scope,
-            now_s=self._clock(),
-            config=self._config,
+            now_s=now_s,
+            config=config,
             new_id=new_instance_id,
         )
 
@@ -139,7 +139,8 @@ class EndpointPass:
         deleting_s = record.deleting_s if record.deleting_s is not None else endpoint_deleting_s
         if deleting_s is None:
             return IDLE_PAUSE_S
-        removal = plan_removal(deleting_s, self._view(copies), now_s=self._clock(), config=self._config)
+        now_s, config = self._clock.read()
+        removal = plan_removal(deleting_s, self._view(copies), now_s=now_s, config=config)
         try:
             return await self._act(record, removal, copies)
         except Conflict:

@@ -1,16 +1,16 @@
 """Garbage collection: what is left of endpoints that are gone, and processes without a record."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from headrace.cluster.launcher import Handle
 from headrace.control.loops import store_access
+from headrace.control.loops.deadline_clock import DeadlineClock
 from headrace.control.loops.store_access import Snapshot
 from headrace.control.loops.wake_up import BUSY_PAUSE_S, IDLE_PAUSE_S, WATCH_PAUSE_S
 from headrace.control.loops.worker_manager import WorkerManager, WorkerSet
 from headrace.control.model.component import owner_of
 from headrace.control.model.worker import ReplicaStatus, WorkerRecord, view_worker
-from headrace.control.planning.config import ReconcilerConfig
 from headrace.control.planning.plan import plan_orphans
 from headrace.core.telemetry import get_logger
 from headrace.state.records import Conflict
@@ -23,12 +23,9 @@ SWEEP_S = 30.0
 class GarbageCollector:
     """Ends workers and removes records that belong to nothing."""
 
-    def __init__(
-        self, store: Store, workers: WorkerManager, *, config: ReconcilerConfig, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, store: Store, workers: WorkerManager, *, clock: DeadlineClock) -> None:
         self._store = store
         self._workers = workers
-        self._config = config
         self._clock = clock
         self._swept_s: float | None = None
         self._orphans: dict[str, Handle] = {}
@@ -38,8 +35,9 @@ class GarbageCollector:
         """End workers whose endpoint or component is gone; returns after how many seconds to look again."""
         orphans = WorkerSet(records={worker.name: worker for worker in workers})
         seen = [view_worker(worker) for worker in workers]
+        now_s, config = self._clock.read()
         try:
-            for action in plan_orphans(seen, now_s=self._clock(), config=self._config):
+            for action in plan_orphans(seen, now_s=now_s, config=config):
                 await self._workers.act(orphans, action)
         except Exception:  # noqa: BLE001 -- an edge: logged, and tried again
             self._log.exception("reconciler.orphan_failed", workers=sorted(orphans.records))
@@ -73,7 +71,7 @@ class GarbageCollector:
 
         It is due, too, while a worker has a record and no process yet.
         """
-        now_s = self._clock()
+        now_s, _ = self._clock.read()
         is_recent = self._swept_s is not None and now_s - self._swept_s < SWEEP_S
         if is_recent and all(worker.status != ReplicaStatus() for worker in snapshot.readable_workers()):
             return None

@@ -8,14 +8,14 @@ It answers no request. It is the only owner of endpoint statuses, workers and ro
 """
 
 import asyncio
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from headrace.cluster.launcher import Handle, Launcher
 from headrace.control.loops import store_access
 from headrace.control.loops.adapter_loader import AdapterLoader
+from headrace.control.loops.deadline_clock import SYSTEM_CLOCKS, Clocks, DeadlineClock
 from headrace.control.loops.endpoint_pass import EndpointPass
 from headrace.control.loops.failure_log import FailureLog
 from headrace.control.loops.garbage_collection import GarbageCollector
@@ -50,7 +50,7 @@ class Reconciler:
         defaults: WorkerDefaults,
         config: ReconcilerConfig | None = None,
         loads: ReadLoads = dict,
-        clock: Callable[[], float] = time.time,
+        clocks: Clocks = SYSTEM_CLOCKS,
     ) -> None:
         """
         Create the reconciler; nothing happens before `run`.
@@ -63,9 +63,10 @@ class Reconciler:
             defaults: of workers.
             config: time limits.
             loads: in-flight requests by worker; workers without any may be left out.
-            clock: seconds since 1970.
+            clocks: the wall clock, and one that never jumps.
         """
-        config = replace(config or ReconcilerConfig(), awake_since_s=clock())
+        config = config or ReconcilerConfig()
+        clock, deadline_clock = clocks.wall, DeadlineClock(config, clocks)
         self._store = store
         self.adapters = AdapterLoader(store, clock=clock)
         """The calls that load and unload adapters."""
@@ -78,7 +79,7 @@ class Reconciler:
             config=config,
             clock=clock,
         )
-        self._garbage = GarbageCollector(store, self._workers, config=config, clock=clock)
+        self._garbage = GarbageCollector(store, self._workers, clock=deadline_clock)
         self._failures = FailureLog()
         self._endpoints = EndpointPass(
             store,
@@ -86,9 +87,8 @@ class Reconciler:
             self._garbage,
             self._failures,
             aws_scope=aws_scope,
-            config=config,
             loads=loads,
-            clock=clock,
+            clock=deadline_clock,
         )
         self.wake_up = WakeUp(clock=clock)
         """Ends the pause between two passes."""

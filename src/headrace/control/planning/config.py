@@ -2,8 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from headrace.wire.aws.scope import AwsScope
+
+CLOCK_JUMP_S: Final = 1.0
+"""A change of the wall clock that is a jump; time servers slew smaller ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +34,12 @@ class ReconcilerConfig:
     num_kept_logs: int = 3
     """Failed workers of an endpoint whose logs are kept."""
     awake_since_s: float = 0.0
-    """Start time of this platform process: time before it does not count for deadlines."""
+    """Start of this platform process, or the last jump of its clock: time before it does not count for deadlines."""
 
     def waited_s(self, since_s: float, now_s: float) -> float:
-        """Return how long something has been waited for."""
+        """Return how long something has been waited for; a time in the future is one before the clock was set back."""
+        if since_s > now_s + CLOCK_JUMP_S:
+            since_s = self.awake_since_s
         return now_s - max(since_s, self.awake_since_s)
 
     @property

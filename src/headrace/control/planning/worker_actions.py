@@ -215,7 +215,7 @@ def _put_away(
         elif worker.stopping_s is None:
             if _is_drained(worker, now_s, config, is_hasty=is_hasty):
                 actions.append(Stop(worker=worker.name, grace_s=config.stop_grace_s))
-        elif now_s - worker.stopping_s > config.stop_grace_s + config.slack_s / 4:
+        elif config.waited_s(worker.stopping_s, now_s) > config.stop_grace_s + config.slack_s / 4:
             actions.append(Stop(worker=worker.name, grace_s=0.0))
     return actions
 
@@ -225,9 +225,7 @@ def _is_drained(worker: WorkerView, now_s: float, config: ReconcilerConfig, *, i
     if worker.ready_s is None:
         return True
     is_waited_for = worker.num_requests > 0 and worker.failed_s is None and not is_hasty
-    waited_s = now_s - (worker.draining_s or now_s)
-    if waited_s < 0.0:  # the clock has been set back since
-        return not is_waited_for
+    waited_s = config.waited_s(now_s if worker.draining_s is None else worker.draining_s, now_s)
     return waited_s >= (config.max_drain_s if is_waited_for else config.drain_s)
 
 
