@@ -151,11 +151,23 @@ def test_messages_become_those_of_the_chat_template():
     assert parsed.requests[0].prompt.tools[0]["function"]["name"] == "weather"
 
 
+def test_a_last_message_of_the_assistant_is_continued():
+    prefilled = [*HI, {"role": "assistant", "content": "The weather is"}]
+    parsed = chat(messages=prefilled, facts=THINKING, stream=False)
+    (request,) = parsed.requests
+    assert request.prompt.continues_final_message
+    assert not request.prompt.add_generation_prompt
+    assert not request.separates_reasoning
+    assert answer_of(parsed, " fine").message.content == " fine"
+    with pytest.raises(InvalidRequest, match="past its thinking"):
+        chat(messages=prefilled, facts=THINKING, think=True)
+
+
 @pytest.mark.parametrize(
     ("fields", "part"),
     [
         ({"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]}, "`messages[0].images`"),
-        ({"messages": [*HI, {"role": "assistant", "content": "The"}]}, "cannot be continued"),
+        ({"messages": [*HI, {"role": "assistant", "content": ""}]}, "expected text to continue"),
         ({"messages": [{"role": "judge", "content": "x"}]}, "`messages[0].role`"),
         ({"format": "yaml"}, "`format` is 'yaml'; expected 'json' or a JSON schema"),
         ({"think": True}, "'smol' does not support thinking"),

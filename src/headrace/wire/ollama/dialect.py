@@ -187,9 +187,15 @@ def _generate_prompt(fields: GenerateBody, context: RequestContext) -> str | Cha
 def _chat_prompt(
     messages: list[openai.Message], fields: CommonFields, context: RequestContext, tools: list[Tool] | None = None
 ) -> ChatPrompt:
+    continues = messages[-1].role == "assistant"
+    if continues and fields.think:
+        text = "'think' cannot be applied: the answer continues the last message, which is past its thinking."
+        raise InvalidRequest(f"{text} Leave it out.", param="think")
     return ChatPrompt(
         messages=template_messages(messages, context.model.answer_format),
         tools=template_tools(tools) if tools else None,
+        add_generation_prompt=not continues,
+        continues_final_message=continues,
         template_values=_thinking_values(fields, context),
     )
 
@@ -215,7 +221,8 @@ def _parsed(
     is_chat: bool,
 ) -> ParsedRequest:
     asks_to_unload(fields.keep_alive)  # refuses what is no duration
-    known = context.model.answer_format if isinstance(prompt, ChatPrompt) else None
+    separates = isinstance(prompt, ChatPrompt) and not prompt.continues_final_message
+    known = context.model.answer_format if separates else None
     request = GenerationRequest(
         request_id=context.request_id,
         prompt=prompt,

@@ -37,17 +37,18 @@ class Message(msgspec.Struct):
 
 def openai_messages(messages: Sequence[Message]) -> list[openai.Message]:
     """
-    Return the conversation in OpenAI's form.
+    Return the conversation in OpenAI's form; the answer continues a last message that is the assistant's.
 
     Raises:
-        InvalidRequest: a message has images, or the last one is the assistant's.
+        InvalidRequest: a message has images, or the last one is the assistant's and cannot be continued.
     """
     for number, message in enumerate(messages):
         if message.images:
             param = f"messages[{number}].images"
             raise InvalidRequest(f"`{param}`: this model reads text only.", param=param)
-    if messages[-1].role == "assistant":
-        text = "`messages`: the last message is the assistant's; expected one of the user: answers cannot be continued."
+    last = messages[-1]
+    if last.role == "assistant" and (not last.content or last.tool_calls):
+        text = "`messages`: the last message is the assistant's without text or with a call; expected text to continue."
         raise InvalidRequest(text, param="messages")
     return [_openai_message(message) for message in messages]
 
