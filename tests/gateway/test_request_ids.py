@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import anthropic
 import openai
 import pytest
 
@@ -110,6 +111,17 @@ def test_openais_client_finds_its_id_in_the_response_and_in_both_logs(scene, bas
     assert ids == {"chatcmpl-mine-1"}
     for line in scene.logged(*AT_BOTH):
         assert LOGGED.items() <= line.items()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_anthropics_client_finds_its_id_in_the_response(scene, stream):
+    with anthropic.Anthropic(base_url=scene.gateway.url, api_key="k", timeout=WAIT_S) as client:
+        messages = [{"role": "user", "content": "hi"}]
+        answer = client.messages.with_raw_response.create(
+            model="ep", messages=messages, max_tokens=3, stream=stream, extra_headers=HEADERS
+        )
+        answer.parse().close() if stream else answer.parse()
+    assert answer.request_id == "mine-1"
 
 
 def test_an_asynchronous_invocation_keeps_the_ids_of_the_request_that_was_accepted(scene):

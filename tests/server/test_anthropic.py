@@ -21,6 +21,7 @@ def test_a_message_is_answered(client):
     message = client.messages.create(model="echo", max_tokens=9, messages=MESSAGES)
     assert message.content[0].text == WORDS
     assert (message.stop_reason, message.usage.input_tokens, message.usage.output_tokens) == ("end_turn", 6, 5)
+    assert message.id == f"msg_{message._request_id}"
 
 
 def test_a_message_is_streamed(client):

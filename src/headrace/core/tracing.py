@@ -15,6 +15,8 @@ from uuid import uuid4
 import structlog
 
 REQUEST_ID = "X-Request-Id"
+ANTHROPIC_REQUEST_ID = "request-id"
+"""The response header that Anthropic's SDKs read."""
 INFERENCE_ID = "X-Amzn-SageMaker-Inference-Id"
 AMZN_TRACE_ID = "X-Amzn-Trace-Id"
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headrace.core.metrics import SECONDS, SHORT_SECONDS, Distribution
+from headrace.core.tracing import ANTHROPIC_REQUEST_ID
 from headrace.state.routes import Route
 
 MODEL_ERRORS = frozenset({"ModelError", "engine_failed"})
@@ -58,8 +59,9 @@ class InvocationRecord:
     """The client disconnected before the end."""
 
     def id_headers(self) -> tuple[tuple[str, str], ...]:
-        """Return the response headers with the request's id: the one that AWS SDKs read, and the common one."""
-        return (("x-amzn-RequestId", self.request_id), ("x-request-id", self.request_id))
+        """Return the response headers with the request's id: of AWS's and Anthropic's SDKs, and the common one."""
+        names = ("x-amzn-RequestId", "x-request-id", *((ANTHROPIC_REQUEST_ID,) if self.api == "OpenAI" else ()))
+        return tuple((name, self.request_id) for name in names)
 
     @property
     def total_s(self) -> float:

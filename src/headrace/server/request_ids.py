@@ -1,10 +1,11 @@
 """Request ids in the log lines and the response head of every request, and the request's span."""
 
 from headrace.core.spans import Tracer
-from headrace.core.tracing import REQUEST_ID, bind_to_log
+from headrace.core.tracing import ANTHROPIC_REQUEST_ID, REQUEST_ID, bind_to_log
 from headrace.http.asgi import ASGIApp, Receive, Scope, Send
 from headrace.http.response import add_headers
 from headrace.http.spans import begin_span, run_in_span
+from headrace.wire.unknown_routes import MESSAGES
 
 
 class RequestIds:
@@ -21,7 +22,8 @@ class RequestIds:
             return
         span = begin_span(scope, self._tracer)
         bind_to_log(span.trace)
-        send = add_headers(send, ((REQUEST_ID.lower(), span.trace.request_id),))
+        names = (REQUEST_ID.lower(), *((ANTHROPIC_REQUEST_ID,) if scope["path"].startswith(MESSAGES) else ()))
+        send = add_headers(send, [(name, span.trace.request_id) for name in names])
         if span.is_recording:
             await run_in_span(span, self._app, scope, receive, send)
         else:
