@@ -25,3 +25,15 @@ def test_loads_count_the_leases_not_released_yet_in_any_order_of_releases(steps)
         if lease is not None:
             lease.release()
     assert not loads
+
+
+def test_the_requests_of_other_gateways_count_until_they_report_others():
+    loads = Loads()
+    lease = loads.acquire("a")
+    loads.set_others({"a": 2, "b": 1})
+    assert dict(loads) == {"a": 3, "b": 1}
+    assert loads.own() == {"a": 1}, "what this gateway reports itself"
+    lease.release()
+    assert dict(loads) == {"a": 2, "b": 1}
+    loads.set_others({})
+    assert not loads
