@@ -273,7 +273,7 @@ def families_block() -> Iterator[str]:
             f"| {family.models} | {_code_list(types)} | {_code_list(family.gguf_architectures)} "
             f"| {', '.join(family.verified)} |"
         )
-    yield "\nRefused with the name of the part that is missing:\n"
+    yield "\nThese are rejected, and the error names the missing part:\n"
     yield "| `model_type` | needs |"
     yield "|---|---|"
     by_part: dict[str, list[str]] = {}

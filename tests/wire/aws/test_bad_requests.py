@@ -223,6 +223,21 @@ def test_an_unknown_operation_is_named():
     assert caught.value.code == "InvalidAction"
 
 
+@pytest.mark.parametrize(
+    ("headers", "body", "name", "code"),
+    [
+        (FORM, b"Action=CreateStack&Version=2010-05-15", "cloudformation CreateStack", "InvalidAction"),
+        ({"x-amz-target": "AmazonSSM.GetParameter"}, b"{}", "AmazonSSM GetParameter", "UnknownOperationException"),
+        ({}, b"", "cloudformation", "UnknownOperationException"),
+    ],
+)
+def test_a_service_that_is_not_served_is_named(headers, body, name, code):
+    scope = "Credential=a/d/r/cloudformation/aws4_request,"
+    with pytest.raises(AwsError, match=f"^{name} is not supported by Headrace: docs/coverage.md") as caught:
+        calls.parse(HttpRequest("POST", "/", "", {"authorization": scope, **headers}, body))
+    assert caught.value.code == code
+
+
 def test_a_service_refuses_protocols_that_it_does_not_have():
     headers = {**FORM, "authorization": "Credential=a/d/r/sagemaker/aws4_request,"}
 

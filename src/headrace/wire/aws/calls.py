@@ -14,9 +14,9 @@ from typing import Any
 from botocore.model import OperationModel
 
 from headrace.wire.aws import cbor_rpc, json_rpc, query, rest_json, services, validation
-from headrace.wire.aws.errors import AwsError, malformed, unknown_operation
+from headrace.wire.aws.errors import AwsError, malformed, unknown_operation, unknown_service
 from headrace.wire.aws.http import AwsCall, HttpRequest, HttpResponse, Protocol
-from headrace.wire.aws.identify import Target, identify
+from headrace.wire.aws.identify import UNKNOWN, Target, identify
 
 _PARSERS = {
     "json": json_rpc.parse_input,
@@ -104,12 +104,21 @@ def _check_method(target: Target, operation: OperationModel, request: HttpReques
 def _operation(target: Target) -> OperationModel:
     operation = _known(target)
     if operation is None or target.protocol not in operation.service_model.metadata["protocols"]:
-        if target.protocol == "query":
-            name = target.operation or "None"
-            raise AwsError("InvalidAction", f"Could not find operation {name} for service {target.service}.")
-        status = 404 if target.protocol == "rest-json" else 400
-        raise unknown_operation(target.service, target.operation, status=status)
+        raise _unknown(target)
     return operation
+
+
+def _unknown(target: Target) -> AwsError:
+    """Return the error for an operation that no model has, or whose service is not served."""
+    is_query = target.protocol == "query"
+    status = 404 if target.protocol == "rest-json" else 400
+    if target.service not in {*services.MODELLED, UNKNOWN}:
+        code = "InvalidAction" if is_query else "UnknownOperationException"
+        return unknown_service(target.service, target.operation, code=code, status=status)
+    if is_query:
+        name = target.operation or "None"
+        return AwsError("InvalidAction", f"Could not find operation {name} for service {target.service}.")
+    return unknown_operation(target.service, target.operation, status=status)
 
 
 def _known(spoken: AwsCall | Target) -> OperationModel | None:

@@ -14,6 +14,29 @@ Handled = Collection[tuple[str, str]]
 """Pairs of service and operation in boto3's names: `("sagemaker", "CreateModel")`."""
 
 _PER_LINE = 4
+_INSTEAD = (
+    ("CloudFormation, and with it the CDK and SAM", "`headrace deploy`, boto3 or the SageMaker SDK"),
+    (
+        "`iam:CreateRole`, `iam:AttachRolePolicy`, … (Terraform: `aws_iam_role`), `sts:AssumeRole`",
+        "any ARN, such as `arn:aws:iam::000000000000:role/any`: every role exists and may do everything",
+    ),
+    (
+        "`logs:CreateLogGroup` (Terraform: `aws_cloudwatch_log_group`)",
+        "nothing: an endpoint's [log group](endpoints.md#logs) is created with it",
+    ),
+    ("batch transform (`CreateTransformJob`)", "a loop over `InvokeEndpoint`, or `InvokeEndpointAsync`"),
+    (
+        "model packages, multi-model containers, pipelines of containers",
+        "a model and an endpoint, or an [inference component](components.md), for each",
+    ),
+    ("shadow variants, explainers", "a second endpoint; production variants share traffic by weight"),
+    (
+        "data capture (`DataCaptureConfig` is stored and returned, but nothing is captured)",
+        "[logs](endpoints.md#logs) and [traces](tracing.md), which have no prompts and answers",
+    ),
+    ("Bedrock (`Converse`)", "`InvokeEndpoint`, or [OpenAI's API](dialects/openai.md)"),
+)
+"""What examples of AWS use and the platform does not serve, and what to use instead."""
 
 
 def markdown(handled: Handled, *, documented: Sequence[str] = services.MODELLED) -> str:
@@ -24,7 +47,7 @@ def markdown(handled: Handled, *, documented: Sequence[str] = services.MODELLED)
         ValueError: a handled operation is in no documented model, most likely a typing error.
     """
     _check(handled, documented)
-    parts = [_summary(handled, documented)]
+    parts = [_summary(handled, documented), _not_served()]
     parts += [_service(service, _handled_of(service, handled)) for service in documented]
     return "\n\n".join(parts) + "\n"
 
@@ -47,6 +70,18 @@ def _summary(handled: Handled, documented: Sequence[str]) -> str:
         for service in documented
     ]
     return "\n".join(rows)
+
+
+def _not_served() -> str:
+    lines = [
+        "A call of another service, or of an operation that is not handled, returns an error that says so; nothing",
+        "reaches AWS. The embedded S3 server, or the one of `--s3-endpoint`, answers S3.",
+        "What examples use that is not served:",
+        "",
+        "| not served | instead |",
+        "|---|---|",
+    ]
+    return "\n".join([*lines, *(f"| {what} | {instead} |" for what, instead in _INSTEAD)])
 
 
 def _service(service: str, handled: set[str]) -> str:

@@ -99,8 +99,15 @@ def bodies_spent(max_bytes: int) -> AwsError:
     return throttled(f"The platform holds {max_bytes} bytes of requests, which is all that it takes. Try again later.")
 
 
+def unknown_service(service: str, operation: str | None, *, code: str, status: int = 400) -> AwsError:
+    """Return the error for a service that the platform does not serve."""
+    named = f"{service} {operation}" if operation else service
+    message = f"{named} is not supported by Headrace: docs/coverage.md lists the services and what to use instead."
+    return AwsError(code, message, status=status)
+
+
 def unknown_operation(service: str, operation: str | None, *, status: int = 400) -> AwsError:
-    """Return the error for an unknown service, or an operation that is not in its model."""
+    """Return the error for an operation that is not in its service's model."""
     if operation is None:
         message = f"The request names no known operation of {service}."
     else:

@@ -29,6 +29,8 @@ _PRESIGNED_CREDENTIAL = re.compile(r"(?:^|&)X-Amz-Credential=([^&]*)", re.ASCII)
 _FORM_CONTENT_TYPE = "application/x-www-form-urlencoded"
 _FORM_SERVICES = ("sts", "iam", "cloudwatch")
 MAX_FORM_FIELDS = 10_000
+UNKNOWN = "unknown"
+"""The service of a request that names none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +58,7 @@ def identify(request: HttpRequest) -> Target:
     if target is not None:
         prefix, _, name = target.rpartition(".")
         prefix = prefix.rpartition("#")[2]
-        return Target(service=SERVICE_OF_TARGET.get(prefix, prefix or "unknown"), protocol="json", operation=name)
+        return Target(service=SERVICE_OF_TARGET.get(prefix, prefix or UNKNOWN), protocol="json", operation=name)
     if scoped is not None:
         return _by_scope(request, scoped)
     return _by_form(request) or Target(service="s3", protocol="rest-xml")
@@ -115,7 +117,7 @@ def _by_form(request: HttpRequest, *, service: str | None = None) -> Target | No
     if name is None or request.path.strip("/"):
         return None
     owner = service or SERVICE_OF_QUERY_VERSION.get(fields.get("Version", "")) or _owner_of(name)
-    return Target(service=owner or "unknown", protocol="query", operation=name)
+    return Target(service=owner or UNKNOWN, protocol="query", operation=name)
 
 
 def _owner_of(name: str) -> str | None:
