@@ -8,6 +8,7 @@ The stacks are written by a thread of `faulthandler` that needs no GIL, so that 
 
 import asyncio
 import faulthandler
+import gc
 import runpy
 import sys
 import threading
@@ -27,8 +28,10 @@ def watch(loop: asyncio.AbstractEventLoop, stacks: IO[str]) -> None:
     Write the stacks of all threads whenever the loop stands still, and the causes when it goes on.
 
     Its time is split into its own work, the wait for a CPU, and the rest: above a beat, that is the wait for the GIL.
+    Collections of garbage hold the GIL, whichever thread they run in.
     """
     last_s, last_ran_s, last_queued_s = perf_counter(), 0.0, 0.0
+    collections = _Collections()
 
     def beat() -> None:
         nonlocal last_s, last_ran_s, last_queued_s
@@ -38,12 +41,29 @@ def watch(loop: asyncio.AbstractEventLoop, stacks: IO[str]) -> None:
             times_s = (now_s - last_s, ran_s - last_ran_s, queued_s - last_queued_s)
             total, ran, queued = (round(time_s * 1e3) for time_s in times_s)
             causes = f"{ran} worked, {queued} waited for a CPU, {total - ran - queued} waited for the GIL or events"
+            causes += f"; {round(collections.total_s * 1e3)} of it garbage was collected"
             print(f"=== {now_s:.3f} stalled for {total} ms: {causes}", file=stacks, flush=True)
         last_s, last_ran_s, last_queued_s = now_s, ran_s, queued_s
+        collections.total_s = 0.0
         faulthandler.dump_traceback_later(STALL_S, repeat=True, file=stacks)
         loop.call_later(BEAT_S, beat)
 
     loop.call_soon(beat)
+
+
+class _Collections:
+    """The time that the collector of garbage takes, in all threads."""
+
+    def __init__(self) -> None:
+        self.total_s = 0.0
+        self._begun_s = 0.0
+        gc.callbacks.append(self._on_phase)
+
+    def _on_phase(self, phase: str, _info: dict[str, int]) -> None:
+        now_s = perf_counter()
+        if phase == "stop":
+            self.total_s += now_s - self._begun_s
+        self._begun_s = now_s
 
 
 def _scheduled() -> tuple[float, float]:

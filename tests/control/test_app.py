@@ -81,25 +81,30 @@ def call_directly(app: ControlApp, body: bytes) -> tuple[int, int]:
     """Return the status of a call, and the turns that the event loop took meanwhile."""
 
     async def call() -> tuple[int, int]:
-        statuses, turns = [], 0
-
-        async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": body}
-
-        async def send(message: Any) -> None:
-            statuses.append(message.get("status"))
-
-        headers = [(name.lower().encode(), value.encode()) for name, value in JSON_CALL.items()]
-        scope: Any = {"type": "http", "method": "POST", "path": "/", "raw_path": b"/", "query_string": b""}
-        task = asyncio.create_task(app({**scope, "headers": headers}, receive, send))  # type: ignore[arg-type]
+        turns = 0
+        task = asyncio.create_task(status_of(app, body))
         while not task.done():
             await asyncio.sleep(0)
             turns += 1
             BEATEN.set()
-        await task
-        return statuses[0], turns
+        return await task, turns
 
     return asyncio.run(call())
+
+
+async def status_of(app: ControlApp, body: bytes) -> int:
+    statuses = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body}
+
+    async def send(message: Any) -> None:
+        statuses.append(message.get("status"))
+
+    headers = [(name.lower().encode(), value.encode()) for name, value in JSON_CALL.items()]
+    scope: Any = {"type": "http", "method": "POST", "path": "/", "raw_path": b"/", "query_string": b""}
+    await app({**scope, "headers": headers}, receive, send)  # type: ignore[arg-type]
+    return int(statuses[0])
 
 
 BEATEN = threading.Event()
@@ -124,6 +129,30 @@ def test_the_event_loop_turns_while_a_call_is_parsed(app: ControlApp, monkeypatc
     status, turns = call_directly(app, b"{}")
     assert status == 200
     assert turns > 0
+
+
+@pytest.mark.parametrize(("num_bytes", "most"), [(16 * 1024, 2), (16 * 1024 + 1, 1)])
+def test_large_bodies_are_parsed_one_at_a_time(
+    app: ControlApp, monkeypatch: pytest.MonkeyPatch, num_bytes: int, most: int
+) -> None:
+    both = threading.Barrier(2)
+    parse, running, seen = calls.parse, [], []
+
+    def parse_together(*args: Any, **kwargs: Any) -> Any:
+        running.append(1)
+        seen.append(len(running))
+        if most == 2:
+            both.wait(WAIT_S)
+        running.pop()
+        return parse(*args, **kwargs)
+
+    monkeypatch.setattr(calls, "parse", parse_together)
+
+    async def call_twice() -> list[int]:
+        return await asyncio.gather(*(status_of(app, b"{}".ljust(num_bytes)) for _ in range(2)))
+
+    assert asyncio.run(call_twice()) == [200, 200]
+    assert max(seen) == most
 
 
 def test_bodies_over_the_budget_are_throttled(app: ControlApp) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from headrace.core.allocator import return_memory
 from headrace.core.errors import HeadraceError
+from headrace.core.interpreter import keep_from_collector
 from headrace.core.telemetry import get_logger
 from headrace.http.listener import url_of
 from headrace.http.otlp import tracing
@@ -35,6 +36,7 @@ from headrace.platform.log_bounds import bound_logs
 from headrace.platform.object_storage import ObjectStorage
 from headrace.platform.sharing import Sharing
 from headrace.platform.supervisor import STOP_WITHOUT_DELAY
+from headrace.platform.warm_up import warm_up
 from headrace.platform.worker_end import end_workers
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.settings.shutdown import resolve_shutdown_delay
@@ -139,6 +141,8 @@ class PlatformLifecycle:
                 tasks.append(_begin(stack, parts.peers.run(), "reports between members"))
             stack.push_async_callback(self._leave, parts)
             tasks.append(_begin(stack, parts.membership.run(parts.leading.run), "membership"))
+            keep_from_collector()
+            _begin(stack, warm_up(), "warm-up")
             server = http_server(parts.app, limits=http_limits(self._settings), tls=self._listener.tls)
             serving = asyncio.create_task(server.serve(sockets=list(self._listener.sockets)), name="http")
             stack.push_async_callback(self._end_serving, server, serving)

@@ -20,6 +20,7 @@ import uvloop
 from headrace.cluster.worker_files import write_atomically
 from headrace.core.allocator import limit_arenas
 from headrace.core.errors import HeadraceError, SettingsError, UserError
+from headrace.core.interpreter import take_short_turns
 from headrace.core.processes import forbid_core_dumps
 from headrace.core.telemetry import setup_logging
 from headrace.http.listener import bind
@@ -57,6 +58,7 @@ def run_platform(
     os.umask(0o077)  # whatever it, its workers and its object storage write is for their user alone
     forbid_core_dumps()
     limit_arenas()
+    take_short_turns()
     folder = DataFolder(data_folder(settings, env))
     start = _Start(settings=settings, folder=folder, is_takeover=is_takeover, on_ready=on_ready, env=env)
     return _exit_code_of(start.run)

@@ -25,6 +25,7 @@ import uvloop
 
 from headrace.core.allocator import limit_arenas, return_memory
 from headrace.core.errors import HeadraceError, UserError
+from headrace.core.interpreter import take_short_turns
 from headrace.core.telemetry import get_logger
 from headrace.http.asgi import ASGIApp
 from headrace.http.listener import bind, url_of
@@ -106,6 +107,7 @@ def serve(served: Served) -> int:
     """
     settings = served.settings
     limit_arenas()
+    take_short_turns()
     try:
         tls = server_context(settings.tls_cert, settings.tls_key)
         with contextlib.ExitStack() as stack:

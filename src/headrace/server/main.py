@@ -2,7 +2,6 @@
 
 import asyncio
 import atexit
-import gc
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.backends.choice import BackendChoice
 from headrace.core.generation import EngineStats, ModelInfo
+from headrace.core.interpreter import keep_from_collector
 from headrace.core.metrics import Metrics
 from headrace.core.processes import forbid_core_dumps
 from headrace.core.progress import Progress, no_progress
@@ -151,9 +151,7 @@ class _EngineServer:
             atexit.register(_exit_at_once)
             raise
         self._backend = backend
-        # Objects made while loading live as long as the server: keep the collector from visiting them.
-        gc.collect()
-        gc.freeze()
+        keep_from_collector()
         self._service.attach(backend)
 
     def report_ready(self, url: str, start_ms: int, _side_urls: Mapping[str, str]) -> None:

@@ -113,6 +113,17 @@ def test_requests_that_violate_the_protocol_are_refused(body):
     assert (raised.value.code, raised.value.http_status) == ("SerializationException", 400)
 
 
+@pytest.mark.parametrize("shift", range(9))
+def test_values_arrive_unchanged_wherever_the_slices_of_a_body_begin(shift):
+    numbers = [1.5, 2**33, 70_000, 300]
+    datum = {"MetricName": "é" * 200, "Values": numbers * 20, "Timestamp": cbor2.CBORTag(1, 1_700_000_000)}
+    params = {"Namespace": "n" * (240 + shift), "MetricData": [datum] * 20}
+
+    arrived = parse(cbor2.dumps(params), "PutMetricData").params
+
+    assert arrived == params | {"MetricData": [datum | {"Timestamp": 1_700_000_000.0}] * 20}
+
+
 @given(body=st.binary(max_size=80))
 def test_any_bytes_are_a_call_or_a_refusal(body):
     outcome = outcome_of(body)

@@ -1,0 +1,13 @@
+"""Work of a started platform that would otherwise delay the first calls, and streams beside them."""
+
+import asyncio
+
+from headrace.core.interpreter import keep_from_collector
+from headrace.wire.aws import services
+
+
+async def warm_up() -> None:
+    """Load the models of AWS's services, which live as long as the process."""
+    for service in services.MODELLED:
+        await asyncio.to_thread(services.operation_names, service)
+    keep_from_collector()
