@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import lzma
 import os
 import tarfile
 from pathlib import Path
@@ -43,6 +44,27 @@ GOOD = [folder("./"), PROPERTIES, folder("sub"), file("sub/deep/weights", b"w" *
 def test_all_supported_formats_are_unpacked(tmp_path, mode) -> None:
     files = unpacked(tmp_path, archive(GOOD, mode=mode))
     assert files == {"serving.properties": b"engine=MPI\n", "sub/deep/weights": b"w" * 5000}
+
+
+@pytest.mark.parametrize("padding", [0, 4])
+def test_an_xz_archive_may_have_several_streams(tmp_path, padding) -> None:
+    plain = archive(GOOD, mode="w")
+    packed = lzma.compress(plain[:700]) + bytes(padding) + lzma.compress(plain[700:]) + bytes(padding)
+    assert unpacked(tmp_path, packed)["sub/deep/weights"] == b"w" * 5000
+
+
+def test_an_xz_archive_with_a_large_dictionary_is_refused(tmp_path) -> None:
+    filters = [
+        {"id": lzma.FILTER_LZMA2, "dict_size": 1 << 28, "mode": lzma.MODE_FAST, "mf": lzma.MF_HC3, "nice_len": 8}
+    ]
+    packer = lzma.LZMACompressor(filters=filters)
+    said = refused(tmp_path, packer.compress(archive(GOOD, mode="w")) + packer.flush())
+    assert "Memory usage limit exceeded" in said
+
+
+def test_an_xz_archive_that_ends_early_is_refused(tmp_path) -> None:
+    packed = lzma.compress(archive(GOOD, mode="w"))
+    assert "it ends within its xz stream" in refused(tmp_path, packed[:-20])
 
 
 def test_reads_may_return_any_number_of_bytes(tmp_path) -> None:

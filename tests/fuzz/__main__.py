@@ -12,14 +12,17 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from mmap import mmap
+from multiprocessing import get_context
 from pathlib import Path
 
 import structlog
 
-from tests.fuzz.campaign import Finding, failure, minimised, run, smallest
+from tests.fuzz.campaign import Finding, Report, failure, minimised, run, smallest
 from tests.fuzz.mutation import case
+from tests.fuzz.records import record
 from tests.fuzz.target import Target
 from tests.fuzz.targets import TARGETS
 from tests.fuzz.targets.archives import remove_scenes
@@ -28,6 +31,8 @@ _MEMORY_BYTES = 3 << 30
 """Address space that a target may take beyond what its process has when it begins."""
 _NUMBER_BYTES = 8
 _TEMPORARY = tempfile.gettempdir()
+_FOUND = 3
+"""Exit status of a child that reported its finding; `faulthandler` ends one that hangs with 1."""
 _CRASH_FACTOR = 30
 """Wall seconds for one input, as a multiple of its limit, before the parent takes it for a hang in native code."""
 
@@ -45,7 +50,9 @@ def main() -> int:
         print(f"There is no target {unknown[0]!r}. `scripts/fuzz --list` names all {len(TARGETS)}.", file=sys.stderr)
         return 2
     started_s = time.monotonic()
-    failed = [name for name in names if not _supervise(TARGETS[name], arguments)]
+    with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("fork")) as workers:
+        held = list(workers.map(partial(_supervise, arguments=arguments), names))
+    failed = [name for name, is_held in zip(names, held, strict=True) if not is_held]
     taken_s = time.monotonic() - started_s
     print(f"{len(names)} targets, {len(failed)} with findings, {taken_s:.0f} s, seed {arguments.seed}")
     return bool(failed)
@@ -67,22 +74,27 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--cases", type=int, default=10_000, help="inputs for each target (default: 10000)")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="decides all inputs (default: the time)")
     parser.add_argument("--first", type=int, default=0, help="number of the first input, to run one again")
+    parser.add_argument("--jobs", type=int, default=1, help="targets at the same time (default: 1)")
+    parser.add_argument("--record", type=Path, help="JSON file to which the counts of this run are added")
     parser.add_argument("--list", action="store_true", help="name the targets")
     return parser.parse_args()
 
 
-def _supervise(target: Target, arguments: argparse.Namespace) -> bool:
+def _supervise(name: str, arguments: argparse.Namespace) -> bool:
     """Run a target in a fork; return whether it held. A child that dies leaves the number of its input."""
+    target = TARGETS[name]
     with mmap(-1, _NUMBER_BYTES) as place, tempfile.TemporaryDirectory(prefix="fuzz-", dir=_TEMPORARY) as folder:
         tempfile.tempdir = folder  # what a child that dies leaves behind
         code = _exit_code(lambda: _run_child(target, arguments, place))
-        if code in {0, 1}:
+        if code in {0, _FOUND}:
             return code == 0
         number = int.from_bytes(place[:], "little")
         print(f"{target.name}: input {number} of seed {arguments.seed} ended the process: status {code}", flush=True)
         data = case(target, arguments.seed, number)
         _keep(target, smallest(data, lambda smaller: _ends_process(target, smaller)) if code < 0 else data)
         remove_scenes()
+    if arguments.record:
+        record(arguments.record, target.name, Report(), is_finding=True)
     return False
 
 
@@ -137,13 +149,17 @@ def _run(target: Target, arguments: argparse.Namespace, place: mmap) -> int:
         faulthandler.cancel_dump_traceback_later()
         print(f"input {int.from_bytes(place[:], 'little')} of seed {arguments.seed}: {finding}", flush=True)
         traceback.print_exception(finding.cause, limit=-8)
+        if arguments.record:
+            record(arguments.record, target.name, Report(), is_finding=True)
         _keep(target, minimised(finding))
-        return 1
+        return _FOUND
     print(
         f"{target.name:22} {report.num_cases:8} inputs {report.num_accepted / max(1, report.num_cases):5.0%} accepted "
         f"{report.cpu_s:7.1f} s CPU, slowest {report.slowest_s * 1000:6.0f} ms, +{report.growth_bytes >> 20} MiB",
         flush=True,
     )
+    if arguments.record:
+        record(arguments.record, target.name, report)
     return 0
 
 

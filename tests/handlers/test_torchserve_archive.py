@@ -60,6 +60,15 @@ def test_a_link_is_refused(tmp_path: Path, target: Path) -> None:
         unpack_archive(tmp_path / "m.mar", target)
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_a_compression_that_torchserve_does_not_read_is_refused(tmp_path: Path, target: Path, method: int) -> None:
+    with zipfile.ZipFile(tmp_path / "m.mar", "w", method) as file:
+        file.writestr("a", b"1" * 100)
+
+    with pytest.raises(FetchFailed, match=f"'a' in compression method {method}; expected deflate"):
+        unpack_archive(tmp_path / "m.mar", target)
+
+
 def test_a_member_that_is_there_twice_is_refused(tmp_path: Path, target: Path) -> None:
     with pytest.warns(UserWarning, match="Duplicate name"):
         archive = write_zip(tmp_path / "m.mar", ("a", b"1"), ("a", b"2"))

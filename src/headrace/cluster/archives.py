@@ -30,6 +30,8 @@ _HEADER_TYPES: Final = (
     tarfile.GNUTYPE_LONGLINK,
 )
 _REPACK: Final = "Pack it with `tar czf model.tar.gz -C FOLDER .`."
+_MAX_XZ_BYTES: Final = 128 << 20
+"""Memory for the dictionary of an xz archive: `xz -9` needs 65 MiB, and an archive may ask for 4 GiB."""
 _BROKEN: Final = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
 
 
@@ -105,6 +107,44 @@ class _Packed(io.RawIOBase):
         return len(piece)
 
 
+class _Xz(io.RawIOBase):
+    """The content of xz streams as `lzma.LZMAFile` reads them, within a bound of memory."""
+
+    def __init__(self, packed: "io.BufferedReader[_Packed]") -> None:
+        self._packed = packed
+        self._begin_stream()
+
+    def _begin_stream(self) -> None:
+        self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_XZ_BYTES)
+
+    def readable(self) -> bool:
+        """Return True: this is the read side."""
+        return True
+
+    def readinto(self, buffer: "bytearray | memoryview") -> int:  # type: ignore[override]
+        """Fill the buffer with the next bytes."""
+        piece = b""
+        while not piece:
+            packed = self._next_bytes()
+            if self._stream.eof:
+                return 0
+            piece = self._stream.decompress(packed, len(buffer))
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+    def _next_bytes(self) -> bytes:
+        """Return packed bytes for the stream, which may be a new one; none at the end, or while it has output left."""
+        if self._stream.eof:
+            packed = (self._stream.unused_data or self._packed.read1()).lstrip(b"\0")  # streams may be padded
+            if packed:
+                self._begin_stream()
+            return packed
+        packed = self._packed.read1() if self._stream.needs_input else b""
+        if not packed and self._stream.needs_input:
+            raise EOFError("it ends within its xz stream")
+        return packed
+
+
 def _decompressed(packed: _Packed, name: str) -> IO[bytes]:
     """Decompress by the format that the first bytes show, regardless of the file name."""
     buffered = io.BufferedReader(packed, 1 << 20)
@@ -114,7 +154,7 @@ def _decompressed(packed: _Packed, name: str) -> IO[bytes]:
     if head.startswith(b"BZh"):
         return bz2.BZ2File(buffered)
     if head.startswith(b"\xfd7zXZ"):
-        return lzma.LZMAFile(buffered)
+        return io.BufferedReader(_Xz(buffered), 1 << 20)
     if head.startswith((b"PK\x03\x04", b"(\xb5/\xfd", b"GGUF")):
         raise FetchFailed(f"{name} is a file of another kind; expected a tar.gz archive. {_REPACK}")
     return buffered

@@ -1,6 +1,5 @@
 """Unpacks TorchServe's archives, which are untrusted input: `.mar` (zip) and `.tgz` or `.tar.gz`."""
 
-import lzma
 import stat
 import zipfile
 import zlib
@@ -14,7 +13,9 @@ ARCHIVE_SUFFIXES: Final = (".mar", ".tgz", ".tar.gz", ".war")
 _TIMEOUT_S: Final = 3600.0
 _LATE: Final = "The archive was not unpacked within {timeout_s:g} s. Use smaller files."
 _SYMLINK: Final = 0o120000
-_BROKEN: Final = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError)
+_METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Those that TorchServe's Java reads. LZMA would also take a dictionary of up to 4 GiB of memory."""
+_BROKEN: Final = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
 
 
 def is_archive(path: Path) -> bool:
@@ -64,6 +65,11 @@ def _extract(file: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, guard
     if member.is_dir():
         path.mkdir(parents=True, exist_ok=True)
         return
+    if member.compress_type not in _METHODS:
+        raise FetchFailed(
+            f"{archive.name} has {member.filename!r} in compression method {member.compress_type}; expected deflate, "
+            "which torch-model-archiver uses. Pack it again."
+        )
     guard.expect(member.file_size)
     path.parent.mkdir(parents=True, exist_ok=True)
     with file.open(member) as source:

@@ -115,7 +115,6 @@ TARGETS = (
         lambda: {
             "deflated": _zip(zipfile.ZIP_DEFLATED),
             "stored": _zip(zipfile.ZIP_STORED),
-            "lzma": _zip(zipfile.ZIP_LZMA),
         },
         words=(b"PK\x01\x02", b"PK\x05\x06", b"../x", b"C:\\x", b"\x0c\x00", b"\x0e\x00", b"\xff\xff\xff\xff"),
         suite_cases=300,
