@@ -14,6 +14,7 @@ _START = re.compile(rf"(?<![\w./:=-])headrace +(?=(?:{'|'.join(COMMANDS)})(?![\w
 _LINE = re.compile(r"\s*(?:eval \"\$\()?headrace ")
 _FENCE = re.compile(r"^( *)```(?:bash|sh|shell|console|text)\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 _SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+_TEMPLATE = re.compile(r"\$\{[^{}]*\}")
 _ENDS = frozenset({"|", "||", "&", "&&", ";", "<", ">", ">>", ")", "1>", "2>"})
 _SILENT = frozenset({"option", "more", "place", "platform.option"})
 """Placeholders of f-strings that stand for an option or for nothing."""
@@ -87,6 +88,17 @@ def in_printed(text: str) -> Iterator[list[str]]:
     for line in text.replace("\\\n", " ").splitlines():
         if _LINE.match(line):
             yield from (words for words in in_lines(line) if not _is_mention(words))
+
+
+def in_page(text: str) -> Iterator[list[str]]:
+    """Yield the arguments of each command in HTML or JavaScript, with `1` for a placeholder of a template literal."""
+    while (filled := _TEMPLATE.sub("1", text)) != text:
+        text = filled
+    for start in _START.finditer(text):
+        command = re.split(r"[`<\n]", text[start.end() :], maxsplit=1)[0].rstrip(";,. ")
+        words = _words(command.rstrip("\"'") if command.count('"') % 2 else command)
+        if not _is_mention(words):
+            yield words
 
 
 def texts_of(source: str) -> Iterator[str]:

@@ -77,7 +77,7 @@ def test_the_idle_time_is_at_least_the_given_one(endpoint: Platform, idle_s: int
         (("e", "--min", "2", "--max", "1"), "--min not above --max"),
         (("e", "--min", "2"), "Give both --min and --max"),
         (("e",), "Give both --min and --max"),
-        (("none", "--min", "1", "--max", "2"), "no endpoint and no inference component called none"),
+        (("none", "--min", "1", "--max", "2"), "no endpoint or inference component called none"),
         (("e", "--variant", "b", "--describe"), "has no variant b"),
         (("e", "--off"), "is not scaled"),
     ],

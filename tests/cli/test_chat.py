@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from headrace.cli.chat import COMMANDS
 from headrace.cli.chat_input import Entered, read_entered
 from headrace.core.answer_format.formats import REASONING_TAGS
 from headrace.core.generation import ChatPrompt
@@ -119,13 +120,13 @@ def test_a_paste_into_a_terminal_is_one_entry() -> None:
 def test_a_base_model_continues_each_text_and_says_so(headrace) -> None:
     headrace.kind = partial(EchoBackend, has_chat_template=False)
     result = headrace("chat", "echo", stdin="The sea\n/system Be kind.\nis blue\n")
-    assert "continues each text that you enter" in result.stderr
-    assert "has no chat template, so a system message has no place" in result.stderr
+    assert "is a base model, without a chat template: it continues the text that you enter" in result.stderr
+    assert "has no chat template, so it takes no system message" in result.stderr
     assert [sent.prompt for sent in headrace.backend.requests] == ["The sea", "is blue"]
     assert result.stdout == "The sea\nis blue\n"
     refused = headrace("chat", "echo", "--system", "Be kind.", stdin="")
     assert refused.exit_code == 2
-    assert "--system has no place" in refused.stderr
+    assert "it takes no system message. Leave out --system." in refused.stderr
 
 
 def test_an_answer_that_is_cut_says_so(headrace) -> None:
@@ -138,3 +139,7 @@ def test_a_maximum_above_the_rest_of_the_context_is_the_rest(headrace) -> None:
     result = headrace("chat", "echo", "--ignore-eos", stdin="one two three\n")
     assert result.exit_code == 0
     assert "because the context is full" in result.stderr
+
+
+def test_the_help_fits_a_narrow_terminal() -> None:
+    assert all(len(line) <= 80 for line in COMMANDS.splitlines())

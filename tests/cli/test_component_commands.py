@@ -73,7 +73,7 @@ def test_a_component_is_described_by_its_own_name(hosting: Platform) -> None:
     assert json.loads(said(describe, hosting, "chat", "--json"))["EndpointName"] == "ep"
     missing = run(describe, hosting, "missing")
     assert missing.exit_code == 2
-    assert "no endpoint and no inference component called missing" in missing.output
+    assert "no endpoint or inference component called missing" in missing.output
 
 
 def test_a_component_has_a_log_and_its_host_refers_to_it(hosting: Platform) -> None:

@@ -135,7 +135,7 @@ def test_an_endpoint_that_hosts_components_is_not_invoked_itself(platform: Platf
     for name, variant, expected in (
         ("host", None, "The models of host are inference components. Invoke one of them: smollm2."),
         ("host", "Blue", "host has no variant Blue. It has: AllTraffic."),
-        ("none", None, "There is no endpoint and no inference component called none."),
+        ("none", None, "There is no endpoint or inference component called none."),
     ):
         with pytest.raises(UserFailed, match=expected), explained_errors(client, name, variant):
             raise error
@@ -186,14 +186,14 @@ def test_an_endpoint_is_updated_only_if_asked_and_leaves_nothing_unused(platform
     assert refused.exit_code == 2
     assert "There is an endpoint called smollm2 already (InService)" in refused.output
     assert all(way in refused.output for way in ("--update", "`headrace rm smollm2`", "--name"))
-    updated = run(deploy, "other-model", "--name", "smollm2", "--update", *DUMB)
+    updated = run(deploy, "other/model", "--name", "smollm2", "--update", *DUMB)
     assert updated.exit_code == 0, updated.output
-    assert served_model(platform, "smollm2") == "other-model"
+    assert served_model(platform, "smollm2") == "other/model"
     platform.machine.script = lambda _spec: fails_after(message="The model is torn.")
-    failed = run(deploy, "torn-model", "--name", "smollm2", "--update", *DUMB)
+    failed = run(deploy, "torn/model", "--name", "smollm2", "--update", *DUMB)
     assert failed.exit_code == 1
     assert "smollm2 is not updated" in failed.output
-    assert served_model(platform, "smollm2") == "other-model"
+    assert served_model(platform, "smollm2") == "other/model"
     assert len(names(platform, MODEL)) == len(names(platform, ENDPOINT_CONFIG)) == 1
     assert run(rm, "smollm2").exit_code == 0
     assert [names(platform, kind) for kind in (ENDPOINT, ENDPOINT_CONFIG, MODEL, WORKER)] == [[]] * 4
@@ -220,3 +220,10 @@ def test_a_component_is_not_deployed_twice(platform: Platform, run: Shell) -> No
     assert "There is an inference component called smollm2 already (InService)" in refused.output
     assert "--update" not in refused.output
     assert names(platform, MODEL) == ["smollm2"]
+
+
+def test_a_name_that_is_no_model_is_refused_before_anything_is_created(headrace) -> None:
+    refused = headrace("deploy", "smolm2", "--url", "http://127.0.0.1:9")
+    assert refused.exit_code == 2
+    assert "There is no model 'smolm2'" in refused.stderr
+    assert "Did you mean smollm2?" in refused.stderr

@@ -1,10 +1,12 @@
 import json
 import socket
+from types import SimpleNamespace
 
 import pytest
 
 from headrace.cli import checks
 from headrace.cli.checks import judge_disk, judge_memory
+from headrace.cli.doctor import printed
 from headrace.cli.finding import Finding
 from headrace.core.gpus import Gpu
 
@@ -17,6 +19,20 @@ def test_doctor_reports_kernels_memory_and_stores(headrace) -> None:
     assert "This machine can serve." in result.stdout
     assert "qwen3_moe" in result.stdout
     assert "AWQ" in result.stdout
+
+
+def test_findings_are_wrapped_on_a_terminal(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.cli.tables.sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
+    monkeypatch.setenv("COLUMNS", "40")
+    finding = Finding(name="disk", status="warning", found="one two three four five", advice="Free some space.")
+    assert list(printed([finding])) == [finding]
+    assert capsys.readouterr().out.splitlines() == [
+        "warn  disk                  one two",
+        "                            three four",
+        "                            five",
+        "                            Free some",
+        "                            space.",
+    ]
 
 
 def test_doctor_for_scripts_is_one_json_object(headrace) -> None:

@@ -14,6 +14,7 @@ from headrace.models.loading import load_model
 from headrace.models.quantized.config_bits import promised_bits, promised_format
 from headrace.runner.memory import MemoryPlan
 from tests.parity.checkpoints import write_checkpoint
+from tests.parity.test_embeddings import write_model
 
 WEIGHTS = {"bf16": 1000, "w8a16": 500, "w8a8": 500, "w4a16": 250, "w4a8": 250}
 KV = {"bf16": 2, "int8": 1}
@@ -167,6 +168,13 @@ def test_a_token_reads_the_experts_that_it_chooses(headrace, mixtral) -> None:
     assert "2 of 6 experts a token" in headrace("fit", mixtral, "--bandwidth", "1GB").stdout
 
 
+def test_an_encoder_has_no_speed_of_decoding(headrace, tmp_path) -> None:
+    write_model("bert", tmp_path)
+    shown = headrace("fit", tmp_path, "--bandwidth", "1GB").stdout
+    assert "as served" in shown
+    assert "tokens/s" not in shown
+
+
 def test_layers_with_a_window_read_only_that_of_a_full_context(headrace, tmp_path) -> None:
     write_checkpoint("gemma 3", tmp_path)
     value = values_of(headrace, tmp_path, "--bandwidth", "1GB", "--rope", '{"full_attention": {"factor": 16.0}}')
@@ -259,7 +267,7 @@ def test_the_stored_format_of_a_file_is_named_beside_the_format_it_runs_in(headr
 @pytest.mark.parametrize("memory", ["64GiB", "64MiB"])
 def test_the_tables_fit_into_80_columns(headrace, smollm2_path, memory: str) -> None:
     shown = headrace("fit", smollm2_path, "--memory", memory, "--bandwidth", "1GB").stdout
-    tables = [line for line in shown.splitlines() if line.lstrip().startswith(("weights ", "bf16 ", "w8a", "w4a"))]
+    tables = [line for line in shown.splitlines() if line.lstrip().startswith(("dtype ", "bf16 ", "w8a", "w4a"))]
     assert len(tables) == 14
     assert max(map(len, tables)) <= 80
     assert "\N{HORIZONTAL ELLIPSIS}" not in "".join(tables)

@@ -262,7 +262,7 @@ def test_rm_asks_on_a_terminal_before_it_deletes_on_a_guessed_platform(
     assert f"Delete chat, code on {url}? [y/N]:" in result.stderr
     assert result.exit_code == 1
     assert ("Aborted!" in result.stderr) is not is_sent
-    assert ("answered HTTP 501 to DescribeEndpoint" in result.stderr) is is_sent
+    assert ("answered DescribeEndpoint with HTTP 501" in result.stderr) is is_sent
 
 
 @pytest.mark.parametrize("url", ["chat", "localhost:7450", "http://", "http://a:x", "ftp://a"])
@@ -276,6 +276,20 @@ def test_env_unset_works_without_a_platform(headrace) -> None:
     result = headrace("env", "--unset", env={"_HEADRACE_ENV": "AWS_REGION", "_HEADRACE_OLD_AWS_REGION": "x"})
     assert result.exit_code == 0
     assert result.stdout.splitlines()[0] == 'export AWS_REGION="$_HEADRACE_OLD_AWS_REGION"'
+
+
+def test_env_finds_the_platform_and_the_keys_of_a_data_folder(headrace, tmp_path: Path) -> None:
+    env = dict.fromkeys(name for name in os.environ if name.startswith("AWS_"))
+    refused = headrace("env", "--data-dir", tmp_path, env=env)
+    assert refused.exit_code == 2
+    assert f"`headrace up --data-dir {tmp_path}` starts one." in refused.stderr
+    made = headrace("keys", "create", "--data-dir", tmp_path).stdout.splitlines()[0].partition("=")[2]
+    with health_server() as port:
+        (tmp_path / "running.json").write_text(json.dumps({"url": f"http://127.0.0.1:{port}"}))
+        printed = headrace("env", "--data-dir", tmp_path, "--region", "us-east-1", env=env)
+    assert printed.exit_code == 0, printed.stderr
+    assert f"AWS_ENDPOINT_URL=http://127.0.0.1:{port}\n" in printed.stdout
+    assert f"AWS_ACCESS_KEY_ID={made}\n" in printed.stdout
 
 
 def test_keys_are_made_listed_and_removed(headrace, tmp_path: Path) -> None:

@@ -6,10 +6,17 @@ import click
 import pytest
 
 from headrace.cli.reference import leaves
-from tests.command_lines import in_lines, in_markdown, in_printed, in_spans, parse, parse_mention, texts_of
+from tests.command_lines import in_lines, in_markdown, in_page, in_printed, in_spans, parse, parse_mention, texts_of
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FOLDERS = ("docs", "examples", "benchmarks", "deploy", ".github")
+PAGES = [*sorted(ROOT.glob("*.md")), *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md")))]
+WEB = [
+    page
+    for suffix in ("js", "html")
+    for page in sorted((ROOT / "src" / "headrace").rglob(f"*.{suffix}"))
+    if "vendor" not in page.parts
+]
 SOURCES = sorted((ROOT / "src" / "headrace").rglob("*.py"))
 
 
@@ -48,6 +55,16 @@ def test_the_commands_of_messages_exist() -> None:
     assert number > 150
 
 
+def test_the_commands_of_web_pages_exist() -> None:
+    found, number = [], 0
+    for page in WEB:
+        mentions = list(in_page(page.read_text()))
+        number += len(mentions)
+        found += problems(str(page.relative_to(ROOT)), [], mentions)
+    assert not found, "\n".join(found)
+    assert number > 8
+
+
 @pytest.mark.parametrize("leaf", list(leaves()), ids=lambda leaf: "-".join(leaf.path))
 def test_the_examples_of_a_command_exist(leaf) -> None:
     assert not problems("--help", list(in_lines(leaf.command.examples)), [])
@@ -61,3 +78,7 @@ def test_a_command_that_does_not_exist_is_found() -> None:
     assert list(in_printed("Next:\n  headrace ls --jsn\nWith headrace up it runs.")) == [["ls", "--jsn"]]
     assert list(in_printed("headrace deploy")) == []
     assert list(in_lines('eval "$(headrace env --unset)" && headrace ls | head')) == [["env", "--unset"], ["ls"]]
+    assert list(in_page("<code>headrace logs ${name} -f</code> and `headrace rm ${a ? `${b} c` : d}`")) == [
+        ["logs", "1", "-f"],
+        ["rm", "1"],
+    ]

@@ -43,7 +43,7 @@ def test_generate_answers_in_the_form_of_a_schema(run, smollm2_path: Path) -> No
 def test_chat_answers_and_remembers(run, smollm2_path: Path) -> None:
     done = run("chat", smollm2_path, "-t", 0, stdin="What is the capital of France? Answer in one sentence.\n/stats\n")
     assert "Paris" in done.stdout
-    assert "1 answers" in done.stderr
+    assert "1 answer," in done.stderr
 
 
 def test_a_batch_gives_the_same_texts_as_separate_runs(run, smollm2_path: Path, tmp_path: Path) -> None:

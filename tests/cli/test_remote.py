@@ -207,7 +207,7 @@ def test_chat_with_a_server(headrace, echo) -> None:
     result = headrace("chat", "--url", echo.url, stdin="hello there\n/stats\n")
     assert result.exit_code == 0, result.stderr
     assert result.stdout == "hello there\n"
-    assert "1 answers, 3 tokens" in result.stderr
+    assert "1 answer, 3 tokens" in result.stderr
 
 
 def test_generate_with_a_server(headrace, echo) -> None:

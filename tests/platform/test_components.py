@@ -74,7 +74,7 @@ def test_components_are_listed_filtered_and_paged(scene: Scene, host: str) -> No
 
 def test_a_component_is_deployed_and_removed_from_a_shell(scene: Scene) -> None:
     options = ("--image", "dumb", "--env", "NAME=shelled", "--url", scene.running.url)
-    done = scene.running.headrace("deploy", "any", "--name", "shelled", "--component-of", "shell-host", *options)
+    done = scene.running.headrace("deploy", "smollm2", "--name", "shelled", "--component-of", "shell-host", *options)
     assert done.returncode == 0, done.stderr
     assert "1 copy ready" in done.stderr
     assert scene.ask("shelled", "shell-host")["name"] == "shelled"

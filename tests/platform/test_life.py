@@ -38,7 +38,7 @@ def test_a_terminal_that_is_closed_ends_the_platform_in_order(tmp_path: Path) ->
         shown = b""
         while b"Ctrl-C stops" not in shown:
             shown += os.read(ours, 65536)
-        assert b"headrace env --url http://127.0.0.1:" in shown
+        assert f'eval "$(headrace env --data-dir {folder})"'.encode() in shown
         os.close(ours)
         assert process.wait(timeout=WAIT_S) == 0
     finally:

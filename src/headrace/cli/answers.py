@@ -55,6 +55,8 @@ def text_of(part: Part) -> str:
     return part.name if isinstance(part, CallOpening) else part.text
 
 
+CONTINUES_TEXT = "is a base model, without a chat template: it continues the text."
+"""What the command line says of a base model, after its name."""
 OnChunk = Callable[[Chunk, Sequence[Part]], None]
 """Receives each chunk with the parts that it completes."""
 

@@ -12,10 +12,12 @@ import click
 from headrace.cli.answers import collect, ending_note
 from headrace.cli.chat_input import read_from_stdin
 from headrace.cli.group import Examples
+from headrace.cli.progress import watching
 from headrace.cli.sampling_options import sampling_options, sampling_params
 from headrace.cli.setting_options import ENGINE_SETTINGS, setting_options
 from headrace.cli.sources import Source, opened_source
-from headrace.cli.terminal import PartWriter, Stopwatch, write_text
+from headrace.cli.tables import count_of, wrapped
+from headrace.cli.terminal import PartWriter, Stopwatch, waiting_for_answer, write_text
 from headrace.core.answer_format.parts import ContentText, Part, ReasoningText
 from headrace.core.errors import HeadraceError, SettingsError, UserError
 from headrace.core.generation import ChatPrompt, Chunk, GenerationRequest, SamplingParams
@@ -29,18 +31,20 @@ echo "What is a headrace?" | headrace chat smollm2     questions from a pipe, on
 """
 
 COMMANDS = """
-/reset          forget the conversation
-/system TEXT    set the system message and forget the conversation; without TEXT, show it
-/stats          show speed and token counts of the last answer and the conversation
-/help           show this list
-/exit           leave (also Ctrl-D)
-\"""             begin and end a message of several lines; a pasted text is one message
-Ctrl-C stops an answer, not the program.
+/reset        clear the conversation
+/system TEXT  set the system message and clear the conversation
+/system       show the system message
+/stats        show the speed and the token counts
+/help         show this list
+/exit         leave (also Ctrl-D)
+\"""           begins and ends a message of several lines
+
+A text that is pasted is one message. Ctrl-C stops an answer, not the program.
 """
 
 _CONTINUES = (
-    "has no chat template, as base models have none: it continues each text that you enter, and knows none of those "
-    "before. --chat-template gives it a template."
+    "is a base model, without a chat template: it continues the text that you enter, each time from that text alone. "
+    "For a conversation take an instruct model, or give a template with --chat-template."
 )
 MAX_NEW_TOKENS = 4096
 """Default: room for an answer with its reasoning. An answer that repeats itself ends before."""
@@ -70,7 +74,9 @@ def chat(ctx: click.Context, /, model: str | None, **options: Any) -> None:
         sampling = sampling_params(options, source.info.recommended)
         is_text = not source.info.has_chat_template
         if is_text and options["system"]:
-            raise SettingsError(f"{source.info.name} has no chat template, so --system has no place. Leave it out.")
+            raise SettingsError(
+                f"{source.info.name} has no chat template, so it takes no system message. Leave out --system."
+            )
         talk(runner, source, Conversation(sampling=sampling, is_text=is_text, system=options["system"] or ""))
 
 
@@ -116,7 +122,7 @@ def talk(runner: asyncio.Runner, source: Source, conversation: Conversation) -> 
     """Read messages and commands until the end of the input; answer each or run it."""
     is_terminal = sys.stdin.isatty()
     if conversation.is_text:
-        click.echo(f"{source.info.name} {_CONTINUES}", err=True)
+        click.echo(wrapped(f"{source.info.name} {_CONTINUES}", stream=sys.stderr), err=True)
     if is_terminal:
         click.echo(f"{source.info.name} on {source.info.device}. /help lists the commands.", err=True)
     while (entered := read_from_stdin(is_terminal=is_terminal)) is not None:
@@ -141,25 +147,27 @@ def run_command(line: str, conversation: Conversation) -> bool:
 
 def _reset(conversation: Conversation, _: str) -> str:
     conversation.reset()
-    return "The conversation has been reset."
+    return "The conversation is cleared."
 
 
 def _system(conversation: Conversation, text: str) -> str:
     if conversation.is_text:
-        return "The model has no chat template, so a system message has no place."
+        return "The model has no chat template, so it takes no system message."
     if not text:
         return f"The system message is: {conversation.system}" if conversation.system else "There is no system message."
     conversation.system = text
     conversation.reset()
-    return "The conversation has been reset with that system message."
+    return "The system message is set, and the conversation is cleared."
 
 
 def _stats(conversation: Conversation, _: str) -> str:
     if conversation.last is None:
         return "There are no answers yet."
-    total = f"{conversation.num_answers} answers, {conversation.num_tokens} tokens"
+    total = f"{count_of(conversation.num_answers, 'answer')}, {count_of(conversation.num_tokens, 'token')}"
     context = (
-        "" if conversation.last.finish is None else f"; the prompt had {conversation.last.finish.prompt_tokens} tokens"
+        ""
+        if conversation.last.finish is None
+        else f"; the prompt had {count_of(conversation.last.finish.prompt_tokens, 'token')}"
     )
     return f"last: {conversation.last.line()}{context}\nall:  {total}"
 
@@ -183,7 +191,7 @@ def _answer(runner: asyncio.Runner, source: Source, conversation: Conversation, 
         write_text(" …")
     except HeadraceError as error:
         conversation.turns.pop()
-        click.echo(f"{error.message}{_advice(error)}", err=True)
+        click.echo(wrapped(f"{error.message}{_advice(error)}", stream=sys.stderr), err=True)
         return
     click.echo()
     _say_ending(conversation, pieces, watch)
@@ -198,7 +206,7 @@ def _say_ending(conversation: Conversation, pieces: Sequence[Part], watch: Stopw
     limit = conversation.sampling.max_new_tokens
     note = ending_note(watch.finish, has_text=has_text, has_reasoning=bool(pieces), max_new_tokens=limit)
     if note is not None:
-        click.echo(note, err=True)
+        click.echo(wrapped(note, stream=sys.stderr), err=True)
 
 
 def _advice(error: HeadraceError) -> str:
@@ -209,10 +217,13 @@ async def _stream(source: Source, request: GenerationRequest, pieces: list[Part]
     """Write the answer as it comes, and collect its parts."""
     writer = PartWriter()
 
-    def on_chunk(chunk: Chunk, parts: Sequence[Part]) -> None:
-        watch.record(chunk)
-        for part in parts:
-            pieces.append(part)
-            writer.write(part)
+    with watching(source.info.name, waiting_for_answer) as end_wait:
 
-    await collect(source, request, on_chunk)
+        def on_chunk(chunk: Chunk, parts: Sequence[Part]) -> None:
+            end_wait()
+            watch.record(chunk)
+            for part in parts:
+                pieces.append(part)
+                writer.write(part)
+
+        await collect(source, request, on_chunk)

@@ -13,6 +13,7 @@ from pathlib import Path
 from headrace import __version__
 from headrace.cli.backend_checks import check_backends
 from headrace.cli.finding import Finding
+from headrace.cli.tables import count_of
 from headrace.core.gpus import Gpu
 from headrace.core.sampling_defaults import SMALL_MODEL_PARAMETERS
 from headrace.core.sizes import format_size
@@ -25,9 +26,10 @@ LARGE_MODEL_PARAMETERS = 8_000_000_000
 PORT = 8080
 
 
-def run_checks() -> list[Finding]:
-    """Run all checks in order and return their findings."""
-    return [finding for check in CHECKS for finding in check()]
+def run_checks() -> Iterator[Finding]:
+    """Run all checks in order and yield their findings; some take a second or more."""
+    for check in CHECKS:
+        yield from check()
 
 
 def check_versions() -> Iterator[Finding]:
@@ -117,9 +119,8 @@ def check_bandwidth() -> Iterator[Finding]:
         f"{bandwidth / (LARGE_MODEL_PARAMETERS * BYTES_PER_WEIGHT[weights]):.1f} in {name}"
         for weights, name in (("bf16", "bf16"), ("w8", "w8a8"), ("w4", "w4a8"))
     )
-    found = (
-        f"{bandwidth / 1e9:.1f} GB/s read by {default_threads()} threads; an 8 B model decodes at most {rates} tokens/s"
-    )
+    threads = count_of(default_threads(), "thread")
+    found = f"{bandwidth / 1e9:.1f} GB/s read by {threads}; an 8 B model decodes at most {rates} tokens/s"
     yield Finding(name="bandwidth", status="ok", found=found)
 
 
@@ -216,15 +217,16 @@ def check_stores() -> Iterator[Finding]:
 
     home = home_folder(os.environ)
     stored = list_models(home)
-    for kind, name in (
-        (StoredKind.ALIAS, "models"),
-        (StoredKind.HUB, "Hub cache"),
-        (StoredKind.PACKED, "packed weights"),
+    for kind, name, noun in (
+        (StoredKind.ALIAS, "models", "model"),
+        (StoredKind.HUB, "Hub cache", "model"),
+        (StoredKind.PACKED, "packed weights", "file"),
     ):
         those = [model for model in stored if model.kind is kind]
         place = "" if kind is StoredKind.HUB else f" in {home}"
         size = format_size(sum(model.num_bytes for model in those))
-        yield Finding(name=name, status="ok", found=f"{len(those)}, {size}{place}")
+        found = f"{count_of(len(those), noun)}, {size}{place}" if those else f"none{place}"
+        yield Finding(name=name, status="ok", found=found)
     yield judge_disk(home)
 
 

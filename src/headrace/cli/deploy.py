@@ -92,7 +92,7 @@ def deploy(  # noqa: PLR0913 -- its options
         raise UserFailed("--update is for endpoints and waits; it cannot be combined with --component-of or --no-wait.")
     if component_of is None and (copies, cpus, memory_mb) != (None, None, None):
         raise UserFailed("--copies, --cpus and --memory need an inference component. Add --component-of ENDPOINT.")
-    _check_path(model)
+    _check_model(model)
     platform = find_platform(url)
     _check_instance_type(platform, instance_type)
     chosen = _checked_name(name or endpoint_name(model))
@@ -155,11 +155,23 @@ def container_of(model: str, environment: Mapping[str, str], image: str) -> dict
     return {**container, "Environment": {"HF_MODEL_ID": named, **environment}}
 
 
-def _check_path(model: str) -> None:
-    """Refuse a relative path that does not exist; the platform, perhaps on another machine, checks the others."""
-    is_relative = model.startswith(("./", "../", "~"))
-    if is_relative and not Path(os.path.expanduser(model)).exists():  # noqa: PTH111 -- leaves an unknown ~user alone
+def _check_model(model: str) -> None:
+    """
+    Refuse what is no model anywhere; the platform, perhaps on another machine, checks absolute paths and Hub ids.
+
+    Raises:
+        UserFailed: a relative path does not exist.
+        ModelNotFound: a name is neither an alias nor a file or folder here, and no Hub id, which has a slash.
+    """
+    from headrace.models.aliases import ALIASES
+    from headrace.models.sources import not_found
+
+    if model in ALIASES or Path(os.path.expanduser(model)).exists():  # noqa: PTH111 -- leaves an unknown ~user alone
+        return
+    if model.startswith(("./", "../", "~")):
         raise UserFailed(f"MODEL is {model}; expected a file or folder that exists, an alias, a Hub id or s3://.")
+    if "/" not in model:
+        raise not_found(model)
 
 
 def _check_instance_type(platform: Platform, name: str) -> None:
@@ -188,7 +200,7 @@ def _wait(deployment: Deployment, timeout_s: float, option: str) -> None:
             for note in state.notes:
                 if note not in shown:
                     shown.add(note)
-                    click.echo(f"Note: {note}", err=True)
+                    show.note(f"Note: {note}")
             if state.status == "InService":
                 return
             if state.status not in _BUSY:

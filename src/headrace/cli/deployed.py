@@ -8,6 +8,7 @@ from typing import Any, Protocol, Self
 from headrace.cli.components import copies_of
 from headrace.cli.group import Failed
 from headrace.cli.platform_client import Platform, is_not_found
+from headrace.cli.suggestions import prompt_for
 from headrace.cli.tables import count_of
 from headrace.cli.user_code import OWN_CODE
 
@@ -17,6 +18,8 @@ _TAGS = [{"Key": TAG, "Value": "headrace deploy"}]
 _VARIANT = "AllTraffic"
 _NOTE = "Note: "
 """Prefix of the lines of a variant's message that are not part of its state."""
+_MODELS_TIMEOUT_S = 5.0
+"""Time to wait for the list of models of an endpoint that is in service; without it, its text suggests a question."""
 _HOST_WAITER = {"Delay": 1, "MaxAttempts": 60}
 
 
@@ -159,12 +162,16 @@ class ComponentDeployment:
             reason=description.get("FailureReason", ""),
         )
 
+    def _models(self) -> list[dict[str, Any]]:
+        target = f"{self.host}/inference-components/{self.name}"
+        return self.platform.list_models(target, {}, timeout_s=_MODELS_TIMEOUT_S) if self.copies.count else []
+
     def ready_text(self, took_s: float) -> str:
         name, url, option = self.name, self.platform.url, self.platform.option
         return f"""\
 {name} is in service on {self.host} after {took_s:.1f} s.
 
-  headrace invoke {name} --stream "Why is the sky blue?"{option}
+  headrace invoke {name} --stream "{prompt_for(self._models())}"{option}
   headrace chat {name} --url {url}
   OpenAI: {url}/v1 with model "{name}"
   boto3, after eval "$(headrace env{option})":
@@ -180,10 +187,11 @@ def ready_text(platform: Platform, name: str, took_s: float) -> str:
     """Return how to use an endpoint, by what serves it."""
     if any(OWN_CODE in note for note in notes_of(platform.sagemaker.describe_endpoint(EndpointName=name))):
         return code_ready_text(name, took_s, platform.option)
+    prompt = prompt_for(platform.list_models(name, {}, timeout_s=_MODELS_TIMEOUT_S))
     return f"""\
 {name} is in service after {took_s:.1f} s.
 
-  headrace invoke {name} --stream "Why is the sky blue?"{platform.option}
+  headrace invoke {name} --stream "{prompt}"{platform.option}
   headrace chat {name} --url {platform.url}
   OpenAI: {platform.url}/v1 with model "{name}"
   boto3, after eval "$(headrace env{platform.option})":

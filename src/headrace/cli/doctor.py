@@ -1,7 +1,7 @@
 """`headrace doctor`: check whether this machine can serve, how fast, and what is missing."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 
 import click
@@ -9,12 +9,16 @@ import click
 from headrace.cli.checks import run_checks
 from headrace.cli.finding import Finding
 from headrace.cli.group import EXIT_FAILED, Examples
+from headrace.cli.tables import wrapped
 
 EXAMPLES = """
 headrace doctor          check this machine
 headrace doctor --json   for scripts; exit code 1 if serving cannot work
 """
 
+_MARK_COLUMNS = 6
+_NAME_COLUMNS = 22
+"""Columns of the longest name, `backend transformers`, and of the space after it."""
 MARKS = {"ok": ("ok", "green"), "warning": ("warn", "yellow"), "failed": ("FAIL", "red")}
 
 
@@ -27,22 +31,23 @@ def doctor(ctx: click.Context, /, *, as_json: bool) -> None:
 
     The exit code is 1 if serving cannot work, and 0 otherwise.
     """
-    findings = run_checks()
-    can_serve = all(finding.status != "failed" for finding in findings)
+    found = run_checks()
+    findings = list(found if as_json else printed(found))
+    failed = [finding.name for finding in findings if finding.status == "failed"]
     if as_json:
-        click.echo(json.dumps({"can_serve": can_serve, "findings": [asdict(finding) for finding in findings]}))
+        click.echo(json.dumps({"can_serve": not failed, "findings": [asdict(finding) for finding in findings]}))
     else:
-        print_findings(findings)
-    ctx.exit(0 if can_serve else EXIT_FAILED)
+        click.echo(f"\nServing cannot work here: {', '.join(failed)}." if failed else "\nThis machine can serve.")
+    ctx.exit(EXIT_FAILED if failed else 0)
 
 
-def print_findings(findings: Sequence[Finding]) -> None:
-    """Print a line for each finding, its advice below it, and a verdict at the end."""
-    width = max(len(finding.name) for finding in findings)
+def printed(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Print each finding as soon as its check has ended, its advice below it, and yield it."""
+    indent = _MARK_COLUMNS + _NAME_COLUMNS
     for finding in findings:
         mark, colour = MARKS[finding.status]
-        click.echo(f"{click.style(f'{mark:<4}', fg=colour)}  {finding.name:<{width}}  {finding.found}")
+        line = wrapped(f"{mark:<{_MARK_COLUMNS}}{finding.name:<{_NAME_COLUMNS - 2}}  {finding.found}", indent)
+        click.echo(click.style(line[:_MARK_COLUMNS], fg=colour) + line[_MARK_COLUMNS:])
         if finding.advice:
-            click.echo(f"{'':<{width + 8}}{finding.advice}")
-    failed = [finding.name for finding in findings if finding.status == "failed"]
-    click.echo(f"\nServing cannot work here: {', '.join(failed)}." if failed else "\nThis machine can serve.")
+            click.echo(wrapped(f"{'':<{indent}}{finding.advice}", indent))
+        yield finding

@@ -70,7 +70,7 @@ def describe(*, name: str, url: str | None, as_json: bool) -> None:
         click.echo(shown)
         return
     if endpoint is None:
-        raise UserFailed(f"There is no endpoint and no inference component called {name}. `headrace ls` lists them.")
+        raise UserFailed(f"There is no endpoint or inference component called {name}. `headrace ls` lists them.")
     if as_json:
         click.echo(json.dumps(_whole(endpoint, components), indent=2, default=str))
         return

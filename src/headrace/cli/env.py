@@ -1,17 +1,20 @@
 """`headrace env`: print the variables that point a shell at a platform."""
 
 import os
+import shlex
 import sys
+from pathlib import Path
 
 import click
 
 from headrace.cli.group import Examples, UserFailed
-from headrace.cli.platform_client import find_platform, platform_option
+from headrace.cli.platform_client import Platform, find_platform, platform_at, platform_option
 from headrace.settings.platform_settings import data_folder, load_platform_settings
 
 EXAMPLES = """
 eval "$(headrace env)"                       AWS code in this shell talks to the platform
 eval "$(headrace env --unset)"               undo it
+eval "$(headrace env --data-dir ./data)"     to the platform that runs on this data folder
 eval "$(headrace env --key AKIA...)"         use this access key, if the platform requires keys
 headrace env --format dotenv >> $GITHUB_ENV  for tools that read KEY=VALUE files
 """
@@ -30,7 +33,10 @@ headrace env --format dotenv >> $GITHUB_ENV  for tools that read KEY=VALUE files
     show_default=True,
     help="Format of the lines.",
 )
-def env(*, url: str | None, is_unset: bool, key: str | None, region: str | None, form: str) -> None:
+@click.option("--data-dir", type=click.Path(path_type=Path), help="The platform's data folder, in place of --url.")
+def env(
+    *, url: str | None, is_unset: bool, key: str | None, region: str | None, form: str, data_dir: Path | None
+) -> None:
     """
     Print shell lines that point AWS clients at the platform; run them with `eval`.
 
@@ -44,9 +50,9 @@ def env(*, url: str | None, is_unset: bool, key: str | None, region: str | None,
         lines = undo_lines(os.environ)
     else:
         outer = original_environment(os.environ)
-        platform = find_platform(url, outer)
+        platform = find_platform(url, outer) if data_dir is None else _platform_of(data_dir)
         health = platform.health()
-        credentials = _credentials(key, asks_for_keys=bool(health.get("asks_for_keys")), outer=outer)
+        credentials = _credentials(key, data_dir, asks_for_keys=bool(health.get("asks_for_keys")), outer=outer)
         target = Target(
             url=platform.url,
             region=region or str(health["region"]),
@@ -57,10 +63,26 @@ def env(*, url: str | None, is_unset: bool, key: str | None, region: str | None,
     if lines:
         click.echo("\n".join(lines))
     if sys.stdout.isatty() and not is_unset:
-        click.echo('# To run these lines: eval "$(headrace env)"', err=True)
+        given = {"--url": url, "--key": key, "--region": region, "--data-dir": data_dir}
+        options = "".join(f" {name} {shlex.quote(str(value))}" for name, value in given.items() if value is not None)
+        click.echo(f'# To run these lines: eval "$(headrace env{options})"', err=True)
 
 
-def _credentials(key: str | None, *, asks_for_keys: bool, outer: dict[str, str]) -> dict[str, str]:
+def _platform_of(data_dir: Path) -> Platform:
+    """Return the platform that runs on a data folder; raises `UserFailed` if there is none."""
+    from headrace.platform.folders import DataFolder
+
+    folder = DataFolder(data_folder(load_platform_settings({"data_dir": data_dir}, os.environ), os.environ))
+    address = folder.running_address()
+    if address is None:
+        start = f"headrace up --data-dir {shlex.quote(str(data_dir))}"
+        raise UserFailed(f"No platform is running on {folder.root}. `{start}` starts one.")
+    return platform_at(address, os.environ)
+
+
+def _credentials(
+    key: str | None, data_dir: Path | None, *, asks_for_keys: bool, outer: dict[str, str]
+) -> dict[str, str]:
     """Return the named key's credentials; else, if keys are required, the shell's or the first key's; else none."""
     if key is None and not asks_for_keys:
         return {}
@@ -68,7 +90,7 @@ def _credentials(key: str | None, *, asks_for_keys: bool, outer: dict[str, str])
         return {"access_key": outer["AWS_ACCESS_KEY_ID"], "secret_key": outer["AWS_SECRET_ACCESS_KEY"]}
     from headrace.cli.keys import opened_keys
 
-    settings = load_platform_settings({}, os.environ)
+    settings = load_platform_settings({"data_dir": data_dir}, os.environ)
     with opened_keys(settings, data_folder(settings, os.environ)) as keys:
         known = {access_key.key_id: access_key.secret for access_key in keys.list()}
     if key is None and known:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.cli.sizing import Advice, FormatFit
+from headrace.cli.tables import count_of
 from headrace.core.sizes import format_size
 from headrace.engine.loading.formats import Formats
 from headrace.engine.loading.plan import DEFAULT_MAX_MODEL_LEN
@@ -81,8 +82,8 @@ class Report:
             f"supports {spec.max_positions:,} tokens.\n"
             f"stored: {self.facts.stored_format}; runs by default as {self.auto.dtype}, KV cache {self.auto.kv_dtype}\n"
             f"rope: {describe_ropes(spec, self.max_model_len)}\n"
-            f"{format_size(self.available_bytes)} of memory, read with {self.bandwidth / 1e9:.1f} GB/s; "
-            f"contexts of {self.max_model_len:,} tokens, {self.max_num_seqs} sequences at once."
+            f"{format_size(self.available_bytes)} of memory, read at {self.bandwidth / 1e9:.1f} GB/s; "
+            f"contexts of {self.max_model_len:,} tokens, {count_of(self.max_num_seqs, 'sequence')} at once."
         )
 
     def values(self) -> dict[str, object]:
@@ -142,12 +143,21 @@ def print_report(report: Report, advice: str) -> None:
         (*_formats(fit_), *_sizes(fit_), *(f"{fit_.sequences_of(length):,}" for length in lengths))
         for fit_ in report.fits
     ]
-    heads = ("weights", "KV", "weights", "KV per token", "as served")
+    heads = ("dtype", "KV", "weights", "KV per token", "as served")
     console.print(_table((*heads, *(f"x {length:,}" for length in lengths)), memory))
     write("x N: concurrent sequences of N tokens that fit if all memory is used.")
     if any("*" in row[2] for row in memory):
         write("*: part of the weights stays on disk.")
-    speed = [
+    if report.facts.spec.is_causal:
+        console.print()
+        console.print(_speed_table(report))
+        write("tokens/s: upper bound for one sequence, by the memory bandwidth; full: at the end of its context.")
+    write(f"\n{advice}")
+
+
+def _speed_table(report: Report) -> "Table":
+    """Return how fast each format decodes; an encoder does not."""
+    speeds = [
         (
             *_formats(fit_),
             format_size(read.weights),
@@ -155,12 +165,7 @@ def print_report(report: Report, advice: str) -> None:
         )
         for fit_, read in zip(report.fits, report.speeds, strict=True)
     ]
-    console.print()
-    console.print(_table(("weights", "KV", "read per token", "tokens/s", "full"), speed))
-    write(
-        "tokens/s: decoding of one sequence at most, by the memory bandwidth; full: at the end of its context.\n\n"
-        + advice
-    )
+    return _table(("dtype", "KV", "read per token", "tokens/s", "full"), speeds)
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> "Table":

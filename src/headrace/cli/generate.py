@@ -10,14 +10,15 @@ from typing import IO, Any
 
 import click
 
-from headrace.cli.answers import Answer, answer_values, collect, ending_note
+from headrace.cli.answers import CONTINUES_TEXT, Answer, answer_values, collect, ending_note
 from headrace.cli.batch import Item, OrderedWriter, lines_done, parse_items, prompt_request, run_items
 from headrace.cli.group import Examples
-from headrace.cli.progress import showing_progress
+from headrace.cli.progress import showing_progress, watching
 from headrace.cli.sampling_options import MAX_NEW_TOKENS, sampling_options, sampling_params
 from headrace.cli.setting_options import ENGINE_SETTINGS, setting_options
 from headrace.cli.sources import Source, opened_source
-from headrace.cli.terminal import PartWriter, Stopwatch, write_text
+from headrace.cli.tables import count_of
+from headrace.cli.terminal import PartWriter, Stopwatch, waiting_for_answer, write_text
 from headrace.core.answer_format.parts import Part
 from headrace.core.errors import SettingsError
 from headrace.core.generation import ChatPrompt, Chunk, GenerationRequest, SamplingParams
@@ -95,6 +96,8 @@ def _single_job(options: dict[str, Any], sampling: SamplingParams) -> Job:
 
     def job(runner: asyncio.Runner, source: Source) -> None:
         prompt = _prompt(text, options, has_chat_template=source.info.has_chat_template)
+        if source.info.is_base and not options["raw"] and isinstance(prompt, str):
+            click.echo(f"{source.info.name} {CONTINUES_TEXT}", err=True)
         runner.run(show(source, prompt_request(prompt, sampling)))
 
     return job
@@ -118,7 +121,8 @@ def _prompt(text: str, options: dict[str, Any], *, has_chat_template: bool) -> s
 
 async def _show_json(source: Source, request: GenerationRequest) -> None:
     watch = Stopwatch()
-    answers = await collect(source, request, lambda chunk, _: watch.record(chunk))
+    with watching(source.info.name, waiting_for_answer):
+        answers = await collect(source, request, lambda chunk, _: watch.record(chunk))
     times = {"ttft_s": watch.ttft_s, "tokens_per_s": watch.tokens_per_s}
     click.echo(json.dumps({"model": source.info.name, **answer_values(answers), **times}, ensure_ascii=False))
 
@@ -128,12 +132,16 @@ async def _show_text(source: Source, request: GenerationRequest) -> None:
     watch, writer = Stopwatch(), PartWriter()
     is_single = request.sampling.n == 1
 
-    def on_chunk(chunk: Chunk, parts: Sequence[Part]) -> None:
-        watch.record(chunk)
-        for part in parts if is_single else ():
-            writer.write(part)
+    with watching(source.info.name, waiting_for_answer) as end_wait:
 
-    answers = await collect(source, request, on_chunk)
+        def on_chunk(chunk: Chunk, parts: Sequence[Part]) -> None:
+            if is_single:
+                end_wait()
+            watch.record(chunk)
+            for part in parts if is_single else ():
+                writer.write(part)
+
+        answers = await collect(source, request, on_chunk)
     if not is_single:
         write_text("\n".join(f"--- {answer.index + 1}\n{answer.text}" for answer in answers))
     click.echo()
@@ -224,4 +232,4 @@ class Totals:
         before = f", {self._num_before} done before" if self._num_before else ""
         failed = f", {self._num_failed} failed" if self._num_failed else ""
         speed = f"{self._num_tokens:,} tokens in {seconds:.1f} s ({self._num_tokens / seconds:,.0f} tokens/s)"
-        return f"{self.num_done - self._num_before} prompts{failed}{before}, {speed}"
+        return f"{count_of(self.num_done - self._num_before, 'prompt')}{failed}{before}, {speed}"

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -11,13 +11,14 @@ from typing import Any
 import click
 
 from headrace.cli.answer_text import AnswerText, finish_reason_of, text_of_value
+from headrace.cli.answers import CONTINUES_TEXT
 from headrace.cli.group import Examples, Failed
 from headrace.cli.invoke_body import CONTEXT_EXCEEDED, ending_note, openai_body, request_body, without_maximum
 from headrace.cli.invoke_errors import explained_errors
 from headrace.cli.platform_client import Platform, error_of, find_platform, platform_option, translate_errors
 from headrace.cli.progress import watching
 from headrace.cli.tables import count_of
-from headrace.cli.terminal import write_text
+from headrace.cli.terminal import waiting_for_answer, write_text
 
 _READ_TIMEOUT_S = 600.0
 _STAGE_TIMEOUT_S = 2.0
@@ -86,6 +87,7 @@ def invoke(  # noqa: PLR0913 -- its options
     with translate_errors(), explained_errors(platform, name, target_variant):
         with watching(name, partial(_stage, platform, name)):
             models = _models(platform, name, target_variant) if is_text else []
+        _say_base(name, models, is_asked=is_completion or raw)
         body = openai_body(given, parameters, models, is_streamed=is_streamed, is_completion=is_completion)
         request = {"EndpointName": name, "Body": inputs, "ContentType": content_type or "application/json", **more}
         client = platform.client("sagemaker-runtime", read_timeout_s=_READ_TIMEOUT_S)
@@ -104,6 +106,12 @@ def invoke(  # noqa: PLR0913 -- its options
         click.echo(note, err=True)
 
 
+def _say_base(name: str, models: Sequence[Mapping[str, Any]], *, is_asked: bool) -> None:
+    """Say that a text is continued, if the caller has not asked for that."""
+    if not is_asked and any(model.get("has_chat_template") is False for model in models):
+        click.echo(f"{name} {CONTINUES_TEXT}", err=True)
+
+
 def _stage(platform: Platform, name: str) -> str | None:
     """Return what a request waits for; None if a log need not say it, or the platform does not know the name."""
     from botocore.exceptions import BotoCoreError, ClientError
@@ -117,7 +125,7 @@ def _stage(platform: Platform, name: str) -> str | None:
     desired = sum(variant.get("DesiredInstanceCount") or 0 for variant in variants)
     if variants and not current:
         return f"starting from zero, {current} of {count_of(max(desired, 1), 'worker')} ready"
-    return "waiting for the answer" if sys.stderr.isatty() else None
+    return waiting_for_answer()
 
 
 def _models(platform: Platform, name: str, variant: str | None) -> list[dict[str, Any]]:

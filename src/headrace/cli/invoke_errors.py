@@ -79,7 +79,7 @@ def _problem(platform: Platform, name: str, variant: str | None) -> str | None:
     except ClientError as error:
         if not is_not_found(error) or described_component(platform, name) is not None:
             return None
-        return f"There is no endpoint and no inference component called {name}. `headrace ls` lists them."
+        return f"There is no endpoint or inference component called {name}. `headrace ls` lists them."
     status = found["EndpointStatus"]
     if status == "Failed":
         return f"The endpoint {name} has failed: {cause_first(found.get('FailureReason', ''))}"

@@ -1,8 +1,10 @@
 """`headrace logs`: print the logs of an endpoint's workers through the CloudWatch Logs API."""
 
 import json
+import os
+import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -11,6 +13,7 @@ import click
 
 from headrace.cli.components import components_of
 from headrace.cli.group import Examples, UserFailed
+from headrace.cli.log_lines import LogLines
 from headrace.cli.platform_client import Platform, error_of, find_platform, platform_option, translate_errors
 from headrace.cli.terminal import printable
 
@@ -29,14 +32,19 @@ _POLL_S = 0.5
 @click.option("--times", is_flag=True, help="Prefix each line with its time and worker.")
 @click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON object with its time and worker.")
 def logs(*, name: str, url: str | None, follow: bool, tail: int | None, times: bool, as_json: bool) -> None:
-    """Print the logs of all workers of the endpoint or inference component NAME, ordered by time."""
+    """
+    Print the logs of all workers of the endpoint or inference component NAME, ordered by time.
+
+    On a terminal events are shown as `headrace serve` shows them; a file or pipe gets the lines as the workers wrote
+    them.
+    """
     platform = find_platform(url)
     with translate_errors():
         reader = LogTail(platform, name)
         events = list(reader.read())
         if tail is not None:
             events = events[len(events) - min(tail, len(events)) :]
-        show = _show_json if as_json else partial(_show, times=times)
+        show = _show_json if as_json else partial(_show, formatted=_format_of(times=times), times=times)
         show(events)
         while follow:
             time.sleep(_POLL_S)
@@ -101,10 +109,17 @@ def _show_json(events: Iterable[Mapping[str, Any]]) -> None:
         click.echo(json.dumps(line, ensure_ascii=False))
 
 
-def _show(events: Iterable[Mapping[str, Any]], *, times: bool) -> None:
+def _format_of(*, times: bool) -> Callable[[str], str]:
+    """Return what formats a message: for people on a terminal, else as the worker wrote it."""
+    if not sys.stdout.isatty():
+        return printable
+    return LogLines(is_colored="NO_COLOR" not in os.environ, has_time=not times).format
+
+
+def _show(events: Iterable[Mapping[str, Any]], *, formatted: Callable[[str], str], times: bool) -> None:
     for event in events:
         prefix = ""
         if times:
             when = datetime.fromtimestamp(event["timestamp"] / 1000).astimezone()
             prefix = f"{when:%H:%M:%S} {event['logStreamName']} "
-        click.echo(prefix + printable(event["message"]))
+        click.echo(prefix + formatted(event["message"]))

@@ -21,6 +21,7 @@ from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 import click
 
 from headrace.cli.group import Failed, UserFailed
+from headrace.http.tls import client_context
 from headrace.settings.platform_settings import DEFAULT_PORT, PlatformSettings, data_folder, load_platform_settings
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Platform:
         import boto3
         from botocore.config import Config
 
+        self._tls()  # botocore reports a bundle that is missing as a certificate of the server
         config = Config(
             connect_timeout=5,
             read_timeout=read_timeout_s,
@@ -94,6 +96,7 @@ class Platform:
 
         Raises:
             Failed: no server listens at the address, or it is not a platform.
+            SettingsError: AWS_CA_BUNDLE cannot be read.
         """
         try:
             value = self._get_json(Request(f"{self.url}/health"), timeout_s=5)  # noqa: S310 -- the user's URL
@@ -137,11 +140,8 @@ class Platform:
         with opener.open(request, timeout=timeout_s) as response:
             return json.loads(response.read(_MAX_ANSWER_BYTES))
 
-    def _tls(self) -> ssl.SSLContext:
-        context = ssl.create_default_context()
-        if self.ca_bundle is not None:
-            context.load_verify_locations(self.ca_bundle)
-        return context
+    def _tls(self) -> ssl.SSLContext | None:
+        return client_context(self.ca_bundle) if self.url.startswith("https://") else None
 
 
 def _shutting_down(error: HTTPError) -> object:
@@ -172,8 +172,9 @@ def _tls_reason(error: object) -> str:
 def not_a_platform(status: str, operation: str) -> str:
     """Return the message for a response that has not the form of AWS's."""
     return (
-        f"The server answered HTTP {status} to {operation}, as no platform does. Expected the address of `headrace up` "
-        "in --url or AWS_ENDPOINT_URL; `headrace chat --url` and `headrace generate --url` talk to a model server."
+        f"The server answered {operation} with HTTP {status}, so it is not a platform. Expected the address of "
+        "`headrace up` in --url or AWS_ENDPOINT_URL; for a model server use `headrace chat --url` or "
+        "`headrace generate --url`."
     )
 
 

@@ -3,8 +3,8 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Event, Thread
-from typing import TYPE_CHECKING
+from threading import Event, RLock, Thread, Timer
+from typing import TYPE_CHECKING, Protocol
 
 import click
 
@@ -15,34 +15,76 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
+    from rich.status import Status
+
+_PATIENCE_S = 1.0
+"""Time for which a call may block before something is shown, and between two looks at what it waits for."""
 
 
 class BarProgress:
-    """Draws a bar for each task; the bars disappear when all are done, and at the end of the `with` block."""
+    """
+    Draws a bar for each task; the bars disappear when all are done, and at the end of the `with` block.
 
-    def __init__(self, console: "Console") -> None:
+    Args:
+        console: where the bars are drawn.
+        idle: what is shown when a second has passed without a task; None: nothing.
+    """
+
+    def __init__(self, console: "Console", *, idle: str | None = None) -> None:
         self._console = console
+        self._idle = idle
+        self._lock = RLock()
+        self._timer: Timer | None = None
         self._bars: Bars | None = None
         self._tasks: dict[str, TaskID] = {}
+        self._arm()
 
     def __call__(self, task: str, completed: int, total: int, unit: str = "bytes") -> None:
         """Report that `completed` of `total` units of `task` are done."""
-        if self._bars is None:
-            self._bars = _make_bars(self._console)
-            self._bars.start()
-        if task not in self._tasks:
-            self._tasks[task] = self._bars.add_task(task, total=total, amount="")
-        shown = f"{_number(completed, unit)} of {_amount(total, unit)}"
-        self._bars.update(self._tasks[task], completed=completed, total=total, amount=shown)
-        if self._bars.finished:
-            self.stop()
+        with self._lock:
+            if not self._tasks:
+                self.stop()
+            bars = self._bars = self._bars or self._started()
+            if task not in self._tasks:
+                self._tasks[task] = bars.add_task(task, total=total, amount="")
+            shown = f"{_number(completed, unit)} of {_amount(total, unit)}"
+            bars.update(self._tasks[task], completed=completed, total=total, amount=shown)
+            if bars.finished:
+                self.stop()
+                self._arm()
+
+    def note(self, text: str) -> None:
+        """Print a line that stays."""
+        self._console.print(text, markup=False, highlight=False)
 
     def stop(self) -> None:
         """Remove the bars."""
-        if self._bars is not None:
-            self._bars.stop()
-            self._bars = None
-            self._tasks = {}
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if self._bars is not None:
+                self._bars.stop()
+                self._bars = None
+                self._tasks = {}
+
+    def _arm(self) -> None:
+        if self._idle is not None:
+            self._timer = Timer(_PATIENCE_S, self._show_idle)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _show_idle(self) -> None:
+        with self._lock:
+            if self._timer is None or self._bars is not None:
+                return
+            self._bars = self._started()
+            self._bars.add_task(str(self._idle), total=None, amount="")
+
+    def _started(self) -> "Bars":
+        bars = _make_bars(self._console)
+        bars.start()
+        return bars
 
 
 class LineProgress:
@@ -62,57 +104,92 @@ class LineProgress:
 
 
 @contextmanager
-def showing_progress() -> Iterator[Progress]:
-    """Yield a `Progress` suited to stderr."""
+def showing_progress(idle: str | None = None) -> Iterator[Progress]:
+    """Yield a `Progress` suited to stderr; on a terminal it shows `idle` when a second passes without a task."""
     if not sys.stderr.isatty():
         yield LineProgress()
         return
     from rich.console import Console
 
-    bars = BarProgress(Console(stderr=True))
+    bars = BarProgress(Console(stderr=True), idle=idle)
     try:
         yield bars
     finally:
         bars.stop()
 
 
-ShowStage = Callable[[str], None]
 _SPINNER_COLUMNS = 4
 """Columns of the spinner, of the spaces beside it, and the last one of the terminal."""
-_PATIENCE_S = 1.0
-"""Time for which a call may block before something is shown, and between two looks at what it waits for."""
+
+
+class ShowStage(Protocol):
+    """Shows the stage of a wait."""
+
+    def __call__(self, stage: str) -> None:
+        """Show a stage in place of the one before."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Print a line that stays."""
+        ...
+
+
+class _StageLines:
+    """A line for each change."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._last: str | None = None
+
+    def __call__(self, stage: str) -> None:
+        if stage != self._last:
+            self._last = stage
+            self.note(f"{self._name}: {stage}")
+
+    def note(self, text: str) -> None:
+        click.echo(text, err=True)
+
+
+class _StageStatus:
+    """A status line with a spinner; notes go above it, which only its console can do."""
+
+    def __init__(self, name: str, console: "Console", status: "Status") -> None:
+        self._name = name
+        self._console = console
+        self._status = status
+
+    def __call__(self, stage: str) -> None:
+        from rich.markup import escape
+
+        room = max(self._console.width - len(self._name) - _SPINNER_COLUMNS, 1)  # one line: a second one is left behind
+        short = stage if len(stage) <= room else f"{stage[: room - 1]}…"
+        self._status.update(f"[bold]{escape(self._name)}[/] {escape(short)}")
+
+    def note(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False)
 
 
 @contextmanager
 def showing_stage(name: str) -> Iterator[ShowStage]:
     """Show the stage of a wait as a status line on a terminal, and as a line for each change elsewhere."""
     if not sys.stderr.isatty():
-        last: list[str] = []
-
-        def show_change(stage: str) -> None:
-            if last[-1:] != [stage]:
-                last[:] = [stage]
-                click.echo(f"{name}: {stage}", err=True)
-
-        yield show_change
+        yield _StageLines(name)
         return
     from rich.console import Console
     from rich.markup import escape
 
     console = Console(stderr=True)
     with console.status(escape(name)) as status:
-
-        def show(stage: str) -> None:
-            room = max(console.width - len(name) - _SPINNER_COLUMNS, 1)  # one line: a second one is left behind
-            short = stage if len(stage) <= room else f"{stage[: room - 1]}…"
-            status.update(f"[bold]{escape(name)}[/] {escape(short)}")
-
-        yield show
+        yield _StageStatus(name, console, status)
 
 
 @contextmanager
-def watching(name: str, look: Callable[[], str | None]) -> Iterator[None]:
-    """Show what a call that blocks this thread waits for, as another thread finds it by `look`, after a second."""
+def watching(name: str, look: Callable[[], str | None]) -> Iterator[Callable[[], None]]:
+    """
+    Show what a call that blocks this thread waits for, as another thread finds it by `look`, after a second.
+
+    Yields a function that ends it early: what it has shown is gone when it returns.
+    """
     is_over = Event()
 
     def watch() -> None:
@@ -126,11 +203,15 @@ def watching(name: str, look: Callable[[], str | None]) -> Iterator[None]:
 
     watcher = Thread(target=watch, daemon=True)
     watcher.start()
-    try:
-        yield
-    finally:
+
+    def end() -> None:
         is_over.set()
         watcher.join()
+
+    try:
+        yield end
+    finally:
+        end()
 
 
 def _amount(number: int, unit: str) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.cli.tables import count_of, wrapped
 from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.sampling_defaults import describe_defaults
 
@@ -36,8 +37,7 @@ def print_models_ready(url: str, specs: "Sequence[HandlerSpec]", side_urls: Mapp
             ("health", f"{url}/ping"),
             *side_urls.items(),
         ]
-        table = "\n".join(f"  {name:<12}{value}" for name, value in rows)
-        click.echo(f"\n{table}\n\n  Ctrl-C stops the server.\n", err=True)
+        click.echo(f"\n{_table(rows, 12)}\n\n  Ctrl-C stops the server.\n", err=True)
 
 
 def print_code_ready(url: str, spec: "HandlerSpec") -> None:
@@ -60,11 +60,10 @@ def code_ready_text(url: str, spec: "HandlerSpec") -> str:
     if spec.contract == "torchserve":
         path = f"predictions/{spec.model_name}"
         rows.insert(3, ("TorchServe", f"{url}/{path}"))
-    table = "\n".join(f"  {name:<12}{value}" for name, value in rows)
     is_table = spec.load.options.get("profile") in ("sklearn", "xgboost")
     example = _curl(f"{url}/{path}", *(("1,2,3", "text/csv") if is_table else ('{"inputs": "Hello"}', _JSON)))
     return f"""
-{table}
+{_table(rows, 12)}
 
   A request, if this is what the code reads:
   {example}
@@ -80,9 +79,8 @@ def ready_text(url: str, info: ModelInfo, stats: EngineStats) -> str:
     generate = '{"inputs": "The sea is", "parameters": {"max_new_tokens": 40}}'
     rows = [*_facts(info, stats), *_addresses(url)]
     width = max(len(name) for name, _ in rows) + 2
-    table = "\n".join(f"  {name:<{width}}{value}" for name, value in rows)
     return f"""
-{table}
+{_table(rows, width)}
 
   {_curl(f"{url}/v1/{route}", example)}
 
@@ -95,18 +93,23 @@ def ready_text(url: str, info: ModelInfo, stats: EngineStats) -> str:
 """
 
 
+def _table(rows: Sequence[tuple[str, str]], width: int) -> str:
+    """Return a line for each row, wrapped between words on a terminal."""
+    return "\n".join(wrapped(f"  {name:<{width}}{value}", width + 2, stream=sys.stderr) for name, value in rows)
+
+
 def _facts(info: ModelInfo, stats: EngineStats) -> list[tuple[str, str]]:
     capacity = stats.num_blocks * stats.block_tokens
     facts = [
         ("model", f"{info.name} ({info.family}, {info.num_parameters / 1e6:,.0f} M parameters)"),
         ("format", f"{info.dtype} weights, {info.kv_dtype} KV cache, on {info.device}"),
         ("backend", f"{info.backend}: {info.backend_reason}" if info.backend_reason else info.backend),
-        ("context", f"{info.max_model_len:,} tokens; {info.max_num_seqs} sequences at once"),
+        ("context", f"{info.max_model_len:,} tokens; {count_of(info.max_num_seqs, 'sequence')} at once"),
     ]
     if info.generates:
         facts.append(("sampling", describe_defaults(info.sampling_defaults)))
     if info.is_base:
-        facts.insert(1, ("chats", "refused: a base model, which continues text; see --chat-template"))
+        facts.insert(1, ("chats", "refused: a base model, which continues text (--chat-template changes that)"))
     if info.rope:
         facts.append(("rope", info.rope))
     if info.format_reason:

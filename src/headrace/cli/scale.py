@@ -182,7 +182,7 @@ def _component_identity(platform: Platform, name: str) -> dict[str, str]:
     except ClientError as error:
         if is_not_found(error):
             raise UserFailed(
-                f"There is no endpoint and no inference component called {name}. `headrace ls` lists them."
+                f"There is no endpoint or inference component called {name}. `headrace ls` lists them."
             ) from error
         raise
     return _names(f"inference-component/{name}", _COMPONENT)

@@ -9,12 +9,13 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from headrace.cli.api_key import api_key_for
-from headrace.cli.progress import showing_progress
+from headrace.cli.api_key import api_key_for, ca_bundle_for
+from headrace.cli.progress import BarProgress, showing_progress
 from headrace.cli.remote import RemoteSource
 from headrace.cli.setting_options import ENGINE_SETTINGS, engine_settings
 from headrace.core.errors import SettingsError
@@ -52,13 +53,14 @@ def make_engine(settings: ServerSettings, progress: Progress) -> Source:
     """Load the model into an engine of this process."""
     from headrace.server.engine_config import load_engine
 
-    return load_engine(settings, progress, on_choice=_say_choice)
+    return load_engine(settings, progress, on_choice=partial(_say_choice, progress))
 
 
-def _say_choice(choice: "BackendChoice") -> None:
+def _say_choice(progress: Progress, choice: "BackendChoice") -> None:
     """Say in one line that another backend than the native one serves."""
     if choice.name != "native":
-        click.echo(f"Backend {choice.name} on {choice.device}: {choice.reason}.", err=True)
+        say = progress.note if isinstance(progress, BarProgress) else partial(click.echo, err=True)
+        say(f"Backend {choice.name} on {choice.device}: {choice.reason}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +83,7 @@ def opened_source(
         SettingsError: neither a model nor a URL is given.
     """
     with asyncio.Runner() as runner:
-        with showing_progress() as progress:
+        with showing_progress(f"Loading {model}" if options.get("url") is None else None) as progress:
             source = _make_source(ctx, model, options, progress)
             try:
                 runner.run(source.start())
@@ -100,8 +102,12 @@ def _make_source(ctx: click.Context, model: str | None, options: Mapping[str, An
         if given:
             flag = flag_name(given[0])
             raise SettingsError(f"{flag} is for a model in this process; the server at --url has settings of its own.")
+        url = options["url"]
         return RemoteSource(
-            options["url"], model=model, api_key=api_key_for(options["url"], options.get("api_key"), os.environ)
+            url,
+            model=model,
+            api_key=api_key_for(url, options.get("api_key"), os.environ),
+            ca_bundle=ca_bundle_for(url, os.environ),
         )
     if model is None:
         raise SettingsError("Name a model, such as smollm2, or a server with --url.")

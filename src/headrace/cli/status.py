@@ -64,7 +64,7 @@ def status_rows(health: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
         if name == "uptime_s":
             yield "uptime", age(now - timedelta(seconds=value), now)
         elif name == "asks_for_keys":
-            yield "keys", "required" if value else "any"
+            yield "keys", "required" if value else "not required"
         elif name != "service" and not isinstance(value, dict | list):
             yield name.replace("_", " "), value
 
@@ -83,9 +83,10 @@ def _wait(url: str | None, timeout_s: float) -> Platform:
 
 
 def _until_it_answers(url: str | None, deadline_s: float, show: ShowStage) -> Platform:
+    platform: Platform | None = None  # found once: a guessed address is named each time that it is found
     while True:
         try:
-            platform = find_platform(url)
+            platform = platform or find_platform(url)
             health = platform.health()
             if health.get("status") == "ok":
                 return platform

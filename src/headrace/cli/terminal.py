@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import click
 
 from headrace.cli.answers import text_of
+from headrace.cli.tables import count_of
 from headrace.core.answer_format.parts import Part, ReasoningText
 from headrace.core.generation import Chunk, Finish
 
@@ -22,6 +23,11 @@ def write_text(text: str) -> None:
     """Write a piece of an answer and flush; a file or pipe gets it unchanged."""
     sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
+
+
+def waiting_for_answer() -> str | None:
+    """Return what is shown while no part of an answer has come; a log need not say it."""
+    return "waiting for the answer" if sys.stderr.isatty() else None
 
 
 class PartWriter:
@@ -85,11 +91,11 @@ class Stopwatch:
 
     def line(self) -> str:
         """Return `12 tokens, 85 tokens/s, first after 40 ms, 30 of 60 prompt tokens from the cache`."""
-        parts = [f"{self.num_tokens} tokens"]
+        parts = [count_of(self.num_tokens, "token")]
         if self.tokens_per_s is not None:
-            parts.append(f"{self.tokens_per_s:.0f} tokens/s")
+            parts.append(f"{self.tokens_per_s:,.0f} tokens/s")
         if self.ttft_s is not None:
-            parts.append(f"first after {1000 * self.ttft_s:.0f} ms")
+            parts.append(f"first after {1000 * self.ttft_s:,.0f} ms")
         if self.finish is not None and self.finish.cached_tokens:
             parts.append(f"{self.finish.cached_tokens} of {self.finish.prompt_tokens} prompt tokens from the cache")
         return ", ".join(parts)

@@ -11,7 +11,8 @@ import click
 
 from headrace.cli.group import Examples
 from headrace.cli.setting_options import platform_options
-from headrace.settings.platform_settings import DEFAULT_PORT, PlatformSettings, data_folder, load_platform_settings
+from headrace.cli.suggestions import QUESTION
+from headrace.settings.platform_settings import PlatformSettings, data_folder, load_platform_settings
 
 if TYPE_CHECKING:
     from headrace.platform.folders import DataFolder
@@ -70,14 +71,19 @@ def _start_detached(settings: PlatformSettings, overrides: Mapping[str, object])
 
     folder = DataFolder(data_folder(settings, os.environ))
     platform = start_detached(folder, overrides, os.environ)
-    is_default = folder.root == data_folder(load_platform_settings({}, os.environ), os.environ)
-    down = "headrace down" + ("" if is_default else f" --data-dir {shlex.quote(str(folder.root))}")
+    down = f"headrace down{folder_option(folder)}"
     try:
         storage = str(platform.health()["object_storage"])
     except NotTrusted as error:
         storage = "not known"
         click.echo(f"Note: {error.message}", err=True)
     click.echo(panel_text(platform.url, settings, folder, storage, log=folder.log, ending=f"`{down}` stops"))
+
+
+def folder_option(folder: "DataFolder") -> str:
+    """Return the option by which commands find a platform whose data folder is not the default one."""
+    is_default = folder.root == data_folder(load_platform_settings({}, os.environ), os.environ)
+    return "" if is_default else f" --data-dir {shlex.quote(str(folder.root))}"
 
 
 def print_panel(started: "Started") -> None:
@@ -91,7 +97,7 @@ def panel_text(
     url: str, settings: PlatformSettings, folder: "DataFolder", storage: str, *, ending: str, log: Path | None = None
 ) -> str:
     """Return the start message: addresses, commands to copy, and how the platform is stopped."""
-    more = "" if url.endswith(f":{DEFAULT_PORT}") else f" --url {url}"
+    option = folder_option(folder)
     rows = [
         ("platform", url),
         ("console", f"{url}/console"),
@@ -99,7 +105,7 @@ def panel_text(
         ("objects", storage),
         ("data", str(folder.root)),
         *([("log", str(log))] if log is not None else []),
-        ("keys", "any" if settings.is_open else "required: `headrace keys ls`"),
+        ("keys", "not required" if settings.is_open else f"required: `headrace keys ls{option}`"),
     ]
     width = max(len(name) for name, _ in rows) + 2
     table = "\n".join(f"  {name:<{width}}{value}" for name, value in rows)
@@ -109,9 +115,9 @@ def panel_text(
 
   {where}:
 
-  eval "$(headrace env{more})"
+  eval "$(headrace env{option})"
   headrace deploy smollm2
-  headrace invoke smollm2 --stream "Why is the sky blue?"
+  headrace invoke smollm2 --stream "{QUESTION}"
 
   The first line points boto3, the SageMaker SDK, the AWS CLI and `headrace`
   in that shell at this platform.

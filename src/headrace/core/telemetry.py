@@ -42,7 +42,7 @@ def setup_logging(*, format: str = "auto", level: str = "info", stream: TextIO |
     if is_console:
         shared.append(escape_control_characters)
     renderer: structlog.typing.Processor = (
-        _ConsoleRenderer(is_colored=target.isatty()) if is_console else structlog.processors.JSONRenderer()
+        ConsoleRenderer(is_colored=target.isatty()) if is_console else structlog.processors.JSONRenderer()
     )
     number = logging.getLevelNamesMapping()[level.upper()]
     tracebacks = [] if is_console else [structlog.processors.format_exc_info]
@@ -87,7 +87,7 @@ def escape_control_characters(_logger: object, _method: str, event: Any) -> Any:
     return event
 
 
-class _ConsoleRenderer:
+class ConsoleRenderer:
     """structlog's format, but what another program has printed (`line`) is shown as that program printed it."""
 
     def __init__(self, *, is_colored: bool) -> None:

@@ -47,5 +47,5 @@ def _describe(rope: RopeSpec, context_tokens: int) -> str:
     if rope.original_max_positions:
         words.append(f"trained with {rope.original_max_positions} tokens")
     if rope.rotary_dim:
-        words.append(f"{rope.rotary_dim} values of a head turn")
+        words.append(f"rotary dimension {rope.rotary_dim}")
     return ", ".join(words)

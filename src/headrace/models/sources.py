@@ -57,7 +57,7 @@ def locate(ref: str | Located, *, revision: str | None, home: Path, progress: Pr
         return _local(path)
     hub_ref = parse_hub_ref(ref)
     if hub_ref is None or _names_a_path(ref):
-        raise _not_found(ref)
+        raise not_found(ref)
     return Located(ref, fetch_from_hub(hub_ref, revision, progress))
 
 
@@ -85,7 +85,7 @@ def _names_a_path(ref: str) -> bool:
     return ref.startswith(("/", "./", "../", "~")) or os.sep * 2 in ref
 
 
-def _not_found(ref: str) -> ModelNotFound:
+def not_found(ref: str) -> ModelNotFound:
     near = difflib.get_close_matches(ref, ALIASES, n=1)
     hint = f" Did you mean {near[0]}?" if near else ""
     return ModelNotFound(

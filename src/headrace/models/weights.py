@@ -156,4 +156,4 @@ def stored_formats(weights: WeightSource, shapes: Mapping[str, tuple[int, int]])
         if name.startswith("layers."):
             numbers[weights.stored_format(name)] += num_rows * num_columns
     common = [name for name, count in numbers.most_common() if count >= _LEAST_SHARE * numbers.total()]
-    return " and ".join(common)
+    return " and ".join(filter(None, (", ".join(common[:-1]), *common[-1:])))

@@ -91,9 +91,10 @@ def _choose_dtype(num_parameters: int, stored_bits: int, is_mixed: bool, machine
     inputs = "a16" if is_small else "a8"
     weights = "w4" if stored_bits <= _W4_BITS or (is_mixed and stored_bits <= _W8_BITS) else "w8"
     preferred = "bf16" if stored_bits > _W8_BITS else weights + inputs
-    reason = f"{preferred} is nearest to the file ({'mixed' if is_mixed else stored_bits} bits a weight)"
+    stored = "weights of 4 and more bits" if is_mixed else f"{stored_bits} bits per weight"
+    reason = f"{preferred} is nearest to the file ({stored})"
     if preferred.endswith("a16"):
-        reason += "; under 1 B parameters 8-bit inputs cost more quality than 16-bit inputs cost time"
+        reason += "; under 1 B parameters 8-bit activations cost too much quality"
     elif not is_small and preferred == "bf16" and not machine.has_native_bf16:
         preferred, reason = "w8a8", "w8a8 because this CPU only emulates bf16, which is slow from 1 B parameters on"
     dtype = _largest_that_fits(preferred, inputs, num_parameters, machine.available_bytes)

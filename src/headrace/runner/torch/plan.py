@@ -57,7 +57,7 @@ def choose_dtype(requested: str, *, encoding: Encoding, stored_bits: int) -> tup
     if requested == "auto":
         nearest = "fp16" if encoding is Encoding.F16 and stored_bits == 16 else "bf16"
         dtype = "w4a16" if stored_bits <= 4 else nearest
-        return dtype, f"{dtype} is nearest to the file ({stored_bits} bits a weight)"
+        return dtype, f"{dtype} is nearest to the file ({stored_bits} bits per weight)"
     if requested not in DTYPES:
         raise SettingsError(
             f"dtype is {requested}; expected one of auto, {', '.join(DTYPES)} with the torch backend. "
