@@ -79,6 +79,17 @@ async def test_a_response_closed_before_its_end_closes_the_connection() -> None:
         await client.close()
 
 
+async def test_a_response_to_head_ends_with_its_headers_and_closes_the_connection() -> None:
+    client = HttpClient()
+    async with serving((b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n",), (OK,)) as server:
+        response = await client.send(server.url, ClientRequest(method="HEAD", path="/ping"))
+        assert (await asyncio.wait_for(response.read(100), WAIT_S), response.status) == (b"", 200)
+        assert response.headers == {"content-length": "1000"}
+        response.close()
+        assert await answered(client, server.url) == b"ok", "over another connection: a body could still arrive"
+        await client.close()
+
+
 async def test_a_head_that_breaks_off_is_not_sent_again() -> None:
     client = HttpClient()
     async with serving((b"HTTP/1.1 20",), (OK,)) as server:

@@ -56,7 +56,7 @@ class HttpClient:
             connection = pool.take() or await pool.connect(failure)
             is_kept = connection.num_requests > 0
             try:
-                response = connection.send(head, request.body)
+                response = connection.send(head, request.body, is_head=request.method == "HEAD")
                 await response.started()
             except NoResponse as error:
                 connection.abort()

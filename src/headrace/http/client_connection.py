@@ -38,6 +38,7 @@ class ClientConnection(asyncio.Protocol):
         self._has_begun = False
         """A byte of the response has arrived."""
         self._is_framed = False
+        self._is_head = False
         self._is_in_chunk = False
         self._chunk: list[bytes] = []
         self._chunk_bytes = 0
@@ -47,13 +48,14 @@ class ClientConnection(asyncio.Protocol):
         """Open, and no response is under way."""
         return self.is_open and self._response is None
 
-    def send(self, head: bytes, body: bytes) -> ClientResponse:
-        """Write one request; return the response, which fills from now on."""
+    def send(self, head: bytes, body: bytes, *, is_head: bool = False) -> ClientResponse:
+        """Write one request; return the response, which fills from now on. `is_head`: its method is HEAD."""
         assert self.is_idle
         assert self._transport is not None
         self.num_requests += 1
         self._parser = httptools.HttpResponseParser(self)
         self._has_begun = self._is_framed = self._is_in_chunk = False
+        self._is_head = is_head
         self._chunk, self._chunk_bytes = [], 0
         response = self._response = ClientResponse(self)
         if len(body) <= _SMALL_BODY_BYTES:
@@ -132,6 +134,10 @@ class ClientConnection(asyncio.Protocol):
         self._is_framed = "content-length" in response.headers or "transfer-encoding" in response.headers
         response.status = status
         response.wake()
+        if self._is_head:  # no body follows, whatever the headers say; the parser waits for one
+            self._response = None
+            self.is_open = False
+            response.complete()
 
     def on_chunk_header(self) -> None:
         """Called by the parser."""

@@ -1,5 +1,6 @@
 """Only signatures that botocore would make are accepted."""
 
+import hashlib
 import time
 from datetime import UTC, datetime
 
@@ -175,6 +176,14 @@ def test_an_unsigned_body_is_accepted_for_s3_only():
         "InvalidSignatureException"
     )
     assert verify(signed("header", "s3", method="PUT", path="/b/k", headers=unsigned, body=b"{}")).body_sha256 is None
+
+
+def test_a_body_that_has_not_the_signed_digest_is_refused():
+    claimed = {"X-Amz-Content-SHA256": hashlib.sha256(b"{}").hexdigest()}
+    request = signed("header", "sagemaker", headers={**TARGET, **claimed}, body=b"{}")
+
+    assert verify(request).access_key == ACCESS_KEY
+    assert refused(changed(request, body=b'{"MaxResults": 6}'))[0] == "InvalidSignatureException"
 
 
 @pytest.mark.parametrize("after_s", [-900, 0, 900])
