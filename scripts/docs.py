@@ -85,12 +85,12 @@ def settings_page() -> Iterator[str]:
     """Yield the page of settings."""
     yield "# Settings\n"
     yield "Each setting is a flag of `headrace serve` and an environment variable."
-    yield "Strongest first: the flag, the `HEADRACE_*` variable, files in the model's folder (`serving.properties`,"
-    yield "`model-config.yaml`), the [names of other servers](container-names.md), the default."
-    yield "An invalid value stops the start with an error; so does an unknown `HEADRACE_*` name.\n"
+    yield "They take precedence in this order: the flag, the `HEADRACE_*` variable, files in the model's folder"
+    yield "(`serving.properties`, `model-config.yaml`), the [names of other servers](container-names.md), the default."
+    yield "With an invalid value or an unknown `HEADRACE_*` name, the server does not start.\n"
     yield from settings_table(setting_rows())
     yield "\n## Settings of the platform\n"
-    yield "The same for `headrace up`; its variables begin with `HEADRACE_UP_`.\n"
+    yield "These are flags of `headrace up`; their variables begin with `HEADRACE_UP_`.\n"
     yield from settings_table(setting_rows(PlatformSettings))
 
 
@@ -133,8 +133,8 @@ def container_names_page() -> Iterator[str]:
     yield "# Names of other servers\n"
     yield "Headrace reads existing configuration for the containers of SageMaker, TGI, LMI (DJL), vLLM and TorchServe."
     yield "A name is applied, or accepted with a warning that says why it has no effect."
-    yield "A value that this server does not support (another task, a custom handler) is refused at the start."
-    yield "An unknown `option.*` or `OPTION_*` warns with the nearest known name."
+    yield "With a value that Headrace does not support (another task, a custom handler), the server does not start."
+    yield "For an unknown `option.*` or `OPTION_*`, a warning suggests the most similar known name."
     yield "All variables that begin with `NEURON_` have no effect: no Neuron device or compiler is used.\n"
     tables: tuple[tuple[str, dict[str, Meaning], str], ...] = (
         ("Environment variables", ENVIRONMENT, "{}"),
@@ -158,21 +158,21 @@ def metrics_page() -> Iterator[str]:
     """Yield the page of metrics, each under all of its names."""
     yield "# Metrics\n"
     yield "`GET /metrics` returns them in Prometheus' text format; [monitoring](monitoring.md) shows how to use them."
-    yield "Names that begin with `tgi_` and `vllm:` are the same values under the names that existing dashboards use.\n"
+    yield "Names that begin with `tgi_` and `vllm:` repeat values under the names that existing dashboards use.\n"
     info = ModelInfo(
         name="m", revision=None, family="llama", dtype="bf16", kv_dtype="bf16", device="cpu", max_model_len=1,
         max_prompt_tokens=1, max_num_seqs=1, vocab_size=1, num_parameters=1, has_chat_template=False, created_s=0,
     )  # fmt: skip
     yield from metrics_table(families(Metrics(stats=EngineStats, info=lambda: info, in_flight=lambda: 0)))
     yield "\n## Metrics of the platform\n"
-    yield "Metrics of the gateway, at `/metrics` of `headrace up`.\n"
+    yield "The gateway exports these metrics, at `/metrics` of `headrace up`.\n"
     yield from metrics_table(gateway_families(GatewayMetrics()))
     yield "\n## Metrics of a model's own code\n"
-    yield "At `/metrics` of a server whose model [brings its own code](handlers.md), each with the label `model`."
-    yield "What the code itself reports follows under its own names.\n"
+    yield "A server whose model [has its own code](handlers.md) exports these at `/metrics`, with the label `model`."
+    yield "The metrics that the code itself reports follow under their own names.\n"
     load = Load(model_name="m", model_dir=Path(), entry="")
     yield from metrics_table(handler_families(HandlerPool(HandlerSpec(contract="sagemaker", load=load))))
-    yield "\nAt TorchServe's metrics port (8082), with the labels `model_name`, `model_version` and `hostname`:\n"
+    yield "\nTorchServe's metrics port (8082) has these, with the labels `model_name`, `model_version`, `hostname`:\n"
     yield from metrics_table(torchserve_families(()))
 
 
@@ -198,10 +198,10 @@ def errors_page() -> Iterator[str]:
     """Yield the page of the errors that are raised on purpose."""
     yield "# Errors\n"
     yield "Every error says what is wrong, which value, what was expected and how to fix it."
-    yield "Each dialect words and wraps them as its clients expect; the [dialect pages](dialects/index.md) show how."
-    yield "On the command line they are one sentence on standard error:"
-    yield "exit code 2 if the caller can fix it, 1 otherwise."
-    yield "AWS operations answer with `AwsError`, which has AWS's own code, text and status for each case.\n"
+    yield "Each dialect renders them in the format that its clients expect ([dialects](dialects/index.md))."
+    yield "A command prints an error as one sentence on standard error,"
+    yield "and exits with code 2 if the caller can fix it, otherwise with 1."
+    yield "AWS operations return an `AwsError`, which has AWS's own code, message and status for each case.\n"
     yield "| error | code | HTTP | retryable | meaning |"
     yield "|---|---|---|---|---|"
     for kind in tree(errors.HeadraceError):
@@ -241,7 +241,7 @@ def tree_page() -> Iterator[str]:
     yield "# The tree\n"
     yield "Every source file with its first sentence."
     yield "[Architecture](architecture.md) explains how the folders fit together,"
-    yield "[Where do I change ...?](where-to-change.md) names the files of common changes.\n"
+    yield "and [Where do I change ...?](where-to-change.md) names the files to edit for common changes.\n"
     for folder, files in source_folders().items():
         yield f"## {folder.relative_to(ROOT).as_posix()}\n"
         package = folder / "__init__.py"
@@ -303,8 +303,9 @@ INVOCATIONS = ("InvokeEndpoint", "InvokeEndpointAsync", "InvokeEndpointWithRespo
 def fields_page() -> Iterator[str]:
     """Yield the page of request fields, by dialect."""
     yield "# Request fields\n"
-    yield "A field that changes the answer is applied or refused by name. A refused field may be null, false, empty or"
-    yield "have the value in brackets. Fields that are not listed have no effect; the server's log names them.\n"
+    yield "A field that would change the answer is either applied, or refused with an error that names it. A refused"
+    yield "field may be null, false or empty, or have the value in brackets. Fields that are not listed have no effect;"
+    yield "the server's log names them.\n"
     tables: tuple[tuple[str, FieldTable], ...] = (
         ("OpenAI chat completions", CHAT_FIELDS),
         ("OpenAI completions", COMPLETIONS_FIELDS),

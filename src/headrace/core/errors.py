@@ -20,10 +20,10 @@ Every error that Headrace raises on purpose, in one tree.
     ├── Unavailable               503  starting up or shutting down
     │   ├── ModelNotReady         503  the model exists, and cannot answer yet
     │   └── CodeUnavailable       503  the process of the model's own code has ended, or was too slow
-    ├── ModelFailed               503  the model exists, and will not answer until a person repairs it
-    ├── RequestAborted            499  the client went away, or a shutdown deadline passed
+    ├── ModelFailed               503  the model exists, but cannot answer until its deployment is fixed
+    ├── RequestAborted            499  the client disconnected, or a shutdown deadline passed
     ├── CodeFailed                424  the model's own code refused the request, or raised an exception
-    ├── EngineFailed              500  a step failed; the requests in it are lost, the server goes on
+    ├── EngineFailed              500  a step failed; the requests in it are lost, and the server continues
     ├── AwsError                  ...  an error with AWS's own code and text; see `wire.aws.errors`
     └── Internal                  500  a bug in Headrace; the only one that is logged with a traceback
 
@@ -174,7 +174,7 @@ class InsufficientMemory(UserError):
 
 
 class Busy(HeadraceError):
-    """The queue is full; `retry_after_s` says when to come back."""
+    """The queue is full; `retry_after_s` says when to try again."""
 
     code = "busy"
     http_status = 429
@@ -200,34 +200,34 @@ class ModelNotReady(Unavailable):
 
 
 class CodeUnavailable(Unavailable):
-    """The process of the model's own code has ended, or was too slow; another one takes the next requests."""
+    """The process of the model's own code has ended, or was too slow; another process serves the next requests."""
 
     code = "code_unavailable"
 
 
 class ModelFailed(HeadraceError):
-    """The model exists but will not answer until a person repairs it."""
+    """The model exists but cannot answer until its deployment is fixed."""
 
     code = "model_failed"
     http_status = 503
 
 
 class RequestAborted(HeadraceError):
-    """The client went away, or a shutdown deadline passed."""
+    """The client disconnected, or a shutdown deadline passed."""
 
     code = "aborted"
     http_status = 499
 
 
 class CodeFailed(HeadraceError):
-    """The model's own code around the engine refused the request, or raised an exception."""
+    """The model's own code around the engine rejected the request, or raised an exception."""
 
     code = "code_failed"
     http_status = 424
 
 
 class EngineFailed(HeadraceError):
-    """A step failed; the requests that were in it are lost, the server goes on."""
+    """A step failed; the requests in it are lost, and the server continues."""
 
     code = "engine_failed"
     http_status = 500

@@ -94,13 +94,13 @@ class _Families(Collector):
 
 def _counters(metrics: GatewayMetrics) -> Iterator[Metric]:
     rows = (
-        ("invocations", "Requests that a worker was chosen for."),
+        ("invocations", "Requests for which a worker was chosen."),
         ("errors_4xx", "Requests that were answered 4xx."),
         ("errors_5xx", "Requests that were answered 5xx."),
-        ("model_errors", "Requests that the worker failed (ModelError)."),
+        ("model_errors", "Requests that failed in the worker (ModelError)."),
         ("streams_broken", "Streams that ended with an error after their first byte."),
-        ("clients_gone", "Requests whose client hung up."),
-        ("retries", "Requests that were sent to another replica because the first was silent."),
+        ("clients_gone", "Requests whose client disconnected."),
+        ("retries", "Requests that were sent to another replica because the first did not answer."),
     )
     for name, help_text in rows:
         family = CounterMetricFamily(f"headrace_gateway_{name}", help_text, labels=_LABELS)
@@ -111,8 +111,8 @@ def _counters(metrics: GatewayMetrics) -> Iterator[Metric]:
 
 def _histograms(metrics: GatewayMetrics) -> Iterator[Metric]:
     rows = (
-        ("model_s", "model_seconds", "Time from asking the worker to the end of its answer."),
-        ("overhead_s", "overhead_seconds", "Time from the request's head to asking the worker."),
+        ("model_s", "model_seconds", "Time from the request to the worker to the end of its answer."),
+        ("overhead_s", "overhead_seconds", "Time from the client's request head to the request to the worker."),
         ("first_part_s", "first_part_seconds", "Time from the request's head to the first part of the answer."),
     )
     for attribute, name, help_text in rows:

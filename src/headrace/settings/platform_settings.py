@@ -47,8 +47,8 @@ class PlatformSettings:
 
     supervised: bool = setting(rules.boolean(), False)
     """
-    Serve from a process of its own, which is restarted when it dies, and whose port the next platform can take over
-    (`--takeover`). It is so with several `processes`, and after a takeover, anyway.
+    Serve from a separate process, which is restarted when it dies, and whose port the next platform can take over
+    (`--takeover`). Several `processes`, and a takeover, imply this setting.
     """
 
     tls_cert: Path | None = setting(rules.file(), None)  # noqa: RUF009 -- a field, as all others
@@ -82,7 +82,7 @@ class PlatformSettings:
     """Account number in ARNs and in the name of SDKs' default bucket."""
 
     strict: bool = setting(rules.boolean(), False)
-    """Refuse what AWS refuses, even if it is harmless here: local paths as models, requests without a role."""
+    """Reject what AWS rejects, even if it is harmless here: local paths as models, requests without a role."""
 
     require_keys: bool = setting(rules.boolean(), False)
     """Require signed requests on a loopback address too."""
@@ -162,7 +162,7 @@ class PlatformSettings:
     """
 
     stored_responses_age_s: float = setting(rules.number(1, "seconds"), 86400.0)
-    """Longest time that a response is stored; it ends with the platform in any case."""
+    """Longest time that a response is stored. All stored responses are lost when the platform stops."""
 
     metrics_mib: int = setting(rules.integer(1, 1_000_000), 256)
     """
@@ -185,7 +185,7 @@ class PlatformSettings:
     otlp_traces_endpoint: str | None = setting(rules.text("an http://, https:// or grpc:// URL"), None)
     """
     Export spans of requests there, of the platform and its workers ([tracing](tracing.md)); needs the extra `otel`.
-    Default: as `OTEL_*` says, or not.
+    Default: the receiver in the `OTEL_*` variables, if any.
     """
 
     def __repr__(self) -> str:

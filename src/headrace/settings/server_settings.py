@@ -99,9 +99,8 @@ class ServerSettings:
 
     handler: str = setting(rules.choice("auto", "native", "handler"), "auto")
     """
-    Code that serves the model. `auto` is the code that the model brings, see docs/custom-code/README.md, else
-    Headrace's engine; `native` is the engine in any case; with `handler` the server starts with the model's own code
-    or not at all.
+    Code that serves the model. `auto` is the model's own code, see docs/custom-code/README.md, or else Headrace's
+    engine; `native` is always the engine; with `handler` the server starts with the model's own code or not at all.
     """
 
     management_address: str | None = setting(rules.address(), "http://127.0.0.1:8081")
@@ -122,12 +121,12 @@ class ServerSettings:
 
     rolling_batch: str = setting(rules.spelled(engine_name, *ENGINES), "auto")
     """
-    LMI's name of an engine, which is preferred: if it cannot serve this model here, the backend that `auto` takes
-    does, and a notice says so. `backend` wins over it.
+    LMI's name of an engine, which is preferred: if it cannot serve this model here, the backend that `auto` chooses
+    does, and a notice says so. `backend` overrides it.
     """
 
     strict_backend: bool = setting(rules.boolean(), False)
-    """Refuse to start if the engine that `rolling_batch` names cannot serve."""
+    """Do not start if the engine that `rolling_batch` names cannot serve the model."""
 
     device: str = setting(rules.choice("auto", "cpu", "cuda"), "auto")
     """Device that runs the network. `auto` is `cuda` if the process sees a GPU and a backend for it is installed."""
@@ -160,7 +159,7 @@ class ServerSettings:
     """
 
     vllm_args: Mapping[str, object] | None = setting(rules.json_object('{"kv_cache_dtype": "fp8"}'), None)
-    """Arguments of vLLM's engine by its own names, which win over the other settings. Default: none."""
+    """Arguments of vLLM's engine under their own names, which override the other settings. Default: none."""
 
     dtype: str = setting(
         rules.choice("auto", "bf16", "fp16", "fp32", "fp8", "w8a16", "w8a8", "w4a16", "w4a8", "smoothquant"),
@@ -203,8 +202,8 @@ class ServerSettings:
 
     max_kv_cache_tokens: int | None = setting(rules.integer(1), None)
     """
-    Most tokens in the KV cache, over all sequences, even if there is more memory; rounded down to whole blocks of 32.
-    Default: limited by memory only.
+    Maximum number of tokens in the KV cache, over all sequences, even if there is more memory; rounded down to whole
+    blocks of 32. Default: limited by memory only.
     """
 
     max_memory_bytes: int | None = setting(rules.size(), None)
@@ -224,14 +223,14 @@ class ServerSettings:
 
     max_draft_tokens: int = setting(rules.integer(0), 8)
     """
-    Most draft tokens per sequence and step, from prompt lookup (n-gram speculation); 0 turns it off. Answers do not
-    change; fewer tokens are drafted, or none, if that would not be faster.
+    Maximum number of draft tokens per sequence and step, from prompt lookup (n-gram speculation); 0 turns it off.
+    Answers do not change; fewer tokens are drafted, or none, if that would not be faster.
     """
 
     max_itl_ms: float = setting(rules.number(0, "milliseconds"), 75.0)
     """
-    Longest inter-token latency of running streams that a prompt chunk may cause, milliseconds; 0 is no limit. The
-    default reads as a steady flow.
+    Longest inter-token latency of running streams that a prompt chunk may cause, milliseconds; 0 is no limit. With the
+    default, text appears as a steady flow.
     """
 
     max_concurrent_requests: int = setting(rules.integer(1), 256)
@@ -317,7 +316,7 @@ class ServerSettings:
     """Memory for stored responses of the Responses API; the least recently used go first. 0: none are stored."""
 
     stored_responses_age_s: float = setting(rules.number(1, "seconds"), 86400.0)
-    """Longest time that a response is stored; it ends with the server in any case."""
+    """Longest time that a response is stored. All stored responses are lost when the server stops."""
 
     chat_template: str | None = setting(rules.text("a template or a file with one"), None)
     """A Jinja chat template, or a file with one, in place of the model's own."""
@@ -358,7 +357,10 @@ class ServerSettings:
     """Lowest level that is logged."""
 
     otlp_traces_endpoint: str | None = setting(rules.text("an http://, https:// or grpc:// URL"), None)
-    """Export spans of requests there ([tracing](tracing.md)); needs the extra `otel`. Default: as `OTEL_*` says."""
+    """
+    Receiver for the spans of requests ([tracing](tracing.md)); needs the extra `otel`. Default: the receiver in the
+    `OTEL_*` variables, if any.
+    """
 
     log_prompts: bool = setting(rules.boolean(), False)
     """Log prompts and answers too. Off by default, because they belong to the users."""

@@ -88,7 +88,7 @@ def families(pool: HandlerPool) -> Iterator[Metric]:
         yield gauge
     for name, text, value in (
         ("headrace_handler_restarts", "Children that were started in place of one that failed.", counts.restarts),
-        ("headrace_handler_late_calls", "Calls that passed a limit of time.", counts.late_calls),
+        ("headrace_handler_late_calls", "Calls that exceeded a time limit.", counts.late_calls),
     ):
         counter = CounterMetricFamily(name, text, labels=["model"])
         counter.add_metric(label, value)
