@@ -108,6 +108,22 @@ def test_extras_that_they_install_exist(path: Path) -> None:
     assert extras <= set(PROJECT["project"]["optional-dependencies"])
 
 
+def test_workflows_and_pages_use_one_version_of_each_action() -> None:
+    texts = [path.read_text() for path in (*WORKFLOWS, *(ROOT / "docs").rglob("*.md"))]
+    versions: dict[str, set[str]] = {}
+    for action, version in re.findall(r"uses: ([\w./-]+)@(\S+)", "\n".join(texts)):
+        versions.setdefault(action, set()).add(version)
+    assert {"actions/checkout", "actions/cache"} <= versions.keys()
+    assert {action: found for action, found in versions.items() if len(found) > 1} == {}
+
+
+def test_extras_that_texts_name_exist() -> None:
+    texts = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.py")]
+    named = re.findall(r"(?:headrace|HEADRACE|\$\{wheel\}|'\.)\[([a-z0-9,]+)\]", "\n".join(map(Path.read_text, texts)))
+    assert len(named) > 10
+    assert {extra for names in named for extra in names.split(",")} <= set(PROJECT["project"]["optional-dependencies"])
+
+
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
 def test_pods_drain_before_they_are_killed_and_get_no_variables_of_services(path: Path) -> None:
     (pod,) = pods(path)
