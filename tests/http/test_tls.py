@@ -13,7 +13,7 @@ import pytest
 import trustme
 
 from headrace.core.errors import SettingsError
-from headrace.http.tls import server_context, trusts_itself
+from headrace.http.tls import client_context, server_context, trusts_itself
 from headrace.testing.server import EchoServer, echo_server
 from tests.waiting import WAIT_S
 
@@ -167,6 +167,25 @@ def test_files_that_cannot_be_used_are_refused_by_name(
         with pytest.raises(SettingsError, match=part) as caught:
             server_context(*paths)
         assert caught.value.facts["name"] == name
+
+
+def test_a_client_trusts_a_file_or_a_folder_of_certificates(authority: trustme.CA, tmp_path: Path) -> None:
+    root = tmp_path / "root.pem"
+    authority.cert_pem.write_to_path(str(root))
+    num_known = len(client_context(None).get_ca_certs())
+    assert len(client_context(str(root)).get_ca_certs()) == num_known + 1
+    assert client_context(str(tmp_path)).verify_mode is ssl.CERT_REQUIRED  # OpenSSL reads a folder at the handshake
+
+
+@pytest.mark.parametrize(("content", "reason"), [(None, "No such file"), ("no PEM", "it has no certificate in PEM")])
+def test_certificates_to_trust_that_cannot_be_read_are_refused(
+    tmp_path: Path, content: str | None, reason: str
+) -> None:
+    path = tmp_path / "root.pem"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(SettingsError, match=f"{path}, which cannot be read: {reason}.* Set AWS_CA_BUNDLE"):
+        client_context(str(path))
 
 
 def test_only_a_certificate_that_is_its_own_root_can_be_trusted_by_itself(

@@ -47,6 +47,21 @@ def test_our_commands_trust_the_certificate_of_the_platform_on_this_machine(tls_
     assert tls_platform.url in done.stdout
 
 
+def test_chat_trusts_the_certificate_of_the_platform_on_this_machine(tls_platform: Running) -> None:
+    done = tls_platform.headrace("chat", "--url", tls_platform.url, stdin="Hello\n")
+    assert done.returncode != 0
+    assert "lists no model" in done.stderr, done.stderr
+
+
+def test_a_bundle_that_is_missing_is_named(tls_platform: Running, tmp_path: Path) -> None:
+    elsewhere = replace(tls_platform, folder=tmp_path)
+    for command in ("status", "ls"):
+        bundle = str(tmp_path / "missing.pem")
+        done = elsewhere.headrace(command, "--url", tls_platform.url, env={"AWS_CA_BUNDLE": bundle})
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert f"{bundle}, which cannot be read: No such file or directory" in done.stderr
+
+
 def test_a_name_that_the_certificate_lacks_is_explained(tls_platform: Running) -> None:
     url = tls_platform.url.replace("127.0.0.1", "localhost")
     done = tls_platform.headrace("status", "--url", url, env={"AWS_CA_BUNDLE": str(tls_platform.certificate)})

@@ -18,10 +18,15 @@ from urllib.parse import SplitResult, urlsplit
 import httptools
 
 from headrace.core.errors import SettingsError
+from headrace.http.tls import client_context
 
 
 class ConnectionFailed(Exception):
     """The connection was refused, or it broke before the response began."""
+
+
+class CertificateRefused(ConnectionFailed):
+    """The certificate of the server is not accepted; the message says why and what to set."""
 
 
 class Truncated(Exception):
@@ -176,10 +181,29 @@ class Connection(asyncio.Protocol):
 class HttpClient:
     """A client of one server, with a pool of keep-alive connections that grows with the requests in flight."""
 
-    def __init__(self, url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float = 600.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 600.0,
+        ca_bundle: str | None = None,
+    ) -> None:
+        """
+        Make a client without connecting.
+
+        Args:
+            url: the address of the server.
+            headers: headers of every request.
+            timeout_s: the longest that `fetch` waits.
+            ca_bundle: file or folder of certificates to trust besides the system's.
+
+        Raises:
+            SettingsError: the address is not a URL, or the certificates cannot be read.
+        """
         self._url = _split(url)
         self._timeout_s = timeout_s
-        self._ssl = ssl.create_default_context() if self._url.scheme == "https" else None
+        self._ssl = client_context(ca_bundle) if self._url.scheme == "https" else None
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
         common = {"host": self._url.netloc.rpartition("@")[2], "user-agent": "headrace-bench", **(headers or {})}
@@ -255,6 +279,11 @@ class HttpClient:
         loop = asyncio.get_running_loop()
         try:
             _, connection = await loop.create_connection(Connection, host, self.port, ssl=self._ssl)
+        except ssl.SSLCertVerificationError as error:
+            raise CertificateRefused(
+                f"The certificate of {host}:{self.port} is not accepted: {error.verify_message}. Use a name that it "
+                "was issued for, and set SSL_CERT_FILE to the file of its root certificate if it has a root of its own."
+            ) from error
         except OSError as error:
             raise ConnectionFailed(f"no connection to {host}:{self.port} ({error.strerror or error})") from error
         self._open = {known for known in self._open if not known.lost.is_set()} | {connection}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from headrace.bench import local_process
 from headrace.bench.client import LoadClient
 from headrace.bench.dialects import Api, RequestTemplate
-from headrace.bench.http1 import ConnectionFailed, HttpClient, Truncated
+from headrace.bench.http1 import CertificateRefused, ConnectionFailed, HttpClient, Truncated
 from headrace.bench.measure import RequestRecord
 from headrace.bench.workload import (
     Dataset,
@@ -59,6 +59,8 @@ async def discover(http: HttpClient) -> ServerFacts:
         models = await _get_json(http, "/v1/models")
         info = await _get_json(http, "/info")
         version = await _get_json(http, "/version")
+    except CertificateRefused as error:
+        raise Unavailable(str(error)) from error
     except (ConnectionFailed, Truncated, TimeoutError) as error:
         raise Unavailable(f"No server answers: {error}. Is it running, and is the URL right?") from error
     rows = models.get("data")

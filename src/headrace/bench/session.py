@@ -30,6 +30,8 @@ class BenchOptions:
     api: Api | None = None
     model: str | None = None
     api_key: str | None = None
+    ca_bundle: str | None = None
+    """Certificates to trust besides the system's."""
     num_requests: int | None = None
     duration_s: float | None = None
     warmup_requests: int = 2
@@ -50,7 +52,7 @@ async def run_benchmark(options: BenchOptions, on_record: OnRecord) -> Report:
         UserError: the server refuses a short request, or has no such model.
     """
     headers = {"authorization": f"Bearer {options.api_key}"} if options.api_key else {}
-    http = HttpClient(options.url, headers=headers, timeout_s=options.timeout_s)
+    http = HttpClient(options.url, headers=headers, timeout_s=options.timeout_s, ca_bundle=options.ca_bundle)
     try:
         facts = await discover(http)
         template = _asking(options, facts)

@@ -1,4 +1,4 @@
-"""The API key for a server that `--url` names."""
+"""The API key for a server that `--url` names, and the certificates to trust."""
 
 from collections.abc import Mapping
 
@@ -6,5 +6,26 @@ from collections.abc import Mapping
 def api_key_for(url: str | None, given: str | None, env: Mapping[str, str]) -> str | None:
     """Return the key that was given; else, for the platform that `headrace env` points this shell at, its secret."""
     platform = env.get("AWS_ENDPOINT_URL", "").rstrip("/")
-    is_platform = bool(platform) and f"{url}/".startswith(f"{platform}/")
-    return given or (env.get("AWS_SECRET_ACCESS_KEY") if is_platform else None)
+    return given or (env.get("AWS_SECRET_ACCESS_KEY") if platform and _is_below(url, platform) else None)
+
+
+def ca_bundle_for(url: str, env: Mapping[str, str]) -> str | None:
+    """
+    Return the certificates to trust for an address besides the system's, as the commands for a platform do.
+
+    They are the certificate of the platform on this machine, if the address is its own and the certificate is
+    self-signed; else those of AWS_CA_BUNDLE.
+    """
+    if not url.startswith("https://"):
+        return None
+    from headrace.platform.folders import DataFolder
+    from headrace.settings.platform_settings import data_folder, load_platform_settings
+
+    here = DataFolder(data_folder(load_platform_settings({}, env), env)).running_address()
+    if here is not None and here.ca_bundle is not None and _is_below(url, here.url):
+        return here.ca_bundle
+    return env.get("AWS_CA_BUNDLE") or None
+
+
+def _is_below(url: str | None, address: str) -> bool:
+    return f"{url}/".startswith(f"{address}/")

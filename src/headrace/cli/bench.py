@@ -16,7 +16,7 @@ from headrace.bench.measure import Objectives, RequestRecord, parse_objectives
 from headrace.bench.report import Report, print_report
 from headrace.bench.session import BenchOptions, OnRecord, run_benchmark
 from headrace.bench.workload import Arrivals, Dataset, Synthetic, parse_dataset, parse_lengths
-from headrace.cli.api_key import api_key_for
+from headrace.cli.api_key import api_key_for, ca_bundle_for
 from headrace.cli.group import Examples
 from headrace.core.errors import SettingsError
 
@@ -168,6 +168,7 @@ def read_options(values: dict[str, Any]) -> BenchOptions:
         api=None if values["api"] is None else Api(values["api"]),
         model=values["model"],
         api_key=api_key_for(values["url"], values["api_key"], os.environ),
+        ca_bundle=ca_bundle_for(values["url"], os.environ),
         num_requests=values["num_requests"],
         duration_s=duration_s,
         warmup_requests=values["warmup_requests"],

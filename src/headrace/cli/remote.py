@@ -12,7 +12,7 @@ import msgspec
 
 from headrace.bench.client import judge_status
 from headrace.bench.dialects import Unreadable, error_text
-from headrace.bench.http1 import ConnectionFailed, Exchange, HttpClient, Truncated
+from headrace.bench.http1 import CertificateRefused, ConnectionFailed, Exchange, HttpClient, Truncated
 from headrace.cli.remote_request import request_parts, single_request
 from headrace.core.answer_format.formats import REASONING_TAGS
 from headrace.core.errors import Busy, EngineFailed, InvalidRequest, Unavailable, UserError
@@ -40,10 +40,12 @@ class _ContextExceeded(InvalidRequest):
 class RemoteSource:
     """A `Source` over any server with `/v1/models`, `/v1/chat/completions` and `/v1/completions`."""
 
-    def __init__(self, url: str, *, model: str | None = None, api_key: str | None = None) -> None:
+    def __init__(
+        self, url: str, *, model: str | None = None, api_key: str | None = None, ca_bundle: str | None = None
+    ) -> None:
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._url = url
-        self._http = HttpClient(url, headers=headers)
+        self._http = HttpClient(url, headers=headers, ca_bundle=ca_bundle)
         self._model = model
         self._max_model_len = 0
         self._has_chat_template = True
@@ -76,11 +78,13 @@ class RemoteSource:
         Query the served models and select the first, unless one was named.
 
         Raises:
-            Unavailable: no server answers.
+            Unavailable: no server answers, or its certificate is not accepted.
             UserError: the server requires a key, or has no such model.
         """
         try:
             exchange = await self._http.fetch("GET", "/v1/models")
+        except CertificateRefused as error:
+            raise Unavailable(str(error)) from error
         except (ConnectionFailed, Truncated, TimeoutError) as error:
             raise Unavailable(f"No server answers: {error}. Is it running, and is the URL right?") from error
         if exchange.status != 200:

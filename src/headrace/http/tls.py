@@ -94,6 +94,28 @@ def server_context(
     return _RenewedContext(files, check_interval_s).context
 
 
+def client_context(ca_bundle: str | None) -> ssl.SSLContext:
+    """
+    Return the context of a client that trusts the system's certificates and those of a file or folder.
+
+    Raises:
+        SettingsError: the file or folder cannot be read.
+    """
+    context = ssl.create_default_context()
+    if ca_bundle is not None:
+        is_folder = Path(ca_bundle).is_dir()
+        try:
+            context.load_verify_locations(**{"capath" if is_folder else "cafile": ca_bundle})
+        except OSError as error:  # also OpenSSL's
+            reason = "it has no certificate in PEM" if isinstance(error, ssl.SSLError) else error.strerror
+            raise SettingsError(
+                f"The certificates to trust are {ca_bundle}, which cannot be read: {reason}. Set AWS_CA_BUNDLE to a "
+                "PEM file of root certificates, or unset it.",
+                name="ca_bundle",
+            ) from error
+    return context
+
+
 def trusts_itself(certificate: Path, context: ssl.SSLContext) -> bool:
     """
     Return whether clients that trust only this file accept the server's certificate, as with a self-signed one.
