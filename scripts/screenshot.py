@@ -36,9 +36,12 @@ from tests.platform.running import IMAGE, Running, up  # noqa: E402
 WIDE, PHONE = (1440, 900), (390, 844)
 PHONE_SCALE = 1.5
 GAP = 24
+PHONES_IN_A_ROW = 3
 NUM_COLOURS = 256
 LOAD_S = 150
 QUESTION = "Give me three tips for a good night's sleep, as a list."
+CODE_QUESTION = "Write a Python function that reverses a string, and explain it briefly."
+SEED = 6
 QUESTIONS = ("What is the capital of France?", "Why is the sky blue?", "Tell me a story.", "What is a river?")
 MODEL = "smollm2"
 
@@ -53,6 +56,7 @@ class Scene:
     """Returns whether the page shows everything."""
     act: Callable[[Page], None] = lambda _: None
     """What a user does before."""
+    is_wide: bool = True
     is_on_phone: bool = True
 
 
@@ -68,19 +72,22 @@ class Camera:
         phones: dict[str, list[Image.Image]] = {"light": [], "dark": []}
         for theme, taken in phones.items():
             suffix = "" if theme == "light" else "-dark"
-            save(self.picture(scene, WIDE, theme), self.folder / f"{scene.name}{suffix}.png")
+            if scene.is_wide:
+                save(self.picture(scene, WIDE, theme), self.folder / f"{scene.name}{suffix}.png")
             if scene.is_on_phone:
                 taken.append(self.picture(scene, PHONE, theme))
         return phones
 
     def picture(self, scene: Scene, size: tuple[int, int], theme: str) -> Image.Image:
-        """Open a scene and take its picture."""
+        """Open a scene in a browser that has stored nothing, and take its picture."""
         is_phone = size == PHONE
         metrics = {"width": size[0], "height": size[1], "mobile": is_phone}
         scale = {"deviceScaleFactor": PHONE_SCALE if is_phone else 1}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {**metrics, **scale})
         features = [{"name": "prefers-color-scheme", "value": theme}]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        stored = {"origin": scene.url.split("#")[0], "storageTypes": "indexeddb,local_storage"}
+        self.driver.execute_cdp_cmd("Storage.clearDataForOrigin", stored)
         self.driver.get("about:blank")  # so that a change of the hash loads the page again
         self.driver.get(scene.url)
         page = Page(self.driver)
@@ -99,30 +106,55 @@ def save(picture: Image.Image, target: Path) -> None:
     print(f"{target.name}: {target.stat().st_size // 1024} KiB", flush=True)
 
 
-def side_by_side(pictures: Sequence[Image.Image], background: str) -> Image.Image:
-    """Put pictures of equal height beside each other."""
-    width = sum(picture.width for picture in pictures) + GAP * (len(pictures) - 1)
-    strip = Image.new("RGB", (width, pictures[0].height), background)
-    left = 0
-    for picture in pictures:
-        strip.paste(picture, (left, 0))
-        left += picture.width + GAP
-    return strip
+def in_rows(pictures: Sequence[Image.Image], background: str) -> Image.Image:
+    """Put pictures of equal size into rows."""
+    across, down = pictures[0].width + GAP, pictures[0].height + GAP
+    num_rows, num_columns = -(-len(pictures) // PHONES_IN_A_ROW), min(len(pictures), PHONES_IN_A_ROW)
+    sheet = Image.new("RGB", (num_columns * across - GAP, num_rows * down - GAP), background)
+    for place, picture in enumerate(pictures):
+        row, column = divmod(place, PHONES_IN_A_ROW)
+        sheet.paste(picture, (column * across, row * down))
+    return sheet
 
 
 def ask(question: str) -> Callable[[Page], None]:
-    """Return what a user does who asks a question."""
+    """Return what a user does who asks a question, with a seed, so that the picture has the same answer each time."""
 
     def act(page: Page) -> None:
         page.until(lambda: page.find("#prompt").is_displayed(), "the field for a question")
+        page.run(
+            "const seed = document.getElementById('seed'); seed.value = arguments[0];"
+            "seed.dispatchEvent(new Event('input'))",
+            SEED,
+        )
         page.find("#prompt").send_keys(question + Keys.ENTER)
+        page.until(lambda: is_answered(page), "the answer")
 
     return act
+
+
+def chat(page: Page) -> None:
+    """Hold two conversations; the second is open."""
+    page.until(lambda: page.text("#model") == MODEL, "the model's name")
+    ask(QUESTION)(page)
+    page.click("#new")
+    ask(CODE_QUESTION)(page)
+
+
+def chat_and_list(page: Page) -> None:
+    """Hold two conversations, and open their list on a phone."""
+    chat(page)
+    page.click("#history-toggle")
 
 
 def is_answered(page: Page) -> bool:
     """Return whether the answer is complete."""
     return bool(page.all(".facts")) and not page.all(".streaming, .waiting")
+
+
+def has_coloured_code(page: Page) -> bool:
+    """Return whether the code of the answer has its colours."""
+    return bool(page.all(".hljs-keyword"))
 
 
 def has_failure(page: Page) -> bool:
@@ -137,8 +169,17 @@ def console_scenes(url: str) -> list[Scene]:
         Scene("console-home", base, lambda page: page.all("#tiles .tile") and page.all("#models table")),
         Scene("console", f"{base}#/chat", lambda page: page.all("#serving .lines path[d^=M]")),
         Scene("console-playground", f"{base}#/chat/playground", is_answered, ask(QUESTION)),
-        Scene("console-failed", f"{base}#/draft", has_failure, is_on_phone=False),
+        Scene("console-failed", f"{base}#/draft", has_failure),
         Scene("console-keys", f"{base}#keys", lambda page: page.all("#keys-commands pre"), is_on_phone=False),
+    ]
+
+
+def chat_scenes(url: str) -> list[Scene]:
+    """Return the scenes of the chat page: an answer, and, on a phone, also the first sight and the list."""
+    return [
+        Scene("chat-welcome", url, lambda page: page.text("#model") == MODEL, is_wide=False),
+        Scene("chat", url, has_coloured_code, chat),
+        Scene("chat-list", url, lambda page: page.find("#history").is_displayed(), chat_and_list, is_wide=False),
     ]
 
 
@@ -197,7 +238,7 @@ def load(url: str, num_clients: int = 3) -> Iterator[None]:
 
 
 class Album:
-    """The scenes that were asked for, and their strips of pictures from a phone."""
+    """The scenes that were asked for, and their pictures from a phone."""
 
     def __init__(self, camera: Camera, wanted: Sequence[str]) -> None:
         self._camera = camera
@@ -220,12 +261,12 @@ class Album:
         return self.wants(group) or any(wanted.startswith(group) for wanted in self._wanted)
 
     def save_strips(self, name: str) -> None:
-        """Save the pictures from a phone side by side, by theme, and forget them."""
+        """Save the pictures from a phone in rows, by theme, and forget them."""
         for theme, background in (("light", "#ffffff"), ("dark", "#000000")):
             pictures, self._strips[theme] = self._strips[theme], []
             suffix = "" if theme == "light" else "-dark"
             if pictures:
-                save(side_by_side(pictures, background), self._camera.folder / f"{name}{suffix}.png")
+                save(in_rows(pictures, background), self._camera.folder / f"{name}{suffix}.png")
 
 
 def photograph_chat(album: Album, folder: Path) -> None:
@@ -234,7 +275,7 @@ def photograph_chat(album: Album, folder: Path) -> None:
         return
     server = serve(MODEL, folder)
     try:
-        album.take(Scene("chat", server.url, is_answered, ask(QUESTION)))
+        album.take(*chat_scenes(server.url))
         album.save_strips("chat-phone")
     finally:
         server.stop()

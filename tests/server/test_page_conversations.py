@@ -210,6 +210,37 @@ def test_the_page_says_that_the_server_is_gone_and_recovers(page: ChatPage) -> N
     assert not page.find("#notice").is_displayed()
 
 
+OTHER_MODEL = """
+    const fetched = window.fetch;
+    window.fetch = async (path, options) => {
+      if (path === "/ping") return Response.json({ status: "Healthy", model: "other" });
+      const response = await fetched(path, options);
+      if (path !== "/v1/models") return response;
+      const models = await response.json();
+      models.data[0].id = "other";
+      return Response.json(models);
+    };
+    document.dispatchEvent(new Event("visibilitychange"));
+"""
+
+
+def test_a_server_that_returns_with_another_model_between_two_checks_is_noticed(page: ChatPage) -> None:
+    page.run(OTHER_MODEL)
+    page.until(lambda: page.text("#model") == "other", "the name of the other model")
+
+
+def test_a_key_that_the_server_refuses_is_reported_and_selected(page: ChatPage) -> None:
+    with serving(EchoBackend(), api_key="s3cret") as guarded:
+        page.driver.get(guarded.url)
+        page.until(lambda: page.text("#model") == "needs a key", "the state")
+        assert page.text("#notice") == "This server asks for an API key. Enter it in the settings."
+        page.driver.switch_to.active_element.send_keys("wrong", Keys.ENTER)
+        page.until(lambda: "refuses this API key" in page.text("#notice"), "the report")
+        page.driver.switch_to.active_element.send_keys("s3cret", Keys.ENTER)
+        page.until(lambda: page.text("#model") == "echo", "the model")
+        assert not page.find("#notice").is_displayed()
+
+
 def test_the_key_field_is_opened_and_focused_on_a_phone(page: ChatPage) -> None:
     size = {"width": 390, "height": 740, "deviceScaleFactor": 1, "mobile": True}
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)

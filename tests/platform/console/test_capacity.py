@@ -63,6 +63,10 @@ def test_scaling_to_zero_is_set_changed_and_ended(page: Console, world: World) -
     [alarm] = world.call("DescribeAlarms", "cloudwatch", AlarmNamePrefix="headrace-idle")["MetricAlarms"]
     assert alarm["EvaluationPeriods"] == 30
     page.until(lambda: page.find("#scaling-idle").get_attribute("value") == "300", "the idle time as it was set")
+    assert page.texts("#scaling-metric option")[:2] == [
+        "Concurrent requests per instance",
+        "Requests per minute per instance",
+    ]
     page.click("#scaling-metric option[value=kv]")
     assert page.find("#scaling-value").get_attribute("value") == "60"
     page.fill("#scaling-idle", "")

@@ -26,6 +26,12 @@ def test_an_endpoint_shows_its_variants_and_facts(driver: webdriver.Chrome, plat
     assert "It has no GPU." in page.text("#facts")
     assert f"{platform.url}/endpoints/chat/invocations" in page.text("#facts")
     assert '"model": "chat"' in page.text("#example")
+    endpoint["EndpointStatus"] = "InService"
+    endpoint["ProductionVariants"][0]["VariantStatus"] = [
+        {"Status": "ActivatingTraffic", "StatusMessage": "Note: It has no GPU."}
+    ]
+    page.until(lambda: page.text("#state") == "InService", "the new state")
+    page.until(lambda: page.texts("#variants td")[-1] == "\N{EN DASH}", "no state of the variant")
 
 
 def test_an_endpoint_that_does_not_exist_is_reported(driver: webdriver.Chrome, platform: FakePlatform) -> None:

@@ -127,3 +127,10 @@ def test_times_on_charts_are_round(driver: webdriver.Chrome, platform: FakePlatf
     times = [text for text in page.texts(".chart:not(.timeline) text") if ":" in text]
     assert times
     assert all(int(time.split(":")[1]) % 2 == 0 or int(time.split(":")[1]) % 5 == 0 for time in times), times
+
+
+def test_values_on_axes_are_short(driver: webdriver.Chrome, platform: FakePlatform) -> None:
+    page = Console(driver, platform)
+    expression = "[[0, m.duration], [2500, m.duration], [5000, m.duration], [0.05, m.short], [200, m.short]]"
+    script = f"return import('/console/web/format.js').then((m) => {expression}.map((pair) => m.tick(...pair)))"
+    assert page.run(script) == ["0", "2.5 s", "5 s", "0.05", "200"]

@@ -31,6 +31,7 @@ def test_a_creating_endpoint_says_what_it_is_doing(driver: webdriver.Chrome, pla
     variant["VariantStatus"] = [{"Status": "Creating", "StatusMessage": "1 of 2 workers is loading."}]
     page = Console(driver, platform)
     page.until(lambda: "1 of 2 workers is loading." in page.text("#rows"), "the message")
+    assert not page.find("#pager").is_displayed()  # there is one page
 
 
 def test_a_thousand_endpoints_come_in_pages(driver: webdriver.Chrome, platform: FakePlatform) -> None:

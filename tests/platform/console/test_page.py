@@ -65,6 +65,8 @@ def test_a_lost_platform_is_reported_and_reconnected(driver: webdriver.Chrome, p
         driver.execute_cdp_cmd("Network.emulateNetworkConditions", gone)
         page.until(lambda: "not reachable" in page.text("#connection"), "the loss")
         assert page.names() == ["chat"]
+        page.go("#/chat", "endpoint")
+        page.until(lambda: page.text("#reason") == "The platform cannot be reached.", "the sentence")
     finally:
         driver.execute_cdp_cmd("Network.emulateNetworkConditions", {**gone, "offline": False})
     page.until(lambda: page.text("#connection").startswith("127.0.0.1"), "the return")
@@ -85,6 +87,7 @@ def test_nothing_overflows_on_a_phone(driver: webdriver.Chrome, platform: FakePl
         page.click("#tab-playground")
         page.until(lambda: page.find("#settings summary").is_displayed(), "the folded settings")
         assert not page.find("#temperature").is_displayed()
+        assert page.text(".brand strong") == "Headrace"  # the address has no room here
         page.click("#settings summary")
         assert page.find("#temperature").is_displayed()
         page.click("#endpoint .back")

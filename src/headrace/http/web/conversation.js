@@ -4,10 +4,10 @@
 import { Answer } from "./answer.js";
 import { copyFrom } from "./clipboard.js";
 import { $, element } from "./dom.js";
+import { isUnreachable } from "./events.js";
 import { chatMessages, contentOf } from "./turn.js";
 
 const SAVED_EVERY_MS = 1000;
-const NETWORK_ERROR = /fetch|network|load failed|input stream/i; // as Chromium, Firefox and Safari say it
 
 export class Conversation {
   /**
@@ -95,7 +95,7 @@ export class Conversation {
       await this.ask(request, answer, controller.signal);
     } catch (error) {
       if (error.name === "AbortError") answer.finish = "stopped";
-      else if (error instanceof TypeError && NETWORK_ERROR.test(error.message)) problem = "The server cannot be reached.";
+      else if (isUnreachable(error)) problem = "The server cannot be reached.";
       else problem = error.message;
     }
     clearInterval(timer);
@@ -164,7 +164,7 @@ export class Conversation {
 
   startEdit(box, message) {
     if (box.querySelector("form")) return;
-    const area = element("textarea", { value: message.text, "aria-label": "Question" });
+    const area = element("textarea", { value: message.text, rows: 1, "aria-label": "Question" });
     const cancel = action("Cancel", () => (form.remove(), box.classList.remove("edited")));
     const send = element("button", { type: "submit", textContent: "Send" });
     const note = element("span", { className: "note", textContent: "Later messages are removed." });

@@ -1,5 +1,10 @@
 // Streamed answers: OpenAI's chat and text completions as server-sent events.
 
+const NETWORK_ERROR = /fetch|network|load failed|input stream/i; // as Chromium, Firefox and Safari say it
+
+/** Return whether a request failed because the server did not answer, or broke off. */
+export const isUnreachable = (error) => error instanceof TypeError && NETWORK_ERROR.test(error.message);
+
 /** Yield the JSON objects of an event stream as they arrive. */
 async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();

@@ -1,6 +1,6 @@
 // The platform's public APIs, as any SDK calls them; with a bearer key if the platform requires one.
 
-import { errorText } from "./events.js";
+import { errorText, isUnreachable } from "./events.js";
 
 const KEY = "headrace.key";
 
@@ -30,6 +30,9 @@ export function authorization() {
 
 /** Set the callback for refusals that need a key: `(message) => …`. */
 export const onRefused = { listener: () => {} };
+
+/** Return an error in one sentence; browsers phrase a missing answer in their own ways. */
+export const messageOf = (error) => (isUnreachable(error) ? "The platform cannot be reached." : error.message);
 
 async function checked(response) {
   if (response.ok) return response;

@@ -1,7 +1,7 @@
 // Small charts as inline SVG: stacked bars or lines over time, read with the pointer or the arrow keys.
 
 import { element } from "./dom.js";
-import { clockTime } from "./format.js";
+import { clockTime, tick } from "./format.js";
 import { roundMoments } from "./ticks.js";
 
 const HEIGHT = 150;
@@ -82,7 +82,7 @@ export class Chart {
     for (const value of [0, this.top / 2, this.top]) {
       const y = this.y(value);
       nodes.push(svg("line", { class: "grid", x1: EDGE.left, x2: this.width - EDGE.right, y1: y, y2: y }));
-      nodes.push(svg("text", { x: EDGE.left - 6, y: y + 4, "text-anchor": "end" }, this.format(value)));
+      nodes.push(svg("text", { x: EDGE.left - 6, y: y + 4, "text-anchor": "end" }, tick(value, this.format)));
     }
     const { num, startS, bucketS } = this.data;
     for (const at of roundMoments(startS, startS + num * bucketS, Math.max(2, Math.floor(this.width / 90)))) {
@@ -111,7 +111,7 @@ export class Chart {
     });
   }
 
-  /** One path for each series, broken where there is no value; a single value is a dot. */
+  /** One path for each series, broken where there is no value; a single value is a small ring. */
   lines() {
     return this.data.values.map((list, place) => {
       let path = "";
@@ -119,7 +119,7 @@ export class Chart {
         if (value === null) return;
         const isFirst = i === 0 || list[i - 1] === null;
         path += `${isFirst ? "M" : "L"}${this.x(i + 0.5).toFixed(2)} ${this.y(value).toFixed(2)}`;
-        if (isFirst) path += "h0.01";
+        if (isFirst && (list[i + 1] ?? null) === null) path += "m-2 0a2 2 0 1 0 4 0a2 2 0 1 0 -4 0";
       });
       return svg("path", { class: this.series[place].className, d: path });
     });

@@ -38,9 +38,9 @@ const keyDialog = new Dialog("key", () => {
 function showConnection(error) {
   const chip = $("connection");
   const isLost = error instanceof TypeError; // thrown by `fetch` without an answer
-  chip.textContent = error === null ? location.host : isLost ? "not reachable, trying again" : "refused";
+  chip.textContent = error === null ? location.host : isLost ? "not reachable" : "refused";
   chip.classList.toggle("lost", error !== null);
-  chip.title = error === null ? "This page talks to the platform at this address" : error.message;
+  chip.title = error === null ? "This page talks to the platform at this address" : isLost ? "The page tries again every 2 seconds" : error.message;
   if (error === null || isLost) return;
   $("list-note").textContent = error.message;
   $("list-note").hidden = false;

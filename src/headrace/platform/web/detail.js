@@ -1,6 +1,6 @@
 // An endpoint: its state and reason, variants and facts, refreshed regularly; and its tabs.
 
-import { ApiError, call, callUnlessMissing, numbers } from "./aws.js";
+import { ApiError, call, callUnlessMissing, messageOf, numbers } from "./aws.js";
 import { Components } from "./components.js";
 import { copyButton } from "./clipboard.js";
 import { isMadeHere } from "./deployment.js";
@@ -132,7 +132,7 @@ export class Detail {
       $("delete").disabled = true;
       this.failure.hide();
       this.tellParts([], { components: [], hosts: [], now_s: Date.now() / 1000 }); // its logs may still exist
-    } else this.tell(error.message);
+    } else this.tell(messageOf(error));
   }
 
   tell(reason, options) {
@@ -213,20 +213,22 @@ function variantTable(found, types) {
     all > 0 ? `${Math.round((100 * (variant.CurrentWeight ?? 0)) / all)} %` : "–",
     types.get(variant.VariantName) ?? variant.InstancePools?.[0]?.InstanceType ?? "–",
     (variant.DeployedImages ?? []).map((image) => image.SpecifiedImage).join(", ") || "–",
-    stateOf(variant),
+    stateOf(variant, found.EndpointStatus),
   ];
   const row = (variant) => element("tr", {}, ...cells(variant).map((textContent) => element("td", { textContent })));
   const head = element("tr", {}, ...heads.map((textContent) => element("th", { textContent, scope: "col" })));
   return element("table", {}, element("thead", {}, head), element("tbody", {}, ...variants.map(row)));
 }
 
-function stateOf(variant) {
+/** A variant in service has the status ActivatingTraffic only to carry a message. */
+function stateOf(variant, endpointStatus) {
   const states = (variant.VariantStatus ?? []).map((status) => {
+    const isCarrier = endpointStatus === "InService" && status.Status === "ActivatingTraffic";
     const lines = stateLines([{ VariantStatus: [status] }]);
-    return lines.length ? `${status.Status}: ${lines.join(" ")}` : status.Status;
+    return [isCarrier ? "" : status.Status, lines.join(" ")].filter(Boolean).join(": ");
   });
   const isAtZero = variant.DesiredInstanceCount === 0 && !variant.CurrentInstanceCount;
-  return states.join(" ") || (isAtZero ? "Scaled to zero" : "–");
+  return states.filter(Boolean).join(" ") || (isAtZero ? "Scaled to zero" : "–");
 }
 
 /** Whether a variant hosts inference components and has no workers of its own. */

@@ -1,5 +1,6 @@
 // Forms with an action: `#<id>-form` and, for its errors, `#<id>-error`; in a page, or in the modal dialog `#<id>-dialog`.
 
+import { messageOf } from "./aws.js";
 import { $ } from "./dom.js";
 
 export class Form {
@@ -18,7 +19,7 @@ export class Form {
       await this.act();
       this.done();
     } catch (error) {
-      this.tell(error.message === "Failed to fetch" ? "The platform cannot be reached." : error.message);
+      this.tell(messageOf(error));
     } finally {
       this.setBusy(false);
     }

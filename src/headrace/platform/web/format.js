@@ -44,6 +44,9 @@ export function count(value) {
   return value === null || value === undefined ? "–" : String(Number(value.toFixed(1)));
 }
 
+/** A value on an axis: "0", "5 s", "0.05 %" where `format` gives "0 ms", "5.0 s", "0.050 %". */
+export const tick = (value, format) => (value === 0 ? "0" : format(value).replace(/(\.\d*?)0+(?!\d)/, "$1").replace(/\.(?!\d)/, ""));
+
 /** A duration in milliseconds, or from one second on in seconds, minutes, hours or days. */
 export function duration(milliseconds) {
   if (milliseconds === null || milliseconds === undefined) return "–";

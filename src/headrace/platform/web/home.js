@@ -1,9 +1,9 @@
 // The home page: the machine, the endpoints and workers with their load, the stored models, and the platform itself.
 
-import { numbers } from "./aws.js";
+import { messageOf, numbers } from "./aws.js";
 import { copyButton } from "./clipboard.js";
 import { $, element } from "./dom.js";
-import { bytes, duration, numbered, short } from "./format.js";
+import { bytes, count, duration, numbered, short } from "./format.js";
 import { Poll } from "./poll.js";
 import { Start } from "./start.js";
 
@@ -57,7 +57,7 @@ export class Home {
   }
 
   failed(error) {
-    if (error) $("home-note").textContent = error.message === "Failed to fetch" ? "The platform cannot be reached." : error.message;
+    if (error) $("home-note").textContent = messageOf(error);
   }
 }
 
@@ -116,7 +116,7 @@ function workerCells(worker) {
     short(worker.output_tokens_per_s),
     short(worker.num_waiting),
     share === null ? "–" : `${Math.round(100 * share)} %`,
-    short(worker.cpu_cores),
+    count(worker.cpu_cores),
     worker.memory_bytes === null ? "–" : bytes(worker.memory_bytes),
     element("a", { href: log, textContent: "Log", title: worker.log_stream }),
   ];

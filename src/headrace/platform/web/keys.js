@@ -1,6 +1,6 @@
 // The page of access keys: list, create, delete. A platform that requires no keys shows how to make them with the command.
 
-import { accessKey, keyRequest } from "./aws.js";
+import { accessKey, keyRequest, messageOf } from "./aws.js";
 import { copyButton } from "./clipboard.js";
 import { Dialog, Form } from "./dialog.js";
 import { $, element } from "./dom.js";
@@ -16,7 +16,7 @@ const HEADS = ["Key id", "Note", "Created", ""];
 export class Keys {
   constructor() {
     this.chosen = null;
-    this.poll = new Poll((signal) => this.refresh(signal), PAUSE_MS, (error) => error && this.say(error.message));
+    this.poll = new Poll((signal) => this.refresh(signal), PAUSE_MS, (error) => error && this.say(messageOf(error)));
     this.creation = new Form("key-create", () => this.create());
     $("keys-commands").replaceChildren(snippet("On the platform's machine", COMMANDS));
     this.deletion = new Dialog("key-delete", () => this.remove());

@@ -90,6 +90,7 @@ export class EndpointList {
     $("list-note").hidden = rows.size > 0;
     $("list-note").textContent = $("search").value || $("status").value ? "No endpoint matches." : "No endpoints yet.";
     $("page").textContent = this.nextToken || this.tokens.length > 1 ? `Page ${this.tokens.length}` : "";
+    $("pager").hidden = this.tokens.length === 1 && !this.nextToken;
     $("previous").disabled = this.tokens.length === 1;
     $("next").disabled = !this.nextToken;
   }

@@ -1,6 +1,6 @@
 // The workers' logs as they are written: `GetLogEvents` for each stream, starting near its end.
 
-import { ApiError, call } from "./aws.js";
+import { ApiError, call, messageOf } from "./aws.js";
 import { $, element } from "./dom.js";
 import { clockTime } from "./format.js";
 import { readable } from "./log_lines.js";
@@ -157,7 +157,7 @@ export class Logs {
     if (error instanceof ApiError && error.isMissing) {
       this.looks = 0;
       this.say("No worker has written anything yet.");
-    } else this.say(error.message);
+    } else this.say(messageOf(error));
   }
 
   say(text) {

@@ -1,5 +1,6 @@
 // The tab Scaling: the chosen target and time span, and the table of activities.
 
+import { messageOf } from "./aws.js";
 import { $, element } from "./dom.js";
 import { clockTime } from "./format.js";
 import { Poll } from "./poll.js";
@@ -18,7 +19,7 @@ export class Scaling {
     this.skewS = 0;
     this.timeline = new Timeline($("timeline"));
     this.form = new ScalingForm(() => this.poll.again());
-    this.poll = new Poll((signal) => this.refresh(signal), PAUSE_MS, (error) => error && this.say(error.message));
+    this.poll = new Poll((signal) => this.refresh(signal), PAUSE_MS, (error) => error && this.say(messageOf(error)));
     $("scaling-range").addEventListener("change", () => this.poll.again());
     $("with-not-scaled").addEventListener("change", () => this.show());
     $("scaling-target").addEventListener("change", () => {

@@ -16,7 +16,8 @@ const PERIOD_S = 10;
 const METRICS = [
   {
     id: "concurrent",
-    label: "Requests at a time, of each",
+    label: "Concurrent requests",
+    isPerUnit: true,
     value: 4,
     predefined: {
       variant: "SageMakerVariantConcurrentRequestsPerModelHighResolution",
@@ -25,14 +26,16 @@ const METRICS = [
   },
   {
     id: "invocations",
-    label: "Requests a minute, of each",
+    label: "Requests per minute",
+    isPerUnit: true,
     value: 60,
     predefined: { variant: "SageMakerVariantInvocationsPerInstance", component: "SageMakerInferenceComponentInvocationsPerCopy" },
   },
   { id: "kv", label: "KV cache in use, %", value: 60, custom: { MetricName: "KVCacheUtilization", Statistic: "Average" } },
-  { id: "queue", label: "Waiting requests, of each", value: 2, custom: { MetricName: "QueueDepth", Statistic: "Average" } },
+  { id: "queue", label: "Waiting requests", isPerUnit: true, value: 2, custom: { MetricName: "QueueDepth", Statistic: "Average" } },
 ];
 
+const labelOf = ({ label, isPerUnit }, kind) => (isPerUnit ? `${label} per ${kind === "variant" ? "instance" : "copy"}` : label);
 const kindOf = (target) => (target.id.startsWith("~") ? "variant" : "component");
 const identityOf = (target) => ({ ServiceNamespace: "sagemaker", ResourceId: target.resourceId, ScalableDimension: target.dimension });
 const alarmOf = (target) => `headrace-idle-${target.resourceId}`;
@@ -46,7 +49,7 @@ export class ScalingForm {
     this.auto = new Form("autoscaling", () => this.save());
     this.off = new Dialog("scaling-off", () => this.remove());
     $("scaling-off").addEventListener("click", () => this.off.open());
-    $("scaling-metric").replaceChildren(...METRICS.map(({ id, label }) => element("option", { value: id, textContent: label })));
+    $("scaling-metric").replaceChildren(...METRICS.map(({ id }) => element("option", { value: id })));
     $("scaling-metric").addEventListener("change", () => ($("scaling-value").value = METRICS[$("scaling-metric").selectedIndex].value));
   }
 
@@ -70,6 +73,7 @@ export class ScalingForm {
   /** Show the metric of a policy; one that the list does not have is added to it, and is kept when the form is saved. */
   showPolicy(policy) {
     for (const option of $("scaling-metric").querySelectorAll("[value=other]")) option.remove();
+    METRICS.forEach((metric, index) => ($("scaling-metric").options[index].textContent = labelOf(metric, kindOf(this.target))));
     const config = policy?.TargetTrackingScalingPolicyConfiguration;
     const metric = config ? METRICS.find((candidate) => isMetricOf(candidate, config, kindOf(this.target))) : METRICS[0];
     if (!metric) $("scaling-metric").append(element("option", { value: "other", textContent: `As set by ${policy.PolicyName}` }));

@@ -1,7 +1,7 @@
 // What the workers of an endpoint report: tokens a second, waiting requests, use of the KV cache. From CloudWatch, where
 // the platform publishes the workers' own metrics; read only while the page shows them.
 
-import { call } from "./aws.js";
+import { call, messageOf } from "./aws.js";
 import { Chart } from "./charts.js";
 import { $ } from "./dom.js";
 import { short } from "./format.js";
@@ -18,7 +18,7 @@ export class Serving {
     this.name = null;
     this.sources = [];
     this.skewS = 0;
-    this.poll = new Poll((signal) => this.refresh(signal), PAUSE_MS, (error) => error && this.say(error.message));
+    this.poll = new Poll((signal) => this.refresh(signal), PAUSE_MS, (error) => error && this.say(messageOf(error)));
     const host = $("serving-charts");
     const line = (title, label, format) => new Chart(host, { title, kind: "lines", format, series: [{ label, className: "p50" }] });
     this.tokens = line("Tokens a second", "generated", short);

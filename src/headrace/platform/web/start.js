@@ -1,6 +1,6 @@
 // The first deployment on an empty platform: three steps, one button, and what happens meanwhile.
 
-import { ApiError, call } from "./aws.js";
+import { ApiError, call, messageOf } from "./aws.js";
 import { $ } from "./dom.js";
 import { headlineOf } from "./failure.js";
 import { duration } from "./format.js";
@@ -21,7 +21,7 @@ export class Start {
     Object.assign(this, { deployment, began });
     this.name = null; // the endpoint that the button created
     $("start-deploy").addEventListener("click", () => this.begin());
-    $("start-again").addEventListener("click", () => this.deployment.retry(this.name).catch((error) => this.tell(error.message)));
+    $("start-again").addEventListener("click", () => this.deployment.retry(this.name).catch((error) => this.tell(messageOf(error))));
   }
 
   knowModels(names) {
@@ -38,7 +38,7 @@ export class Start {
       this.state("active", "Created. Waiting for the platform to start a worker");
       this.began();
     } catch (error) {
-      this.tell(error.message === "Failed to fetch" ? "The platform cannot be reached." : error.message);
+      this.tell(messageOf(error));
     } finally {
       $("start-deploy").disabled = false;
     }

@@ -3,7 +3,7 @@
 
 import { svg } from "./charts.js";
 import { element } from "./dom.js";
-import { clockTime, count, short } from "./format.js";
+import { clockTime, count, short, tick } from "./format.js";
 import { areaPath, linePath, roundTop, sampleAt } from "./paths.js";
 import { roundMoments } from "./ticks.js";
 
@@ -11,10 +11,11 @@ const EDGE = { left: 46, right: 14 };
 const HEAD = 24; // the title of a lane
 const GAP = 12;
 const AXIS = 22;
-const HEIGHTS = { capacity: 104, metric: 92, alarm: 32, activities: 26, notScaled: 18 };
+const HEIGHTS = { capacity: 104, metric: 92, alarm: 32, rule: 15, activities: 26, notScaled: 18 };
 const TOP = 14; // room for text above the highest value
 const NEAR_PX = 7; // activities this near to the pointer are shown
 const MAX_TOLD = 2;
+const NARROW_PX = 560; // below it the rule of an alarm has a line of its own
 const NUM_STEPS = 90; // of the arrow keys across the time span
 export const KINDS = {
   out: { word: "Scaled out", path: "M0-6L6 5H-6z" },
@@ -48,6 +49,8 @@ export class Timeline {
   draw() {
     this.width = this.canvas.clientWidth;
     if (!this.model || this.width === 0) return;
+    this.isNarrow = this.width < NARROW_PX;
+    this.canvas.classList.toggle("narrow", this.isNarrow);
     const { capacity, lanes, alarms, activities } = this.model;
     this.foot = 0;
     const drawn = [this.capacityLane(capacity), ...lanes.map((lane) => this.metricLane(lane))];
@@ -94,7 +97,7 @@ export class Timeline {
   metricLane({ title, note, points, problem, bucketS, lines }) {
     const top = roundTop(Math.max(0, ...points.map(([, value]) => value), ...lines.map(({ value }) => value)));
     const { nodes, y } = this.lane(HEIGHTS.metric, title, [{ text: note }], top);
-    nodes.push(...this.scale([0, top / 2, top], y, short));
+    nodes.push(...this.scale([0, top / 2, top], y, (value) => tick(value, short)));
     const spot = { x: (at) => this.x(Math.min(Math.max(at, this.model.startS), this.model.endS)), y, bucketS };
     nodes.push(svg("path", { class: "measured", d: linePath(points, spot, false) }));
     for (const { label, value } of lines) nodes.push(...this.rule(y(value), label, "goal"));
@@ -103,13 +106,18 @@ export class Timeline {
   }
 
   alarmLane(alarms) {
-    const { nodes, head } = this.lane(HEIGHTS.alarm * alarms.length, "Alarms", []);
+    const rowHeight = HEIGHTS.alarm + (this.isNarrow ? HEIGHTS.rule : 0);
+    const { nodes, head } = this.lane(rowHeight * alarms.length, "Alarms", []);
     alarms.forEach(({ label, meaning, isCalm, rule, state, bands }, place) => {
-      const y = head + place * HEIGHTS.alarm;
-      const words = svg("text", { x: EDGE.left, y: y + 10 }, svg("tspan", { class: "alarm-name" }, label));
-      words.append(svg("tspan", { class: `state-${state}${isCalm ? " calm" : ""}`, dx: 7 }, STATE_WORDS[state]));
-      words.append(svg("tspan", { dx: 7 }, `${meaning && `${meaning}: `}${rule}`));
-      nodes.push(words, ...bands.flatMap((band) => this.band(band, y + 22, isCalm)));
+      const y = head + place * rowHeight;
+      const name = svg("tspan", { class: "alarm-name" }, label);
+      const now = svg("tspan", { class: `state-${state}${isCalm ? " calm" : ""}` }, STATE_WORDS[state]);
+      const [first, second] = this.isNarrow ? [now, name] : [name, now]; // a long name may end outside
+      second.setAttribute("dx", 7);
+      const words = svg("text", { x: this.isNarrow ? 0 : EDGE.left, y: y + 10 }, first, second);
+      if (meaning) words.append(svg("tspan", { dx: 7 }, this.isNarrow ? meaning : `${meaning}:`));
+      words.append(svg("tspan", this.isNarrow ? { x: 0, dy: HEIGHTS.rule } : { dx: meaning ? 4 : 7 }, rule));
+      nodes.push(words, ...bands.flatMap((band) => this.band(band, y + rowHeight - 10, isCalm)));
     });
     return nodes;
   }

@@ -1,6 +1,6 @@
 // The charts of one endpoint, from the gateway's history.
 
-import { numbers } from "./aws.js";
+import { messageOf, numbers } from "./aws.js";
 import { Chart } from "./charts.js";
 import { $ } from "./dom.js";
 import { duration, short } from "./format.js";
@@ -15,7 +15,7 @@ const QUANTILES = [
 export class Traffic {
   constructor() {
     this.name = null;
-    this.poll = new Poll((signal) => this.refresh(signal), PAUSE_MS, (error) => error && this.say(error.message));
+    this.poll = new Poll((signal) => this.refresh(signal), PAUSE_MS, (error) => error && this.say(messageOf(error)));
     const host = $("charts");
     this.requests = new Chart(host, {
       title: "Requests a second",

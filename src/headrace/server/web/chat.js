@@ -49,6 +49,11 @@ function showModel(isBase) {
   useDefaults();
 }
 
+function showRefusedKey() {
+  if ($("api_key").value.trim()) $("notice").textContent = "The server refuses this API key. Check it, and press Enter again.";
+  $("api_key").select();
+}
+
 function askForKey() {
   setOpen("settings", true);
   $("api_key").focus();
@@ -87,9 +92,10 @@ $("defaults").addEventListener("click", () => {
   for (const id of SAMPLED) localStorage.removeItem(`headrace.${id}`);
   useDefaults();
 });
-$("key-form").addEventListener("submit", (event) => {
+$("key-form").addEventListener("submit", async (event) => {
   event.preventDefault();
-  server.poll.again();
+  if (server.state === "needs-key") await server.poll.again();
+  if (server.state === "needs-key") return showRefusedKey();
   setOpen("settings", false);
   $("prompt").focus();
 });

@@ -19,6 +19,7 @@ export class Server {
     this.state = "connecting";
     this.reason = "";
     this.model = null; // `{id, maxTokens, isBase, sampling}`
+    this.pinged = undefined; // the name that the server gave last
     this.poll = new Poll((signal) => this.check(signal), WAITING_PAUSE_MS, (error) => error && this.enter("unreachable"));
     $("api_key").value = sessionStorage.getItem(KEY) ?? "";
     $("api_key").addEventListener("input", () => {
@@ -35,11 +36,11 @@ export class Server {
 
   async check(signal) {
     const health = await fetch("/ping", { signal, cache: "no-store" });
-    if (!health.ok) {
-      const { reason } = await health.json().catch(() => ({}));
-      return this.enter("waiting", reason ?? `The server answers with status ${health.status}.`);
-    }
-    if (this.state !== "ready") await this.readModel(signal);
+    const { model, reason } = await health.json().catch(() => ({}));
+    if (!health.ok) return this.enter("waiting", reason ?? `The server answers with status ${health.status}.`);
+    const isOther = model !== this.pinged; // the server was restarted between two checks
+    if (this.state !== "ready" || isOther) await this.readModel(signal);
+    this.pinged = model;
   }
 
   async readModel(signal) {
@@ -49,17 +50,18 @@ export class Server {
     const [served] = (await models.json()).data;
     const info = await fetch("/info", { signal, headers: this.headers() });
     const facts = info.ok ? (await info.json()).headrace : undefined;
+    const isNew = served.id !== this.model?.id;
     this.model = {
       id: served.id,
       maxTokens: served.max_model_len,
       isBase: served.has_chat_template === false,
       sampling: facts?.recommended_sampling ?? {},
     };
-    this.enter("ready");
+    this.enter("ready", "", isNew);
   }
 
-  enter(state, reason = "") {
-    const isSame = this.state === state && this.reason === reason;
+  enter(state, reason = "", isNew = false) {
+    const isSame = this.state === state && this.reason === reason && !isNew;
     Object.assign(this, { state, reason });
     this.poll.pauseMs = state === "ready" ? READY_PAUSE_MS : WAITING_PAUSE_MS;
     if (!isSame) this.changed();
