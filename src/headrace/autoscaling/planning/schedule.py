@@ -15,6 +15,8 @@ from headrace.autoscaling.planning.cron import Cron, parse_cron
 UNITS_S = {"minute": 60, "hour": 3600, "day": 86_400}
 RATE = re.compile(r"([1-9][0-9]{0,8}) (minute|hour|day)(s?)")
 LOOK_BACK_S = (3600.0, 86_400.0, 32 * 86_400.0, math.inf)
+_MAX_ZONE_CHARS = 64
+"""IANA's names have at most 32; Python imports a package for each part of a name between slashes."""
 FORMS = "at(yyyy-mm-ddThh:mm:ss), rate(value unit) or cron(fields)"
 
 
@@ -118,11 +120,12 @@ def _next_cron(schedule: Schedule, after_s: float, window: Window) -> float | No
 
 def _zone(name: str) -> tzinfo:
     try:
-        return ZoneInfo(name)
-    except (ValueError, OSError, KeyError) as exc:
-        raise ValueError(
-            f"Timezone is {name!r}; expected the name of an IANA time zone, such as Europe/Berlin."
-        ) from exc
+        found = ZoneInfo(name) if len(name) <= _MAX_ZONE_CHARS else None
+    except (ValueError, OSError, KeyError):
+        found = None
+    if found is None:
+        raise ValueError(f"Timezone is {name!r}; expected the name of an IANA time zone, such as Europe/Berlin.")
+    return found
 
 
 def _at_s(text: str, zone: tzinfo) -> float:
