@@ -19,7 +19,7 @@ def test_the_text_goes_to_stdout_and_nothing_else(headrace) -> None:
 def test_an_empty_answer_is_explained(headrace) -> None:
     result = headrace("generate", "echo", "-p", "one two", "--stop", "one")
     assert result.stdout == "\n"
-    assert "ended its answer at once" in result.stderr
+    assert "has no text: it began with a stop text." in result.stderr
     assert "--raw" not in result.stderr
     raw = headrace("generate", "echo", "-p", "one two", "--stop", "one", "--raw")
     assert "trained for chats: try without --raw" in raw.stderr
@@ -46,7 +46,7 @@ def test_an_answer_ends_when_it_repeats_itself_unless_that_is_allowed(headrace) 
         ({"reason": FinishReason.EOS}, {"has_text": True}, None),
         ({"reason": FinishReason.REPETITION}, {"has_text": True}, "stopped after 9 tokens, because it repeated itself"),
         ({"reason": FinishReason.LENGTH}, {"has_text": False}, "has no text: it was cut at 9 tokens"),
-        ({"reason": FinishReason.STOP}, {"has_text": False}, "finish reason: stop_sequence"),
+        ({"reason": FinishReason.STOP}, {"has_text": False}, "has no text: it began with a stop text."),
         ({"reason": FinishReason.EOS}, {"has_reasoning": True}, "within its reasoning, after 9 tokens."),
     ],
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from headrace.cli.sources import Source
+from headrace.cli.tables import count_of
 from headrace.core.answer_format.formats import AnswerFormat
 from headrace.core.answer_format.parser import make_parser
 from headrace.core.answer_format.parts import AnswerParser, CallOpening, ContentText, Part, ReasoningText
@@ -99,22 +100,25 @@ def ending_note(
     if has_text:
         return f"{name} {cut}. {advice}" if cut else None
     if has_reasoning:
-        return f"{name} ended within its reasoning, after {finish.output_tokens} tokens. {advice}".rstrip()
+        tokens = count_of(finish.output_tokens, "token")
+        return f"{name} ended within its reasoning, after {tokens}. {advice}".rstrip()
     if cut:
         return f"{name} has no text: it {cut}. {advice}"
-    return f"The model ended its answer at once, without any text (finish reason: {finish.reason})."
+    if finish.reason is FinishReason.STOP:
+        return f"{name} has no text: it began with a stop text."
+    return f"{name} has no text: the model ended it at once (finish reason: {finish.reason})."
 
 
 def _cut(finish: Finish, max_new_tokens: int | None) -> tuple[str, str]:
     """Return how an answer was cut, and the advice; empty if the model or a stop string ended it."""
     if finish.reason is FinishReason.REPETITION:
-        text = f"was stopped after {finish.output_tokens} tokens, because it repeated itself"
+        text = f"was stopped after {count_of(finish.output_tokens, 'token')}, because it repeated itself"
         return text, "--allow-repetition lets it go on."
     if finish.reason is not FinishReason.LENGTH:
         return "", ""
     if max_new_tokens is not None and finish.output_tokens >= max_new_tokens:
-        return f"was cut at {max_new_tokens} tokens", "Raise --max-new-tokens (-n)."
-    text = f"was cut after {finish.output_tokens} tokens, because the context is full"
+        return f"was cut at {count_of(max_new_tokens, 'token')}", "Raise --max-new-tokens (-n)."
+    text = f"was cut after {count_of(finish.output_tokens, 'token')}, because the context is full"
     return text, "Shorten the prompt or the conversation, or raise --max-model-len."
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.cli.group import UserFailed
 from headrace.cli.sampling_options import MAX_NEW_TOKENS
+from headrace.cli.tables import count_of
 from headrace.core.generation import RepetitionDetection
 
 _OPENAI_NAMES = {"max_new_tokens": "max_tokens"}
@@ -117,7 +118,8 @@ def ending_note(finish_reason: str | None, body: Mapping[str, Any] | None, *, ha
         return f"The answer was stopped because it repeated itself. {advice}".rstrip()
     if finish_reason == "length":
         limit = None if body is None else body.get("max_tokens")
-        what = f"The answer was cut at {limit} tokens." if limit else "The answer was cut at its maximum of tokens."
+        most = count_of(limit, "token") if isinstance(limit, int) else "its maximum of tokens"
+        what = f"The answer was cut at {most}."
         within = "" if has_text else " It has no text: it ended within its reasoning."
         return f"{what}{within}" + (" Raise -p max_tokens=N." if body is not None else "")
     if has_text:
