@@ -5,6 +5,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,20 +80,26 @@ def test_what_is_no_handshake_is_dropped_and_the_server_goes_on(
     assert httpx.get(f"{server.url}/ping", verify=trusting, trust_env=False, timeout=WAIT_S).status_code == 200
 
 
-def test_old_versions_of_tls_are_refused(server: EchoServer) -> None:
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
+def test_old_versions_of_tls_are_refused(files: tuple[Path, Path], authority: trustme.CA) -> None:
+    context = server_context(*files)
+    assert context is not None
+    context.set_ciphers("ALL:@SECLEVEL=0")  # otherwise it is the ciphers that old versions lack
+    with pytest.raises(ssl.SSLError, match=r"(?i)unsupported.protocol"):
+        handshake(context, authority, ssl.TLSVersion.TLSv1_1)
+    assert handshake(context, authority, ssl.TLSVersion.TLSv1_2).version() == "TLSv1.2"
     with pytest.warns(DeprecationWarning, match="TLSv1"):
-        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{server.url}/ping", verify=context, trust_env=False, timeout=WAIT_S)
+        context.minimum_version = ssl.TLSVersion.TLSv1_1
+    assert handshake(context, authority, ssl.TLSVersion.TLSv1_1).version() == "TLSv1.1", "this client speaks it"
 
 
-def handshake_serial(context: ssl.SSLContext, authority: trustme.CA) -> str:
-    """The serial number of the certificate that a new connection gets."""
+def handshake(context: ssl.SSLContext, authority: trustme.CA, version: ssl.TLSVersion | None = None) -> ssl.SSLObject:
+    """Connect a client, of one version of TLS or of all that are safe; return its side."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     authority.configure_trust(client)
+    if version is not None:
+        client.set_ciphers("ALL:@SECLEVEL=0")
+        with warnings.catch_warnings(category=DeprecationWarning, action="ignore"):
+            client.minimum_version = client.maximum_version = version
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     near = client.wrap_bio(to_client, to_server, server_hostname="localhost")
     far = context.wrap_bio(to_server, to_client, server_side=True)
@@ -102,7 +109,12 @@ def handshake_serial(context: ssl.SSLContext, authority: trustme.CA) -> str:
                 end.do_handshake()
             except ssl.SSLWantReadError:
                 continue
-    certificate = near.getpeercert()
+    return near
+
+
+def handshake_serial(context: ssl.SSLContext, authority: trustme.CA) -> str:
+    """The serial number of the certificate that a new connection gets."""
+    certificate = handshake(context, authority).getpeercert()
     assert certificate is not None
     return str(certificate["serialNumber"])
 
