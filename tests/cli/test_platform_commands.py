@@ -292,6 +292,19 @@ def test_env_finds_the_platform_and_the_keys_of_a_data_folder(headrace, tmp_path
     assert f"AWS_ACCESS_KEY_ID={made}\n" in printed.stdout
 
 
+def test_env_warns_of_an_aws_cli_that_ignores_the_endpoint(headrace, tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "aws"
+    program.parent.mkdir()
+    program.touch(0o755)
+    (tmp_path / "lib" / "python3" / "dist-packages" / "awscli-2.9.19.dist-info").mkdir(parents=True)
+    with health_server() as port:
+        url = f"http://127.0.0.1:{port}"
+        keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+        printed = headrace("env", "--url", url, "--region", "us-east-1", env={"PATH": str(program.parent), **keys})
+    assert printed.exit_code == 0, printed.stderr
+    assert f"AWS CLI 2.9 ignores AWS_ENDPOINT_URL and would call AWS. Add `--endpoint-url {url}`" in printed.stderr
+
+
 def test_keys_are_made_listed_and_removed(headrace, tmp_path: Path) -> None:
     made = headrace("keys", "create", "--data-dir", tmp_path, "--note", "for CI")
     lines = dict(line.split("=", 1) for line in made.stdout.splitlines())

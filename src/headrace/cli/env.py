@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from headrace.cli.aws_cli import too_old
 from headrace.cli.group import Examples, UserFailed
 from headrace.cli.platform_client import Platform, find_platform, platform_at, platform_option
 from headrace.settings.platform_settings import data_folder, load_platform_settings
@@ -60,12 +61,24 @@ def env(
             **credentials,
         )
         lines = (shell_lines if form == "sh" else dotenv_lines)(target, os.environ)
+        _warn_of_old_cli(platform.url)
     if lines:
         click.echo("\n".join(lines))
     if sys.stdout.isatty() and not is_unset:
         given = {"--url": url, "--key": key, "--region": region, "--data-dir": data_dir}
         options = "".join(f" {name} {shlex.quote(str(value))}" for name, value in given.items() if value is not None)
         click.echo(f'# To run these lines: eval "$(headrace env{options})"', err=True)
+
+
+def _warn_of_old_cli(url: str) -> None:
+    """Warn that the AWS CLI of this shell would call AWS in spite of the variables."""
+    version = too_old()
+    if version is not None:
+        click.echo(
+            f"# Warning: AWS CLI {version} ignores AWS_ENDPOINT_URL and would call AWS. "
+            f"Add `--endpoint-url {url}` to each command, or install 2.13 or later.",
+            err=True,
+        )
 
 
 def _platform_of(data_dir: Path) -> Platform:
