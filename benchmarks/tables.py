@@ -246,21 +246,41 @@ def soak(name: str) -> Iterator[str]:
 
 
 def attacks(name: str) -> Iterator[str]:
-    """Yield the attacks with the longest gaps, and the control."""
+    """Yield the attacks that held the event loop longest, and the control."""
     rows = result(name)["attacks"]
     control = [row for row in rows if row["name"] == "nothing"]
-    longest = sorted((row for row in rows if row not in control), key=lambda row: -row["longest_gap_ms"])
+    longest = sorted((row for row in rows if row not in control), key=lambda row: -row["longest_hold_ms"])
     cells = (
         [
             row["name"],
             f"{row['num_attacks']:,}",
             row["first_answer"].partition(" ")[0],
             f"{row['longest_gap_ms']:.0f} ms",
+            f"{row['longest_hold_ms']:.0f} ms",
         ]
         for row in [*longest[:_ATTACKS_SHOWN], *control]
     )
-    yield from table(("attack", "times", "answer", "longest gap"), cells)
-    yield f"Of {len(longest)} attacks, those with the longest gaps.\n"
+    yield from table(("attack", "times", "answer", "longest gap", "loop held"), cells)
+    load = result(name)["load"]
+    yield f"Of {len(longest)} attacks, those that held the event loop longest. Load of the machine: {load:.0f}.\n"
+
+
+def fuzzed() -> Iterator[str]:
+    """Yield the inputs of each target in runs by hand."""
+    rows = result("fuzz")
+    cells = (
+        [
+            f"`{name}`",
+            f"{row['inputs']:,.0f}",
+            f"{row['accepted'] / max(1, row['inputs']):.0%}",
+            f"{row['slowest_ms']:,.0f} ms",
+            f"{row['findings']:.0f}" if row["findings"] else "",
+        ]
+        for name, row in rows.items()
+    )
+    total, cpu_s = sum(row["inputs"] for row in rows.values()), sum(row["cpu_s"] for row in rows.values())
+    yield f"\n{len(rows)} targets, {total:,.0f} inputs, {cpu_s / 60:.0f} minutes of CPU in the parsers."
+    yield from table(("target", "inputs", "accepted", "slowest", "findings"), cells)
 
 
 def if_stored(name: str, lines: Callable[[Any], Iterator[str]]) -> Iterator[str]:
@@ -274,6 +294,7 @@ def if_stored(name: str, lines: Callable[[Any], Iterator[str]]) -> Iterator[str]
 TABLES = {
     "docs/guides/formats.md": {"formats-quality": formats_quality, "formats-speed": formats_speed},
     "docs/limits.md": {"attacks": lambda: attacks("attack"), "attacks-platform": lambda: attacks("attack-platform")},
+    "docs/fuzzing.md": {"fuzzed": fuzzed},
     "docs/guides/sizing.md": {"sizing-users": sizing_users},
     "docs/soak.md": {"soak": lambda: soak("soak"), "soak-server": lambda: soak("soak-server")},
     "docs/scale.md": {"gateways": lambda: if_stored("gateways", pages.gateways)},

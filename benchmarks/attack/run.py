@@ -22,6 +22,7 @@ from time import perf_counter
 
 from benchmarks.attack.attacks import ATTACKS, HOST, head
 from benchmarks.attack.targets import START_TIMEOUT_S, clear, launch_of, prepare
+from benchmarks.attack.watched import STACKS, holds_ms
 from benchmarks.cpu_serving.proc import session_memory
 from benchmarks.cpu_serving.server_process import ServerProcess
 
@@ -45,6 +46,8 @@ class Measured:
     begun_s: float = 0.0
     """When the attack began, by the clock of the stalls (`perf_counter`)."""
     longest_gap_ms: float = 0.0
+    longest_hold_ms: float = 0.0
+    """The longest time that the event loop stood still, without its waits for a CPU."""
     gaps_over_goal: int = 0
     num_events: int = 0
     slowest_small_request_ms: float = 0.0
@@ -118,6 +121,7 @@ async def measure(name: str, server: ServerProcess, options: argparse.Namespace)
     seen.first_answer = said.decode().partition("\n")[0].removeprefix("HTTP/1.1 ")
     seen.num_events = len(seen.gaps_ms)
     seen.longest_gap_ms = round(max(seen.gaps_ms, default=0.0), 1)
+    seen.longest_hold_ms = max(holds_ms(options.stalls, seen.begun_s), default=0.0)
     seen.gaps_over_goal = sum(gap > GOAL_MS for gap in seen.gaps_ms)
     seen.slowest_small_request_ms = round(seen.slowest_small_request_ms, 1)
     seen.rss_after_mib = round(session_memory(server.session).rss_bytes / MIB)
@@ -127,15 +131,27 @@ async def measure(name: str, server: ServerProcess, options: argparse.Namespace)
 def table(rows: list[Measured]) -> str:
     """Return the results as a table."""
     lines = [
-        "| attack | times | answer | longest gap, ms | over 100 ms | slowest small request, ms | refused | RSS, MiB |",
-        "|---|---|---|---|---|---|---|---|",
+        "| attack | times | answer | gap, ms | loop held, ms | gaps > 100 ms | small request | refused | RSS, MiB |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {row.name} | {row.num_attacks} | {row.first_answer} | {row.longest_gap_ms:.0f} | {row.gaps_over_goal} | "
-        f"{row.slowest_small_request_ms:.0f} | {row.refused} | {row.rss_before_mib:.0f} → {row.rss_after_mib:.0f} |"
+        f"| {row.name} | {row.num_attacks} | {row.first_answer} | {row.longest_gap_ms:.0f} | {row.longest_hold_ms:.0f} "
+        f"| {row.gaps_over_goal} | {row.slowest_small_request_ms:.0f} | {row.refused} "
+        f"| {row.rss_before_mib:.0f} → {row.rss_after_mib:.0f} |"
         for row in rows
     ]
     return "\n".join(lines)
+
+
+def store(rows: list[Measured], path: Path) -> None:
+    """Write results to a file, in place of earlier ones of the same attacks."""
+    found = json.loads(path.read_text())["attacks"] if path.exists() else []
+    attacks = {row["name"]: row for row in found}
+    for row in rows:
+        attacks[row.name] = {key: value for key, value in asdict(row).items() if key != "gaps_ms"}
+    ordered = [attacks[name] for name in ATTACKS if name in attacks]
+    result = {"environment": describe_environment(), "load": os.getloadavg()[0], "attacks": ordered}
+    path.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -146,8 +162,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--streams", type=int, default=4, help="of the others")
     parser.add_argument("--seconds", type=float, default=6.0, help="of each attack")
     parser.add_argument("--only", default="", help="parts of attacks' names, separated by commas")
-    parser.add_argument("--stalls", type=Path, help="file for the stacks of all threads while the event loop stalls")
-    parser.add_argument("--output", type=Path, help="JSON file for the results")
+    parser.add_argument("--stalls", type=Path, help="file for the event loop's stalls, with the stacks of all threads")
+    parser.add_argument("--output", type=Path, help="JSON file for the results; others in it are kept")
     return parser.parse_args()
 
 
@@ -158,6 +174,9 @@ def main() -> None:
     names = [name for name in ATTACKS if not wanted or any(part in name for part in wanted)]
     rows = []
     with tempfile.TemporaryDirectory() as folder:
+        if options.stalls:
+            os.environ[STACKS] = "1"
+        options.stalls = options.stalls or Path(folder) / "stalls.txt"
         launch = launch_of(options.target, options.model, Path(folder), stalls=options.stalls)
         server = ServerProcess(launch, log=Path(folder) / "server.log")
         try:
@@ -169,10 +188,8 @@ def main() -> None:
         finally:
             clear(options.target, server.url)
             server.close()
-    result = {"environment": describe_environment(), "load": os.getloadavg()[0]}
-    result["attacks"] = [{key: value for key, value in asdict(row).items() if key != "gaps_ms"} for row in rows]
     if options.output:
-        options.output.write_text(json.dumps(result, indent=1) + "\n")
+        store(rows, options.output)
     print(table(rows))
     print(json.dumps({"longest_gap_ms": max(row.longest_gap_ms for row in rows), "attacks": len(rows)}))
 

@@ -16,9 +16,9 @@ _POLL_S = 0.1
 _HEADRACE = (sys.executable, "-m", "headrace")
 
 
-def launch_of(target: str, model: str, folder: Path, *, stalls: Path | None = None) -> Launch:
+def launch_of(target: str, model: str, folder: Path, *, stalls: Path) -> Launch:
     """Return the command that starts a target with its files in `folder`; `stalls` gets the stacks of its stalls."""
-    headrace = _HEADRACE if stalls is None else (sys.executable, "-m", "benchmarks.attack.watched", str(stalls))
+    headrace = (sys.executable, "-m", "benchmarks.attack.watched", str(stalls))
     if target == "platform":
         return Launch(arguments=(*headrace, "up", "--host", HOST, "--data-dir", str(folder / "data")))
     served = ("--host", HOST, "--served-model-name", MODEL_NAME, "--log-level", "warning")

@@ -1,14 +1,20 @@
 """
-Run headrace with a watch on its event loop: the stacks of all threads are written while the loop stands still.
+Run headrace with a watch on its event loop, which writes how long the loop stood still, and why.
 
-    python -m benchmarks.attack.watched FILE serve MODEL ...      (`run --stalls FILE` starts its target like this)
+    python -m benchmarks.attack.watched FILE serve MODEL ...      (`run` starts its target like this)
 
-The stacks are written by a thread of `faulthandler` that needs no GIL, so that they also show the thread that holds it.
+`holds_ms` reads the part of it that does not depend on the load of the machine.
+
+With HEADRACE_STACKS=1 the stacks of all threads are written too while the loop stands still, by a thread of
+`faulthandler` that needs no GIL, so that they also show the thread that holds it. NOTE: such a dump reads frames that
+other threads may free at that moment, and has ended one run in ten by a segmentation fault.
 """
 
 import asyncio
 import faulthandler
 import gc
+import os
+import re
 import runpy
 import sys
 import threading
@@ -18,26 +24,30 @@ from typing import IO
 
 import uvloop
 
+STACKS = "HEADRACE_STACKS"
 BEAT_S = 0.01
+HELD_S = 0.02
+"""Shorter stalls are not written."""
+_LINE = re.compile(r"^.*=== ([\d.]+) stalled for (\d+) ms: -?\d+ worked, (\d+) waited for a CPU", re.MULTILINE)
 STALL_S = 0.05
 """The stacks are written when the loop has stood still for this long, and again after each such time."""
 
 
 def watch(loop: asyncio.AbstractEventLoop, stacks: IO[str]) -> None:
     """
-    Write the stacks of all threads whenever the loop stands still, and the causes when it goes on.
+    Write the causes whenever the loop has stood still, and the stacks of all threads meanwhile if they are asked for.
 
     Its time is split into its own work, the wait for a CPU, and the rest: above a beat, that is the wait for the GIL.
     Collections of garbage hold the GIL, whichever thread they run in.
     """
     last_s, last_ran_s, last_queued_s = perf_counter(), 0.0, 0.0
-    collections = _Collections()
+    collections, writes_stacks = _Collections(), STACKS in os.environ
 
     def beat() -> None:
         nonlocal last_s, last_ran_s, last_queued_s
         now_s = perf_counter()
         ran_s, queued_s = _scheduled()
-        if now_s - last_s > STALL_S:
+        if now_s - last_s > HELD_S:
             times_s = (now_s - last_s, ran_s - last_ran_s, queued_s - last_queued_s)
             total, ran, queued = (round(time_s * 1e3) for time_s in times_s)
             causes = f"{ran} worked, {queued} waited for a CPU, {total - ran - queued} waited for the GIL or events"
@@ -45,7 +55,8 @@ def watch(loop: asyncio.AbstractEventLoop, stacks: IO[str]) -> None:
             print(f"=== {now_s:.3f} stalled for {total} ms: {causes}", file=stacks, flush=True)
         last_s, last_ran_s, last_queued_s = now_s, ran_s, queued_s
         collections.total_s = 0.0
-        faulthandler.dump_traceback_later(STALL_S, repeat=True, file=stacks)
+        if writes_stacks:
+            faulthandler.dump_traceback_later(STALL_S, repeat=True, file=stacks)
         loop.call_later(BEAT_S, beat)
 
     loop.call_soon(beat)
@@ -64,6 +75,12 @@ class _Collections:
         if phase == "stop":
             self.total_s += now_s - self._begun_s
         self._begun_s = now_s
+
+
+def holds_ms(stacks: Path, begun_s: float) -> list[float]:
+    """Return how long each stall since a moment held the loop: by its own work, or by other threads with the GIL."""
+    found = _LINE.findall(stacks.read_text())
+    return [float(total) - float(queued) for at_s, total, queued in found if float(at_s) >= begun_s]
 
 
 def _scheduled() -> tuple[float, float]:
