@@ -46,7 +46,7 @@ def names_in(expression: ast.expr) -> set[str]:
 
 
 def leaks(comparison: ast.Compare) -> bool:
-    """Whether the time of a comparison tells how much of a secret is right."""
+    """Return whether the time of a comparison tells how much of a secret is right."""
     sides = [comparison.left, *comparison.comparators]
     if any(isinstance(side, ast.Constant) for side in sides):
         return False

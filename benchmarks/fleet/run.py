@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import Any
 
 import msgspec
-from benchmarks.fleet.balance import RULES, Fleet, simulate
+from benchmarks.fleet.balance import RULES, Fleet, Rule, simulate
 
 from headrace.bench.environment import describe_environment
 from headrace.gateway.routing import RoutingQuery, choose
@@ -25,6 +25,8 @@ from headrace.state.routes import Fleet as RouteFleet
 from headrace.state.routes import Replica, Route, VariantRoute
 
 NODES, REQUESTS_PER_S, PIECES, SLOTS, LOAD = 1000, 100_000, 128, 8, 0.8
+HOST_REPLICAS, HOST_GATEWAYS = 4, 4
+HOST_RULES: tuple[Rule, ...] = ("random", "own least", "shared least", "true least")
 GATEWAY_RESULTS = Path(__file__).parents[1] / "results" / "gateway.json"
 OUTPUT = Path(__file__).parents[1] / "results" / "fleet.json"
 
@@ -40,6 +42,7 @@ def main() -> None:
         "routing": [measure_routing(count) for count in (10, 100, NODES)],
         "cores": gateway_cores(json.loads(GATEWAY_RESULTS.read_text(encoding="utf-8"))["summary"]),
         "balance": balance(options.requests),
+        "one_host": one_host(),
     }
     options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     options.output.with_suffix(".md").write_text(tables(results), encoding="utf-8")
@@ -99,10 +102,24 @@ def balance(num_requests: int) -> list[dict[str, Any]]:
             requests_per_s=REQUESTS_PER_S,
         )
         for rule in RULES:
-            if gateways > 1 and not rule.startswith("own"):
-                continue  # These do not depend on the sender.
+            if rule == "shared least" or (gateways > 1 and not rule.startswith("own")):
+                continue  # for one host, see `one_host`; or it does not depend on the sender
             waits = simulate(fleet, rule, num_requests=num_requests, seed=1)
             rows.append({"gateways": gateways, "rule": rule, "service_s": fleet.service_s, **asdict(waits)})
+    return rows
+
+
+def one_host(num_requests: int = 20_000) -> list[dict[str, Any]]:
+    """Return the waits behind the gateways of one host, which report their requests to each other."""
+    rows = []
+    for service_s in (0.05, 0.2, 1.0, 5.0):
+        rate = LOAD * HOST_REPLICAS * SLOTS / service_s
+        fleet = Fleet(
+            replicas=HOST_REPLICAS, gateways=HOST_GATEWAYS, slots=SLOTS, service_s=service_s, requests_per_s=rate
+        )
+        for rule in HOST_RULES:
+            waits = simulate(fleet, rule, num_requests=num_requests, seed=1)
+            rows.append({"rule": rule, "service_s": service_s, **asdict(waits)})
     return rows
 
 
@@ -121,6 +138,11 @@ def tables(results: dict[str, Any]) -> str:
     for row in results["balance"]:
         waits = f"{row['mean_s'] * 1e3:.2f} | {row['p99_s'] * 1e3:.1f}"
         lines.append(f"| {row['gateways']} | {row['rule']} | {waits} |")
+    lines += ["", f"{HOST_GATEWAYS} gateways, {HOST_REPLICAS} replicas, mean wait as a share of the answer's time:", ""]
+    lines += [f"| answer | {' | '.join(HOST_RULES)} |", "|---|---|---|---|---|"]
+    for service_s in dict.fromkeys(row["service_s"] for row in results["one_host"]):
+        means = [row["mean_s"] / service_s for row in results["one_host"] if row["service_s"] == service_s]
+        lines.append(f"| {service_s:g} s | {' | '.join(f'{mean:.0%}' for mean in means)} |")
     return "\n".join(lines) + "\n"
 
 

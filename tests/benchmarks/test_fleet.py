@@ -26,6 +26,14 @@ def test_the_knowledge_of_one_gateway_is_worth_less_the_more_gateways_there_are(
     assert waits[2] <= simulate(fleet(1), "random", num_requests=10_000, seed=1).mean_s
 
 
+def test_reports_of_other_gateways_help_when_answers_last_longer_than_the_reports_are_old():
+    host = Fleet(replicas=4, gateways=4, slots=8, service_s=5.0, requests_per_s=5.12)
+    own, shared, true = (
+        simulate(host, rule, num_requests=6_000, seed=1).mean_s for rule in ("own least", "shared least", "true least")
+    )
+    assert true < shared < own
+
+
 def test_cores_follow_from_the_cost_of_a_piece():
     rows = [{"api": "openai", "streams": 32, "gateway_cpu_us_a_piece": 30.0}, {"api": "openai", "streams": 1}]
     assert gateway_cores(rows) == {"openai": pytest.approx(384.0)}

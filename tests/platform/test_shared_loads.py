@@ -38,7 +38,7 @@ def held_request(platform: Running) -> Iterator[None]:
 
 
 def concurrency(platform: Running) -> list[float]:
-    """What the leader has measured: the mean number of requests in flight for each of the workers."""
+    """Mean numbers of requests in flight for each of the workers, as the leader has measured them."""
     now = datetime.now(UTC)
     found = platform.client("cloudwatch").get_metric_statistics(
         Namespace="AWS/SageMaker",
