@@ -44,6 +44,8 @@ QUESTIONS = {
     "joke": Question("Tell me a joke.", r"\w"),
     "rain": Question("How does rain form?", "condens|vapou?r"),
     "bread": Question("How do I bake bread?", "flour"),
+    "plants": Question("How do plants make their food?", "photosynthesis"),
+    "five tips": Question("Give me five tips for better sleep.", "sleep"),
     "sleep": Question("Give me three tips for better sleep.", "sleep"),
 }
 SAMPLING = {
