@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from benchmarks.first_answer.run import QUESTIONS
+
 from headrace.cli.suggestions import QUESTION
 
 SOURCES = Path(__file__).parent.parent.parent / "src" / "headrace"
