@@ -38,6 +38,9 @@ PHONE_SCALE = 1.5
 GAP = 24
 PHONES_IN_A_ROW = 3
 NUM_COLOURS = 256
+NUM_DISTINCT = 96
+"""Colours of the palette that differ clearly: without them code lost its colours in shades of the letters' edges."""
+MIN_DIFFERENCE = 12
 LOAD_S = 150
 QUESTION = "Give me three tips for a good night's sleep, as a list."
 CODE_QUESTION = "Write a Python function that reverses a string, and explain it briefly."
@@ -97,11 +100,26 @@ class Camera:
         return Image.open(io.BytesIO(self.driver.get_screenshot_as_png())).convert("RGB")
 
 
+def palette_of(picture: Image.Image) -> list[tuple[int, int, int]]:
+    """Return frequent colours that differ clearly, then the most frequent others."""
+    counted = picture.getcolors(picture.width * picture.height) or []
+    frequent = [colour for _, colour in sorted(counted, reverse=True)]
+    distinct: list[tuple[int, int, int]] = []
+    for colour in frequent:
+        if len(distinct) < NUM_DISTINCT and all(difference(colour, other) > MIN_DIFFERENCE for other in distinct):
+            distinct.append(colour)
+    return list(dict.fromkeys([*distinct, *frequent]))[:NUM_COLOURS]
+
+
+def difference(one: tuple[int, int, int], other: tuple[int, int, int]) -> int:
+    """Return the largest difference of a channel."""
+    return max(abs(first - second) for first, second in zip(one, other, strict=True))
+
+
 def save(picture: Image.Image, target: Path) -> None:
-    """Save a picture with a palette of its most frequent colours, so that backgrounds and marks keep theirs exactly."""
-    colours = sorted(picture.getcolors(picture.width * picture.height), reverse=True)[:NUM_COLOURS]
+    """Save a picture with a palette, so that backgrounds and marks keep their colours exactly."""
     palette = Image.new("P", (1, 1))
-    palette.putpalette([channel for _, colour in colours for channel in colour])
+    palette.putpalette([channel for colour in palette_of(picture) for channel in colour])
     picture.quantize(palette=palette, dither=Image.Dither.NONE).save(target, optimize=True)
     print(f"{target.name}: {target.stat().st_size // 1024} KiB", flush=True)
 
@@ -137,7 +155,7 @@ def chat(page: Page) -> None:
     """Hold two conversations; the second is open."""
     page.until(lambda: page.text("#model") == MODEL, "the model's name")
     ask(QUESTION)(page)
-    page.click("#new")
+    page.run("document.getElementById('new').click()")  # without the pointer, which would stay on it
     ask(CODE_QUESTION)(page)
 
 
