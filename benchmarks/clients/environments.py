@@ -54,6 +54,9 @@ def version_of(client: Client, root: Path) -> str:
     Raises:
         NotInstalled: the system has no such program.
     """
+    if client.debian:
+        found = re.match(r"[\d.]+", _run(["dpkg-query", "--show", "--showformat=${Version}", client.debian]))
+        return found[0] if found else ""
     if client.program:
         return _run([client.program, "--version"]).partition("/")[2].split()[0]
     if client.shared:
