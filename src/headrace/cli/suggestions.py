@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-QUESTION = "What is the capital of France, and what is it known for?"
-"""benchmarks/first_answer measures it."""
+QUESTION = "How does rain form?"
+"""Short, for narrow terminals; benchmarks/first_answer measures it."""
 BEGINNING = "The sea is"
 """Begins a text, for base models."""
 

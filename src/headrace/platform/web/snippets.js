@@ -3,7 +3,7 @@
 import { copyButton } from "./clipboard.js";
 import { element } from "./dom.js";
 
-const QUESTION = "What is the capital of France, and what is it known for?";
+const QUESTION = "How does rain form?";
 let platform = { region: "us-east-1", asks_for_keys: false };
 
 /** Ask the platform once for its region and whether it requires keys. */
