@@ -33,6 +33,8 @@ _NUMBER_BYTES = 8
 _TEMPORARY = tempfile.gettempdir()
 _FOUND = 3
 """Exit status of a child that reported its finding; `faulthandler` ends one that hangs with 1."""
+_SEEDS_S = 600
+"""Wall seconds for the seeds and the imports that they cause."""
 _CRASH_FACTOR = 30
 """Wall seconds for one input, as a multiple of its limit, before the parent takes it for a hang in native code."""
 
@@ -85,7 +87,10 @@ def _supervise(name: str, arguments: argparse.Namespace) -> bool:
     target = TARGETS[name]
     with mmap(-1, _NUMBER_BYTES) as place, tempfile.TemporaryDirectory(prefix="fuzz-", dir=_TEMPORARY) as folder:
         tempfile.tempdir = folder  # what a child that dies leaves behind
-        code = _exit_code(lambda: _run_child(target, arguments, place))
+        try:
+            code = _exit_code(lambda: _run_child(target, arguments, place))
+        finally:
+            tempfile.tempdir = _TEMPORARY
         if code in {0, _FOUND}:
             return code == 0
         number = int.from_bytes(place[:], "little")
@@ -143,6 +148,7 @@ def _run(target: Target, arguments: argparse.Namespace, place: mmap) -> int:
         place[:] = numbers[index].to_bytes(_NUMBER_BYTES, "little")
         faulthandler.dump_traceback_later(_CRASH_FACTOR * target.limit_s, exit=True)
 
+    faulthandler.dump_traceback_later(_SEEDS_S, exit=True)
     try:
         report = run(target, (case(target, arguments.seed, number) for number in numbers), before=before)
     except Finding as finding:

@@ -15,7 +15,7 @@ _LATE: Final = "The archive was not unpacked within {timeout_s:g} s. Use smaller
 _SYMLINK: Final = 0o120000
 _METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """Those that TorchServe's Java reads. LZMA would also take a dictionary of up to 4 GiB of memory."""
-_BROKEN: Final = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+_BROKEN: Final = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, UnicodeDecodeError)
 
 
 def is_archive(path: Path) -> bool:
