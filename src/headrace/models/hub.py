@@ -5,6 +5,7 @@ Models on the Hugging Face Hub: download and cache.
 """
 
 import re
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from headrace.core.errors import HeadraceError, ModelNotFound
 from headrace.core.progress import Progress
@@ -88,6 +91,7 @@ def _is_reachable() -> bool:
 
     def ask() -> None:
         with suppress(Exception):  # the errors of the HTTP client, which differs between versions
+            _connect(constants.ENDPOINT)
             answers.append(get_session().head(constants.ENDPOINT, timeout=_CONNECT_S))
 
     if constants.HF_HUB_OFFLINE:
@@ -96,6 +100,15 @@ def _is_reachable() -> bool:
     asking.start()
     asking.join(_CONNECT_S)
     return bool(answers)
+
+
+def _connect(endpoint: str) -> None:
+    """Raise OSError at once without a network: the HTTP client takes a second to load its certificates first."""
+    parts = urlsplit(endpoint)
+    if parts.hostname is None or not {parts.scheme, "all"}.isdisjoint(getproxies()):
+        return  # a proxy looks the name up
+    port = parts.port or (80 if parts.scheme == "http" else 443)
+    socket.create_connection((parts.hostname, port), timeout=_CONNECT_S).close()
 
 
 @contextmanager
