@@ -111,9 +111,9 @@ def palette_of(picture: Image.Image) -> list[tuple[int, int, int]]:
     return list(dict.fromkeys([*distinct, *frequent]))[:NUM_COLOURS]
 
 
-def difference(one: tuple[int, int, int], other: tuple[int, int, int]) -> int:
+def difference(colour: tuple[int, int, int], other: tuple[int, int, int]) -> int:
     """Return the largest difference of a channel."""
-    return max(abs(first - second) for first, second in zip(one, other, strict=True))
+    return max(abs(first - second) for first, second in zip(colour, other, strict=True))
 
 
 def save(picture: Image.Image, target: Path) -> None:

@@ -39,7 +39,7 @@ FREE_IN_FRIENDLY_MODE = frozenset({"RoleArn", "Url"})
 MAX_BUFFERED_BYTES = 256 * 1024 * 1024
 """Request bodies in memory at the same time, where no budget is shared with other applications."""
 _SMALL_BYTES = 16 * 1024
-"""Bodies up to this size are parsed at the same time; an object of CBOR is one byte, so that 48 KiB take 0.1 s or more."""
+"""Bodies up to this size are parsed at the same time; 48 KiB of CBOR, with a list in each byte, take 0.1 s."""
 _BODY_TIMEOUT_S = 60.0
 
 
