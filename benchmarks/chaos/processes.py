@@ -185,7 +185,8 @@ class PostgreSQL:
             for process in pids:
                 signal_process(process, signal.SIGKILL)
             until(lambda: not any(is_alive(process) for process in pids), "PostgreSQL is dead")
-            (self._folder / "data" / "postmaster.pid").unlink()  # a zombie that nothing reaps counts as a server
+            for lock in (self._folder / "data" / "postmaster.pid", *self._folder.glob(".s.PGSQL.*.lock")):
+                lock.unlink()  # a zombie that nothing reaps counts as a server
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to all its processes."""
