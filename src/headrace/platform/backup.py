@@ -46,6 +46,7 @@ _NOT_RESTORED: Final = (WORKER.name, ROUTE.name)
 """Kinds that describe processes."""
 _PROCESS_FILES: Final = frozenset({"lock", "log.txt", "state.partial"})
 """Files in the folder of objects that belong to a process of the S3 server."""
+_RECORDS_ONLY: Final = " Without --objects, `headrace backup` copies the records while it runs."
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,10 @@ def back_up(
             f"There are no objects in {folder.objects}. Those of another S3 server (--s3-endpoint) are copied by its "
             "own tools: leave --objects out."
         )
-    with _stopped(folder) if has_objects else nullcontext(), replacing(target, is_replacing=is_replacing) as file:
+    with (
+        _stopped(folder, hint=_RECORDS_ONLY) if has_objects else nullcontext(),
+        replacing(target, is_replacing=is_replacing) as file,
+    ):
         copy = read_copy(where)
         refuse_newer(schema_versions(copy.rows), what=f"The store {shown_url(url_of(where))}")
         writer = BackupWriter(file, progress)
@@ -140,14 +144,13 @@ def _read(source: Path, staging: Path, progress: Progress) -> BackupContents:
 
 
 @contextmanager
-def _stopped(folder: DataFolder) -> Iterator[None]:
-    """Keep platforms out of the folder; raise `SettingsError` if one, or its S3 server, runs."""
+def _stopped(folder: DataFolder, *, hint: str = "") -> Iterator[None]:
+    """Keep platforms out of the folder; raise `SettingsError`, with the hint, if one, or its S3 server, runs."""
     if folder.is_locked():
         address = folder.running_address()
         raise SettingsError(
             f"The platform{f' at {address.url}' if address else ''} uses {folder.root}. Stop it first: "
-            f"`headrace down --data-dir {shlex.quote(str(folder.root))}`. While it runs, `headrace backup` copies its "
-            "records only."
+            f"`headrace down --data-dir {shlex.quote(str(folder.root))}`.{hint}"
         )
     with folder.locked():
         server = Seaweed("weed", folder.objects, region="", new_secret=secrets.token_urlsafe)

@@ -118,8 +118,8 @@ def _replace_records(connection: sa.Connection, copy: StoreCopy, shown: str, *, 
     num_records = connection.execute(sa.select(sa.func.count()).select_from(RECORDS)).scalar_one()
     if num_records and not is_replacing:
         raise SettingsError(
-            f"The store {shown} has {num_records} records. Restore into an empty one, or replace them with --replace "
-            "(`headrace backup` saves them before)."
+            f"The store {shown} has {num_records} record{'' if num_records == 1 else 's'}. Restore into an empty one, "
+            "or replace them with --replace (save them first with `headrace backup`)."
         )
     term = end_membership(connection, term=max(newest.term, copy.term))
     connection.execute(sa.delete(RECORDS))
