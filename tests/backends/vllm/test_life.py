@@ -101,7 +101,9 @@ def test_two_ranks_answer_and_end_with_a_killed_server(tiny: Path, tmp_path: Pat
     answer = plain_http.post(f"{server.url}/generate", json=BODY, timeout=WAIT_S)
     assert answer.json()["details"]["generated_tokens"] == 4
     removed = kill_beside_stopped(server.process)
-    assert sum(path.name.startswith("vllm_dist_") for path in removed) == 2
+    num_shared = 2 if "avx512f" in Path("/proc/cpuinfo").read_text() else 0  # vLLM's collectives in shared memory
+    assert sum(path.name.startswith("vllm_dist_") for path in removed) == num_shared
+    assert removed
 
 
 def test_a_server_that_is_killed_while_vllm_starts_leaves_no_process(tiny: Path, tmp_path: Path) -> None:

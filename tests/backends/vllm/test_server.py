@@ -132,7 +132,7 @@ VARYING = ("id", "created", "system_fingerprint")
             "/v1/chat/completions",
             {
                 "model": "smollm2",
-                "messages": [{"role": "user", "content": "What is 2 + 2?"}],
+                "messages": [{"role": "user", "content": "What is the capital of France?"}],
                 "max_tokens": 12,
                 "temperature": 0,
                 "logprobs": True,
