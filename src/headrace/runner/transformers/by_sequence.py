@@ -16,6 +16,7 @@ from headrace.runner.step import StepInput
 from headrace.runner.transformers.adapters import AdapterHooks
 from headrace.runner.transformers.logits import HeadCall
 from headrace.runner.transformers.pages import KvPages, LayerShape
+from headrace.runner.transformers.support import cache_argument
 
 
 class _SequenceLayer(CacheLayerMixin):
@@ -69,6 +70,7 @@ class SequenceNetwork:
         self._pages = pages
         self._adapters = adapters
         self._head = HeadCall(model)
+        self._cache_argument = cache_argument(model)
 
     def logits(self, step: StepInput) -> torch.Tensor:
         """Run one step up to its logits (R, V)."""
@@ -83,8 +85,8 @@ class SequenceNetwork:
                 self._head.run(
                     step.token_ids[start:end],
                     rows,
-                    past_key_values=self._cache(slots, context_len),
                     use_cache=True,
+                    **{self._cache_argument: self._cache(slots, context_len)},
                 )
             )
         return torch.cat(parts)
@@ -107,8 +109,8 @@ def cached_shapes(model: torch.nn.Module) -> Sequence[LayerShape]:
     with torch.inference_mode():
         model(
             input_ids=torch.zeros((1, 1), dtype=torch.long, device=_device(model)),
-            past_key_values=cache,
             use_cache=True,
+            **{cache_argument(model): cache},
         )
     shapes = []
     for layer in cache.layers:

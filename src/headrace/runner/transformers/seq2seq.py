@@ -20,6 +20,7 @@ from headrace.models.adapter import Adapter
 from headrace.runner.checks import check_step
 from headrace.runner.step import RunnerInfo, RunnerLimits, StepInput, StepOutput
 from headrace.runner.torch.sampling import sample
+from headrace.runner.transformers.support import cache_argument
 
 
 @dataclass(slots=True)
@@ -104,9 +105,7 @@ class SeqToSeqRunner:
 
     def _decode(self, state: _State, tokens: torch.Tensor) -> torch.Tensor:
         """Return the logits (T, V) after each token of an answer."""
-        output = self._model(
-            encoder_outputs=state.encoded, decoder_input_ids=tokens, past_key_values=state.cache, use_cache=True
-        )
+        output = _decode(self._model, state.encoded, tokens, state.cache)
         logits: torch.Tensor = output.logits[0, :, : self.vocab_size].float()
         return logits
 
@@ -140,9 +139,15 @@ def state_bytes(model: Any) -> int:
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
     with torch.inference_mode():
         encoded = model.get_encoder()(input_ids=token, return_dict=True)
-        model(encoder_outputs=encoded, decoder_input_ids=token, past_key_values=cache, use_cache=True)
+        _decode(model, encoded, token, cache)
     sizes = [_bytes_of(part) for part in (cache.self_attention_cache, cache.cross_attention_cache)]
     return max(sizes) + int(encoded.last_hidden_state.nbytes)
+
+
+def _decode(model: Any, encoded: Any, tokens: torch.Tensor, cache: Cache) -> Any:
+    """Run the decoder over tokens (1, T), whose keys and values it adds to the cache."""
+    given = {cache_argument(model): cache}
+    return model(encoder_outputs=encoded, decoder_input_ids=tokens, use_cache=True, **given)
 
 
 def _bytes_of(cache: Cache) -> int:

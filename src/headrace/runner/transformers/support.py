@@ -106,6 +106,11 @@ def network_facts(model: Any, *, max_model_len: int) -> NetworkFacts:
     )
 
 
+def cache_argument(model: Any) -> str:
+    """Return the name of the argument for the KV cache, which transformers 5.24 renamed in most networks."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+
+
 def _sources(model: Any) -> Iterable[str]:
     """Yield the code of the modules that define the network and its parts."""
     names = {type(part).__module__ for part in model.modules() if hasattr(type(part), "config_class")}
