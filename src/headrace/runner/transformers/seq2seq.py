@@ -105,7 +105,7 @@ class SeqToSeqRunner:
 
     def _decode(self, state: _State, tokens: torch.Tensor) -> torch.Tensor:
         """Return the logits (T, V) after each token of an answer."""
-        output = _decode(self._model, state.encoded, tokens, state.cache)
+        output = _run_decoder(self._model, state.encoded, tokens, state.cache)
         logits: torch.Tensor = output.logits[0, :, : self.vocab_size].float()
         return logits
 
@@ -139,12 +139,12 @@ def state_bytes(model: Any) -> int:
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
     with torch.inference_mode():
         encoded = model.get_encoder()(input_ids=token, return_dict=True)
-        _decode(model, encoded, token, cache)
+        _run_decoder(model, encoded, token, cache)
     sizes = [_bytes_of(part) for part in (cache.self_attention_cache, cache.cross_attention_cache)]
     return max(sizes) + int(encoded.last_hidden_state.nbytes)
 
 
-def _decode(model: Any, encoded: Any, tokens: torch.Tensor, cache: Cache) -> Any:
+def _run_decoder(model: Any, encoded: Any, tokens: torch.Tensor, cache: Cache) -> Any:
     """Run the decoder over tokens (1, T), whose keys and values it adds to the cache."""
     given = {cache_argument(model): cache}
     return model(encoder_outputs=encoded, decoder_input_ids=tokens, use_cache=True, **given)
