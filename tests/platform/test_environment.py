@@ -47,7 +47,8 @@ def test_proxies_are_told_to_leave_local_addresses_alone() -> None:
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_environment_of_a_shell_is_set_and_restored(shell: str) -> None:
-    before = {"AWS_SECRET_ACCESS_KEY": 'it\'s "$HOME"\\ x', "AWS_PROFILE": "work", "PYTHONPATH": "/a:/b", "ODD": "1 2"}
+    own = {"AWS_SECRET_ACCESS_KEY": 'it\'s "$HOME"\\ x', "AWS_PROFILE": "work", "PYTHONPATH": "/a:/b", "ODD": "1 2"}
+    before = in_shell(shell, [], own)  # zsh adds HOME and LOGNAME
     inside = in_shell(shell, shell_lines(TARGET, before), before)
     assert inside["AWS_SECRET_ACCESS_KEY"] == "headrace"
     assert inside["PYTHONPATH"] == f"{SHELL_FOLDER}:/a:/b"

@@ -42,6 +42,22 @@ def _interpreter():
         yield
 
 
+@pytest.fixture
+def exact_dots(monkeypatch):
+    """
+    Multiply tiles without BLAS, so that a row has the same bits at each position of a tile, as on a GPU.
+
+    The interpreter calls `np.matmul`, and OpenBLAS's kernels for AVX2 sum the rows of a tile in different orders.
+    """
+    from triton.runtime import interpreter
+
+    def create_dot(self, a, b, d, input_precision, max_num_imprecise_acc):
+        product = np.einsum("ik,kj->ij", a.data, b.data, dtype=d.data.dtype)
+        return interpreter.TensorHandle(product + d.data, d.dtype.scalar)
+
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_dot)
+
+
 def attended(case, batch=None, query=None, **options):
     return attend(
         case.query if query is None else query, *case.cache.layer(0), batch or case.batch, **(case.options | options)
@@ -97,6 +113,7 @@ def test_spreading_segments_over_programs_changes_no_bit(short_segments, changes
     np.testing.assert_allclose(whole, case.expected(), **CLOSE)
 
 
+@pytest.mark.usefixtures("exact_dots")
 def test_a_row_has_the_same_bits_in_any_batch_and_any_division_into_chunks(short_segments):
     short_segments(False)
     case = AttentionCase((90, 12), (0, 7), (150, 1), block_tokens=32, windows=(80,))
@@ -235,6 +252,7 @@ def test_a_network_gives_the_logits_of_the_reference(name):
 EXPERTS = MoeSpec(num_experts=3, top_k=2, expert_size=32, renormalize=True)
 
 
+@pytest.mark.usefixtures("exact_dots")
 @pytest.mark.parametrize(
     ("dtype", "changes"),
     [("w4a16", {}), ("fp32", {"moe": EXPERTS, "qk_norm": "full", "norms": "post"})],
