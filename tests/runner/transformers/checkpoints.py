@@ -5,11 +5,15 @@ from pathlib import Path
 
 import torch
 import transformers
+from packaging.version import Version
 from transformers import PreTrainedModel
 
 from headrace.runner.transformers.support import Tier
 from tests.models.model_files import byte_level_tokenizer
 from tests.parity.checkpoints import VOCAB_SIZE, write_checkpoint
+
+HAS_PAGED_GPT_J = Version(transformers.__version__) >= Version("5.24")
+"""GPT-J and CodeGen, which is a copy of its code, pass their attention through the interface from this version on."""
 
 SHARED = {
     "vocab_size": VOCAB_SIZE,
@@ -59,7 +63,7 @@ OWN: dict[str, Network] = {
     "codegen": Network(
         "CodeGenForCausalLM",
         {"n_positions": 128, "n_embd": 64, "n_layer": 2, "n_head": 4, "rotary_dim": 8},
-        Tier.BY_SEQUENCE,
+        Tier.PAGED if HAS_PAGED_GPT_J else Tier.BY_SEQUENCE,
     ),
     "gpt neo": Network(
         "GPTNeoForCausalLM",
@@ -162,7 +166,7 @@ SHARED_WITH_NATIVE: dict[str, Tier] = {
     "command r7b": Tier.PAGED,
     "gpt neox": Tier.PAGED,
     "gpt 2": Tier.PAGED,
-    "gpt j": Tier.BY_SEQUENCE,
+    "gpt j": Tier.PAGED if HAS_PAGED_GPT_J else Tier.BY_SEQUENCE,
     "falcon 7b": Tier.BY_SEQUENCE,
     "stablelm": Tier.BY_SEQUENCE,
     "opt": Tier.PAGED,

@@ -107,8 +107,17 @@ def network_facts(model: Any, *, max_model_len: int) -> NetworkFacts:
 
 
 def cache_argument(model: Any) -> str:
-    """Return the name of the argument for the KV cache, which transformers 5.24 renamed in most networks."""
-    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+    """
+    Return the name of the argument for the KV cache, which transformers 5.24 renamed in most networks.
+
+    A `forward` of a checkpoint's own code may pass its keyword arguments on to the class that it extends.
+    """
+    for owner in type(model).__mro__:
+        if forward := vars(owner).get("forward"):
+            parameters = inspect.signature(forward).parameters
+            if name := next((name for name in ("cache", "past_key_values") if name in parameters), None):
+                return name
+    return "past_key_values"
 
 
 def _sources(model: Any) -> Iterable[str]:
