@@ -12,6 +12,7 @@ from typing import Final
 
 from headrace.backends.quantization import Quantization
 from headrace.core.errors import HeadraceError, SettingsError, UnsupportedModel
+from headrace.core.installing import pip_install
 from headrace.settings.engine_names import BACKENDS, ENGINES
 
 NATIVE: Final = "native"
@@ -145,7 +146,7 @@ def choose_backend(request: Request, model: ModelFacts, host: HostFacts) -> Back
 
 def install_command(backend: str) -> str:
     """Return the command that installs what a backend needs."""
-    return f"pip install 'headrace[{EXTRAS[backend]}]'"
+    return pip_install(f"headrace[{EXTRAS[backend]}]")
 
 
 def _device(request: Request, host: HostFacts) -> str:
@@ -214,10 +215,8 @@ def _quantization_obstacle(quantization: Quantization, version: str, device: str
     if quantization.needs_gpu and device == "cpu":
         return _Obstacle(f"runs {weights} on GPUs only")
     if quantization.missing:
-        packages = " ".join(quantization.missing)
-        return _Obstacle(
-            f"needs {' and '.join(quantization.missing)} for {weights}", f"pip install {packages}", SettingsError
-        )
+        packages = " and ".join(quantization.missing)
+        return _Obstacle(f"needs {packages} for {weights}", pip_install(*quantization.missing), SettingsError)
     return None
 
 

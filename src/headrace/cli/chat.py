@@ -44,7 +44,7 @@ A text that is pasted is one message. Ctrl-C stops an answer, not the program.
 
 _CONTINUES = (
     "is a base model, without a chat template: it continues the text that you enter, each time from that text alone. "
-    "For a conversation take an instruct model, or give a template with --chat-template."
+    "For a conversation, use an instruct model, or give a template with --chat-template."
 )
 MAX_NEW_TOKENS = 4096
 """Default: room for an answer with its reasoning. An answer that repeats itself ends before."""

@@ -15,6 +15,7 @@ from headrace.cli.backend_checks import check_backends
 from headrace.cli.finding import Finding
 from headrace.cli.tables import count_of
 from headrace.core.gpus import Gpu
+from headrace.core.installing import pip_install
 from headrace.core.sampling_defaults import SMALL_MODEL_PARAMETERS
 from headrace.core.sizes import format_size
 from headrace.engine.loading.formats import BYTES_PER_WEIGHT, Machine, choose_formats
@@ -176,13 +177,13 @@ def check_packages() -> Iterator[Finding]:
         return
     missing = [name for name in map(_package, _of_extra(requirements, None)) if not _is_installed(name)]
     if missing:
-        advice = f"pip install {' '.join(missing)}"
+        advice = pip_install(*missing)
         yield Finding(name="packages", status="failed", found=f"missing: {', '.join(missing)}", advice=advice)
     else:
         yield Finding(name="packages", status="ok", found="all required packages are installed")
     for extra in extras:
         lacking = [name for name in map(_package, _of_extra(requirements, extra)) if not _is_installed(name)]
-        found = f"not installed (pip install 'headrace[{extra}]')" if lacking else "installed"
+        found = f"not installed ({pip_install(f'headrace[{extra}]')})" if lacking else "installed"
         yield Finding(name=f"extra {extra}", status="ok", found=found)
 
 
@@ -268,7 +269,8 @@ def check_object_storage() -> Iterator[Finding]:
     from headrace.platform.object_storage import find_weed
 
     program = find_weed(os.environ)
-    advice = "" if program else "S3 in `headrace up` needs it (pip install 'headrace[s3]') or an --s3-endpoint."
+    install = pip_install("headrace[s3]")
+    advice = "" if program else f"S3 in `headrace up` needs it ({install}) or an --s3-endpoint."
     found = f"SeaweedFS at {program}" if program else "not installed"
     yield Finding(name="object storage", status="ok", found=found, advice=advice)
 

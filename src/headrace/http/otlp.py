@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from headrace.core.errors import SettingsError
+from headrace.core.installing import pip_install
 from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import get_logger
 
@@ -137,7 +138,7 @@ def _load(target: OtlpTarget, *, service: str) -> "OtelTracer":
     except ImportError as error:
         raise SettingsError(
             f"Traces are to be exported to {target.public_url} by {target.protocol}, and {error.name} is not "
-            "installed. Install it (`pip install 'headrace[otel]'`), or set OTEL_SDK_DISABLED=true.",
+            f"installed. Install it (`{pip_install('headrace[otel]')}`), or set OTEL_SDK_DISABLED=true.",
             name="otlp_traces_endpoint",
         ) from error
     url = target.url.replace("grpc://", "http://", 1)  # for the exporter, http is gRPC without TLS

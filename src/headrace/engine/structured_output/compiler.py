@@ -156,6 +156,8 @@ class GrammarCompiler:
         """
         try:
             await self._large.run(self._tokenizer.grammar_tokenizer)
+        except _TakesTooLong:
+            return  # it goes on in the background
         except Exception as error:  # noqa: BLE001 - an edge: requests without a grammar are served all the same
             _log.warning("engine.no_grammars", error=repr(error))
 
