@@ -4,19 +4,49 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from itertools import zip_longest
 from typing import IO, Any
 
 _COMMAND = re.compile(r"`[^`\n]+`")
 _NO_BREAK = "\0"
+_GAP = "  "
 
 
 def table(rows: Sequence[tuple[str, ...]]) -> str:
-    """Format rows with columns as wide as their widest cell."""
+    """
+    Format rows with columns as wide as their widest cell.
+
+    On a terminal that is too narrow, the cells of the widest columns are wrapped between words.
+    """
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
+    if sys.stdout.isatty():
+        longest_words = [
+            max(len(word) for row in rows for word in (row[i] or " ").split(" ")) for i in range(len(widths))
+        ]
+        widths = _narrowed(widths, longest_words, shutil.get_terminal_size().columns - len(_GAP) * (len(widths) - 1))
+    return "\n".join(line for row in rows for line in _row_lines(row, widths))
+
+
+def _narrowed(widths: Sequence[int], least: Sequence[int], total: int) -> list[int]:
+    """Return the widths of columns that have `total` characters, if none is narrower than `least`."""
+    found = list(widths)
+    while sum(found) > total:
+        widest = max(range(len(found)), key=lambda column: found[column] - least[column])
+        if found[widest] <= least[widest]:
+            break
+        found[widest] -= 1
+    return found
+
+
+def _row_lines(row: tuple[str, ...], widths: Sequence[int]) -> Iterator[str]:
+    cells = [
+        [cell] if len(cell) <= width else textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False)
+        for cell, width in zip(row, widths, strict=True)
+    ]
+    for parts in zip_longest(*cells, fillvalue=""):
+        yield _GAP.join(f"{part:<{width}}" for part, width in zip(parts, widths, strict=True)).rstrip()
 
 
 def labelled(rows: Sequence[tuple[str, object]]) -> str:
