@@ -123,6 +123,31 @@ def test_the_models_recommended_sampling_is_the_default_and_is_shown():
     ]
 
 
+@pytest.mark.parametrize("ask", [chat, generate])
+def test_logprobs_are_those_of_each_token(ask):
+    parsed = ask(logprobs=True, top_logprobs=2, stream=False)
+    assert sampling_of(parsed).logprobs == 2
+    chunk = Chunk(text="Hi", tokens=(token("H"), token("i", logprob=-1.5, num_top=3)))
+    (first, second) = json.loads(whole(parsed, [chunk, *chunks()]))["logprobs"]
+    assert first == {"token": "H", "logprob": -0.5, "bytes": [72], "top_logprobs": []}
+    assert [top["token"] for top in second["top_logprobs"]] == ["i", "i1"]
+
+
+def test_logprobs_without_alternatives_have_no_list_of_them():
+    answer = answer_of(chat(logprobs=True, stream=False), "Hi")
+    assert [(found.token, found.top_logprobs) for found in answer.logprobs] == [("Hi", None)]
+    assert answer_of(chat(stream=False), "Hi").logprobs is None
+
+
+def test_streamed_logprobs_follow_the_text_that_was_held_back():
+    lines = lines_of(chat(logprobs=True, tools=[WEATHER]), *CALL.partition("<tool_call>"))
+    tokens = [[found.token for found in line.logprobs or ()] for line in lines]
+    assert [token for line in tokens for token in line] == [*CALL.partition("<tool_call>")]
+    assert tokens[0] == ["Wait."]
+    assert lines[1].message.tool_calls
+    assert len(tokens[1]) == 2
+
+
 @pytest.mark.parametrize("num_predict", [None, -1, -2, 0])
 def test_an_answer_without_a_limit_ends_with_the_context(num_predict):
     assert sampling_of(chat(options={"num_predict": num_predict, "seed": -1})).max_new_tokens is None
@@ -172,7 +197,8 @@ def test_a_last_message_of_the_assistant_is_continued():
         ({"format": "yaml"}, "`format` is 'yaml'; expected 'json' or a JSON schema"),
         ({"think": True}, "'smol' does not support thinking"),
         ({"think": "much"}, "`think`"),
-        ({"logprobs": True}, "'logprobs' is not supported"),
+        ({"logprobs": True, "top_logprobs": 21}, "'top_logprobs'"),
+        ({"top_logprobs": 2}, "'top_logprobs' needs 'logprobs': true"),
         ({"truncate": True}, "'truncate' is not supported"),
         ({"options": {"temperature": -1}}, "'options.temperature'"),
         ({"options": {"stop": [""]}}, "'options.stop'"),

@@ -5,7 +5,7 @@ Source: Ollama `docs/api.md`; `api/types.go` (ChatRequest, GenerateRequest).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -26,7 +26,7 @@ from headrace.wire.ollama.reply import OllamaReply, ReplyOptions
 from headrace.wire.openai import messages as openai
 from headrace.wire.openai.answer_stream import AnswerPlan
 from headrace.wire.openai.messages import template_messages
-from headrace.wire.openai.parameters import model_named
+from headrace.wire.openai.parameters import check_range, model_named
 from headrace.wire.openai.tools import NO_TOOLS, Tool, ToolPlan, plan_tools, template_tools
 
 _DEFAULT_TAG = ":latest"
@@ -41,6 +41,8 @@ class CommonFields(msgspec.Struct, kw_only=True):
     options: Options | None = None
     think: bool | Literal["low", "medium", "high"] | None = None
     keep_alive: float | str | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
 
 
 class ChatBody(CommonFields, kw_only=True):
@@ -58,10 +60,7 @@ class GenerateBody(CommonFields, kw_only=True):
     raw: bool | None = None
 
 
-_USE_OPENAI = "Use /v1/chat/completions, which has it."
 _COMMON_REFUSED: Mapping[str, Refused] = {
-    "logprobs": Refused("responses have no field for them", _USE_OPENAI),
-    "top_logprobs": Refused("responses have no field for them", _USE_OPENAI, neutral=0),
     "truncate": Refused("prompts that are too long are refused, not cut"),
     "shift": Refused("the context is not shifted when it is full"),
 }
@@ -223,16 +222,25 @@ def _parsed(
     asks_to_unload(fields.keep_alive)  # refuses what is no duration
     separates = isinstance(prompt, ChatPrompt) and not prompt.continues_final_message
     known = context.model.answer_format if separates else None
+    sampling = sampling_params(fields.options or Options(), context, _grammar(fields.format))
     request = GenerationRequest(
         request_id=context.request_id,
         prompt=prompt,
-        sampling=sampling_params(fields.options or Options(), context, _grammar(fields.format)),
+        sampling=replace(sampling, logprobs=_num_top_logprobs(fields, context)),
         adapter=adapter,
         separates_reasoning=known is not None,
     )
     plan = AnswerPlan(tools=tools, format=known, includes_reasoning=fields.think is not False)
     reply = _reply(fields, context, plan, is_chat=is_chat)
     return ParsedRequest(requests=(request,), stream=reply.options.is_stream, reply=reply, ignored=ignored)
+
+
+def _num_top_logprobs(fields: CommonFields, context: RequestContext) -> int | None:
+    """Return the number of alternatives per token; None: no logprobs."""
+    check_range("top_logprobs", fields.top_logprobs, low=0, high=context.limits.max_top_n_tokens)
+    if fields.top_logprobs and not fields.logprobs:
+        raise InvalidRequest("'top_logprobs' needs 'logprobs': true. Add it.", param="top_logprobs")
+    return (fields.top_logprobs or 0) if fields.logprobs else None
 
 
 def _load(fields: CommonFields, context: RequestContext, ignored: tuple[str, ...], *, is_chat: bool) -> ParsedRequest:
@@ -253,6 +261,7 @@ def _reply(fields: CommonFields, context: RequestContext, plan: AnswerPlan, *, i
         is_stream=fields.stream is not False,
         timings=context.timings,
         plan=plan,
+        num_top_logprobs=_num_top_logprobs(fields, context),
     )
     return OllamaReply(options)
 

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 import msgspec
 
 from headrace.core.errors import HeadraceError
-from headrace.core.generation import Chunk, Finish, FinishReason
+from headrace.core.generation import Chunk, Finish, FinishReason, Token
 from headrace.wire.answers import Answer
 from headrace.wire.dialect import Timings
 from headrace.wire.framing import JSON_CONTENT_TYPE, UNBUFFERED_HEADERS, json_line, to_json
 from headrace.wire.ollama.errors import error_line
 from headrace.wire.openai.answer_stream import AnswerPlan, AnswerStream, ChatDelta, ReasoningDelta
+from headrace.wire.openai.logprobs import token_logprobs, visible
 from headrace.wire.openai.tool_stream import CallStart, TextDelta
 from headrace.wire.streams import ClosingStream
 
@@ -35,6 +36,8 @@ class ReplyOptions:
     is_stream: bool
     timings: Callable[[], Timings]
     plan: AnswerPlan
+    num_top_logprobs: int | None
+    """Alternatives per token; None: no logprobs."""
 
     def answer(self, parts: "Parts", end: dict[str, object] | None = None) -> bytes:
         """Render the object with a part of the answer; `end` has the fields of the last one."""
@@ -43,6 +46,7 @@ class ReplyOptions:
                 "model": self.model,
                 "created_at": self.created_at,
                 **(self._message(parts) if self.is_chat else self._response(parts)),
+                **self._logprobs(parts),
                 **(end or {"done": False}),
             }
         )
@@ -57,6 +61,12 @@ class ReplyOptions:
 
     def _response(self, parts: "Parts") -> dict[str, object]:
         return {"response": parts.content, **({"thinking": parts.thinking} if parts.thinking else {})}
+
+    def _logprobs(self, parts: "Parts") -> dict[str, object]:
+        if self.num_top_logprobs is None or not parts.tokens:
+            return {}
+        found = token_logprobs(visible(parts.tokens, with_special=False), num_top=self.num_top_logprobs)
+        return {"logprobs": found if self.num_top_logprobs else [_without_alternatives(token) for token in found]}
 
     def _call(self, call: "Call") -> dict[str, object]:
         function = {"index": call.index, "name": call.name, "arguments": call.arguments}
@@ -77,6 +87,10 @@ class ReplyOptions:
         }
 
 
+def _without_alternatives(token: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in token.items() if name != "top_logprobs"}
+
+
 def nanoseconds(seconds: float) -> int:
     """Return a duration as Ollama writes it."""
     return round(seconds * _NS_PER_S)
@@ -93,15 +107,17 @@ class Call:
 
 @dataclass(slots=True)
 class Parts:
-    """Content, thinking and tool calls of a part of the answer."""
+    """Content, thinking, tool calls and tokens of a part of the answer."""
 
     content: str = ""
     thinking: str = ""
     calls: list[Call] = field(default_factory=list)
+    tokens: list[Token] = field(default_factory=list)
+    """The tokens since the part before, whose text may have been held back."""
 
     @property
     def is_empty(self) -> bool:
-        """True if there is nothing to send."""
+        """True if there is nothing to send, though there may be tokens."""
         return not (self.content or self.thinking or self.calls)
 
 
@@ -113,10 +129,12 @@ class _PartStream:
         self._open: CallStart | None = None
         """The call whose arguments are arriving."""
         self._arguments: list[str] = []
+        self._tokens: list[Token] = []
 
-    def feed(self, text: str, finish: Finish | None) -> Parts:
+    def feed(self, text: str, tokens: Sequence[Token], finish: Finish | None) -> Parts:
         """Process the next text, which is the last one if there is a `finish`."""
         parts = Parts()
+        self._tokens += tokens
         deltas = self._stream.feed(text)
         if finish is not None:
             deltas += self._stream.finish()
@@ -124,6 +142,8 @@ class _PartStream:
             self._add(delta, parts)
         if finish is not None:
             self._close(parts, is_cut=finish.reason is FinishReason.LENGTH)
+        if finish is not None or not parts.is_empty:
+            parts.tokens, self._tokens = self._tokens, []
         return parts
 
     def _add(self, delta: ChatDelta, parts: Parts) -> None:
@@ -183,7 +203,7 @@ class OllamaReply:
             return self.options.answer(Parts(), _LOADED)
         (answer,) = answers
         (choice,) = answer.choices
-        parts = _PartStream(self.options.plan, choice.opening).feed(choice.text, choice.finish)
+        parts = _PartStream(self.options.plan, choice.opening).feed(choice.text, choice.tokens, choice.finish)
         return self.options.answer(parts, self.options.end(choice.finish))
 
 
@@ -199,10 +219,11 @@ class OllamaStream(ClosingStream):
         del request
         if self._parts is None:
             self._parts = _PartStream(self._options.plan, chunk.opening)
-        parts = self._parts.feed(chunk.text, chunk.finish)
+        parts = self._parts.feed(chunk.text, chunk.tokens, chunk.finish)
         lines = [] if parts.is_empty else [json_line(self._options.answer(parts))]
         if chunk.finish is not None:
-            lines.append(json_line(self._options.answer(Parts(), self._options.end(chunk.finish))))
+            rest = Parts(tokens=parts.tokens if parts.is_empty else [])
+            lines.append(json_line(self._options.answer(rest, self._options.end(chunk.finish))))
         return lines
 
     def _end(self) -> Sequence[bytes]:
