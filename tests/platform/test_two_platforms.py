@@ -47,6 +47,21 @@ def test_one_platform_is_killed_under_streams_of_the_other(
                 assert platform.stop() == 0, platform.log()
 
 
+def test_a_platform_waits_for_a_server_that_starts_after_it(tmp_path: Path, new_database: Callable[[], str]) -> None:
+    url, _, server = new_database().partition("?host=")
+    link = tmp_path / "link"
+
+    def start_server() -> None:
+        until(lambda: any("store.unreachable" in log.read_text() for log in tmp_path.glob("a-*.log")), "it waits")
+        link.symlink_to(server)
+
+    starting = threading.Thread(target=start_server)
+    starting.start()
+    platform = up(tmp_path / "a", "--database", f"{url}?host={link}")
+    starting.join()
+    assert platform.stop() == 0, platform.log()
+
+
 def leads(platform: Running) -> bool:
     """Return whether the last thing that a platform said of the lease is that it leads."""
     log = platform.log()

@@ -234,13 +234,23 @@ def test_the_file_belongs_to_its_owner_alone(tmp_path) -> None:
     [
         ("mysql://localhost/x", "expected sqlite:// or postgresql://"),
         ("postgresql://user:secret@host:port/x", "is invalid"),
-        ("postgresql://user:secret@127.0.0.1:1/x", "cannot be opened"),
     ],
 )
 def test_the_error_for_a_location_that_cannot_be_opened_has_no_secrets(where, said) -> None:
     with pytest.raises(SettingsError, match=said) as caught:
         open_store(where)
     assert "secret" not in caught.value.message
+
+
+def test_a_server_that_cannot_be_reached_may_be_tried_again() -> None:
+    with pytest.raises(Unavailable, match="cannot be reached") as caught:
+        open_store("postgresql://user:secret@127.0.0.1:1/x")
+    assert "secret" not in caught.value.message
+
+
+def test_a_refusal_of_a_server_is_a_settings_error(postgresql_server) -> None:
+    with pytest.raises(SettingsError, match=r"cannot be opened.*does not exist"):
+        open_store(postgresql_server.replace("/postgres?", "/missing?"))
 
 
 def test_a_file_that_is_no_store_is_refused_and_left_alone(tmp_path) -> None:

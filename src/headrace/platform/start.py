@@ -10,19 +10,21 @@ import asyncio
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final, TypeVar
 
 import uvloop
 
 from headrace.cluster.worker_files import write_atomically
 from headrace.core.allocator import limit_arenas
-from headrace.core.errors import HeadraceError, SettingsError, UserError
+from headrace.core.errors import HeadraceError, SettingsError, Unavailable, UserError
 from headrace.core.interpreter import take_short_turns
 from headrace.core.processes import forbid_core_dumps
-from headrace.core.telemetry import setup_logging
+from headrace.core.telemetry import get_logger, setup_logging
 from headrace.http.listener import bind
 from headrace.http.tls import server_context
 from headrace.platform.assembly import require_keys
@@ -36,6 +38,12 @@ from headrace.platform.supervisor import Child, Supervisor
 from headrace.settings.platform_settings import PlatformSettings, data_folder
 from headrace.state.database_lock import locked_database
 from headrace.state.sql import SqlStore, open_store
+
+T = TypeVar("T")
+
+DATABASE_WAIT_S: Final = 60.0
+"""Longest wait for a database server that cannot be reached at the start."""
+_RETRY_S: Final = 1.0
 
 
 def run_platform(
@@ -91,7 +99,7 @@ class _Start:
             handover = take_over(self.folder.sockets) if self.is_takeover else None
             if handover is None:
                 self._stack.enter_context(self.folder.locked())
-            with closing(open_store(self._database)) as store:
+            with closing(_when_reachable(lambda: open_store(self._database))) as store:
                 if handover is None:
                     self._stack.enter_context(locked_database(self._database))
                 refuse_newer(store.schema_versions(), what=f"The store {store.shown}")
@@ -154,9 +162,9 @@ class _Start:
         """Serve on the sockets of one process until a signal."""
         settings, database = self.settings, self._database
         with ExitStack() as stack:
-            store = open_store(database)
+            store = _when_reachable(lambda: open_store(database))
             stack.callback(store.close)
-            sharing = stack.enter_context(self._join(store, listener))
+            sharing = _when_reachable(lambda: stack.enter_context(self._join(store, listener)))
             is_alone = sharing.coordination is None
             storage = make_storage(
                 settings.s3_endpoint, sharing.home.objects, settings.region, self.env, is_keeper=is_alone
@@ -186,6 +194,24 @@ class _Start:
         tls = server_context(settings.tls_cert, settings.tls_key)
         count = settings.processes
         return [Listener(sockets[index::count], tls, settings.tls_cert) for index in range(count)]
+
+
+def _when_reachable(use: Callable[[], T]) -> T:
+    """
+    Use the database; try again for a while if its server cannot be reached, such as when both have been restarted.
+
+    Raises:
+        Unavailable: it could not be reached within `DATABASE_WAIT_S`.
+    """
+    deadline_s = time.monotonic() + DATABASE_WAIT_S
+    while True:
+        try:
+            return use()
+        except Unavailable as error:
+            if time.monotonic() >= deadline_s:
+                raise
+            get_logger().warning("store.unreachable", message=error.message, retry_s=_RETRY_S)
+        time.sleep(_RETRY_S)
 
 
 def _exit_code_of(run: Callable[[], int]) -> int:

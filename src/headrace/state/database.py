@@ -18,6 +18,9 @@ Seconds until PostgreSQL ends a transaction whose process does nothing, because 
 it would keep all other writers out.
 """
 
+_REFUSALS: Final = ("authentication", "does not exist", "pg_hba.conf", "permission denied")
+"""Parts of PostgreSQL's reasons to refuse a connection until the URL or its configuration changes."""
+
 
 def url_of(where: str | Path) -> sa.URL:
     """
@@ -138,6 +141,11 @@ def _on_sqlite_begin(connection: sa.Connection) -> None:
     """Lock immediately when writing: upgrading a read lock later could fail during the transaction."""
     is_writing = connection.get_execution_options().get("headrace_is_writing", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writing else "BEGIN")
+
+
+def is_temporary(error: sa.exc.DBAPIError) -> bool:
+    """Return whether a database server may accept the same connection later: it is down, starting or cut off."""
+    return isinstance(error, sa.exc.OperationalError) and not any(text in str(error.orig) for text in _REFUSALS)
 
 
 def first_line(error: Exception) -> str:

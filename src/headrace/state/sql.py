@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from headrace.core.errors import SettingsError, Unavailable
 from headrace.core.telemetry import get_logger
-from headrace.state.database import engine_of, first_line, shown_url, url_of
+from headrace.state.database import engine_of, first_line, is_sqlite, is_temporary, shown_url, url_of
 from headrace.state.records import (
     AlreadyExists,
     AnyKind,
@@ -54,6 +54,7 @@ def open_store(where: str | Path, *, now_s: Callable[[], float] = time.time) -> 
 
     Raises:
         SettingsError: the store cannot be opened; the message says why and how to fix it.
+        Unavailable: its database server is down, starting or cut off.
     """
     url = url_of(where)
     engine, shown = engine_of(url), shown_url(url)
@@ -61,6 +62,10 @@ def open_store(where: str | Path, *, now_s: Callable[[], float] = time.time) -> 
         set_up(engine, shown)
     except BaseException as error:
         engine.dispose()
+        if isinstance(error, sa.exc.DBAPIError) and not is_sqlite(url) and is_temporary(error):
+            raise Unavailable(
+                f"The store {shown} cannot be reached: {first_line(error)}. Check that the database server runs there."
+            ) from error
         if isinstance(error, sa.exc.DBAPIError):
             raise SettingsError(
                 f"The store {shown} cannot be opened: {first_line(error)}. "
