@@ -47,7 +47,7 @@ def bench(backend: str, route: str, folder: str) -> dict[str, object]:
         check=False,
         env={**os.environ, **OFFLINE, "PYTHONPATH": folder},
     )
-    expect(done.returncode == 0, f"a run without failures: {done.stderr[-400:]}")
+    expect(done.returncode == 0, f"exit code 0, not {done.returncode}: {done.stderr[-400:]}")
     return dict(json.loads(result.read_text(encoding="utf-8")))
 
 
