@@ -5,6 +5,7 @@ import logging
 import textwrap
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -290,6 +291,22 @@ def test_a_generator_streams_words_through_micro_batches(
             assert reply.body.decode() == f"w{row}0 w{row}1 w{row}2 "
             assert len(reply.chunks) >= 2
             assert b"" not in reply.chunks
+
+
+def test_pieces_of_a_batch_are_whole_words(ts_imports: None) -> None:
+    torch = pytest.importorskip("torch")
+    from ts.handler_utils.hf_batch_streamer import TextIteratorStreamerBatch
+
+    spelled = ["One", " two", "three", "\n", "四", "五", " six"]
+
+    def decode(ids: int | list[int], **options: object) -> str:
+        return "".join(spelled[index] for index in ([ids] if isinstance(ids, int) else ids))
+
+    streamer = TextIteratorStreamerBatch(SimpleNamespace(decode=decode), batch_size=1)
+    for number in range(len(spelled)):
+        streamer.put(torch.tensor([number]))
+    streamer.end()
+    assert [piece for (piece,) in streamer if piece] == ["One ", "twothree\n", "四", "五", " ", "six"]
 
 
 def write_default(folder: Path, entry: str, net: str, weights: dict[str, object]) -> Path:

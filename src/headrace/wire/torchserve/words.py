@@ -2,7 +2,7 @@
 TorchServe's answer: text in chunks of whole words.
 
 Published readers take every chunk for a line and drop its last byte, so each chunk ends in a separator, and the last
-one in a newline. A word is sent when the next one begins, as in transformers' `TextIteratorStreamer`.
+one in a newline. A word is sent when the next one begins, as in transformers' `TextIteratorStreamer` before 5.24.
 """
 
 from collections.abc import Sequence

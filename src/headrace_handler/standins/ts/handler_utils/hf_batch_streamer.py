@@ -5,6 +5,28 @@ from typing import Any
 from transformers.generation.streamers import BaseStreamer, TextIteratorStreamer
 
 
+class _WordStreamer(TextIteratorStreamer):
+    """
+    A streamer whose texts end in a space or a new line, as those of transformers before 5.24.
+
+    Readers of TorchServe's streams drop the last character of each chunk.
+    """
+
+    _held = ""
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        """Pass on the whole words."""
+        self._held += text
+        is_complete = stream_end or self._held.endswith("\n") or self._ends_in_cjk()
+        end = len(self._held) if is_complete else self._held.rfind(" ") + 1
+        words, self._held = self._held[:end], self._held[end:]
+        super().on_finalized_text(words, stream_end)
+
+    def _ends_in_cjk(self) -> bool:
+        is_cjk: Any = self._is_chinese_char
+        return bool(self._held and is_cjk(ord(self._held[-1])))
+
+
 class TextIteratorStreamerBatch(BaseStreamer):
     """
     The texts that a batch generates, step by step: an iterator of lists with one piece for each sequence.
@@ -23,7 +45,7 @@ class TextIteratorStreamerBatch(BaseStreamer):
     ) -> None:
         self.batch_size = batch_size
         self.streamers: list[Any] = [
-            TextIteratorStreamer(tokenizer, skip_prompt, timeout, **decode_kwargs) for _ in range(batch_size)
+            _WordStreamer(tokenizer, skip_prompt, timeout, **decode_kwargs) for _ in range(batch_size)
         ]
 
     def put(self, value: Any) -> None:
