@@ -30,6 +30,16 @@ def test_cells_are_wrapped_on_a_narrow_terminal() -> None:
     ]
 
 
+@pytest.mark.usefixtures("narrow_terminal")
+def test_a_command_in_a_cell_stays_on_one_line() -> None:
+    cell = "It failed: `headrace logs a` says why."
+    assert table([("NOTE", "AGE"), (cell, "12s")]).splitlines()[1:] == [
+        "It failed:                 12s",
+        "`headrace logs a` says",
+        "why.",
+    ]
+
+
 def test_rows_keep_one_line_outside_a_terminal() -> None:
     assert not sys.stdout.isatty()
     assert [len(line.split("  ")) for line in table(ROWS).splitlines()[1:]] == [3]

@@ -20,12 +20,11 @@ def table(rows: Sequence[tuple[str, ...]]) -> str:
 
     On a terminal that is too narrow, the cells of the widest columns are wrapped between words.
     """
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
     if sys.stdout.isatty():
-        longest_words = [
-            max(len(word) for row in rows for word in (row[i] or " ").split(" ")) for i in range(len(widths))
-        ]
-        widths = _narrowed(widths, longest_words, shutil.get_terminal_size().columns - len(_GAP) * (len(widths) - 1))
+        least = [max(len(word) for cell in column for word in _kept(cell).split(" ")) for column in columns]
+        widths = _narrowed(widths, least, shutil.get_terminal_size().columns - len(_GAP) * (len(widths) - 1))
     return "\n".join(line for row in rows for line in _row_lines(row, widths))
 
 
@@ -41,10 +40,7 @@ def _narrowed(widths: Sequence[int], least: Sequence[int], total: int) -> list[i
 
 
 def _row_lines(row: tuple[str, ...], widths: Sequence[int]) -> Iterator[str]:
-    cells = [
-        [cell] if len(cell) <= width else textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False)
-        for cell, width in zip(row, widths, strict=True)
-    ]
+    cells = [[cell] if len(cell) <= width else _lines(cell, width) for cell, width in zip(row, widths, strict=True)]
     for parts in zip_longest(*cells, fillvalue=""):
         yield _GAP.join(f"{part:<{width}}" for part, width in zip(parts, widths, strict=True)).rstrip()
 
@@ -64,10 +60,20 @@ def wrapped(line: str, indent: int = 0, *, stream: IO[Any] | None = None) -> str
     """
     if not (stream or sys.stdout).isatty() or " " not in line[indent:].strip():
         return line
-    width = shutil.get_terminal_size().columns
-    kept = _COMMAND.sub(lambda command: command[0].replace(" ", _NO_BREAK), line)
-    filled = textwrap.fill(kept, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
-    return filled.replace(_NO_BREAK, " ")
+    return "\n".join(_lines(line, shutil.get_terminal_size().columns, indent))
+
+
+def _lines(text: str, width: int, indent: int = 0) -> list[str]:
+    """Wrap a text between words, further lines indented; words and commands that are wider stay whole."""
+    lines = textwrap.wrap(
+        _kept(text), width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
+    return [line.replace(_NO_BREAK, " ") for line in lines]
+
+
+def _kept(text: str) -> str:
+    """Replace the spaces of commands, so that each is one word."""
+    return _COMMAND.sub(lambda command: command[0].replace(" ", _NO_BREAK), text)
 
 
 def age(since: datetime, now: datetime) -> str:

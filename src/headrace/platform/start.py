@@ -41,7 +41,7 @@ from headrace.state.sql import SqlStore, open_store
 
 T = TypeVar("T")
 
-DATABASE_WAIT_S: Final = 60.0
+_DATABASE_WAIT_S: Final = 60.0
 """Longest wait for a database server that cannot be reached at the start."""
 _RETRY_S: Final = 1.0
 
@@ -201,9 +201,9 @@ def _when_reachable(use: Callable[[], T]) -> T:
     Use the database; try again for a while if its server cannot be reached, such as when both have been restarted.
 
     Raises:
-        Unavailable: it could not be reached within `DATABASE_WAIT_S`.
+        Unavailable: it could not be reached within `_DATABASE_WAIT_S`.
     """
-    deadline_s = time.monotonic() + DATABASE_WAIT_S
+    deadline_s = time.monotonic() + _DATABASE_WAIT_S
     while True:
         try:
             return use()

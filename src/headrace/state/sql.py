@@ -62,16 +62,16 @@ def open_store(where: str | Path, *, now_s: Callable[[], float] = time.time) -> 
         set_up(engine, shown)
     except BaseException as error:
         engine.dispose()
-        if isinstance(error, sa.exc.DBAPIError) and not is_sqlite(url) and is_temporary(error):
+        if not isinstance(error, sa.exc.DBAPIError):
+            raise
+        if not is_sqlite(url) and is_temporary(error):
             raise Unavailable(
                 f"The store {shown} cannot be reached: {first_line(error)}. Check that the database server runs there."
             ) from error
-        if isinstance(error, sa.exc.DBAPIError):
-            raise SettingsError(
-                f"The store {shown} cannot be opened: {first_line(error)}. "
-                "Check that the file (or the database server) exists, belongs to Headrace and is writable."
-            ) from error
-        raise
+        raise SettingsError(
+            f"The store {shown} cannot be opened: {first_line(error)}. "
+            "Check that the file (or the database server) exists, belongs to Headrace and is writable."
+        ) from error
     return SqlStore(engine, shown=shown, now_s=now_s)
 
 

@@ -43,7 +43,7 @@ def _interpreter():
 
 
 @pytest.fixture
-def exact_dots(monkeypatch):
+def dots_without_blas(monkeypatch):
     """
     Multiply tiles without BLAS, so that a row has the same bits at each position of a tile, as on a GPU.
 
@@ -113,7 +113,7 @@ def test_spreading_segments_over_programs_changes_no_bit(short_segments, changes
     np.testing.assert_allclose(whole, case.expected(), **CLOSE)
 
 
-@pytest.mark.usefixtures("exact_dots")
+@pytest.mark.usefixtures("dots_without_blas")
 def test_a_row_has_the_same_bits_in_any_batch_and_any_division_into_chunks(short_segments):
     short_segments(False)
     case = AttentionCase((90, 12), (0, 7), (150, 1), block_tokens=32, windows=(80,))
@@ -252,7 +252,7 @@ def test_a_network_gives_the_logits_of_the_reference(name):
 EXPERTS = MoeSpec(num_experts=3, top_k=2, expert_size=32, renormalize=True)
 
 
-@pytest.mark.usefixtures("exact_dots")
+@pytest.mark.usefixtures("dots_without_blas")
 @pytest.mark.parametrize(
     ("dtype", "changes"),
     [("w4a16", {}), ("fp32", {"moe": EXPERTS, "qk_norm": "full", "norms": "post"})],

@@ -222,16 +222,16 @@ def _parsed(
     asks_to_unload(fields.keep_alive)  # refuses what is no duration
     separates = isinstance(prompt, ChatPrompt) and not prompt.continues_final_message
     known = context.model.answer_format if separates else None
+    plan = AnswerPlan(tools=tools, format=known, includes_reasoning=fields.think is not False)
+    reply = _reply(fields, context, plan, is_chat=is_chat)
     sampling = sampling_params(fields.options or Options(), context, _grammar(fields.format))
     request = GenerationRequest(
         request_id=context.request_id,
         prompt=prompt,
-        sampling=replace(sampling, logprobs=_num_top_logprobs(fields, context)),
+        sampling=replace(sampling, logprobs=reply.options.num_top_logprobs),
         adapter=adapter,
         separates_reasoning=known is not None,
     )
-    plan = AnswerPlan(tools=tools, format=known, includes_reasoning=fields.think is not False)
-    reply = _reply(fields, context, plan, is_chat=is_chat)
     return ParsedRequest(requests=(request,), stream=reply.options.is_stream, reply=reply, ignored=ignored)
 
 
