@@ -102,6 +102,23 @@ async def test_children_are_added_under_load_and_removed_when_idle(tmp_path: Pat
         assert await ask(pool, "echo", b"one left") == (200, b"one left")
 
 
+async def test_children_that_become_idle_together_leave_the_minimum(tmp_path: Path) -> None:
+    async with pool_of(spec_for(tmp_path, max_idle_s=0.05)) as pool:
+        pool.scale(2, 2)
+        await until(lambda: pool.num_ready == 2)
+        pool.scale(1, 2)
+        await until(lambda: len(pool.workers) < 2)
+        assert [worker.stopping.is_set() for worker in pool.workers] == [False]
+
+
+async def test_a_request_that_arrives_while_the_last_child_ends_gets_a_new_one(tmp_path: Path) -> None:
+    async with pool_of(spec_for(tmp_path, max_idle_s=0.05)) as pool:
+        pool.scale(0, 1)
+        (worker,) = pool.workers
+        await worker.stopping.wait()
+        assert await ask(pool, "echo", b"late") == (200, b"late")
+
+
 async def test_the_number_of_children_can_be_set_and_they_spread_over_the_gpus(tmp_path: Path) -> None:
     spec = spec_for(tmp_path, num_gpus=2)
     environment = {**spec.environment, "CUDA_VISIBLE_DEVICES": "4,7"}

@@ -129,10 +129,12 @@ class HandlerPool:
     def scale(self, min_workers: int, max_workers: int) -> None:
         """Change the number of children; those that run a call end after it."""
         self.min_workers, self.max_workers = min_workers, max(min_workers, max_workers)
-        for worker in self.workers[self.max_workers :]:
+        for worker in self._staying[self.max_workers :]:
             worker.stopping.set()
         self._fill()
         self._dispatch()
+        for worker in self.workers:
+            self._start_idle_timer(worker)
 
     async def close(self, *, deadline_s: float) -> None:
         """Take no more requests, let those that are here end within `deadline_s`, and end all children."""
@@ -151,8 +153,13 @@ class HandlerPool:
 
     # Children.
 
+    @property
+    def _staying(self) -> list[Worker]:
+        """Workers that nothing has told to stop."""
+        return [worker for worker in self.workers if not worker.stopping.is_set()]
+
     def _fill(self) -> None:
-        while sum(not worker.stopping.is_set() for worker in self.workers) < self.min_workers:
+        while len(self._staying) < self.min_workers:
             self._add_worker()
 
     def _add_worker(self) -> None:
@@ -178,6 +185,7 @@ class HandlerPool:
         finally:
             self.workers.remove(worker)
             self._check_idle()
+            self._dispatch()  # a request may have waited for the place
 
     async def _run_child(self, worker: Worker) -> None:
         """Run one child from its start to its end, and wait before the next one if it has failed."""
@@ -295,8 +303,7 @@ class HandlerPool:
 
     def _call(self, worker: Worker, responses: list[PendingResponse], now_s: float) -> None:
         assert worker.child is not None, "a free worker has a child"
-        if worker.idle_timer is not None:
-            worker.idle_timer.cancel()
+        worker.stop_idle_timer()
         for response in responses:
             self.counts.queue_s.observe(now_s - response.arrived_s)
         worker.child.call(responses, lambda call: self._on_done(worker, call))
@@ -310,18 +317,26 @@ class HandlerPool:
     def _make_free(self, worker: Worker) -> None:
         self._dispatch()
         self._check_idle()
-        if worker.child is not None and not worker.child.calls and len(self.workers) > self.min_workers:
+        self._start_idle_timer(worker)
+
+    def _start_idle_timer(self, worker: Worker) -> None:
+        if self._can_retire(worker):
+            worker.stop_idle_timer()
             loop = asyncio.get_running_loop()
             worker.idle_timer = loop.call_later(self.spec.max_idle_s, self._retire, worker)
 
     def _retire(self, worker: Worker) -> None:
-        if worker.child is not None and not worker.child.calls and len(self.workers) > self.min_workers:
-            get_logger().info("handler.retired", model=self.spec.model_name, pid=worker.child.pid)
+        if self._can_retire(worker):
+            get_logger().info("handler.retired", model=self.spec.model_name, pid=worker.child and worker.child.pid)
             worker.stopping.set()
+
+    def _can_retire(self, worker: Worker) -> bool:
+        is_idle = worker.is_ready and worker.child is not None and not worker.child.calls
+        return is_idle and len(self._staying) > self.min_workers
 
     def _grow(self) -> None:
         """Start a child over the minimum, one at a time, while requests wait and all others are busy."""
-        is_starting = any(not worker.is_ready and not worker.stopping.is_set() for worker in self.workers)
+        is_starting = any(not worker.is_ready for worker in self._staying)
         if not is_starting and len(self.workers) < self.max_workers and self.phase is PoolPhase.SERVING:
             self._add_worker()
 

@@ -34,6 +34,11 @@ class Worker:
         self.idle_timer: asyncio.TimerHandle | None = None
         self.task: asyncio.Task[None] | None = None
 
+    def stop_idle_timer(self) -> None:
+        """Keep the child, which was to end if it stayed idle."""
+        if self.idle_timer is not None:
+            self.idle_timer.cancel()
+
     @property
     def is_ready(self) -> bool:
         """True while a child that has loaded the code lives."""
