@@ -32,7 +32,7 @@ def tokens(model):
 
 @pytest.fixture(scope="module")
 def expected(model, tokens):
-    return predict_torch(torch_model(model.spec, model.weights, torch.bfloat16), tokens)
+    return predict_torch(torch_model(model.spec, model.weights, torch.float32), tokens)
 
 
 @pytest.fixture(scope="module")
