@@ -1,4 +1,4 @@
-"""Calls and loads, to and from frames."""
+"""Conversion of calls and loads to and from frames."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -20,17 +20,17 @@ class RunningCall:
         self._replies = replies
 
     def credit(self, item_id: int, chunks: int, num_bytes: int) -> None:
-        """Let an item of this call, if it is one, send more."""
+        """Extend the send window of an item, if this call has it."""
         if item_id in self._replies:
             self._replies[item_id].credit(chunks, num_bytes)
 
     def cancel(self, item_id: int) -> None:
-        """Cancel an item of this call, if it is one."""
+        """Cancel an item, if this call has it."""
         if item_id in self._replies:
             self._replies[item_id].cancel()
 
     def end_rest(self) -> None:
-        """End the replies that the contract has left open."""
+        """Abort the replies that the contract has left open."""
         for reply in self._replies.values():
             reply.abort("The code has returned without a response to this request.")
 

@@ -37,7 +37,7 @@ _CALLERS = (str(Path(__file__).parent), importlib.__file__, "<frozen importlib")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run a child; return never, so that threads of user code cannot keep the process."""
+    """Run a child, then exit the process, which threads of user code cannot keep alive."""
     parser = argparse.ArgumentParser(prog="headrace_handler")
     parser.add_argument("--contract", required=True)
     parser.add_argument("--fd", type=int, required=True)
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 0 if error.code is None else EXIT_FAILED
         print(f"The user's code has called sys.exit({error.code!r}); the process ends.", file=sys.stderr, flush=True)
-    except BaseException:  # noqa: BLE001 -- whatever it was, this process ends
+    except BaseException:  # noqa: BLE001 -- the process ends in any case
         traceback.print_exc()
     _exit(code)
 
@@ -80,7 +80,7 @@ class Child:
         self._inbox: deque[RunningCall | None] = deque()
         """Calls for the main thread; None ends it."""
         self._wake: Callable[[], None] = lambda: None
-        """Makes an event loop take calls from the inbox; a main thread without a loop waits for them itself."""
+        """Makes an event loop take calls from the inbox; without a loop the main thread waits for them itself."""
         self._failure: BaseException | None = None
         self._calls: dict[int, RunningCall] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -155,7 +155,7 @@ class Child:
         try:
             with suppress(Cancelled):
                 await contract.call_async(call.call)
-        except BaseException as error:  # noqa: BLE001 -- raised again behind the loop
+        except BaseException as error:  # noqa: BLE001 -- re-raised after the loop has stopped
             self._failure = error
             loop.stop()
         else:
@@ -167,7 +167,7 @@ class Child:
         self._connection.send([(Kind.DONE, {"call": call.call_id}, b"")])
 
     def _receive(self) -> None:
-        """Receive frames as they arrive, on a thread of its own: the main thread is with an event loop."""
+        """Receive frames on a separate thread, because the main thread runs an event loop."""
         self._connection.wait_for(lambda: False)
 
     def _on_frame(self, frame: Frame) -> None:
@@ -197,7 +197,7 @@ def _described(error: BaseException) -> str:
 
 
 def _print_traceback(error: BaseException) -> None:
-    """Print the traceback of the user's code: without the frames that called it, and what was raised because of it."""
+    """Print the traceback of user code, without the frames that called it and the exception that wraps it."""
     shown = error.__cause__ if isinstance(error, LoadFailed) and error.__cause__ is not None else error
     frame = shown.__traceback__
     while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_CALLERS):
@@ -206,7 +206,7 @@ def _print_traceback(error: BaseException) -> None:
 
 
 def _advice(error: BaseException) -> str:
-    """Return what to do about a package that is missing; an empty text for other failures."""
+    """Return advice about a missing package; an empty text for other failures."""
     reason: BaseException | None = error
     while reason is not None and not isinstance(reason, ModuleNotFoundError):
         reason = reason.__cause__
@@ -220,7 +220,7 @@ def _advice(error: BaseException) -> str:
 
 
 def _end_with(parent: int) -> None:
-    """Make the kernel kill this process when the model server ends, if this Python can ask for it."""
+    """Make the kernel kill this process when the model server ends, if this Python has ctypes."""
     with suppress(ImportError, OSError, AttributeError):
         import ctypes
 
@@ -230,7 +230,7 @@ def _end_with(parent: int) -> None:
 
 
 class _Formatter(logging.Formatter):
-    """Adds to an error why the path that it names does not exist."""
+    """A formatter that adds to an error why a folder of the container does not exist."""
 
     def __init__(self, notice: str) -> None:
         super().__init__("%(levelname)s %(message)s")
@@ -241,7 +241,7 @@ class _Formatter(logging.Formatter):
 
 
 def _prepare_process(notice: str) -> None:
-    """Write output by lines, log to it as the original servers do, and print the stacks of a crash."""
+    """Buffer output by line, log to it as the original servers do, and dump the stacks of a crash."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     handler = logging.StreamHandler(sys.stdout)

@@ -1,9 +1,9 @@
 """
 The child's end of the socket to the model server.
 
-No thread of its own reads it: a hand-over between threads would cost each call a wake-up. Instead the thread that needs
-a frame receives, and hands every frame that arrives to the child; other threads that need one wait meanwhile. While no
-thread needs one, frames stay in the socket. A second thread only watches for the end of the model server.
+There is no reader thread: a hand-over between threads would cost each call a wake-up. Instead the thread that needs a
+frame receives, and passes every frame that arrives to the child; other threads that need a frame wait meanwhile. While
+no thread needs one, frames stay in the socket. A background thread only watches for the end of the model server.
 """
 
 import fcntl
@@ -33,7 +33,7 @@ from headrace_handler.frames import (
 EXIT_NO_SERVER = 70
 """The child cannot reach the model server: it has ended, or user code has closed the socket."""
 _HIGH_DESCRIPTOR = 200
-"""User code that closes or reuses low descriptors does not meet the socket there."""
+"""The lowest descriptor for the socket: user code may close or reuse low ones."""
 
 
 class Connection:
@@ -71,7 +71,7 @@ class Connection:
             raise
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Receive frames until a condition holds, which frames change."""
+        """Receive frames until a condition holds, which depends on frames."""
         self._end_fork()
         with self._received:
             while not condition():
@@ -117,7 +117,7 @@ class Connection:
                 self._on_frame(frame)
         except PeerGone:
             os._exit(EXIT_NO_SERVER)
-        except BaseException:  # noqa: BLE001 -- a child that has lost a frame is of no use
+        except BaseException:  # noqa: BLE001 -- a child that has lost a frame cannot go on
             traceback.print_exc()
             os._exit(EXIT_NO_SERVER)
 
@@ -137,14 +137,14 @@ class Connection:
 
 
 def _end_if_unreachable(error: OSError) -> None:
-    """End the process for an error of the socket; a `TimeoutError` of user code's signal handler has no number."""
+    """End the process for an error of the socket; a `TimeoutError` of user code's signal handler has no errno."""
     if error.errno is not None:
         traceback.print_exc()
         os._exit(EXIT_NO_SERVER)
 
 
 def _watch(descriptor: int) -> None:
-    """End the process with the model server, also while user code computes; woken by nothing else."""
+    """Exit when the model server ends, also while user code computes."""
     watch = select.poll()
     watch.register(descriptor, select.POLLRDHUP)
     watch.poll()

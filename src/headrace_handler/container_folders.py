@@ -34,7 +34,7 @@ _SWITCHES = (
     ("kernel.unprivileged_userns_clone", "0", "1"),
     ("user.max_user_namespaces", "0", "10000"),
 )
-"""Settings of the kernel that forbid user namespaces: name, that value, and the one that allows them."""
+"""Kernel settings that may forbid user namespaces: name, forbidding value, and allowing value."""
 
 
 def provide(folders: Mapping[Path, Path], private: Sequence[Path] = ()) -> str:
@@ -46,7 +46,7 @@ def provide(folders: Mapping[Path, Path], private: Sequence[Path] = ()) -> str:
         private: folders of the host, such as `/lib`, in which this process may make files that the host does not get.
 
     Returns:
-        Why code will not find them and how to change it; empty if it will.
+        The reason why code will not find them, and advice; empty if it will.
     """
     missing = {path: folder for path, folder in folders.items() if not _is_there(path, folder)}
     if not missing and not private:
@@ -59,7 +59,7 @@ def provide(folders: Mapping[Path, Path], private: Sequence[Path] = ()) -> str:
 
 
 def explain(error: BaseException | None, notice: str) -> str:
-    """Return the notice of `provide` if an error, or one behind it, is about the container's folders; else nothing."""
+    """Return the notice of `provide` if an error or a cause of it is about the container's folders; else nothing."""
     while error is not None:
         if str(CONTAINER_ROOT) in str(error):
             return notice
@@ -73,7 +73,7 @@ def _is_there(path: Path, folder: Path) -> bool:
 
 
 def _rehearse(folders: Mapping[Path, Path], private: Sequence[Path]) -> OSError | None:
-    """Return why the mounts fail, tried in a process of their own: a half-made namespace is of no use to user code."""
+    """Return why the mounts fail, tried in a fork: a partly built namespace is useless to user code."""
     pid = os.fork()
     if pid == 0:
         code = _NO_ERRNO

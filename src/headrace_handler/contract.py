@@ -1,8 +1,8 @@
 """
-The seam between the child process and a contract: what the model server asks for, and how user code answers.
+The interface between the child process and a contract: requests of the model server, and answers of user code.
 
 A contract loads user code once and is called with batches of requests. It renders whole responses, errors included,
-because their status codes and texts belong to the contract. The model server words only what a child cannot: that it
+because their status codes and texts belong to the contract. The model server reports only what a child cannot: that it
 ended, was too slow, or that its queue is full.
 """
 
@@ -50,7 +50,7 @@ class Part:
 
 
 class Cancelled(Exception):
-    """The client has gone: nothing more is sent, and the code should stop."""
+    """The client has disconnected: nothing more is sent, and the code should stop."""
 
 
 class Reply(Protocol):
@@ -67,16 +67,16 @@ class Reply(Protocol):
 
     def data(self, chunk: bytes | bytearray | memoryview) -> None:
         """
-        Send a part, which becomes one HTTP chunk; wait while the client does not keep up.
+        Send a part, which becomes one HTTP chunk; block while the client does not keep up.
 
         Raises:
-            Cancelled: the client has gone.
+            Cancelled: the client has disconnected.
         """
         ...
 
     def end(self, last: bytes | bytearray | memoryview = b"") -> None:
         """
-        Send the last part, if there is one, and end the response; does not wait, and ignores a client that has gone.
+        Send the last part, if there is one, and end the response; never blocks, and ignores a disconnected client.
 
         Without a `data` before it, `last` is the whole body, sent with a Content-Length and not in chunks.
         """
@@ -88,7 +88,7 @@ class Reply(Protocol):
 
     @property
     def is_cancelled(self) -> bool:
-        """True once the client has gone."""
+        """True once the client has disconnected."""
         ...
 
     @property

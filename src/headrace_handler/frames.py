@@ -1,10 +1,9 @@
 """
 Frames between the model server and a child: `u32 length | u8 kind | u32 header length | JSON header | raw bytes`.
 
-They travel on a stream socket of the Unix domain. The length is that of everything behind it, in network byte order.
-Large bodies do not travel in frames: each is a memory file (`memfd_create(2)`) whose descriptor goes with
-the frame (`SCM_RIGHTS`), so that they are written once and read once. The header names the number of descriptors as
-`memfds`.
+They are sent over a Unix stream socket. The length counts everything after it, in network byte order.
+Large bodies are not part of frames: each is a memory file (`memfd_create(2)`) whose descriptor is passed with the frame
+(`SCM_RIGHTS`), so that it is written once and read once. `memfds` in the header is the number of descriptors.
 """
 
 import array
@@ -21,12 +20,12 @@ INLINE_BYTES = 1 << 20
 """A larger body travels as a memory file."""
 WINDOW_CHUNKS = 8
 WINDOW_BYTES = 1 << 20
-"""A response waits while this many chunks, or bytes, have not been taken by the client."""
+"""A response blocks while this many chunks, or bytes, have not been read by the client."""
 MAX_DESCRIPTORS = 253
 """Most descriptors in one message (`SCM_MAX_FD` of Linux)."""
 
 READ_BYTES = 64 * 1024
-"""Most bytes that are received at once. The memory for more would be mapped for each call and given back after it."""
+"""Maximum bytes per receive: the memory for more would be mapped for each call and unmapped after it."""
 _MAX_BUFFERS = 512  # the kernel takes 1024
 _MAX_HEADER_BYTES = 16 << 20
 _MAX_FRAME_BYTES = 1 << 30
@@ -45,7 +44,7 @@ class Kind(IntEnum):
     LOAD = 1
     CALL = 2
     CREDIT = 3
-    """The client has taken `chunks` and `bytes` of the item `id`."""
+    """The client has read `chunks` and `bytes` of the item `id`."""
     CANCEL = 4
     STOP = 5
     READY = 16
@@ -61,7 +60,7 @@ class Kind(IntEnum):
 
 
 class BadFrame(Exception):
-    """Bytes that are no frame: something else has written to the socket."""
+    """Malformed bytes: something else has written to the socket."""
 
 
 class PeerGone(Exception):
@@ -69,7 +68,7 @@ class PeerGone(Exception):
 
 
 class Frame(NamedTuple):
-    """A received frame; its receiver closes the descriptors."""
+    """A received frame; the caller closes its descriptors."""
 
     kind: int
     header: dict[str, Any]
@@ -85,7 +84,7 @@ def encode(kind: Kind, header: dict[str, Any], payload: Sequence[Buffer] = ()) -
 
 
 class FrameParser:
-    """Frames from bytes and descriptors as they arrive."""
+    """An incremental parser of frames, fed with received bytes and descriptors."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -96,7 +95,7 @@ class FrameParser:
         Add received bytes, and yield the frames that they complete.
 
         Raises:
-            BadFrame: they cannot be frames.
+            BadFrame: they are malformed.
         """
         self._descriptors += descriptors
         buffer, at = self._buffer, 0
@@ -152,7 +151,7 @@ def receive(connection: socket.socket) -> tuple[bytes, list[int]]:
 
     Raises:
         PeerGone: the other side is closed.
-        BlockingIOError: nothing is there, on a socket that does not block.
+        BlockingIOError: nothing has arrived on a non-blocking socket.
     """
     try:
         data, ancillary, _flags, _address = connection.recvmsg(READ_BYTES, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
@@ -170,7 +169,7 @@ def receive(connection: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def send_some(connection: socket.socket, buffers: Sequence[Buffer], descriptors: Sequence[int] = ()) -> int:
-    """Send buffers with descriptors, as much as there is room for; return the number of bytes sent."""
+    """Send as much of the buffers, with the descriptors, as fits; return the number of bytes sent."""
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
     try:
         return connection.sendmsg(buffers[:_MAX_BUFFERS], ancillary, socket.MSG_NOSIGNAL)
@@ -179,7 +178,7 @@ def send_some(connection: socket.socket, buffers: Sequence[Buffer], descriptors:
 
 
 def after(buffers: Sequence[Buffer], num_bytes: int) -> list[Buffer]:
-    """Return the rest of buffers whose first bytes have been sent."""
+    """Return the buffers without their first `num_bytes`, which have been sent."""
     rest: list[Buffer] = []
     for buffer in buffers:
         if num_bytes < len(buffer):

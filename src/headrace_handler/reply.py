@@ -1,4 +1,4 @@
-"""Responses of the child, sent by frames as user code produces them, at the pace of their clients."""
+"""Responses of the child, sent in frames as user code produces them, with backpressure from the clients."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from headrace_handler.frames import INLINE_BYTES, WINDOW_BYTES, WINDOW_CHUNKS, B
 
 
 class Link(Protocol):
-    """The frames to and from the model server; see `Connection`."""
+    """The connection to the model server; see `Connection`."""
 
     def send(self, frames: Sequence[tuple[Kind, dict[str, Any], Buffer]]) -> None: ...
     def wait_for(self, condition: Callable[[], bool]) -> None: ...
@@ -81,11 +81,11 @@ class ItemReply:
         return self._is_cancelled
 
     def cancel(self) -> None:
-        """Note that the client has gone."""
+        """Mark the reply as cancelled: the client has disconnected."""
         self._is_cancelled = True
 
     def credit(self, chunks: int, num_bytes: int) -> None:
-        """Note that the client has taken chunks."""
+        """Record that the client has read chunks."""
         self._count(-chunks, -num_bytes)
 
     def _count(self, chunks: int, num_bytes: int) -> None:

@@ -84,7 +84,7 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendChoice:
-    """The backend that serves, and why."""
+    """The chosen backend, and the reason."""
 
     name: str
     device: str
@@ -92,7 +92,7 @@ class BackendChoice:
     reason: str
     """One line."""
     notices: tuple[str, ...] = ()
-    """Sentences about what was asked for and is served otherwise."""
+    """Sentences about requested engines that another backend replaces."""
     adjustments: Mapping[str, str] = field(default_factory=dict)
     """Sentence about each setting whose value the backend replaces, by the setting's name."""
 
@@ -239,7 +239,7 @@ def _chosen(name: str, device: str, reason: str) -> BackendChoice:
 def _first(
     order: tuple[str, ...], obstacles: Mapping[str, _Obstacle | None], model: ModelFacts, device: str
 ) -> BackendChoice:
-    """Return the first backend of an order that can serve; the reason names what is wrong with those before it."""
+    """Return the first backend of an order that can serve; the reason names the obstacles of those before it."""
     passed: list[str] = []
     for name in order:
         obstacle = obstacles[name]
@@ -275,7 +275,7 @@ def _refusal(name: str, obstacle: _Obstacle) -> HeadraceError:
 
 
 def _engine_notice(requested: str, choice: BackendChoice, obstacles: Mapping[str, _Obstacle | None]) -> str:
-    """Return a sentence that names what was asked for and what serves, or an empty one if they are the same."""
+    """Return a sentence that names the requested engine and the backend that serves, or "" if they agree."""
     engine = ENGINES[requested]
     if engine.is_missing:
         return f"rolling_batch {requested} asks for {engine.title}, which does not run here: {choice.name} serves."

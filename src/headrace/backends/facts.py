@@ -51,7 +51,7 @@ def is_installed(backend: str) -> bool:
 
 
 def _is_importable(package: str) -> bool:
-    """Return whether a package can be imported; only the parents of a subpackage are."""
+    """Return whether a package can be imported; only the parents of a subpackage are imported."""
     try:
         return find_spec(package) is not None
     except ImportError:
@@ -83,7 +83,7 @@ def model_facts(path: Path, *, task: str = "auto") -> ModelFacts:
 
 
 def library_facts(config: Fields, transformers: TransformersTables | None, vllm: VllmTables | None) -> ModelFacts:
-    """Return what config.json says to transformers and vLLM, whose tables are None if they are unknown."""
+    """Return the facts in config.json for transformers and vLLM, whose tables are None if they are unknown."""
     model_type = config.text("model_type", "")
     architectures = config.texts("architectures")
     own_code = config.values.get("auto_map")
@@ -113,7 +113,7 @@ def _quantization(config: Fields, transformers: TransformersTables | None) -> Qu
 
 
 def _native_error(config: Fields) -> str | None:
-    """Return why the native engine does not run a network, or None; whatever else is wrong, loading reports."""
+    """Return why the native engine does not run a network, or None; loading reports all other errors."""
     try:
         from_config(config)
         refuse_other_quantization(config)

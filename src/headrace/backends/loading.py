@@ -36,14 +36,14 @@ def load_backend(
     Choose a backend, load the model into it and return it, not started.
 
     Args:
-        source: the model.
-        config: what is asked of the engine.
-        progress: called with the progress of loading.
-        observer: of the engine's steps.
-        on_choice: called before the model is loaded.
+        source: The model.
+        config: The requested configuration of the engine.
+        progress: Called with the progress of loading.
+        observer: Receives reports of the engine's steps.
+        on_choice: Called before the model is loaded.
 
     Raises:
-        UserError: the model cannot be found, read or run, a setting is invalid or memory is insufficient.
+        UserError: The model cannot be found, read or run, a setting is invalid or memory is insufficient.
     """
     home = source.cache_dir or home_folder(os.environ)
     located = locate(source.model, revision=source.revision, home=home, progress=progress)

@@ -1,8 +1,8 @@
 """
 Encoder-decoder networks (T5, BART) of transformers, in our engine.
 
-The prompt goes to the encoder, and each step adds a token to the answers of the requests that run. Prefix cache, draft
-tokens, adapters and logprobs of the prompt do not exist for them.
+The prompt goes to the encoder, and each step adds a token to the answers of the running requests. Prefix cache, draft
+tokens, adapters and logprobs of the prompt are not available for them.
 """
 
 from dataclasses import replace
@@ -32,7 +32,7 @@ class _EncoderDecoderThread(EngineThread):
         Queue choices for the next step.
 
         Raises:
-            InvalidRequest: A request wants logprobs of its prompt.
+            InvalidRequest: A request asks for logprobs of its prompt.
             Unavailable: The thread has ended.
         """
         if any(choice.sequence.params.prompt_logprobs is not None for choice in choices):
@@ -41,7 +41,7 @@ class _EncoderDecoderThread(EngineThread):
                 param="prompt_logprobs",
             )
         for choice in choices:
-            choice.sequence.shares_blocks = False  # what an encoder computes of a prompt depends on all of it
+            choice.sequence.shares_blocks = False  # an encoder's output for a token depends on the whole prompt
         super().add(choices)
 
 
@@ -53,7 +53,7 @@ def load_seq_to_seq(
     observer: EngineObserver | None,
 ) -> AsyncEngine:
     """
-    Load an encoder-decoder and return its engine, which is not started.
+    Load an encoder-decoder and return its engine, not started yet.
 
     Raises:
         UserError: The network cannot be read or run, a setting is invalid or memory is insufficient.

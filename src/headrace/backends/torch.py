@@ -29,7 +29,7 @@ def load_torch(
     observer: EngineObserver | None = None,
 ) -> Backend:
     """
-    Load a model and return its engine, which is not started.
+    Load a model and return its engine, not started yet.
 
     Raises:
         UserError: The model cannot be found, read or run, a setting is invalid or memory is insufficient.

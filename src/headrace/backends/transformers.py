@@ -2,7 +2,7 @@
 The transformers backend: networks that transformers builds, in our engine.
 
 Batching, KV cache, prefix cache, streaming, sampling, logprobs, grammars and adapters are those of the native backend;
-only the network is another one (see `headrace.runner.transformers`).
+only the network differs (see `headrace.runner.transformers`).
 """
 
 from functools import partial
@@ -40,7 +40,7 @@ def load_transformers(
     observer: EngineObserver | None = None,
 ) -> Backend:
     """
-    Load a model with transformers and return its engine, which is not started.
+    Load a model with transformers and return its engine, not started yet.
 
     Raises:
         UserError: The model cannot be found, read or run, a setting is invalid or memory is insufficient.
@@ -82,7 +82,7 @@ def _causal_engine(
 
 
 def _check(source: ModelSource, config: EngineConfig) -> None:
-    """Refuse the settings that another backend has."""
+    """Refuse the settings that only other backends support."""
     if source.task not in {"auto", "generate"}:
         raise SettingsError(
             f"task is {source.task}, but the transformers backend only generates. Use --backend native.", name="task"

@@ -74,7 +74,7 @@ class Exchange:
             await self._change()
 
     def content(self) -> bytes:
-        """The part of the body received so far."""
+        """Return the part of the body received so far."""
         return b"".join(piece.data for piece in self.pieces)
 
     async def _change(self) -> None:
@@ -119,7 +119,7 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the event loop."""
+        """Store the transport; called by the event loop."""
         self.transport = cast("asyncio.Transport", transport)  # uvloop's transport is not a subclass
 
     def data_received(self, data: bytes) -> None:
@@ -152,24 +152,24 @@ class Connection(asyncio.Protocol):
             self.on_message_complete()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Called by the parser."""
+        """Record a header; called by the parser."""
         assert self.exchange is not None
         key = name.decode("latin-1").lower()
         self.exchange.headers[key] = value.decode("latin-1")
         self._has_length |= key in {"content-length", "transfer-encoding"}
 
     def on_headers_complete(self) -> None:
-        """Called by the parser."""
+        """Record the status; called by the parser."""
         assert self.exchange is not None
         self.exchange.status = self._parser.get_status_code()
 
     def on_body(self, body: bytes) -> None:
-        """Called by the parser."""
+        """Record a piece of the body; called by the parser."""
         assert self.exchange is not None
         self.exchange.pieces.append(Piece(self._read_at_s, body))
 
     def on_message_complete(self) -> None:
-        """Called by the parser, and when a connection without a length closes."""
+        """Complete the exchange; called by the parser, and when a connection without a length closes."""
         if self.exchange is None or self.exchange.status == 100:
             return
         self.exchange.is_complete = True
@@ -190,7 +190,7 @@ class HttpClient:
         ca_bundle: str | None = None,
     ) -> None:
         """
-        Make a client without connecting.
+        Create a client without connecting.
 
         Args:
             url: the address of the server.

@@ -57,7 +57,7 @@ def text_of(part: Part) -> str:
 
 
 CONTINUES_TEXT = "is a base model, without a chat template: it continues the text."
-"""What the command line says of a base model, after its name."""
+"""The message about a base model, after its name."""
 OnChunk = Callable[[Chunk, Sequence[Part]], None]
 """Receives each chunk with the parts that it completes."""
 
@@ -93,7 +93,7 @@ async def _collect(source: Source, request: GenerationRequest, on_chunk: OnChunk
 def ending_note(
     finish: Finish | None, *, has_text: bool, has_reasoning: bool, max_new_tokens: int | None, name: str = "The answer"
 ) -> str | None:
-    """Return what to say below an answer that was cut or has no text: the reason, and the option that changes it."""
+    """Return the note below an answer that was cut or has no text: the reason, and the option that changes it."""
     if finish is None:
         return None
     cut, advice = _cut(finish, max_new_tokens)

@@ -15,7 +15,7 @@ def too_old(path: str | None = None) -> str | None:
     """
     Return the version of an AWS CLI that ignores `AWS_ENDPOINT_URL`; None if there is none or its version is unknown.
 
-    The files tell the version: `aws --version` takes a second.
+    The version is read from files, because `aws --version` takes a second.
     """
     program = shutil.which("aws", path=path)
     found = None if program is None else next(_versions(Path(program)), None)
@@ -25,7 +25,7 @@ def too_old(path: str | None = None) -> str | None:
 
 
 def _versions(program: Path) -> Iterator[tuple[int, int]]:
-    """Yield the versions that the places of a program name: AWS's installer, and packages for its Python."""
+    """Yield the versions in the paths of a program: of AWS's installer, and of packages for its Python."""
     resolved = program.resolve()
     if match := _INSTALLED.search(str(resolved)):
         yield int(match[1]), int(match[2])

@@ -47,7 +47,7 @@ _CONTINUES = (
     "For a conversation, use an instruct model, or give a template with --chat-template."
 )
 MAX_NEW_TOKENS = 4096
-"""Default: room for an answer with its reasoning. An answer that repeats itself ends before."""
+"""Default: room for an answer with its reasoning. An answer that repeats itself ends earlier."""
 
 
 @click.command(cls=Examples, examples=EXAMPLES)

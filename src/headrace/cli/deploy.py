@@ -157,7 +157,7 @@ def container_of(model: str, environment: Mapping[str, str], image: str) -> dict
 
 def _check_model(model: str) -> None:
     """
-    Refuse what is no model anywhere; the platform, perhaps on another machine, checks absolute paths and Hub ids.
+    Refuse names that are no model; the platform, perhaps on another machine, checks absolute paths and Hub ids.
 
     Raises:
         UserFailed: a relative path does not exist.

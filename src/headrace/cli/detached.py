@@ -129,7 +129,7 @@ def _send_sigterm(running: RunningPlatform) -> None:
 
 
 def _wait(fact: Callable[[], Any], timeout_s: float) -> bool:
-    """Wait until a fact is true; return whether it became true in time."""
+    """Wait until a condition is true; return whether it became true in time."""
     deadline_s = time.monotonic() + timeout_s
     while not fact():
         if time.monotonic() > deadline_s:

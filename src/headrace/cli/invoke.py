@@ -113,7 +113,7 @@ def _say_base(name: str, models: Sequence[Mapping[str, Any]], *, is_asked: bool)
 
 
 def _stage(platform: Platform, name: str) -> str | None:
-    """Return what a request waits for; None if a log need not say it, or the platform does not know the name."""
+    """Return the reason for which a request waits; None if stderr is no terminal and no worker has to start."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     client = platform.client("sagemaker", read_timeout_s=_STAGE_TIMEOUT_S)

@@ -112,7 +112,7 @@ def without_maximum(body: Mapping[str, Any], parameters: tuple[str, ...]) -> dic
 
 
 def ending_note(finish_reason: str | None, body: Mapping[str, Any] | None, *, has_text: bool) -> str | None:
-    """Return what to say below an answer that was cut or has no text; `body` is what `openai_body` returned."""
+    """Return the note below an answer that was cut or has no text; `body` is the result of `openai_body`."""
     if finish_reason == "repetition":
         advice = "-p repetition_detection=null lets it go on." if body is not None else ""
         return f"The answer was stopped because it repeated itself. {advice}".rstrip()

@@ -110,7 +110,7 @@ def _show_json(events: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _format_of(*, times: bool) -> Callable[[str], str]:
-    """Return what formats a message: for people on a terminal, else as the worker wrote it."""
+    """Return the formatter of messages: readable on a terminal, else as the worker wrote them."""
     if not sys.stdout.isatty():
         return printable
     return LogLines(is_colored="NO_COLOR" not in os.environ, has_time=not times).format

@@ -85,7 +85,7 @@ def _confirm(names: Sequence[str], platform: Platform) -> None:
 
 
 def until_gone(names: Iterable[str], look: Callable[[str], Any]) -> None:
-    """Wait until no resource of these names is found, and show which one the wait is for."""
+    """Wait until no resource of these names is found, and show the one that is left."""
     for name in names:
         if look(name) is None:
             continue

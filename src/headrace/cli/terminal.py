@@ -26,7 +26,7 @@ def write_text(text: str) -> None:
 
 
 def waiting_for_answer() -> str | None:
-    """Return what is shown while no part of an answer has come; a log need not say it."""
+    """Return the status before the first part of an answer; None if stderr is no terminal."""
     return "waiting for the answer" if sys.stderr.isatty() else None
 
 

@@ -55,7 +55,7 @@ class UserCode:
 
     @cached_property
     def pythons(self) -> "Mapping[str, tuple[str, list[str]]]":
-        """By the place of each model: a sentence about its interpreter, and sentences about what has no effect."""
+        """By the location of each model: a sentence about its interpreter, and sentences about unused settings."""
         from headrace.handlers.assembly import describe_python
 
         return {model.url: describe_python(model.plan) for model in self.models}

@@ -130,7 +130,7 @@ def _with_gpu_share(settings: "ServerSettings", workers_per_gpu: int) -> "Server
 
 
 def _adapter_fetcher(prepared: "PreparedWorker") -> Callable[[str], Path]:
-    """Return the server's way to an adapter that the platform names by the location of its artifacts."""
+    """Return the function that fetches an adapter by the location of its artifacts."""
     from headrace.cluster.fetch_bounds import FetchFailed
 
     def fetch(uri: str) -> Path:

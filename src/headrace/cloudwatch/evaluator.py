@@ -27,7 +27,7 @@ class _LastEvaluation:
 
 
 class AlarmEvaluator:
-    """Keeps the latest evaluation of each alarm. Its methods block for a moment (the store)."""
+    """Keeps the latest evaluation of each alarm. Its methods block on the store."""
 
     def __init__(self, store: Store, series: SeriesReader) -> None:
         self._store = store

@@ -62,8 +62,8 @@ class Fetcher:
             cache: the cache for fetched files.
             scratch: a folder of the worker, for links to single files on this disk.
             deadline: the deadline for all sources together.
-            make_guard: makes other limits than the default ones.
-            follows_redirects: fetch what another URL answers instead, if the server of an http(s) URL says so.
+            make_guard: creates limits other than the defaults.
+            follows_redirects: follow the redirects of http(s) URLs.
         """
         self._s3 = s3
         self._follows_redirects = follows_redirects

@@ -1,5 +1,5 @@
 """
-Control groups (v2) that bound the cores and the memory of workers, where the kernel lets this user make them.
+Control groups (v2) that bound the cores and the memory of workers, where the kernel lets this user create them.
 
 A group with processes cannot bound its children (the "no internal processes" rule), so the workers' groups are made
 beside the platform's own, in a parent that is delegated to this user and has no processes itself. systemd makes one
@@ -20,7 +20,7 @@ from headrace.core.telemetry import get_logger
 _CONTROLLERS: Final = frozenset({"cpu", "memory"})
 _PERIOD_US: Final = 100_000
 _LEAST_QUOTA_US: Final = 1000
-"""The kernel accepts no smaller one."""
+"""The smallest quota that the kernel accepts."""
 _PREFIX: Final = "worker-"
 
 
@@ -95,7 +95,7 @@ def _are_writable(paths: Iterable[Path]) -> bool:
 
 
 def _enable(folder: Path) -> None:
-    """Let the children of a group have limits."""
+    """Enable the controllers for the children of a group."""
     control = folder / "cgroup.subtree_control"
     if missing := _CONTROLLERS - {*control.read_text().split()}:
         control.write_text(" ".join(f"+{controller}" for controller in sorted(missing)))

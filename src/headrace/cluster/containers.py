@@ -2,8 +2,8 @@
 Workers that are containers: the image itself runs, with Docker or Podman, by SageMaker's container contract.
 
 A worker process (`cluster.worker`) fetches the model's files and then becomes `docker run` in the foreground, so that
-its log, its signals and its exit code are those of the container. What that process cannot do is left to the launcher:
-a container outlives a killed `docker run`, and is removed when its worker has ended.
+its log, its signals and its exit code are those of the container. A container outlives a killed `docker run`: the
+launcher removes it when its worker has ended.
 
 Source: SageMaker developer guide, "Use Your Own Inference Code with Hosting Services"; `docker run` reference.
 """
@@ -36,7 +36,7 @@ CHANNELS_MOUNT: Final = "/opt/ml/additional-model-data-sources"
 _SHARED_MEMORY: Final = "1g"
 """Size of `/dev/shm`: PyTorch's loaders and NCCL need more than the 64 MiB that engines give by default."""
 _ANSWER_S: Final = 30.0
-"""Seconds for an engine to answer a question or to remove a container."""
+"""Timeout of an engine's short commands, such as the removal of a container."""
 _PLATFORM_LABEL: Final = "headrace.platform"
 _WORKER_LABEL: Final = "headrace.worker"
 _KILLED: Final = 128 + 9
@@ -77,7 +77,7 @@ def find_engine(environment: Mapping[str, str]) -> ContainerEngine:
     Return the first engine on the PATH that answers.
 
     Raises:
-        SettingsError: there is none, or none answers; the message has what they said.
+        SettingsError: there is none, or none answers; the message has their errors.
     """
     said = []
     for name in ENGINES:
@@ -154,7 +154,7 @@ def pull_image(engine: ContainerEngine, uri: str, timeout_s: float) -> None:
 
 
 def platform_label(folder: Path) -> str:
-    """Return what tells the containers of a platform from those of others on this host: a hash of its folder."""
+    """Return the label that identifies a platform's containers on this host: a hash of its folder."""
     return hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()[:12]
 
 
@@ -175,8 +175,8 @@ def run_command(
     Return the command line that runs a worker's container in the foreground.
 
     Args:
-        image: to run.
-        assignment: of the worker.
+        image: the image to run.
+        assignment: the worker's assignment.
         model: folder of the model's files; None: there are none.
         channels: folders of `AdditionalModelDataSources`, by channel.
         environment_file: the container's environment, as `environment_lines` writes it.
@@ -315,7 +315,7 @@ class ContainerLauncher:
             get_logger().warning("container.not_listed", reason=str(error))
 
     def _reason(self, name: str, seen: Observation) -> str:
-        """Return what a container that ended by itself said last."""
+        """Return the exit code and the last log line of a container that ended by itself."""
         code = seen.exit_code
         if not code or code < 0:
             return ""
@@ -328,6 +328,6 @@ class ContainerLauncher:
 
 
 def last_line(text: str) -> str:
-    """Return the last line that is more than an engine's advice to read its help."""
+    """Return the last line, without an engine's hint to read its help."""
     lines = [line.strip() for line in text.splitlines()]
     return next((line for line in reversed(lines) if line and not _HINT.match(line)), "")

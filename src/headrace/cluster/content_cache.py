@@ -112,7 +112,7 @@ class ContentCache:
             raise
 
     def _try_lock_shared(self, lock: int, key: str) -> bool:
-        """Take a shared lock if the entry exists and is only in use; returns whether it was taken."""
+        """Take a shared lock if the entry exists and no process fills or removes it; returns whether it was taken."""
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

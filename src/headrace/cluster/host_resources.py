@@ -52,7 +52,7 @@ class Given:
 
 def give(spec: WorkerSpec, host: HostResources, held: Sequence[Holding]) -> Given:
     """
-    Decide what a worker gets of its host.
+    Decide which GPUs and cores of its host a worker gets.
 
     Raises:
         StartPending: not enough GPUs are free now.
@@ -80,7 +80,7 @@ def share_of_cores(wanted: int, *, num_cores: int, held: Sequence[int]) -> int:
 
 
 def _cores_beside(spec: WorkerSpec, held: Sequence[Holding]) -> list[int]:
-    """Return the cores of the workers beside it, without those of other revisions of its fleet: either will leave."""
+    """Return the cores of the workers beside it, without other revisions of its fleet: one of them will leave."""
     return [
         holding.num_cores
         for holding in held
@@ -129,7 +129,7 @@ def choose_gpus(
 
 
 def gpu_environment(given: Given, host: HostResources) -> dict[str, str]:
-    """Return the variables that show a worker its GPUs only; on a host without GPUs there are none to set."""
+    """Return the variables that show a worker its GPUs only; empty on a host without GPUs."""
     if not host.gpus:
         return {}
     return {VISIBLE_VARIABLE: ",".join(map(str, given.gpus)), _ORDER_VARIABLE: "PCI_BUS_ID"}

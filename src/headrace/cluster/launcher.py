@@ -39,7 +39,7 @@ class ResourceRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Cores and memory that a worker was said to need, so that it may not have more; None: not said."""
+    """Declared cores and memory of a worker, which are its upper bounds too; None: not declared."""
 
     num_cpus: float | None = None
     memory_bytes: int | None = None
@@ -58,7 +58,7 @@ class ContainerImage:
     name: str = ""
     """Name of the container."""
     platform: str = ""
-    """Tells the platform's containers from those of others."""
+    """Label that identifies the platform's containers."""
     variables: dict[str, str] = field(default_factory=dict, repr=False)
     """Environment of the engine's program."""
 

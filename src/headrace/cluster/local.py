@@ -120,7 +120,7 @@ class LocalLauncher:
             ping_timeout_s: the timeout of `/ping`.
             now_s: a clock, seconds since 1970.
             options: address and lifetime of the workers; by default loopback, and longer than this process.
-            host: what it distributes to the workers; None: they use what they find.
+            host: the resources that it distributes to the workers; None: they use what they find.
         """
         self._folder = folder
         self._cache_folder = cache_folder
@@ -134,7 +134,7 @@ class LocalLauncher:
         self._logs = WorkerLogs(folder)
         self._lock = threading.Lock()
         self._ended: dict[str, dict[ProcessId, int | None]] = {}
-        """Worker → its ended processes, whose sessions were killed and known exit codes, until `forget`."""
+        """Worker → its ended processes, whose sessions were killed, with the exit codes if known; until `forget`."""
         self._kills: dict[ProcessId, asyncio.TimerHandle] = {}
 
     async def start(self, spec: WorkerSpec) -> Handle:
@@ -252,7 +252,7 @@ class LocalLauncher:
         )
 
     def _clean_up(self, name: str, process: ProcessId) -> int | None:
-        """End what an ended worker left behind, once; return its exit code, if it was a child of this process."""
+        """Kill what an ended worker left behind, once; return its exit code, if it was a child of this process."""
         ended = self._ended.setdefault(name, {})
         exit_code = reap(process)
         if process not in ended:

@@ -30,7 +30,7 @@ _COMMAND: Final = (sys.executable, "-P", "-m", "headrace.cluster.ray_bridge")
 CONNECT_S: Final = 25.0
 """Longest wait of a call for the connection. Normally Ray takes one to three seconds."""
 _GIVE_UP_S: Final = 180.0
-"""Timeout of an attempt to connect, which goes on without its callers: a busy machine takes a minute to load Ray."""
+"""Timeout of an attempt to connect, which outlasts the calls that wait: a busy machine takes a minute to load Ray."""
 _PAUSE_S: Final = 2.0
 """Pause between two attempts to connect."""
 _LINE_BYTES: Final = 8 << 20

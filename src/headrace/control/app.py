@@ -1,7 +1,7 @@
 """
 The control plane as an ASGI application: parse a request into a call, run its handler, send the response.
 
-All but the last happens in a thread: the checks of a body by botocore's models may take seconds.
+All but sending happens in a thread: validating a body against botocore's models may take seconds.
 
 Requests are already authenticated. A handler writes at most once; after a write conflict it runs again.
 """
@@ -37,9 +37,9 @@ MAX_BODY_BYTES = 4 * 1024 * 1024
 FREE_IN_FRIENDLY_MODE = frozenset({"RoleArn", "Url"})
 """Shapes whose patterns are not enforced in friendly mode: any role, and local paths for `ModelDataUrl`."""
 MAX_BUFFERED_BYTES = 256 * 1024 * 1024
-"""Request bodies in memory at the same time, where no budget is shared with other applications."""
+"""Maximum size of all request bodies in memory, unless a budget is shared with other applications."""
 _SMALL_BYTES = 16 * 1024
-"""Bodies up to this size are parsed at the same time; 48 KiB of CBOR, with a list in each byte, take 0.1 s."""
+"""Bodies up to this size are parsed concurrently; 48 KiB of CBOR, with a list in each byte, take 0.1 s."""
 _BODY_TIMEOUT_S = 60.0
 
 
@@ -66,7 +66,7 @@ class ControlApp:
         self._is_strict = is_strict
         self._series = MemorySeries() if series is None else series
         self.budget = BodyBudget(MAX_BUFFERED_BYTES)
-        """Counts the bodies of requests; a platform sets the one that its applications share."""
+        """The budget for request bodies; a platform replaces it by the one that its applications share."""
         self._large_bodies = asyncio.Semaphore(1)
         self._clock = clock
         self._log = get_logger()

@@ -50,7 +50,7 @@ def trim() -> bool:
 
 
 def read_resident_bytes() -> int | None:
-    """Return the resident memory of this process; None where `/proc` does not tell."""
+    """Return the resident memory of this process; None if `/proc` cannot be read."""
     try:
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
@@ -63,7 +63,7 @@ async def return_memory(
     read_bytes: Callable[[], int | None] = read_resident_bytes,
     trim: Callable[[], bool] = trim,
 ) -> None:
-    """Trim in a thread whenever the process has grown, until cancelled; end where its size cannot be read."""
+    """Trim in a thread whenever the process has grown, until cancelled; return if its size cannot be read."""
     least_bytes = 0
     while (now_bytes := read_bytes()) is not None:
         spent_s = 0.0
@@ -75,7 +75,7 @@ async def return_memory(
 
 
 def pause_after(spent_s: float, pause_s: float = _PAUSE_S) -> float:
-    """Return the seconds until the next look, after a trim of `spent_s`. Pure."""
+    """Return the seconds until the next check, after a trim of `spent_s`. Pure."""
     return max(pause_s, _REST_FACTOR * spent_s)
 
 

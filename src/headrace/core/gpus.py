@@ -22,7 +22,7 @@ class Gpu:
     """A GPU as the driver names it."""
 
     index: int
-    """The driver's number of it, which `CUDA_VISIBLE_DEVICES` takes."""
+    """Its index in the driver, which `CUDA_VISIBLE_DEVICES` takes."""
     uuid: str = ""
     name: str = "NVIDIA GPU"
     memory_bytes: int | None = None

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 _TOOL_FILES: Final = ("uv-receipt.toml", "pipx_metadata.json")
-"""What uv and pipx leave in the environment of a tool, which no shell activates."""
+"""Files that uv and pipx leave in the environment of a tool, which no shell activates."""
 
 
 def pip_install(*requirements: str, prefix: str = sys.prefix, executable: str = sys.executable) -> str:

@@ -18,7 +18,7 @@ time: a token to four clients costs five turns or more.
 
 
 def take_short_turns() -> None:
-    """Let threads give up the GIL sooner; for the whole process."""
+    """Shorten the turns in which threads hold the GIL, for the whole process."""
     sys.setswitchinterval(_TURN_S)
 
 

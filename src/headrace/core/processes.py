@@ -59,7 +59,7 @@ def is_running(process: ProcessId) -> bool:
 
 
 def host_id() -> str:
-    """Return what the processes share that see each other's ids: the boot of the machine and the PID namespace."""
+    """Return the boot and PID namespace of this process; processes with the same see each other's ids."""
     with suppress(OSError):
         return f"{_boot_id()}/{(_PROC / 'self/ns/pid').stat().st_ino}"
     return _boot_id()
@@ -92,7 +92,7 @@ def spawn_connected(
     Args:
         arguments: the program's path first.
         environment: the whole environment.
-        descriptors: by their numbers in the program, at most 3, those of this process, which are greater than 2.
+        descriptors: number in the program, at most 3 → descriptor of this process, above 2.
 
     Raises:
         OSError: the program cannot be started.
@@ -173,7 +173,7 @@ def is_session_running(leader: ProcessId) -> bool:
 
 def forbid_core_dumps() -> None:
     """
-    Let this process and its children leave no core file: it would hold prompts and keys.
+    Disable core dumps of this process and its children: they would hold prompts and keys.
 
     `prlimit --core=unlimited --pid PID` allows one again, to debug a crash.
     """

@@ -49,7 +49,7 @@ class Span(Protocol):
 
 
 class Tracer(Protocol):
-    """Makes the spans of one process."""
+    """Creates the spans of one process."""
 
     def start(self, name: str, trace: TraceContext) -> Span:
         """Start the span of a request, as a child of the caller's span if there is one."""
@@ -64,16 +64,16 @@ class NoSpan:
     is_recording: bool = False
 
     def rename(self, name: str) -> None:
-        """Ignore it."""
+        """Ignore the name."""
 
     def describe(self, attributes: Mapping[str, SpanValue]) -> None:
-        """Ignore them."""
+        """Ignore the attributes."""
 
     def add_event(self, name: str, at_s: float) -> None:
-        """Ignore it."""
+        """Ignore the event."""
 
     def fail(self, error: str) -> None:
-        """Ignore it."""
+        """Ignore the error."""
 
     def end(self) -> None:
         """Do nothing."""

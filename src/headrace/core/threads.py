@@ -17,7 +17,7 @@ def at_low_priority(work: Callable[[], T]) -> T:
     """
     Run work that takes CPU time without the GIL on a thread of lower priority, and wait for it.
 
-    NOTE: never work that holds the GIL: while other threads take the CPUs from its thread, no thread gets the GIL.
+    NOTE: never run work that holds the GIL: while other threads keep this one off the CPUs, no thread gets the GIL.
     """
     results: list[T] = []
     errors: list[BaseException] = []

@@ -101,7 +101,7 @@ class Backend(Protocol):
 
 
 async def relay_chunks(chunks: AsyncGenerator[Chunk, None], take: Take, drain: Drain) -> None:
-    """Implement `Backend.relay` by `Backend.generate`."""
+    """Implement `Backend.relay` with the chunks of `Backend.generate`."""
     async with aclosing(chunks):
         async for chunk in chunks:
             if not take(chunk):

@@ -16,10 +16,10 @@ from headrace.runner.step import RunnerLimits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """The model to serve, and what is made of its files at load."""
+    """The model to serve, and the settings by which its files are loaded."""
 
     model: str | Located
-    """Alias, Hub id, folder, `.gguf` file; or where it has been found."""
+    """Alias, Hub id, folder or `.gguf` file; or the place where it has been found."""
     revision: str | None = None
     served_model_name: str | None = None
     """Name that clients use; None: the model's own."""
@@ -91,7 +91,7 @@ class EngineConfig:
     """Memory to plan with; None: the memory that is free."""
     enable_prefix_caching: bool
     max_draft_tokens: int
-    """Draft tokens of one sequence in one step at most; 0: no speculation."""
+    """Maximum draft tokens of one sequence in one step; 0: no speculation."""
     max_itl_ms: float
     """While sequences decode, prompt chunks are sized to keep steps under this; 0: no limit."""
     max_loras: int = 0

@@ -55,10 +55,10 @@ STOPPING = "The platform is stopping. Try your request again."
 BODY_TIMEOUT_S = 300.0
 
 _RETRYABLE = frozenset({"ModelNotReadyException", "ServiceUnavailable", "ThrottlingException"})
-"""Codes of AWS whose answers say when to try again."""
+"""AWS error codes whose responses have a Retry-After header."""
 
 Publish = Callable[[InvocationRecord, Route], None]
-"""Called with each finished request; it is quick and raises nothing."""
+"""Called with each finished request; must return quickly and must not raise."""
 
 
 class Gateway:
@@ -77,15 +77,15 @@ class Gateway:
         tracer: Tracer = NO_TRACER,
     ) -> None:
         """
-        Make the gateway.
+        Create the gateway.
 
         Args:
-            store: whose routes are served.
+            store: holds the routes to serve.
             config: account, region and limits.
-            objects: for asynchronous invocations; without it there are none.
-            wake: called with what held requests wait for. None: requests without a replica fail at once.
+            objects: storage for asynchronous invocations; None: they are refused.
+            wake: called with the target of held requests. None: requests without a replica fail at once.
             publish: called with each finished request to an existing endpoint.
-            async_publisher: called with asynchronous invocations.
+            async_publisher: publishes the metrics of asynchronous invocations.
             draw: random numbers for weights and shares.
             tracer: records the spans of requests.
         """
@@ -99,7 +99,7 @@ class Gateway:
         self._facts = FactsOfWorkers(self._upstream)
         texts = ErrorTexts(config)
         self.budget = BodyBudget(config.max_buffered_bytes)
-        """Counts the bodies of requests; the other applications of a platform share it."""
+        """Budget for request bodies in memory, shared with the other applications of a platform."""
         self._service = InvocationService(
             config=config,
             forwarder=Forwarder(self._table, self._upstream, texts, config, draw=draw, wake=wake),
@@ -130,36 +130,36 @@ class Gateway:
 
     @property
     def loads(self) -> Mapping[str, int]:
-        """Worker → requests in flight, those of other gateways included."""
+        """In-flight requests by worker, including those of other gateways."""
         return self._service.forwarder.loads
 
     @property
     def routes(self) -> Mapping[str, Route]:
-        """Endpoint → route, as read last."""
+        """Routes by endpoint, as last read."""
         return self._table.routes
 
     @property
     def held(self) -> Mapping[str, int]:
-        """Endpoint → requests held for a replica, those of other gateways included."""
+        """Held requests by endpoint, including those of other gateways."""
         own = Counter(self.own_held())
         own.update(self._others_held)
         return own
 
     def own_loads(self) -> dict[str, int]:
-        """Return the requests in flight of this gateway, by worker."""
+        """Return this gateway's in-flight requests by worker."""
         return self._service.forwarder.loads.own()
 
     def own_held(self) -> dict[str, int]:
-        """Return the requests that this gateway holds, by endpoint."""
+        """Return this gateway's held requests by endpoint."""
         return self._service.forwarder.wait_queue.num_by_endpoint()
 
     def set_others(self, loads: Mapping[str, int], held: Mapping[str, int]) -> None:
-        """Set the requests in flight and held of the other gateways on the same workers."""
+        """Set the in-flight and held requests of the other gateways on the same workers."""
         self._service.forwarder.loads.set_others(loads)
         self._others_held = held
 
     def on_quarantine(self, listener: QuarantineListener) -> None:
-        """Call `listener` when a worker stops taking connections, so that the reconciler looks at it now."""
+        """Call `listener` when a worker stops accepting connections, so that the reconciler checks it at once."""
         self._service.forwarder.on_quarantine = listener
 
     def publish_backlogs(self) -> None:
@@ -172,7 +172,7 @@ class Gateway:
         await self._table.start()
 
     async def run_async(self) -> None:
-        """Run the asynchronous invocations of all gateways on one folder until cancelled; one of them does."""
+        """Run the asynchronous invocations of all gateways on one folder until cancelled; call it on one of them."""
         if self._async is None:
             await asyncio.Event().wait()
         else:
@@ -285,7 +285,7 @@ class Gateway:
             )
 
     async def _models(self, method: str, path: str, exchange: Exchange, record: InvocationRecord) -> None:
-        """List the models, with what their workers tell of them; a worker is asked only once."""
+        """List the models, with the facts that their workers report; each worker is asked only once."""
         if not is_models_path(path) or method not in OPENAI_METHODS[MODELS]:
             raise openai.not_served(method, path)
         models = find_models(self._table.routes, path, can_wake=self._service.forwarder.wait_queue.can_hold)
@@ -349,7 +349,7 @@ def _check_method(method: str) -> None:
 
 
 def _aws_error(error: HeadraceError) -> AwsError:
-    """Return an error as the runtime API words it."""
+    """Convert an error to one of the runtime API."""
     if isinstance(error, AwsError):
         return error
     if isinstance(error, Unavailable):
@@ -358,7 +358,7 @@ def _aws_error(error: HeadraceError) -> AwsError:
 
 
 async def _answer_error(error: AwsError, exchange: Exchange, record: InvocationRecord) -> None:
-    """Answer with an error: by its status if nothing was sent yet, else in the stream."""
+    """Answer with an error: as a response if nothing was sent yet, else in the stream."""
     record.error = error.code
     if exchange.is_started:
         await streams.fail_stream(exchange, error.message)

@@ -1,8 +1,8 @@
 """
-Accepted asynchronous invocations on disk, one file each: an accepted invocation also runs after a kill -9.
+Accepted asynchronous invocations on disk, one file each, so that they survive a kill -9.
 
-A file is written aside, flushed and renamed, and removed when the outcome is in the object storage. An invocation that
-was running when the platform died runs again. The calls block; use a thread.
+A file is written under a temporary name, synced and renamed, and removed when the outcome is in the object storage. An
+invocation that was running when the platform died runs again. The methods block: call them in a thread.
 """
 
 import os
@@ -79,7 +79,7 @@ class PendingFolder:
         """
         Read a stored invocation; None if it was removed meanwhile, or cannot be read.
 
-        A file with other content than an invocation is renamed, so that it is reported once.
+        A file that is not an invocation is renamed, so that it is reported only once.
         """
         path = self._path(pending_id)
         try:

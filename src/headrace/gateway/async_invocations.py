@@ -85,7 +85,7 @@ class AsyncInvocations:
         """
         Run the invocations in the folder, those of earlier processes included, until cancelled.
 
-        One process at a time runs this. The files of cancelled invocations stay, so that the next one runs them again.
+        Only one process at a time may run this. The files of cancelled invocations stay, for the next process to run.
         """
         self._queue, self._seen, self._is_running = AsyncQueue(), set(), True
         try:
@@ -209,7 +209,7 @@ class AsyncInvocations:
             await self._upload(pending, content, content_type, outcome)
         except (AwsError, ObjectFailed) as error:
             failure = str(error)
-        except Exception:  # noqa: BLE001 -- the edge: a bug of ours ends one invocation, not all
+        except Exception:  # noqa: BLE001 -- the edge: a bug fails one invocation, not all of them
             get_logger().exception("async.crashed", endpoint=pending.endpoint)
             failure = "Something went wrong inside the platform."
         self._publish(outcome, is_failed=failure is not None)
@@ -249,7 +249,7 @@ class AsyncInvocations:
         outcome.upload_s = perf_counter() - since_s
 
     async def _retry(self, attempt: Callable[[], Awaitable[_T]], until_s: float = math.inf) -> _T:
-        """Call the object storage, again while it is unavailable; an outcome is stored however long that takes."""
+        """Call the object storage, and retry while it is unavailable; without `until_s` there is no time limit."""
         for pause_s in itertools.chain(STORAGE_PAUSES_S, itertools.repeat(STORAGE_PAUSES_S[-1])):
             try:
                 return await attempt()
@@ -331,8 +331,8 @@ def pending_of(route: Route, invocation: Invocation, body: bytes, *, now_s: floa
     Build the stored form of a request.
 
     Raises:
-        AwsError: the endpoint is not asynchronous, its models are inference components, or the request has not
-            exactly one input.
+        AwsError: the endpoint is not asynchronous, its models are inference components, or the request does
+            not have exactly one input.
     """
     output = route.async_output
     if output is None:

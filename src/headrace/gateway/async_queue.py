@@ -1,5 +1,5 @@
 """
-The queue of asynchronous invocations: those that start, expire or lose their endpoint now. Pure.
+A queue of asynchronous invocations, which returns those that start, expire or have lost their endpoint. Pure.
 
 First come, first served within an endpoint; endpoints do not wait for each other.
 """
@@ -17,7 +17,7 @@ from headrace.state.routes import Route
 
 @dataclass(slots=True)
 class DueInvocations:
-    """Invocations that have just left the queue, by what happens to them."""
+    """Invocations that have just left the queue, by what happens to them next."""
 
     begin: list[PendingInvocation] = field(default_factory=list)
     expired: list[PendingInvocation] = field(default_factory=list)

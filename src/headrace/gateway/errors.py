@@ -53,53 +53,53 @@ class NoCapacity(AwsError):
 
 
 class ErrorTexts:
-    """Errors whose texts name the account, the region or the limits."""
+    """A factory of errors whose texts name the account, the region or the limits."""
 
     def __init__(self, config: GatewayConfig) -> None:
         self._config = config
 
     def endpoint_not_found(self, endpoint: str) -> AwsError:
-        """The endpoint does not exist."""
+        """Return the error for an endpoint that does not exist."""
         return UnknownTarget("ValidationError", self._not_found(endpoint))
 
     def endpoint_not_serving(self, route: Route) -> AwsError:
-        """The endpoint does not serve yet, or has failed."""
+        """Return the error for an endpoint that does not serve yet, or has failed."""
         return NotServing(self._not_found(route.endpoint), endpoint=route.endpoint, status=route.status)
 
     def variant_not_found(self, variant: str) -> AwsError:
-        """`TargetVariant` names no variant of the endpoint."""
+        """Return the error for a `TargetVariant` that the endpoint does not have."""
         return _invalid(f"Variant {shortened(variant)} not found for Request")
 
     def component_not_found(self, component: str) -> AwsError:
-        """The endpoint has no inference component of that name."""
+        """Return the error for an inference component that the endpoint does not have."""
         return UnknownTarget(
             "ValidationError",
             f"Inference Component {shortened(component)} of account {self._config.account} not found.",
         )
 
     def session_lost(self, session_id: str) -> AwsError:
-        """The replica of the session is gone, and the session with it."""
+        """Return the error for a session whose replica is gone."""
         return _invalid(
             f"The session {session_id} has ended, because the instance that had it is gone. Open a new one with the "
             "session id NEW_SESSION."
         )
 
     def component_needed(self) -> AwsError:
-        """The endpoint hosts inference components, and the request names none."""
+        """Return the error for a request that names none of the endpoint's inference components."""
         return _invalid(
             "Inference Component Name header is required for endpoints to which you plan to deploy inference "
             "components. Please include Inference Component Name header or consider using SageMaker models."
         )
 
     def no_replica(self, endpoint: str) -> AwsError:
-        """All replicas are starting or gone. Nothing ran: SDKs may retry."""
+        """Return the error while all replicas are starting or gone. Nothing ran: SDKs may retry."""
         return NoCapacity(
             "ServiceUnavailable",
             f"Endpoint {endpoint} has no instance that can answer now. It is being started; try again.",
         )
 
     def no_copy(self) -> AwsError:
-        """The component has no copies, and requests are not held for one."""
+        """Return the error for a component without copies whose requests are not held."""
         return NoCapacity(
             "ValidationError",
             "Inference Component has no capacity to process this request. ApplicationAutoScaling may be in-progress "
@@ -107,7 +107,7 @@ class ErrorTexts:
         )
 
     def too_many_wait(self, endpoint: str) -> AwsError:
-        """The wait queue is full. Nothing ran: SDKs wait and retry."""
+        """Return the error for a full wait queue. Nothing ran: SDKs wait and retry."""
         return NoCapacity(
             "ThrottlingException",
             f"Endpoint {endpoint} is being started, and as many requests as may wait for it do: at most "
@@ -116,7 +116,7 @@ class ErrorTexts:
         )
 
     def waited_too_long(self, endpoint: str, component: str | None = None) -> AwsError:
-        """No replica became ready in time. Nothing ran: SDKs may retry."""
+        """Return the error for a held request that found no replica in time. Nothing ran: SDKs may retry."""
         missing = f"Endpoint {endpoint} had no instance"
         if component is not None:
             missing = f"Inference component {component} of endpoint {endpoint} had no copy"
@@ -127,17 +127,17 @@ class ErrorTexts:
         )
 
     def overloaded(self, what: str) -> AwsError:
-        """The gateway itself is full. Nothing ran: SDKs wait and retry."""
+        """Return the error for a gateway at its own limits. Nothing ran: SDKs wait and retry."""
         return AwsError(
             "ThrottlingException", f"The platform holds {what}, which is all that it takes. Try again later."
         )
 
     def body_too_large(self, max_bytes: int) -> AwsError:
-        """The body is over the limit; AWS's code for this is the status."""
+        """Return the error for a body over the limit; AWS's code for it is the status."""
         return AwsError("413", f"HTTP content length exceeded {max_bytes} bytes.", status=413)
 
     def no_response(self, endpoint: str) -> AwsError:
-        """No worker could be reached, or each one died before it answered."""
+        """Return the error when no worker could be reached, or each one died before it answered."""
         return self._model_error(
             endpoint,
             0,
@@ -147,17 +147,17 @@ class ErrorTexts:
         )
 
     def timed_out(self, endpoint: str) -> AwsError:
-        """The model did not answer in time."""
+        """Return the error for a model that did not answer in time."""
         return self._model_error(endpoint, 0, TIMED_OUT)
 
     def incomplete_response(self, endpoint: str, status: int) -> AwsError:
-        """The response broke off, or is too large to be held in memory."""
+        """Return the error for a response that broke off, or is too large to be held in memory."""
         side = "client" if 400 <= status < 500 else "server"
         text = f"Received {side} error ({status}) from {CONTAINER} and could not load the entire response body."
         return AwsError("ModelError", f"{text} {self._see(endpoint)}", members=self._members(endpoint, status, ""))
 
     def refused(self, endpoint: str, status: int, body: bytes) -> AwsError:
-        """The worker answered 4xx or 5xx; its text is quoted."""
+        """Return the error for a worker's 4xx or 5xx response, whose text is quoted."""
         said = body.decode("utf-8", errors="replace")
         if status == 429:
             return AwsError("ModelNotReadyException", _cut(f"The model takes no more requests now: {said}"))

@@ -4,8 +4,8 @@ Forward a request until a worker has sent the head of its response: choose a rep
 A request is sent again only if the connection could not be made or broke before the first byte of a response, and to a
 replica that has not been tried, if there is one. After that byte a retry could run the request twice.
 
-While no replica can answer and one may come, the request is held (`gateway.wait_queue`). The same applies when all
-replicas are in quarantine: the reconciler has not noticed their end yet, and will replace them.
+While no replica can answer but one may become ready, the request is held (`gateway.wait_queue`). The same applies when
+all replicas are in quarantine: the reconciler has not noticed yet that they are gone, and will replace them.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ from headrace.wire.adapters import IDENTIFIER_HEADER
 from headrace.wire.aws.errors import AwsError
 
 MAX_TRIES = 3
-"""Replicas that may break under one request."""
+"""Connections that may break after a request was sent before the request fails."""
 MAX_TRIES_TO_WAIT = 2
 """Replica crashes after which a request is not held again: the request itself may be the cause."""
 
@@ -60,7 +60,7 @@ class Forwarded:
     lease: LoadLease
 
     def close(self) -> None:
-        """Drop the rest of the response, and count the request no longer. Idempotent."""
+        """Drop the rest of the response, and release the load lease. Idempotent."""
         self.response.close()
         self.lease.release()
 
@@ -75,11 +75,11 @@ class _ForwardState:
     excluded: set[str] = field(default_factory=set)
     """Workers that failed since the request was last held."""
     num_broken: int = 0
-    """Replicas that had received the request when their connection broke."""
+    """Replicas whose connection broke after they had received the request."""
     has_failed: bool = False
     """At least one attempt has failed."""
     deadline_s: float | None = None
-    """Until when the request may be held, by the event loop's clock. None: it has not been held yet."""
+    """Deadline for holding the request, on the event loop's clock. None: it has not been held yet."""
 
     @property
     def target(self) -> WakeTarget:
@@ -175,7 +175,7 @@ class Forwarder:
             query: the part of the request that routing depends on.
             request: what the replica receives.
             on_decision: called with each replica before the request is sent to it.
-            while_held: makes the context that is entered while the request is held.
+            while_held: returns the context that is entered while the request is held.
 
         Raises:
             AwsError: there is no such endpoint, variant or component, or no replica has answered.
@@ -311,7 +311,7 @@ class Forwarder:
         raise self._texts.no_replica(route.endpoint)
 
     def _capacity(self, target: WakeTarget) -> int | None:
-        """Return how many held requests may be released; None: all of them, as no replica will come."""
+        """Return how many held requests may be released; None: all of them, as no replica will become ready."""
         route = self._table.routes.get(target.endpoint)
         if route is None:
             return None
@@ -327,7 +327,7 @@ class Forwarder:
         return sum(max(0, RELEASED_PER_REPLICA - self.loads.get(replica.worker, 0)) for replica in replicas)
 
     def _forget_gone(self, routes: Mapping[str, Route]) -> None:
-        """Close idle connections to workers that no route has, and forget their quarantine."""
+        """Close idle connections to workers that are in no route, and end their quarantine."""
         replicas = all_replicas(routes.values())
         self._upstream.retain(replica.url for replica in replicas)
         self._quarantine.retain(replicas)

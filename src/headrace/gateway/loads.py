@@ -20,7 +20,7 @@ class LoadLease:
 
 
 class Loads(Mapping[str, int]):
-    """In-flight requests by worker, also those of other gateways on the same workers; without any, it is absent."""
+    """In-flight requests by worker, including those of other gateways; a worker without any is absent."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
@@ -37,7 +37,7 @@ class Loads(Mapping[str, int]):
         return LoadLease(self, worker)
 
     def release(self, worker: str) -> None:
-        """Count one request less; a lease calls it."""
+        """Count one request less; called by a lease."""
         count = self._counts[worker] - 1
         if count:
             self._counts[worker] = count

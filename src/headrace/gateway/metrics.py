@@ -45,9 +45,9 @@ class InvocationRecord:
     asked_s: float | None = None
     """When a replica was chosen."""
     head_s: float | None = None
-    """When its response began."""
+    """When the replica's response began."""
     first_s: float | None = None
-    """When the first part of its response came."""
+    """When the first part of the response arrived."""
     ended_s: float = 0.0
     held_s: float = 0.0
     """Time for which the request was held."""

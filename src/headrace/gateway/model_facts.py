@@ -1,5 +1,5 @@
 """
-Facts of models as their workers tell them: the context length and the chat template, for `GET /v1/models`.
+Facts of models as their workers report them: the context length and the chat template, for `GET /v1/models`.
 
 A worker is asked once for its own `GET /v1/models`: the model of a worker does not change.
 """
@@ -15,17 +15,17 @@ from headrace.http.client_response import NoResponse, ResponseBroken, ResponseTo
 from headrace.state.routes import Replica, VariantRoute
 
 WAIT_S = 1.0
-"""Longest time that a list of models waits for workers; a worker that answers later is in the next list."""
+"""Longest time that a list of models waits for workers; facts that arrive later are in the next list."""
 
 FETCH_TIMEOUT_S = 10.0
 RETRY_S = 30.0
-"""Seconds before a worker is asked again that did not answer or is still loading its model."""
+"""Seconds before a worker that did not answer, or is still loading its model, is asked again."""
 
 MAX_ASKED = 16
-"""Workers that are asked at the same time."""
+"""Workers asked at the same time."""
 
 MAX_WAITING = 1024
-"""Workers that are asked or wait for it; others are asked by a later list."""
+"""Workers being asked or queued; the others are asked for a later list."""
 
 MAX_PAGE_BYTES = 256 * 1024
 
@@ -62,7 +62,7 @@ class FactsOfWorkers:
         self._slots = asyncio.Semaphore(MAX_ASKED)
 
     def of(self, replicas: Sequence[Replica]) -> ModelFacts:
-        """Return what holds for each of the replicas, any of which may get a request."""
+        """Return the facts that hold for all of the replicas, as any of them may get a request."""
         return combined([self._known.get(replica.worker, UNKNOWN) for replica in replicas])
 
     async def learn(self, replicas: Iterable[Replica]) -> None:
@@ -81,13 +81,13 @@ class FactsOfWorkers:
             await asyncio.wait(waited, timeout=WAIT_S)
 
     def retain(self, workers: Collection[str]) -> None:
-        """Forget all workers but these."""
+        """Drop the facts of all other workers."""
         for kept in (self._known, self._retry_at_s):
             for worker in kept.keys() - workers:
                 kept.pop(worker)
 
     async def close(self) -> None:
-        """Ask no more."""
+        """Cancel the requests to workers."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -108,7 +108,7 @@ class FactsOfWorkers:
             self._known[replica.worker] = facts
 
     async def _fetch(self, replica: Replica) -> ModelFacts | None:
-        """Return the facts; all unknown for a worker without such a list, None for one that may have it later."""
+        """Return the facts; all unknown for a worker without a list of models, None for one that may have it later."""
         headers = (("Authorization", f"Bearer {replica.token}"),) if replica.token else ()
         response = await self._client.send(replica.url, ClientRequest(method="GET", path="/v1/models", headers=headers))
         try:
@@ -126,7 +126,7 @@ def first_replicas(variants: Iterable[VariantRoute]) -> tuple[Replica, ...]:
     """
     Return one replica of each fleet that gets traffic: all replicas of a fleet serve the same model.
 
-    None if one of the variants has no replica, so that nothing is known of its model.
+    Empty if one of the variants has no replica, so that nothing is known about its model.
     """
     found: list[Replica] = []
     for variant in variants:
@@ -138,7 +138,7 @@ def first_replicas(variants: Iterable[VariantRoute]) -> tuple[Replica, ...]:
 
 
 def combined(all_facts: Sequence[ModelFacts]) -> ModelFacts:
-    """Return what holds for all of several models: the shortest context, and the chat template if they agree."""
+    """Return the facts that hold for several models: the shortest context, and the chat template if they agree."""
     lengths = [facts.max_model_len for facts in all_facts]
     templates = {facts.has_chat_template for facts in all_facts}
     known = [length for length in lengths if length is not None]

@@ -61,7 +61,7 @@ class S3Objects:
 
     def __init__(self, client_options: Mapping[str, Any]) -> None:
         """
-        Prepare the store; the client is made on first use, as importing boto3 is slow.
+        Prepare the store; the client is created on first use, as importing boto3 is slow.
 
         Args:
             client_options: options of `boto3.client("s3", ...)`: `endpoint_url`, `aws_access_key_id`, ...
@@ -108,7 +108,7 @@ class S3Objects:
             raise _failure_of(error, f"{uri} cannot be written: {error}") from error
 
     def _s3(self) -> Any:
-        with self._making:  # clients may be used, but not made, in several threads at once
+        with self._making:  # a client may be used, but not created, in several threads at once
             if self._client is None:
                 import boto3
 
@@ -117,7 +117,7 @@ class S3Objects:
 
 
 def _failure_of(error: Exception, message: str) -> ObjectFailed:
-    """Map an error of botocore."""
+    """Convert an error of botocore."""
     from botocore import exceptions
 
     if isinstance(error, exceptions.ClientError):

@@ -236,7 +236,7 @@ async def _forward_response(
     exchange: Exchange,
     record: InvocationRecord,
 ) -> None:
-    """Forward a request for a response, with the stored conversation that it continues, and store the response."""
+    """Forward a Responses API request with the stored conversation that it continues, and store the response."""
     pending = await responses.read(scope, request.body, record.request_id)
     if pending is None:
         await _forward(service, invocation, request, exchange, record)
@@ -321,7 +321,7 @@ async def _heartbeat(service: InvocationService, body: bytes, exchange: Exchange
     await asyncio.sleep(service.config.heartbeat_s)
     if not await _is_streamed(body):
         return
-    if not exchange.is_started:  # a request may be held a second time, when its replica has gone
+    if not exchange.is_started:  # a request may be held a second time, after its replica has died
         record.status = 200
         headers = [("content-type", SSE_CONTENT_TYPE), ("cache-control", "no-cache"), *record.id_headers()]
         await exchange.start(200, headers)

@@ -21,7 +21,7 @@ class ListedModel:
     name: str
     created_s: float
     replicas: tuple[Replica, ...]
-    """One of each fleet that may get its requests; empty while it is scaled to zero."""
+    """One replica of each fleet that may get requests; empty while the model is scaled to zero."""
 
 
 def find_models(routes: Mapping[str, Route], path: str, *, can_wake: bool) -> Sequence[ListedModel]:
@@ -58,13 +58,13 @@ def find_models(routes: Mapping[str, Route], path: str, *, can_wake: bool) -> Se
 
 
 def render_models(path: str, models: Sequence[tuple[ListedModel, ModelFacts]]) -> bytes:
-    """Render what `find_models` found, with what is known of each model."""
+    """Render the models of `find_models` with their known facts."""
     rendered = [_rendered(model, facts) for model, facts in models]
     return to_json({"object": "list", "data": rendered} if path == MODELS else rendered[0])
 
 
 def is_models_path(path: str) -> bool:
-    """Return whether `path` is the list of models or one model of it."""
+    """Return whether `path` names the list of models or one model."""
     return path == MODELS or (path.startswith(_MODEL_PATH) and len(path) > len(_MODEL_PATH) and ":" not in path)
 
 

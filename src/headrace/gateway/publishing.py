@@ -22,7 +22,7 @@ NAMESPACE = "AWS/SageMaker"
 WINDOW_S = 10
 """Source: `ConcurrentRequestsPerModel` and `ConcurrentRequestsPerCopy` are high-resolution metrics."""
 SAMPLE_S = 1.0
-"""Seconds between two samples of the requests in flight, while there are replicas."""
+"""Seconds between samples of the in-flight requests while there are replicas."""
 _MAX_CACHED = 4096
 """Variants and components whose metrics are cached; above this the cache is cleared."""
 
@@ -138,7 +138,7 @@ def num_replicas(variant: VariantRoute | None) -> int:
 
 
 def num_units(variant: VariantRoute | None) -> int:
-    """Return how many share a variant's load: its instances if they host components, else its replicas."""
+    """Return the number of units that share a variant's load: instances that host components, else replicas."""
     return num_replicas(variant) if variant is None or not variant.instances else variant.instances
 
 
@@ -150,7 +150,7 @@ class _Sampled:
     workers: Sequence[str]
     num_units: int
     is_host: bool = False
-    """The variant hosts components; it is sampled also while none has a copy on it."""
+    """True for a variant that hosts components: it is sampled even while no component has a copy on it."""
 
 
 @dataclass(slots=True)
@@ -160,7 +160,7 @@ class _Window:
     num_samples: int = 0
     per_replica: float = 0.0
     is_serving: bool = False
-    """It had a replica at some point of the window."""
+    """True if it had a replica at some point of the window."""
 
 
 @dataclass(slots=True, kw_only=True)

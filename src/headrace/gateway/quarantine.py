@@ -1,9 +1,9 @@
 """
-Workers that took no connection: they get no requests for a while, if another replica can answer or may be waited for.
+Quarantine of unreachable workers: they get no requests for a while if another replica can answer or is expected.
 
-The reconciler soon sees that a worker has died; until then its replica is still in the route. A quarantine lasts one
-second, and twice as long each time the worker still takes no connection, so that a machine that is gone and swallows
-connections delays few requests. Used by one thread, the event loop's.
+The reconciler soon notices that a worker has died; until then its replica is still in the route. A quarantine lasts one
+second, and twice as long each time the worker is still unreachable, so that a machine that is gone and drops packets
+delays few requests. Used by one thread, the event loop's.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class _Entry:
 
 
 class Quarantine:
-    """The replicas in quarantine. A new worker at the address of an old one is another replica."""
+    """The replicas in quarantine. A new worker at the address of an old one is a different replica."""
 
     def __init__(self, *, on_end: Callable[[], None]) -> None:
         """`on_end` is called when a worker may be tried again."""
@@ -42,7 +42,7 @@ class Quarantine:
         return entry is not None and entry.end is not None
 
     def add(self, replica: Replica) -> None:
-        """Put a worker that took no connection into quarantine."""
+        """Put an unreachable worker into quarantine."""
         entry = self._entries.setdefault(replica, _Entry())
         if entry.end is None:
             entry.end = asyncio.get_running_loop().call_later(entry.next_s, self._ended, entry)
@@ -56,7 +56,7 @@ class Quarantine:
             self._on_end()
 
     def retain(self, replicas: Container[Replica]) -> None:
-        """Forget all replicas but `replicas`: the others are in no route any more."""
+        """Drop all replicas but `replicas`: the others are no longer in a route."""
         for gone in [replica for replica in self._entries if replica not in replicas]:
             end = self._entries.pop(gone).end
             if end is not None:

@@ -125,7 +125,7 @@ def replicas_of(variant: VariantRoute) -> list[Replica]:
 
 
 def all_replicas(routes: Iterable[Route]) -> set[Replica]:
-    """Return the replicas of all endpoints and inference components, also those that drain."""
+    """Return the replicas of all endpoints and inference components, including draining ones."""
     return {
         replica
         for route in routes
@@ -192,7 +192,7 @@ def _draw_variant(variants: Sequence[VariantRoute], draw: Draw) -> VariantRoute:
 
 def _with_session(variants: Sequence[VariantRoute], worker: str, excluded: AbstractSet[str]) -> RoutingDecision:
     for variant in variants:
-        for fleet in variant.fleets:  # also those without new traffic: their sessions go on
+        for fleet in variant.fleets:  # also those without new traffic, which still serve their sessions
             for replica in fleet.replicas:
                 if replica.worker == worker and worker not in excluded:
                     return RoutingDecision(variant=variant, replica=replica)

@@ -69,14 +69,14 @@ class InvocationService:
         heartbeat: Heartbeat | None = None,
     ) -> AsyncIterator[ClientResponse]:
         """
-        Send a request to a worker; the block gets its response, which is dropped at the end of the block.
+        Send a request to a worker; the block gets its response, which is closed when the block ends.
 
         Args:
             endpoint: the endpoint's name.
             query: the part of the request that routing depends on.
             request: what the worker receives.
-            record: gets the measurements.
-            timeout_s: limit for all of this and the block, without the time for which the request is held.
+            record: receives the measurements.
+            timeout_s: limit for the request and the block, excluding the time for which the request is held.
             heartbeat: runs while the request is held.
 
         Raises:

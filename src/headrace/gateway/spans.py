@@ -19,7 +19,7 @@ def end_span(span: Span, record: InvocationRecord, *, method: str, path: str) ->
 
 
 def route_of(path: str) -> str:
-    """Return a path with names as parameters; empty for one that is not served, which clients may choose freely."""
+    """Return a path with names as parameters; empty for a path that is not served, as clients choose those freely."""
     if request.match(path) is not None:
         return f"/endpoints/{{EndpointName}}/{path.rstrip('/').rpartition('/')[2]}"
     asked = openai.match(path)

@@ -1,5 +1,5 @@
 """
-Stored responses of the Responses API on the gateway, which every request passes, as workers come and go.
+Stored responses of the Responses API, kept in the gateway because workers come and go.
 
 The pure part is in `wire.openai.proxied_responses`; the routes are those of the model server.
 """
@@ -112,7 +112,7 @@ class StoredResponses:
         await exchange.respond(200, [("content-type", JSON_CONTENT_TYPE), *record.id_headers()], body)
 
     async def _store_with(self, key: ResponseKey, *, is_deleted: bool) -> ResponseStore:
-        """Return the store that has a response: the own one, or a copy from another process."""
+        """Return the store that has a response: this process's own, or a copy from another process."""
         if self.store.get(key, now_s=time.time()) is not None:
             return self.store
         entry = await self.find_elsewhere(key, is_deleted=is_deleted)
@@ -124,7 +124,7 @@ class StoredResponses:
 
     async def read(self, scope: Scope, body: bytes, request_id: str) -> PendingResponse | None:
         """
-        Read a request for a response, with the conversation that it continues; None: forward it as it is.
+        Read a Responses API request with the conversation that it continues; None: forward it unchanged.
 
         Raises:
             InvalidRequest: the response that it continues is not stored, or has failed.

@@ -2,8 +2,8 @@
 The routes in memory, kept in sync with the store.
 
 A request to a known endpoint never waits for the store: changes are read in a thread as soon as the store reports a
-write. A request to an unknown endpoint waits for that read, so that an endpoint which `DescribeEndpoint` has shown as
-InService takes the next call. It may have been shown by another process, whose writes are reported later: for an
+write. A request to an unknown endpoint waits for that read, so that an endpoint that `DescribeEndpoint` has reported as
+InService accepts the next call. Another process may have reported it, and its writes are announced later: for an
 unknown endpoint the store is asked for its newest revision.
 """
 
@@ -22,7 +22,7 @@ RETRY_S = 1.0
 """Pause after the store could not be read."""
 
 SETTLE_TIMEOUT_S = 5.0
-"""How long a request waits for the store; after that it uses the routes read before."""
+"""Seconds that a request waits for the store before it uses the routes read earlier."""
 
 
 class RouteTable:
@@ -90,7 +90,7 @@ class RouteTable:
         return route
 
     async def _is_behind(self) -> bool:
-        """Return whether there are writes that were not read yet, of this process or of another one."""
+        """Return whether this process or another one has made writes that were not read yet."""
         if self._seen != self._written:
             return True
         with contextlib.suppress(Unavailable):

@@ -2,8 +2,8 @@
 The traffic of the last hour, for the console's charts: requests, failures and latencies by endpoint.
 
 Callers pass the time. Used by one thread, the event loop's. Memory is bounded: a limited number of endpoints, each with
-a ring of short buckets for the last ten minutes and a ring of long buckets for the last hour. The metrics that leave
-the platform are in `gateway.metrics`.
+a ring of short buckets for the last ten minutes and a ring of long buckets for the last hour. Exported metrics are
+in `gateway.metrics`.
 """
 
 from collections import OrderedDict
@@ -116,7 +116,7 @@ class _Ring:
 
     @property
     def length_s(self) -> float:
-        """Seconds that the ring reaches back at least."""
+        """Seconds that the ring covers at least."""
         return (len(self._buckets) - 1) * self.bucket_s
 
 
@@ -149,7 +149,7 @@ class TrafficHistory:
             endpoint: the endpoint's name. It must exist: clients could fill the memory with other names.
             variant: the variant that answered; empty if none did.
             status: the status that the client got; 424 for a broken stream, 499 for a client that disconnected.
-                424 and 5xx count as failed, other 4xx as refused, but for 499. Latencies are recorded below 400
+                424 and 5xx count as failed, other 4xx as refused, except 499. Latencies are recorded below 400
                 only: refusals are fast, and timeouts are not responses.
             first_byte_s: from the arrival of the request to the first byte of the response; None if there was none.
             total_s: from the arrival of the request to the end of the response.

@@ -155,7 +155,7 @@ class _Waiters:
 
     def __init__(self) -> None:
         self.turns: dict[asyncio.Future[None], None] = {}
-        """One future a held request, in order of arrival."""
+        """One future per held request, in order of arrival."""
         self.num_released = 0
         """Released requests that have not chosen a replica yet, so that no load counts them."""
         self.asleep: set[WakeTarget] = set()

@@ -1,5 +1,5 @@
 """
-Puts together what runs a model's code: the part of its contract, its interpreter, and the environment of its processes.
+Assembles the handler of a model's code: its contract, its interpreter and the environment of its processes.
 
 `plan_handler` is pure; `unpack_model` and `install_packages` block.
 """
@@ -29,10 +29,10 @@ from headrace_handler.container_folders import CHANNELS, CODE, MODEL
 
 _LIBRARIES: Final = Path("/lib")
 _SHARED_LIBRARIES: Final = "shared_libs"
-"""Folder of a model whose files the program of SageMaker's SDK 3 copies to `/lib`, which belongs to the host."""
+"""Folder of a model whose files the program of SageMaker SDK 3 copies to `/lib`, a folder of the host."""
 REQUIREMENTS_FILE: Final = "requirements.txt"
 _INSTALL_S: Final = 1800.0
-"""Time for packages, which real containers install before they count the time of loading."""
+"""Time limit for installing packages, which real containers do before their load timeout begins."""
 _MAKERS: Final[Mapping[ContractName, Callable[[Found], HandlerSpec]]] = {
     "djl": djl.make_spec,
     "torchserve": torchserve.make_spec,
@@ -52,12 +52,12 @@ class HandlerPlan:
     requirements: Path | None = None
     """File with the packages that the code asks for."""
     is_offline: bool = False
-    """Packages are only taken from the model's files."""
+    """Install packages from the model's files only."""
 
 
 def plan_handler(found: Found, mode: HandlerMode = "auto", *, choice: HandlerChoice | None = None) -> HandlerPlan:
     """
-    Decide what serves a model, and with which settings its code is run; `choice` is a decision already made.
+    Decide what serves a model, and the settings of its code; `choice` is a decision already made.
 
     Raises:
         SettingsError: a setting of the model's contract is invalid, or `mode` is `handler` and there is no code.
@@ -66,7 +66,7 @@ def plan_handler(found: Found, mode: HandlerMode = "auto", *, choice: HandlerCho
     if choice.contract is None:
         return HandlerPlan(choice=choice)
     made = _MAKERS[choice.contract](found)
-    if choice.formatters:  # one process: the tokens of a response have to come to the same one
+    if choice.formatters:  # one process: all tokens of a response must reach the same child
         load = replace(made.load, entry=choice.formatters)
         made = replace(made, load=load, min_workers=1, max_workers=1)
     inherited = visible_environment(found.env) if choice.contract == "torchserve" else found.env
@@ -91,7 +91,7 @@ def plan_handler(found: Found, mode: HandlerMode = "auto", *, choice: HandlerCho
 
 def unpack_model(path: Path, cache_folder: Path) -> Path:
     """
-    Return the folder of a model that may be an archive of TorchServe, or a folder with nothing but one.
+    Return the folder of a model; a TorchServe archive, or a folder with nothing but one, is unpacked first.
 
     Raises:
         SettingsError: the archive cannot be unpacked.
@@ -125,7 +125,7 @@ def container_folders(found: Found) -> dict[Path, Path]:
 
 def install_packages(plan: HandlerPlan, cache_folder: Path) -> HandlerSpec:
     """
-    Return the description of a handler with the interpreter that has the packages its code asks for.
+    Install the packages that the code needs; return the spec with the interpreter that has them.
 
     Raises:
         EnvironmentFailed: they cannot be installed, or the interpreter cannot be run.
@@ -146,10 +146,10 @@ def install_packages(plan: HandlerPlan, cache_folder: Path) -> HandlerSpec:
 
 def describe_python(plan: HandlerPlan) -> tuple[str, list[str]]:
     """
-    Return a sentence about the Python that runs the code, and sentences about what of Neuron has no effect.
+    Return a sentence about the Python that runs the code, and sentences about Neuron settings without effect.
 
     Raises:
-        OSError: the file of requirements cannot be read.
+        OSError: the requirements file cannot be read.
     """
     assert plan.spec is not None, "the plan has code"
     python = "Headrace's Python" if plan.spec.python == Path(sys.executable) else str(plan.spec.python)
@@ -172,7 +172,7 @@ def _interpreter(found: Found) -> Path:
 
 
 def _requirements_file(found: Found, contract: ContractName) -> Path | None:
-    """Return the file whose packages the contract's server installs, whether it is there or not."""
+    """Return the requirements file of the contract's server; it need not exist."""
     if contract == "sagemaker":
         return found.code / REQUIREMENTS_FILE
     if contract == "djl":

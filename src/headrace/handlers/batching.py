@@ -1,4 +1,4 @@
-"""Decisions of the pool: when a batch starts, when a failed child is started again, when a model is given up. Pure."""
+"""Decisions of the pool: when a batch starts, when a failed child is restarted, when the pool gives up. Pure."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -24,13 +24,13 @@ class Wait:
 
 def next_batch(num_alike: int, waited_s: float, *, batch_size: int, max_delay_s: float, is_closed: bool) -> Take | Wait:
     """
-    Decide about the items at the head of a queue, for a child that is free.
+    Decide whether a free child takes the items at the head of a queue now.
 
     Args:
         num_alike: items at the head that one call can take, at least 1.
         waited_s: time that the first of them has waited.
-        batch_size: most items in a call.
-        max_delay_s: longest wait of the first item for others.
+        batch_size: largest number of items in a call.
+        max_delay_s: longest time that the first item waits for others.
         is_closed: no more items can join them.
     """
     remaining_s = max_delay_s - waited_s
@@ -45,7 +45,7 @@ class Failures:
 
     count: int = 0
     first_s: float = 0.0
-    """Time of the first one."""
+    """Time of the first failure."""
 
     def add(self, now_s: float) -> "Failures":
         """Return the series with one more failure."""
@@ -56,7 +56,7 @@ class Failures:
         return _BACKOFF_S[min(self.count, len(_BACKOFF_S)) - 1] if self.count else 0.0
 
     def gives_up(self, policy: RestartPolicy, now_s: float) -> bool:
-        """Return whether the model is not started again."""
+        """Return whether the pool gives up on the model."""
         if policy.max_failures is not None and self.count > policy.max_failures:
             return True
         return policy.max_retry_s is not None and self.count > 0 and now_s - self.first_s >= policy.max_retry_s

@@ -19,7 +19,7 @@ from headrace_handler.frames import (
 )
 
 _READS_AT_ONCE = 8
-"""Reads before other work of the event loop gets its turn."""
+"""Reads in one callback, before the event loop runs other work."""
 
 
 class Channel:
@@ -29,7 +29,7 @@ class Channel:
         self, connection: socket.socket, on_frame: Callable[[Frame], None], on_end: Callable[[str], None]
     ) -> None:
         """
-        Begin to receive.
+        Start receiving.
 
         Args:
             connection: to the child; owned by the channel from now on.
@@ -42,7 +42,7 @@ class Channel:
         self._on_end = on_end
         self._parser = FrameParser()
         self._waiting: deque[tuple[list[Buffer], list[int]]] = deque()
-        """Frames that the socket has no room for; their descriptors are duplicates of our own."""
+        """Frames that did not fit into the socket buffer; their descriptors are duplicates that the channel owns."""
         self._has_ended = False
         """Nothing more can be received."""
         self._is_closed = False
@@ -50,7 +50,7 @@ class Channel:
         self._loop.add_reader(self._socket.fileno(), self._receive)
 
     def send(self, buffers: Sequence[Buffer], descriptors: Sequence[int] = ()) -> None:
-        """Send a frame, now or as soon as the child makes room; a child that has ended gets nothing."""
+        """Send a frame now, or once the socket has room; do nothing after the child's end."""
         if self._is_closed:
             return
         rest = list(buffers)
@@ -68,7 +68,7 @@ class Channel:
         self._waiting.append((rest, [os.dup(descriptor) for descriptor in descriptors]))
 
     def drain(self) -> None:
-        """Receive what has arrived, after the end of the child."""
+        """Receive what is left in the socket after the child's end."""
         while not self._is_closed and not self._has_ended and self._receive_once():
             pass
 

@@ -29,7 +29,7 @@ class ChildCall:
 
     @property
     def waits_for_client(self) -> bool:
-        """True while a client has not taken the parts that were sent."""
+        """True while a client has not taken all parts sent so far."""
         return any(response.num_untaken and not response.has_ended for response in self.responses.values())
 
 

@@ -1,9 +1,9 @@
 """
 The environment of user code: one rule for `headrace serve`, the platform's workers and installations. Pure.
 
-Code gets the environment of its model server without what is Headrace's own. Credentials that the server was given for
-the model, such as `HF_TOKEN` or the keys of a role, are passed on, as SageMaker passes them to its containers; a
-platform's worker is given none of the platform's (`cluster.worker_environment`).
+Code gets the environment of its model server without Headrace's own variables. Credentials that the server was given
+for the model, such as `HF_TOKEN` or the keys of a role, are passed on, as SageMaker passes them to its containers; a
+platform's worker is given none of the platform's credentials (`cluster.worker_environment`).
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _SERVER_KEYS: Final = frozenset(
     for name, meaning in table.items()
     if isinstance(meaning, Fills) and meaning.field == "api_key"
 )
-"""Names by which other containers take the key of the model server."""
+"""Variables in which other containers take the API key of the model server."""
 
 
 def child_environment(server: Mapping[str, str]) -> dict[str, str]:

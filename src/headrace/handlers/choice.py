@@ -18,12 +18,12 @@ HandlerMode = Literal["auto", "native", "handler"]
 _SKLEARN_FILES: Final = (".skops", ".joblib", ".pkl", ".pickle", ".cloudpkl")
 """Source: DJL, `PyModel.findModelFile`."""
 _OTHER_ENTRIES: Final = ("djl_python.sklearn_handler", "djl_python.sagemaker")
-"""Modules of DJL that are no text generation; its other modules are, and Headrace's engine stands for them."""
+"""DJL's modules that do not generate text; Headrace's engine replaces all others."""
 _FORMATTERS: Final = ("@input_formatter", "@output_formatter")
 _NATIVE_TASKS: Final = ("text-generation", "feature-extraction", "text-classification")
 """Values of `HF_TASK` that Headrace's engine serves."""
 _PIPELINES: Final = ("ForQuestionAnswering", "ForTokenClassification", "ForMaskedLM")
-"""Ends of architectures whose task in the Hugging Face images is not one of the engine's. Source: the toolkit's
+"""Suffixes of architectures whose task in the Hugging Face images the engine does not serve. Source: the toolkit's
 `transformers_utils.py`, `ARCHITECTURES_2_TASK`."""
 _ALWAYS_CODE: Final = ("sklearn", "xgboost")
 """Families of images whose models only the toolkit can load."""
@@ -31,7 +31,7 @@ _PROGRAM: Final = "inference.py"
 _TOOLKIT_FUNCTIONS: Final = frozenset({"model_fn", "input_fn", "predict_fn", "output_fn", "transform_fn"})
 """A program beside the model has one of them; checkpoints often bring a script of the same name that has none."""
 _BOOSTER: Final = "xgboost-model"
-"""What SageMaker's XGBoost algorithm writes."""
+"""The model file that SageMaker's XGBoost algorithm writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class HandlerChoice:
     """The code that serves a model, and the reason in a sentence for the log and `headrace describe`."""
 
     contract: ContractName | None
-    """The contract of the code that runs; None: none does."""
+    """The contract of the code that runs; None if no code runs."""
     reason: str
     formatters: str = ""
     """File whose code only changes requests and responses of Headrace's engine: DJL's formatters."""
@@ -67,7 +67,7 @@ def choose(found: Found, mode: HandlerMode = "auto") -> HandlerChoice:
 
 
 def _by_image(found: Found) -> HandlerChoice | None:
-    """Return what only the image can tell; None: the files decide."""
+    """Return the choice that the image determines; None if the files decide."""
     program = found.env.get("SAGEMAKER_PROGRAM", "").strip()
     if found.family in _ALWAYS_CODE:
         return _sagemaker(f"the image is one of {found.family}")
@@ -83,7 +83,7 @@ def _by_image(found: Found) -> HandlerChoice | None:
 
 
 def _pipeline(found: Found, native_tasks: Collection[str] = _NATIVE_TASKS) -> str:
-    """Return why a pipeline of transformers serves the model; empty if none does, as the engine has the task."""
+    """Return why a transformers pipeline serves the model; empty if the engine serves its task."""
     task = found.env.get("HF_TASK", "").strip()
     if task:
         return f"HF_TASK is {task}" if found.family in ("transformers", "") and task not in native_tasks else ""
@@ -111,7 +111,7 @@ def _sagemaker(why: str) -> HandlerChoice:
 
 
 def _djl(found: Found) -> HandlerChoice | None:
-    """Return what DJL runs; None: its own engines, which ours stands for."""
+    """Return the code that DJL runs; None if DJL would use its own engines, which ours replaces."""
     entry = found.option("entrypoint", "OPTION_ENTRYPOINT", "DJL_ENTRY_POINT")
     handler = found.option("handler", "OPTION_HANDLER") or "handle"
     name = next((name for name in (f"{found.model_name}.py", "model.py") if name in found.files), None)
@@ -150,6 +150,6 @@ def _djl_model(found: Found) -> HandlerChoice | None:
 
 
 def _is_torch_model(found: Found) -> bool:
-    """Return whether a folder has nothing but a PyTorch file, which the toolkit's default handler loads."""
+    """Return whether a folder has a PyTorch file and no LLM; the toolkit's default handler loads it."""
     has_llm = any(name in ("config.json", "params.json") or name.endswith(".gguf") for name in found.files)
     return not has_llm and any(name.endswith((".pt", ".pth")) for name in found.files)

@@ -40,7 +40,7 @@ class MetricLine:
 
 
 def read_line(line: str) -> MetricLine | None:
-    """Return the metric of a line; None: the line is none."""
+    """Return the metric on a line; None if the line has no metric."""
     found = _LINE.search(line)
     if found is None:
         return None
@@ -66,14 +66,14 @@ class _Series:
 
 
 class CodeMetrics:
-    """The metrics of one model, kept across the ends of its children."""
+    """The metrics of one model, kept when its children are restarted."""
 
     def __init__(self) -> None:
         self._types: dict[str, tuple[MetricType, tuple[str, ...]]] = {}
         self._series: dict[tuple[str, Labels], _Series] = {}
 
     def observe(self, line: str) -> None:
-        """Read a line of output; lines that are no metric are passed over."""
+        """Record the metric on a line of output; ignore all other lines."""
         metric = read_line(line) if "[METRICS]" in line else None
         if metric is None:
             return

@@ -13,16 +13,17 @@ _CODE_TAKES_THE_FIRST: Final = frozenset({"sagemaker"})
 
 
 def least_used(taken: Iterable[int], num_gpus: int) -> int:
-    """Return the number of the GPU that fewest children use; of equals the first."""
+    """Return the index of the GPU with the fewest children; the lowest one on a tie."""
     counts = Counter(taken)
     return min(range(num_gpus), key=lambda gpu: (counts[gpu], gpu), default=0)
 
 
 def on_gpu(spec: HandlerSpec, gpu: int) -> HandlerSpec:
     """
-    Return the spec of a child on the GPU of this number, among those that the model server sees.
+    Return the spec of a child on the GPU with this index, of those that the model server sees.
 
-    Code for TorchServe and DJL sees all and is told the number, as there. Other code sees no other GPU.
+    As in the original servers, code for TorchServe and DJL sees all GPUs and is told its index. Other code sees only
+    its own GPU.
     """
     if spec.load.device is None or spec.num_gpus < 2:
         return spec

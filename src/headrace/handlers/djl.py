@@ -17,7 +17,7 @@ _OPTION: Final = "option."
 _MAX_BATCH_SIZE: Final = 999
 """The keys of a batch have three digits."""
 _RETRY_THRESHOLD: Final = 10
-"""As in djl-serving up to 0.26; later ones give a model up with its first failure."""
+"""As in djl-serving up to 0.26; later versions give up at the first failure."""
 _OFF: Final = ("", "disable", "false")
 
 
@@ -90,7 +90,7 @@ class _Settings:
     env: Mapping[str, str]
 
     def text(self, name: str, variable: str = "") -> str:
-        """Return a property whatever the case of its name, else a variable, else an empty string."""
+        """Return a property (case-insensitive), else a variable, else an empty string."""
         found = next((value for key, value in self.properties.items() if key.lower() == name.lower()), "")
         return found or self.env.get(variable, "").strip()
 
@@ -104,7 +104,7 @@ class _Settings:
         return int(raw)
 
     def workers(self, name: str, num_gpus: int, *, default: int) -> int:
-        """Return a number of workers: that for the device, else that for all, else that of the server."""
+        """Return a number of workers: the setting of the device, else the general one, else the server's."""
         variable = {"minWorkers": "SERVING_MIN_WORKERS", "maxWorkers": "SERVING_MAX_WORKERS"}[name]
         device = f"{'gpu' if num_gpus else 'cpu'}.{name}"
         return self.number(device if self.text(device) else name, variable, default=default)
@@ -114,7 +114,7 @@ class _Settings:
         return self.number(name, "SERVING_BATCH_SIZE", default=1, most=_MAX_BATCH_SIZE)
 
     def options(self, root: Path) -> dict[str, str]:
-        """Return what the handler's first call gets: options without their prefix, and all other properties."""
+        """Return the properties for the handler's first call: options without their prefix, and all others."""
         options = {
             key.removeprefix(_OPTION): value for key, value in self.properties.items() if key.lower() != "option.env"
         }

@@ -3,7 +3,7 @@ Python environments for the `requirements.txt` of user code.
 
 An environment is a virtual environment on top of a base: packages that the base has and that satisfy the requirements
 are not installed again, others are installed beside them and take precedence. Its name is a hash of what determines its
-content, so that models share it, and it is made once per node: the cache lets other workers wait, and a killed
+content, so that models share it, and it is built once per node: the cache lets other workers wait, and a killed
 installation leaves nothing behind. `docs/decisions/0030-environments-layered-on-the-base.md` says why pip installs.
 """
 
@@ -28,9 +28,9 @@ from headrace.handlers.requirements import Requirements
 
 _PYTHON: Final = "bin/python"
 _LAYOUT: Final = 1
-"""Part of every environment's name; raised when the way to make one changes."""
+"""Part of every environment's name; increment it when the way to build one changes."""
 _UNUSED_S: Final = 30 * 86_400.0
-"""Environments that no worker has used for so long are removed when another one is made."""
+"""Seconds without use after which an environment is removed, when another one is built."""
 _KEPT_LINES: Final = 40
 _SHOWN_LINES: Final = 4
 _MAX_REASON: Final = 700
@@ -79,7 +79,7 @@ class Base:
 
 def inspect_base(python: str = sys.executable) -> Base:
     """
-    Return what an interpreter is and has.
+    Run an interpreter to find its version and packages.
 
     Raises:
         EnvironmentFailed: it cannot be run.
@@ -111,21 +111,21 @@ def environment_key(requirements: Requirements, base: Base, variables: Mapping[s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentMaker:
-    """Makes environments on this node, or finds those that are there."""
+    """Builds environments on this node, or finds existing ones."""
 
     cache: ContentCache
     timeout_s: float
-    """For an environment, including the wait for another worker that makes it."""
+    """Time limit for one environment, including the wait for another worker that builds it."""
     variables: Mapping[str, str]
     """Environment variables of the installer."""
     is_offline: bool = False
     """Install only from the folder of packages next to the requirements."""
     model_name: str = ""
-    """Names the model in the log."""
+    """The model's name in the log."""
 
     def python_for(self, requirements: Requirements, base: Base) -> str:
         """
-        Return the interpreter of the environment with these requirements; blocks while it is made.
+        Return the interpreter of the environment with these requirements; blocks while it is built.
 
         Raises:
             EnvironmentFailed: the packages cannot be installed; the message has the installer's last lines.
@@ -149,7 +149,7 @@ class EnvironmentMaker:
 
 @dataclass(frozen=True, slots=True)
 class _Making:
-    """The making of one environment."""
+    """The build of one environment."""
 
     maker: EnvironmentMaker
     requirements: Requirements
@@ -157,7 +157,7 @@ class _Making:
     deadline: Deadline
 
     def fill(self, folder: Path) -> None:
-        """Make the environment in an empty folder."""
+        """Build the environment in an empty folder."""
         self.maker.cache.clear_unused(unused_for_s=_UNUSED_S)
         self._run([self.base.python, "-I", "-m", "venv", "--without-pip", str(folder)], "made")
         (site_packages,) = folder.glob("lib/python*/site-packages")
@@ -176,7 +176,7 @@ class _Making:
         _correct_scripts(folder, self.maker.cache)
 
     def _written_file(self, folder: Path) -> Path:
-        """Return the file to install from: a copy if lines of the user's are left out."""
+        """Return the file to install from: a copy if some of the user's lines are left out."""
         if not self.requirements.left_out:
             return self.requirements.file
         copy = folder / self.requirements.file.name
@@ -193,7 +193,7 @@ class _Making:
         return [line for line in lines if _is_error(line)]
 
     def _sources(self) -> list[list[str]]:
-        """Return where packages are searched, in order: the folder next to the requirements alone, then the index."""
+        """Return pip's sources, in order: only the folder next to the requirements, then the index."""
         wheels = self.requirements.wheels
         found = ["--find-links", str(wheels)] if wheels is not None else []
         alone = ["--no-index", *found]
@@ -243,7 +243,7 @@ class _Making:
 
 @contextmanager
 def _killed_after(process: "subprocess.Popen[str]", timeout_s: float) -> Iterator[None]:
-    """Kill a process and its children at a deadline, and when the block is left before it has ended."""
+    """Kill a process and its children at a deadline, or if the block raises."""
 
     def kill() -> None:
         with suppress(ProcessLookupError):
@@ -271,7 +271,7 @@ def _is_error(line: str) -> bool:
 
 
 def _correct_scripts(folder: Path, cache: ContentCache) -> None:
-    """Let installed commands name the interpreter where it will be: the folder is renamed when it is complete."""
+    """Point installed commands to the interpreter's final path: the folder is renamed when it is complete."""
     made, final = f"{folder}/".encode(), f"{cache.final_folder(folder)}/".encode()
     for path in (folder / "bin").iterdir():
         if path.is_file() and not path.is_symlink() and (content := path.read_bytes()).startswith(b"#!"):

@@ -1,5 +1,5 @@
 """
-Responses that the model server gives itself, because the child with the user's code cannot, worded by its original.
+Responses that the model server sends when the child with the user's code cannot, worded as in the original servers.
 
 Sources: DJL Serving (`InferenceRequestHandler`, `PyProcess`), TorchServe (`HttpRequestHandler`, `WorkerThread`),
 multi-model-server (`InferenceRequestHandler`, `BatchAggregator`), nginx (`ngx_http_special_response.c`).
@@ -18,7 +18,7 @@ from headrace_handler.frames import Buffer
 Headers = list[tuple[str, str]]
 
 _KILLED_FOR_MEMORY: Final = (-9, 137)
-"""Exit codes that the kernel's OOM killer leaves; so does any other SIGKILL that is not ours."""
+"""Exit codes after the kernel's OOM killer, or after any other SIGKILL that is not ours."""
 
 
 class LoadError(HeadraceError):
@@ -52,7 +52,7 @@ class WholeResponse:
 
 
 class Refused(Exception):
-    """A request that is not taken; the response says why."""
+    """A request that the pool refuses; the response says why."""
 
     def __init__(self, response: WholeResponse) -> None:
         super().__init__(response.status)
@@ -112,7 +112,7 @@ def _multi_model_server(reason: Refusal, model_name: str, _exit_code: int | None
 
 
 def _proxy_page(reason: Refusal) -> WholeResponse:
-    """Return the page of nginx, which stands before gunicorn in the images of scikit-learn and XGBoost."""
+    """Return the error page of nginx, the proxy of gunicorn in the images of scikit-learn and XGBoost."""
     is_busy = reason in (Refusal.QUEUE_FULL, Refusal.NOT_READY)
     status, title = (503, "Service Temporarily Unavailable") if is_busy else (502, "Bad Gateway")
     page = _PAGE.format(f"{status} {title}").replace("\n", "\r\n")

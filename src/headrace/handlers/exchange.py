@@ -21,7 +21,7 @@ class MemoryFile:
     """Large content outside the memory of this process; see `headrace_handler.frames`."""
 
     def __init__(self, descriptor: int, num_bytes: int) -> None:
-        """Own a descriptor."""
+        """Take ownership of a descriptor."""
         self._descriptor: int | None = descriptor
         self.num_bytes = num_bytes
 
@@ -88,28 +88,28 @@ class StreamHead:
 
 
 class BrokenResponse(Exception):
-    """A response that has begun and cannot be completed."""
+    """A response that has started and cannot be completed."""
 
 
 def _no_credit(_num_chunks: int, _num_bytes: int) -> None:
-    """Tell no child: none runs the request."""
+    """Do nothing: no child runs the request."""
 
 
 class PendingResponse:
     """
-    The response to a request, as the pool gets it and a route takes it.
+    The response to a request, written by the pool and read by a route.
 
     The route calls `head` once, then `part` until None, and `close` in any case.
     """
 
     def __init__(self, request: HandlerRequest, on_close: Callable[["PendingResponse"], None]) -> None:
-        """Begin without a head."""
+        """Create a response without a head."""
         self.request = request
         self.item_id = next(_ids)
         self.arrived_s = 0.0
         self.is_cancelled = False
         self.has_ended = False
-        """The last event has come; the route may not have taken it."""
+        """The last event has arrived; the route may not have read it yet."""
         self.has_head = False
         self.credit: Callable[[int, int], None] = _no_credit
         """Tells the child that the client has taken chunks and bytes."""
@@ -125,7 +125,7 @@ class PendingResponse:
     # For the route.
 
     async def head(self) -> WholeResponse | StreamHead:
-        """Return the head, with the body if the response is one piece."""
+        """Wait for the head; that of a response in one piece has the body."""
         while self._head is None:
             await self._event()
         if isinstance(self._head, WholeResponse) and self._parts:
@@ -151,7 +151,7 @@ class PendingResponse:
         return content
 
     def close(self) -> None:
-        """Give up what has not been taken; cancels a request that is still running."""
+        """Discard what has not been read, and cancel the request if it is still running."""
         if not self.has_ended and not self.is_cancelled:
             self.is_cancelled = True
             self._on_close(self)
@@ -163,14 +163,14 @@ class PendingResponse:
     # For the pool and the child.
 
     def put_whole(self, response: WholeResponse, body: Buffer | MemoryFile = b"") -> None:
-        """Answer in one piece; a body in a memory file counts in place of the response's."""
+        """Answer in one piece; a body in a memory file replaces the response's."""
         self._head = response
         if isinstance(body, MemoryFile):
             self._add(body)
         self._end()
 
     def put_head(self, head: StreamHead) -> None:
-        """Begin a stream."""
+        """Start a stream."""
         self._head = head
         self.has_head = True
         self._wake()
@@ -185,7 +185,7 @@ class PendingResponse:
         self._end()
 
     def fail(self, response: WholeResponse, message: str) -> None:
-        """Answer with an error; a response that has begun is broken off with the message instead."""
+        """Answer with an error; a response that has started is aborted with the message instead."""
         if self.has_ended:
             return
         if self.has_head:
@@ -208,7 +208,7 @@ class PendingResponse:
         self._wake()
 
     def _tell(self, num_bytes: int) -> None:
-        """Return credit, a few chunks at a time, to save frames."""
+        """Return credit to the child, several chunks at a time to save frames."""
         self._untold_chunks += 1
         self._untold_bytes += num_bytes
         if self._untold_chunks >= _TOLD_CHUNKS or self._untold_bytes >= _TOLD_BYTES:

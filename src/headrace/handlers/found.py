@@ -32,13 +32,13 @@ _MAX_FILE_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The facts of a model before it is decided how it is served."""
+    """The facts of a model by which the code that serves it is chosen."""
 
     model_name: str
     root: Path
     """The folder that holds the files: the model's folder or its only subfolder."""
     code: Path
-    """The folder of toolkits' code: that of `SAGEMAKER_SUBMIT_DIRECTORY`, else `code`, else `root`."""
+    """The folder of the toolkits' code: `SAGEMAKER_SUBMIT_DIRECTORY`, else `code`, else `root`."""
     files: frozenset[str] = frozenset()
     """POSIX paths of the files at the top of `root`, in `code` and in `MAR-INF`."""
     functions: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Found:
     architecture: str = ""
     """The first of `architectures` in `config.json`."""
     is_encoder_decoder: bool = False
-    """As `config.json` says."""
+    """Value in `config.json`."""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The environment of the model server, with the model's own `Environment`."""
     family: str = ""
@@ -74,7 +74,7 @@ class Found:
 
 def find_model(folder: Path, *, model_name: str, env: Mapping[str, str], family: str = "", num_gpus: int = 0) -> Found:
     """
-    Read what a model's folder holds.
+    Read the facts from a model's folder.
 
     Raises:
         SettingsError: a file cannot be read.
@@ -150,7 +150,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _config(path: Path) -> dict[str, Any]:
-    """Return a checkpoint's configuration; one that cannot be read is reported by what loads the model."""
+    """Return a checkpoint's configuration; empty if it cannot be read, which the model's loader reports."""
     try:
         read = json.loads(_read(path) or "{}")
     except (SettingsError, ValueError, RecursionError):

@@ -31,13 +31,13 @@ class LineSplitter:
         return [text for line in lines if (text := _text(line))]
 
     def end(self) -> list[str]:
-        """Return the last line, if it did not end."""
+        """Return the last line, if it has no line end."""
         rest, self._rest = self._rest, b""
         return [text] if (text := _text(rest)) else []
 
 
 def _text(line: bytes) -> str:
-    """Return the text of a line as a terminal shows it in the end: progress bars overwrite it by carriage returns."""
+    """Return a line as a terminal finally shows it: progress bars overwrite it with carriage returns."""
     return line.rstrip().rpartition(b"\r")[2].decode(errors="backslashreplace")
 
 
@@ -45,7 +45,7 @@ class OutputReader:
     """A pipe from a child to the log."""
 
     def __init__(self, descriptor: int, on_line: OnLine) -> None:
-        """Begin to read; the descriptor is owned from now on."""
+        """Start reading; the reader owns the descriptor from now on."""
         os.set_blocking(descriptor, False)
         self._descriptor = descriptor
         self._on_line = on_line
@@ -56,7 +56,7 @@ class OutputReader:
         self._loop.add_reader(descriptor, self._read)
 
     def close(self) -> None:
-        """Log what has been printed, and close the pipe: processes that left the child's session may hold it."""
+        """Log the rest of the output, and close the pipe: processes that left the child's session may keep it open."""
         if self._is_closed:
             return
         for _ in range(64 * 1024 // _READ_BYTES):  # the size of a pipe

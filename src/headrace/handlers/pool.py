@@ -31,17 +31,17 @@ class PoolPhase(StrEnum):
     LOADING = "loading"
     """No child has loaded the code yet."""
     SERVING = "serving"
-    """A child is there, or is being started again."""
+    """Requests are accepted; a child that fails is restarted."""
     FAILED = "failed"
-    """Given up by the restart policy."""
+    """The restart policy has given up."""
     CLOSED = "closed"
 
 
 class HandlerPool:
-    """The children of a model and the queue before them."""
+    """The children of a model and their request queue."""
 
     def __init__(self, spec: HandlerSpec) -> None:
-        """Begin without children."""
+        """Create a pool with no children yet."""
         self.spec = spec
         self.phase = PoolPhase.LOADING
         self.counts = PoolCounts()
@@ -55,9 +55,9 @@ class HandlerPool:
         self._failures = Failures()
         self._batch_timer: asyncio.TimerHandle | None = None
         self._first: asyncio.Future[None] | None = None
-        """The end of the first load, for `start`."""
+        """Resolved when the first load ends; `start` waits for it."""
         self.for_every_child: dict[str, HandlerRequest] = {}
-        """Requests that each child runs once it has loaded the code, by what they set up."""
+        """Requests that each child runs once it has loaded the code, by the name of what they set up."""
         self._idle: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -66,7 +66,7 @@ class HandlerPool:
         Start the children and wait for the first to load the code.
 
         Raises:
-            LoadError: it could not; the pool is closed.
+            LoadError: the code could not be loaded; the pool is closed.
         """
         self._first = asyncio.get_running_loop().create_future()
         try:
@@ -99,10 +99,10 @@ class HandlerPool:
 
     def submit_to_all(self, request: HandlerRequest) -> list[PendingResponse]:
         """
-        Give a request to each child that has loaded the code, before the requests of the queue.
+        Submit a request to each child that has loaded the code, ahead of the queue.
 
         Raises:
-            Refused: there is none.
+            Refused: no child has loaded the code.
         """
         workers = [worker for worker in self.workers if worker.is_ready]
         if not workers:
@@ -127,7 +127,7 @@ class HandlerPool:
         return sum(worker.is_ready for worker in self.workers)
 
     def scale(self, min_workers: int, max_workers: int) -> None:
-        """Change the number of children; those that run a call end after it."""
+        """Change the number of children; surplus children finish their calls first."""
         self.min_workers, self.max_workers = min_workers, max(min_workers, max_workers)
         for worker in self._staying[self.max_workers :]:
             worker.stopping.set()
@@ -137,7 +137,7 @@ class HandlerPool:
             self._start_idle_timer(worker)
 
     async def close(self, *, deadline_s: float) -> None:
-        """Take no more requests, let those that are here end within `deadline_s`, and end all children."""
+        """Stop accepting requests, let accepted ones finish within `deadline_s`, and stop all children."""
         self.phase = PoolPhase.CLOSED
         if deadline_s > 0 and (self._queue or self.num_running):
             idle: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -155,7 +155,7 @@ class HandlerPool:
 
     @property
     def _staying(self) -> list[Worker]:
-        """Workers that nothing has told to stop."""
+        """Workers that have not been told to stop."""
         return [worker for worker in self.workers if not worker.stopping.is_set()]
 
     def _fill(self) -> None:
@@ -175,7 +175,7 @@ class HandlerPool:
         return task
 
     async def _run_worker(self, worker: Worker) -> None:
-        """Keep a child in a place until it is stopped or the model is given up."""
+        """Run children in this slot, one after another, until the slot is stopped or the pool gives up."""
         try:
             while not worker.stopping.is_set() and self.phase is not PoolPhase.FAILED:
                 await self._run_child(worker)
@@ -185,10 +185,10 @@ class HandlerPool:
         finally:
             self.workers.remove(worker)
             self._check_idle()
-            self._dispatch()  # a request may have waited for the place
+            self._dispatch()  # a request may have waited for the slot
 
     async def _run_child(self, worker: Worker) -> None:
-        """Run one child from its start to its end, and wait before the next one if it has failed."""
+        """Run one child from start to exit; after a failure, wait for the backoff."""
         try:
             worker.child = child = ChildProcess(on_gpu(self.spec, worker.gpu), self.tail, self.code_metrics)
         except (OSError, ValueError) as error:
@@ -226,11 +226,11 @@ class HandlerPool:
         return loading.result()
 
     async def _serve(self, worker: Worker, child: ChildProcess) -> str:
-        """Wait for the end of a child that serves; return why it failed, or nothing if it was stopped."""
+        """Wait until a serving child ends; return why it failed, or an empty string if it was stopped."""
         self._make_free(worker)
         await first_of(child.exited, worker.stopping)
         while child.calls and child.is_alive and self.phase is not PoolPhase.CLOSED:
-            await asyncio.wait({child.exited}, timeout=0.05)  # stopped while it runs a call, which may end
+            await asyncio.wait({child.exited}, timeout=0.05)  # stopped during a call, which may finish
         return "" if child.is_alive else f"The process ended with {exit_text(child.exited.result())}."
 
     def _note_ready(self, worker: Worker) -> None:
@@ -285,7 +285,7 @@ class HandlerPool:
         return response
 
     def _dispatch(self) -> None:
-        """Give the queue's requests to the children that are free; start another child if none is."""
+        """Dispatch queued requests to free children; start another child if none is free."""
         for owner in self.workers:
             if owner.takes_own:
                 self._call(owner, [owner.own.popleft()], time.monotonic())
@@ -335,7 +335,7 @@ class HandlerPool:
         return is_idle and len(self._staying) > self.min_workers
 
     def _grow(self) -> None:
-        """Start a child over the minimum, one at a time, while requests wait and all others are busy."""
+        """Start a child above the minimum, one at a time, while requests wait and all others are busy."""
         is_starting = any(not worker.is_ready for worker in self._staying)
         if not is_starting and len(self.workers) < self.max_workers and self.phase is PoolPhase.SERVING:
             self._add_worker()
@@ -346,7 +346,7 @@ class HandlerPool:
         self._batch_timer = asyncio.get_running_loop().call_later(delay_s, self._dispatch)
 
     def _on_close(self, response: PendingResponse) -> None:
-        """Called when a client has gone."""
+        """Handle a client's disconnect."""
         if self._queue.discard(response):
             self._check_idle()
             return

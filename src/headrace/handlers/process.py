@@ -1,4 +1,4 @@
-"""One child: started, loaded, called, cancelled, and ended with everything that it has started."""
+"""One child process: its start, its calls, their cancellation, and its end with all its descendants."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ CANCEL_GRACE_S: Final = 2.0
 
 _EXIT_GRACE_S: Final = 0.5
 _LOADING_INTERVAL_S: Final = 10.0
-"""Seconds between two lines of the log while the code is being loaded."""
+"""Seconds between two log lines while the code is being loaded."""
 
 _PROGRAM: Final = Path(headrace_handler.__file__).parent / "__main__.py"
 _DESCRIPTOR: Final = 3
@@ -57,9 +57,9 @@ class ChildProcess:
         Start the process.
 
         Args:
-            spec: what it runs.
+            spec: the code to run.
             tail: gets the last lines that it prints.
-            metrics: gets those that it reports on lines.
+            metrics: gets the metrics that it prints.
 
         Raises:
             OSError: the interpreter cannot be started.
@@ -71,10 +71,10 @@ class ChildProcess:
         self._log = get_logger().bind(model=spec.model_name)
         self._loaded: asyncio.Future[bool] = self._loop.create_future()
         """True: the code is asynchronous."""
-        # A child that is stopped while it loads may still fail, and its load is awaited no more.
+        # A child that is stopped while it loads may still fail when nothing awaits its load.
         self._loaded.add_done_callback(lambda loaded: loaded.cancelled() or loaded.exception())
         self.exited: asyncio.Future[int | None] = self._loop.create_future()
-        """The exit code; None if another part of the process has waited for it."""
+        """The exit code; None if another part of this process has reaped it."""
         self.calls: dict[int, ChildCall] = {}
         self.num_answered = 0
         """Calls that ended; the first one proves that the code works."""
@@ -122,11 +122,11 @@ class ChildProcess:
 
     @property
     def num_running(self) -> int:
-        """Requests that it runs."""
+        """Requests that the child runs."""
         return sum(len(call.responses) for call in self.calls.values())
 
     def runs(self, response: PendingResponse) -> bool:
-        """Return whether it runs a request."""
+        """Return whether the child runs a request."""
         return any(response.item_id in call.responses for call in self.calls.values())
 
     @property
@@ -153,7 +153,7 @@ class ChildProcess:
         raise ChildLost(f"The code was not loaded within {timeout_s:g} s. {_MORE_TIME[self._spec.contract]}")
 
     async def _wait_for_load(self, timeout_s: float) -> None:
-        """Wait until the code is loaded, the process has ended or the time is over; log that it takes long."""
+        """Wait until the code is loaded, the process exits or the timeout passes; log the wait."""
         outcomes: set[asyncio.Future[Any]] = {self._loaded, self.exited}
         passed_s = 0.0
         while passed_s < timeout_s:
@@ -165,7 +165,7 @@ class ChildProcess:
             self._log.info("handler.loading", pid=self.pid, passed_s=passed_s, timeout_s=timeout_s)
 
     def call(self, responses: Sequence[PendingResponse], on_done: Callable[[ChildCall], None]) -> ChildCall:
-        """Run a call; `on_done` is called when the child has ended it, not if the child ends itself."""
+        """Start a call; `on_done` is called when the child finishes it, not if the child exits."""
         call = ChildCall(responses, on_done)
         self.calls[call.call_id] = call
         for response in responses:
@@ -181,11 +181,11 @@ class ChildProcess:
             self._limit(call, self._spec.chunk_timeout_s)  # it may have waited for this client until now
 
     def cancel(self, response: PendingResponse) -> None:
-        """Tell user code that the client of a response has gone."""
+        """Tell user code that the client of a response has disconnected."""
         self._channel.send(encode(Kind.CANCEL, {"id": response.item_id}))
 
     async def stop(self) -> None:
-        """Let the process end; kill what is left of its session."""
+        """Ask the process to exit, then kill what is left of its session."""
         self._channel.send(encode(Kind.STOP, {}))
         await asyncio.wait({self.exited}, timeout=CANCEL_GRACE_S)
         await self.kill()
@@ -193,7 +193,7 @@ class ChildProcess:
     async def kill(self) -> None:
         """Kill the process and its descendants, answer its calls, and release everything."""
         for _ in range(20):
-            kill_session(self.process)  # also forks that were made during the last look
+            kill_session(self.process)  # also forks made since the last scan
             await asyncio.wait({self.exited}, timeout=0.5)
             if not is_session_running(self.process):
                 break
@@ -224,7 +224,7 @@ class ChildProcess:
         self.exited.set_result(code)
 
     def _on_channel_end(self, reason: str) -> None:
-        """Let a process that is ending end by itself, with its own exit code; kill one that is not."""
+        """Give an exiting process time to exit with its own code; kill one that keeps running."""
 
         def kill() -> None:
             if self.is_alive:
@@ -349,7 +349,7 @@ _MORE_TIME: Final = {
 
 
 def exit_text(code: int | None) -> str:
-    """Return words for an exit code."""
+    """Describe an exit code."""
     if code is None:
         return "an unknown exit code"
     if code >= 0:

@@ -1,4 +1,4 @@
-"""The requests of one model that wait for a child, and the batches that are made of them."""
+"""The queue of requests for one model, and the batches made from it."""
 
 from collections import deque
 from typing import Final
@@ -9,19 +9,19 @@ from headrace.handlers.exchange import MemoryFile, PendingResponse
 from headrace_handler.frames import MAX_DESCRIPTORS
 
 _SINGLE_MODES: Final = frozenset({"adapter", "format", "describe"})
-"""Modes whose requests are not worth waiting for others."""
+"""Modes whose requests do not wait for a batch."""
 
 
 class RequestQueue:
-    """Requests in the order of their arrival; its user bounds their number."""
+    """Requests in the order of their arrival; the caller bounds their number."""
 
     def __init__(self, *, batch_size: int, max_delay_s: float) -> None:
         """
-        Begin empty.
+        Create an empty queue.
 
         Args:
-            batch_size: most requests in one call.
-            max_delay_s: longest wait of the first request for others.
+            batch_size: largest number of requests in one call.
+            max_delay_s: longest time that the first request waits for others.
         """
         self._batch_size = batch_size
         self._max_delay_s = max_delay_s
@@ -35,7 +35,7 @@ class RequestQueue:
         self._requests.append(response)
 
     def discard(self, response: PendingResponse) -> bool:
-        """Remove a request whose client has gone; return whether it was waiting."""
+        """Remove a request whose client has disconnected; return whether it was queued."""
         if response not in self._requests:
             return False
         self._requests.remove(response)

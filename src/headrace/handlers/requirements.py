@@ -21,7 +21,7 @@ _LOCAL: Final = re.compile(r"(?:-e\s+|--editable[\s=]+)?(?:file://)?([^\s;\[@]+)
 _INDEX_OPTIONS: Final = ("--index-url", "-i ", "--extra-index-url")
 _COMMENT: Final = re.compile(r"(?:^|\s)#.*")
 _MAX_FILES: Final = 10_000
-"""Files of local packages that are compared."""
+"""Files of local packages that are hashed, at most."""
 _PROJECT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NEURON_PACKAGES: Final = ("torch-neuronx", "transformers-neuronx", "neuronx-cc", "libneuronxla", "torch-neuron")
 """Packages for AWS's accelerators, which can be neither installed nor used on other hosts."""
@@ -30,13 +30,13 @@ _NEURON_DEVICE: Final = Path("/dev/neuron0")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirements:
-    """The packages that a model's code asks for."""
+    """The packages that a model's code needs."""
 
     file: Path
     digest: str
     """Hash of everything on this disk that the installer reads."""
     wheels: Path | None = None
-    """Folder of packages; the network is not asked if it has all that are needed."""
+    """Folder of packages; the index is not used if it has all that are needed."""
     left_out: tuple[str, ...] = ()
     """Lines that are not installed: packages for Neuron devices, on a host without one."""
 
@@ -78,7 +78,7 @@ def neuron_lines(file: Path) -> tuple[str, ...]:
 
 
 def has_neuron_device() -> bool:
-    """Return whether this host has an accelerator of AWS."""
+    """Return whether this host has an AWS Neuron device."""
     return _NEURON_DEVICE.exists()
 
 

@@ -34,7 +34,7 @@ _PROFILES_OF_IMPORTS: Final = {
 """For a folder without an image: the framework that the code imports, and whose image it was written for."""
 _PROGRAM: Final = "inference.py"
 _BOOSTER: Final = "xgboost-model"
-"""What SageMaker's XGBoost algorithm writes."""
+"""The model file that SageMaker's XGBoost algorithm writes."""
 _MAX_WORKERS: Final = 1000
 _MAX_QUEUE: Final = 1_000_000
 _MAX_S: Final = 7 * 86400
@@ -98,7 +98,7 @@ def _has_torch_file(found: Found) -> bool:
 
 def find_program(found: Found) -> str:
     """
-    Return the file with the functions, or an empty text for the image's own.
+    Return the file with the functions, or an empty string for the image's own.
 
     SageMaker's SDK sends an empty `SAGEMAKER_PROGRAM` for a model without code.
     """
@@ -112,9 +112,10 @@ def find_program(found: Found) -> str:
 
 def _workers(env: Mapping[str, str], profile: str) -> tuple[int, int]:
     """
-    Return the least and the most processes.
+    Return the minimum and the maximum number of processes.
 
-    The images start one a core; here it is one, because each has a copy of the model, unless a variable says more.
+    The images start one per core; Headrace starts one, because each has a copy of the model, unless a variable asks for
+    more.
     """
     names = (config_variable(profile, "DEFAULT_WORKERS_PER_MODEL"), "SAGEMAKER_MODEL_SERVER_WORKERS")
     asked = number(env, first_set(env, names), 1, at_least=1, at_most=_MAX_WORKERS)
@@ -126,7 +127,7 @@ def _workers(env: Mapping[str, str], profile: str) -> tuple[int, int]:
 
 
 def _call_timeout_s(env: Mapping[str, str], profile: str) -> float:
-    """Return the limit of a request: the first of the variables that the server of the image has."""
+    """Return the timeout of a request: the first set variable of those that the image's server reads."""
     unit_s = 60 if server_of(profile) == MMS else 1
     in_seconds = {
         "SAGEMAKER_TS_RESPONSE_TIMEOUT": profile == "pytorch",

@@ -110,10 +110,10 @@ def config_variable(profile: str, key: str) -> str:
 
 def number(env: Mapping[str, str], name: str, default: int, *, at_least: int = 0, at_most: int) -> int:
     """
-    Check the number of a variable; not set or empty: the default.
+    Return the number in a variable; the default if it is unset or empty.
 
     Raises:
-        SettingsError: it is no whole number within the bounds.
+        SettingsError: it is not a whole number within the bounds.
     """
     value = env.get(name, "").strip()
     if not value:

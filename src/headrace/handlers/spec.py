@@ -15,13 +15,13 @@ ContractName = Literal["djl", "torchserve", "sagemaker"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
     """
-    When a model whose children keep failing is given up.
+    The limits at which the pool gives up on a model whose children keep failing.
 
-    A child that has loaded and answered a call ends the series of failures. Neither limit: never.
+    A child that has loaded and answered a call ends the series of failures. Without limits the pool never gives up.
     """
 
     max_failures: int | None = None
-    """Failures in a row that are tolerated (DJL's `retry_threshold`): one more gives the model up."""
+    """Consecutive failures that are tolerated (DJL's `retry_threshold`)."""
     max_retry_s: float | None = None
     """Seconds from the first failure of a series during which children are restarted (`maxRetryTimeoutInSec`)."""
 
@@ -39,11 +39,11 @@ class HandlerSpec:
     num_gpus: int = 0
     """GPUs that the model server sees, among which children are spread (`handlers.devices`) if `load.device` is set."""
     search_path: Sequence[Path] = ()
-    """Folders in front of `sys.path`; the stand-in packages come behind everything else."""
+    """Folders at the front of `sys.path`; the stand-in packages come last."""
     container_folders: Mapping[Path, Path] = field(default_factory=dict)
     """Folders that the code finds at these paths of a container, such as `/opt/ml/model`."""
     private_folders: Sequence[Path] = ()
-    """Folders of the host, such as `/lib`, in which the code may make files that the host does not get."""
+    """Folders of the host, such as `/lib`, in which the code may create files that stay invisible to the host."""
     min_workers: int = 1
     """Children that always run, at least 1."""
     max_workers: int = 1
@@ -52,14 +52,14 @@ class HandlerSpec:
     queue_size: int = 1000
     """Requests that may wait for a child; more are refused."""
     max_batch_delay_ms: float = 100.0
-    """Wait for more requests for a batch, from the first one; only with `load.batch_size` > 1."""
+    """Longest wait for a full batch, from its first request; only with `load.batch_size` > 1."""
     max_calls_per_worker: int = 64
-    """Calls at once in a child whose contract is asynchronous; all other children run one call at a time."""
+    """Concurrent calls in a child whose contract is asynchronous; all other children run one call at a time."""
     load_timeout_s: float = 240.0
     call_timeout_s: float | None = 120.0
     """From the start of a call to its end, or for a stream to its first chunk. None: no limit."""
     chunk_timeout_s: float | None = 120.0
-    """Longest gap between chunks of a stream; time in which the client does not keep up does not count."""
+    """Longest gap between chunks of a stream; time spent waiting for a slow client does not count."""
     restart: RestartPolicy = RestartPolicy()
 
     @property
@@ -69,5 +69,5 @@ class HandlerSpec:
 
     @property
     def batch_size(self) -> int:
-        """Most requests in one call."""
+        """Largest number of requests in one call."""
         return self.load.batch_size

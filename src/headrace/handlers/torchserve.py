@@ -21,7 +21,7 @@ from headrace_handler.contracts.torchserve.loader import ENVELOPES
 DEFAULT_VERSION: Final = "1.0"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-.]*")
 _CONFIG_DEFAULT_S: Final = 120
-"""Time limits of a model with a `model-config.yaml` that names none, whatever the image's own default is."""
+"""Default timeout of a model with a `model-config.yaml`, instead of the image's own default."""
 _SAGEMAKER_RESPONSE_S: Final = 60
 _MAX_S: Final = 7 * 86400
 _REFUSED: Final = {
@@ -46,8 +46,8 @@ def make_spec(found: Found) -> HandlerSpec:
     """
     Describe a model of TorchServe.
 
-    `model-config.yaml` counts before the model's entry in the key `models` of config.properties, this before variables
-    (`TS_BATCH_SIZE`, `SAGEMAKER_TS_BATCH_SIZE`), and these before defaults.
+    Precedence: `model-config.yaml`, the model's entry in the key `models` of config.properties, variables
+    (`TS_BATCH_SIZE`, `SAGEMAKER_TS_BATCH_SIZE`), defaults.
 
     Raises:
         SettingsError: the manifest is incomplete, or a setting is invalid or cannot be applied.
@@ -149,7 +149,7 @@ def _options(found: Found, model: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _workers(found: Found) -> tuple[int, int]:
-    """Return the least and the most workers; the configuration's count only if they are consistent, as TorchServe."""
+    """Return the minimum and maximum workers; as in TorchServe, inconsistent configured numbers are ignored."""
     config = found.model_config
     if config.get("sequenceBatching"):
         if _count(config.get("maxWorkers"), "maxWorkers", default=1) > 1:
@@ -190,7 +190,7 @@ def _number(found: Found, key: str, name: str, default: int, *, smallest: int = 
 
 
 def _count(value: Any, name: str, *, default: int, at_least: int = 0, at_most: int = 1000) -> int:
-    """Check a number; absent: the default."""
+    """Check a number; return the default if it is absent."""
     if value is None or value == "":
         return default
     try:

@@ -14,7 +14,7 @@ _TIMEOUT_S: Final = 3600.0
 _LATE: Final = "The archive was not unpacked within {timeout_s:g} s. Use smaller files."
 _SYMLINK: Final = 0o120000
 _METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""Those that TorchServe's Java reads. LZMA would also take a dictionary of up to 4 GiB of memory."""
+"""Compression methods that TorchServe's Java reads. LZMA would also need up to 4 GiB of memory for its dictionary."""
 _BROKEN: Final = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, UnicodeDecodeError)
 
 

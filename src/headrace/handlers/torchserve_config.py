@@ -22,7 +22,7 @@ from headrace.settings.values import read_value
 CONFIG_FILE: Final = "config.properties"
 _MAX_BYTES: Final = 1 << 20
 _VARIABLES: Final = ("TS_{0}", "SAGEMAKER_TS_{0}", "SAGEMAKER_{0}")
-"""Prefixes of variables for a key of config.properties; the first that is set counts."""
+"""Forms of the variables for a key of config.properties; the first that is set applies."""
 _ENV_REFERENCE: Final = re.compile(r"\$\$([^$]+)\$\$")
 _DEFAULT_URLS: Final = "file://.*|http(s)?://.*"
 _TRUE: Final = "true"
@@ -80,7 +80,7 @@ _FIXED: Final = {
     "debug": "false",
     "enable_grpc_ssl": "false",
 }
-"""Keys whose only value here this is; with another one they have no effect."""
+"""Keys with a fixed value here; any other value has no effect."""
 _NO_EFFECT: Final = {
     "async_logging": "logs are lines on stderr",
     "cors_allowed_headers": "all headers are allowed to the origins that are allowed",
@@ -136,7 +136,7 @@ class ServerConfig:
     """The settings of TorchServe's server."""
 
     env: Mapping[str, str]
-    """The environment with the keys of the file as variables; variables that were there before count."""
+    """The environment with the keys of the file as variables; variables that were set before take precedence."""
     file: Path | None = None
     keys: frozenset[str] = frozenset()
     """The keys in the file."""
@@ -186,7 +186,7 @@ def parse_config(text: str, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def merge_config(env: Mapping[str, str], config: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with the keys of a file as the variables of the same meaning, which count before it."""
+    """Add the keys of a file to the environment, as variables; variables that are set already take precedence."""
     added = {f"TS_{key.upper()}": value for key, value in config.items() if not variable(env, key.upper())}
     return {**env, **added}
 
@@ -197,7 +197,7 @@ def variable(env: Mapping[str, str], key: str) -> str:
 
 
 def is_true(env: Mapping[str, str], key: str, *, default: bool) -> bool:
-    """Return a key that is true or false."""
+    """Return the value of a boolean key."""
     value = variable(env, key).lower()
     return value == _TRUE if value else default
 
@@ -301,10 +301,10 @@ def _has_tls(env: Mapping[str, str]) -> bool:
 
 def allowed_urls(env: Mapping[str, str]) -> list["re.Pattern[str]"]:
     """
-    Return the patterns of which a URL must match one whole.
+    Return the patterns, one of which must match a whole URL.
 
     Raises:
-        SettingsError: one is not a regular expression.
+        SettingsError: a pattern is not a regular expression.
     """
     given = variable(env, "ALLOWED_URLS")
     patterns = [part.strip() for part in given.split(",") if part.strip()] if given else [_DEFAULT_URLS]

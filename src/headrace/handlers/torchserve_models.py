@@ -80,7 +80,7 @@ class TorchServeModels:
     """A registry of models and their versions, of which one is the default that requests without a version get."""
 
     def __init__(self, find_model: FindModel, options: ManagementOptions | None = None) -> None:
-        """Begin without models; `find_model` finds those that clients register."""
+        """Create an empty registry; `find_model` finds the models that clients register."""
         self._find_model = find_model
         self._options = options or ManagementOptions()
         self._is_closed = False
@@ -90,7 +90,7 @@ class TorchServeModels:
 
     async def load(self, spec: HandlerSpec, *, url: str) -> None:
         """
-        Serve a model from the start; the first one of its name is its default version.
+        Load a model at startup; the first version of a name is its default.
 
         Raises:
             LoadError: its workers could not load it.
@@ -103,7 +103,7 @@ class TorchServeModels:
 
     def find(self, name: str | None, version: str | None = None) -> Registered:
         """
-        Return a model; without a name the only one that was loaded at the start.
+        Return a model; without a name the only one that was loaded at startup.
 
         Raises:
             ApiError: there is no such model or version.
@@ -135,7 +135,7 @@ class TorchServeModels:
         return [self.find(name) for name in self._models]
 
     def urls(self) -> dict[str, str]:
-        """Return the place that each model's default version was registered from."""
+        """Return the location that each model's default version was registered from."""
         return {model.name: model.url for model in self.defaults()}
 
     async def register(self, registration: Registration) -> tuple[Registered, bool]:
@@ -190,7 +190,7 @@ class TorchServeModels:
 
     def set_default(self, name: str, version: str) -> None:
         """
-        Make a version the one that requests without a version get.
+        Make a version the default for requests without a version.
 
         Raises:
             ApiError: there is no such model or version.
@@ -204,10 +204,10 @@ class TorchServeModels:
 
     async def unregister(self, name: str, version: str | None) -> None:
         """
-        Remove a version after the requests that it has.
+        Remove a version once its requests have finished.
 
         Raises:
-            ApiError: there is no such model, or others than the default version remain.
+            ApiError: there is no such model, or it is the default and other versions remain.
         """
         self._check_changes()
         model = self.find(name, version)
@@ -216,7 +216,7 @@ class TorchServeModels:
         await self._remove(model)
 
     async def close(self, *, deadline_s: float) -> None:
-        """Take no more models, and end all pools."""
+        """Accept no more models, and close all pools."""
         self._is_closed = True
         await asyncio.gather(*(model.pool.close(deadline_s=deadline_s) for model in self.all()))
 
@@ -259,7 +259,7 @@ class TorchServeModels:
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(model.spec.load_timeout_s):
-                while is_waiting():  # noqa: ASYNC110 -- loads take seconds, and nothing else tells of their ends
+                while is_waiting():  # noqa: ASYNC110 -- loads take seconds, and no event reports their end
                     await asyncio.sleep(_POLL_S)
         if pool.num_ready < least:
             version = named_version or "null"

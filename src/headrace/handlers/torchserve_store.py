@@ -1,5 +1,5 @@
 """
-Finds the models that TorchServe serves: those to load at the start, and those that clients register. Blocks.
+Finds the models that TorchServe serves: those to load at startup, and those that clients register. Blocks.
 
 Source of the texts: pytorch/serve `frontend/archive/src/main/java/org/pytorch/serve/archive/model/ModelArchive.java`.
 """
@@ -36,17 +36,17 @@ _CHOICE: Final = HandlerChoice(contract="torchserve", reason="It is one of Torch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupModel:
-    """A model that is loaded at the start."""
+    """A model that is loaded at startup."""
 
     url: str
-    """The place that the management API reports."""
+    """The location that the management API reports."""
     plan: HandlerPlan
     is_default: bool = False
     """The key `models` makes this version the default one."""
 
 
 def holds_models(folder: Path) -> bool:
-    """Return whether there are models in a folder that is none itself."""
+    """Return whether a folder that is not a model contains models."""
     return folder.is_dir() and not (folder / MANIFEST_FILE).exists() and bool(_stored(folder))
 
 
@@ -62,19 +62,19 @@ def is_default_version(spec: HandlerSpec, env: Mapping[str, str]) -> bool:
 
 
 class ModelStore:
-    """A folder of models, and the addresses that others may come from."""
+    """A folder of models, and the URLs from which others may be registered."""
 
     def __init__(
         self, folder: Path | None, *, env: Mapping[str, str], cache_folder: Path, family: str = "", num_gpus: int = 0
     ) -> None:
         """
-        Make a store.
+        Create a store.
 
         Args:
-            folder: the models' folder; None if only addresses can be registered.
+            folder: the models' folder; None if only URLs can be registered.
             env: the environment, with the keys of config.properties.
             cache_folder: for what is downloaded, unpacked and installed.
-            family: kind of the image, whose defaults count.
+            family: kind of the image, whose defaults apply.
             num_gpus: GPUs of this machine.
 
         Raises:
@@ -198,7 +198,7 @@ def _default_name(url: str) -> str:
 
 
 def _variables(registration: Registration) -> dict[str, str]:
-    """Return the parameters of a registration as variables, which count after the files of the model."""
+    """Return the parameters of a registration as variables, over which the model's files take precedence."""
     given = {
         "TS_BATCH_SIZE": registration.batch_size,
         "TS_MAX_BATCH_DELAY": registration.max_batch_delay_ms,

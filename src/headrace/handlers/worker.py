@@ -1,4 +1,4 @@
-"""A place for a child of a pool, the requests that only this child may run, and what the pool counts."""
+"""A slot for a child of a pool, the requests that only this child may run, and the pool's counters."""
 
 import asyncio
 import time
@@ -18,40 +18,40 @@ _worker_ids = count(9000)  # as TorchServe numbers them
 
 
 class Worker:
-    """A place for a child, which is filled again when the child ends."""
+    """A slot for a child, filled again when the child ends."""
 
     def __init__(self, gpu: int) -> None:
         self.worker_id = next(_worker_ids)
         self.gpu = gpu
-        """Number of the GPU, for its children one after the other; 0 also without one."""
+        """Index of the GPU that its successive children use; 0 without a GPU."""
         self.started_s = time.time()
         self.child: ChildProcess | None = None
         self.max_calls = 0
-        """Calls that it takes at once; 0 until it has loaded the code."""
+        """Concurrent calls that the child takes; 0 until it has loaded the code."""
         self.own: deque[PendingResponse] = deque()
-        """Requests for this child alone; it takes no other one before they have ended."""
+        """Requests for this child alone; it takes no others until they have finished."""
         self.stopping = asyncio.Event()
         self.idle_timer: asyncio.TimerHandle | None = None
         self.task: asyncio.Task[None] | None = None
 
     def stop_idle_timer(self) -> None:
-        """Keep the child, which was to end if it stayed idle."""
+        """Cancel the timer that retires an idle child."""
         if self.idle_timer is not None:
             self.idle_timer.cancel()
 
     @property
     def is_ready(self) -> bool:
-        """True while a child that has loaded the code lives."""
+        """True while a child that has loaded the code runs and is not told to stop."""
         return self.max_calls > 0 and self.child is not None and self.child.is_alive and not self.stopping.is_set()
 
     @property
     def num_free(self) -> int:
-        """Calls of any request that it could take now."""
+        """Calls from the shared queue that the child could take now."""
         return 0 if self.own or self._runs_own else self._capacity
 
     @property
     def takes_own(self) -> bool:
-        """True if it could take the next of its own requests, which run one after the other."""
+        """True if the child could take the next of its own requests, which run one at a time."""
         return bool(self.own) and self._capacity > 0 and not self._runs_own
 
     @property
@@ -75,7 +75,7 @@ class PoolCounts:
 
 
 async def log_failure(response: "PendingResponse") -> None:
-    """Wait for a response that no client gets; log an error."""
+    """Wait for a response that has no client; log an error."""
     try:
         head = await response.head()
         if head.status >= 300:
@@ -85,7 +85,7 @@ async def log_failure(response: "PendingResponse") -> None:
 
 
 async def first_of(future: "asyncio.Future[Any]", event: asyncio.Event) -> None:
-    """Wait for one of the two."""
+    """Wait until the future is done or the event is set."""
     waiting = asyncio.create_task(event.wait())
     futures: set[asyncio.Future[Any]] = {future, waiting}
     try:

@@ -1,4 +1,4 @@
-"""ASGI's types, what a scope says about a request, and the extension by which parts of a stream are written."""
+"""ASGI types, accessors for the scope of a request, and the extension that writes parts of a stream."""
 
 from collections.abc import Callable
 
@@ -44,7 +44,7 @@ def headers_of(scope: Scope) -> dict[str, str]:
 
 
 def request_of(scope: Scope, body: bytes = b"") -> HttpRequest:
-    """Return the request with its path as sent: signatures cover these very characters."""
+    """Return the request with its path as sent: signatures cover exactly these characters."""
     raw_path = scope.get("raw_path") or scope["path"].encode()
     return HttpRequest(
         method=scope["method"],
@@ -56,7 +56,7 @@ def request_of(scope: Scope, body: bytes = b"") -> HttpRequest:
 
 
 def caller_of(scope: Scope) -> str:
-    """Return the id of the access key that admitted the request; empty where callers are not told apart."""
+    """Return the id of the access key that admitted the request; empty where callers are not distinguished."""
     return str(scope.get(_CALLER, ""))
 
 

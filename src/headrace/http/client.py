@@ -1,5 +1,5 @@
 """
-An HTTP/1.1 client for servers of our own: connections that are kept and reused, and one-off requests.
+An HTTP/1.1 client for Headrace's own servers: a pool of keep-alive connections, and one-off requests.
 
 It is lean because the gateway forwards every token through it: no redirects, no proxies, no compression, no cookies. A
 request owns a connection from its first byte to the last of its response; a response that is closed before its end
@@ -44,8 +44,8 @@ class HttpClient:
 
         Raises:
             ConnectFailed: no connection could be made, so nothing was sent.
-            NoResponse: it broke before the head. The server may have closed a kept connection in the meantime: then a
-                new one was tried, too.
+            NoResponse: the connection broke before the response head. A kept connection that the server had closed in
+                the meantime was replaced by a new one first.
         """
         pool = self._pools.get(url)
         if pool is None:
@@ -76,7 +76,7 @@ class HttpClient:
             self._pools.pop(url).close_idle()
 
     async def close(self) -> None:
-        """Close all connections and wait until they are."""
+        """Close all connections, and wait until they are closed."""
         pools, self._pools = list(self._pools.values()), {}
         for pool in pools:
             await pool.close()
@@ -110,7 +110,7 @@ class _Pool:
         self._all_closed = asyncio.Event()
 
     def take(self) -> ClientConnection | None:
-        """Return the idle connection that was used last, as it is the least likely to be closed; None if none is."""
+        """Return the most recently used idle connection, the least likely to be closed; None if there is none."""
         while self._idle:
             connection = self._idle.pop()
             if connection.is_idle:
@@ -123,7 +123,7 @@ class _Pool:
 
         Raises:
             ConnectFailed: it could not be made.
-            NoResponse: the same, where an `earlier` try had sent the request.
+            NoResponse: it could not be made, and an `earlier` attempt had sent the request.
         """
         try:
             return await self._connected()
@@ -152,13 +152,13 @@ class _Pool:
         return connection
 
     def close_idle(self) -> None:
-        """Keep none from now on; those in use are closed as they are released."""
+        """Close idle connections; those in use are closed when they are released."""
         self._is_closed = True
         while self._idle:
             self._idle.pop().abort()
 
     async def close(self) -> None:
-        """Close all connections and wait until they are."""
+        """Close all connections, and wait until they are closed."""
         self.close_idle()
         for connection in list(self._open):
             connection.abort()

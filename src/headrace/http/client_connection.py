@@ -22,7 +22,7 @@ class ClientConnection(asyncio.Protocol):
         self, *, on_release: Callable[["ClientConnection"], None], on_lost: Callable[["ClientConnection"], None]
     ) -> None:
         """
-        Begin without a transport.
+        Create a connection without a transport yet.
 
         Args:
             on_release: called when the owner of a response has closed it.
@@ -45,7 +45,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Open, and no response is under way."""
+        """True if the connection is open and no response is in progress."""
         return self.is_open and self._response is None
 
     def send(self, head: bytes, body: bytes, *, is_head: bool = False) -> ClientResponse:
@@ -70,7 +70,7 @@ class ClientConnection(asyncio.Protocol):
         self._on_release(self)
 
     def abort(self) -> None:
-        """Close at once, unread and unsent bytes included: the server sees it and drops the request."""
+        """Close at once, dropping unread and unsent bytes: the server notices and aborts the request."""
         self.is_open = False
         if self._transport is not None:
             self._transport.abort()
@@ -86,15 +86,15 @@ class ClientConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the event loop."""
+        """Keep the transport; called by the event loop."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's own is not a subclass
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
-        """Called by the event loop: feed the parser, which calls the `on_` methods."""
+        """Feed the parser, which calls the `on_` methods; called by the event loop."""
         response = self._response
         if response is None:
-            self.abort()  # bytes that no request asked for
+            self.abort()  # unsolicited bytes
             return
         self._has_begun = True
         try:
@@ -104,7 +104,7 @@ class ClientConnection(asyncio.Protocol):
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the event loop: decide whether the response was whole."""
+        """Complete or fail the response; called by the event loop."""
         self.is_open = False
         response, self._response = self._response, None
         if response is not None:
@@ -115,7 +115,7 @@ class ClientConnection(asyncio.Protocol):
         self._on_lost(self)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Called by the parser."""
+        """Add a header to the response; called by the parser."""
         response = self._response
         if response is None or response.status:
             return  # trailers
@@ -123,7 +123,7 @@ class ClientConnection(asyncio.Protocol):
         response.headers[key] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """Called by the parser."""
+        """Begin the response; called by the parser."""
         response = self._response
         status = self._parser.get_status_code()
         if response is None:
@@ -140,11 +140,11 @@ class ClientConnection(asyncio.Protocol):
             response.complete()
 
     def on_chunk_header(self) -> None:
-        """Called by the parser."""
+        """Begin a chunk; called by the parser."""
         self._is_in_chunk = True
 
     def on_body(self, body: bytes) -> None:
-        """Called by the parser, for each piece of a chunk that was read at once."""
+        """Collect a piece of the body; called by the parser for each read."""
         response = self._response
         if response is None:
             return
@@ -157,13 +157,13 @@ class ClientConnection(asyncio.Protocol):
             self._flush(response)
 
     def on_chunk_complete(self) -> None:
-        """Called by the parser."""
+        """Pass the chunk on as one part; called by the parser."""
         self._is_in_chunk = False
         if self._chunk and self._response is not None:
             self._flush(self._response)
 
     def on_message_complete(self) -> None:
-        """Called by the parser."""
+        """Complete the response; called by the parser."""
         response = self._response
         if response is None or not response.status:
             return  # an interim response (1xx)

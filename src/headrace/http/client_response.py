@@ -26,7 +26,7 @@ class ConnectFailed(NoResponse):
 
 
 class ResponseHeadBroken(NoResponse):
-    """The connection broke in the middle of the response head, or that is not HTTP: the server began to respond."""
+    """The connection broke in the middle of the response head, or the head is not HTTP: the server began to respond."""
 
 
 class ResponseBroken(Exception):
@@ -85,7 +85,7 @@ class ClientResponse:
 
     async def relay(self, put: Put, drain: Callable[[], Awaitable[None]]) -> None:
         """
-        Give every part to `put`, in order, as it arrives; when `put` returns False, wait for `drain` first.
+        Pass each part to `put`, in order, as it arrives; when `put` returns False, wait for `drain` first.
 
         Raises:
             ResponseBroken: after all parts that arrived.
@@ -114,7 +114,7 @@ class ClientResponse:
         Return the whole body.
 
         Raises:
-            ResponseBroken: it did not arrive as a whole.
+            ResponseBroken: it is incomplete.
             ResponseTooLarge: it has more than `max_bytes`.
         """
         parts: list[bytes] = []
@@ -146,7 +146,7 @@ class ClientResponse:
             self._flow.pause()
 
     def complete(self) -> None:
-        """Mark the response as whole."""
+        """Mark the response as complete."""
         self.is_complete = True
         self.wake()
 
@@ -157,7 +157,7 @@ class ClientResponse:
             self.wake()
 
     def wake(self) -> None:
-        """Let the owner look at what the connection has changed."""
+        """Wake the owner after a change by the connection."""
         if self._change is not None and not self._change.done():
             self._change.set_result(None)
 

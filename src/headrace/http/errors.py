@@ -1,4 +1,4 @@
-"""The end of every request that fails: the client is told in its dialect, and bugs are logged."""
+"""Handling of requests that fail: the client gets an error in its dialect, and bugs are logged."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,11 +16,11 @@ LAST_RESPONSE_S = 1.0
 
 
 class ResponseAborted(Exception):
-    """A response that has begun cannot be completed: the server closes the connection, by which its client sees it."""
+    """A response that has begun cannot be completed: the server closes the connection, so that the client notices."""
 
 
 SendError = Callable[[HeadraceError], Awaitable[None]]
-"""Sends an error: by its status if nothing was sent yet, else in the stream."""
+"""Sends an error: as a response if nothing was sent yet, else in the stream."""
 
 
 @asynccontextmanager
@@ -28,12 +28,12 @@ async def errors_answered(
     send_error: SendError, *, request_id: str, program: str = "server", stopping: str = ""
 ) -> AsyncIterator[None]:
     """
-    Answer an error of the block; a bug is logged with its traceback and answered as `Internal`.
+    Answer errors raised in the block; a bug is logged with its traceback and answered as `Internal`.
 
     Args:
-        send_error: tells the client.
-        request_id: named in the response to a bug, by which its log line is found.
-        program: in which the bug is, for the same.
+        send_error: sends the error to the client.
+        request_id: included in the response to a bug, to find its log line.
+        program: the program that has the bug, for the same text.
         stopping: the text of the error for a request that is cancelled; without it, a cancelled request gets none.
 
     Raises:

@@ -1,8 +1,8 @@
 """
-One request and the response to it, on raw ASGI: the body in, the response out, and a watch for the client that leaves.
+One request and the response to it, on raw ASGI: reads the body, sends the response, watches for a client disconnect.
 
-One task per request, none per part: where the server offers it (`http.protocol`), a part of a stream goes to the socket
-within the call that brought it; without it, it takes the way that ASGI has.
+One task per request, none per part: where the server supports it (`http.protocol`), a part of a stream is written to
+the socket within the call that delivers it; elsewhere it is sent through ASGI.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ class Exchange:
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, keep_alive_s: float | None = None) -> None:
         """
-        Begin with nothing read and nothing sent.
+        Create an exchange with nothing read and nothing sent yet.
 
         Args:
             scope: of the request.
@@ -34,14 +34,14 @@ class Exchange:
         self._send = send
         self._write = part_writer(scope)
         self._direct: WritePart | None = None
-        """The writer while the head was sent and no part waits."""
+        """The writer while the head has been sent and no part is waiting; else None."""
         self._waiting: deque[bytes] = deque()
         self._sending = asyncio.Lock()
         self._keep_alive_s = keep_alive_s
         self._keep_alive = b""
         self._head: Headers = ()
         self._is_silent = False
-        """Nothing was sent since the last look."""
+        """Nothing was sent since the last check."""
         self.is_started = False
         """The head has been sent: the status can no longer change."""
         self.is_finished = False
@@ -63,7 +63,7 @@ class Exchange:
         Cancel the block when the client disconnects before the end of the response.
 
         Raises:
-            ClientGone: it did.
+            ClientGone: the client disconnected.
         """
         owner = asyncio.current_task()
         assert owner is not None
@@ -88,7 +88,7 @@ class Exchange:
             watcher.cancel()
 
     async def _disconnected(self) -> None:
-        """Wait until the client has disconnected, and break silences of the stream meanwhile."""
+        """Wait until the client has disconnected; meanwhile, send keep-alive bytes into a silent stream."""
         if self._keep_alive_s is None:
             while (await self._receive())["type"] != "http.disconnect":
                 pass
@@ -102,7 +102,7 @@ class Exchange:
                 await self._break_silence()
 
     def begin_stream(self, headers: Headers, *, keep_alive: bytes = b"") -> None:
-        """Prepare a stream with status 200; its head is sent with the first part, until then an error has a status."""
+        """Prepare a stream with status 200; its head is sent with the first part: an error before it has a status."""
         self._head = headers
         self._keep_alive = keep_alive
         self._is_silent = False
@@ -114,7 +114,7 @@ class Exchange:
         self._direct = None if self._waiting else self._write
 
     def put(self, part: bytes) -> bool:
-        """Send a part of a stream as far as that is possible at once; False: `drain` before the next one."""
+        """Send a part of a stream without waiting; False: `drain` before the next one."""
         self.num_bytes += len(part)
         if self._direct is None:
             self._waiting.append(part)

@@ -1,4 +1,4 @@
-"""The refusal of a request under a host name that a server does not answer to: a sentence, or a page for people."""
+"""Refusal of requests under a host name that the server does not answer to: a sentence, or an HTML page."""
 
 import base64
 import hashlib
@@ -41,7 +41,7 @@ or set <code>{variable}={name}</code>. <code>localhost</code> and IP addresses a
 
 
 def host_refusal(host: str, *, program: str) -> str:
-    """Return the sentence for programs; `program` is what refuses, `server` or `platform`."""
+    """Return the error text for programs; `program` is `server` or `platform`."""
     return (
         f"The host name {shortened(name_of(host))!r} is not allowed. If clients should reach this {program} by it, "
         f"start it with --allowed-hosts {_setting_of(host)}."
@@ -49,7 +49,7 @@ def host_refusal(host: str, *, program: str) -> str:
 
 
 def is_navigation(scope: Scope) -> bool:
-    """Return whether a person opens a page in a browser: scripts and programs ask for other types than HTML."""
+    """Return whether a browser opens a page: scripts and programs accept other types than HTML."""
     return scope["method"] in ("GET", "HEAD") and "text/html" in (header(scope, b"accept") or "")
 
 

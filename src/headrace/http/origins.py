@@ -1,9 +1,9 @@
 """
-The rule which web pages may use a server, for the model server and the platform. Pure.
+Rules for the web pages that may use the model server or the platform. Pure.
 
 A browser sends `Origin` with every request that a page's script makes to another site, and with every POST. Without
 this check any page could use a server on its visitor's machine, by the server's address or by a name that the page's
-owner points there (DNS rebinding). A GET of a page to its own site has no `Origin`: hence the check of the host name.
+owner points there (DNS rebinding). A GET of a page to its own site has no `Origin`, so the host name is checked too.
 """
 
 import ipaddress

@@ -109,7 +109,7 @@ def _protocol(url: str, env: Mapping[str, str]) -> str:
 @contextmanager
 def tracing(endpoint: str | None, env: Mapping[str, str], *, service: str) -> Iterator[Tracer]:
     """
-    Yield the tracer that settings and environment ask for; export what is left when the block ends.
+    Yield the tracer that settings and environment ask for; export the remaining spans when the block ends.
 
     Args:
         endpoint: the setting `otlp_traces_endpoint`.

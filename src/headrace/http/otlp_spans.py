@@ -93,7 +93,7 @@ class OtelSpan:
         self._span.add_event(name, timestamp=self._began_ns + round((at_s - self._began_s) * 1e9))
 
     def fail(self, error: str) -> None:
-        """Mark the request as failed; the first error counts, which is the most exact one."""
+        """Mark the request as failed; only the first error is kept, as the most specific one."""
         if self._is_failed:
             return
         self._is_failed = True
@@ -110,7 +110,7 @@ def _present(attributes: Mapping[str, SpanValue]) -> dict[str, Any]:
 
 
 class ReportingExporter(SpanExporter):
-    """An exporter that logs when exports begin to fail and when they work again, in place of each attempt."""
+    """An exporter that logs when exports begin to fail and when they work again, not at each attempt."""
 
     def __init__(self, exporter: SpanExporter, url: str) -> None:
         self._exporter = exporter
@@ -133,7 +133,7 @@ class ReportingExporter(SpanExporter):
         return result
 
     def shutdown(self) -> None:
-        """Abort what is being exported."""
+        """Abort the export in progress."""
         self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:

@@ -37,11 +37,11 @@ class HttpLimits:
 
     max_connections: int
     receive_timeout_s: float
-    """For the head of a request, and again for its body, plus a second per `MIN_BYTES_A_SECOND` of body."""
+    """Time for the head of a request, and again for its body, plus a second per `MIN_BYTES_A_SECOND` of body."""
     send_timeout_s: float
     """Seconds that a client may leave a response unread before its connection is dropped."""
     handshake_timeout_s: float = 10.0
-    """For a TLS handshake; connections in it count among `max_connections`."""
+    """Time for a TLS handshake; connections in a handshake count towards `max_connections`."""
 
 
 class StreamingProtocol(HttpToolsProtocol):
@@ -56,16 +56,16 @@ class StreamingProtocol(HttpToolsProtocol):
         self._is_replaying = False
         """A new parser gets the framing of a request whose head was parsed; see `_ignore_upgrade`."""
         self._is_closing = False
-        """Received data is dropped from now on."""
+        """True: received data is dropped."""
         self._closes_early = False
         self._refusal: HttpRefused | None = None
-        """Answered after the earlier requests."""
+        """Sent after the responses to earlier requests."""
         self._receive_timer: asyncio.TimerHandle | None = None
         self._body_deadline_s = 0.0
         self._send_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the transport."""
+        """Start the idle timer, or refuse the connection above the limit."""
         super().connection_made(cast("asyncio.Transport", transport))
         if len(self.connections) > self._limits.max_connections:
             self._refuse(HttpRefused(503, "The server has too many connections. Try again.", (("retry-after", "1"),)))
@@ -73,7 +73,7 @@ class StreamingProtocol(HttpToolsProtocol):
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the transport."""
+        """Stop all timers."""
         self._unset_keepalive_if_required()
         self._stop_receive_timer()
         if self._send_timer is not None:
@@ -81,7 +81,7 @@ class StreamingProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Called by the transport."""
+        """Feed the parser; refuse a malformed request."""
         if self._is_closing:
             return
         self._unset_keepalive_if_required()
@@ -125,7 +125,7 @@ class StreamingProtocol(HttpToolsProtocol):
     # Callbacks of the parser.
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Start the timer for the head of a request."""
         if self._is_replaying:
             return
         self._is_in_head = True
@@ -134,13 +134,13 @@ class StreamingProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        """A part of the target."""
+        """Append a part of the target."""
         if not self._is_replaying:
             self._count_head(len(url))
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, or a trailer, which is dropped: the application has the headers already."""
+        """Add a header; drop a trailer, as the application already has the headers."""
         if self._is_replaying:
             return
         self._count_head(len(name) + len(value) + len(b": \r\n"))
@@ -150,7 +150,7 @@ class StreamingProtocol(HttpToolsProtocol):
                 raise HttpRefused(431, f"The request has more than {MAX_HEADERS} headers. Send fewer.")
 
     def on_headers_complete(self) -> None:
-        """The head is complete: its request begins."""
+        """Check the head, and start its request."""
         if self._is_replaying:
             return
         self._is_in_head = False
@@ -162,21 +162,21 @@ class StreamingProtocol(HttpToolsProtocol):
         self._receive_timer = self.loop.call_at(self._body_deadline_s, self._check_body)
 
     def on_chunk_header(self) -> None:
-        """The size of a chunk; trailers follow if it is 0."""
+        """Expect trailers, which follow a chunk of size 0."""
         self._is_in_trailers = True
 
     def on_chunk_complete(self) -> None:
-        """The end of a chunk."""
+        """Expect no more trailers: the chunk has ended."""
         self._is_in_trailers = False
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body."""
+        """Pass on a part of the body, and extend its deadline."""
         self._is_in_trailers = False
         self._body_deadline_s += len(body) / MIN_BYTES_A_SECOND
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The end of a request."""
+        """End a request, and stop its timer."""
         if self._is_replaying or not self.parser.should_upgrade():
             self._stop_receive_timer()
             super().on_message_complete()
@@ -246,7 +246,7 @@ class StreamingProtocol(HttpToolsProtocol):
         self.timeout_keep_alive_task = self.loop.call_later(LINGER_S, self.transport.abort)
 
     def on_response_complete(self) -> None:
-        """A response is written."""
+        """Close after an early response, or send a pending refusal."""
         super().on_response_complete()
         if self._closes_early:
             self._linger()
@@ -254,18 +254,18 @@ class StreamingProtocol(HttpToolsProtocol):
             self._answer_refusal(self._refusal)
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection; a response that is still unread will not be read."""
+        """Close an idle connection; abort it if a response is still unread."""
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         super().timeout_keep_alive_handler()
 
     def pause_writing(self) -> None:
-        """The client does not keep up: start its timer."""
+        """Start the send timer: the client does not keep up."""
         super().pause_writing()
         self._send_timer = self.loop.call_later(self._limits.send_timeout_s, self._reader_is_late)
 
     def resume_writing(self) -> None:
-        """The client keeps up again: stop its timer."""
+        """Stop the send timer: the client keeps up again."""
         super().resume_writing()
         if self._send_timer is not None:
             self._send_timer.cancel()
@@ -278,7 +278,7 @@ class StreamingProtocol(HttpToolsProtocol):
     # The application.
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Called by uvicorn when a request is next (requests may be pipelined)."""
+        """Start the next request; called by uvicorn (requests may be pipelined)."""
         cast("dict[str, Any]", cycle.scope)["extensions"] = {WRITE_PART: _writer(cycle)}
         super()._start_asgi_task(cycle, partial(self._run, cycle, app))
 

@@ -1,4 +1,4 @@
-"""Whole responses, sent in one go."""
+"""Whole responses, each sent at once."""
 
 from collections.abc import Iterable
 
@@ -10,14 +10,14 @@ Body = bytes | bytearray | memoryview
 
 
 async def send_response(scope: Scope, send: Send, status: int, headers: Headers, body: Body) -> None:
-    """Send a response with its Content-Length; the answer to HEAD has no body."""
+    """Send a response with its Content-Length; the response to HEAD has no body."""
     await send_head(send, status, (*headers, ("content-length", str(len(body)))))
     sent = b"" if scope["method"] == "HEAD" else body
     await send({"type": "http.response.body", "body": sent, "more_body": False})
 
 
 async def send_reply(scope: Scope, send: Send, reply: ErrorReply, headers: Headers = ()) -> None:
-    """Send an error as its dialect words it, with more headers than those of the reply."""
+    """Send an error as its dialect renders it, with additional headers."""
     headers = (("content-type", reply.content_type), *reply.headers, *headers)
     await send_response(scope, send, reply.status, headers, reply.body)
 

@@ -29,7 +29,7 @@ class HttpServer(uvicorn.Server):
     """
     A uvicorn server with our own listener for TLS.
 
-    It has no signal handlers: uvicorn would raise the signals again at its end.
+    It has no signal handlers: uvicorn would raise the signals again at shutdown.
     """
 
     def __init__(self, config: uvicorn.Config, *, limits: HttpLimits, tls: ssl.SSLContext | None) -> None:
@@ -38,7 +38,7 @@ class HttpServer(uvicorn.Server):
         self._tls = tls
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen; called by uvicorn."""
+        """Start listening; called by uvicorn."""
         if self._tls is None:
             await super().startup(sockets)
             return
@@ -76,7 +76,7 @@ class HttpServer(uvicorn.Server):
 
 
 def http_limits(settings: ServerSettings | PlatformSettings) -> HttpLimits:
-    """Return the limits of connections that the settings set."""
+    """Return the connection limits from the settings."""
     return HttpLimits(
         max_connections=settings.max_connections,
         receive_timeout_s=settings.receive_timeout_s,

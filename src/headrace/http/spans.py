@@ -10,11 +10,11 @@ _UNTRACED_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Probes, scrapes, pages and preflight requests have no spans."""
 
 DISCONNECTED = "client_disconnected"
-"""The error of a span whose client left before the end of the response."""
+"""The error of a span whose client disconnected before the end of the response."""
 
 
 def begin_span(scope: Scope, tracer: Tracer) -> Span:
-    """Start the span of a request; from now on `trace_of` returns the ids by which it is the parent of others."""
+    """Start the span of a request; `trace_of` then returns the ids that make it the parent of later spans."""
     trace = trace_of(scope)
     if scope["method"] in _UNTRACED_METHODS:
         return NoSpan(trace)
@@ -25,7 +25,7 @@ def begin_span(scope: Scope, tracer: Tracer) -> Span:
 
 
 def span_of(scope: Scope) -> Span:
-    """Return the span of a request; one that records nothing if none was started."""
+    """Return the span of a request; a no-op span if none was started."""
     span: Span | None = scope.get(_SCOPE_KEY)
     return NoSpan(trace_of(scope)) if span is None else span
 
@@ -41,7 +41,7 @@ def describe_response(span: Span, *, method: str, route: str, status: int) -> No
 
 
 async def run_in_span(span: Span, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a request by `app`, and end its span."""
+    """Run `app` for a request, and end the request's span."""
     status = 0
 
     async def watch(message: Message) -> None:

@@ -1,5 +1,5 @@
 """
-TLS of a server: a certificate that is reread when its files change, so that renewals need no restart.
+Server TLS with a certificate that is reread when its files change, so that renewals need no restart.
 
 The files are checked at handshakes, at most once in `CHECK_INTERVAL_S`; connections that exist keep their certificate.
 A renewal that cannot be read (files written one after the other, a wrong key) is logged, and the certificate in use
@@ -15,7 +15,7 @@ from headrace.core.errors import SettingsError
 from headrace.core.telemetry import get_logger
 
 CHECK_INTERVAL_S = 10.0
-"""Seconds between two looks at the files."""
+"""Seconds between checks of the files."""
 _MAX_FLIGHTS = 8
 """Messages of a handshake; TLS 1.2 has four flights."""
 
@@ -50,7 +50,7 @@ class CertificateFiles:
         return context
 
     def _refuse_encrypted(self) -> str:
-        """Called if the key is encrypted; without this OpenSSL would ask for the password on the terminal."""
+        """Refuse an encrypted key; without this callback OpenSSL would ask for the password on the terminal."""
         raise SettingsError(
             f"tls_key {self.key} is encrypted; expected a key without a password. Decrypt it with "
             f"`openssl pkey -in {self.key} -out FILE`, in a file that only this user may read.",
@@ -81,7 +81,7 @@ def server_context(
     Args:
         certificate: the setting `tls_cert`.
         key: the setting `tls_key`; None if the key is in the same file.
-        check_interval_s: seconds between two looks at the files.
+        check_interval_s: seconds between checks of the files.
 
     Raises:
         SettingsError: the files cannot be used, or a key is given without a certificate.
@@ -120,7 +120,7 @@ def trusts_itself(certificate: Path, context: ssl.SSLContext) -> bool:
     """
     Return whether clients that trust only this file accept the server's certificate, as with a self-signed one.
 
-    It is tried by a handshake in memory. A file that lacks the root of its chain is no trust anchor for OpenSSL.
+    Tested by a handshake in memory. A file that lacks the root of its chain is no trust anchor for OpenSSL.
     """
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
@@ -160,7 +160,7 @@ class _RenewedContext:
         self.context.sni_callback = self._use_newest
 
     def _use_newest(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        """Called by OpenSSL at every handshake, with or without a server name."""
+        """Use the newest certificate; called by OpenSSL at every handshake, with or without a server name."""
         now_s = time.monotonic()
         if now_s - self._checked_s >= self._check_interval_s:
             self._checked_s = now_s

@@ -1,7 +1,7 @@
 """
 Connections of a TLS server: counted and timed from the first byte.
 
-The servers of asyncio and uvloop report a connection only after its handshake, so that clients that connect and say
+The servers of asyncio and uvloop report a connection only after its handshake, so that clients that connect and send
 nothing would be neither counted nor dropped for a minute.
 """
 
@@ -31,14 +31,14 @@ class TlsListener:
         num_connections: Callable[[], int],
     ) -> None:
         """
-        Begin to accept connections.
+        Start accepting connections.
 
         Args:
             listener: a non-blocking socket that listens.
-            context: of the server.
-            make_protocol: makes the HTTP protocol of a connection.
-            limits: of connections and handshakes.
-            num_connections: counts the connections whose handshake has ended.
+            context: the server's TLS context.
+            make_protocol: creates the HTTP protocol of a connection.
+            limits: the limits on connections and handshakes.
+            num_connections: returns the number of connections whose handshake has ended.
         """
         self._listener = listener
         self._context = context
@@ -49,7 +49,7 @@ class TlsListener:
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     def close(self) -> None:
-        """Accept no more connections, and drop those in their handshake; called by uvicorn."""
+        """Stop accepting connections, and drop those in their handshake; called by uvicorn."""
         self._accepting.cancel()
         for handshake in self._handshakes:
             handshake.cancel()
@@ -64,13 +64,13 @@ class TlsListener:
             try:
                 connection, _ = await loop.sock_accept(self._listener)
             except ConnectionError:
-                continue  # the client has left the queue
+                continue  # the client disconnected while it was queued
             except OSError as error:
                 get_logger().error("http.not_accepted", reason=str(error))
                 await asyncio.sleep(_RETRY_S)
                 continue
             if self._num_connections() + len(self._handshakes) >= self._limits.max_connections:
-                # Without an answer: one would cost a handshake first.
+                # No response: it would cost a handshake first.
                 get_logger().info("http.refused", status=503, reason="The server has too many connections.")
                 connection.close()
                 continue
@@ -80,7 +80,7 @@ class TlsListener:
 
     async def _shake_hands(self, connection: socket.socket) -> None:
         timeout_s = self._limits.handshake_timeout_s
-        with suppress(OSError):  # of TLS, of the connection, or the time is over
+        with suppress(OSError):  # a TLS or connection error, or a timeout
             await asyncio.get_running_loop().connect_accepted_socket(
                 self._make_protocol,
                 connection,

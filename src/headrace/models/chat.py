@@ -129,7 +129,7 @@ def _with_plain_content(message: Mapping[str, object]) -> dict[str, object]:
 
 
 def _open_end(rendered: str, message: Mapping[str, object]) -> str:
-    """Cut a rendered chat behind the text of its last message; templates may strip white space around it."""
+    """Cut a rendered chat after the text of its last message; templates may strip white space around it."""
     content = _with_plain_content(message).get("content")
     if not isinstance(content, str):
         raise InvalidRequest("The last message has no text, so that it cannot be continued.", param="messages")

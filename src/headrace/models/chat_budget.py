@@ -26,11 +26,11 @@ _MANY: Final = 100_000
 _ITEM_BYTES: Final = 84
 """A pointer in a list, and a text of one character."""
 _SPLITTING: Final = frozenset({"list", "rsplit", "sort", "split", "splitlines", "unique"})
-"""Filters and methods that may make an item of each character."""
+"""Filters and methods that may return an item for each character."""
 _MAX_INDENT: Final = 32
 _MAX_WIDTH_DIGITS: Final = 4
 _WIDE: Final = re.compile(rf"\d{{{_MAX_WIDTH_DIGITS + 1},}}|%[^a-zA-Z%]*\*")
-"""Formats with a width of many digits, or with one from an argument."""
+"""Format strings with a width of many digits, or with a width from an argument (`*`)."""
 
 
 class _Budget:
@@ -72,7 +72,7 @@ class _Budget:
 
 
 _BUDGET: ContextVar[_Budget] = ContextVar("render_budget")
-"""Unset while a template is compiled: Jinja then leaves the operations of constants to the rendering."""
+"""Unset while a template is compiled, so that Jinja defers operations on constants to the rendering."""
 
 
 @contextmanager
@@ -112,7 +112,7 @@ def counted_part(value: Any) -> Any:
 
 
 def counted_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter that counts its work. Jinja's mark of a first argument such as the environment is kept."""
+    """Return a filter that counts its work; Jinja's mark for `pass_environment` and the like is kept."""
     has_more = hasattr(function, "jinja_pass_arg")
 
     @wraps(function)
@@ -141,7 +141,7 @@ def counted_call(call: Callable[[], Any], function: Any, *args: Any, **kwargs: A
 
 
 class _CountedItems:
-    """The items of a loop, which still knows its length."""
+    """The items of a loop with their length, counted as they are iterated."""
 
     def __init__(self, items: Any) -> None:
         self._items = items
@@ -179,7 +179,7 @@ def _spend_before(name: str, value: Any = "", *args: Any, **kwargs: Any) -> None
 
 
 def _num_parts(value: str, arguments: tuple[Any, ...]) -> int:
-    """Return how many items a text is split to at most."""
+    """Return the maximum number of items that a text is split into."""
     separators = [argument for argument in arguments if isinstance(argument, str) and argument]
     return value.count(separators[0]) + 1 if separators else len(value)
 
@@ -195,7 +195,7 @@ def _indented(value: Any, arguments: tuple[Any, ...]) -> int:
 
 
 def _padded(value: Any, arguments: tuple[Any, ...]) -> int:
-    """Return the largest size after a padding to, or of, a number of characters."""
+    """Return a bound of the size after padding to a width, or by a number of characters."""
     width = max((abs(argument) for argument in arguments if isinstance(argument, int)), default=0)
     return (width + 1) * _num_lines(value)
 
@@ -232,7 +232,7 @@ def _formatted(value: Any, arguments: tuple[Any, ...]) -> int:
 
 
 def _summed(value: Any, arguments: tuple[Any, ...]) -> int:
-    """Return the items that a sum of lists copies: each addition copies those before it."""
+    """Return the number of items that a sum of lists copies: each addition copies all items before it."""
     if not any(isinstance(argument, list | tuple) for argument in arguments):
         return 0
     return (_size(value) or _MANY) ** 2

@@ -33,7 +33,7 @@ MAX_BITS: Final = 4096
 _COMPILED_TEMPLATES: Final = 16
 _LOOP: Final = "counted_loop"
 _PART: Final = "counted_part"
-"""Filters that are put around the items of loops and the parts of `~`."""
+"""Names of the filters that wrap the items of loops and the operands of `~`."""
 
 
 @lru_cache(maxsize=_COMPILED_TEMPLATES)
@@ -134,7 +134,7 @@ def _environment() -> _Sandbox:
     environment.filters["tojson"] = _to_json
     counted = {name: counted_filter(name, function) for name, function in environment.filters.items()}
     environment.filters = {**counted, _LOOP: counted_loop, _PART: counted_part}
-    del environment.globals["lipsum"]  # writes as many paragraphs as it is told to
+    del environment.globals["lipsum"]  # builds text of any length
     environment.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
     return environment
 

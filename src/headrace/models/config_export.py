@@ -1,7 +1,7 @@
 """
 Write a `ModelSpec` as a Hugging Face `config.json`, for checkpoints without one (GGUF files).
 
-It knows the keys of every family. The result is read back and must give the same spec.
+The keys of every family are supported. The result is read back and must yield the same spec.
 """
 
 from dataclasses import replace

@@ -28,7 +28,7 @@ class Fields:
         return Fields({**defaults, **present}, self.source)
 
     def renamed(self, names: Mapping[str, str]) -> "Fields":
-        """Return the values, with those of other keys under the names that are read: `names` maps names to keys."""
+        """Return the values, also under the names that are read: `names` maps each name to the key in the file."""
         others = {name: self.values[other] for name, other in names.items() if other in self.values}
         return Fields({**others, **self.values}, self.source)
 
@@ -41,7 +41,7 @@ class Fields:
         return self.values.get(key) is not None
 
     def whole(self, key: str, default: int | None = None, *, minimum: int = 1) -> int:
-        """Return an integer of at least `minimum`, and not so large that sizes made of it overflow."""
+        """Return an integer of at least `minimum`, small enough that products of sizes do not overflow."""
         value = self._get(key, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)

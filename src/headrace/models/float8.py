@@ -13,7 +13,7 @@ _EXPONENT_BIAS: Final = 7
 _MANTISSA_STEPS: Final = 8
 _E8M0_BIAS: Final = 127
 _LARGEST_HALF: Final = 15
-"""The exponent of the largest power of two that is a half."""
+"""The exponent of the largest power of two in float16."""
 
 E2M1: Final = np.array(
     [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6],

@@ -39,7 +39,7 @@ _TEXT_ARCHITECTURES: Final = {
     "mistral": "MistralForCausalLM",
     "ministral3": "Ministral3ForCausalLM",
 }
-"""Text parts whose config transformers reads alone; those of Qwen VL have no class, but are Qwen 2 and 3."""
+"""Text parts that transformers loads alone; those of Qwen VL have no class of their own, but are Qwen 2 and 3."""
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def export_files(model: Model, folder: Path, changes: Mapping[str, object]) -> N
 
 
 def _text_config(model: Model) -> dict[str, object]:
-    """Return the config of a folder; for a network that also reads images that of its text part, which is written."""
+    """Return the config of a folder; of a vision-language model that of the text part, which alone is written."""
     file = model.path / "config.json"
     config = json.loads(file.read_text(encoding="utf-8"))
     if config.get("model_type") not in NESTED:

@@ -38,7 +38,7 @@ _F32: Final = 0
 _Q4_K: Final = 12
 _MXFP4: Final = 39
 _MXFP4_BYTES: Final = 17
-"""Of a block of 32."""
+"""Bytes of a block of 32 numbers."""
 _NVFP4: Final = 40
 _BITS: Final = {
     6: 5, 7: 5, 9: 8, 10: 2, 11: 3, 12: 4, 13: 5, 14: 6, 15: 8, 16: 2, 17: 2, 18: 3, 19: 1, 20: 4, 21: 3, 22: 2, 23: 4,
@@ -117,7 +117,7 @@ class GgufWeights:
             raise BrokenModel(f"{self._file.path} has no weight {name}.", name=name)
         tensor, place = self._tensors[name], self._places[name]
         data = tensor.rows
-        if place.is_matrix:  # before conversion, which takes time for every row
+        if place.is_matrix:  # before the conversion, whose cost grows with the rows
             data = place.cut(data)
         encoding, data = _converted(self._file, tensor, data)
         if place.is_matrix:
@@ -161,7 +161,7 @@ def _handed_out(type_id: int) -> Encoding:
 def _converted(
     file: GgufFile, tensor: GgufTensor, data: npt.NDArray[np.uint8]
 ) -> tuple[Encoding, npt.NDArray[np.uint8]]:
-    """Return rows of a tensor in an encoding of runners: for all but malformed blocks that of `_handed_out`."""
+    """Convert rows of a tensor to an encoding of runners: that of `_handed_out`, unless blocks are malformed."""
     if tensor.type_id in RAW_TYPES:
         return RAW_TYPES[tensor.type_id], data
     if tensor.type_id == _Q4_K:

@@ -34,7 +34,7 @@ _WORDPIECE_ENDS: Final = (
     ("[CLS]", "cls_token_id", "bos_token_id"),
     ("[SEP]", "seperator_token_id", "eos_token_id"),
 )
-"""The usual piece that begins and ends a text, and the keys that name others, spelled as GGUF spells them."""
+"""The usual first and last piece of a text, and the keys that name others, with GGUF's spelling."""
 _SPECIAL_NAMES: Final = {
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",

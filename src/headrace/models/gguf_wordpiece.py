@@ -29,7 +29,7 @@ def wordpiece(pieces: Sequence[str], types: Sequence[float], unknown: str) -> "t
     """
     Return the tokenizer of a vocabulary.
 
-    The metadata does not say whether letters are lowercased: they are unless some piece has a capital one.
+    The metadata does not say whether text is lowercased: it is, unless a piece has an uppercase letter.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 

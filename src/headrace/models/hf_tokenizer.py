@@ -1,7 +1,7 @@
 """
 Build a tokenizer from the files of a Hugging Face folder.
 
-`tokenizer.json` says everything. Without it there is the vocabulary of another library: `tokenizer.model` of
+`tokenizer.json` is complete. Without it the folder has the vocabulary of another library: `tokenizer.model` of
 SentencePiece or tiktoken, `*.tiktoken`, or `tekken.json`; `tokenizer_config.json` adds special tokens.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 TOKENIZER: Final = "tokenizer.json"
 _VOCABULARIES: Final = ("tokenizer.model", "tekken.json", "*.tiktoken")
-"""Files of other libraries, in this order."""
+"""Vocabulary files of other libraries, in order of preference."""
 _MAX_BYTES: Final = 256 << 20
 """Ten times the largest vocabulary known."""
 _SAMPLE: Final = "The quick\nbrown  fox 123 \u00e9\u4e2d"

@@ -52,7 +52,7 @@ def load_model(
     Find a model, download it if need be, and read it.
 
     Args:
-        ref: an alias (`smollm2`), a Hub id, a folder, or a `.gguf` file; or where it has been found.
+        ref: an alias (`smollm2`), a Hub id, a folder, or a `.gguf` file; or the location that was found for it.
         revision: branch, tag or commit of a Hub id.
         cache_dir: the folder of downloads; by default `$HEADRACE_HOME` or `~/.cache/headrace`.
         chat_template: replaces the model's own: a built-in name, a path, or Jinja source.

@@ -2,7 +2,7 @@
 Models in object storage: `s3://bucket/prefix` is copied into the store and compared with the bucket at every start.
 
 boto3 finds keys, region and endpoint as in every AWS tool (`AWS_ACCESS_KEY_ID`, `AWS_PROFILE`, `AWS_ENDPOINT_URL`, a
-role ...). A download that stopped goes on where it stopped, as long as the object is still the same.
+role ...). An interrupted download resumes where it stopped, unless the object has changed.
 """
 
 import fcntl
@@ -85,7 +85,7 @@ def stored_name(folder: Path) -> str:
 
 
 class _UnreachableError(Exception):
-    """The storage gave no answer."""
+    """The object storage did not answer."""
 
 
 def _parse(uri: str) -> tuple[str, str]:
@@ -154,7 +154,7 @@ def _listed(client: Any, bucket: str, prefix: str, uri: str) -> Iterator[_Object
 
 
 class _Copy:
-    """A folder of the store and its manifest: the versions of its files, and whether all of them are there."""
+    """A folder of the store and its manifest: the ETags of its files, and whether the copy is complete."""
 
     def __init__(self, folder: Path, uri: str) -> None:
         self.folder = folder
@@ -171,7 +171,7 @@ class _Copy:
         return self.folder / f"{name}.{hashlib.sha256(entry.etag.encode()).hexdigest()[:16]}{_PARTIAL}"
 
     def add(self, name: str, entry: _Object) -> None:
-        """Put a complete download in its place."""
+        """Move a complete download to its place and record its ETag."""
         with self._writing:
             self.partial(name, entry).replace(self.folder / name)
             self._etags[name] = entry.etag
@@ -224,7 +224,7 @@ def _check_space(missing: Mapping[str, _Object], copy: _Copy, uri: str) -> None:
 
 
 class _Download:
-    """Downloads objects in parallel; a failure of one stops the others."""
+    """A parallel download of objects; the first failure stops all of them."""
 
     def __init__(self, client: Any, bucket: str, copy: _Copy, task: str, progress: Progress) -> None:
         self._client = client
@@ -283,7 +283,7 @@ class _Download:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Wait until no other process downloads into the folder."""
+    """Hold the lock of the folder, so that one process at a time downloads into it."""
     with (folder / _LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

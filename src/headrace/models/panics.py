@@ -7,5 +7,5 @@ _NAME: Final = "PanicException"
 
 
 def is_panic(error: BaseException) -> bool:
-    """Return whether a library ended a call because it met what its authors did not expect."""
+    """Return whether an exception is a panic of a Rust library."""
     return type(error).__name__ == _NAME

@@ -2,7 +2,7 @@
 Read a LoRA adapter from the folder that PEFT's `save_pretrained` writes.
 
 The names of the tensors say which modules are adapted; `places` says which rows of them each canonical weight has, so
-adapters of fused and rotary-permuted matrices need nothing of their own.
+adapters of fused and rotary-permuted matrices need no code of their own.
 Source: PEFT `utils/save_and_load.py`.
 """
 
@@ -36,7 +36,7 @@ _OTHERS: Final = {
     "trainable_tokens": "replacing the embeddings of tokens",
 }
 _NETWORKS: Final = ("model.", "model.language_model.", "language_model.model.", "language_model.", "")
-"""What precedes `layers.` in the names of modules: those of the bare network (`AutoModel`) have no prefix."""
+"""Prefixes of `layers.` in the names of modules; the bare network (`AutoModel`) has none."""
 _DIGEST_BYTES: Final = 16
 
 

@@ -21,7 +21,7 @@ _QUANTIFIED_GROUP: Final = re.compile(r"\)[*+?{]")
 _UNBOUNDED: Final = re.compile(r"[*+]|\{\d*,\d*\}")
 _MAX_PATTERN_CHARACTERS: Final = 500
 _MAX_UNBOUNDED: Final = 3
-"""More of them, or a repeated group, could match for hours: patterns come from the file."""
+"""Unbounded quantifiers of a pattern. More, or a repeated group, could match for hours: patterns come from the file."""
 _MAX_PATTERNS: Final = 10_000
 
 
@@ -33,7 +33,7 @@ class PeftConfig:
     rank: int
     alpha: float
     divides_by_root: bool
-    """Whether the scale is alpha / sqrt(rank) (rsLoRA) instead of alpha / rank."""
+    """The scale is alpha / sqrt(rank) (rsLoRA) instead of alpha / rank."""
     rank_pattern: Mapping[str, float]
     alpha_pattern: Mapping[str, float]
 

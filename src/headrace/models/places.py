@@ -190,9 +190,9 @@ def rotary_order(rope: RopeSpec, head_dim: int, *, interleaved: bool) -> npt.NDA
     """
     Return the stored row of each row of a head, or None if they are in order.
 
-    The kernels turn the pairs (i, i + head_dim / 2), of which the last ones may have the frequency 0. Checkpoints store
-    pairs of the first `rotary_dim` rows, as halves (i, i + rotary_dim / 2) or interleaved (2 i, 2 i + 1), and then the
-    rows that do not turn. The scores of q and k do not change when both are permuted alike.
+    The kernels rotate the pairs (i, i + head_dim / 2), of which the last ones may have the frequency 0. Checkpoints
+    store pairs of the first `rotary_dim` rows, as halves (i, i + rotary_dim / 2) or interleaved (2 i, 2 i + 1), and
+    then the rows that are not rotated. The scores of q and k do not change when both are permuted in the same way.
     """
     rotary_dim = head_dim if rope.kind == "proportional" else rope.rotary_dim or head_dim
     if rotary_dim == head_dim and not interleaved:

@@ -76,7 +76,7 @@ class Pooler:
     max_tokens: int = 0
     """Longest input that the model was trained with; 0: that of the network."""
     has_token_types: bool = False
-    """Whether the network tells the two texts of a pair apart by the types of their tokens."""
+    """The network distinguishes the two texts of a pair by the types of their tokens."""
     pair_template: str = ""
     """The text of a pair for a reranker that is a decoder, with `{query}` and `{document}`; empty: two segments."""
 

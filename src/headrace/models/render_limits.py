@@ -19,9 +19,9 @@ class RenderLimits:
 
 
 INLINE_LIMITS: Final = RenderLimits(max_steps=5_000, max_seconds=0.04, max_characters=32 * 1024)
-"""Limits on the event loop."""
+"""Limits for rendering on the event loop."""
 FULL_LIMITS: Final = RenderLimits(max_steps=5_000_000, max_seconds=10.0, max_characters=64 * 1024 * 1024)
-"""Limits on another thread."""
+"""Limits for rendering on a worker thread."""
 
 
 class RenderingTooLong(InvalidRequest):

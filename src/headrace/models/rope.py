@@ -13,7 +13,7 @@ Float64 = npt.NDArray[np.float64]
 
 def inverse_frequencies(rope: RopeSpec, head_dim: int, context_tokens: int) -> Float64:
     """
-    Return the radians per position of each pair of a head, (head_dim / 2,); those that do not turn come last as 0.
+    Return the radians per position of each pair of a head, (head_dim / 2,); pairs without rotation come last as 0.
 
     `context_tokens` is the context of the server, which `dynamic` and `longrope` depend on.
     Source: transformers `modeling_rope_utils.py`.
@@ -56,7 +56,7 @@ def yarn_divisors(rope: RopeSpec, rotary_dim: int) -> Float64:
     """Return yarn's divisor of each frequency: a ramp over the pairs from 1 to `factor` (Peng et al. 2023)."""
 
     def pair_of(num_turns: float) -> float:
-        """Return the pair that turns so often within the original context."""
+        """Return the pair that makes `num_turns` turns within the original context."""
         return (
             rotary_dim * math.log(rope.original_max_positions / (num_turns * 2 * math.pi)) / (2 * math.log(rope.theta))
         )

@@ -190,7 +190,7 @@ def _refuse_unknown_biases(tensors: TensorFiles, known: set[str]) -> None:
 
 
 def _log_losses(folder: Path, weights: Iterable[StoredWeight]) -> None:
-    """Say how many matrices lose precision beyond their format, and why."""
+    """Log how many matrices lose precision beyond their format, and why."""
     for loss, count in Counter(weight.loss for weight in weights if weight.loss).items():
         get_logger().warning(
             "weights.rounded_again", message=f"{folder.name}: 4 bits round {count} matrices again: {loss}."
@@ -198,7 +198,7 @@ def _log_losses(folder: Path, weights: Iterable[StoredWeight]) -> None:
 
 
 def _network_prefix(tensors: Mapping[str, StoredTensor], family: Family) -> str:
-    """Return what precedes the names of the network: those of the bare network (`AutoModel`) have no `model.`."""
+    """Return the prefix of the network's names; those of the bare network (`AutoModel`) have no `model.`."""
     embed = family.tensors["embed"].removeprefix("model.")
     return next((prefix for prefix in _PREFIXES if prefix + embed in tensors), "model.")
 

@@ -26,7 +26,7 @@ _METHODS: Final[Mapping[str, PoolingMethod]] = {
 _MODE_NAMES: Final[Mapping[str, PoolingMethod]] = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
 _HEAD: Final = "ForSequenceClassification"
 _WITHOUT_LM_HEAD: Final = (_HEAD, "Model", "ForTokenClassification")
-"""Ends of architectures; `GPT2LMHeadModel` has a head."""
+"""Suffixes of architectures without an LM head; `GPT2LMHeadModel` has one."""
 _MAX_LABELS: Final = 10_000
 _HEADS: Final[tuple[tuple[PoolingMethod, tuple[tuple[str, str], ...]], ...]] = (
     ("last", (("score", "identity"),)),

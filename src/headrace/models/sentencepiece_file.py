@@ -1,7 +1,7 @@
 """
 The content of a `tokenizer.model` of SentencePiece, read from its protobuf wire format.
 
-Only the fields that change the tokens of a text are kept; unknown fields are skipped, as protobuf asks for.
+Only the fields that change the tokens of a text are kept; unknown fields are skipped, as protobuf requires.
 Source: sentencepiece `src/sentencepiece_model.proto`; protobuf's encoding guide.
 """
 

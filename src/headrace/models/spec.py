@@ -77,13 +77,13 @@ class RopeSpec:
     high_freq_factor: float = 4.0
     original_max_positions: int = 0
     rotary_dim: int = 0
-    """Values of a head that turn; 0 means all of them."""
+    """Rotated dimensions of a head; 0 means all of them."""
     attention_factor: float = 1.0
-    """Factor of the cosines and sines of the pairs that turn (yarn, longrope)."""
+    """Factor of the cosines and sines of rotary pairs (yarn, longrope)."""
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     truncate: bool = True
-    """Whether yarn rounds the bounds of its ramp to whole pairs."""
+    """Yarn rounds the bounds of its ramp to whole pairs."""
     short_factors: tuple[float, ...] = ()
     """Divisor of each frequency in contexts of up to `original_max_positions` (longrope)."""
     long_factors: tuple[float, ...] = ()
@@ -193,7 +193,7 @@ class ModelSpec:
     attention_softcap: float = 0.0
     """Attention scores s become `cap * tanh(s / cap)` (Gemma 2); 0: they stay as they are."""
     logit_softcap: float = 0.0
-    """Likewise for the logits."""
+    """Softcap of the logits, as `attention_softcap`."""
     windows: tuple[int, ...] = ()
     """Sliding window of each layer in tokens, the token itself included; 0 means none. Empty: none in any layer."""
 

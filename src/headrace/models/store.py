@@ -13,7 +13,7 @@ from headrace.models.sources import MODELS_FOLDER, PACKED_FOLDER, Located, locat
 
 
 class StoredKind(StrEnum):
-    """The origin of something in the store."""
+    """The origin of an entry of the store."""
 
     ALIAS = "alias"
     """A model from the package index."""
@@ -22,7 +22,7 @@ class StoredKind(StrEnum):
     S3 = "s3"
     """A copy of a prefix in object storage."""
     PACKED = "packed"
-    """Weights in the layout of a kernel, packed from a model; packed again when missing."""
+    """Weights in the layout of a kernel, packed from a model; rebuilt when missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """
 Vocabularies of tiktoken: the bytes of each token in the order in which BPE merges them.
 
-Two files: lines of `base64 rank` (`*.tiktoken`, `tokenizer.model` of Llama 3), whose pattern and special tokens are in
+Two kinds: lines of `base64 rank` (`*.tiktoken`, `tokenizer.model` of Llama 3), whose pattern and special tokens are in
 the code of each model; and Mistral's `tekken.json`, which holds both.
 Source: tiktoken `load.py`; Meta's `llama3/tokenizer.py`; Qwen's `tokenization_qwen.py`; mistral-common `tekken.py`.
 """
@@ -117,7 +117,7 @@ def tiktoken_backend(ranks: Ranks) -> "tokenizers.Tokenizer":
     characters = {byte: character for character, byte in byte_characters().items()}
     texts = ["".join(characters[byte] for byte in token) for token in ranks.tokens]
     vocab = {text: ranks.first_id + rank for rank, text in enumerate(texts)}
-    # A pair is merged by the rank of the token that it makes, whatever the pair.
+    # The rank of a merge is that of the resulting token, whichever pair produces it.
     merges = merges_by_score(vocab, {text: -rank for rank, text in enumerate(texts)})
     listed = {name: index for index, name in ranks.special.items()}
     backend = Backend(models.BPE(vocab=listed | vocab, merges=merges, ignore_merges=True))

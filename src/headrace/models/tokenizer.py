@@ -110,7 +110,7 @@ class Tokenizer:
         """
         Return the token ids of a text, or of two texts as segments of one input, with special tokens.
 
-        Beside them: the position of the first token of type 1, or -1.
+        The second value is the position of the first token of type 1, or -1.
         With `most`, the text (of two texts the second one) is cut on `side` so that no more tokens remain.
         """
         encoding = self._encode_pair(first, second)
@@ -197,7 +197,7 @@ class Tokenizer:
         return -(-len(spelled) // longest)
 
     def grammar_tokenizer(self) -> "llguidance.LLTokenizer":
-        """The same vocabulary for llguidance, built once (a few tenths of a second)."""
+        """Return the vocabulary for llguidance, built once (a few tenths of a second)."""
         return self._grammar_tokenizer
 
     @cached_property

@@ -26,10 +26,10 @@ class _File(msgspec.Struct):
 
 def check_tokenizer_json(content: bytes, source: str) -> None:
     """
-    Check the merges of a vocabulary whose continued words have a prefix; no other vocabulary has them decoded.
+    Check the merges of a vocabulary whose continued words have a prefix; those of others are not decoded.
 
     Raises:
-        BrokenModel: the file is not JSON, or a merge does not fit to the prefix.
+        BrokenModel: the file is not JSON, or a merge does not match the prefix.
     """
     try:
         model = msgspec.json.decode(content, type=_File).model
@@ -49,7 +49,7 @@ def check_tokenizer_json(content: bytes, source: str) -> None:
 
 
 def _rights(merges: list[str | list[str]]) -> Iterator[str]:
-    """Yield the right side of each merge; what is no pair is left to `tokenizers`, which refuses it."""
+    """Yield the right side of each merge; malformed entries are left to `tokenizers`, which refuses them."""
     for merge in merges:
         parts = merge.split(" ") if isinstance(merge, str) else merge
         if len(parts) == _PAIR:

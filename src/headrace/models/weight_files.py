@@ -25,9 +25,9 @@ _FILES: Final = (
     "pytorch_model.bin",
     "*.pth",
 )
-"""In this order: pickles only if there is nothing else."""
+"""File patterns in order of preference: pickles only if there is nothing else."""
 _SPLIT: Final = "pytorch_model.bin"
-"""As a folder: a file for each tensor."""
+"""If it is a folder, it has a file for each tensor."""
 _SPLIT_LISTING: Final = "key_to_filename.json"
 _SAFETENSORS: Final = ".safetensors"
 _JSON: Final = ".json"

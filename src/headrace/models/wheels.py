@@ -92,7 +92,7 @@ def _download(alias: Alias, scratch: Path, progress: Progress) -> list[Path]:
 def _pip_command(requirements: Sequence[str], target: Path) -> list[str]:
     options = ["--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet"]
     if "PIP_RETRIES" not in os.environ:
-        options.append("--retries=1")  # of pip's 5, the last wait alone is 4 s, before it says that there is no network
+        options.append("--retries=1")  # with pip's 5 the last wait alone is 4 s, before it reports a missing network
     return [sys.executable, "-m", "pip", "download", *options, "--dest", str(target), *requirements]
 
 

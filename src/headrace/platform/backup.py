@@ -43,7 +43,7 @@ from headrace.state.transfer import StoreCopy, read_copy, schema_versions, unrea
 
 _STAGING: Final = ".restore-"
 _NOT_RESTORED: Final = (WORKER.name, ROUTE.name)
-"""Kinds that describe processes."""
+"""Kinds of records that describe processes."""
 _PROCESS_FILES: Final = frozenset({"lock", "log.txt", "state.partial"})
 """Files in the folder of objects that belong to a process of the S3 server."""
 _RECORDS_ONLY: Final = " Without --objects, `headrace backup` copies the records while it runs."

@@ -76,7 +76,7 @@ def _state_of(endpoint: EndpointRecord | Unreadable) -> str:
 
 
 def _instances(endpoints: Iterable[EndpointRecord | Unreadable]) -> Json:
-    """Return the number of instances that are there, and the number that are desired."""
+    """Return the numbers of current and of desired instances."""
     counts = [
         variant_counts(endpoint, revision, workload)
         for endpoint in endpoints

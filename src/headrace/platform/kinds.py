@@ -33,7 +33,7 @@ KINDS: Final[Mapping[str, AnyKind]] = {
         WORKER,
     )
 }
-"""By name."""
+"""All kinds of records, by name."""
 
 
 def refuse_newer(versions: Mapping[str, int], *, what: str) -> None:

@@ -94,9 +94,9 @@ class PlatformLifecycle:
         self._store = store
         self._sharing = sharing
         self._has_successor = False
-        """Whether other members go on with the platform after this process has left."""
+        """True if other members go on with the platform after this process has left."""
         self._is_displaced = False
-        """Whether the platform has another home, where no member uses the workers of this one."""
+        """True if the platform has another home, where no member uses the workers of this one."""
         self._listener = listener
         self._storage = storage
         self._on_ready = on_ready

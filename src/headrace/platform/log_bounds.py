@@ -19,7 +19,7 @@ async def bound_logs(
     kept_bytes: int = KEPT_LOG_BYTES,
     pause_s: float = _PAUSE_S,
 ) -> None:
-    """Cut the logs that have grown too large, again and again, until cancelled."""
+    """Cut the logs that have grown too large, every `pause_s`, until cancelled."""
     while True:
         for log in logs:
             try:

@@ -130,7 +130,7 @@ class Shared:
             await self._stop_leading()
 
     def resign(self) -> None:
-        """Lead no more while there are other members."""
+        """Stop leading while there are other members."""
         self._has_resigned = True
 
     async def leave(self) -> bool:

@@ -69,23 +69,23 @@ class ObjectStorage(Protocol):
 
 
 class NoStorage:
-    """Stands for a missing storage; its error says how to get one."""
+    """A storage that is missing; its error says how to get one."""
 
     access: S3Access | None = None
     state = MISSING
 
     async def start(self) -> None:
-        """Nothing to start."""
+        """Do nothing: there is no server."""
 
     async def ready(self) -> S3Access:
         """Raise `StorageMissing`."""
         raise StorageMissing(MISSING)
 
     def keep_running(self, is_keeper: bool) -> None:
-        """Nothing runs."""
+        """Do nothing: there is no server."""
 
     async def stop(self, *, keep: bool = False) -> None:
-        """Nothing to stop."""
+        """Do nothing: there is no server."""
 
 
 class ExternalStorage:
@@ -101,7 +101,7 @@ class ExternalStorage:
         return f"at {self._access.endpoint_url}"
 
     async def start(self) -> None:
-        """Nothing to start."""
+        """Do nothing: the server is not ours."""
 
     async def ready(self) -> S3Access:
         """Return address and keys at once."""
@@ -111,14 +111,14 @@ class ExternalStorage:
         """Do nothing: the server is not ours."""
 
     async def stop(self, *, keep: bool = False) -> None:
-        """Nothing to stop."""
+        """Do nothing: the server is not ours."""
 
 
 class EmbeddedStorage:
     """SeaweedFS as a child process that is restarted when it ends."""
 
     def __init__(self, seaweed: Seaweed, *, is_keeper: bool = True) -> None:
-        """`is_keeper`: see `keep_running`."""
+        """Create the storage; `is_keeper`: see `keep_running`."""
         self._seaweed = seaweed
         self._is_ready = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None

@@ -17,11 +17,11 @@ from headrace.wire.openai.stored_responses import ResponseKey, StoredResponse
 QUESTION: Final = "stored response"
 """The question for a response: its owner, its id, and whether it is deleted."""
 _MAX_ID_CHARACTERS: Final = 256
-"""Longer ids are none of ours, and a question is a short line."""
+"""Longest id to ask for: longer ones are not ours, and a question is a short line."""
 
 
 def _answer_of(responses: StoredResponses) -> Answer:
-    """Return how a process answers the question, with its own responses."""
+    """Return the function that answers the question from this process's own responses."""
 
     def answer(argument: list[Any]) -> StoredResponse | None:
         owner, response_id, is_deleted = argument
@@ -35,7 +35,7 @@ def _answer_of(responses: StoredResponses) -> Answer:
 
 
 def share(responses: StoredResponses, siblings: Siblings) -> None:
-    """Let a gateway find the responses of the other processes, and these find its own."""
+    """Give a gateway access to the responses of the other processes, and these to its own."""
 
     async def find(key: ResponseKey, *, is_deleted: bool) -> StoredResponse | None:
         if len(key.response_id) > _MAX_ID_CHARACTERS:

@@ -48,8 +48,8 @@ _ENCRYPTION_HEADERS = frozenset(
     f"x-amz-server-side-encryption{part}" for part in ("", "-aws-kms-key-id", "-bucket-key-enabled", "-context")
 )
 """
-Encryption with keys of AWS, which there are none of here. The SageMaker SDK asks for it whenever it uploads code, and
-SeaweedFS fails without a key service.
+Headers for encryption with AWS's keys, which do not exist here. The SageMaker SDK sets them whenever it uploads code,
+and SeaweedFS fails without a key service.
 """
 _CHUNK_HEADERS = frozenset({"x-amz-decoded-content-length", "x-amz-trailer"})
 """Headers of the signed chunk coding, which is decoded here."""

@@ -47,7 +47,7 @@ takes no space, and answers InternalError for the first object of the next bucke
 """
 _GO_GARBAGE_PERCENT = 10
 """
-Garbage that its heap may hold, of what is in use; by default as much again.
+Garbage that its heap may hold, in percent of what is in use; Go's default is 100.
 
 At its start it reserves 236 MiB, nearly all of it untouched: 16 MiB for each of the filer's eight LevelDBs and 10
 buffers of 8 MiB for its logs. Go counts them as in use, so that by default 236 MiB of garbage pile up. After 45 s of
@@ -132,7 +132,7 @@ class Seaweed:
             self._write_state(state)
 
     def find(self) -> bool:
-        """Return whether the process runs that another platform has started in this folder; take its state over."""
+        """Adopt the process that another platform has started in this folder; return whether it runs."""
         self._state = self._read_state() or self._state
         return self.is_alive()
 

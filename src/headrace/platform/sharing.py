@@ -133,7 +133,7 @@ def make_peers(coordination: Coordination | None, gateway: Gateway, leading: Lea
 
 
 def make_siblings(sharing: Sharing, gateway: Gateway) -> Siblings | None:
-    """Return how this process asks the others, and what it answers."""
+    """Return the link by which this process asks the others and answers them."""
     if sharing.coordination is None:
         return None
 

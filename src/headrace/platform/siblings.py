@@ -39,13 +39,13 @@ class Siblings:
     _server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Answer questions from now on."""
+        """Start answering questions."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
         with short_path(self.folder) as folder:
             self._server = await asyncio.start_unix_server(self._serve, f"{folder}/{self.own_id}")
 
     async def close(self) -> None:
-        """Answer no more questions."""
+        """Stop answering questions."""
         if self._server is not None:
             self._server.close()
             (self.folder / self.own_id).unlink(missing_ok=True)

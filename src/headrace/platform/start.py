@@ -123,7 +123,7 @@ class _Start:
         )
 
         def begin() -> None:
-            """Stand for the platform, as no other one does now."""
+            """Announce this platform and offer its sockets, as no other one runs now."""
             self._stack.enter_context(self.folder.announced(listeners[0].address))
             self._stack.callback(offer(self.folder.sockets, sockets, supervisor))
 
@@ -133,7 +133,7 @@ class _Start:
         return supervisor.run()
 
     def _complete(self, handover: Handover | None, supervisor: Supervisor, begin: Callable[[], None]) -> None:
-        """Let the earlier platform end, and stand for the platform as soon as it has ended."""
+        """Stop the earlier platform, and announce this one as soon as it has ended."""
         if handover is None:
             return
         handover.complete()

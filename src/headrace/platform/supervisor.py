@@ -5,7 +5,8 @@ Each process has a socket of its own on the port. The supervisor keeps them all 
 process that dies wait for its successor instead of being refused. It has one thread and no asyncio loop: a fork copies
 nothing that runs. The kernel kills the processes when the supervisor is killed; workers are not affected.
 
-Another supervisor may take the sockets over (`platform.handover`): when its processes are ready, these here drain.
+Another supervisor may take the sockets over (`platform.handover`): when its processes are ready, those of this one
+drain.
 """
 
 import os
@@ -36,7 +37,7 @@ _UNUSABLE: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Child:
-    """A new process, as it is told about itself."""
+    """The facts that a new process gets about itself."""
 
     index: int
     is_first: bool
@@ -51,7 +52,7 @@ RunProcess = Callable[[Child], int]
 
 @dataclass(slots=True)
 class _Slot:
-    """The place of one process."""
+    """The slot of one process."""
 
     pid: int | None = None
     started_s: float = 0.0
@@ -101,7 +102,7 @@ class Supervisor:
         self._selector.register(source, selectors.EVENT_READ, on_readable)
 
     def unwatch(self, source: socket.socket) -> None:
-        """Watch a socket no more."""
+        """Stop watching a socket."""
         self._selector.unregister(source)
 
     def poll(self, has_happened: Callable[[], bool]) -> None:
@@ -123,7 +124,7 @@ class Supervisor:
                     key.data()
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Pass a signal on; a second one kills the processes, as it kills a platform without a supervisor."""
+        """Forward a signal; a second one kills the processes, as it kills a platform without a supervisor."""
         self._is_stopping = True
         self._on_stop()
         for slot in self._slots:

@@ -1,4 +1,4 @@
-"""Work of a started platform that would otherwise delay the first calls, and streams beside them."""
+"""Warm-up of a started platform, without which the first calls, and streams beside them, would be delayed."""
 
 import asyncio
 

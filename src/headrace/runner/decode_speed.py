@@ -13,7 +13,7 @@ from headrace.runner.native_config import NO_FORMATS, native_config
 _PROBE_BYTES: Final = 256 << 20
 """Several times the caches of common CPUs."""
 _REPEATS: Final = 20
-"""The best of so many short tries is steady while other programs run."""
+"""Number of short tries, the best of which is steady while other programs run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class DecodeBytes:
     """The bytes that decoding one token of one sequence reads."""
 
     weights: int
-    """Of a mixture of experts only the experts that a token chooses."""
+    """Weights; of a mixture of experts, only the experts that a token chooses."""
     kv_at_max_model_len: int
     """KV cache of a sequence that fills its context; of layers with a window only that."""
 

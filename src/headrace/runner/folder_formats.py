@@ -31,7 +31,7 @@ _WORD_CODES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class RoundedMatrix:
-    """A quantized matrix: the bytes of its tensors in the order of the plan, and the values that they mean."""
+    """A quantized matrix: the bytes of its tensors in the order of the plan, and the values that they represent."""
 
     tensors: dict[str, Bytes]
     values: Float32
@@ -87,7 +87,7 @@ class Int4Groups:
         }
 
     def round(self, name: str, values: Float32, importance: Float32 | None) -> RoundedMatrix:
-        """Quantize so that the squared error of the outputs is small, as if inputs were not correlated."""
+        """Quantize so that the squared error of the outputs is small, assuming uncorrelated inputs."""
         codes, scales, zeros = _native.quantize_int4(
             np.ascontiguousarray(values),
             None if importance is None else _at_least(importance, _LEAST_SHARE),
@@ -112,7 +112,7 @@ class Int4Groups:
 
 
 def output_error(values: Float32, rounded: Float32, importance: Float32) -> float:
-    """Return the squared error of the outputs relative to their squares, as if inputs were not correlated."""
+    """Return the squared error of the outputs relative to their squares, assuming uncorrelated inputs."""
     total = float(np.einsum("nk,nk,k->", values, values, importance, optimize=True))
     difference = values - rounded
     return float(np.einsum("nk,nk,k->", difference, difference, importance, optimize=True)) / max(total, 1e-30)

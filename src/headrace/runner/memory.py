@@ -36,7 +36,7 @@ class MemoryBudget:
     available_bytes: int
     """The memory that is free."""
     max_memory_bytes: int | None = None
-    """The memory that may be used of it; None: all."""
+    """The part of it that may be used; None: all."""
     kv_cache_bytes: int | None = None
     """The size of the KV cache; None: what the sequences need and the memory allows."""
     max_kv_cache_tokens: int | None = None
@@ -50,7 +50,7 @@ class MemoryBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerSizes:
-    """The memory that a runner needs besides its KV cache, and that of one block of it."""
+    """The memory that a runner needs besides its KV cache, and the size of one block of the cache."""
 
     weights_bytes: int
     active_weights_bytes: int

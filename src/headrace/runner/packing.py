@@ -275,7 +275,7 @@ def _pack_into_file(
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
     try:
-        os.posix_fallocate(handle, 0, _HEADER_BYTES + num_bytes)  # a full disk must not show while pages are written
+        os.posix_fallocate(handle, 0, _HEADER_BYTES + num_bytes)  # else a full disk is a SIGBUS while pages are written
         arena = _native.Arena.map(temporary, _HEADER_BYTES, num_bytes, writable=True)
         pack(spec, weights, config, arena, threads=threads, progress=progress)
         os.fsync(handle)  # the header must not reach the disk before the weights

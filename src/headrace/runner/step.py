@@ -176,7 +176,7 @@ class Runner(Protocol):
 
     def load_adapter(self, slot: int, adapter: Adapter) -> None:
         """
-        Fill a slot; what it held before is gone.
+        Fill a slot, and replace what it held before.
 
         May be called on any thread while steps run, as long as none of them uses the slot.
         """

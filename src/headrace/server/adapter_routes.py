@@ -53,7 +53,7 @@ def checked_folder(source: str, allowed: Sequence[Path]) -> Path:
     Return the folder of an adapter that was named over HTTP, with links resolved.
 
     Raises:
-        Forbidden: it is not below an allowed folder; whether it exists is not told.
+        Forbidden: it is not below an allowed folder; the error does not reveal whether it exists.
     """
     folder = Path(source.removeprefix("file://")).resolve()
     if any(folder.is_relative_to(root) for root in allowed):

@@ -33,10 +33,10 @@ from headrace.settings.server_settings import ServerSettings
 
 def create_app(settings: ServerSettings, backend: Backend | None = None) -> Starlette:
     """
-    Make the application.
+    Create the application.
 
     Args:
-        settings: of the server.
+        settings: the server's settings.
         backend: a started backend. Without one the application answers that it is loading, until
             `app.state.service.attach(backend)`.
     """
@@ -84,7 +84,7 @@ def middleware(
     """
     Return the middleware of every server: ids and spans, the end of connections, origins, CORS and the key.
 
-    `host` is what an application with an address of its own listens on.
+    `host` is the address of an application that has its own.
     """
     is_open = is_loopback(host or settings.host) and settings.api_key is None
     is_private = is_open and ANY not in settings.cors_allow_origins

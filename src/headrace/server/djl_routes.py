@@ -1,7 +1,7 @@
 """
 DJL Serving's routes to a model's own code beside `/invocations`: by the model's name, and for adapters.
 
-Every process of the code gets each change of the adapters, and one that is started later gets those that are left.
+Each process of the code gets every change of the adapters; one that is started later gets those that are loaded then.
 Sources: djl-serving, `InferenceRequestHandler`, `AdapterManagementRequestHandler`, `Adapter`.
 """
 
@@ -96,7 +96,7 @@ class _Adapters:
         self._service = service
         self._sources: dict[str, str] = {}
         self._changing = asyncio.Lock()
-        """Changes come to the processes one after the other, in the same order to each."""
+        """Serializes the changes, so that every process gets them in the same order."""
 
     async def list_all(self, request: Request) -> Response:
         """List the adapters."""
@@ -109,11 +109,11 @@ class _Adapters:
         return _json([{"name": name, "src": self._sources[name]}])
 
     async def register(self, request: Request) -> Response:
-        """Let every process load an adapter."""
+        """Load an adapter in every process."""
         return await self._load(request, "register_adapter", "registered", request.query_params)
 
     async def update(self, request: Request) -> Response:
-        """Let every process load another version of an adapter."""
+        """Load another version of an adapter in every process."""
         query = {
             "src": self._sources[self._known(request)],
             **request.query_params,
@@ -122,7 +122,7 @@ class _Adapters:
         return await self._load(request, "update_adapter", "updated", query)
 
     async def unregister(self, request: Request) -> Response:
-        """Let every process unload an adapter."""
+        """Unload an adapter in every process."""
         async with self._changing:
             name = self._known(request)
             setup = self._service.pool.for_every_child.pop(name, None)
@@ -151,7 +151,7 @@ class _Adapters:
             return Response(render_change(change.name, done), media_type=JSON_CONTENT_TYPE)
 
     async def _ask_all(self, request: HandlerRequest) -> WholeResponse:
-        """Return the first response that is an error, else one of the others."""
+        """Submit a request to all processes; return the first error response, else any other one."""
         try:
             responses = self._service.pool.submit_to_all(request)
         except Refused as refused:
@@ -173,7 +173,7 @@ class _Adapters:
 
 
 def _change(request: Request, function: str, name: str, source: str) -> HandlerRequest:
-    """Return a call of a function of the model; further parameters of the query are its content."""
+    """Return a call of one of the model's functions; the other query parameters are its content."""
     named = {"handler": function, "name": name, "alias": request.query_params.get("alias") or name, "src": source}
     parts = [
         RequestPart(name=key, content=value.encode())

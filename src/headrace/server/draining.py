@@ -1,4 +1,4 @@
-"""Connections of a server that was told to stop and still serves."""
+"""The end of connections while a server drains."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The engine that the settings of a server ask for."""
+"""The configuration of the engine, from the settings of a server."""
 
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,7 @@ def model_source(settings: ServerSettings) -> ModelSource:
 
 
 def engine_config(settings: ServerSettings) -> EngineConfig:
-    """Return what the settings ask of the engine."""
+    """Return the engine's configuration from the settings."""
     return EngineConfig(
         **{**_settings_of(EngineConfig, settings), "max_loras": num_adapter_slots(settings)},
         max_waiting_seqs=settings.max_concurrent_requests,
@@ -58,7 +58,7 @@ def num_adapter_slots(settings: ServerSettings) -> int:
 
 
 def request_limits(settings: ServerSettings) -> RequestLimits:
-    """Return what one request may ask for, for the dialects and for the engine."""
+    """Return the upper bounds of one request, for the dialects and the engine."""
     return RequestLimits(
         max_best_of=settings.max_best_of,
         max_stop_sequences=settings.max_stop_sequences,

@@ -45,7 +45,7 @@ class FormattedGeneration(Generation):
     async def parse(
         self, body: bytes, choose: ChooseDialect | None, *, adapter: str | None, weigh: Weigh | None = None
     ) -> ParsedRequest:
-        """Let the input formatter change a body, and parse it."""
+        """Format a body with the input formatter, and parse it."""
         response = self._response
         self._payload = body
         if response.changes_input:
@@ -98,7 +98,7 @@ class FormattedGeneration(Generation):
     async def _format_parts(
         self, backend: Backend, parsed: ParsedRequest, renderer: StreamRenderer, send: Send
     ) -> None:
-        """Send what the formatter makes of each token, or of each event of the stream."""
+        """Format each token, or each event of the stream, and send the result."""
         is_token = self._output == "token"
         kind: Part = "token" if is_token else "event"
         render = self._token_steps(parsed).chunk if is_token else renderer.chunk

@@ -1,8 +1,8 @@
 """
 The formatters of a model's own code around the engine, which run in a child process.
 
-The process is that of a handler: with its limits of time, its queue, restarts and log lines. There is one, because the
-tokens of a response have to come to the same one.
+The process is that of a handler, with its timeouts, queue, restarts and log lines. There is only one, because all
+tokens of a response must reach the same process.
 """
 
 import json
@@ -22,7 +22,7 @@ from headrace.server.lifecycle import in_daemon_thread
 OutputKind = Literal["output", "token"]
 """Form in which a formatter gets responses: whole and by event, or by token."""
 Part = Literal["input", "output", "event", "token"]
-"""What a formatter is given; see `headrace_handler.contracts.djl.formatters`."""
+"""The input of a formatter; see `headrace_handler.contracts.djl.formatters`."""
 Prepare = Callable[[HandlerSpec], HandlerSpec]
 
 _FAILED: Final = 424
@@ -33,7 +33,7 @@ class Formatters:
 
     def __init__(self, spec: HandlerSpec, *, prepare: Prepare | None = None) -> None:
         """
-        Begin without a process.
+        Create the formatters; their process is not started yet.
 
         Args:
             spec: the code.
@@ -68,22 +68,22 @@ class Formatters:
         get_logger().info("formatters.ready", model=self._spec.model_name, formatters=kinds)
 
     async def close(self) -> None:
-        """End the process; no request may need it any more."""
+        """Stop the process; no request may still need it."""
         await self.pool.close(deadline_s=0)
 
     @property
     def is_healthy(self) -> bool:
-        """False once the code has failed so often that it is given up."""
+        """False once the pool has given up on the code."""
         return self.pool.phase is not PoolPhase.FAILED
 
     def response(self, request_id: str, scope: Scope) -> "FormattedResponse":
-        """Return the calls that belong to one response."""
+        """Return the formatter calls of one response."""
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
         return FormattedResponse(self, request_id, headers, number=next(self._numbers))
 
     async def format(self, part: Part, content: bytes, *, request_id: str, headers: Pairs, number: int) -> bytes:
         """
-        Return what a formatter makes of a part.
+        Run a formatter on a part and return its output.
 
         Raises:
             CodeFailed: it raised an exception, or cannot take the part.
@@ -120,7 +120,7 @@ class FormattedResponse:
         self._number = number
 
     async def format(self, part: Part, content: bytes) -> bytes:
-        """Return what a formatter makes of a part; see `Formatters.format`."""
+        """Run a formatter on a part; see `Formatters.format`."""
         headers = self._headers if part == "input" else ()
         return await self._formatters.format(
             part, content, request_id=self._request_id, headers=headers, number=self._number
@@ -128,7 +128,7 @@ class FormattedResponse:
 
 
 def _error_of(response: WholeResponse, part: str) -> HeadraceError:
-    """Return the error that the contract's response stands for."""
+    """Return the error that corresponds to the contract's response."""
     body = json.loads(bytes(response.body) or b"{}")
     if response.status == _FAILED:
         return CodeFailed(str(body.get("error", "")), part=part)

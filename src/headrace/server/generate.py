@@ -38,10 +38,10 @@ class GenerationRoute:
         weigh: Weigh | None = None,
     ) -> None:
         """
-        Make the endpoint.
+        Create the endpoint.
 
         Args:
-            service: what all routes share.
+            service: the state that all routes share.
             route: the path, for the log.
             dialect: the dialect of the route; of its errors only, where `choose` looks at the body.
             choose: finds the dialect by the body.

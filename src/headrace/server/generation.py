@@ -82,7 +82,7 @@ class Generation:
                 self._record.answer = "".join(self._texts)
 
     async def answer_error(self, error: HeadraceError) -> None:
-        """Tell the client what went wrong: by the status if nothing was sent yet, else inside the stream."""
+        """Send an error to the client: by its status if nothing was sent yet, else in the stream."""
         exchange, record = self._exchange, self._record
         record.error = error.code
         record.message = error.message
@@ -154,7 +154,7 @@ class Generation:
     async def _relay(
         self, backend: Backend, parsed: ParsedRequest, take: Callable[[int, Chunk], bool], drain: Drain
     ) -> None:
-        """Give `take` the chunks of all requests as they come, with the index of their request."""
+        """Pass the chunks of all requests to `take` as they arrive, with the index of their request."""
         relay, requests = backend.relay, parsed.requests
         if len(requests) == 1:
             await relay(requests[0], partial(take, 0), drain)

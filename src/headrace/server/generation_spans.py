@@ -15,7 +15,7 @@ _FAILED = frozenset({"aborted", "error"})
 
 
 def describe_request(span: Span, parsed: ParsedRequest, *, model: str) -> None:
-    """Record what a request asks for; `model` is the name of the served one."""
+    """Record the parameters of a request; `model` is the name of the served model."""
     if not span.is_recording or not parsed.requests:
         return
     first = parsed.requests[0]
@@ -48,7 +48,7 @@ def _operation(parsed: ParsedRequest) -> str:
 
 
 def describe_outcome(span: Span, record: RequestRecord) -> None:
-    """Record how a generation went: tokens, times, and the reason of a failure."""
+    """Record the outcome of a generation: tokens, times, and the reason of a failure."""
     if not span.is_recording:
         return
     span.describe({"headrace.dialect": record.dialect, "gen_ai.latency.e2e": record.total_s})

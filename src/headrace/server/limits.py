@@ -47,7 +47,7 @@ class RequestLimiter:
         self._is_idle.set()
 
     async def wait_idle(self) -> None:
-        """Return once no request is in flight."""
+        """Wait until no request is in flight."""
         await self._is_idle.wait()
 
     def check(self) -> None:

@@ -42,7 +42,7 @@ LoadBackend = Callable[[ServerSettings, Progress, Metrics, OnChoice], Backend]
 """Loads a backend, which is started afterwards; blocks. It may feed the metrics from a thread of its own."""
 
 OnNotices = Callable[[Sequence[Notice]], None]
-"""Called once the backend is chosen, with the notices that hold with it; on the thread that loads it."""
+"""Called once the backend is chosen, with the notices that apply to it; on the thread that loads it."""
 
 OnReady = Callable[[str, ModelInfo, EngineStats], None]
 """Called once, after the first token, with the URL, the model and the engine's size."""
@@ -70,7 +70,7 @@ def run_server(
     Serve until a signal stops the server.
 
     Args:
-        settings: of the server.
+        settings: the server's settings.
         notices: about the settings, logged first; those that depend on the backend once it is chosen.
         progress: called with the progress of loading.
         load: loads the backend, in a thread of its own.
@@ -100,14 +100,14 @@ def run_server(
 
 
 def settled_notices(notices: Iterable[Notice], choice: BackendChoice) -> list[Notice]:
-    """Return the notices that hold once a backend is chosen, those about the choice itself first."""
+    """Return the notices that apply to the chosen backend, those about the choice itself first."""
     replaced = [Notice("rolling_batch", "ignored", message) for message in choice.notices]
     replaced += [Notice(name, "ignored", message) for name, message in choice.adjustments.items()]
     return [*replaced, *notices_for(notices, choice.name)]
 
 
 def log_notices(notices: Iterable[Notice]) -> None:
-    """Log what the settings did."""
+    """Log the notices about the settings."""
     for notice in notices:
         log = get_logger().info if notice.kind == "applied" else get_logger().warning
         log(f"setting.{notice.kind}", name=notice.name, message=notice.message)

@@ -1,4 +1,4 @@
-"""Middleware for the rule which web pages may use the server (`http.origins`)."""
+"""Middleware that checks which web pages may use the server (`http.origins`)."""
 
 from collections.abc import Iterable
 
@@ -19,7 +19,7 @@ class OriginCheck:
         Wrap an application.
 
         Args:
-            app: the application behind.
+            app: the application to wrap.
             origins: origins that may use the server, as `scheme://host:port`; `*` allows all.
             hosts: patterns of the server's host names (`http.origins.allowed_patterns`).
         """

@@ -45,11 +45,11 @@ class Service(BaseService):
         tracer: Tracer = NO_TRACER,
     ) -> None:
         """
-        Begin with a started backend, or without one until `attach`.
+        Create the state with a started backend, or without one until `attach`.
 
         Args:
-            settings: of the server.
-            backend: generates; None: it is attached later.
+            settings: the server's settings.
+            backend: a started backend; None: it is attached later.
             fetch_adapter: fetches adapters for the platform that runs this server: it loads and unloads them through
                 `/adapters`, and is the only client of those routes.
             formatters: change requests and responses; they have started before the server is ready.

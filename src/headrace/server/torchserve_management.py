@@ -22,7 +22,7 @@ _BODY_TIMEOUT_S: Final = 10.0
 
 
 def management_app(models: TorchServeModels, layers: Sequence[Middleware] = ()) -> Starlette:
-    """Make the application; `layers` are what guards it, because clients that register models run code."""
+    """Create the application; `layers` guard it, because clients that register models run code."""
     methods = ["GET", "POST", "PUT", "DELETE", "HEAD", "PATCH"]
     return Starlette(routes=[Route("/{path:path}", _Management(models).handle, methods=methods)], middleware=layers)
 
@@ -32,7 +32,7 @@ class _Management:
         self._models = models
 
     async def handle(self, request: Request) -> Response:
-        """Answer a request, or say why not."""
+        """Answer a request; an `ApiError` is answered with its status."""
         try:
             status, answer = await self._answer(request)
         except api.ApiError as error:
@@ -75,7 +75,7 @@ class _Management:
         return [described]
 
     async def _metadata(self, request: Request, model: Registered) -> Any:
-        """Ask the handler for the metadata of its own."""
+        """Return the metadata that the handler itself reports."""
         try:
             response = model.pool.submit(
                 HandlerRequest(
@@ -125,7 +125,7 @@ class _Management:
 
 
 def _number(request: Request, key: str, default: int) -> int:
-    """Return a number of the query; as TorchServe, the default for what is not one."""
+    """Return a number of the query; as in TorchServe, the default if it is not a number."""
     value = request.query_params.get(key, "")
     return int(value) if value.isascii() and value.isdecimal() and len(value) < 10 else default
 

@@ -17,7 +17,7 @@ from headrace.server.handlers.metrics import merge_families, reported
 
 
 def metrics_app(models: TorchServeModels, layers: Sequence[Middleware] = ()) -> Starlette:
-    """Make the application; `layers` are what guards it."""
+    """Create the application; `layers` guard it."""
 
     async def metrics(request: Request) -> Response:
         return Response(render(models.all(), request.query_params.getlist("name[]")), media_type=CONTENT_TYPE_LATEST)
@@ -58,7 +58,7 @@ class _Families(Collector):
         self._names = frozenset(names)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics with their samples of the names that are asked for."""
+        """Yield the metrics, with only the samples of the requested names."""
         others = reported(model.pool for model in self._models)
         for family in merge_families([*server_families(self._models), *others]):
             family.samples = [s for s in family.samples if not self._names or {s.name, family.name} & self._names]

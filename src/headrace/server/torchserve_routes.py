@@ -63,10 +63,10 @@ class _ModelRoute:
 
 def _read_call(scope: Scope) -> ModelCall:
     """
-    Return what a request asks for.
+    Return the call of a model that a request's path names.
 
     Raises:
-        ApiError: its path is no path to a model.
+        ApiError: its path is not a path to a model.
     """
     call = read_model_path(scope["path"])
     if call is None:
@@ -104,7 +104,7 @@ class _About:
         return _json({"name": "Torchserve", "version": _VERSION, "extenstion": ["kserve", "kubeflow"]})
 
     async def no_versions(self, _request: Request) -> Response:
-        """Refuse KServe's versions, as TorchServe."""
+        """Refuse KServe's versions, as TorchServe does."""
         return _json({"error": "Model versioning is not yet supported."}, status=501)
 
 

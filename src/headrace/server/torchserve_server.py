@@ -39,11 +39,11 @@ FindRegistered = Callable[[Registration], HandlerSpec]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Startup:
-    """A model that is loaded at the start."""
+    """A model that is loaded at startup."""
 
     url: str
     prepare: Callable[[], HandlerSpec]
-    """Makes what the children need, such as an environment with the model's packages; blocks."""
+    """Prepares what the children need, such as an environment with the model's packages; blocks."""
     is_default: bool = False
     """Its version becomes the default one."""
 
@@ -65,10 +65,10 @@ def run_torchserve_server(
     Serve TorchServe's models until a signal stops the server.
 
     Args:
-        settings: of the server.
+        settings: the server's settings.
         startup: the models to load; none: clients register them.
         find_model: finds the models that clients register; called on threads.
-        options: of the management API.
+        options: the options of the management API.
         notices: about the settings, logged first.
         on_ready: called when the server is ready.
 
@@ -130,7 +130,7 @@ class TorchServeServer:
         return middleware(self.settings, host=host, is_draining=is_draining)
 
     async def start(self) -> None:
-        """Make what the children need and wait until every model has a worker that has loaded it."""
+        """Prepare what the children need, and wait until every model has a worker that has loaded it."""
         specs = [await in_daemon_thread(model.prepare) for model in self._startup]
         try:
             async with asyncio.TaskGroup() as group:
@@ -160,7 +160,7 @@ class TorchServeServer:
             self._on_ready(url, [model.spec for model in models], side_urls)
 
     async def finish(self, deadline_s: float) -> None:
-        """Let requests in flight finish until the deadline, and end the children."""
+        """Let requests in flight finish until the deadline, and stop the children."""
         at_stop = self.limiter.in_flight
         await asyncio.shield(self.models.close(deadline_s=deadline_s))
         await flush(self.limiter)

@@ -18,7 +18,7 @@ class Engine:
     is_missing: bool = False
     """It needs devices or compiled models that Headrace does not use."""
     remark: str = ""
-    """How its name is understood."""
+    """A note on the meaning of its name."""
 
 
 ENGINES: Final[Mapping[str, Engine]] = {

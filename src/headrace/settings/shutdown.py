@@ -8,7 +8,7 @@ DEFAULT_SHUTDOWN_DELAY_S = 5.0
 
 
 def resolve_shutdown_delay(delay_s: float | None, *, grace_s: float, host: str) -> float:
-    """Return the seconds for which a server that was told to stop goes on serving."""
+    """Return the seconds for which a server keeps serving after it was told to stop."""
     if delay_s is None:
         delay_s = 0.0 if is_loopback(host) else DEFAULT_SHUTDOWN_DELAY_S
     return min(delay_s, grace_s)

@@ -1,8 +1,8 @@
 """
 Writes of other processes to the same store, reported to the listeners of this one.
 
-PostgreSQL announces them (LISTEN, NOTIFY). The newest revision is read each second as well, because a pooler of
-connections, such as PgBouncer's transaction mode, delivers no announcements. For a file of SQLite, a thread polls
+PostgreSQL announces them (LISTEN, NOTIFY). The newest revision is also read every second, because a connection pooler,
+such as PgBouncer in transaction mode, delivers no notifications. For an SQLite file, a thread polls
 `PRAGMA data_version`, a read of shared memory: start it only where other processes write.
 Source: https://www.postgresql.org/docs/current/sql-notify.html, https://www.sqlite.org/pragma.html#pragma_data_version
 """
@@ -54,7 +54,7 @@ _Follow = Callable[[sa.Engine, Listeners, threading.Event], None]
 
 
 def _keep_following(follow: _Follow, engine: sa.Engine, listeners: Listeners, ended: threading.Event) -> None:
-    """Follow until `ended`; after a lost connection, connect again and report a write, because some were missed."""
+    """Follow until `ended`; after a lost connection, reconnect and report a write: some may have been missed."""
     retry_s = _POLL_S
     while not ended.is_set():
         began_s = time.monotonic()

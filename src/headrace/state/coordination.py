@@ -8,8 +8,8 @@ leaders (`SqlStore.fenced`).
 
 Bulletins carry what changes too often for records: loads and measurements. Each author numbers its own.
 
-In PostgreSQL the tables are beside the records. The processes of one host that share an SQLite store have them in a
-file of their own, which is not flushed to disk: the host's restart ends them all.
+In PostgreSQL the tables are beside the records. Processes of one host that share an SQLite store keep the tables in a
+separate file, which is not flushed to disk: a restart of the host ends all of these processes.
 
 All methods block on SQL; each is one transaction.
 """
@@ -32,7 +32,7 @@ from headrace.state.schema import creating
 HEARTBEAT_S: Final = 0.5
 """Seconds between heartbeats."""
 LEASE_S: Final = 2.0
-"""Seconds after its last heartbeat until a member counts as gone, and its lease as expired."""
+"""Seconds since its last heartbeat after which a member counts as gone, and its lease as expired."""
 BULLETIN_AGE_S: Final = 60.0
 """Seconds until a bulletin is removed, read or not."""
 _WAIT_S: Final = 1
@@ -78,13 +78,13 @@ class Member:
 
     id: str
     url: str
-    """Its address for programs on its machine."""
+    """The member's address for clients on its machine."""
     host: str
     """Identifies its machine and PID namespace: members of one host can signal each other's processes."""
     data_dir: str
     version: str
     forms: Mapping[str, int] = field(default_factory=dict)
-    """Kind of record → the newest schema version that it reads, and the one that it writes."""
+    """Kind of record → the schema version that the member writes, which is also the newest that it reads."""
 
     def is_outdated_by(self, other: "Member") -> bool:
         """Return whether the other member writes records that this one cannot read."""
@@ -104,7 +104,7 @@ class Home:
 
 
 class Displaced(HeadraceError):
-    """The platform has another home since this member's last heartbeat: its workers are not the platform's any more."""
+    """The platform has moved to another home since this member's last heartbeat, and no longer uses its workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class Standing:
 
     term: int
     leader: str
-    """Id of the member that leads; empty: the lease is free."""
+    """Id of the leader; empty if the lease is free."""
     members: tuple[Member, ...]
     """The live members, this one included, ordered by id."""
 
@@ -158,8 +158,8 @@ class Coordination:
         """
         Create the tables if they do not exist, and join the members; the folder of the first one is the home.
 
-        A process on another host, with other settings or of an older form of records does not join: compare what is
-        returned.
+        A process on another host, with other settings or with older record schemas does not join: the caller compares
+        the returned home.
 
         Args:
             term: the store's newest term; the next leader's is greater.
@@ -197,7 +197,7 @@ class Coordination:
 
     def heartbeat(self, *, is_candidate: bool = True) -> Standing:
         """
-        Announce this member, and renew or take the lease; a member that is no candidate gives its lease up.
+        Announce this member, and renew or take the lease; a member that is not a candidate gives up its lease.
 
         Raises:
             Unavailable: the database failed. The lease is lost `LEASE_S` after the start of the last heartbeat.
@@ -211,7 +211,7 @@ class Coordination:
             return self._standing(connection, now_s=now_s)
 
     def leave(self) -> bool:
-        """Give the lease up and remove this member; return whether other members are left."""
+        """Give up the lease and remove this member; return whether other members are left."""
         with self._writing() as connection:
             now_s = self._now_s(connection)
             self._campaign(connection, now_s=now_s, is_candidate=False)
@@ -250,7 +250,7 @@ class Coordination:
         return [Bulletin(member=row.member, number=row.number, topic=row.topic, body=row.body) for row in rows]
 
     def _check_home(self, connection: sa.Connection) -> None:
-        """Raise `Displaced` if the workers of the routes are elsewhere: their loopback ports mean others here."""
+        """Raise `Displaced` if the workers in the routes are elsewhere: here, others listen on their loopback ports."""
         row = connection.execute(sa.select(_LEADER.c.home_host, _LEADER.c.home_dir)).one()
         if self._home is not None and (row.home_host, row.home_dir) != self._home:
             raise Displaced(
@@ -270,7 +270,7 @@ class Coordination:
             connection.execute(sa.insert(_MEMBERS).values(id=member.id, **row, expires_s=expires_s))
 
     def _campaign(self, connection: sa.Connection, *, now_s: float, is_candidate: bool) -> None:
-        """Renew the lease, or take one that has expired; or give it up."""
+        """Renew the lease, take an expired one, or give it up."""
         mine = sa.and_(_LEADER.c.member == self.member.id, _LEADER.c.term == self._term)
         if not is_candidate:
             connection.execute(sa.update(_LEADER).where(mine).values(member="", expires_s=0.0))
@@ -313,7 +313,7 @@ class Coordination:
         )
 
     def _now_s(self, connection: sa.Connection) -> float:
-        """Return seconds on the one clock that all members see: the server's, or that of the kernel since its boot."""
+        """Return seconds on the clock that all members share: the database server's, or the kernel's since its boot."""
         if self._is_sqlite:
             return time.clock_gettime(time.CLOCK_BOOTTIME)
         return _server_s(connection)
@@ -336,17 +336,17 @@ class Coordination:
 
 
 def _add_forms(connection: sa.Connection) -> None:
-    """Add the column to a table that an earlier Headrace made; its members, which write without it, go on."""
+    """Add the column to a table of an earlier Headrace, whose members write without it and keep working."""
     if all(column["name"] != "forms" for column in sa.inspect(connection).get_columns(_MEMBERS.name)):
         connection.exec_driver_sql(f"ALTER TABLE {_MEMBERS.name} ADD COLUMN forms VARCHAR DEFAULT '{{}}' NOT NULL")
 
 
 def end_membership(connection: sa.Connection, *, term: int) -> int:
     """
-    Let a new term begin for the members of a PostgreSQL database, none of which is live; return the term.
+    Begin a new term for the members of a PostgreSQL database, none of which is live; return the term.
 
-    A member that was stopped and continues is no leader then. In SQLite there is nothing to do: only one platform opens
-    the file, and its members are forgotten when it starts.
+    A suspended member that resumes is then no longer the leader. In SQLite there is nothing to do: only one platform
+    opens the file, and its members are forgotten when it starts.
 
     Args:
         connection: a transaction under the lock of `creating`, so that no member joins.
@@ -371,7 +371,7 @@ def end_membership(connection: sa.Connection, *, term: int) -> int:
 
 
 def _is_live(expires_s: "sa.Column[float]", now_s: float) -> sa.ColumnElement[bool]:
-    """Return whether a heartbeat has not expired; one too far ahead was sent before the clock went back."""
+    """Return whether a heartbeat has not expired; an expiry too far ahead dates from before the clock was set back."""
     return sa.and_(expires_s > now_s, expires_s <= now_s + LEASE_S)
 
 

@@ -14,12 +14,12 @@ from headrace.core.installing import pip_install
 WAIT_S: Final = 30
 _IDLE_TRANSACTION_S: Final = 5
 """
-Seconds until PostgreSQL ends a transaction whose process does nothing, because it was stopped or its machine is gone:
-it would keep all other writers out.
+Seconds until PostgreSQL ends an idle transaction, whose process was stopped or whose machine is gone: it would block
+all other writers.
 """
 
 _REFUSALS: Final = ("authentication", "does not exist", "pg_hba.conf", "permission denied")
-"""Parts of PostgreSQL's reasons to refuse a connection until the URL or its configuration changes."""
+"""Parts of the errors with which PostgreSQL refuses connections until the URL or its configuration changes."""
 
 
 def url_of(where: str | Path) -> sa.URL:
@@ -144,7 +144,7 @@ def _on_sqlite_begin(connection: sa.Connection) -> None:
 
 
 def is_temporary(error: sa.exc.DBAPIError) -> bool:
-    """Return whether a database server may accept the same connection later: it is down, starting or cut off."""
+    """Return whether a database server may accept the same connection later: it is down, starting or unreachable."""
     return isinstance(error, sa.exc.OperationalError) and not any(text in str(error.orig) for text in _REFUSALS)
 
 

@@ -52,7 +52,7 @@ _MALFORMED: Final = (LookupError, TypeError, ValueError, AttributeError)
 
 class RecordPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    Base of all structs in a record. Unknown fields are refused, because rewriting the record would drop them.
+    Base class of all structs in a record. Unknown fields are refused, because rewriting the record would drop them.
 
     Subclasses repeat `frozen` and `kw_only`: msgspec and type checkers do not inherit them.
     """
@@ -147,7 +147,7 @@ class Conflict(Exception):
 
 
 class Fenced(Conflict):
-    """Raised for a write of a leader whose term is over: another platform leads, and has decided since."""
+    """Raised for a write by a leader whose term is over: another platform leads, and has made decisions since."""
 
 
 MAX_WRITE_TRIES: Final = 10

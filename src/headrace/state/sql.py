@@ -1,9 +1,9 @@
 """
 Records in a database: SQLite in one file (or in memory, for tests), or PostgreSQL by URL.
 
-Every method is one transaction. Writers take turns at one row, the counter of revisions, so that revisions become
-visible in the order of their numbers. SQLite commits with `synchronous=FULL` into its write-ahead log: what a method
-has returned survives kill -9 and a power cut.
+Every method is one transaction. Writers are serialized by one row, the revision counter, so that revisions become
+visible in the order of their numbers. SQLite commits with `synchronous=FULL` into its write-ahead log: a write that has
+returned survives kill -9 and a power cut.
 """
 
 import json
@@ -54,7 +54,7 @@ def open_store(where: str | Path, *, now_s: Callable[[], float] = time.time) -> 
 
     Raises:
         SettingsError: the store cannot be opened; the message says why and how to fix it.
-        Unavailable: its database server is down, starting or cut off.
+        Unavailable: its database server is down, starting or unreachable.
     """
     url = url_of(where)
     engine, shown = engine_of(url), shown_url(url)
@@ -89,7 +89,7 @@ class SqlStore:
     ) -> None:
         self._engine = engine
         self.shown = shown
-        """Its name in messages, without a password."""
+        """The store's name in messages, without a password."""
         self._now_s = now_s
         self.listeners = listeners or Listeners()
         """Called after each write through this object, and by `state.changes` after writes of other processes."""
@@ -236,7 +236,7 @@ class SqlStore:
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
         """
-        Call `listener` after each write, in the writing thread; return how to unsubscribe.
+        Call `listener` after each write, in the writing thread; return a function that unsubscribes.
 
         Writes of other processes are reported while `state.changes` follows them.
         """
@@ -283,7 +283,7 @@ class Listeners:
         self._lock = threading.Lock()
 
     def add(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener` from now on; return how to stop it."""
+        """Register a listener; return a function that unregisters it."""
         token = object()
         with self._lock:
             self._functions[token] = listener
@@ -295,7 +295,7 @@ class Listeners:
         return end
 
     def call(self) -> None:
-        """Call all of them."""
+        """Call all listeners."""
         with self._lock:
             listeners = tuple(self._functions.values())
         for listener in listeners:

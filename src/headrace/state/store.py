@@ -64,7 +64,7 @@ class Store(Protocol):
         Write the given parts and keep the others; `is_deleting` sets `deleting_s`, permanently.
 
         Raises:
-            Conflict: `record.revision` is not the newest, or it was removed.
+            Conflict: `record.revision` is not the newest, or the record was removed.
         """
         ...
 

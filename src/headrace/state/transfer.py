@@ -1,7 +1,7 @@
 """
 Copies of all records, out of a database and into another one, which may be of the other kind.
 
-Reading takes one snapshot, changes nothing and needs no lock: platforms go on writing. Writing replaces all records in
+Reading takes one snapshot, changes nothing and needs no lock: platforms keep writing. Writing replaces all records in
 one transaction, and only while no platform uses the database.
 """
 
@@ -49,7 +49,7 @@ class StoreCopy:
     """All records of a store at one moment."""
 
     schema_version: int
-    """Of its tables."""
+    """Schema version of the tables."""
     revision: int
     term: int
     rows: tuple[StoredRow, ...]
@@ -92,12 +92,12 @@ def write_copy(where: str | Path, copy: StoreCopy, *, is_replacing: bool) -> Non
     """
     Replace all records of a store by those of a copy, in one transaction.
 
-    Revisions and terms go on growing: a leader of before, which was stopped and continues, cannot write.
+    Revisions and terms keep growing: an earlier leader that was suspended and resumes cannot write.
 
     Args:
         where: a file or a URL, as for `open_store`; the store is created if it does not exist.
         copy: the records.
-        is_replacing: whether the store may have records, which are removed.
+        is_replacing: remove existing records; otherwise the store must have none.
 
     Raises:
         SettingsError: a platform uses the database, it has records, or it cannot be written.
@@ -140,7 +140,7 @@ def schema_versions(rows: Iterable[StoredRow]) -> dict[str, int]:
 
 
 def unreadable_rows(rows: Iterable[StoredRow], kinds: Mapping[str, AnyKind]) -> list[Unreadable]:
-    """Return the records that cannot be decoded; all their kinds are in `kinds`, by name."""
+    """Return the records that cannot be decoded; `kinds` has all their kinds, by name."""
     found = [decode_row(kinds[row.kind], row) for row in rows]
     return [record for record in found if isinstance(record, Unreadable)]
 

@@ -194,7 +194,7 @@ class EchoBackend:
             await self._idle.wait()
 
     async def relay(self, request: GenerationRequest, take: Take, drain: Drain) -> None:
-        """See `Backend.relay`."""
+        """Relay the chunks of `generate`; see `Backend.relay`."""
         await relay_chunks(self.generate(request), take, drain)
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:

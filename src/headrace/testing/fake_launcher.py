@@ -1,7 +1,7 @@
 """
 A launcher without processes, for tests: workers follow a script of phases while the test moves the clock.
 
-The workers are on a `FakeMachine`. Several `FakeLauncher`s on one machine, one after the other, play successive
+The workers are on a `FakeMachine`. Several `FakeLauncher`s on one machine, one after the other, represent successive
 processes of one platform, which adopt the workers.
 """
 
@@ -48,7 +48,7 @@ class Script:
 
 
 def ready_after(seconds: float = 0.0, *, fetch_s: float = 0.0, stop_s: float = 0.0) -> Script:
-    """Script a worker that becomes ready and stays so."""
+    """Script a worker that becomes ready and stays ready."""
     phases = (
         (0.0, Observation(phase=WorkerPhase.FETCHING if fetch_s else WorkerPhase.STARTING)),
         (fetch_s, Observation(phase=WorkerPhase.STARTING)),

@@ -67,8 +67,8 @@ class LocalPlatform:
         """
         Point AWS code of this process and of its children at the platform until the block ends.
 
-        It sets what `headrace env` sets, replaces boto3's default session, and redirects the SageMaker SDKs' calls of
-        STS. Clients that exist keep their address.
+        The block has the variables of `headrace env`, a new default session of boto3, and the SageMaker SDKs' calls of
+        STS redirected. Existing clients keep their address.
         """
         with _set(variables(self._target(), os.environ)), _new_default_session(), _redirected_sts():
             yield
@@ -140,8 +140,8 @@ def local_platform(folder: Path, *options: str, timeout_s: float = DEFAULT_TIMEO
     """
     Run a platform on a free port until the block ends.
 
-    It is stopped in order when this process ends without reaching the end of the block, by SIGKILL too; enter the block
-    on a thread that lives as long as the platform.
+    The platform also shuts down in order if this process ends before the end of the block, even by SIGKILL; enter the
+    block on a thread that lives as long as the platform.
 
     Args:
         folder: where the log is kept, and the platform's data until its end.
@@ -176,7 +176,7 @@ def _when_ready(
     while process.poll() is None and time.monotonic() < deadline_s:
         address = data.running_address()
         if address is not None:
-            with suppress(Failed):  # it is bound, and not ready
+            with suppress(Failed):  # the port is bound, but the platform is not ready
                 health = Platform(address.url, "", "", "", address.ca_bundle).health()
                 return LocalPlatform(
                     url=address.url,
@@ -256,7 +256,7 @@ def _redirected_sts() -> Iterator[None]:
 
 @cache
 def _sitecustomize() -> ModuleType:
-    """Return what programs of a shell load that points at a platform, under another name."""
+    """Return, under another name, the module that programs of a platform's shell load at their start."""
     spec = spec_from_file_location("headrace_sts_redirect", SHELL_FOLDER / "sitecustomize.py")
     assert spec is not None, "it is a Python file"
     assert spec.loader is not None, "it is a Python file"

@@ -40,9 +40,9 @@ class RegisterBody(msgspec.Struct):
     name: str
     src: str = ""
     preload: bool = True
-    """Accepted: an adapter is always loaded at once."""
+    """Accepted without effect: an adapter is always loaded at once."""
     pin: bool = False
-    """Accepted: a loaded adapter is never evicted."""
+    """Accepted without effect: a loaded adapter is never evicted."""
 
 
 _vllm_decoder = msgspec.json.Decoder(LoraBody)
@@ -79,7 +79,7 @@ def parse_register(body: bytes, query: Mapping[str, str]) -> AdapterChange:
 
 
 def render_adapters(adapters: Iterable[AdapterInfo]) -> bytes:
-    """Render the list of LMI."""
+    """Render the list of adapters in LMI's form."""
     return to_json({"adapters": [_entry(adapter) for adapter in adapters]})
 
 
@@ -89,7 +89,7 @@ def render_adapter(adapter: AdapterInfo) -> bytes:
 
 
 def render_change(name: str, change: str) -> bytes:
-    """Render what was done, as LMI does."""
+    """Render the confirmation of a change, as LMI does."""
     return to_json({"status": f"Adapter {name} {change}"})
 
 

@@ -57,7 +57,7 @@ class Usage:
     output_tokens: int
     cached_tokens: int
     reasoning_tokens: int | None = None
-    """Output tokens that are reasoning; None: they are not told apart."""
+    """Output tokens that are reasoning; None: not counted separately."""
 
 
 @dataclass(slots=True)

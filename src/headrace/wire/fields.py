@@ -16,7 +16,7 @@ from headrace.wire.framing import raw_fields, shortened_names
 
 _decode = msgspec.json.Decoder().decode
 _MEANS_NOTHING: tuple[object, ...] = (None, False, [], {}, "")
-"""Values that keep a field off that is off by default."""
+"""Values that leave an optional feature off."""
 
 LEAVE_IT_OUT = "Leave it out."
 _LONGEST_NEUTRAL_BYTES = 64

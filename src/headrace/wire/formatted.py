@@ -2,7 +2,7 @@
 Responses in the forms that custom output formatters of DJL Serving get. Pure.
 
 Formatters of LMI 15 and later get the response of vLLM's OpenAI server, also for bodies with `inputs`; whole as an
-object, streamed as server-sent events. Those of rolling batches get one token after the other.
+object, streamed as server-sent events. Those of rolling batches get one token at a time.
 Sources: DJL Serving `vllm_async_service.py`, `request_response_utils.py`, `rolling_batch/rolling_batch.py`.
 """
 
@@ -24,7 +24,7 @@ _NO_TOKEN = Token(0, "", None)
 
 
 def for_responses(parsed: ParsedRequest, context: RequestContext) -> ParsedRequest:
-    """Return a parsed body whose reply has the form of vLLM's server; other dialects than LMI's keep theirs."""
+    """Return a parsed body whose reply has the form of vLLM's server; dialects other than LMI's keep theirs."""
     reply = parsed.reply
     if isinstance(reply, LmiReply):
         return _as_completion(parsed, reply, context)
@@ -83,7 +83,7 @@ def _with_logprobs(request: GenerationRequest, least: int, *, prompt_logprobs: i
 
 
 class TokenSteps:
-    """The tokens of one response as a formatter gets them, in JSON; the first one with the payload that was parsed."""
+    """The tokens of one response as a formatter gets them, in JSON; the first one includes the parsed payload."""
 
     def __init__(self, payload: bytes | None, *, with_special: bool) -> None:
         if payload is not None and not field_names(payload):  # such as TorchServe's, which is the prompt

@@ -22,10 +22,10 @@ MAX_HARD_NUMBERS = 4_000
 """
 Numbers of one body that msgspec may need 10 us for: those with an exponent of three digits, or of 20 digits.
 
-`1e308` takes 300 times as long as `1e300`: its fast path leaves out the ends of the range.
+`1e308` takes 300 times as long as `1e300`: its fast path does not cover the ends of the range.
 """
 INLINE_BYTES = 64 * 1024
-"""Shorter bodies are decoded where they are read."""
+"""Shorter bodies are decoded inline, without another thread."""
 UNCOUNTED_BYTES = 4 * 1024
 """Shorter bodies are decoded uncounted: whatever they contain, it takes milliseconds."""
 _BLOCK_BYTES = 256 * 1024

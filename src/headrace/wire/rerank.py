@@ -203,7 +203,7 @@ def _check_texts(name: str, texts: list[str]) -> None:
 
 
 def _params(document: str, truncate_prompt_tokens: int | None) -> PoolingParams:
-    """Cut documents at the end: rerankers of all three APIs do so with documents that are too long."""
+    """Return the parameters of one pair; a document that is too long is cut at its end, as in all three APIs."""
     check_range("truncate_prompt_tokens", truncate_prompt_tokens, low=-1)
     most = truncate_prompt_tokens if (truncate_prompt_tokens or -1) > 0 else None
     return PoolingParams(task="score", normalize=False, truncate="right", max_tokens=most, document=document)

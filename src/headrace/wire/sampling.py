@@ -23,7 +23,7 @@ def clamp_count(value: int) -> int:
 
 
 def first_given(given: Number | None, default: Number | None, last: Number) -> Number:
-    """Return the value of the request, else of the model, else the last."""
+    """Return the request's value, else the model's default, else `last`."""
     if given is not None:
         return given
     return last if default is None else default

@@ -54,9 +54,9 @@ class _Foreign:
     render: Render
     hint: str
     is_read: bool = False
-    """Whether a GET of it cannot come from an S3 client, because the path is no bucket and key."""
+    """True if a GET cannot come from an S3 client, because the path is not a bucket and key."""
     is_of_servers: bool = False
-    """Whether model servers serve the paths, but the platform does not."""
+    """True if model servers serve the paths, but the platform does not."""
 
 
 def _paths(pattern: str) -> re.Pattern[str]:

@@ -32,7 +32,7 @@ _MAX_RESULTS = 10
 
 
 def put_scaling_policy(context: CallContext, params: Json) -> Json:
-    """PutScalingPolicy: create a policy, or change the configuration of one, and bring its alarms up to date."""
+    """Answer PutScalingPolicy: create a policy, or change the configuration of one, and bring its alarms up to date."""
     key = read_key(params)
     if context.store.get(SCALABLE_TARGET, key.name) is None:
         raise object_not_found("No scalable target registered for", key)
@@ -51,7 +51,7 @@ def put_scaling_policy(context: CallContext, params: Json) -> Json:
 
 
 def delete_scaling_policy(context: CallContext, params: Json) -> Json:
-    """DeleteScalingPolicy: delete a policy with its alarms; users' alarms lose it as an action."""
+    """Answer DeleteScalingPolicy: delete a policy with its alarms; users' alarms lose it as an action."""
     key = read_key(params)
     record = context.store.get(SCALING_POLICY, child_name(key, params["PolicyName"]))
     if record is None:
@@ -61,7 +61,7 @@ def delete_scaling_policy(context: CallContext, params: Json) -> Json:
 
 
 def describe_scaling_policies(context: CallContext, params: Json) -> Json:
-    """DescribeScalingPolicies."""
+    """Answer DescribeScalingPolicies."""
     names = params.get("PolicyNames")
     found = [
         record
@@ -73,7 +73,7 @@ def describe_scaling_policies(context: CallContext, params: Json) -> Json:
 
 
 def get_predictive_scaling_forecast(_context: CallContext, _params: Json) -> Json:
-    """GetPredictiveScalingForecast: refused, there are no forecasts."""
+    """Answer GetPredictiveScalingForecast with an error: there are no forecasts."""
     raise _predictive_scaling_error()
 
 

@@ -59,7 +59,7 @@ def require_readable(record: Record[Any, Any] | Unreadable) -> Record[Any, Any]:
     Return a record that could be decoded.
 
     Raises:
-        AwsError: It could not.
+        AwsError: It could not be decoded.
     """
     if isinstance(record, Unreadable):
         raise validation_error(

@@ -26,7 +26,7 @@ _MAX_ACTIONS = 200
 
 
 def put_scheduled_action(context: CallContext, params: Json) -> Json:
-    """PutScheduledAction: create an action, or change one; times that are not given are removed."""
+    """Answer PutScheduledAction: create an action, or change one; times that are not given are removed."""
     key = read_key(params)
     if context.store.get(SCALABLE_TARGET, key.name) is None:
         raise object_not_found("No scalable target registered for", key)
@@ -47,7 +47,7 @@ def put_scheduled_action(context: CallContext, params: Json) -> Json:
 
 
 def delete_scheduled_action(context: CallContext, params: Json) -> Json:
-    """DeleteScheduledAction."""
+    """Answer DeleteScheduledAction."""
     key, name = read_key(params), params["ScheduledActionName"]
     record = context.store.get(SCHEDULED_ACTION, child_name(key, name))
     if record is None:
@@ -57,7 +57,7 @@ def delete_scheduled_action(context: CallContext, params: Json) -> Json:
 
 
 def describe_scheduled_actions(context: CallContext, params: Json) -> Json:
-    """DescribeScheduledActions."""
+    """Answer DescribeScheduledActions."""
     names = params.get("ScheduledActionNames")
     found = [
         record

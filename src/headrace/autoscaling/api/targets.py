@@ -30,7 +30,7 @@ _INTERNAL_MEMBERS = ("capacity", "previous", "scaling")
 
 
 def register_scalable_target(context: CallContext, params: Json) -> Json:
-    """RegisterScalableTarget: register a target, or change one; members that are not given keep their values."""
+    """Answer RegisterScalableTarget: register a target, or change one; members that are not given keep their values."""
     key = read_key(params)
     record = context.store.get(SCALABLE_TARGET, key.name)
     old: TargetRecord | None = None if record is None else require_readable(record)
@@ -51,7 +51,7 @@ def register_scalable_target(context: CallContext, params: Json) -> Json:
 
 
 def deregister_scalable_target(context: CallContext, params: Json) -> Json:
-    """DeregisterScalableTarget: delete a target with its policies, their alarms and its scheduled actions."""
+    """Answer DeregisterScalableTarget: delete a target with its policies, their alarms and its scheduled actions."""
     key = read_key(params)
     record = context.store.get(SCALABLE_TARGET, key.name)
     if record is None:
@@ -61,7 +61,7 @@ def deregister_scalable_target(context: CallContext, params: Json) -> Json:
 
 
 def describe_scalable_targets(context: CallContext, params: Json) -> Json:
-    """DescribeScalableTargets."""
+    """Answer DescribeScalableTargets."""
     ids, dimension = params.get("ResourceIds"), params.get("ScalableDimension")
     if dimension and not ids:
         raise validation_error("ScalableDimension is given without ResourceIds. Give both, or neither.")
@@ -76,7 +76,7 @@ def describe_scalable_targets(context: CallContext, params: Json) -> Json:
 
 
 def describe_scaling_activities(context: CallContext, params: Json) -> Json:
-    """DescribeScalingActivities, newest first; those that scaled nothing only on request."""
+    """Answer DescribeScalingActivities, newest first; those that scaled nothing only on request."""
     with_not_scaled = params.get("IncludeNotScaledActivities", False)
     found = [
         record
@@ -88,7 +88,7 @@ def describe_scaling_activities(context: CallContext, params: Json) -> Json:
 
 
 def tag_resource(context: CallContext, params: Json) -> Json:
-    """TagResource."""
+    """Answer TagResource."""
     record = _find(context, params["ResourceARN"])
     reserved = next((key for key in params["Tags"] if key.lower().startswith("aws:")), None)
     if reserved is not None:
@@ -102,7 +102,7 @@ def tag_resource(context: CallContext, params: Json) -> Json:
 
 
 def untag_resource(context: CallContext, params: Json) -> Json:
-    """UntagResource; unknown keys are ignored."""
+    """Answer UntagResource; unknown keys are ignored."""
     record = _find(context, params["ResourceARN"])
     removed = set(params["TagKeys"])
     context.store.update(record, tags={key: value for key, value in record.tags.items() if key not in removed})
@@ -110,7 +110,7 @@ def untag_resource(context: CallContext, params: Json) -> Json:
 
 
 def list_tags_for_resource(context: CallContext, params: Json) -> Json:
-    """ListTagsForResource."""
+    """Answer ListTagsForResource."""
     return {"Tags": dict(sorted(_find(context, params["ResourceARN"]).tags.items()))}
 
 

@@ -34,9 +34,9 @@ from headrace.wire.aws.scope import AwsScope
 RecordT = TypeVar("RecordT", bound=Record[Any, Any])
 
 PERIOD_S = 10.0
-"""Seconds between two passes, at multiples of it since 1970 ..."""
+"""Seconds between two passes."""
 _OFFSET_S = 1.0
-"""... and a moment later, so that the latest measurements have arrived."""
+"""Seconds after each multiple of the period since 1970 at which a pass starts: the latest measurements have arrived."""
 _BURST_S = 0.1
 """Writes within this time are handled by one pass."""
 _RETRY_S = 0.2
@@ -60,7 +60,7 @@ class Autoscaler:
         self._is_strict = is_strict
         self._clock = clock
         self._awake_since_s = clock()
-        """No earlier measurements: the platform was down."""
+        """There are no earlier measurements, because the platform was down."""
         self._alarms = AlarmEvaluator(store, series)
         self._faults: dict[str, str] = {}
         """The fault of the last pass by the uid of a target or policy; "" for the pass itself."""
@@ -82,7 +82,7 @@ class Autoscaler:
         return await asyncio.to_thread(self.run_pass)
 
     def run_pass(self) -> float | None:
-        """Run one pass in this thread; blocks for a moment (the store)."""
+        """Run one pass in this thread; blocks on the store."""
         now_s = self._clock()
         records = read_records(self._store)
         if remove_orphans(self._store, self._aws_scope, records):

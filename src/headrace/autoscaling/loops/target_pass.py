@@ -51,7 +51,7 @@ class TargetContext:
 
 
 class TargetPass:
-    """One pass over one target. Its methods block for a moment (the store)."""
+    """One pass over one target. Its methods block on the store."""
 
     def __init__(
         self, store: Store, aws_scope: AwsScope, record: TargetRecord, context: TargetContext, *, now_s: float
@@ -77,7 +77,7 @@ class TargetPass:
         Run the pass.
 
         Raises:
-            Conflict: A record was written at the same moment; run another pass.
+            Conflict: A record was written concurrently; run another pass.
         """
         capacity = read_capacity(self._store, self._key)
         if capacity is None:
@@ -128,7 +128,7 @@ class TargetPass:
         return True
 
     def _settle(self, activity: ActivityRecord, capacity: int) -> bool:
-        """End an activity whose instances are in service; set them back if the copies on them did not start."""
+        """End an activity whose capacity is in service; set it back if copies on the instances did not start."""
         self._end_scaling()
         details = " ".join(follower.describe() for follower in self._followers)
         if not any(follower.has_failed for follower in self._followers):
@@ -177,7 +177,7 @@ class TargetPass:
         activities.note_bounds(self._store, self._key, bounds, cause=cause, now_s=self._now_s)
 
     def _keep_bounds(self, capacity: Capacity) -> None:
-        """After bounds were set: bring the capacity within them as soon as it can be changed."""
+        """Bring the capacity within newly set bounds as soon as it can be changed."""
         if not capacity.is_scalable:
             return
         number = capacity_within_bounds(self._state(capacity))
@@ -187,7 +187,7 @@ class TargetPass:
         self._write_status(observed_generation=self._record.spec.generation)
 
     def _scale(self, capacity: Capacity) -> None:
-        """Decide by the alarms; while an activity settles the next change of the store starts another pass."""
+        """Decide by the alarms, unless an activity is settling: the next write to the store starts another pass."""
         if self._is_settling:
             return
         triggers = triggers_of(self._aws_scope, self._context.policies, self._context.alarms)

@@ -27,7 +27,7 @@ CAUSE = "a request arrived while capacity was 0"
 
 
 class Waker:
-    """Writes first copies in a thread of its own, until `close`."""
+    """Requests first copies in a thread of its own, until `close`."""
 
     def __init__(self, store: Store, *, aws_scope: AwsScope, clock: Callable[[], float] = time.time) -> None:
         self._store = store

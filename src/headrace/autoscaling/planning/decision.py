@@ -76,7 +76,7 @@ class TargetState:
     suspensions: Suspensions = field(default_factory=Suspensions)
     last: Scaling | None = None
     since_s: float = -math.inf
-    """Since when requests could reach it: registered, in service, and the platform up."""
+    """Time from which requests could reach it: registered, in service, and the platform up."""
     is_scalable: bool = True
     """False while it cannot be scaled, for example because its endpoint is updating."""
 
@@ -131,7 +131,7 @@ class Decision:
     trigger: Trigger | None = None
     """The alarm and policy that led to `capacity`."""
     scaling: Scaling | None = None
-    """To keep as `TargetState.last` once it is done, with `ended_s` filled in."""
+    """The caller keeps it as `TargetState.last` once it is done, with `ended_s` filled in."""
     not_scaled: tuple[NotScaled, ...] = ()
     """Empty as well if a cooldown or a suspension was the reason: AWS has no codes for these."""
 
@@ -168,7 +168,7 @@ def capacity_within_bounds(target: TargetState) -> int | None:
     """
     Return the nearest capacity within the bounds, regardless of cooldowns; None if the desired one is within them.
 
-    For scheduled actions and RegisterScalableTarget.
+    Used after scheduled actions and RegisterScalableTarget.
     """
     bounded = min(max(target.desired, target.min_capacity), target.max_capacity)
     return None if bounded == target.desired else bounded

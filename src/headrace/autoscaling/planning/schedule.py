@@ -83,9 +83,8 @@ def due_time(schedule: Schedule, *, after_s: float, now_s: float, window: Window
 
     An action that was missed several times (the platform was down) runs once.
     """
-    for (
-        back_s
-    ) in LOOK_BACK_S:  # Recent times first: after a long downtime most of the times in between need not be enumerated.
+    # Recent times first: after a long downtime most of the times in between need not be enumerated.
+    for back_s in LOOK_BACK_S:
         found = None
         time_s = next_time(schedule, after_s=max(after_s, now_s - back_s), window=window)
         while time_s is not None and time_s <= now_s:

@@ -151,7 +151,7 @@ class ScheduledActionSpec(TargetMembers, frozen=True, kw_only=True, rename="pasc
     schedule: str
     timezone: str | None = None
     start_time: float | None = None
-    """Seconds since 1970, as `end_time`."""
+    """Seconds since 1970, like `end_time`."""
     end_time: float | None = None
     scalable_target_action: CapacityBounds
     put_s: float = msgspec.field(name="put_s")
@@ -174,10 +174,10 @@ class ScheduledActionSpec(TargetMembers, frozen=True, kw_only=True, rename="pasc
 
 
 class ScheduledActionStatus(RecordPart, frozen=True, kw_only=True):
-    """Times at which scheduled actions ran."""
+    """The observed state of a scheduled action."""
 
     ran_s: float = 0.0
-    """The time of its schedule at which it ran last; seconds since 1970."""
+    """The last of its scheduled times at which it ran; seconds since 1970."""
 
 
 SCHEDULED_ACTION: Final = Kind("scheduled-action", ScheduledActionSpec, ScheduledActionStatus)

@@ -33,7 +33,7 @@ class ActivitySpec(TargetMembers, frozen=True, kw_only=True, rename="pascal"):
     description: str
     cause: str
     start_time: float
-    """Seconds since 1970, as `end_time`."""
+    """Seconds since 1970, like `end_time`."""
     end_time: float | None = None
     status_code: StatusCode
     status_message: str | None = None

@@ -68,12 +68,12 @@ def num_hosts(record: ScaledRecord | Unreadable, variant: str) -> int:
 
 def write_capacity(store: Store, aws_scope: AwsScope, key: TargetKey, number: int) -> None:
     """
-    Ask for another capacity.
+    Request another capacity.
 
     Raises:
-        AwsError: it cannot be changed now, or would be too much.
-        Conflict: it was written at the same moment.
-        LookupError: it is gone.
+        AwsError: it cannot be changed now, or would exceed a limit.
+        Conflict: the record was written concurrently.
+        LookupError: the target is gone.
     """
     if key.component:
         component = _living(find(store, INFERENCE_COMPONENT, key.component), key)

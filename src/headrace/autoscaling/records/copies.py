@@ -34,7 +34,7 @@ class Follower:
     name: str
     density: Density
     required: int
-    """Copies for the present instances."""
+    """Copies for the current instances."""
     copies: int
     """Copies requested and not rolled back, including those without room yet."""
     is_settled: bool
@@ -43,7 +43,7 @@ class Follower:
 
     @property
     def has_failed(self) -> bool:
-        """True if the copies for the present instances were rolled back."""
+        """True if the copies for the current instances were rolled back."""
         return self.is_settled and self.copies < self.required
 
     def describe(self) -> str:
@@ -65,7 +65,7 @@ def keep_copies(store: Store, aws_scope: AwsScope, key: TargetKey, instances: in
         now_s: Seconds since 1970.
 
     Raises:
-        Conflict: A component was written at the same moment.
+        Conflict: A component was written concurrently.
     """
     followers = []
     for record in components_of(store, key):

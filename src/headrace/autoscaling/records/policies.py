@@ -32,7 +32,7 @@ _StatusT = TypeVar("_StatusT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoscalingRecords:
-    """The records that autoscaling keeps, read at one time."""
+    """The records that autoscaling keeps, read for one pass."""
 
     alarms: Sequence[AlarmRecord | Unreadable]
     policies: Sequence[PolicyRecord | Unreadable]
@@ -65,7 +65,7 @@ def ensure_alarms(
         now_s: Seconds since 1970.
 
     Raises:
-        Conflict: An alarm was written at the same moment.
+        Conflict: An alarm was written concurrently.
     """
     for name, spec in alarm_specs(aws_scope, policy).items():
         _ensure_alarm(store, name, spec, find(name), now_s)

@@ -18,7 +18,7 @@ _WEIGHTS: Final = ("adapter_model.safetensors", "adapter_model.bin", "adapter_mo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterFacts:
-    """An adapter's folder, with what the registry keeps of it."""
+    """An adapter's folder, and the facts that the registry keeps about it."""
 
     path: Path
     identity: str
@@ -26,7 +26,7 @@ class AdapterFacts:
     rank: int
 
     def refusal(self, error: Exception) -> HeadraceError:
-        """Return our error for one that vLLM raised as it loaded this adapter."""
+        """Translate an error that vLLM raised while it loaded this adapter."""
         if "memory" in str(error).lower():
             return InsufficientMemory(f"vLLM has no memory for the adapter in {self.path}: {error}")
         return UnsupportedModel(f"vLLM cannot apply the adapter in {self.path}: {error}")

@@ -33,7 +33,7 @@ _OWNED: Final = {
     "stream_interval": "always 1",
     "shutdown_timeout": "the setting shutdown_grace_s",
 }
-"""Arguments that `vllm_args` may not have, with what decides them."""
+"""Arguments that `vllm_args` may not set, with the setting or rule that decides each."""
 _DRAIN_S: Final = 24 * 3600
 """The engine process lets running requests finish after a SIGTERM of its own; the server ends them at its deadline."""
 _HALF_BYTES: Final = 2
@@ -45,7 +45,7 @@ _PROCESS_BYTES: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
-    """The memory of a host without a GPU, and what the checkpoint takes of it."""
+    """The memory of a host without a GPU, and the size of the checkpoint."""
 
     available_bytes: int
     weights_bytes: int
@@ -132,8 +132,8 @@ def merge_arguments(
     Return the arguments with those of `vllm_args` in place of ours.
 
     Args:
-        arguments: Of `engine_arguments`.
-        given: The setting.
+        arguments: The result of `engine_arguments`.
+        given: The setting `vllm_args`.
         names: The names that this version of vLLM knows.
 
     Raises:
@@ -155,7 +155,7 @@ def merge_arguments(
 
 
 def _value(value: object) -> object:
-    """Read a number, a flag or an object that came as text: properties and environment variables are text."""
+    """Parse a number, a flag or an object given as text: properties and environment variables are text."""
     if not isinstance(value, str):
         return value
     text = value.strip()

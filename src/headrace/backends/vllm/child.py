@@ -1,9 +1,9 @@
 """
 The plugin that vLLM calls in each of its processes: they log as Headrace does, and end with their parent.
 
-Each one waits on the pipe that multiprocessing keeps open from the parent to its child, and kills itself when the
-parent's end closes: workers end with a killed engine process, even inside a step. Before this runs, and for what is not
-a child of multiprocessing, `watchdog` sees to it that nothing outlives the server.
+Each process waits on the pipe that multiprocessing keeps open from the parent to its child, and kills itself when the
+parent's end closes: workers end with a killed engine process, even inside a step. Before this runs, and for processes
+that are not children of multiprocessing, `watchdog` ensures that nothing outlives the server.
 """
 
 import json
@@ -50,7 +50,7 @@ def _configure_log(process: str, failures: Path) -> None:
 
 
 def library_level(level: str) -> int:
-    """Return the level of vLLM's log: it tells of its inner workings at INFO, which is our DEBUG."""
+    """Return the level of vLLM's log: it reports its internals at INFO, which is our DEBUG."""
     number = logging.getLevelNamesMapping()[level.upper()]
     return logging.INFO if number <= logging.DEBUG else max(number, logging.WARNING)
 

@@ -44,7 +44,7 @@ class _Reporter(StatLoggerBase):  # type: ignore[misc]
         self._stats.record(scheduler_stats, iteration_stats)
 
     def log_engine_initialized(self) -> None:
-        """Say nothing: the server logs its sizes."""
+        """Log nothing: the server logs the sizes."""
 
 
 def argument_names() -> set[str]:

@@ -125,7 +125,7 @@ class VllmEngine:
         """
         Reset the totals after the warm-up and report to `observer` from now on.
 
-        From now on a step has a time limit, too: those of the warm-up may compile kernels.
+        From now on steps have a time limit; those of the warm-up may compile kernels and have none.
         """
         self._observer = observer
         self._stats.totals = Totals()
@@ -144,7 +144,7 @@ class VllmEngine:
         check_params(choices[0].sequence.params, speculates=self._client.is_speculating)
         for choice in choices:
             if choice.sequence.params.seed is None:
-                choice.reported_seed = None  # no seed of its own: it could not repeat the answer
+                choice.reported_seed = None  # vLLM drew without it: the seed could not reproduce the answer
             self._tasks[choice] = asyncio.get_running_loop().create_task(self._run(choice))
         self._note_load()
 

@@ -1,8 +1,8 @@
 """
 Environment variables for vLLM, which reads most of its process-wide options from them.
 
-They are set while its engine is built, because its processes inherit them, and restored afterwards: vLLM itself adds
-`LD_PRELOAD` and others, which processes that Headrace starts later must not inherit.
+The variables are set while vLLM's engine is built, because its processes inherit them, and restored afterwards: vLLM
+itself adds `LD_PRELOAD` and others, which processes that Headrace starts later must not inherit.
 """
 
 import math

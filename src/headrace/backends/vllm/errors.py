@@ -1,5 +1,5 @@
 """
-vLLM's errors as ours: one table for failures of the start and one function for those of requests.
+Translation of vLLM's errors to ours: one table for failures of the start and one function for those of requests.
 
 vLLM raises builtin exceptions for most failures of the start, so the text decides. Errors inside its processes reach
 the server as "Engine core initialization failed", and their cause by the file of `child.FailureFile`.

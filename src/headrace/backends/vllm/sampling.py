@@ -1,7 +1,7 @@
 """
 The arguments of vLLM's `SamplingParams` for a choice, and refusals of what vLLM does not compute.
 
-vLLM draws tokens and nothing more: stop strings, text, `n` and `best_of` are ours. Pure; needs no vLLM.
+vLLM only draws tokens: stop strings, text, `n` and `best_of` are handled on our side. Pure; needs no vLLM.
 """
 
 import json

@@ -33,7 +33,7 @@ class StepStats:
     totals: Totals = field(default_factory=Totals)
 
     def record(self, scheduler: Any, iteration: Any) -> None:
-        """Take a report: `SchedulerStats` and `IterationStats` of vLLM, each None if the step had none."""
+        """Record a report: `SchedulerStats` and `IterationStats` of vLLM, each None if the step had none."""
         self.num_reports += 1
         if scheduler is not None:
             self.num_waiting = scheduler.num_waiting_reqs + scheduler.num_skipped_waiting_reqs

@@ -2,7 +2,7 @@
 The limit on the time that a step of vLLM takes: vLLM's own health is a flag, which a step that hangs does not change.
 
 vLLM reports each step that ends, also one that only computes a part of a prompt. So requests that wait behind long ones
-are no reason for alarm, while reports that stay out are.
+raise no alarm, but missing reports do.
 """
 
 from collections.abc import Callable
@@ -10,29 +10,29 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 _CHECKS: Final = 10
-"""Checks within the limit."""
+"""Number of checks within the time limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silence:
-    """The time without the end of a step in which there were requests, up to the last look."""
+    """The time without the end of a step while there were requests, up to the last check."""
 
     seconds: float = 0.0
     seen_s: float = 0.0
-    """The time of the last look."""
+    """The time of the last check."""
     num_reports: int = 0
     is_busy: bool = False
-    """Whether there were requests from then on."""
+    """True if there were requests from then on."""
 
     def until(self, now_s: float, *, num_reports: int, is_busy: bool, most_s: float) -> "Silence":
         """
-        Return the silence at a later look.
+        Return the silence as of a later check.
 
         Args:
-            now_s: The time of the look.
+            now_s: The time of the check.
             num_reports: The steps that have ended so far.
             is_busy: Whether there are requests from now on.
-            most_s: The longest time to count for one look: between two looks this process and vLLM's may have been
+            most_s: The longest time to count for one check: between two checks this process and vLLM's may have been
                 stopped, as on a machine that sleeps.
         """
         if num_reports != self.num_reports:
@@ -49,7 +49,7 @@ class Timer(Protocol):
     """A callback that the event loop will make: asyncio's `TimerHandle`."""
 
     def cancel(self) -> None:
-        """Do not call."""
+        """Cancel the callback."""
         ...
 
 
@@ -80,7 +80,7 @@ class StepWatch:
         self._timer: Timer | None = None
 
     def note(self, *, is_busy: bool) -> None:
-        """Say whether there are requests from now on; no timer runs while there are none."""
+        """Note whether there are requests from now on; no timer runs while there are none."""
         if is_busy == self._silence.is_busy:
             return
         self._look(is_busy=is_busy)

@@ -1,10 +1,10 @@
 """
 A small process that kills vLLM's processes once the server has ended, however it ended, and removes their files.
 
-They outlive a server that was killed, and hold its memory. They can watch it by themselves only once they have imported
-vLLM, which takes many seconds; the watchdog runs before the first of them starts. It waits on a pipe that only the
-server holds open, and finds the processes by a variable in their environment: orphans have lost their parent's id. The
-variable names the folder of their files, which is removed once they have ended.
+vLLM's processes outlive a server that was killed, and hold its memory. They can watch the server themselves only once
+they have imported vLLM, which takes many seconds; the watchdog runs before the first of them starts. It waits on a pipe
+that only the server holds open, and finds the processes by a variable in their environment: orphans have lost their
+parent's id. The variable names the folder of their files, which is removed once they have ended.
 
 The file runs as a script, too, so it imports only the standard library.
 """
@@ -30,8 +30,8 @@ class Watchdog:
     """A running watchdog of the processes that have a variable with the path of a folder."""
 
     def __init__(self, variable: str, folder: Path) -> None:
-        # A session of its own: signals to the group of the server are not for it. No modules of other packages: it
-        # starts in milliseconds.
+        # In a session of its own: signals to the server's process group must not reach it. Without site packages, so
+        # that it starts in milliseconds.
         command = [sys.executable, "-I", "-S", __file__, variable, str(folder)]
         self._process = subprocess.Popen(  # noqa: S603 - this file and names of ours
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True

@@ -30,7 +30,7 @@ _FILTERS = {"Statistic": "statistic", "ExtendedStatistic": "extended_statistic",
 
 
 def put_metric_alarm(context: CloudWatchCall, params: Json) -> Json:
-    """PutMetricAlarm: create an alarm, or change one, which keeps its state."""
+    """Answer PutMetricAlarm: create an alarm, or change one, which keeps its state."""
     definition = parse_alarm(params)
     name, tags = params["AlarmName"], _parse_tags(params.get("Tags"))
     spec = AlarmSpec(**msgspec.structs.asdict(definition), configured_s=context.now_s)
@@ -51,7 +51,7 @@ def put_metric_alarm(context: CloudWatchCall, params: Json) -> Json:
 
 
 def describe_alarms(context: CloudWatchCall, params: Json) -> Json:
-    """DescribeAlarms; there are no composite and no log alarms."""
+    """Answer DescribeAlarms; there are no composite and no log alarms."""
     names, prefix = params.get("AlarmNames"), params.get("AlarmNamePrefix", "")
     if names and prefix:
         raise invalid_combination("AlarmNames and AlarmNamePrefix cannot both be specified. Give one of them.")
@@ -70,7 +70,7 @@ def describe_alarms(context: CloudWatchCall, params: Json) -> Json:
 
 
 def describe_alarms_for_metric(context: CloudWatchCall, params: Json) -> Json:
-    """DescribeAlarmsForMetric: the alarms on one metric, without those on expressions."""
+    """Answer DescribeAlarmsForMetric: the alarms on one metric, without those on expressions."""
     metric = metric_of(params["Namespace"], params["MetricName"], params.get("Dimensions"))
     found = [
         record
@@ -82,7 +82,7 @@ def describe_alarms_for_metric(context: CloudWatchCall, params: Json) -> Json:
 
 
 def delete_alarms(context: CloudWatchCall, params: Json) -> Json:
-    """DeleteAlarms; unknown names are ignored."""
+    """Answer DeleteAlarms; unknown names are ignored."""
     for name in params["AlarmNames"]:
         record = context.store.get(ALARM, name)
         if record is not None:
@@ -91,7 +91,7 @@ def delete_alarms(context: CloudWatchCall, params: Json) -> Json:
 
 
 def set_alarm_state(context: CloudWatchCall, params: Json) -> Json:
-    """SetAlarmState: set a state that lasts until the next evaluation, which also starts its actions."""
+    """Answer SetAlarmState: set a state that lasts until the next evaluation, which also starts its actions."""
     record = context.store.get(ALARM, params["AlarmName"])
     if record is None:
         raise alarm_not_found(params["AlarmName"])
@@ -107,17 +107,17 @@ def set_alarm_state(context: CloudWatchCall, params: Json) -> Json:
 
 
 def enable_alarm_actions(context: CloudWatchCall, params: Json) -> Json:
-    """EnableAlarmActions."""
+    """Answer EnableAlarmActions."""
     return _switch_actions(context, params, is_enabled=True)
 
 
 def disable_alarm_actions(context: CloudWatchCall, params: Json) -> Json:
-    """DisableAlarmActions."""
+    """Answer DisableAlarmActions."""
     return _switch_actions(context, params, is_enabled=False)
 
 
 def describe_alarm_history(context: CloudWatchCall, params: Json) -> Json:
-    """DescribeAlarmHistory; unlike on AWS the history of an alarm is deleted with it."""
+    """Answer DescribeAlarmHistory; unlike on AWS the history of an alarm is deleted with it."""
     if "MetricAlarm" not in params.get("AlarmTypes", ["MetricAlarm"]):
         return {"AlarmHistoryItems": []}
     name = params.get("AlarmName")
@@ -138,7 +138,7 @@ def describe_alarm_history(context: CloudWatchCall, params: Json) -> Json:
 
 
 def tag_resource(context: CloudWatchCall, params: Json) -> Json:
-    """TagResource."""
+    """Answer TagResource."""
     record = _find(context, params["ResourceARN"])
     tags = {**record.tags, **_parse_tags(params["Tags"])}
     _check_number(tags)
@@ -147,14 +147,14 @@ def tag_resource(context: CloudWatchCall, params: Json) -> Json:
 
 
 def untag_resource(context: CloudWatchCall, params: Json) -> Json:
-    """UntagResource; unknown keys are ignored."""
+    """Answer UntagResource; unknown keys are ignored."""
     record, removed = _find(context, params["ResourceARN"]), set(params["TagKeys"])
     context.store.update(record, tags={key: value for key, value in record.tags.items() if key not in removed})
     return {}
 
 
 def list_tags_for_resource(context: CloudWatchCall, params: Json) -> Json:
-    """ListTagsForResource."""
+    """Answer ListTagsForResource."""
     tags = _find(context, params["ResourceARN"]).tags
     return {"Tags": [{"Key": key, "Value": value} for key, value in sorted(tags.items())]}
 

@@ -8,7 +8,7 @@ from headrace.wire.aws.scope import AwsScope
 
 
 class CloudWatchCall(Protocol):
-    """The context of one call, as far as CloudWatch needs it."""
+    """The context of one call, as CloudWatch's handlers need it."""
 
     @property
     def store(self) -> Store:

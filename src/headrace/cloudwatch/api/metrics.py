@@ -27,7 +27,7 @@ _TIMEZONE = re.compile(r"[+-]\d{4}", re.ASCII)
 
 
 def list_metrics(context: CloudWatchCall, params: Json) -> Json:
-    """ListMetrics: filter by namespace, name, dimensions and recent activity (three hours)."""
+    """Answer ListMetrics: filter by namespace, name, dimensions and recent activity (three hours)."""
     filters = params.get("Dimensions") or []
     since_s = context.now_s - _RECENT_S if "RecentlyActive" in params else -math.inf
     found = context.series.list(namespace=params.get("Namespace"), name=params.get("MetricName"), since_s=since_s)
@@ -47,7 +47,7 @@ def list_metrics(context: CloudWatchCall, params: Json) -> Json:
 
 
 def get_metric_statistics(context: CloudWatchCall, params: Json) -> Json:
-    """GetMetricStatistics; points are returned oldest first, which AWS does not promise."""
+    """Answer GetMetricStatistics; points are returned oldest first, which AWS does not promise."""
     simple, extended = params.get("Statistics") or [], params.get("ExtendedStatistics") or []
     _check_statistics(params, simple, extended)
     period_s = params["Period"]
@@ -65,7 +65,7 @@ def get_metric_statistics(context: CloudWatchCall, params: Json) -> Json:
 
 
 def get_metric_data(context: CloudWatchCall, params: Json) -> Json:
-    """GetMetricData; an expression that yields several series has several results under its id."""
+    """Answer GetMetricData; an expression that yields several series has several results under its id."""
     queries = params["MetricDataQueries"]
     _check_data(params, queries)
     found = _evaluate(context, params, queries)

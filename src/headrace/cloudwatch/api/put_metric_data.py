@@ -19,7 +19,7 @@ _VALUE_MEMBERS = ("Value", "Values", "StatisticValues")
 
 
 def put_metric_data(context: CloudWatchCall, params: Json) -> Json:
-    """PutMetricData: validate all data, then record them."""
+    """Answer PutMetricData: validate all data, then record them."""
     namespace = params["Namespace"]
     if context.is_strict and namespace.startswith("AWS/"):
         raise invalid_value("The value AWS/ for parameter Namespace is invalid.")

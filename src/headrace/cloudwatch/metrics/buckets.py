@@ -43,7 +43,7 @@ class Bucket:
                 self._values = _binned(self._values)
 
     def merge(self, point: Point) -> None:
-        """Add the measurements of another period. If their values are unknown, so are the sum's."""
+        """Add the measurements of another period. If their values are unknown, so are those of the result."""
         if point.count <= 0:
             return
         own_values = self.values()

@@ -75,4 +75,4 @@ class SeriesReader(Protocol):
 
 
 class SeriesStore(StatisticSink, SeriesReader, Protocol):
-    """A sink whose series can be read: what CloudWatch's operations work on."""
+    """A sink whose series can be read, as CloudWatch's operations need it."""

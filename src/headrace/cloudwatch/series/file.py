@@ -123,7 +123,7 @@ class FileSeries:
                 get_logger().exception("metrics.crashed")
 
     def flush(self) -> None:
-        """Write what was measured."""
+        """Write the buffered measurements to the file."""
         with self._lock:
             taken = self._new.take()
             if taken and self._guarded(lambda file: self._write(file, taken)) is None:

@@ -105,7 +105,7 @@ class MemorySeries:
         return taken
 
     def give_back(self, taken: Mapping[Metric, SeriesData]) -> None:
-        """Merge series that could not be written back in."""
+        """Merge series back in that could not be written."""
         with self._lock:
             for metric, data in taken.items():
                 self._merge(metric, [data.points(number) for number in range(len(TIERS))])

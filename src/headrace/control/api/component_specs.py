@@ -18,7 +18,7 @@ from headrace.wire.aws.errors import validation_error
 
 def chosen_specification(params: Json, instance_type: str) -> Json:
     """
-    Return the `Specification`, or that of `Specifications` for the host's instance type.
+    Return the `Specification`, or the one of `Specifications` for the host's instance type.
 
     Raises:
         AwsError: neither or both are given, or the instance type of one is ambiguous.

@@ -111,7 +111,7 @@ def update_runtime_config(context: CallContext, params: dict[str, Any]) -> dict[
 
 
 def describe_inference_component(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """DescribeInferenceComponent."""
+    """Answer DescribeInferenceComponent."""
     record = context.find(INFERENCE_COMPONENT, params["InferenceComponentName"])
     identity = _identity(context, record)
     if isinstance(record, Unreadable):
@@ -125,7 +125,7 @@ def describe_inference_component(context: CallContext, params: dict[str, Any]) -
 
 
 def list_inference_components(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """ListInferenceComponents."""
+    """Answer ListInferenceComponents."""
     endpoint, variant = params.get("EndpointNameEquals"), params.get("VariantNameEquals")
     found = [
         record

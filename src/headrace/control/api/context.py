@@ -26,7 +26,7 @@ class CallContext:
     logs: LogReader
     aws_scope: AwsScope
     identity_arn: str
-    """The caller, an assumed role."""
+    """ARN of the caller, an assumed role."""
     now_s: float
     request_id: str
     is_strict: bool = False
@@ -53,7 +53,7 @@ class CallContext:
 
     def find(self, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT] | Unreadable:
         """
-        Read a record, also one that cannot be decoded.
+        Read a record, even one that cannot be decoded.
 
         Raises:
             AwsError: "Could not find ...", a text that waiters and SDKs match.

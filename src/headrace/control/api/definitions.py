@@ -75,7 +75,7 @@ ENDPOINT_CONFIGS = DefinitionCalls(kind=ENDPOINT_CONFIG, word="EndpointConfig")
 
 
 def create_model(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """CreateModel."""
+    """Answer CreateModel."""
     name = params["ModelName"]
     _check_model(context, params)
     context.refuse_existing(MODEL, name)
@@ -130,7 +130,7 @@ def _s3_sources(container: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def create_endpoint_config(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """CreateEndpointConfig."""
+    """Answer CreateEndpointConfig."""
     name = params["EndpointConfigName"]
     _check_config(context, params)
     context.refuse_existing(ENDPOINT_CONFIG, name)

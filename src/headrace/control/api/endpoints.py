@@ -89,7 +89,7 @@ def update_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, A
 
 
 def update_weights(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """UpdateEndpointWeightsAndCapacities."""
+    """Answer UpdateEndpointWeightsAndCapacities."""
     record = context.get(ENDPOINT, params["EndpointName"])
     arn = context.arn(ENDPOINT, record.name)
     desired = dict(updatable_revision(record, arn).desired)
@@ -113,7 +113,7 @@ def update_weights(context: CallContext, params: dict[str, Any]) -> dict[str, An
 
 
 def describe_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """DescribeEndpoint."""
+    """Answer DescribeEndpoint."""
     record = context.find(ENDPOINT, params["EndpointName"])
     identity = {
         "EndpointName": record.name,
@@ -131,7 +131,7 @@ def describe_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str,
 
 
 def list_endpoints(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """ListEndpoints."""
+    """Answer ListEndpoints."""
     return list_page([_listed(context, record) for record in context.store.list(ENDPOINT)], params, member="Endpoints")
 
 

@@ -29,7 +29,7 @@ def role_arn(aws_scope: AwsScope, name: str) -> str:
 
 
 def get_caller_identity(context: CallContext, _params: dict[str, Any]) -> dict[str, Any]:
-    """GetCallerIdentity."""
+    """Answer GetCallerIdentity."""
     session = context.identity_arn.rpartition("/")[2]
     return {
         "UserId": f"{_role_id(ROLE_NAME)}:{session}",

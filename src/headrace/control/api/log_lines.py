@@ -107,7 +107,7 @@ def all_streams(context: CallContext) -> list[LogStream]:
         for record in context.store.list(WORKER)
         if isinstance(record, Record)
     }
-    for ended in context.logs.ended():  # after the records: a worker that ends meanwhile would be in neither
+    for ended in context.logs.ended():  # after the records: else a worker that ends in between is in neither
         found.setdefault(
             ended.worker,
             LogStream(

@@ -31,7 +31,7 @@ _MAX_SCANNED = 200_000
 
 
 def describe_log_groups(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """DescribeLogGroups."""
+    """Answer DescribeLogGroups."""
     groups: dict[str, list[LogStream]] = {}
     for stream in all_streams(context):
         groups.setdefault(stream.group, []).append(stream)
@@ -43,7 +43,7 @@ def describe_log_groups(context: CallContext, params: dict[str, Any]) -> dict[st
 
 
 def describe_log_streams(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """DescribeLogStreams."""
+    """Answer DescribeLogStreams."""
     prefix, is_descending = params.get("logStreamNamePrefix", ""), params.get("descending", False)
     streams = [stream for stream in _streams(context, params) if stream.name.startswith(prefix)]
     is_by_time = params.get("orderBy") == "LastEventTime"

@@ -45,13 +45,13 @@ class AdapterLoader:
         self._store = store
         self._clock = clock
         self.call: CallWorker = call_worker
-        """Sends the calls."""
+        """Sends a request to a worker."""
         self._running: dict[tuple[str, str], asyncio.Task[None]] = {}
-        """By worker and adapter."""
+        """Calls in progress, by worker and adapter."""
         self._log = get_logger()
 
     def act(self, action: AdapterAction) -> None:
-        """Start a call, unless one for the same adapter and worker is running; its end leads to another pass."""
+        """Start a call, unless one for the same adapter and worker is running; its outcome triggers another pass."""
         key = (action.worker, action.adapter)
         if key in self._running:
             return
@@ -67,7 +67,7 @@ class AdapterLoader:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def settled(self) -> None:
-        """Wait for the end of all calls that are running."""
+        """Wait until all running calls have ended."""
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
     async def _run(self, action: AdapterAction) -> None:

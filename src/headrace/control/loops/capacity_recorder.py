@@ -1,8 +1,8 @@
 """
 Publishes the current and desired capacity of endpoints and components, as a history that survives restarts.
 
-On AWS CloudWatch has no such metrics: the names are members of the Describe operations. It publishes every ten seconds
-while there are endpoints, and otherwise sleeps until the next write to the store.
+AWS's CloudWatch has no such metrics: their names are members of the Describe operations. The recorder publishes every
+ten seconds while there are endpoints, and otherwise sleeps until the next write to the store.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class CapacityRecorder:
         return await asyncio.to_thread(self.pass_once)
 
     def pass_once(self) -> int:
-        """Publish the present capacities; return the number of measurements."""
+        """Publish the current capacities; return the number of measurements."""
         now_s = self._clock()
         capacities = [
             *(capacity for record in self._store.list(ENDPOINT) for capacity in of_endpoint(record)),
@@ -67,7 +67,7 @@ class CapacityRecorder:
 
 
 def of_endpoint(record: EndpointRecord | Unreadable) -> Iterator[CapacityMetric]:
-    """Yield the instances of each variant; none of an endpoint that is being deleted, or cannot be read."""
+    """Yield the instance counts of each variant; nothing for an endpoint that is being deleted or cannot be read."""
     if isinstance(record, Unreadable) or record.deleting_s is not None:
         return
     revision = serving_revision(record)
@@ -80,7 +80,7 @@ def of_endpoint(record: EndpointRecord | Unreadable) -> Iterator[CapacityMetric]
 
 
 def of_component(record: ComponentRecord | Unreadable) -> Iterator[CapacityMetric]:
-    """Yield the copies of a component; none of an adapter, or of one that is being deleted or cannot be read."""
+    """Yield the copy counts of a component; nothing for an adapter, or if it is being deleted or cannot be read."""
     if isinstance(record, Unreadable) or record.deleting_s is not None or record.spec.revision.base:
         return
     dimensions = (("InferenceComponentName", record.name),)

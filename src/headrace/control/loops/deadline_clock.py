@@ -24,15 +24,15 @@ SYSTEM_CLOCKS: Final = Clocks()
 
 class DeadlineClock:
     """
-    Reads the wall clock, and notices when it jumps.
+    Reads the wall clock, and detects its jumps.
 
-    Records have times of the wall clock, because they outlive the platform. A jump forward, or a machine that slept,
-    would make their deadlines pass at once: a worker that starts would have failed. Like the time before the start of
-    the platform, the time before a jump does not count.
+    Records have wall-clock times, because they outlive the platform. After a jump forward, or after the machine slept,
+    all their deadlines would have passed: a starting worker would count as failed. Time before a jump does not count,
+    like the time before the platform's start.
     """
 
     def __init__(self, config: ReconcilerConfig, clocks: Clocks) -> None:
-        """Start to watch."""
+        """Start watching the wall clock."""
         self._clocks = clocks
         now_s = clocks.wall()
         self._offset_s = now_s - clocks.monotonic()

@@ -62,10 +62,10 @@ class EndpointPass:
         self, record: EndpointRecord | Unreadable, workers: Sequence[WorkerRecord], snapshot: Snapshot
     ) -> float:
         """
-        Plan, record and act once; returns after how many seconds to look again.
+        Plan, record and act once; return the seconds until the next pass.
 
         Raises:
-            Conflict: a record was written meanwhile: look again.
+            Conflict: a record was written meanwhile; run another pass.
         """
         components = snapshot.components_by_endpoint().get(record.uid, [])
         copies = copies_by_component(workers)
@@ -147,7 +147,7 @@ class EndpointPass:
             return BUSY_PAUSE_S
 
     async def _act(self, record: EndpointRecord | AnyComponent, plan: Plan, workers: Sequence[WorkerRecord]) -> float:
-        """Do what was planned for an endpoint or a component; returns after how many seconds to look again."""
+        """Execute the plan of an endpoint or a component; return the seconds until the next pass."""
         owned = WorkerSet(
             records={worker.name: worker for worker in workers},
             owner=record if isinstance(record, Record) else None,
@@ -206,7 +206,7 @@ class EndpointPass:
         }
 
     def _log_news(self, record: EndpointRecord | ComponentRecord, progress: Progress) -> None:
-        """Log another state, or a request that could not be fulfilled within one pass."""
+        """Log a new state, or a request that failed within one pass."""
         known = record.status.progress
         reason = progress.failure_reason
         if known is not None and known.state is progress.state:
@@ -219,7 +219,7 @@ class EndpointPass:
 
 
 def copies_by_component(workers: Sequence[WorkerRecord]) -> dict[str, list[WorkerRecord]]:
-    """Return workers by the uid of their component; those of the endpoint's own models by an empty one."""
+    """Group workers by the uid of their component; those of the endpoint's own models have an empty key."""
     grouped: dict[str, list[WorkerRecord]] = {}
     for worker in workers:
         copy = worker.spec.copy

@@ -19,7 +19,7 @@ class FailureLog:
         self._log = get_logger()
 
     def note(self, record: Record[object, object] | Unreadable | None, error: Exception) -> None:
-        """Log a failure of an endpoint or a component; None: of a whole pass."""
+        """Log a failure of an endpoint or a component, or with None of a whole pass."""
         if self._is_news(record, repr(error)):
             self._log.error("reconciler.failed", **_named(record), exc_info=error)
 

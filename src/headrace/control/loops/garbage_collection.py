@@ -21,7 +21,7 @@ SWEEP_S = 30.0
 
 
 class GarbageCollector:
-    """Ends workers and removes records that belong to nothing."""
+    """Ends workers and removes records whose owner is gone."""
 
     def __init__(self, store: Store, workers: WorkerManager, *, clock: DeadlineClock) -> None:
         self._store = store
@@ -32,7 +32,7 @@ class GarbageCollector:
         self._log = get_logger()
 
     async def end_workers(self, workers: Sequence[WorkerRecord]) -> float:
-        """End workers whose endpoint or component is gone; returns after how many seconds to look again."""
+        """End workers whose endpoint or component is gone; return the seconds until the next pass."""
         orphans = WorkerSet(records={worker.name: worker for worker in workers})
         seen = [view_worker(worker) for worker in workers]
         now_s, config = self._clock.read()
@@ -44,7 +44,7 @@ class GarbageCollector:
         return BUSY_PAUSE_S
 
     async def drop_components(self, snapshot: Snapshot) -> None:
-        """Remove components whose endpoint is gone; their copies are orphans then."""
+        """Remove components whose endpoint is gone; their copies become orphans."""
         living = {record.uid for record in snapshot.endpoints}
         for component in snapshot.components:
             owner = owner_of(component)
@@ -67,9 +67,9 @@ class GarbageCollector:
 
     async def alive_if_due(self, snapshot: Snapshot) -> dict[str, Handle] | None:
         """
-        Return the launcher's own list of workers: at the start and now and then; None: it is not due.
+        Return the launcher's own list of workers, or None while the next comparison is not due.
 
-        It is due, too, while a worker has a record and no process yet.
+        It is due every `SWEEP_S` seconds, and while a worker has a record but no process yet.
         """
         now_s, _ = self._clock.read()
         is_recent = self._swept_s is not None and now_s - self._swept_s < SWEEP_S
@@ -83,7 +83,7 @@ class GarbageCollector:
             return None
 
     async def end_processes(self, alive: dict[str, Handle], snapshot: Snapshot) -> float:
-        """End processes without a record; returns after how many seconds to look again."""
+        """End processes without a record; return the seconds until the next pass."""
         recorded = {record.name for record in snapshot.workers}
         for name, handle in alive.items():
             if name not in recorded and name not in self._orphans:

@@ -1,10 +1,10 @@
 """
 The reconciler: it makes the observed state follow the desired one. It reads the store, plans, records and acts.
 
-Level-triggered: a pass decides by what is, not by what has happened, so that it may be interrupted anywhere and start
+Level-triggered: a pass decides by the current state, not by events, so that it may be interrupted anywhere and start
 again, even after kill -9 of the platform.
 
-It answers no request. It is the only owner of endpoint statuses, workers and routes.
+The reconciler answers no requests. It is the only owner of endpoint statuses, workers and routes.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _BURST_S = 0.02
 
 
 class Reconciler:
-    """One task; `run` until cancelled. Workers run on after that."""
+    """A task that reconciles all endpoints; `run` until cancelled. Workers keep running after that."""
 
     def __init__(
         self,
@@ -56,11 +56,11 @@ class Reconciler:
         Create the reconciler; nothing happens before `run`.
 
         Args:
-            store: has the desired state, and takes the observed one.
+            store: holds the desired and the observed state.
             launcher: starts and stops workers.
-            logs: for the reasons of failures; they outlive their workers.
+            logs: give the reasons of failures, and outlive their workers.
             aws_scope: account and region.
-            defaults: of workers.
+            defaults: settings of all workers.
             config: time limits.
             loads: in-flight requests by worker; workers without any may be left out.
             clocks: the wall clock, and one that never jumps.
@@ -115,7 +115,7 @@ class Reconciler:
             await asyncio.sleep(_BURST_S)
 
     async def pass_once(self) -> float:
-        """Read, plan, act and record once for everything; returns after how many seconds to look again."""
+        """Read, plan, act and record once for everything; return the seconds until the next pass."""
         snapshot = await store_access.read_all(self._store)
         alive = await self._garbage.alive_if_due(snapshot)
         snapshot = await self._look(snapshot, alive)
@@ -153,7 +153,7 @@ class Reconciler:
         return replace(snapshot, workers=[record for record in seen if record is not None])
 
     async def _drop_worker(self, record: Unreadable) -> None:
-        """Remove a worker whose record cannot be read; its process is an orphan then, and another takes its place."""
+        """Remove a worker whose record cannot be read; its process becomes an orphan, and another one replaces it."""
         self._log.error("worker.unreadable", worker=record.name, why=record.reason)
         self._garbage.sweep_soon()
         with suppress(Conflict):
@@ -162,7 +162,7 @@ class Reconciler:
     async def _guarded(
         self, record: EndpointRecord | Unreadable, workers: Sequence[WorkerRecord], snapshot: Snapshot
     ) -> float:
-        """Reconcile one endpoint; its failure does not delay the others, and it is tried again."""
+        """Reconcile one endpoint; a failure is retried and does not delay the others."""
         try:
             pause_s = await self._endpoints.run(record, workers, snapshot)
         except Conflict:

@@ -23,7 +23,7 @@ TIMEOUT_S = 3.0
 """Seconds for one page."""
 MAX_PAGE_BYTES = 1024 * 1024
 MAX_AT_ONCE = 32
-"""Pages that are fetched concurrently."""
+"""Maximum number of pages fetched concurrently."""
 
 
 class Scraper:

@@ -23,7 +23,7 @@ RouteRecord = Record[Route, NoStatus]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything that the reconciler looks at, read at one time."""
+    """Everything that the reconciler reads for one pass."""
 
     endpoints: Sequence[EndpointRecord | Unreadable]
     workers: Sequence[WorkerRecord | Unreadable]
@@ -45,7 +45,7 @@ class Snapshot:
         return grouped
 
     def components_by_endpoint(self) -> dict[str, list[ComponentRecord | Unreadable]]:
-        """Return the inference components by the uid of their endpoint; by an empty one, if that is unknown."""
+        """Return the inference components by the uid of their endpoint; the key is empty if that is unknown."""
         grouped: dict[str, list[ComponentRecord | Unreadable]] = defaultdict(list)
         for component in self.components:
             owner = owner_of(component)
@@ -55,7 +55,7 @@ class Snapshot:
 
 @contextmanager
 def changes(store: Store) -> Iterator[asyncio.Event]:
-    """Return an event of the running loop that every write sets, from any thread; its reader clears it."""
+    """Yield an event that every write sets, from any thread; its reader clears it."""
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
     def notify() -> None:
@@ -79,7 +79,7 @@ async def run_periodically(
         store: Its writes end the wait.
         period_s: Seconds from pass to pass.
         clock: Returns the time, seconds since 1970.
-        failure: The event that is logged if a pass fails; the next one runs all the same.
+        failure: Name of the log event for a failed pass; the next pass runs nevertheless.
     """
     with changes(store) as changed:
         while True:
@@ -95,7 +95,7 @@ async def run_periodically(
 
 
 async def read_all(store: Store) -> Snapshot:
-    """Read what the reconciler looks at."""
+    """Read the snapshot for a pass of the reconciler."""
 
     def read() -> Snapshot:
         endpoints, components = store.list(ENDPOINT), store.list(INFERENCE_COMPONENT)
@@ -130,7 +130,7 @@ async def write(
 
 
 async def publish(store: Store, record: RouteRecord | Unreadable | None, name: str, route: Route | None) -> None:
-    """Bring the route of an endpoint up to date; None removes it."""
+    """Update the route of an endpoint; None removes it."""
     if isinstance(record, Unreadable) or (route is None and record is not None):
         await asyncio.to_thread(store.remove, record)
         record = None

@@ -1,9 +1,9 @@
 """
 The pause between two passes of the reconciler, and what ends it early.
 
-A worker that comes up ends it: requests that are held for the worker do not wait for the next pass. Only `/ping` of
-starting workers is called; the next pass decides. The longer a start has taken, the less often it is called: after a
-few seconds the reconciler's own passes are as good.
+A worker that becomes ready ends the pause: requests held for the worker do not wait for the next pass. Only `/ping` of
+starting workers is called; the next pass decides. The longer a start takes, the less often the worker is pinged: after
+a few seconds the reconciler's own passes are frequent enough.
 """
 
 import asyncio
@@ -16,17 +16,17 @@ from headrace.cluster.local import ping
 from headrace.control.model.worker import WorkerRecord
 
 BUSY_PAUSE_S = 0.2
-"""Between two passes while something is in progress."""
+"""Seconds between two passes while something is in progress."""
 WATCH_PAUSE_S = 0.5
-"""Between two passes while workers serve and nothing else happens."""
+"""Seconds between two passes while workers serve and nothing else happens."""
 IDLE_PAUSE_S = 10.0
-"""Between two passes without workers; a write to the store ends every pause."""
+"""Seconds between two passes without workers; a write to the store ends every pause."""
 SHORTEST_S = 0.025
 """Shortest time between two pings of starting workers."""
 PART = 0.05
-"""Part of the time since its start that passes before a worker is pinged again: the most that polling adds."""
+"""Interval between two pings as a share of the time since a worker's start: the most that polling adds."""
 EACH_S = 0.002
-"""Least time between two pings per starting worker: a hundred of them are pinged five times a second."""
+"""Minimum seconds between two pings per starting worker: a hundred workers are pinged five times a second."""
 _PATIENCE_S = 1.0
 """Timeout of a ping."""
 
@@ -71,7 +71,7 @@ class WakeUp:
         """Workers that were starting at the last pass: one that answers ends the pause."""
 
     def end(self) -> None:
-        """Start a pass now, or another one after the pass that is running."""
+        """End the pause now, or run another pass right after the running one."""
         self._ended.set()
 
     async def wait(self, changed: asyncio.Event, pause_s: float) -> None:

@@ -1,8 +1,8 @@
 """
 The worker manager: it applies the actions of a plan to workers, and records what is observed of them.
 
-Every action may be repeated: a worker's record is made before its process, and an action on a worker that is gone does
-nothing.
+Every action may be repeated: a worker's record is created before its process, and an action on a worker that is gone
+does nothing.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class WorkerSet:
     records: dict[str, WorkerRecord]
     """By worker name."""
     owner: EndpointRecord | ComponentRecord | None = None
-    """None: it is gone, or cannot be read."""
+    """The endpoint or component; None if it is gone or cannot be read."""
     revisions: Mapping[int, Revision] = field(default_factory=dict)
 
 
@@ -125,7 +125,7 @@ class WorkerManager:
         return await store_access.write(self._store, record, status=status)
 
     async def adopt(self, record: WorkerRecord, alive: Mapping[str, Handle]) -> WorkerRecord:
-        """Record the handle of a worker whose platform ended between its start and that write."""
+        """Record the handle of a worker if the platform ended between the worker's start and that write."""
         if record.status.handle is not None or record.name not in alive:
             return record
         status = launched_status(record.status, alive[record.name], notices=(), now_s=self._clock())
@@ -163,7 +163,7 @@ class WorkerManager:
             return await self._launcher.known()
 
     async def end_orphan(self, name: str, handle: Handle) -> bool:
-        """Stop a process without a record; True once it is gone."""
+        """Stop a process without a record; return whether it is gone."""
         seen = await self._look(name, handle)
         if seen is not None and seen.phase is WorkerPhase.EXITED:
             await self._launcher.forget(name)
@@ -236,7 +236,7 @@ class WorkerManager:
             await self._write(owned, name, status=changed(record.status, stopping_s=self._clock()))
 
     async def _forget(self, owned: WorkerSet, name: str) -> None:
-        """Remove what is left of a worker but its log; a folder that cannot be removed does not keep its record."""
+        """Remove everything of a worker except its log; its record is removed even if its folder cannot be."""
         await self._keep_log(owned.records[name])
         try:
             async with asyncio.timeout(_LAUNCHER_PATIENCE_S):

@@ -176,7 +176,7 @@ INFERENCE_COMPONENT: Final[Kind[ComponentSpec, ComponentStatus]] = Kind(
 
 
 def owner_of(record: ComponentRecord | Unreadable) -> ComponentOwner | None:
-    """Return the endpoint that a component belongs to; None if its record cannot be read that far."""
+    """Return the endpoint that a component belongs to; None if that part of its record cannot be read."""
     if isinstance(record, Unreadable):
         return record.salvage(ComponentOwner)
     return ComponentOwner(endpoint=record.spec.endpoint, endpoint_uid=record.spec.endpoint_uid)
@@ -188,7 +188,7 @@ def is_component(record: StoredRecord) -> TypeGuard[ComponentRecord]:
 
 
 def endpoint_name(record: ComponentRecord | Unreadable) -> str:
-    """Return the name of a component's endpoint; empty if its record cannot be read that far."""
+    """Return the name of a component's endpoint; empty if that part of its record cannot be read."""
     owner = owner_of(record)
     return owner.endpoint if owner is not None else ""
 

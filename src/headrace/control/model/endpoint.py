@@ -98,7 +98,7 @@ class HostInstance(RecordPart, frozen=True, kw_only=True):
     changed_s: float = 0.0
     """Time of the last change of its copies."""
     leaving_s: float | None = None
-    """Time at which it began to be emptied for removal; None if it stays."""
+    """Time at which emptying it for removal began; None if it stays."""
 
 
 class EndpointSpec(RecordPart, frozen=True, kw_only=True):

@@ -73,7 +73,7 @@ class Family:
     engine: str = ""
     """Engine of the image, as a value of `rolling_batch`; empty: the image has several, or its own."""
     engine_variable: str = "HEADRACE_ROLLING_BATCH"
-    """Variable that tells the worker the engine; a configuration that names an engine itself is stronger."""
+    """Variable that tells the worker the engine; an engine named in the model's configuration takes precedence."""
     split_variable: str = ""
     """Variable that splits the model over all GPUs of the worker, as the container does; empty: it uses one."""
     remark: str = ""
@@ -86,7 +86,7 @@ _LMI_VERSION = re.compile(rf"(?:^|-)lmi({_NUMBER})")
 _ANY_VERSION = re.compile(rf"(?:^|[-_v])({_NUMBER}\.{_NUMBER}(?:\.{_NUMBER})*)(?=[-_]|$)")
 _STRICT = {"HEADRACE_EULA_CHECK": "gated", "HEADRACE_STRICT_BACKEND": "true"}
 _ENGINE_MARKS = {"tensorrtllm": "trtllm", "trtllm": "trtllm", "neuron": "tnx"}
-"""Parts of repositories and tags that name an engine of images of any family."""
+"""Parts of repositories and tags that name the engine of an image, whatever its family."""
 SPLIT_VARIABLES = (
     "HEADRACE_TENSOR_PARALLEL_SIZE",
     "OPTION_TENSOR_PARALLEL_DEGREE",
@@ -95,7 +95,7 @@ SPLIT_VARIABLES = (
     "SM_NUM_GPUS",
     "NUM_SHARD",
 )
-"""Variables of containers for the number of GPUs over which a model is split, the strongest first."""
+"""Variables of containers for the number of GPUs over which a model is split, in order of precedence."""
 _STAGE_VARIABLES = ("OPTION_PIPELINE_PARALLEL_DEGREE", "SM_VLLM_PIPELINE_PARALLEL_SIZE", "PIPELINE_PARALLEL_DEGREE")
 """Variables of containers for the number of pipeline stages, each of which is split."""
 _ENGINE_VARIABLES = ("OPTION_ROLLING_BATCH", "HEADRACE_ROLLING_BATCH", "HEADRACE_BACKEND")
@@ -114,7 +114,7 @@ DJL = Family(
     version=_DJL_VERSION,
     dialects=(((0,), "lmi-0.25"), ((0, 26), "lmi-0.26"), ((0, 27), "lmi-0.27"), ((0, 35), "lmi-17")),
     strict_environment={"MAX_CONCURRENT_REQUESTS": "1000"},
-    engine_variable="OPTION_ROLLING_BATCH",  # weaker than the model's serving.properties
+    engine_variable="OPTION_ROLLING_BATCH",  # the model's serving.properties takes precedence
     split_variable="OPTION_TENSOR_PARALLEL_DEGREE",
 )
 
@@ -244,7 +244,7 @@ def num_split_gpus(image: ImageProfile) -> int:
 
 
 def split_image(image: str) -> tuple[str, str]:
-    """Split off the repository without its registry, and the tag (empty if there is none); drop the digest."""
+    """Return the repository without its registry, and the tag (empty if there is none); drop the digest."""
     name, _, _ = image.strip().partition("@")
     path, _, last = name.rpartition("/")
     last, _, tag = last.partition(":")
@@ -310,7 +310,7 @@ def _first_given(environment: Mapping[str, str], names: Iterable[str]) -> str:
 
 
 def _count(text: str) -> int:
-    """Return a number of GPUs or stages; 0 if the text is none, which the worker's settings judge."""
+    """Parse a number of GPUs or stages; return 0 for any other text, which the worker's settings validate."""
     return int(text) if text.isascii() and text.isdigit() else 0
 
 

@@ -45,7 +45,7 @@ class CopySpec(RecordPart, frozen=True, kw_only=True):
 
     @property
     def need(self) -> Resources:
-        """Resources that the copy takes of its instance."""
+        """Resources that the copy takes from its instance."""
         return read_requirements(self.requirements)
 
 
@@ -77,11 +77,11 @@ class AdapterState(RecordPart, frozen=True, kw_only=True):
     loaded: str = ""
     """The loaded version; empty if none is."""
     failed: str = ""
-    """The version that could not be loaded last; empty if none failed since the last success."""
+    """The version that last failed to load; empty if none has failed since the last success."""
     failed_s: float = 0.0
     """Time of that failure."""
     failure: str = ""
-    """Its text."""
+    """Text of that failure."""
     is_permanent: bool = False
     """True if another attempt would fail for the same reason."""
 
@@ -145,7 +145,7 @@ class WorkerView:
     ready_s: float | None = None
     """Time at which it was first ready."""
     draining_s: float | None = None
-    """Time since which it gets no more requests."""
+    """Time at which it stopped getting requests."""
     stopping_s: float | None = None
     """Time at which it was told to stop."""
     failed_s: float | None = None
@@ -269,7 +269,7 @@ def changed(status: ReplicaStatus, **changes: Any) -> ReplicaStatus:
 
 
 def waiting_status(status: ReplicaStatus, *, why: str) -> ReplicaStatus:
-    """Return the status while a worker waits for its start; keep a reason whose numbers only have changed."""
+    """Return the status of a worker that waits for its start; keep the old reason if only its numbers have changed."""
     is_same = _NUMBERS.sub("", why) == _NUMBERS.sub("", status.waiting)
     return status if is_same else changed(status, waiting=why)
 
@@ -359,7 +359,7 @@ def failure_text(opening: str, *, why: str, log: str, log_tail: Sequence[str]) -
 
 
 def _printed(line: str) -> str:
-    """Return the line that a program of the worker printed, where the log has it in an event of its own."""
+    """Return the line that a worker's program printed, taken out of the log event that contains it."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):

@@ -42,10 +42,10 @@ class Workload:
     """
 
     variant: str
-    """Name of the production variant, for a component of the one that hosts it."""
+    """Name of the production variant; for a component, of the variant that hosts it."""
     weight: float
     count: int
-    """Number of workers; of instances for a host of components."""
+    """Number of workers, or of instances for a host of components."""
     model: Json | None = field(repr=False)
     """CreateModel's members, which may contain secrets; None for a host of inference components and an adapter."""
     instance_type: str
@@ -53,7 +53,7 @@ class Workload:
     download_timeout_s: float = DOWNLOAD_TIMEOUT_S
     health_timeout_s: float = HEALTH_TIMEOUT_S
     need: Resources | None = None
-    """Resources that each worker takes of its instance; None if it has an instance of its own."""
+    """Resources that each worker takes from its instance; None if it has an instance of its own."""
     max_memory_mb: float | None = None
     """`MaxMemoryRequiredInMb`, the memory limit of a component's worker."""
     placement: Strategy = "SPREAD"

@@ -1,8 +1,8 @@
 """
 The plan of an adapter inference component: it has no copies; those of its base load it.
 
-It is in service once every serving copy of its base has loaded it, and stays so: a copy that starts later gets its
-requests when it has loaded the adapter, too. With a base scaled to zero it is in service at once, without that check.
+It is in service once every serving copy of its base has loaded it, and stays in service: a copy that starts later gets
+requests for the adapter once it has loaded it. With a base scaled to zero it is in service at once, without that check.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ from headrace.control.planning.worker_actions import AdapterAction, LoadAdapter,
 from headrace.state.routes import AdapterRoute, VariantRoute
 
 RETRY_S = 10.0
-"""Time after which a copy tries again to load an adapter that it could not load."""
+"""Seconds after which a failed load of an adapter into a copy is retried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +48,9 @@ def plan_adapter(record: ComponentRecord, base: Base | None, context: PassContex
     Plan one adapter component.
 
     Args:
-        record: of the adapter component.
-        base: its base; None: there is none, or its record cannot be read.
-        context: of the pass.
+        record: the adapter component's record.
+        base: its base; None if there is none, or its record cannot be read.
+        context: the values that are fixed during the pass.
     """
     if record.deleting_s is not None:
         return _plan_removal(record, record.deleting_s, base, context)
@@ -72,12 +72,12 @@ def plan_adapter(record: ComponentRecord, base: Base | None, context: PassContex
 
 
 def version_of(record: ComponentRecord, revision: Revision) -> str:
-    """Return the version of an adapter that a copy has loaded: another component of the same name has others."""
+    """Return the version of an adapter that copies report; another component of the same name has other versions."""
     return f"{record.uid}/{revision.number}"
 
 
 def _advance(deployment: Deployment, record: ComponentRecord, base: Base | None, context: PassContext) -> Deployment:
-    """Return the deployment after what the copies of the base report."""
+    """Advance the deployment by what the copies of the base report."""
     target = deployment.target
     if deployment.progress.state not in (State.CREATING, State.UPDATING):
         return deployment

@@ -7,7 +7,7 @@ from typing import Final
 from headrace.wire.aws.scope import AwsScope
 
 CLOCK_JUMP_S: Final = 1.0
-"""A change of the wall clock that is a jump; time servers slew smaller ones."""
+"""Smallest change of the wall clock that counts as a jump; time servers slew smaller ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,20 +15,20 @@ class ReconcilerConfig:
     """Time limits and bounds of the reconciler; times are seconds."""
 
     drain_s: float = 1.0
-    """Least time between the end of a worker's traffic and SIGTERM: every gateway must have read the route."""
+    """Minimum time between the end of a worker's traffic and SIGTERM: every gateway must have read the route."""
     max_drain_s: float = 480.0
-    """Longest such time while requests run on it: the gateway's limit for a stream."""
+    """Maximum of that time while requests are in flight: the gateway's limit for a stream."""
     stop_grace_s: float = 30.0
-    """Between SIGTERM and SIGKILL, for requests that run; the same as SageMaker's."""
+    """Time between SIGTERM and SIGKILL, for in-flight requests; the same as SageMaker's."""
     unhealthy_s: float = 30.0
     """A worker whose `/ping` fails for this long is replaced."""
     num_allowed_failures: int = 1
     """Worker failures tolerated before the deployment fails."""
     backoff_s: float = 1.0
-    """Before the second replacement of a crashed worker; doubles with each crash. The first starts at once."""
+    """Delay before the second replacement of a crashed worker; doubles with each crash. The first starts at once."""
     max_backoff_s: float = 60.0
     crash_window_s: float = 600.0
-    """Older crashes do not count."""
+    """Age up to which crashes count."""
     slack_s: float = 60.0
     """Added to the time that a transient state may take by its own settings."""
     num_kept_logs: int = 3
@@ -37,14 +37,14 @@ class ReconcilerConfig:
     """Start of this platform process, or the last jump of its clock: time before it does not count for deadlines."""
 
     def waited_s(self, since_s: float, now_s: float) -> float:
-        """Return how long something has been waited for; a time in the future is one before the clock was set back."""
+        """Return the time waited since `since_s`; a time in the future dates from before the clock was set back."""
         if since_s > now_s + CLOCK_JUMP_S:
             since_s = self.awake_since_s
         return now_s - max(since_s, self.awake_since_s)
 
     @property
     def stop_bound_s(self) -> float:
-        """After this time a worker that was told to stop is dead, or cannot be reached."""
+        """Time after which a worker that was told to stop has ended, or cannot be reached."""
         return self.drain_s + self.stop_grace_s + self.slack_s
 
 
@@ -57,4 +57,4 @@ class PassContext:
     """Seconds since 1970."""
     config: ReconcilerConfig
     new_id: Callable[[], str]
-    """Makes the id of an instance."""
+    """Generates the id of an instance."""

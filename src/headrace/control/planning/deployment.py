@@ -67,7 +67,7 @@ class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def start_deployment(record: Deployable, now_s: float) -> Deployment:
-    """Return the deployment of a record; of a new one if it was asked for since the last pass."""
+    """Return the deployment of a record: a new one if it was requested since the last pass."""
     progress, asked, generation = record.status.progress, record.spec.revision, record.spec.generation
     if progress is None:
         first = Progress(
@@ -97,7 +97,7 @@ def start_deployment(record: Deployable, now_s: float) -> Deployment:
 
 
 def _start_update(begun: Progress, stable: Revision, asked: Revision) -> Deployment:
-    """Start with as many copies as have a place, if some of the stable revision's have none."""
+    """Start an update: if copies of the stable revision are unplaced, only with as many copies as have a place."""
     num_placed = min(asked.num_workers, stable.num_workers) if begun.num_unplaced else asked.num_workers
     target = with_count(asked, num_placed) if begun.num_unplaced else asked
     progress = replace(

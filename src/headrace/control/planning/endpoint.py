@@ -1,9 +1,9 @@
 """
 The plan of one endpoint: its own workers, its inference components, and the instances of its variants.
 
-Each component is planned as an endpoint is; this module decides where its missing copies are placed. A copy that fits
-nowhere waits for copies that are leaving; if there are none, its deployment has failed, or goes on without it
-(`rollout`). It is then tried again at each pass, while all other components have what they had.
+Each component is planned like an endpoint; this module decides where its missing copies are placed. A copy that fits
+nowhere waits for copies that are leaving; if there are none, its deployment fails, or continues without it (`rollout`).
+Placing it is then retried in each pass, while all other components have the copies that they had.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -80,12 +80,12 @@ def view_endpoint(
     loads: Mapping[str, int],
 ) -> EndpointView:
     """
-    Return what the planner has to know.
+    Return the planner's view of an endpoint.
 
     Args:
-        record: of the endpoint.
+        record: the endpoint's record.
         components: all components on it, oldest first.
-        workers: by the uid of their component; those of the endpoint's own models by an empty one.
+        workers: workers by the uid of their component; those of the endpoint's own models have an empty key.
         alarms: names of the alarms that are in ALARM.
         loads: requests in flight by worker.
     """
@@ -114,7 +114,7 @@ def view_endpoint(
 
 
 def view_workers(workers: Sequence[WorkerRecord], loads: Mapping[str, int]) -> list[WorkerView]:
-    """Return workers with the requests that run on them."""
+    """Return the planner's views of workers, with their in-flight requests."""
     return [view_worker(worker, num_requests=loads.get(worker.name, 0)) for worker in workers]
 
 
@@ -142,7 +142,7 @@ def _alarm_reason(record: Deployable, alarms: Collection[str]) -> str:
 
 
 def plan_endpoint(view: EndpointView, context: PassContext) -> EndpointPlan:
-    """Plan an endpoint with its components. One that cannot be read is planned only while it is being deleted."""
+    """Plan an endpoint with its components. An unreadable endpoint is planned only while it is being deleted."""
     record, own = view.record, _plan_own(view, context)
     if own.deployment is None or isinstance(record, Unreadable):
         hosted = plan_components(None, view.components, context, instances={}, unreadable=view.unreadable)
@@ -205,10 +205,10 @@ def plan_components(
     Plan the components of one endpoint.
 
     Args:
-        host: the endpoint's deployment; None: it is being deleted.
-        components: oldest first.
-        context: of the pass.
-        instances: by variant, as they were after the last pass; a variant that is missing has none yet.
+        host: the endpoint's deployment; None while it is being deleted.
+        components: the components, oldest first.
+        context: the values that are fixed during the pass.
+        instances: instances by variant after the last pass; a variant that is missing has none yet.
         unreadable: copies of components that cannot be read: they stay where they are.
     """
     hosted = [component for component in components if not component.record.spec.revision.base]
@@ -257,7 +257,7 @@ def _component_routes(
 
 
 def _plan_component(component: ComponentView, instances: VariantInstances | None, context: PassContext) -> Plan:
-    """Plan a component, and once more if a copy has no place."""
+    """Plan a component, and plan it again if a copy has no place."""
     workers = instances.mark_leaving(component) if instances is not None else component.workers
 
     def planned(conditions: ExternalConditions) -> Plan:

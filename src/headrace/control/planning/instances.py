@@ -100,7 +100,7 @@ class VariantInstances:
         return frozenset(instance.id for instance in self.instances if instance.leaving_s is not None)
 
     def place(self, component: str, need: Resources, strategy: Strategy) -> str | None:
-        """Place a copy on an instance, a new one if there may be one; return its id, or None if it fits nowhere."""
+        """Place a copy on an instance, a new one if the rules allow it; return its id, or None if there is none."""
         chosen = self._choose(component, need, strategy)
         if chosen is None and self.leaving:
             self.is_stuck = True
@@ -156,7 +156,7 @@ class VariantInstances:
         return ExternalConditions(no_room=no_room, num_fitting=num_fitting, growth=num_fitting)
 
     def place_starts(self, component: ComponentView, plan: Plan) -> tuple[tuple[Action, ...], str]:
-        """Return the actions, with an instance for each start; and why there was none for one, or empty."""
+        """Return the actions with an instance for each start, and why a start has none (empty if all have one)."""
         actions: list[Action] = []
         no_room = ""
         for action in plan.actions:
@@ -221,7 +221,7 @@ def _state(
     host: Progress,
     context: PassContext,
 ) -> VariantInstances:
-    """Return the state of the instances of one variant, with the decision which of them are emptied."""
+    """Return the state of the instances of one variant, and decide which of them are emptied."""
     ids = {instance.id for instance in instances}
     fixed = [copy for copy in unreadable if copy.instance in ids]
     whole = resources_of_type(variant.instance_type)
@@ -251,7 +251,7 @@ def _state(
 
 
 def _tenant(component: ComponentView) -> Tenant:
-    """Return a component whose copies may be moved; all of them are of one revision then."""
+    """Return a component whose copies may be moved; all of them are then of one revision."""
     workload = component.workload
     standing = [
         component.placed[worker.name]

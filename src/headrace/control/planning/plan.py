@@ -1,8 +1,8 @@
 """
 The next actions for one endpoint or component: its record, its workers and the time give actions, routes and a status.
 
-The reconciler calls it once a pass with what is true, not with what has happened: after a crash of a worker or of the
-platform the next pass decides again. Doing an action twice, or half, does no harm.
+The reconciler calls it once per pass with the current state, not with events: after a crash of a worker or of the
+platform the next pass decides again. Executing an action twice, or partly, does no harm.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Plan:
     """The outcome of planning one endpoint or component."""
 
     deployment: Deployment | None
-    """None: it is being deleted."""
+    """The deployment; None while the record is being deleted."""
     variants: tuple[VariantRoute, ...] = ()
     """Routes of its variants."""
     actions: tuple[Action, ...]
@@ -48,10 +48,10 @@ def plan_deployable(
     Plan one endpoint, or one inference component.
 
     Args:
-        record: of the endpoint or the component.
+        record: the record of the endpoint or the component.
         workers: all of its workers, dead ones included.
-        context: of the pass.
-        conditions: what else speaks against the deployment.
+        context: the values that are fixed during the pass.
+        conditions: conditions that the workers do not show.
     """
     now_s, config = context.now_s, context.config
     if record.deleting_s is not None:

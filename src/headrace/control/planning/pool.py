@@ -2,14 +2,14 @@
 The pool of virtual instances of a variant: how many there are, which are emptied, and which one gets a copy.
 
 An instance has the resources of its type on AWS, whatever this host has; a copy stays where it was placed.
-Without ManagedInstanceScaling there are as many as were asked for. With it one is added when a copy does not fit, up to
+Without ManagedInstanceScaling there are as many as were requested. With it one is added when a copy does not fit, up to
 the maximum, and instances are removed, down to the minimum: IDLE_RELEASE removes an instance that has been empty for
 the cooldown; CONSOLIDATION empties instances whose copies have room on others, once nothing has changed for the
-cooldown. Instances are also emptied when fewer were asked for than hold copies.
+cooldown. Instances are also emptied when fewer were requested than hold copies.
 
 A copy is moved by starting another one on an instance that stays; when that one serves, the old one is drained
 (`worker_actions.surplus`), so that no more room is needed than the others have. A request for a component or its
-endpoint meanwhile comes first: all instances stay then, and the cooldown starts again.
+endpoint in the meantime takes precedence: all instances then stay, and the cooldown starts again.
 """
 
 from collections import Counter
@@ -77,14 +77,14 @@ def kept_instances(
     """
     Return the instances of the next pass: at least the minimum, without those that may go.
 
-    An instance with copies stays until they are gone, even if fewer were asked for.
+    An instance with copies stays until they are gone, even if fewer instances were requested.
 
     Args:
-        instances: as they were.
-        rules: how many there may be.
-        copies: copies by instance, now.
+        instances: the instances of the last pass.
+        rules: the bounds on their number.
+        copies: the current number of copies by instance.
         now_s: seconds since 1970.
-        new_id: makes the id of an instance.
+        new_id: generates the id of an instance.
     """
     seen = [_with_copies(instance, copies.get(instance.id, 0), now_s) for instance in instances]
     empty = [instance for instance in reversed(seen) if instance.idle_s is not None]
@@ -130,15 +130,15 @@ def choose_instance(
     """
     Choose the instance for one more copy; None if it fits on none.
 
-    SPREAD: where the component has the fewest copies, then the fewest of all. BINPACK: where the least is left.
+    SPREAD chooses the one with the fewest copies of the component, then of all components; BINPACK the fullest one.
 
     Args:
-        component: of the copy.
-        need: of the copy.
+        component: the copy's component.
+        need: resources that the copy needs.
         whole: resources of an empty instance.
-        instances: ids, oldest first.
+        instances: ids of the instances, oldest first.
         placed: the copies on them, leaving ones included.
-        strategy: of the component.
+        strategy: the component's placement strategy.
     """
     used = {instance: Resources() for instance in instances}
     own, total = dict.fromkeys(instances, 0), dict.fromkeys(instances, 0)
@@ -209,12 +209,12 @@ def with_leaving(
     Decide which instances are emptied now.
 
     Args:
-        instances: of the variant, oldest first.
-        rules: how many there may be.
+        instances: the variant's instances, oldest first.
+        rules: the bounds on their number.
         tenants: the components, in the order in which they are planned.
         fixed: other copies, which stay where they are.
-        whole: what an instance has.
-        window: whether anything may be moved.
+        whole: resources of an empty instance.
+        window: the conditions under which copies may be moved.
         now_s: seconds since 1970.
     """
     if any(instance.leaving_s is not None for instance in instances):
@@ -243,14 +243,14 @@ def instances_to_empty(
     instances: Sequence[str], tenants: Sequence[Tenant], *, fixed: Sequence[Placed], whole: Resources, limit: int
 ) -> frozenset[str]:
     """
-    Choose at most so many instances whose copies have room on the others, those with the fewest copies first.
+    Choose at most `limit` instances whose copies have room on the others, those with the fewest copies first.
 
     Args:
-        instances: ids, oldest first.
+        instances: ids of the instances, oldest first.
         tenants: the components, in the order in which they are placed.
         fixed: copies that cannot be moved.
-        whole: what an instance has.
-        limit: how many at most.
+        whole: resources of an empty instance.
+        limit: maximum number of instances to choose.
     """
     copies = [*fixed, *(copy for tenant in tenants for copy in tenant.placed())]
     numbers = Counter(copy.instance for copy in copies)
@@ -271,7 +271,7 @@ def _can_be_emptied(
     fixed: Sequence[Placed],
     whole: Resources,
 ) -> bool:
-    """Return whether each copy on them fits on the others, and no component is spread less evenly for it."""
+    """Return whether each copy on leaving instances fits on the others without a component being spread less evenly."""
     if any(copy.instance in leaving for copy in fixed):
         return False
     kept = [instance for instance in instances if instance not in leaving]
@@ -295,7 +295,7 @@ def _can_be_emptied(
 
 
 def _imbalance(standing: Sequence[str], instances: Sequence[str]) -> int:
-    """Return the copies on the instance that has the most, less those on the one that has the fewest."""
+    """Return the difference between the most and the fewest copies on an instance."""
     numbers = Counter(standing)
     return max((numbers[instance] for instance in instances), default=0) - min(
         (numbers[instance] for instance in instances), default=0

@@ -7,8 +7,8 @@ The life of an endpoint or a component as a state machine: the spec, the workers
 An update walks through the rollout's steps, each PROVISIONING then BAKING, and ends with TERMINATING. Every transient
 state has a deadline. Actions on single workers are decided in `worker_actions`.
 
-Copies of a component for which there is no room when it is scaled fail nothing: its revision counts those that have a
-place, `Progress.num_unplaced` the others, and it is scaled again when there is room for some of them.
+Scaling a component does not fail for lack of room: its revision counts the copies that have a place,
+`Progress.num_unplaced` the others, and it is scaled again when there is room for some of them.
 """
 
 import math
@@ -39,7 +39,7 @@ def advance(
     config: ReconcilerConfig,
     conditions: ExternalConditions = NO_CONDITIONS,
 ) -> Deployment:
-    """Return how far the deployment is now."""
+    """Advance the deployment as far as its workers and the time allow."""
     num_steps = max(len(revision.rollout.steps) for revision in deployment.revisions.values())
     for _ in range(2 * num_steps + 4):
         following = _advance_once(deployment, workers, now_s, config, conditions)
@@ -102,7 +102,7 @@ def wanted_workers(deployment: Deployment) -> dict[FleetKey, int]:
 
 
 def is_rolling_back(deployment: Deployment) -> bool:
-    """Return whether a rolling update is taken back: its workers serve until the old ones do again; none is made."""
+    """Return whether a rolling update is rolled back: its workers serve until the old ones do; none is started."""
     target = deployment.target
     return target is not None and target.rollout.kind == "rolling" and deployment.progress.state is State.ROLLING_BACK
 
@@ -116,7 +116,7 @@ def _part_of(count: int, part: float) -> int:
 
 
 def _passed_fraction(progress: Progress, target: Revision) -> float:
-    """Return the part of a rolling update whose traffic has moved for good."""
+    """Return the part of a rolling update whose traffic has moved permanently."""
     return 1.0 if progress.stage is Stage.TERMINATING else _fraction_at(target, progress.step)
 
 
@@ -215,7 +215,7 @@ def _scale(
 def _cut_down(
     deployment: Deployment, stable: Revision, workers: Sequence[WorkerView], conditions: ExternalConditions
 ) -> Deployment:
-    """Go on with the copies that run or have a place; the others are unplaced."""
+    """Continue with the copies that run or have a place; the others become unplaced."""
     fleet = (stable.workloads[0].variant, stable.number)
     standing = sum(worker.is_wanted and not worker.is_leaving for worker in workers if worker.fleet == fleet)
     granted = min(stable.num_workers, standing + conditions.num_fitting)
@@ -279,7 +279,7 @@ def _roll_out(
 
 
 def _next_stage(deployment: Deployment, rollout: Rollout, now_s: float) -> Deployment:
-    """Return the next stage, after a step's workers have come up or its traffic has baked."""
+    """Return the next stage, after a step's workers have become ready or its traffic has baked."""
     progress = deployment.progress
     if progress.stage is Stage.PROVISIONING:
         return _in_stage(deployment, Stage.BAKING, progress.step, now_s)

@@ -24,10 +24,10 @@ def plan_variants(
     Return the routes of the variants of an endpoint or a component; without replicas while it is not in service.
 
     Args:
-        record: of the endpoint or the component.
+        record: the record of the endpoint or the component.
         deployment: its deployment.
         desired: the workers and the traffic that the deployment needs.
-        workers: all that stay.
+        workers: the workers that stay.
         starting: variants of which a worker is started now or soon.
     """
     progress = deployment.progress
@@ -114,8 +114,8 @@ def effective_shares(intended: dict[int, float], able: set[int]) -> dict[int, fl
     """
     Return the shares of a variant's fleets, which add up to 1.
 
-    A fleet without a serving replica gives its share to the others in proportion or, if these were to have none, in
-    equal parts: an answer of either revision is better than an error.
+    A fleet without a serving replica gives its share to the others, in proportion to their shares or in equal parts if
+    these are 0: an answer of either revision is better than an error.
     """
     if not able:
         total = sum(intended.values())

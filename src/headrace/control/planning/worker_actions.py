@@ -1,7 +1,7 @@
 """
 The actions on workers: the difference between the workers that a deployment needs and those that exist.
 
-Actions are idempotent: an action that is done twice, or half, does no harm.
+Actions are idempotent: executing one twice, or partly, does no harm.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,16 +15,16 @@ from headrace.control.planning.deployment import DesiredState
 STANDBY_S = 10.0
 """Requests wait for the replacement of a crashed worker if it starts within this time; else they fail at once."""
 _MAX_COUNTED = 30
-"""Failed workers of one fleet whose records are kept, to count crashes by."""
+"""Maximum number of failed workers of a fleet whose records are kept to count crashes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Make a worker of a fleet."""
+    """Create a worker for a fleet."""
 
     fleet: FleetKey
     instance: str = ""
-    """Instance that a copy of a component is placed on; empty: it is an instance of its own."""
+    """Instance on which a component's copy is placed; empty for a worker that is an instance of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forget:
-    """Remove the record, the folder and the log of a worker that has ended."""
+    """Remove the record and the folder of a worker that has ended; its log is retained."""
 
     worker: str
 
@@ -113,7 +113,7 @@ class WorkerPlan:
 def plan_workers(
     desired: DesiredState, workers: Sequence[WorkerView], *, now_s: float, config: ReconcilerConfig
 ) -> WorkerPlan:
-    """Return the actions by which the workers become the desired ones."""
+    """Return the actions that turn the existing workers into the desired ones."""
     given_up = _give_up(desired, workers, now_s, config)
     released = _release(desired.num_workers, workers, {action.worker for action in given_up})
     leaving = {action.worker for action in given_up} | {action.worker for action in released}
@@ -139,7 +139,7 @@ def removal_actions(
     """
     Return the actions of a deletion.
 
-    A worker that does not end in time, or cannot be reached, does not delay it for longer.
+    A worker that does not end in time, or cannot be reached, delays the deletion no further.
     """
     if not workers:
         return (RemoveRecord(),)
@@ -181,7 +181,7 @@ def _give_up(
 
 
 def _release(wanted: Mapping[FleetKey, int], workers: Sequence[WorkerView], given_up: set[str]) -> list[Drain]:
-    """Drain workers that are more than wanted."""
+    """Drain the surplus workers of each fleet."""
     drains: list[Drain] = []
     for fleet in sorted({worker.fleet for worker in workers}):
         alive = [
@@ -206,7 +206,7 @@ def _start(
 def _put_away(
     workers: Sequence[WorkerView], now_s: float, config: ReconcilerConfig, *, is_hasty: bool = False
 ) -> list[Stop | Forget]:
-    """Stop draining workers once their requests have had time, and forget those that have ended as they should."""
+    """Stop draining workers once their requests have had time to end, and forget those that ended normally."""
     actions: list[Stop | Forget] = []
     for worker in workers:
         if worker.is_gone or worker.phase is None:
@@ -287,7 +287,7 @@ def backoff_delay_s(num_crashes: int, config: ReconcilerConfig) -> float:
 
 def surplus(workers: Sequence[WorkerView], wanted: int) -> list[WorkerView]:
     """
-    Return the workers of a fleet to drain when this number is wanted.
+    Return the workers of a fleet to drain so that `wanted` stay.
 
     Those that do not serve come first, then the newest; a copy that is leaving goes when enough others serve.
     """

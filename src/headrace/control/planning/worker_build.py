@@ -25,7 +25,7 @@ class HostShare(Protocol):
 
     @property
     def memory_bytes(self) -> int | None:
-        """None: as much as there is."""
+        """Memory limit; None: as much as there is."""
         ...
 
     @property
@@ -44,7 +44,7 @@ class WorkerDefaults:
     """Settings that all workers of a platform share."""
 
     share_of: Callable[[str], HostShare]
-    """By instance type."""
+    """Returns the share of this host for an instance type."""
     own_images: Mapping[str, OwnImage] = field(default_factory=dict)
     is_strict: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class WorkerDefaults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltWorker:
-    """A worker to start, and what could not be honoured for it."""
+    """A worker to start, and notices about settings that could not be honoured."""
 
     spec: WorkerSpec
     notices: tuple[str, ...]
@@ -65,14 +65,14 @@ def build_worker(
     name: str, workload: Workload, defaults: WorkerDefaults, *, group: str = "", revision: int = 0
 ) -> BuiltWorker:
     """
-    Decide how a worker of a workload is run.
+    Return the worker of a workload, ready to start.
 
     Args:
-        name: of the worker.
-        workload: what it serves.
-        defaults: what all workers share.
+        name: the worker's name.
+        workload: the workload that it serves.
+        defaults: the settings that all workers share.
         group: its fleet, whose workers of other revisions it replaces.
-        revision: of the fleet.
+        revision: the fleet's revision.
 
     Raises:
         AwsError: in strict mode, when the image is not known.
@@ -118,15 +118,15 @@ class WorkerResources:
     memory_bytes: int | None
     """None: what is free there."""
     is_asked: bool = False
-    """By its inference component; otherwise it is the share of an instance."""
+    """True if its inference component names them; otherwise they are the share of an instance."""
 
 
 def resources_of(workload: Workload, share: HostShare) -> WorkerResources:
     """
     Return the threads and the memory of a worker: those of its inference component, at most those of its instance.
 
-    `MaxMemoryRequiredInMb` is the limit, `MinMemoryRequiredInMb` without it. With accelerators the latter is none: it
-    is the memory of the host then, and on AWS the model lies in that of the accelerators.
+    `MaxMemoryRequiredInMb` is the memory limit, or else `MinMemoryRequiredInMb`. With accelerators the latter is no
+    limit: it is then host memory, and on AWS the model is in the accelerators' memory.
     """
     need = workload.need
     if need is None:
@@ -149,16 +149,16 @@ def limits_of(workload: Workload) -> Limits:
 
 
 def _least(whole: int | None, asked: int) -> int | None:
-    """The smaller of a share and what is asked for; 0 asks for nothing less than the share."""
+    """Return the smaller of a share and a requested amount; a request of 0 means the whole share."""
     return min(whole or asked, asked) if asked else whole
 
 
 def room_of(workload: Workload, *, num_gpus: int = 0) -> ResourceRequest | None:
     """
-    Return the room that a worker needs: what its component needs, or a share as large as the instance type.
+    Return the resources to reserve for a worker: its component's needs, or a share as large as the instance type.
 
     Args:
-        workload: what it serves.
+        workload: the workload that it serves.
         num_gpus: GPUs that its settings name; 0: all of the instance type.
     """
     need = workload.need

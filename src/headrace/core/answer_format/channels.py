@@ -34,7 +34,7 @@ _FUNCTIONS: Final = "functions."
 
 
 class ChannelParser:
-    """Texts of several messages of the same kind are joined by a newline."""
+    """A parser of Harmony messages; texts of the same kind are joined by a newline."""
 
     def __init__(self) -> None:
         self._buffer = ""

@@ -8,7 +8,7 @@ from headrace.core.answer_format.parts import ContentText, Part, ReasoningText, 
 
 class TagParser:
     """
-    Reasoning is what the start tag at the beginning opens, up to the end tag or the end of the answer.
+    A parser of reasoning that a start tag opens at the beginning, up to the end tag or the end of the answer.
 
     White space around reasoning and before the content is dropped. Later tags are content.
     """
@@ -110,7 +110,7 @@ class TagParser:
             yield ContentText(text)
 
     def _until(self, tag: str) -> tuple[str, bool]:
-        """Take the text before a tag, without white space around it; True once the tag has come."""
+        """Take the text before a tag, without white space around it; True once the tag has arrived."""
         if self._at_edge:
             self._buffer = self._buffer.lstrip()
         place = self._buffer.find(tag)

@@ -1,7 +1,7 @@
 """
 The bookkeeping of the paged KV cache: reference counts, the prefix cache and eviction.
 
-Used by the scheduler only. It knows block numbers and hashes, neither tensors nor sequences.
+Used by the scheduler only. This module knows block numbers and hashes, but no tensors or sequences.
 
 A block is in one of three states:
 
@@ -88,7 +88,7 @@ class BlockPool:
             self._hashes[block] = block_hash
 
     def free(self, blocks: Sequence[int]) -> None:
-        """Drop one reference to each block of a table; its tail will be evicted before its head."""
+        """Drop one reference to each block of a table; the tail is evicted before the head."""
         for block in reversed(blocks):
             self._num_refs[block] -= 1
             if self._num_refs[block] == 0:

@@ -53,7 +53,7 @@ class Choice:
 
     @property
     def mean_logprob(self) -> float:
-        """Mean logprob of the generated tokens, the rank of a `best_of` candidate."""
+        """Mean logprob of the generated tokens, by which `best_of` candidates are ranked."""
         return self.logprob_sum / max(1, self.sequence.num_output_tokens)
 
     @property
@@ -110,7 +110,7 @@ class Choice:
         return self.finish(FinishReason.EOS) if grammar is not None and grammar.is_complete else None
 
     def _grammar_failed(self, reason: str) -> Chunk:
-        """Return the last chunk of an answer whose grammar exceeds a limit of the parser: an error of the client."""
+        """Return the last chunk of an answer whose grammar exceeds a limit of the parser: a client error."""
         grammar = self.sequence.params.grammar
         message = f"The grammar cannot be enforced any further: {reason.rstrip('.')}. Use a smaller one."
         return self.finish(FinishReason.ERROR, message=message, param=None if grammar is None else grammar.param)
@@ -141,7 +141,7 @@ class Choice:
         return self._chunk(text, tokens, finish)
 
     def finish_prompt(self) -> Chunk:
-        """Return the last chunk of a choice that generates nothing: its prompt is computed."""
+        """Return the last chunk of a choice that generates nothing, once its prompt is computed."""
         pool = self.sequence.pool
         if pool is None:
             return self.finish(FinishReason.LENGTH)
@@ -174,7 +174,7 @@ class Choice:
         )
 
     def _chunk(self, text: str, tokens: tuple[Token, ...], finish: Finish | None = None) -> Chunk:
-        """Return a chunk; the first one also has what precedes the answer."""
+        """Return a chunk; the first one also carries the scored prompt and the opening."""
         opening, self.opening = self.opening, ""
         prompt = self._take_prompt()
         return Chunk(index=self.index, text=text, tokens=tokens, prompt=prompt, opening=opening, finish=finish)

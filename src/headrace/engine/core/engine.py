@@ -1,8 +1,8 @@
 """
 The engine loop: `Engine.step()` schedules, executes, applies and emits.
 
-Synchronous and single-threaded; `service` gives it a thread and callers. It never raises because of a request or a
-runner: a failed step ends its requests with an ERROR chunk, and the next step runs.
+Synchronous and single-threaded; `service` provides the thread and the callers. A step never raises because of a request
+or a runner: if it fails, its requests end with an ERROR chunk, and the next step runs.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,7 +31,7 @@ _TOTALS = (
 )
 
 _MAX_FORCED_TOKENS = 16
-"""Forced tokens of a choice between two steps at most."""
+"""Maximum number of forced tokens of a choice between two steps."""
 
 Emitted = list[tuple[Choice, Chunk]]
 
@@ -162,7 +162,7 @@ class Engine:
     def _take_tokens(
         self, choice: Choice, output: StepOutput, token_ids: list[int], first_row: int, emitted: Emitted
     ) -> None:
-        """Give a choice its drawn token, and the next ones as long as the draft tokens before them were right."""
+        """Give a choice its drawn token, and the next ones as long as the draft tokens before them are accepted."""
         sequence = choice.sequence
         wanted = sequence.params.logprobs
         for row, token_id in enumerate(token_ids, first_row):

@@ -62,10 +62,10 @@ class NoObserver:
     """An observer that ignores all reports."""
 
     def step_finished(self, report: StepReport) -> None:
-        """Ignore it."""
+        """Ignore the report."""
 
     def choice_finished(self, report: ChoiceReport) -> None:
-        """Ignore it."""
+        """Ignore the report."""
 
     def step_failed(self) -> None:
-        """Ignore it."""
+        """Ignore the failed step."""

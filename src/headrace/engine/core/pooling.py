@@ -53,7 +53,7 @@ class SequencePool:
 
 
 def pool_result(pool: SequencePool, pooler: Pooler, params: PoolingParams) -> Pooled | None:
-    """Return what a request asked for; None if a number is not finite."""
+    """Return the vectors that a request asked for, or None if a number is not finite."""
     vectors = pool.result()
     if params.task != "embed_tokens":
         vectors = pooler.project(vectors)

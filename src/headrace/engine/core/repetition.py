@@ -13,7 +13,7 @@ from headrace.core.generation import RepetitionDetection
 
 
 class RepetitionDetector:
-    """Finds the token with which one answer has repeated itself."""
+    """Detects the token at which an answer has repeated itself."""
 
     def __init__(self, rule: RepetitionDetection) -> None:
         self._min_size = rule.min_pattern_size
@@ -21,10 +21,10 @@ class RepetitionDetector:
         sizes = np.arange(self._max_size, self._min_size - 1, -1, dtype=np.int64)
         self._needed = sizes * (rule.min_count - 1)
         self._num_equal = np.zeros_like(sizes)
-        """By pattern size, longest first: the tokens at the end that equal the one so many tokens before."""
+        """By pattern size, longest first: the number of last tokens that equal the token `size` tokens before them."""
 
     def push(self, answer: npt.NDArray[np.int32]) -> bool:
-        """Take the answer with one more token than before; return whether it repeats itself now."""
+        """Process the answer, one token longer than before; return whether it now repeats itself."""
         last = len(answer) - 1
         if last < self._min_size:
             return False

@@ -27,7 +27,7 @@ class RowExtras:
     bias: BiasArrays | None
     """The request's own bias."""
     early_bias: BiasArrays | None
-    """The same with end tokens forbidden, used before `min_new_tokens`."""
+    """The request's bias with end tokens forbidden, used before `min_new_tokens`."""
     grammar: Constraint | None
 
     def history(self, sequence: Sequence, row: int, num_tokens: int) -> History | None:

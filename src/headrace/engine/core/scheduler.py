@@ -84,14 +84,14 @@ class Scheduler:
         has_chunks: bool = True,
     ) -> None:
         """
-        Begin without sequences.
+        Create a scheduler without sequences.
 
         Args:
-            limits: of the engine.
-            runner: limits of the runner.
-            step_times: predicts the time of a step.
-            row_costs: predicts the cost of draft tokens.
-            has_chunks: False for a network that attends to whole sequences: each is computed in one step.
+            limits: The engine's limits.
+            runner: The runner's limits.
+            step_times: Predicts the time of a step.
+            row_costs: Predicts the cost of draft tokens.
+            has_chunks: False for a network that attends to whole sequences: each one is computed in one step.
         """
         assert limits.max_num_batched_tokens >= limits.max_num_seqs <= runner.max_step_rows
         self.pool = BlockPool(runner.num_blocks)
@@ -261,7 +261,7 @@ class Scheduler:
             sequence = self.waiting[index]
             hits = self._cached_blocks(sequence)
             if hits is None:
-                index += 1  # another sequence is computing what this one needs
+                index += 1  # another sequence is computing the block that this one needs
                 continue
             if not self._fits(sequence, hits) or self._chunk_room(plan, sequence) < self._least_chunk(sequence):
                 return
@@ -288,7 +288,7 @@ class Scheduler:
         return hits
 
     def _fits(self, sequence: Sequence, hits: list[int]) -> bool:
-        """Return whether a sequence fits, with the expected growth of all sequences and a watermark."""
+        """Return whether a sequence fits into the pool, with the expected growth of all sequences and a watermark."""
         num_new = self._blocks_for(sequence.num_tokens) - len(hits)
         left = self.pool.num_free - num_new - sum(self.pool.is_free(block) for block in hits)
         if not self.running:
@@ -298,7 +298,7 @@ class Scheduler:
         return left >= growth + self._watermark
 
     def _growth_blocks(self, sequence: Sequence, *, is_certain: bool) -> int:
-        """Return the blocks that a sequence will still need: in the worst case, or by the recent length of answers."""
+        """Return how many more blocks a sequence will need: in the worst case, or by the length of recent answers."""
         final = sequence.max_total_tokens
         if not is_certain:
             to_come = max(self._expected_output_tokens - sequence.num_output_tokens, self._block_tokens)
@@ -354,5 +354,5 @@ def _arrival_id(sequence: Sequence) -> int:
 
 
 def _chunk_order(sequence: Sequence) -> tuple[bool, int]:
-    """Sort forced tokens of answers first: they are few, and a stream must not wait for an older prompt."""
+    """Return a key that sorts forced tokens first: they are few, and a stream must not wait for an older prompt."""
     return sequence.num_computed_tokens < sequence.num_prompt_tokens, sequence.arrival_id

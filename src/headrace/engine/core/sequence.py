@@ -53,13 +53,13 @@ class Sequence:
     second_start: int = -1
     """Position from which tokens are of type 1: the second text of a pair (BERT); -1: all are of type 0."""
     scores_prompt: bool = False
-    """Whether the logprobs of the prompt are computed."""
+    """True if the logprobs of the prompt are computed."""
     can_draft: bool = True
-    """Whether a row's draw depends on the tokens before it alone, so that draft tokens can be verified."""
+    """True if a row's draw depends only on the tokens before it, so that draft tokens can be verified."""
     pool: SequencePool | None = None
     """Collects the hidden states of the prompt; such a sequence generates nothing."""
     shares_blocks: bool = True
-    """Whether its KV blocks come from and go to the prefix cache."""
+    """True if its KV blocks come from and go to the prefix cache."""
 
     phase: SequencePhase = SequencePhase.WAITING
     slot: int = -1
@@ -94,7 +94,7 @@ class Sequence:
 
     @property
     def matcher(self) -> TokenMatcher:
-        """The matcher that drafts for this sequence, made on first use."""
+        """The matcher that drafts for this sequence, created on first use."""
         if self._matcher is None:
             self._matcher = TokenMatcher(self.max_total_tokens)
         return self._matcher

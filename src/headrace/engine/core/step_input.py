@@ -27,14 +27,14 @@ _SEED_MASK = 2**64 - 1
 
 @dataclass(slots=True)
 class LogitRows:
-    """The use of each logit row of a step: drawing or scoring; and of each hidden row: pooling."""
+    """The purpose of each logit row of a step (drawing or scoring) and of each hidden row (pooling)."""
 
     drawing: list[Sequence] = field(default_factory=list)
     """Sequences that draw a token, decoding ones first."""
     draw_rows: list[int] = field(default_factory=list)
     """First row of each drawing sequence."""
     draw_counts: list[int] = field(default_factory=list)
-    """Rows of each drawing sequence: one, plus one per draft token, which assumes that those before it were drawn."""
+    """Rows of each drawing sequence: one, plus one per draft token, which assumes the drafts before it to be right."""
     scoring: list[tuple[Sequence, int, int]] = field(default_factory=list)
     """Sequence, first row and number of rows that score its prompt."""
     pooling: list[tuple[Sequence, int, int]] = field(default_factory=list)
@@ -250,7 +250,7 @@ def _token_ids(plan: StepPlan) -> Int32:
 
 
 def _hidden_rows(plan: StepPlan, starts: Int32, logit_rows: LogitRows) -> Int32:
-    """Return the rows of the step that are pooled, and note to which sequences they belong."""
+    """Return the rows of the step that are pooled, and record the sequences that they belong to."""
     rows: list[Int32] = []
     num_rows = 0
     for index in range(plan.num_decodes, len(plan.sequences)):

@@ -15,11 +15,11 @@ def start_adapters(named: Iterable[str], model: Path) -> dict[str, Path]:
     Return the folders of adapters by name.
 
     Args:
-        named: `name=folder` each.
-        model: the model's folder or file.
+        named: Entries of the form `name=folder`.
+        model: The model's folder or file.
 
     Raises:
-        SettingsError: an entry is malformed, a name is given twice, or a folder is no adapter.
+        SettingsError: An entry is malformed, a name is given twice, or a folder contains no adapter.
     """
     root = (model if model.is_dir() else model.parent) / FOLDER
     beside = sorted(root.iterdir()) if root.is_dir() else []

@@ -37,7 +37,7 @@ def assemble(
     observer: EngineObserver | None = None,
 ) -> AsyncEngine:
     """
-    Load a model and return its engine, which is not started.
+    Load a model and return its engine, not started yet.
 
     Raises:
         UserError: The model cannot be found, read or run, a setting is invalid or memory is insufficient.
@@ -77,7 +77,7 @@ def engine_on(
     format_reason: str,
     observer: EngineObserver | None,
 ) -> AsyncEngine:
-    """Return the engine of a loaded runner, which is not started."""
+    """Return an engine on a loaded runner, not started yet."""
     return runner_engine(
         runner,
         text_parts(model, use.pooler),
@@ -106,7 +106,7 @@ def refuse_smoothed(model: Model, config: EngineConfig, *, is_smoothed_at_load: 
 
 
 def text_parts(model: Model | HfModel, pooler: Pooler | None = None) -> TextParts:
-    """Return what turns requests into tokens and tokens into text."""
+    """Return the tokenizer, chat template, end tokens and pooling of a model."""
     return TextParts(
         tokenizer=model.tokenizer,
         chat_template=model.chat_template,

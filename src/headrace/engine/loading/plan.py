@@ -36,13 +36,13 @@ class EnginePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextLength:
-    """The positions of a network."""
+    """The context lengths that a network supports."""
 
     default: int
     longest: int | None
     """None: no limit."""
     takes_rope: bool = True
-    """The setting `rope` stretches it."""
+    """True if the setting `rope` can stretch the context."""
 
 
 def plan_engine(config: EngineConfig, model: Model, *, max_model_len: int | None = None) -> EnginePlan:

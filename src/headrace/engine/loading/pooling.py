@@ -39,15 +39,15 @@ class Use:
 
 def resolve_use(model: Model, *, task: str, pooling: str) -> Use:
     """
-    Return the use of a model.
+    Resolve the use of a model from its files and the settings.
 
     Args:
-        model: the model.
-        task: the setting `task`.
-        pooling: the setting `pooling`.
+        model: The model.
+        task: The setting `task`.
+        pooling: The setting `pooling`.
 
     Raises:
-        SettingsError: the model cannot be used so.
+        SettingsError: The model does not support this use.
     """
     if task == "generate":
         if not model.generates:

@@ -1,8 +1,8 @@
 """
 SmoothQuant at load: the output of `headrace quantize`, made once and cached beside the packed weights.
 
-The cache key covers the weights, the rotary embedding, the calibration texts as tokens and the strengths. Of workers
-that start at the same time one makes the folder and the others wait for its lock.
+The cache key covers the weights, the rotary embedding, the calibration texts as tokens and the strengths. If several
+workers start at the same time, one of them writes the folder and the others wait for its lock.
 """
 
 import fcntl

@@ -92,7 +92,7 @@ class AdapterRegistry:
             return adapter
 
     def release(self, adapter: LoadedAdapter, count: int = 1) -> None:
-        """End uses of an adapter."""
+        """End `count` uses of an adapter."""
         with self._books.lock:
             adapter.num_uses -= count
             self._free_if_unused(adapter)
@@ -101,7 +101,7 @@ class AdapterRegistry:
         """
         Read an adapter and fill a slot with it.
 
-        With `replaces`, requests that name a loaded one get the new content from then on.
+        With `replaces`, an adapter of this name may be loaded already: requests get the new content from then on.
 
         Raises:
             InvalidRequest: the name is empty or taken.

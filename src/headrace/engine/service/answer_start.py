@@ -1,4 +1,4 @@
-"""The beginning of answers of models that reason: what the prompt has written of them, and their constraint."""
+"""The beginning of a reasoning model's answer: the part that the prompt already contains, and the constraint."""
 
 from headrace.core.answer_format.formats import AnswerFormat
 from headrace.core.answer_format.parser import make_parser
@@ -38,7 +38,7 @@ class AnswerStart:
         return "" if self._format is None else self._format.opening(prompt)
 
     def opening(self, request: GenerationRequest, end_of_prompt: str) -> str:
-        """Return what the caller needs to know of the prompt; a grammar from the first token on continues nothing."""
+        """Return the end of the prompt that the answer continues; empty with a grammar from the first token on."""
         continues = self._delays_grammars or request.sampling.grammar is None
         return end_of_prompt if request.separates_reasoning and continues else ""
 

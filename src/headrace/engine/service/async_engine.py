@@ -41,7 +41,7 @@ _WARM_UP_TOKENS = 64
 _WARM_UP_ANSWER_TOKENS = 4
 _MAX_RETRY_AFTER_S = 60.0
 _VOCABULARY_DELAY_S = 1.0
-"""Seconds after the start in which the vocabulary for grammars is not built: requests may wait for this engine."""
+"""Seconds after the start before the vocabulary for grammars is built: requests may be waiting for this engine."""
 
 
 class AsyncEngine:
@@ -94,9 +94,9 @@ class AsyncEngine:
 
     async def start(self) -> None:
         """
-        Start the engine and load the adapters of the start.
+        Start the engine, load the configured adapters and warm up.
 
-        Then produce a first token, and a few more for the step-time model; or pool a first prompt.
+        The warm-up produces a first token, and a few more for the step-time model, or pools a first prompt.
 
         Raises:
             EngineFailed: The model does not run.
@@ -129,7 +129,7 @@ class AsyncEngine:
                 raise EngineFailed(f"The model produced no token at the start. {chunk.finish.message}")
 
     async def _build_grammar_vocabulary(self) -> None:
-        """Build the vocabulary for grammars in a moment without requests, so that neither start nor streams wait."""
+        """Build the vocabulary for grammars while there are no requests, so that neither the start nor streams wait."""
         await asyncio.sleep(_VOCABULARY_DELAY_S)
         await self._is_drained.wait()
         await self._processor.build_grammar_vocabulary()
@@ -284,7 +284,7 @@ class AsyncEngine:
         try:
             await asyncio.wait_for(self._is_drained.wait(), 1.0)
         except TimeoutError:
-            return  # readers that do not read
+            return  # some readers have stopped reading
 
 
 def runner_engine(

@@ -1,8 +1,8 @@
 """
 The protocol between `AsyncEngine` and what computes its choices.
 
-`AsyncEngine` has the text on both sides (templates, tokens, grammars, stop strings) and the admission of requests; a
-`ChoiceEngine` schedules the choices and produces their tokens: our own engine on its thread (`EngineThread`), or the
+`AsyncEngine` handles the text on both sides (templates, tokens, grammars, stop strings) and the admission of requests;
+a `ChoiceEngine` schedules the choices and produces their tokens: our own engine on its thread (`EngineThread`), or the
 engine of another library.
 """
 
@@ -41,12 +41,12 @@ class ChoiceEngine(Protocol):
 
     @property
     def is_healthy(self) -> bool:
-        """False once it cannot generate any more."""
+        """False once the engine cannot generate any more."""
         ...
 
     @property
     def crash(self) -> Exception | None:
-        """The exception that ended it, if any."""
+        """The exception that ended the engine, if any."""
         ...
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""Tokens of inputs that are pooled: texts, pairs of texts, and what is cut of those that are too long."""
+"""Tokens of pooled inputs: texts and pairs of texts, truncated if they are too long."""
 
 from typing import Literal, NamedTuple, TypeVar
 

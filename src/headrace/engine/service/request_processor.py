@@ -45,8 +45,8 @@ from headrace.models.tokenizer import Tokenizer
 
 _MAX_CHARS_A_TOKEN = 64
 """
-Texts longer than this for each token of the context are refused unread: a tokeniser takes 150 ms and 330 MB per
-megabyte, and holds the GIL for much of that.
+Maximum characters per token of the context. Longer texts are refused without tokenising them, which takes 150 ms and
+330 MB per megabyte and holds the GIL for much of that.
 """
 _ROUTES = {"embeddings": "/v1/embeddings or /embed", "scores": "/rerank, /score or /predict"}
 _SEED_BITS = 53
@@ -100,7 +100,7 @@ class RequestProcessor:
         )
 
     def check(self, request: GenerationRequest) -> None:
-        """Raise `InvalidRequest` if a parameter is out of range, or the model does not do what is asked for."""
+        """Raise `InvalidRequest` if a parameter is out of range, or the model does not support the request."""
         if request.pooling is not None:
             check_pooling(request.pooling, self._pooling)
         elif not self._generates:
@@ -180,7 +180,7 @@ class RequestProcessor:
         return self._tokenizer.decode_whole(token_ids)
 
     async def build_grammar_vocabulary(self) -> None:
-        """See `GrammarCompiler.build_vocabulary`."""
+        """Build the vocabulary for grammars; see `GrammarCompiler.build_vocabulary`."""
         await self._grammars.build_vocabulary()
 
     def close(self) -> None:
@@ -188,7 +188,7 @@ class RequestProcessor:
         self._grammars.close()
 
     def _pooled_length(self, num_tokens: int) -> int:
-        """Return the length of an input that is pooled, if it is not too long."""
+        """Return the length of a pooled input; raise `PromptTooLong` if it is too long."""
         assert self._pooling is not None
         if num_tokens > self._pooling.max_tokens:
             raise PromptTooLong(prompt_tokens=num_tokens, max_prompt_tokens=self._pooling.max_tokens)
@@ -213,7 +213,7 @@ class RequestProcessor:
         return tokens
 
     async def _pooled_tokens(self, prompt: str | tuple[int, ...] | ChatPrompt, params: PoolingParams) -> InputTokens:
-        """Return the tokens of an input that is pooled, cut if the request allows it."""
+        """Return the tokens of a pooled input, truncated if the request allows it."""
         assert self._pooling is not None
         most = min(params.max_tokens or self._pooling.max_tokens, self._pooling.max_tokens)
         if isinstance(prompt, tuple):
@@ -289,14 +289,14 @@ class RequestProcessor:
     def _root(self, request: GenerationRequest, adapter: LoadedAdapter | None) -> bytes:
         """Return the root hash; without prefix caching the choices of a request still share blocks with each other."""
         if self._limits.enable_prefix_caching:
-            prefix = "" if adapter is None else f"adapter:{adapter.identity}:"  # its content: names are reused
+            prefix = "" if adapter is None else f"adapter:{adapter.identity}:"  # by content: names are reused
             return root_hash(f"{prefix}salt:{request.cache_salt}")
         return root_hash(f"request:{secrets.token_hex(16)}")
 
 
 @dataclass(frozen=True, slots=True)
 class _ChoiceMaker:
-    """Makes the choices of one request from their common parts."""
+    """Creates the choices of one request from their common parts."""
 
     table: TokenTable
     eos_token_ids: frozenset[int]
@@ -317,7 +317,7 @@ class _ChoiceMaker:
         params = self.request.sampling
         num_choices = params.best_of or params.n
         if num_choices > params.n and params.logprobs is None:
-            params = replace(params, logprobs=0)  # candidates are ranked by them
+            params = replace(params, logprobs=0)  # candidates are ranked by their logprobs
         seed = params.seed if params.seed is not None else secrets.randbits(_SEED_BITS)
         for index in range(num_choices):
             state = grammar if index == 0 or grammar is None else grammar.fork()

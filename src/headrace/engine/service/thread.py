@@ -1,8 +1,8 @@
 """
 The thread that the engine runs on.
 
-It sleeps on a condition while idle (no polling), takes commands between steps and delivers the chunks of a step in one
-call. `Engine` is used on this thread only.
+The thread sleeps on a condition while idle (no polling), takes commands between steps and delivers the chunks of a step
+in one call. `Engine` is used on this thread only.
 """
 
 import threading
@@ -80,7 +80,7 @@ class EngineThread:
         return self._crash
 
     def start(self) -> None:
-        """Start running."""
+        """Start the thread."""
         self._thread.start()
 
     def begin_service(self, observer: EngineObserver) -> None:
@@ -130,7 +130,7 @@ class EngineThread:
         try:
             while self._wait_for_work():
                 self._round()
-        except Exception as error:  # noqa: BLE001 - an edge: a bug in the engine's own books; this engine cannot go on
+        except Exception as error:  # noqa: BLE001 - an edge: the engine's own state is broken, so it cannot continue
             _log.exception("engine.crashed")
             with self._wakeup:
                 self._crash = error

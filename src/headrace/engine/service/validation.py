@@ -14,7 +14,7 @@ _MIN_SEED, _MAX_SEED = -(2**63), 2**64 - 1
 _MAX_FACTOR = 1e30
 """A logit times or divided by this is still a number in single precision."""
 _MAX_PATTERN_SIZE = 2048
-"""Each token is compared with so many before it, which takes 4 µs."""
+"""Each token is compared with this many tokens before it, which takes 4 µs."""
 _MAX_PATTERN_COUNT = 1_000_000
 
 
@@ -35,7 +35,7 @@ def check_sampling(params: SamplingParams, limits: EngineLimits, *, vocab_size: 
 
 
 def check_pooling(params: PoolingParams, info: PoolingInfo | None) -> None:
-    """Raise `InvalidRequest` if the model does not compute what is asked for."""
+    """Raise `InvalidRequest` if the model does not support the requested pooling."""
     if info is None:
         raise InvalidRequest(
             "This server only generates text (task=generate). Start it with --task auto or --task embed for embeddings."

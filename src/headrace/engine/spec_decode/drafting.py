@@ -1,5 +1,5 @@
 """
-When a sequence drafts tokens, and how many: prompt lookup, verified by the step that runs anyway.
+The number of draft tokens of a sequence: prompt lookup, verified by the step that runs anyway.
 
 A decoding sequence may add draft tokens to a step, one logit row each. Those rows draw what plain decoding would have
 drawn: the draft tokens that agree are accepted, the rest are discarded. A row must yield more tokens than it costs:
@@ -66,7 +66,7 @@ def drafting_pays(row_cost: float) -> bool:
 
 
 def draft(matcher: TokenMatcher, tokens: Int32, num_tokens: int, *, row_cost: float, most: int) -> int:
-    """Write at most `most` draft tokens behind the `num_tokens` known ones, as many as pay; return their number."""
+    """Write up to `most` draft tokens after the `num_tokens` known ones, as many as pay off; return their number."""
     matcher.follow(tokens, num_tokens)
     count = draft_length(matcher, row_cost=row_cost, most=most)
     if count:

@@ -45,7 +45,7 @@ class TokenMatcher:
         self._tables = tuple(np.zeros(1 << self._bits, np.int32).data for _ in NGRAMS)
         self._trust = list(_PRIOR_TRUST)
         self._num_seen = 0
-        self._place = 0  # of the guessed token; 0: no match
+        self._place = 0  # position of the guessed token; 0: no match
         self._length = 0
 
     def follow(self, tokens: Int32, num_tokens: int) -> None:

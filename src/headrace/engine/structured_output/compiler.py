@@ -1,9 +1,9 @@
 """
 Compilation of grammars by llguidance.
 
-It runs on threads of its own: a schema that takes a second to compile delays only its own requests, which are not
-queued yet, and other large ones. A compilation that takes too long is abandoned: its thread cannot be stopped, so the
-next one gets another thread. llguidance's own limits end it after some seconds, and it holds no GIL meanwhile.
+Compilation runs on its own threads: a schema that takes a second to compile delays only its own requests, which are not
+queued yet, and other large grammars. A compilation that takes too long is abandoned: its thread cannot be stopped, so
+the next one gets another thread. llguidance's own limits end it after some seconds, without holding the GIL meanwhile.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _MAX_KEPT_CHARS = 8_000_000
 """Characters of all cached grammars; the compiled form takes about ten times as much memory."""
 _MAX_PENDING = 64
 _MAX_ABANDONED = 2
-"""Abandoned compilations that may still run on a thread and take CPU time, of small and of large grammars each."""
+"""Maximum number of abandoned compilations that still run, for small and for large grammars each."""
 _LARGE_CHARS = 20_000
 _JSON_KINDS = ("json_schema", "json_object")
 _NAMES: dict[GrammarKind, str] = {
@@ -69,8 +69,8 @@ class _Lane:
         Run `work` on the thread.
 
         Raises:
-            _TakesTooLong: it did not end in time; it goes on in the background.
-            Busy: as many abandoned ones as allowed are still running.
+            _TakesTooLong: `work` did not end in time; it continues in the background.
+            Busy: `_MAX_ABANDONED` abandoned compilations are still running.
         """
         async with self._turn:
             if self._num_abandoned >= _MAX_ABANDONED:
@@ -95,7 +95,7 @@ class _Lane:
     def _note_end(self, ended: "asyncio.Future[Any]") -> None:
         self._num_abandoned -= 1
         if not ended.cancelled():
-            ended.exception()  # so that asyncio does not report that it was not looked at
+            ended.exception()  # retrieved, so that asyncio does not log it as never retrieved
 
     def _new_executor(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(1, thread_name_prefix=self._name)
@@ -111,12 +111,12 @@ class GrammarCompiler:
 
     def __init__(self, tokenizer: Tokenizer, *, vocab_size: int, timeout_s: float = 10.0) -> None:
         """
-        Start with nothing compiled.
+        Create a compiler with an empty cache.
 
         Args:
-            tokenizer: of the model.
-            vocab_size: rows of the model's output.
-            timeout_s: longest compilation of one grammar.
+            tokenizer: The model's tokenizer.
+            vocab_size: Rows of the model's output.
+            timeout_s: Longest compilation of one grammar.
         """
         self._tokenizer = tokenizer
         self._timeout_s = timeout_s
@@ -140,7 +140,7 @@ class GrammarCompiler:
             future = self._start(grammar)
         self._kept.move_to_end(grammar)
         try:
-            found = await asyncio.shield(future)  # others may wait for it too
+            found = await asyncio.shield(future)  # other requests may wait for it too
         except _TakesTooLong:
             found = f"Its compilation took more than {self._timeout_s:g} s (grammar_timeout_s). Use a smaller one."
         if isinstance(found, str):
@@ -157,7 +157,7 @@ class GrammarCompiler:
         try:
             await self._large.run(self._tokenizer.grammar_tokenizer)
         except _TakesTooLong:
-            return  # it goes on in the background
+            return  # the build continues in the background
         except Exception as error:  # noqa: BLE001 - an edge: requests without a grammar are served all the same
             _log.warning("engine.no_grammars", error=repr(error))
 

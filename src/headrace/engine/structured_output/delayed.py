@@ -36,12 +36,12 @@ class DelayedGrammar:
         Wrap a grammar.
 
         Args:
-            grammar: the state at the beginning of the grammar of the content.
-            parser: finds the end of the reasoning.
-            text_of: the text of a token, separators included.
-            start_id: the token of the start tag; None: it is several.
-            end_ids: the tokens with which the model ends an answer.
-            arguments: the grammars of the arguments, by function.
+            grammar: The state at the beginning of the grammar of the content.
+            parser: Finds the end of the reasoning.
+            text_of: Returns the text of a token, separators included.
+            start_id: The token of the start tag; None if the tag is several tokens.
+            end_ids: The tokens with which the model ends an answer.
+            arguments: The grammars of the arguments, by function.
         """
         self._grammar = grammar
         self._parser = parser
@@ -117,7 +117,7 @@ class DelayedGrammar:
         return self._parser.section is Section.UNDECIDED
 
     def _enter(self) -> None:
-        """Begin the grammar if the answer has reached what it is for."""
+        """Begin the grammar if the answer has reached the section that it constrains."""
         section = self._parser.section
         if section is Section.CONTENT or (section is Section.UNDECIDED and self._start_id is None):
             self._begun = self._grammar

@@ -1,4 +1,4 @@
-"""The errors of llguidance in words that help the author of a grammar."""
+"""llguidance's errors, reworded for the author of a grammar."""
 
 _MAX_ERROR_CHARS = 300
 _MEANINGS = {

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 _WHITESPACE = r"\x20?|\n\x20{0,24}"
-"""Between the tokens of JSON: a space or a line break with indentation. Small models fill `max_tokens` with more."""
+"""White space between tokens of JSON: a space or an indented line break. Small models fill `max_tokens` with more."""
 _ESCAPES = 'nrbtf\\"'
 """No `\\u`: each string has one spelling, so that a key cannot come twice in two spellings."""
 _MAX_CHARS: dict[GrammarKind, int] = {"json_schema": 1_000_000, "choice": 1_000_000, "structural_tag": 1_000_000}
@@ -35,7 +35,7 @@ def grammar_source(grammar: Grammar) -> str:
     Return the constraint as a grammar of llguidance.
 
     Raises:
-        GrammarError: It is not valid or cannot be enforced.
+        GrammarError: The constraint is not valid or cannot be enforced.
     """
     limit = _MAX_CHARS.get(grammar.kind, _MAX_OTHER_CHARS)
     if len(grammar.text) > limit:
@@ -65,7 +65,7 @@ def has_maps(source: str) -> bool:
 
 def pattern_sources(source: str) -> list[str]:
     """
-    Return a grammar of its own for each bounded string pattern in a JSON schema's.
+    Return a separate grammar for each bounded string pattern in the grammar of a JSON schema.
 
     llguidance reads a pattern only when its string begins, in the middle of an answer. Patterns without `{m,n}` are
     left out: they do not grow beyond their text.

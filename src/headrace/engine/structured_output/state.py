@@ -35,7 +35,7 @@ class GrammarState:
         self._words = np.zeros(max(self.num_words, num_mask_bytes // 4), np.uint32)
         self._num_mask_bytes = num_mask_bytes
         self.has_mask = False
-        """Whether the mask of this place is computed."""
+        """True if the mask of this place is computed."""
 
     @property
     def source(self) -> str:
@@ -135,7 +135,7 @@ class GrammarState:
 
 
 class Constraint(Protocol):
-    """The state of a sequence in what its answer must match."""
+    """The state of a sequence in the grammar that its answer must match."""
 
     @property
     def active(self) -> GrammarState | None:

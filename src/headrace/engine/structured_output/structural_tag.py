@@ -13,7 +13,7 @@ from headrace.engine.structured_output.schema.document import SchemaError, show
 
 _TEXT = "/(?s:.*)/"
 SchemaText = Callable[[object], str]
-"""From a client's schema to the text of the enforced one."""
+"""Converts a client's schema to the text of the enforced schema."""
 
 
 def structural_tag_lark(text: str, schema_text: SchemaText) -> str:
@@ -21,7 +21,7 @@ def structural_tag_lark(text: str, schema_text: SchemaText) -> str:
     Return a Lark grammar for a structural tag given as JSON.
 
     Raises:
-        SchemaError: It is not valid, or has a format that is not supported.
+        SchemaError: The tag is not valid, or has a format that is not supported.
     """
     try:
         tag = json.loads(text)
@@ -106,7 +106,7 @@ class _Writer:
         return f"({tag}{more}){'' if value.get('at_least_one') else '?'}"
 
     def _tag(self, tag: dict[str, Any], place: str, *, after: str) -> str:
-        """Return what follows `after`, which has been written already."""
+        """Return the expression for the rest of a tag after `after`, which has been written already."""
         begin, end = tag.get("begin"), tag.get("end", "")
         if not isinstance(begin, str):
             raise SchemaError(f"`{place}.begin` is {show(begin)}; expected a string.")

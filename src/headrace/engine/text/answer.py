@@ -30,7 +30,7 @@ class AnswerText:
     """The text of one answer, released as far as it is final."""
 
     def __init__(self, table: TokenTable, params: SamplingParams, *, shown_ids: frozenset[int] = frozenset()) -> None:
-        """Begin an answer; `shown_ids` are special tokens that are text in any case."""
+        """Create an empty answer; special tokens in `shown_ids` are always part of the text."""
         self._table = table
         self._shown_ids = shown_ids if params.skip_special_tokens else table.special_ids
         self._includes_stop = params.include_stop

@@ -12,7 +12,7 @@ const SAVED_EVERY_MS = 1000;
 export class Conversation {
   /**
    * `ask(messages, answer, signal)` requests the answer to the last message and fills `answer`. If the last message is
-   * an answer, it is to be continued, which is offered only if `canContinue()`. `changed()` is called when messages
+   * an answer, it is continued, which is offered only if `canContinue()`. `changed()` is called when messages
    * have changed, and about once a second while an answer streams. `attachments` has the files of the next question.
    */
   constructor(ask, { changed = () => {}, canContinue = () => false, attachments = null } = {}) {

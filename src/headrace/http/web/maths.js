@@ -9,13 +9,13 @@ const INLINE = /\\\(([^]+?)\\\)|\\\[([^]+?)\\\]|\$\$([^]+?)\$\$|(?<!\\)\$(?=\S)(
 let katex = null;
 let loading = null;
 
-/** Teach the parser the tokens `formula`. */
+/** Add `formula` tokens to the parser. */
 export function addMaths(parser) {
   parser.inline.ruler.before("escape", "formula", readInline);
   parser.block.ruler.before("fence", "formula", readBlock, { alt: ["paragraph", "reference", "blockquote", "list"] });
 }
 
-/** Return the node of a formula: its source until KaTeX has been loaded, and for good if it is not valid. */
+/** Return the node of a formula: its source until KaTeX has been loaded, and permanently if it is not valid. */
 export function formula(source, { isDisplay }) {
   const node = element("span", { className: isDisplay ? "formula display" : "formula" }, source);
   node.dataset.source = source;

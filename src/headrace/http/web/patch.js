@@ -1,6 +1,6 @@
 // Changes nodes into others while those that stay the same are kept, with a selection in them.
 
-/** Make the children of `host` equal to `nodes`, which may be used up. */
+/** Make the children of `host` equal to `nodes`, which may be consumed. */
 export function patchChildren(host, nodes) {
   nodes.forEach((fresh, index) => {
     const old = host.childNodes[index];

@@ -60,7 +60,7 @@ def bert_from_config(config: Fields) -> ModelSpec:
 
 
 def bert_from_gguf(header: GgufHeader) -> ModelSpec:
-    """Read GGUF metadata; the table of positions begins with that of the first token."""
+    """Read GGUF metadata; the position table starts with the row of the first token."""
     header.fields.refuse("attention.causal", "an encoder as a decoder", unless=(False,))
     spec = replace(base_gguf_spec(header, "bert"), activation="gelu_erf")
     token_types, _ = header.tensor_shapes.get(GGUF_ENCODER_TENSORS["token_types"], (0, 0))
@@ -69,7 +69,7 @@ def bert_from_gguf(header: GgufHeader) -> ModelSpec:
 
 
 def roberta_from_config(config: Fields) -> ModelSpec:
-    """Read a `roberta` or `xlm-roberta` config, whose table has rows for positions that no token has."""
+    """Read a `roberta` or `xlm-roberta` config, whose position table starts with rows that no token uses."""
     config = config.with_defaults({**_ROBERTA, "pad_token_id": 1})
     config.refuse("pad_token_id", "positions that do not start at 2", unless=(_POSITION_OFFSET - 1,))
     return _encoder(config, "roberta", offset=_POSITION_OFFSET)

@@ -24,7 +24,7 @@ DEFAULTS: Final = {
 }
 """Source: transformers `CohereConfig` and `Cohere2Config`."""
 THETA: Final = {"cohere": 500_000.0, "cohere2": 10_000.0}
-"""Of configs that have none. Source: the same."""
+"""Defaults for configs without a theta. Source: the same."""
 
 
 def cohere_from_config(config: Fields) -> ModelSpec:
@@ -80,7 +80,7 @@ def _sliding(num_layers: int, pattern: int) -> tuple[bool, ...]:
 
 
 def _without_far_positions(spec: ModelSpec) -> ModelSpec:
-    """Remove the positions of the layers that see the whole context."""
+    """Remove the rotary embedding of the layers with full attention."""
     return replace(spec, rope_of_layer=tuple(0 if spec.window(layer) else -1 for layer in range(spec.num_layers)))
 
 

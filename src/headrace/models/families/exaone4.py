@@ -48,7 +48,7 @@ def _sliding(spec: ModelSpec) -> tuple[bool, ...]:
 
 
 def _without_far_positions(spec: ModelSpec) -> ModelSpec:
-    """Remove the positions of the layers that see the whole context."""
+    """Remove the rotary embedding of the layers with full attention."""
     return replace(spec, rope_of_layer=tuple(0 if spec.window(layer) else -1 for layer in range(spec.num_layers)))
 
 

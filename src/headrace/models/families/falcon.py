@@ -62,7 +62,7 @@ def _with_parts(spec: ModelSpec) -> ModelSpec:
 
 
 def _variant(family: Family, spec: ModelSpec) -> Family:
-    """Return the family with the names of norms that a layer with two of them beside each other has."""
+    """Return the family with the norm names of layers that have two parallel norms."""
     if spec.parallel != "two":
         return family
     return replace(

@@ -32,7 +32,7 @@ LLAMA_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """
 Names in Hugging Face checkpoints; those of a layer follow `layers` and its number. A bias without an entry has the name
-of its weight with another end. `model.` stands for the prefix of the network, whatever it is in a checkpoint.
+of its weight with another suffix. `model.` stands for the prefix of the network, whatever it is in a checkpoint.
 """
 POST_NORM_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -45,13 +45,13 @@ POST_NORM_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
 """Names of families with norms after attention and MLP (Gemma, OLMo)."""
 
 ONES: Final = "ones"
-"""The name of norm weights that a family does not have: they are ones, and not in the file."""
+"""The name of norm weights that are ones and not stored in the checkpoint."""
 
 EXPERT_INDEX: Final = "{expert}"
-"""The place of the expert's number in the names of expert tensors."""
+"""Placeholder for the expert's index in the names of expert tensors."""
 
 HEAD_INDEX: Final = "{head}"
-"""The place of the head's number in the names of norms that have a tensor for each head."""
+"""Placeholder for the head's index in the names of norms that have a tensor for each head."""
 
 QWEN_EXPERT_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -80,12 +80,12 @@ ACTIVATIONS: Final[Mapping[str, Activation]] = MappingProxyType(
         "relu2": "relu2",
     }
 )
-"""Names in configs."""
+"""Activations by their names in configs."""
 MAX_LAYERS: Final = 1024
 _MAX_SIZE: Final = 1 << 24
-"""A bound on sizes of config.json: lists of so many numbers are made before the tensors are looked at."""
+"""Largest size in a config.json: lists of this length are allocated before any tensor is checked."""
 _MAX_EXPERTS: Final = 65536
-"""Of all layers together."""
+"""Maximum number of experts in all layers together."""
 
 GGUF_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -131,8 +131,9 @@ GGUF_SEPARATE_EXPERTS: Final[Mapping[str, str]] = MappingProxyType(
 
 Verification = Literal["transformers", "layout", "GGUF twin", "real model"]
 """
-Logits of transformers from the same folder; logits of an equivalent network of transformers, where it has no code for
-the family; a GGUF file with the names and permutations of llama.cpp's converter; answers of a released model.
+The reference that a family was compared with: logits of transformers from the same folder; logits of an equivalent
+network, where transformers lacks the family; a GGUF file with the names and permutations of llama.cpp's converter;
+answers of a released model.
 """
 
 
@@ -165,11 +166,11 @@ class Family:
     interleaved_rope: bool = False
     """Hugging Face checkpoints interleave the rows of q and k: the two halves of each rotary pair are adjacent."""
     interleaved_gguf_rope: bool = False
-    """GGUF files do."""
+    """GGUF files interleave the rows of q and k."""
     models: str = ""
-    """The models that it reads, for the docs."""
+    """The models of the family, for the docs."""
     verified: tuple[Verification, ...] = ()
-    """How that was verified, for the docs; the tests of `tests/parity` check it."""
+    """References that the family was compared with, for the docs; `tests/parity` checks them."""
 
     def variant_of(self, spec: ModelSpec) -> "Family":
         """Return the family with the names of a network."""
@@ -198,7 +199,7 @@ def base_config_spec(
     """
     Read the keys of config.json that all families share, and refuse parts that none of them supports.
 
-    `rotary_fraction` is the default of `partial_rotary_factor`; None for a family whose heads turn as a whole.
+    `rotary_fraction` is the default of `partial_rotary_factor`; None for a family that rotates whole heads.
     """
     refuse_foreign_parts(config)
     if moe is None:

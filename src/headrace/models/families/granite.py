@@ -83,9 +83,9 @@ def with_multipliers(
     spec: ModelSpec, *, attention: float, embedding: float, residual: float, logits: float
 ) -> ModelSpec:
     """
-    Fold the multipliers into what every network has.
+    Fold the multipliers into parameters that every network has.
 
-    The stream of residuals is divided by their multiplier, which norms undo but for their epsilon.
+    The residual stream is divided by the residual multiplier; norms cancel this except for their epsilon.
     """
     return replace(
         spec,
@@ -107,7 +107,7 @@ GRANITE: Final = Family(
     interleaved_gguf_rope=True,
 )
 _SHARED_MLP: Final = ("shared_mlp.input_linear.weight", "shared_mlp.output_linear.weight")
-"""Gate and up, and down."""
+"""Names of the fused gate and up, and of down."""
 GRANITE_HYBRID: Final = Family(
     name="granite_hybrid",
     models="Granite 4, dense, without recurrent layers",

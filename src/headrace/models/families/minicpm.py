@@ -29,7 +29,7 @@ def spec_from_config(config: Fields) -> ModelSpec:
 
 
 def spec_from_gguf(header: GgufHeader) -> ModelSpec:
-    """Read GGUF metadata; files of old converters have no multipliers, which were those of MiniCPM-2B."""
+    """Read GGUF metadata; files of old converters lack the multipliers, and those of MiniCPM-2B apply."""
     others, scales = header.without(_GGUF_SCALES)
     spec = base_gguf_spec(others, "minicpm")
     return with_multipliers(

@@ -51,7 +51,7 @@ def ministral3_from_config(config: Fields) -> ModelSpec:
     """
     Read a `ministral3` config.
 
-    Queries are scaled by position from the original context on (`llama_4_scaling_beta`), where this context ends.
+    Beyond the original context queries are scaled by position (`llama_4_scaling_beta`), so this context ends there.
     """
     config = config.with_defaults(MINISTRAL3_DEFAULTS)
     require_activation(config, "silu")

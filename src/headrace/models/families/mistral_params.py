@@ -21,7 +21,7 @@ from headrace.models.spec import ModelSpec, MoeSpec
 MODEL_TYPE: Final = "mistral_params"
 """The `model_type` that a folder with `params.json` counts as."""
 DEFAULT_POSITIONS: Final = 32_768
-"""Older files name no context; that of all models of that time is at least as long."""
+"""Context of older files, which name none; all models of that time support at least this."""
 _KEYS: Final = {
     "hidden_size": "dim",
     "num_hidden_layers": "n_layers",
@@ -60,7 +60,7 @@ def spec_from_config(config: Fields) -> ModelSpec:
     """
     Read the values of a `params.json`.
 
-    Queries are scaled by position from the original context on (`llama_4_scaling`), where this context ends.
+    Beyond the original context queries are scaled by position (`llama_4_scaling`), so this context ends there.
     """
     require_activation(config, "silu")
     positions = config.whole("max_position_embeddings", config.whole("max_seq_len", DEFAULT_POSITIONS))

@@ -74,7 +74,7 @@ def olmo2_from_gguf(header: GgufHeader) -> ModelSpec:
 
 
 def with_rope_of_full_layers(spec: ModelSpec, full: RopeSpec, sliding: RopeSpec) -> ModelSpec:
-    """Give the layers with a window another rotary embedding, if it is another one."""
+    """Give the layers with a window a rotary embedding of their own if it differs."""
     if full == sliding:
         return replace(spec, ropes=(full,))
     order = tuple(int(spec.window(layer) > 0) for layer in range(spec.num_layers))

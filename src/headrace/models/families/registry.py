@@ -79,7 +79,7 @@ _MISSING: Final = {
         "a recurrent state",
     ),
 }
-"""What Headrace lacks for networks that people ask for."""
+"""Missing features by `model_type`, for networks that are often requested."""
 _RUN_ELSEWHERE: Final = (
     " This network needs {part}, which the native backend does not have; docs/backends.md names the backends that do."
 )
@@ -107,7 +107,7 @@ def from_config(config: Fields) -> tuple[Family, ModelSpec]:
 
 
 def refused_networks() -> Mapping[str, str]:
-    """Return the parts that networks need which are refused by name, by `model_type`."""
+    """Return the missing feature of each `model_type` that is refused by name."""
     return _MISSING
 
 

@@ -18,13 +18,13 @@ from headrace.models.rope import (
 from headrace.models.spec import RopeSpec
 
 ROPE_TENSORS: Final = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
-"""Tensors of GGUF files with one number for each pair that turns."""
+"""Tensors of GGUF files with one number for each rotary pair."""
 LLAMA3_CONTEXT_TOKENS: Final = 8192
 """The context that Llama 3 was trained with before its extension; GGUF files do not have it."""
 
 
 _SYNONYMS = {"su": "longrope", "mrope": "default"}
-"""Old names, and the rotary embedding of images, which is the usual one for text."""
+"""Old names, and mrope for images, which is the default embedding for text."""
 
 
 def rope_from_config(
@@ -115,7 +115,7 @@ def rope_from_gguf(fields: Fields, head_dim: int, tensors: Mapping[str, tuple[fl
 
 
 def checked_longrope(rope: RopeSpec, head_dim: int, source: str) -> RopeSpec:
-    """Return the rope, or refuse factors that are not one positive number for each pair that turns."""
+    """Return the rope, or refuse factors that are not one positive number for each rotary pair."""
     pairs = (rope.rotary_dim or head_dim) // 2
     for name, factors in (("short", rope.short_factors), ("long", rope.long_factors)):
         if len(factors) != pairs or not all(factor > 0 for factor in factors):
@@ -124,7 +124,7 @@ def checked_longrope(rope: RopeSpec, head_dim: int, source: str) -> RopeSpec:
 
 
 def _rotary_dim(scaling: Fields, head_dim: int) -> int:
-    """Return the number of values of a head that turn, 0 for all of them."""
+    """Return the number of rotated dimensions of a head, 0 for all of them."""
     fraction = scaling.positive("partial_rotary_factor", 1.0)
     rotary_dim = int(head_dim * fraction)
     if rotary_dim == head_dim:

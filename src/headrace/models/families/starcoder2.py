@@ -24,7 +24,7 @@ DEFAULTS: Final = {
 }
 """Source: transformers `Starcoder2Config`."""
 WINDOW_TOKENS: Final = 4096
-"""Of all released models; GGUF files do not have it."""
+"""The window of all released models; GGUF files do not store it."""
 
 
 def spec_from_config(config: Fields) -> ModelSpec:

@@ -80,7 +80,7 @@ def check_groups(index: StoredTensor, num_columns: int, num_groups: int) -> Grou
 
 def decode_affine(affine: Affine, groups: Groups) -> RawTensor:
     """Return the values as float32."""
-    with np.errstate(over="ignore", invalid="ignore"):  # of scales that no checkpoint should have
+    with np.errstate(over="ignore", invalid="ignore"):  # damaged scales may overflow
         return float_tensor((affine.codes - affine.zeros[:, groups]) * affine.scales[:, groups])
 
 
@@ -99,7 +99,7 @@ def unpack(words: npt.NDArray[np.uint32], bits: int) -> Codes:
 
 
 def shape_bits(num_words: int, num_codes: int) -> int | None:
-    """Return the bits of a code if so many words hold so many codes without a gap."""
+    """Return the bits of a code if the words hold the codes without padding."""
     return next((bits for bits in WIDTHS if 32 * num_words == bits * num_codes), None)
 
 
@@ -125,7 +125,7 @@ def _blocks(encoding: Encoding, affine: Affine, blocks: Groups, groups: Groups) 
 
 
 def _fits(scales: Floats, halves: npt.NDArray[np.float16]) -> bool:
-    """Return whether halves hold the scales, but for those that are tiny beside the largest."""
+    """Return whether halves represent the scales, except those that are tiny compared with the largest."""
     if not np.isfinite(scales).all():
         return False
     error = np.abs(scales - halves.astype(np.float32)).max()

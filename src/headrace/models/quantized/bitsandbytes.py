@@ -68,7 +68,7 @@ def _state(matrix: MatrixFiles) -> Fields:
 
 
 def _block(state: Fields, key: str) -> int:
-    """Return how many numbers share a scale."""
+    """Return the number of values that share a scale."""
     size = state.whole(key)
     if size > _MAX_BLOCK:
         raise BrokenModel(f"{state.source}: {key} is {size}; expected at most {_MAX_BLOCK}.")

@@ -94,7 +94,7 @@ def check_compressed_tensors(quantization: Fields) -> None:
     """
     Refuse formats that are not read.
 
-    How inputs are rounded is not checked: runners keep them in bf16 or round them in finer groups than any format.
+    The quantization of inputs is not checked: runners keep them in bf16 or use finer groups than any format.
     """
     quantization.refuse("format", f"the format of {METHOD}", unless=_FORMATS)
     quantization.sub("sparsity_config").refuse("format", "a sparse format", unless=("dense",))
@@ -176,7 +176,7 @@ def _groups(matrix: MatrixFiles, scale: StoredTensor, num_groups: int) -> Groups
 
 
 def _group_size(matrix: MatrixFiles, num_groups: int) -> int:
-    """Return the size that gives so many groups: that of the config, or the only one that divides the columns."""
+    """Return the group size for `num_groups`: that of the config, or the only one that divides the columns."""
     groups = matrix.quantization.sub("config_groups")
     for name in groups.values:
         weights = groups.sub(name).sub("weights")

@@ -34,7 +34,7 @@ def promised_format(config: Fields) -> str:
 
 
 def quantization_label(quantization: Fields, bits: int) -> str:
-    """Return what people call a quantized format, such as `GPTQ W4A16`, by its `quantization_config`."""
+    """Return the common name of a quantized format, such as `GPTQ W4A16`, by its `quantization_config`."""
     method = quantization.text("quant_method", "quantized")
     if method == "compressed-tensors":
         return f"compressed-tensors {_scheme(quantization, bits)}"

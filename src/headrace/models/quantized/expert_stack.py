@@ -1,7 +1,7 @@
 """
 Experts that are stacked in one tensor: bf16 with the inputs as rows, or MXFP4 as `_blocks` and `_scales` (gpt-oss).
 
-A stack is as large as gigabytes in float32, so it is converted one expert at a time.
+A stack takes gigabytes in float32, so it is converted one expert at a time.
 """
 
 from collections.abc import Callable

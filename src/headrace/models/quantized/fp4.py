@@ -22,7 +22,7 @@ MXFP4_BLOCK: Final = 32
 _NVFP4_BLOCK: Final = 16
 _BITS: Final = 4
 _LEAST_DIVISOR: Final = 2.0**-127
-"""The reciprocal of a smaller one is not a float32."""
+"""The smallest divisor whose reciprocal fits into a float32."""
 _LOSS: Final = "its blocks of e2m1 are shorter than ours"
 
 

@@ -48,7 +48,7 @@ class Format:
     """Name of the codes after the module's, and their type."""
     dtype: str
     companion: str
-    """A tensor that must stand beside them."""
+    """A tensor that must be present too."""
     method: str = ""
     """The `quant_method` that tells formats with the same tensors apart; empty: any."""
     read: ReadFormat
@@ -136,7 +136,7 @@ def find_quantized(tensors: TensorFiles, name: str, shape: Shape, quantization: 
 
 
 def _load_finite(load: Callable[[], RawTensor], codes: StoredTensor) -> RawTensor:
-    """Return a matrix, or refuse one whose scales exceed what its values can be."""
+    """Load a matrix; raise `BrokenModel` if its values are not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         tensor = load()
     columns = _FLOAT_BYTES.get(tensor.encoding, slice(0))

@@ -28,9 +28,9 @@ class StoredWeight:
     loss: str = ""
     """The reason why the weights are rounded a second time; empty if they need not be."""
     format: str = ""
-    """The name of its format, for people; empty if it has none."""
+    """The display name of its format; empty if it has none."""
     load_rows: Callable[[Rows], RawTensor] | None = None
-    """Returns some rows, where it would be too much to convert all of them at once: stacks of experts."""
+    """Converts some rows only, for stacks of experts, which are too large to be converted at once."""
 
 
 @dataclass(frozen=True, slots=True)

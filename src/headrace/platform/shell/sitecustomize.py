@@ -57,7 +57,7 @@ class StsRedirect:
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Called by the import system."""
+        """Return the spec of one of the SDKs' modules; called by the import system."""
         if name not in MODULES:
             return None
         spec = PathFinder.find_spec(name, path, target)

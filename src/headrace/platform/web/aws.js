@@ -61,7 +61,7 @@ export async function numbers(path, signal) {
   return (await checked(await fetch(`/console/api/${path}`, { headers: authorization(), signal }))).json();
 }
 
-/** What `GET /v1/models` tells of a model: an endpoint or a component. */
+/** The facts that `GET /v1/models` has about a model: an endpoint or a component. */
 export async function modelFacts(name) {
   return (await checked(await fetch(`/v1/models/${encodeURIComponent(name)}`, { headers: authorization() }))).json();
 }

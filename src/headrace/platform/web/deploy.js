@@ -1,4 +1,4 @@
-// The dialog that deploys a model: on a new endpoint, as a component of one, or in the place of what failed.
+// The dialog that deploys a model: on a new endpoint, as a component of one, or in place of what failed.
 
 import { Dialog } from "./dialog.js";
 import {

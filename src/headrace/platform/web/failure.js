@@ -1,4 +1,4 @@
-// What a failed endpoint shows first: the reason as a headline, the last lines of its log, and what to do next.
+// The view of a failed endpoint: the reason as a headline, the last lines of its log, and what to do next.
 
 import { showAdvice } from "./advice.js";
 import { $, element } from "./dom.js";

@@ -1,4 +1,4 @@
-// Another attempt in the place of what failed: an endpoint with its variants, or an inference component.
+// The replacement of what failed: an endpoint with its variants, or an inference component.
 
 import { ApiError, call, callUnlessMissing, numbers } from "./aws.js";
 import { TAGS, createAll, endpointCall, isMadeHere, modelCall, revisionOf } from "./deployment.js";

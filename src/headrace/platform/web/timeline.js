@@ -255,7 +255,7 @@ export class Timeline {
   }
 }
 
-/** An activity, in AWS's words. */
+/** An activity, in AWS's wording. */
 export function toldOf(activity) {
   return element(
     "div",

@@ -1,10 +1,10 @@
 """
 The choice between plain torch and Triton kernels.
 
-Nothing but `headrace.runner.torch.kernels` imports triton, and its modules are imported when `uses_triton` says so: a
+Only `headrace.runner.torch.kernels` imports triton, and its modules are imported only if `uses_triton` returns True: a
 CPU needs no triton. Tests run the kernels on CPU tensors within `interpreted`, in Triton's interpreter, which
-TRITON_INTERPRET=1 must have selected before triton is imported. It proves indices, masks and order, not that a kernel
-compiles.
+TRITON_INTERPRET=1 must have selected before triton is imported. The interpreter verifies indices, masks and order, not
+that a kernel compiles.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def uses_triton(tensor: Tensor) -> bool:
 
 @contextmanager
 def interpreted(is_on: bool = True) -> Iterator[None]:
-    """Run the kernels on CPU tensors too, or no longer."""
+    """Enable the kernels for CPU tensors within the block, or disable them again."""
     token = _interpreted.set(is_on)
     try:
         yield

@@ -83,7 +83,7 @@ class _Captured:
 
 
 class DecodeGraphs:
-    """The graphs of all sizes."""
+    """The CUDA graphs of decode steps, one for each size."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class DecodeGraphs:
 
 
 Capture = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
-"""Records what a function does to the device, and returns a function that does it again."""
+"""Records the device operations of a function, and returns a function that replays them."""
 
 
 def cuda_capture() -> Capture:

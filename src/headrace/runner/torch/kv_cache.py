@@ -19,7 +19,7 @@ class KvShape:
 
     @property
     def size(self) -> int:
-        """Return the numbers of a token."""
+        """The number of values that are cached for a token."""
         return self.num_heads * (self.key_dim + self.value_dim)
 
 

@@ -87,7 +87,7 @@ class ExpertLinear:
     """A matrix for each expert, with biases."""
 
     def __init__(self, weight: Weight, bias: Tensor | None, *, is_invariant: bool = False) -> None:
-        """`weight` (E * outputs, inputs) has the matrices on top of each other, `bias` is (E, outputs)."""
+        """Take the matrices on top of each other, `weight` (E * outputs, inputs), and their `bias` (E, outputs)."""
         self._weight = weight
         self._bias = bias
         self._is_invariant = is_invariant
@@ -114,7 +114,7 @@ class Norm:
         return F.layer_norm(x.float(), self._weight.shape, self._weight, self._bias, self._eps).to(x.dtype)
 
     def of_sum(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `x + residual`, and the norm of it."""
+        """Return `x + residual`, and its norm."""
         if self._is_rms:
             return add_rms_norm(x, residual, self._weight, self._eps)
         total = x + residual

@@ -257,7 +257,7 @@ def _library_product(x: Tensor, matrix: Tensor, bias: Tensor | None, dtype: torc
 
 
 def _plain_product(x: Tensor, weight: Weight) -> Tensor:
-    """Return the product without kernels of ours."""
+    """Return the product without our kernels."""
     match weight:
         case Fp8Weight():
             values, scales = round_rows(x, FP8, FP8_MAX)

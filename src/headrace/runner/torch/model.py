@@ -87,12 +87,12 @@ class Network:
         context_tokens: int,
     ) -> None:
         """
-        Take the weights of a network.
+        Build a network from its weights.
 
         Args:
             spec: The network of this rank.
             weights: Its weights.
-            collectives: The other ranks.
+            collectives: The communication with the other ranks.
             device: The device of the weights.
             context_tokens: The longest context, which some rotary embeddings depend on.
         """
@@ -181,9 +181,9 @@ class Layer:
 
     def forward(self, x: Tensor, added: Tensor | None, batch: Batch, cache: KvCache) -> tuple[Tensor, Tensor | None]:
         """
-        Return the residual stream (T, hidden) and what is still to be added to it, after attention and MLP.
+        Return the residual stream (T, hidden) and the tensor still to be added to it, after attention and MLP.
 
-        `added` is what the layer before left to add: the next norm reads the sum in one pass over memory.
+        `added` is that tensor of the previous layer: the next norm adds it in the same pass over memory.
         """
         x, inputs = _normed_sum(self._attn_norm, x, added)
         attended = self._attention(inputs, batch, cache)
@@ -229,7 +229,7 @@ def _apply(norm: Callable[[Tensor], Tensor] | None, x: Tensor) -> Tensor:
 
 
 def _normed_sum(norm: Norm | None, x: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the sum, and the norm of it."""
+    """Return `x + added`, and its norm."""
     if added is None:
         return x, _apply(norm, x)
     if norm is None:

@@ -23,7 +23,7 @@ Cut = tuple[range | None, range | None]
 """The rows and columns of a weight; None: all of them."""
 
 _TIMEOUT: Final = timedelta(minutes=10)
-"""Ranks read their weights at different speeds before they first meet."""
+"""Ranks read their weights at different speeds before their first collective operation."""
 _LOOPBACK: Final = "lo"
 
 
@@ -146,7 +146,7 @@ def _times(part: range, factor: int) -> range:
 
 
 class Collectives:
-    """The communication of a rank with the others; of a single rank, none."""
+    """The communication of a rank with the other ranks, if there are any."""
 
     def __init__(self, shard: Shard, *, is_invariant: bool = False) -> None:
         self.shard = shard
@@ -157,12 +157,12 @@ class Collectives:
         cls, shard: Shard, *, device: torch.device, meeting_point: str, is_invariant: bool = False
     ) -> "Collectives":
         """
-        Meet the other ranks, all of which call this.
+        Join the process group of all ranks; each of them must call this.
 
         Args:
             shard: The place of this rank.
             device: NCCL connects GPUs, gloo CPUs.
-            meeting_point: A file, which the ranks find each other by.
+            meeting_point: The file by which the ranks find each other.
             is_invariant: Sums have the order of the ranks. NCCL's order depends on the size and the place of a number.
         """
         os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK)  # all ranks are on this host; its name may not resolve
@@ -207,6 +207,6 @@ class Collectives:
         return parts
 
     def leave(self) -> None:
-        """Part from the other ranks. Idempotent."""
+        """Leave the process group. Idempotent."""
         if self.shard.size > 1 and dist.is_initialized():
             dist.destroy_process_group()

@@ -32,7 +32,7 @@ _GRAPH_BYTES: Final = 256 << 20
 
 
 class Rank:
-    """The state of one rank. Not thread safe, but for `load_adapter`."""
+    """The state of one rank. Not thread safe, except for `load_adapter`."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Rank:
         self._adapters[slot] = matrices
 
     def close(self) -> None:
-        """Part from the other ranks."""
+        """Leave the process group."""
         self._collectives.leave()
 
     def capture(self) -> None:
@@ -222,7 +222,7 @@ def _activations(local: ModelSpec, limits: RunnerLimits) -> int:
 
 
 def _budget(plan: TorchPlan, device: torch.device) -> MemoryBudget:
-    """Return the memory to plan with: of a CPU as planned, of a GPU its share without what others use."""
+    """Return the memory to plan with: as planned on a CPU; on a GPU its share, less the memory in use."""
     if device.type != "cuda":
         return plan.budget
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)

@@ -41,7 +41,7 @@ class RankTask:
     rank: int
     plan: TorchPlan
     model: Path
-    """The model's folder or file, which it reads for itself."""
+    """The model's folder or file, which the process reads itself."""
     rope: Mapping[str, object] | None
     meeting_point: str
     threads: int | None
@@ -57,20 +57,20 @@ class LoadAdapter:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The process is about to meet the others."""
+    """The report of a process that is about to join the other ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The process ends because of an error."""
+    """The report of a process that ends because of an error."""
 
     error: HeadraceError | None
-    """The error, if it is one for users."""
+    """The error, if it is meant for users."""
     text: str
 
 
 class Ranks:
-    """The processes of the ranks but the first. Their end is noticed by a thread."""
+    """The processes of all ranks but the first, watched by a thread."""
 
     def __init__(self, tasks: Sequence[RankTask]) -> None:
         self.meeting_point = tasks[0].meeting_point
@@ -96,12 +96,12 @@ class Ranks:
 
     @property
     def failure(self) -> str | None:
-        """The reason why the ranks cannot go on, or None."""
+        """The reason why the ranks cannot continue, or None."""
         return self._failure
 
     def wait_until_ready(self) -> None:
         """
-        Wait until all processes are about to meet.
+        Wait until all processes are about to join each other.
 
         Raises:
             HeadraceError: One of them failed.
@@ -113,7 +113,7 @@ class Ranks:
 
     def check(self) -> None:
         """
-        Refuse to go on if a rank has ended.
+        Raise the error of a rank that has failed or ended.
 
         Raises:
             HeadraceError: The rank's error, or that it ended.
@@ -124,7 +124,7 @@ class Ranks:
             raise EngineFailed(f"The tensor-parallel ranks cannot go on: {self._failure}. Restart the server.")
 
     def send_step(self, step: StepInput) -> None:
-        """Send a step to all ranks, without what only the sampler reads."""
+        """Send a step to all ranks, without the fields that only the sampler reads."""
         self._send(replace(step, sampling=np.zeros(len(step.rows), SAMPLING_DTYPE), histories=(), biases=(), masks=()))
 
     def send_adapter(self, slot: int, adapter: Adapter) -> None:
@@ -132,14 +132,14 @@ class Ranks:
         self._send(LoadAdapter(slot, adapter))
 
     def fail(self, reason: str) -> None:
-        """Remember and log that the ranks cannot go on. The first reason is kept."""
+        """Record and log why the ranks cannot continue; the first reason is kept."""
         if self._failure is None:
             self._failure = reason
             get_logger().error("torch.ranks_failed", reason=reason)
         self._failed.set()
 
     def wait_for_failure(self, otherwise: str) -> None:
-        """Wait for a moment until it is known why the ranks cannot go on; `otherwise` is the reason if none is."""
+        """Wait a moment for the reason why the ranks cannot continue; record `otherwise` if none arrives."""
         self._failed.wait(_END_TIMEOUT_S)
         self.fail(otherwise)
 
@@ -173,7 +173,7 @@ class Ranks:
                 self.check()
 
     def _watch(self) -> None:
-        """Read what the processes report until all have ended."""
+        """Read the reports of the processes until all have ended."""
         ranks = {connection: rank for rank, connection in enumerate(self._connections, start=1)}
         while ranks:
             for connection in wait(list(ranks)):

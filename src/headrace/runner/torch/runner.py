@@ -31,7 +31,7 @@ _FP8_CAPABILITY: Final = (8, 9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFiles:
-    """The place of a model, which the processes of other ranks read it from."""
+    """The location from which the processes of other ranks read a model."""
 
     path: Path
     rope: Mapping[str, object] | None = None
@@ -82,7 +82,7 @@ class TorchRunner:
 
     @contextlib.contextmanager
     def _forward(self, step: StepInput) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Compute logits and hidden states; errors of torch, also while they are read, become `EngineFailed`."""
+        """Compute logits and hidden states; torch errors, also those of reading the results, become `EngineFailed`."""
         rank = self._open()
         check_step(step, self.limits, vocab_size=self.spec.vocab_size, token_types=self.spec.token_types)
         try:
@@ -119,7 +119,7 @@ def load_torch_runner(
         spec: The network.
         weights: Its checkpoint.
         plan: Formats, limits, device.
-        files: The place of the model; needed by several ranks.
+        files: The location of the model; required with several ranks.
         threads: Threads of each rank on a CPU; None: torch's default, divided by the ranks.
         progress: Called as weights arrive.
 

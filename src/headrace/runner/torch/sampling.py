@@ -1,8 +1,8 @@
 """
 Sampling by the rules of `headrace.runner.sampling`, wherever the logits are.
 
-On a CPU the native sampler does it. On a GPU it is eager torch and two Triton kernels, on the device: only tokens and
-logprobs come back. All of them draw the same token from the same logits.
+A CPU uses the native sampler. A GPU uses eager torch and two Triton kernels, on the device: only tokens and logprobs
+are copied to the host. All of them draw the same token from the same logits.
 """
 
 import numpy as np

@@ -102,7 +102,7 @@ def _copy(buffer: Tensor, piece: npt.NDArray[np.uint8], copied: "torch.cuda.Even
 
 
 class RankWeights:
-    """The weights that one rank holds, loaded as they are asked for; a `WeightsOfNetwork`."""
+    """The weights that one rank holds, loaded on demand; a `WeightsOfNetwork`."""
 
     def __init__(
         self,
@@ -117,12 +117,12 @@ class RankWeights:
         progress: Progress = no_progress,
     ) -> None:
         """
-        Prepare to load.
+        Create a loader; weights are read when they are requested.
 
         Args:
             spec: The whole network.
             source: Its checkpoint.
-            uploader: The way to the device.
+            uploader: Copies arrays to the device.
             shard: The part to load.
             dtype: Format of vectors, tables and activations.
             matrix_format: Format of the matrices of layers: plain, fp8, w8a8 or w4a16.
@@ -188,7 +188,7 @@ class RankWeights:
         return Linear(weight, self.vector(f"{name}_bias"), {}, is_invariant=self._is_invariant)
 
     def _packed(self, tensor: RawTensor) -> Weight:
-        """Return a matrix in the format of the runner, as it is in the file if it is that."""
+        """Return a matrix in the format of the runner, unchanged if the file stores it in that format."""
         if self._format == "w4a16":
             return self._int4(tensor)
         if self._format == "w8a8" and tensor.encoding is Encoding.I8:

@@ -20,7 +20,7 @@ Factors = tuple[torch.Tensor, torch.Tensor]
 
 
 class AdapterHooks:
-    """The slots for adapters of one network, and the slot of each token of the call that runs."""
+    """The slots for adapters of one network, and the slot of each token of the call in progress."""
 
     def __init__(self, model: Any, num_slots: int) -> None:
         self._device = next(model.parameters()).device

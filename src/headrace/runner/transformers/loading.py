@@ -1,7 +1,7 @@
 """
 Load a network with transformers and make a runner of it: the way to run it, its memory, and the proof that it works.
 
-Nothing is downloaded, and code of the checkpoint runs only if that was asked for.
+Nothing is downloaded, and code of the checkpoint runs only if `trust_remote_code` is set.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +48,7 @@ _LOGIT_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkSource:
-    """A checkpoint, and how it is to be loaded."""
+    """A checkpoint, and the settings to load it with."""
 
     path: Path
     config: Any
@@ -128,10 +128,10 @@ def make_runner(
     model: Any, source: NetworkSource, limits: RunnerLimits, budget: MemoryBudget, *, vocab_size: int
 ) -> TransformersRunner:
     """
-    Make a runner of a loaded network; `num_blocks` of `limits` is ignored.
+    Create a runner for a loaded network; `num_blocks` of `limits` is ignored.
 
     Raises:
-        UnsupportedModel: the network cannot run on our KV cache, or gives other logits there than by itself.
+        UnsupportedModel: the network cannot run on our KV cache, or computes other logits with it than on its own.
         InsufficientMemory: the KV cache does not fit.
     """
     tier = choose_tier(network_facts(model, max_model_len=limits.max_context_tokens))
@@ -178,7 +178,7 @@ def make_seq_to_seq_runner(
     model: Any, source: NetworkSource, limits: RunnerLimits, budget: MemoryBudget, *, vocab_size: int
 ) -> SeqToSeqRunner:
     """
-    Make a runner of a loaded encoder-decoder; as many sequences of `limits` run as fit into the memory.
+    Create a runner for a loaded encoder-decoder; as many sequences of `limits` run as fit into the memory.
 
     Raises:
         UnsupportedModel: the checkpoint names no first token.
@@ -189,7 +189,7 @@ def make_seq_to_seq_runner(
     blocks_per_context = -(-limits.max_context_tokens // limits.block_tokens)
     limits = replace(
         limits,
-        # No block is ever missing: a sequence that is taken from its blocks would have to be encoded with its answer.
+        # Enough blocks for all: a preempted sequence would have to be encoded again, together with its answer.
         num_blocks=2 * blocks_per_context * limits.max_step_sequences,
         max_step_sequences=min(limits.max_step_sequences, plan.num_blocks // blocks_per_context),
     )
@@ -199,7 +199,7 @@ def make_seq_to_seq_runner(
 
 @dataclass(frozen=True, slots=True)
 class _Maker:
-    """Makes the runner of a network for a tier."""
+    """Creates the runner of a network for a tier."""
 
     model: Any
     source: NetworkSource
@@ -337,7 +337,7 @@ def _check_weights(source: NetworkSource, budget: MemoryBudget) -> None:
 
 
 def _check_report(source: NetworkSource, report: Mapping[str, Any]) -> None:
-    """Refuse what transformers only warns of: weights that it made up, and parts of quantized weights that it left."""
+    """Refuse what transformers only warns about: weights that it initialised itself, and quantized ones left unused."""
     if missing := sorted(report.get("missing_keys", ())):
         raise BrokenModel(
             f"{source.path} lacks weights of its network ({len(missing)}): {_first_names(missing)}.",

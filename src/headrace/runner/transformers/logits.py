@@ -8,7 +8,7 @@ from headrace.runner.step import Int32
 
 
 class HeadCall:
-    """Calls a network on one row of tokens; the LM head runs on the wanted tokens only, if the network can do that."""
+    """Calls a network on one row of tokens; the LM head runs on the requested tokens only, if the network can."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model

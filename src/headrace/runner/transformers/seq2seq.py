@@ -1,9 +1,9 @@
 """
 Encoder-decoder networks of transformers as a `Runner`: the prompt is read by the encoder, the answer by the decoder.
 
-A sequence of a step is the prompt first, in one piece, and then tokens of the answer. What a sequence needs until its
-end (the encoder's output as keys and values, and those of the answer) is no part of paged blocks: it is held beside
-them, under the first block of the sequence, which no other sequence has at the same time.
+A sequence of a step is the prompt first, in one piece, and then tokens of the answer. The state of a sequence (the
+encoder's output as keys and values, and those of the answer) is not in paged blocks: it is held beside them, keyed by
+the first block of the sequence, which no other sequence has at the same time.
 """
 
 from collections import OrderedDict
@@ -110,7 +110,7 @@ class SeqToSeqRunner:
         return logits
 
     def _keep(self, key: int, state: _State) -> None:
-        """Hold a state. The least recently used beyond the running sequences belong to those that have ended."""
+        """Keep a state; evict the least recently used ones, which belong to sequences that have ended."""
         self._states[key] = state
         self._states.move_to_end(key)
         while len(self._states) > self.limits.max_step_sequences:

@@ -3,7 +3,7 @@ The way in which a network of transformers is run, or the reason why it cannot b
 
 `Tier.PAGED`: its attention is replaced by ours, and all sequences of a step are one row of tokens. This needs a network
 that passes everything its attention depends on through transformers' `AttentionInterface`: what only the mask holds
-(chunks, ALiBi) would be lost in silence.
+(chunks, ALiBi) would be lost silently.
 `Tier.BY_SEQUENCE`: it is called once for each sequence, and its cache is a view of our blocks. It makes its own masks.
 """
 
@@ -20,7 +20,7 @@ _PAGED_LAYERS: Final = frozenset({"full_attention", "sliding_attention"})
 _CHUNKED: Final = "chunked_attention"
 _DYNAMIC: Final = "dynamic"
 _WITHOUT_CACHE: Final = frozenset({"moe", "sparse", "dense", "mlp"})
-"""Layers that are no attention, or old names for the kind of MLP."""
+"""Layers without attention, or old names for kinds of MLP."""
 _OTHER_BACKEND: Final = "Serve it with --backend vllm."
 
 
@@ -52,7 +52,7 @@ class NetworkFacts:
 
 def choose_tier(facts: NetworkFacts) -> Tier:
     """
-    Return how a network is run.
+    Return the way to call a network.
 
     Raises:
         UnsupportedModel: a token depends on more than the keys and values of those before it.

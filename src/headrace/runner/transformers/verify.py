@@ -2,7 +2,7 @@
 The proof that a network gives the same logits through our KV cache as by itself.
 
 A network's code may hide what our cache does not carry: an attention bias, a convolution over tokens, a state. The
-facts in `support` name those that are known; this runs the network both ways on a few tokens.
+facts in `support` cover the known cases; this module runs the network both ways on a few tokens.
 """
 
 from typing import Final

@@ -38,7 +38,7 @@ def handler_app(service: CodeService, more_routes: Sequence[BaseRoute] = ()) -> 
         Route("/invocations", HandlerRoute(service), methods=["POST"]),
         Route("/metrics", metrics, methods=["GET"]),
     ]
-    if service.contract == "sagemaker":  # asked by batch transform jobs; the code of an image answers, or says 404
+    if service.contract == "sagemaker":  # for batch transform jobs; the code of an image answers, or returns 404
         routes.append(Route("/execution-parameters", HandlerRoute(service), methods=["GET"]))
     app = Starlette(
         routes=routes,

@@ -21,7 +21,7 @@ async def body_parts(body: bytes, content_type: str | None, *, reads_forms: bool
     Return the parts of a body; large contents in memory files.
 
     Args:
-        body: of the request.
+        body: the request body.
         content_type: as the client sent it.
         reads_forms: whether the contract takes the fields of a form one by one.
 

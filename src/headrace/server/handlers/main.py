@@ -16,7 +16,7 @@ from headrace.settings.container_names import Notice
 from headrace.settings.server_settings import ServerSettings
 
 Prepare = Callable[[HandlerSpec], HandlerSpec]
-"""Makes what the children need, such as an environment with the model's packages; blocks, or raises `HeadraceError`."""
+"""Prepares what the children need, such as an environment with the model's packages. Blocks; raises `HeadraceError`."""
 
 OnHandlerReady = Callable[[str, HandlerSpec], None]
 """Called once, when the first child has loaded the code, with the URL and what is served."""
@@ -34,7 +34,7 @@ def run_handler_server(
     Serve a model's own code until a signal stops the server.
 
     Args:
-        settings: of the server.
+        settings: the server's settings.
         spec: the code.
         notices: about the settings, logged first.
         prepare: called on a thread before the first child starts, while `/ping` answers 503.
@@ -73,7 +73,7 @@ class HandlerServer:
         self._pool: HandlerPool | None = None
 
     async def start(self) -> None:
-        """Make what the children need and wait for the first of them."""
+        """Prepare what the children need, and wait for the first of them."""
         spec, prepare = self._service.spec, self._prepare
         if prepare is not None:
             spec = await in_daemon_thread(lambda: prepare(spec))
@@ -99,7 +99,7 @@ class HandlerServer:
             self._on_ready(url, spec)
 
     async def finish(self, deadline_s: float) -> None:
-        """Let requests in flight finish until the deadline, and end the children."""
+        """Let requests in flight finish until the deadline, and stop the children."""
         if self._pool is None:
             return
         at_stop = self.limiter.in_flight

@@ -70,7 +70,7 @@ def _sums(samples: Iterable[Sample]) -> list[Sample]:
 
 
 def reported(pools: Iterable[HandlerPool]) -> Iterator[Metric]:
-    """Yield what code reports on lines of its output; versions of one model report to the same metrics."""
+    """Yield the metrics that code prints; versions of one model report to the same metrics."""
     for metrics in {id(pool.code_metrics): pool.code_metrics for pool in pools}.values():
         yield from metrics.families()
 

@@ -48,13 +48,13 @@ class HandlerRoute:
         pool: HandlerPool | None = None,
     ) -> None:
         """
-        Make the endpoint.
+        Create the endpoint.
 
         Args:
-            service: what all routes share.
-            mode: of the calls.
+            service: the state that all routes share.
+            mode: the mode of the calls.
             item_path: the path that the code sees.
-            pool: of the model that answers; None: that of requests without a model's name.
+            pool: the model's pool; None: the pool for requests without a model's name.
         """
         self._service = service
         self._mode: Mode = mode
@@ -182,7 +182,7 @@ _BODILESS: Final = frozenset((204, 304))
 
 
 def clean_status(status: int) -> int:
-    """Return a status that HTTP clients take: user code may set any number."""
+    """Return a status that HTTP clients accept: user code may set any number."""
     return status if 200 <= status <= 599 else 500
 
 

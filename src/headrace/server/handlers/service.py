@@ -44,7 +44,7 @@ class HandlerService(CodeService):
         *,
         tracer: Tracer = NO_TRACER,
     ) -> None:
-        """Begin with a pool that has started, or without one until `attach`."""
+        """Create the state with a started pool, or without one until `attach`."""
         super().__init__(settings, is_ready=pool is not None, tracer=tracer)
         self.spec = spec
         self.contract = spec.contract
@@ -69,5 +69,5 @@ class HandlerService(CodeService):
 
     @property
     def is_healthy(self) -> bool:
-        """False once the model has been given up."""
+        """False once the pool has given up."""
         return self._pool is None or self._pool.phase is not PoolPhase.FAILED

@@ -146,7 +146,7 @@ class AnthropicMessages:
         plan = _tool_plan(fields)
         prompt = _prompt(fields, plan, context)
         is_prefilled = prompt.continues_final_message
-        known = None if is_prefilled else context.model.answer_format  # what is continued is past its reasoning
+        known = None if is_prefilled else context.model.answer_format  # a continued message is past its reasoning
         request = GenerationRequest(
             request_id=context.request_id,
             prompt=prompt,

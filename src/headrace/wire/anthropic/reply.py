@@ -2,7 +2,7 @@
 Messages as answers, whole and streamed.
 
 A stream has one content block after the other, each with a start, deltas and a stop. Prompt tokens are known at the
-end of the generation, so `message_start` counts none and `message_delta` has them all, from where the SDKs read them.
+end of the generation, so `message_start` counts none and `message_delta` has them all; the SDKs read them there.
 
 Source: Anthropic API reference, "Messages"; "Streaming messages".
 """

@@ -37,7 +37,7 @@ _ERROR_RENDERERS = {
     "query": query.render_error,
 }
 _READING = ("Describe", "Get", "List")
-"""Beginnings of the names of operations that change nothing."""
+"""Name prefixes of read-only operations."""
 
 
 def parse(request: HttpRequest, *, free_shapes: AbstractSet[str] = frozenset()) -> AwsCall:
@@ -92,9 +92,9 @@ def render_error(spoken: AwsCall | Target | Protocol, error: AwsError, request_i
 
 def _check_method(target: Target, operation: OperationModel, request: HttpRequest) -> None:
     """
-    Refuse a change by GET, whose `Action` is in the query string: an image in any web page could make it.
+    Refuse a change by GET, whose `Action` is in the query string: an image in any web page could trigger it.
 
-    A browser says which page sends a POST (`Origin`), and says nothing of the page that loads an image.
+    A browser names the page that sends a POST (`Origin`), but not the page that loads an image.
     """
     if target.protocol == "query" and request.method != "POST" and not operation.name.startswith(_READING):
         message = f"{operation.name} is not accepted by {request.method}; expected POST, which every SDK sends."

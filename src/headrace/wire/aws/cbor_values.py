@@ -34,7 +34,7 @@ def _refuse(*_: Any) -> Any:
 
 def _as_number(value: Any, *_: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("Tag 1 must be followed by a number.")  # noqa: TRY004 -- as of any other wrong byte
+        raise ValueError("Tag 1 must be followed by a number.")  # noqa: TRY004 -- handled like any other wrong byte
     return value
 
 
@@ -93,7 +93,7 @@ def dumps(value: Any) -> bytes:
 
 def _check_size(body: bytes) -> None:
     """
-    Count the values before they are decoded, which holds the GIL: 4 million empty lists took 3 s. Any bytes will do.
+    Count the values before they are decoded, which holds the GIL: 4 million empty lists took 3 s. Accepts any bytes.
 
     Raises:
         AwsError: there are too many.

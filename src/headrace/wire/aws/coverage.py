@@ -36,7 +36,7 @@ _INSTEAD = (
     ),
     ("Bedrock (`Converse`)", "`InvokeEndpoint`, or [OpenAI's API](dialects/openai.md)"),
 )
-"""What examples of AWS use and the platform does not serve, and what to use instead."""
+"""Features that AWS's examples use and the platform does not serve, and their replacements."""
 
 
 def markdown(handled: Handled, *, documented: Sequence[str] = services.MODELLED) -> str:

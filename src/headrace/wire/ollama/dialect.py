@@ -75,7 +75,7 @@ _GENERATE_REFUSED: Mapping[str, Refused] = {
     "steps": Refused("the model generates only text"),
 }
 _NO_EFFECT = frozenset({"keep_alive"})
-"""It is checked, and a request that only unloads the model is refused."""
+"""`keep_alive` is checked, and a request that only unloads the model is refused."""
 CHAT_FIELDS = FieldTable(applied=struct_fields(ChatBody) - _NO_EFFECT, refused=_COMMON_REFUSED, no_effect=_NO_EFFECT)
 GENERATE_FIELDS = FieldTable(
     applied=struct_fields(GenerateBody) - _NO_EFFECT, refused=_GENERATE_REFUSED, no_effect=_NO_EFFECT
@@ -151,7 +151,7 @@ class OllamaGenerate:
 
 def named_model(name: str, context: RequestContext) -> tuple[RequestContext, str | None]:
     """
-    Return the context with the model that answers, and the adapter if the name is one's; the tag `latest` is optional.
+    Return the context with the model that answers, and the adapter if it is named; the tag `latest` is optional.
 
     Raises:
         ModelNotFound: the server accepts certain names only, and this is none of them.
@@ -219,7 +219,7 @@ def _parsed(
     adapter: str | None,
     is_chat: bool,
 ) -> ParsedRequest:
-    asks_to_unload(fields.keep_alive)  # refuses what is no duration
+    asks_to_unload(fields.keep_alive)  # raises if it is not a duration
     separates = isinstance(prompt, ChatPrompt) and not prompt.continues_final_message
     known = context.model.answer_format if separates else None
     plan = AnswerPlan(tools=tools, format=known, includes_reasoning=fields.think is not False)
@@ -244,7 +244,7 @@ def _num_top_logprobs(fields: CommonFields, context: RequestContext) -> int | No
 
 
 def _load(fields: CommonFields, context: RequestContext, ignored: tuple[str, ...], *, is_chat: bool) -> ParsedRequest:
-    """Return the answer to a body without a prompt, which asks to load the model: it is loaded."""
+    """Return the answer to a body without a prompt, which asks to load the model; it is already loaded."""
     if asks_to_unload(fields.keep_alive):
         text = "'keep_alive': the model cannot be unloaded, it is served until the server stops."
         raise InvalidRequest(text, param="keep_alive")

@@ -1,5 +1,5 @@
 """
-`keep_alive`: how long Ollama keeps a model loaded. Here it stays loaded, so a value is only checked.
+`keep_alive`, the time for which Ollama keeps a model loaded. Here models stay loaded, so the value is only checked.
 
 Source: Ollama `api/types.go` (Duration): seconds, or a duration of Go such as `5m`; a negative one has no end.
 """
@@ -17,7 +17,7 @@ def asks_to_unload(keep_alive: float | str | None) -> bool:
     Return whether the value is zero, which unloads the model after the answer.
 
     Raises:
-        InvalidRequest: the value is no duration.
+        InvalidRequest: the value is not a duration.
     """
     if keep_alive is None or isinstance(keep_alive, float | int):
         return keep_alive == 0

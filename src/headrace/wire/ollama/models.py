@@ -17,10 +17,10 @@ from headrace.wire.ollama.dialect import named_model, timestamp
 from headrace.wire.ollama.options import parameters_of
 
 API_VERSION = "0.12.10"
-"""The version of Ollama whose API is served; clients compare it with the oldest one that they work with."""
+"""The version of Ollama whose API is served; clients compare it with the oldest version that they support."""
 
 _NEVER = "2300-01-01T00:00:00Z"
-"""Clients convert it to their time zone, which the last year of the calendar would not survive."""
+"""Clients convert it to their time zone, which would overflow in the year 9999."""
 _WEIGHT_BITS = {"w4": 4, "w8": 8, "fp32": 32}
 
 
@@ -114,7 +114,7 @@ def _details(model: ModelInfo, *, parent: str) -> dict[str, object]:
 
 
 def _size_bytes(model: ModelInfo) -> int:
-    """Return about how large the weights are: the number of parameters times the bits of their format."""
+    """Return the approximate size of the weights: the number of parameters times the bits of their format."""
     bits = next((bits for prefix, bits in _WEIGHT_BITS.items() if model.dtype.startswith(prefix)), 16)
     return model.num_parameters * bits // 8
 

@@ -1,7 +1,7 @@
 """
 The object `options` of a request, and the sampling parameters that follow from it.
 
-What a request leaves out has the model's recommended value, as the parameters of a Modelfile have in Ollama.
+Options that a request leaves out have the model's recommended values, like the parameters of a Modelfile in Ollama.
 Source: Ollama `docs/modelfile.md`; `api/types.go` (Options, Runner).
 """
 
@@ -98,7 +98,7 @@ def sampling_params(options: Options, context: RequestContext, grammar: Grammar 
 
 
 def _repetition_penalty(options: Options, default: RecommendedSampling) -> float:
-    """Return the penalty, which covers the whole context; Ollama's own window of 64 tokens counts as no choice."""
+    """Return the penalty, which covers the whole context; Ollama's default window of 64 tokens counts as unset."""
     penalty = default.repetition_penalty if options.repeat_penalty is None else options.repeat_penalty
     if options.repeat_last_n == 0:
         return 1.0

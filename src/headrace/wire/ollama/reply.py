@@ -113,7 +113,7 @@ class Parts:
     thinking: str = ""
     calls: list[Call] = field(default_factory=list)
     tokens: list[Token] = field(default_factory=list)
-    """The tokens since the part before, whose text may have been held back."""
+    """The tokens since the previous part; their text may have been held back."""
 
     @property
     def is_empty(self) -> bool:
@@ -198,7 +198,7 @@ class OllamaReply:
         return OllamaStream(self.options)
 
     def render(self, answers: Sequence[Answer]) -> bytes:
-        """Render the whole answer; without one the model was only to be loaded."""
+        """Render the whole answer; without answers the request only loads the model."""
         if not answers:
             return self.options.answer(Parts(), _LOADED)
         (answer,) = answers

@@ -29,7 +29,7 @@ ChatDelta = ReasoningDelta | Delta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerPlan:
-    """The parts of an answer to tell apart."""
+    """The parts of an answer to separate."""
 
     tools: ToolPlan
     format: AnswerFormat | None = None
@@ -41,7 +41,7 @@ class AnswerStream:
     """Converts the text of one choice to deltas."""
 
     def __init__(self, plan: AnswerPlan, opening: str) -> None:
-        """Begin a choice that continues `opening`, the end of its prompt."""
+        """Create the stream of a choice that continues `opening`, the end of its prompt."""
         self._plan = plan
         self._tools = ToolStream(plan.tools)
         self._parser = None if plan.format is None else make_parser(plan.format, opening)
@@ -54,7 +54,7 @@ class AnswerStream:
 
     @property
     def num_reasoning_tokens(self) -> int | None:
-        """Tokens of the reasoning so far, without its separators; None: the model's reasoning is not known."""
+        """Tokens of the reasoning so far, without its separators; None: its format is unknown."""
         if self._parser is None:
             return None
         return sum(self._places.count(start, stop) for start, stop in self._parser.reasoning_spans)

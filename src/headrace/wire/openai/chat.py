@@ -86,7 +86,7 @@ class OpenAIChat:
             include_usage=include_usage(fields),
         )
         is_separated = fields.separate_reasoning is not False and not fields.continue_final_message
-        known = context.model.answer_format if is_separated else None  # what is continued is past its reasoning
+        known = context.model.answer_format if is_separated else None  # a continued message is past its reasoning
         options = ChatOptions(
             envelope=envelope,
             plan=AnswerPlan(tools=plan, format=known, includes_reasoning=fields.include_reasoning is not False),

@@ -34,7 +34,7 @@ _FINISH_REASONS = {
     FinishReason.REPETITION: "stop",
 }
 _STOP_REASONS = {FinishReason.REPETITION: "repetition_detected"}
-"""vLLM's values of `stop_reason`, where `finish_reason` says too little: clients refuse vLLM's `repetition` there."""
+"""vLLM's values of `stop_reason` where `finish_reason` is too coarse: clients refuse vLLM's `repetition` there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

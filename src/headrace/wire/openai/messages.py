@@ -15,7 +15,7 @@ from headrace.core.errors import InvalidRequest
 Role = Literal["developer", "system", "user", "assistant", "tool", "function"]
 
 _REASONING_NAMES = ("reasoning", "reasoning_content", "thinking")
-"""The names that templates use for it: vLLM's convention, Qwen3's and SmolLM3's, and gpt-oss's."""
+"""The names of reasoning in templates: vLLM's convention, Qwen3's and SmolLM3's, and gpt-oss's."""
 
 
 class ContentPart(msgspec.Struct):

@@ -81,7 +81,7 @@ def served_model(fields: CommonFields, context: RequestContext) -> tuple[Request
 
 
 def model_named(name: str | None, context: RequestContext) -> tuple[RequestContext, str | None]:
-    """Return what `served_model` does for a `model`."""
+    """Return the result of `served_model` for a model's name."""
     if name in context.adapters:
         return replace(context, model=replace(context.model, name=name)), name
     accepted = context.accepted_models

@@ -2,7 +2,7 @@
 Responses that a proxy stores for the model servers behind it.
 
 The model server gets the whole conversation in one request and stores nothing. Its response is stored on the way back,
-as `store` and `previous_response_id` in it are set to what the client sent. Everything else passes unchanged: only the
+with `store` and `previous_response_id` set to what the client sent. Everything else passes unchanged: only the
 few events of a stream that have the whole response are decoded, and of those only the top level.
 """
 
@@ -79,7 +79,7 @@ class ProxiedRequest:
             return None
 
     def error_for_client(self, body: bytes) -> bytes:
-        """Let an error of the model server count the items of `input` as the client does."""
+        """Return a model server's error with the items of `input` numbered as the client numbers them."""
         num_before = len(_decode_items(self.before))
 
         def own(match: re.Match[bytes]) -> bytes:
@@ -90,7 +90,7 @@ class ProxiedRequest:
 
 def read_request(body: bytes, find: FindPrevious) -> ProxiedRequest | None:
     """
-    Read a request; None if nothing is to be done, also for a body that the model server will refuse.
+    Read a request; None if there is nothing to do, also for a body that the model server will refuse.
 
     Raises:
         InvalidRequest: the response that it continues is not stored, or has failed.
@@ -124,13 +124,13 @@ def _continued(before: bytes, own: bytes) -> bytes:
 
 
 class ResponseRecorder:
-    """Passes one response on from the model server to the client, and stores it at its end."""
+    """Relays one response from the model server to the client, and stores it at its end."""
 
     def __init__(
         self, request: ProxiedRequest, items: bytes | None, keep: Keep, *, created_s: float, max_bytes: int
     ) -> None:
         """
-        Begin before the first byte of the response.
+        Create a recorder before the first byte of the response.
 
         Args:
             request: the request.

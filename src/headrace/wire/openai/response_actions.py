@@ -87,7 +87,7 @@ ACTIONS: Mapping[tuple[str, str], Action] = {
     ("GET", "/input_items"): list_input,
     ("POST", "/cancel"): cancel,
 }
-"""The actions by method and by what follows the id in the path."""
+"""The actions by method and by the part of the path after the id."""
 
 
 class _ItemId(msgspec.Struct):

@@ -101,7 +101,7 @@ def stored_items(items: bytes, suffix: str) -> bytes:
 
     Args:
         items: the input, a JSON string or a JSON array of objects.
-        suffix: ends the ids of items that have none; the id of the request.
+        suffix: the end of new ids for items that have none; the id of the request.
     """
     found = _decode_input(items)
     if isinstance(found, str):

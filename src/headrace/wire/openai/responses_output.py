@@ -20,7 +20,7 @@ class TextItem:
     """A message or the reasoning before one, with one content part."""
 
     def __init__(self, kind: TextKind, request_id: str, index: int) -> None:
-        """Begin item number `index` of the output."""
+        """Create item number `index` of the output."""
         self.kind = kind
         self._is_message = kind == "message"
         self._id = f"{'msg' if self._is_message else 'rs'}_{request_id}_{index}"
@@ -75,7 +75,7 @@ class CallItem:
     """A call of a function."""
 
     def __init__(self, start: CallStart, request_id: str, index: int) -> None:
-        """Begin item number `index` of the output."""
+        """Create item number `index` of the output."""
         self._id = f"fc_{request_id}_{index}"
         self._call_id = f"call_{request_id}_{start.index}"
         self._name = start.name

@@ -181,7 +181,7 @@ class _Builder:
         self._done: list[dict[str, object]] = []
         self._open: TextItem | CallItem | None = None
         self._tokens: list[Token] = []
-        """Tokens that no delta has yet."""
+        """Tokens that are not in a delta yet."""
 
     def feed(self, text: str, tokens: Sequence[Token]) -> Iterator[Event]:
         """Process the next part of the answer."""

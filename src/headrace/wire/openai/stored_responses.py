@@ -1,5 +1,5 @@
 """
-Stored responses of the Responses API: what is kept of a response, the store, and the memory behind it.
+Stored responses of the Responses API: their entries, the interface of a store, and a store in memory.
 
 An entry has the whole conversation before its response, so that the eviction or deletion of an earlier response never
 breaks a later one. It is JSON: a conversation is continued by joining arrays, without decoding them.
@@ -34,10 +34,10 @@ class PreviousResponseNotFound(InvalidRequest):
 
 
 class ResponseKey(NamedTuple):
-    """The key of a stored response. Callers with different keys of access never see each other's responses."""
+    """The key of a stored response. Callers with different access keys never see each other's responses."""
 
     owner: str
-    """The id of the access key that created the response; empty where callers are not told apart."""
+    """The id of the access key that created the response; empty where callers are not distinguished."""
     response_id: str
 
 
@@ -65,7 +65,7 @@ class StoredResponse:
 
     def conversation(self) -> bytes:
         """
-        Return the array of the input items and the output: what a next response continues.
+        Return the array of the input items and the output, which the next response continues.
 
         Raises:
             InvalidRequest: the response has failed.
@@ -78,7 +78,7 @@ class StoredResponse:
 
 
 class ResponseStore(Protocol):
-    """A place for responses by their keys. Its methods are safe for threads."""
+    """A store of responses by their keys. Its methods are thread-safe."""
 
     def add(self, key: ResponseKey, entry: StoredResponse) -> None:
         """Keep a response."""
@@ -94,7 +94,7 @@ class ResponseStore(Protocol):
 
 
 class ResponseMemory:
-    """Responses in memory, within a size and an age; the least recently used goes first."""
+    """Responses in memory, bounded in size and age; the least recently used is evicted first."""
 
     def __init__(self, *, max_bytes: int, max_age_s: float) -> None:
         self._max_bytes = max_bytes
@@ -102,7 +102,7 @@ class ResponseMemory:
         self._entries: OrderedDict[ResponseKey, StoredResponse] = OrderedDict()
         """The least recently used first."""
         self._keys_by_age: dict[ResponseKey, None] = {}
-        """In the order of their storage, so that an access looks at expired entries only."""
+        """Keys in the order of storage, so that an access visits expired entries only."""
         self._lock = threading.Lock()
         self.num_bytes = 0
 

@@ -10,7 +10,7 @@ class TokenPlaces:
     """Remembers which characters of a text each token added, to count the tokens of a part of it."""
 
     def __init__(self, start: int) -> None:
-        """Begin at character `start`."""
+        """Create an empty record that begins at character `start`."""
         self._place = start
         self._starts: list[int] = []
         self._ends: list[int] = []
@@ -28,7 +28,7 @@ class TokenPlaces:
         """
         Return the number of tokens with a character in `start:stop`.
 
-        A token that adds no text, such as the first bytes of a character, counts where the text goes on.
+        A token that adds no text, such as the first bytes of a character, counts where the text continues.
         """
         if start >= stop:
             return 0

@@ -20,7 +20,7 @@ from headrace.wire.openai.parameters import model_named
 from headrace.wire.openai.tools import Tool, plan_tools
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
-"""Always in `/tokenizer_info`: clients tell by `eos_token` whether a server has the route."""
+"""Always in `/tokenizer_info`: clients check `eos_token` to find out whether a server has the route."""
 
 
 class TextTokensBody(msgspec.Struct, kw_only=True):

@@ -74,9 +74,9 @@ class ToolStream:
         self._skips_space = False
         self._scanner = CallScanner()
         self._is_muted = False
-        """Whether the current call exceeds `max_calls` and is dropped."""
+        """True if the current call exceeds `max_calls` and is dropped."""
         self._is_text = False
-        """Whether the announced call is none of the request's functions."""
+        """True if the announced call is not one of the request's functions."""
 
     def feed(self, text: str) -> list[Delta]:
         """Process the next part of the answer."""
@@ -95,7 +95,7 @@ class ToolStream:
         return merged(self._text(held))
 
     def open_call(self, name: str) -> list[Delta]:
-        """Begin a call that the answer's format announces; one of an unknown function is text."""
+        """Start a call that the answer's format announces; a call of an unknown function is text."""
         is_named = self._plan.mode == "named"
         self._is_text = name != self._plan.named if is_named else name not in self._plan.names
         if self._is_text:

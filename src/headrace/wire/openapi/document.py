@@ -58,14 +58,14 @@ ERRORS: dict[str, _Object] = {
 
 _PATH_PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
 _MODULE_PREFIX = b"headrace.wire."
-"""Schemas of structs with the same name are told apart by their modules."""
+"""Schemas of structs with the same name are distinguished by their modules."""
 _STREAMED = "The response. The schema of a stream is that of the `data` of each event, or of each line."
 _TEMPLATE = "#/components/schemas/{name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentInfo:
-    """The title of a document and what its readers should know first."""
+    """The title, version and introduction of a document."""
 
     title: str
     version: str
@@ -102,7 +102,7 @@ def _types_of(operation: Operation) -> tuple[AnswerType, ...]:
 
 
 def _any_value(kind: type) -> _Object:
-    """Return the schema of values that a struct takes as they are: any."""
+    """Return the schema of values that a struct accepts unchecked: any JSON value."""
     if kind is object:
         return {"description": "Any JSON value."}
     raise NotImplementedError
@@ -180,7 +180,7 @@ def _response_schema(operation: Operation, kind: str, references: Mapping[Answer
 
 
 def _field_notes(operation: Operation) -> Iterator[str]:
-    """Yield what happens to fields that the schema does not have."""
+    """Yield notes on the fields that the schema lacks."""
     for prefix, table in operation.fields.items():
         yield from _table_notes(prefix, table)
 

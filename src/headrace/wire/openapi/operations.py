@@ -1,4 +1,4 @@
-"""Descriptions of routes for OpenAPI: what a path takes, and in which forms it answers."""
+"""Descriptions of routes for OpenAPI: the requests and the responses of each path."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -48,7 +48,7 @@ class Operation:
     query: Mapping[str, str] = field(default_factory=dict)
     """Optional parameters of the query, each with a description."""
     is_open: bool = False
-    """No key is needed."""
+    """True if no key is required."""
 
 
 def with_model(operations: Iterable[Operation], model: str) -> tuple[Operation, ...]:

@@ -18,11 +18,11 @@ class ModelCall:
     """None: the model's default version."""
     mode: Literal["predict", "explain"] = "predict"
     rest: str = ""
-    """What the handler gets as `url_path`; a whole path where query parameters are data, too."""
+    """The handler's `url_path`; a whole path where query parameters are data, too."""
 
 
 def read_model_path(path: str) -> ModelCall | None:  # noqa: PLR0911 -- one return for each form of path
-    """Return the model and the mode that the path of a request names; None: it is no path to a model."""
+    """Return the model and the mode that the path of a request names; None: the path names no model."""
     segments = path.rstrip("/").split("/")[1:]
     match segments:
         case ["predictions" | "explanations" as name, model, *more]:

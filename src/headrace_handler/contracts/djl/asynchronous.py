@@ -1,4 +1,4 @@
-"""Sends the responses of asynchronous handlers."""
+"""The sender of the responses of asynchronous handlers."""
 
 import logging
 from asyncio import AbstractEventLoop
@@ -20,7 +20,7 @@ _MAX_THREADS = 256
 
 
 class Sender:
-    """Sends in threads, because `Reply.data` waits while the client does not keep up."""
+    """A sender of responses from threads, because `Reply.data` blocks while the client does not keep up."""
 
     def __init__(self, loop: AbstractEventLoop, djl: Any) -> None:
         self._loop = loop
@@ -39,7 +39,7 @@ class Sender:
             logger.info("The client has gone: its response ends.")
 
     async def send_stream(self, outputs: AsyncIterator[Any], reply: Reply) -> None:
-        """Send outputs as they come, until the last one or until the client leaves."""
+        """Send outputs as they come, until the last one or until the client disconnects."""
         try:
             await self._send_outputs(outputs, reply)
         except Cancelled:
@@ -54,7 +54,7 @@ class Sender:
         Send a part of a response.
 
         Raises:
-            Cancelled: the client has gone.
+            Cancelled: the client has disconnected.
         """
         await self._in_thread(send_chunk, chunk, reply)
 

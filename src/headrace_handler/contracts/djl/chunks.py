@@ -17,7 +17,7 @@ class Chunk:
     data: bytes = b""
     is_last: bool = False
     status: int = 200
-    """Counts in the first part only, as do `phrase` and `properties`."""
+    """Used in the first part only, as are `phrase` and `properties`."""
     phrase: str = "OK"
     properties: Mapping[str, Any] = field(default_factory=dict)
 
@@ -50,10 +50,10 @@ def decode_chunk(content: bytes | bytearray, properties: Mapping[str, Any]) -> C
 
 def send_chunk(chunk: Chunk, reply: Reply) -> None:
     """
-    Send a part; without text it waits for the next one, as in a response that is not streamed.
+    Send a part; an empty one is dropped unless it is the last, as in a response that is not streamed.
 
     Raises:
-        Cancelled: the client has gone.
+        Cancelled: the client has disconnected.
     """
     if not chunk.data and not chunk.is_last:
         return

@@ -1,4 +1,4 @@
-"""Finds and imports the user's code: the module that holds the handler, and its formatters."""
+"""Find and import the user's code: the module that holds the handler, and its formatters."""
 
 import importlib
 import importlib.machinery

@@ -1,4 +1,4 @@
-"""Loads the code of a model and calls it, with the properties and errors of DJL Serving."""
+"""Load the code of a model and call it, with the properties and errors of DJL Serving."""
 
 import asyncio
 import importlib

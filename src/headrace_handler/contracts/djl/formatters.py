@@ -1,8 +1,8 @@
 """
-Runs the formatters of a `model.py` around the server's own engine: calls of the mode `format`.
+Run the formatters of a `model.py` around the server's own engine: calls of the mode `format`.
 
-A call's item has one part, whose name says what it is. The path of the item is the number of the response, by which its
-calls belong together: request ids are chosen by clients.
+A call's item has one part, whose name is its kind. The path of the item is the number of the response, which
+identifies the calls of a response: request ids are chosen by clients.
 
 - `input`: the body of the request → the payload for the engine, as JSON. The item's headers are those of the request.
 - `output`: a whole response, as JSON → the body for the client.
@@ -35,7 +35,7 @@ from headrace_handler.contracts.djl.requests import properties
 logger = logging.getLogger(__name__)
 
 _MAX_RESPONSES = 4096
-"""Unfinished responses that are kept; a client that has gone leaves its own behind."""
+"""Unfinished responses that are kept; those of disconnected clients stay until they are evicted."""
 _INPUT_KIND, _OUTPUT_KIND, _TOKEN_KIND = "input", "output", "token"
 
 

@@ -1,4 +1,4 @@
-"""Makes DJL's `Input` of requests."""
+"""Conversion of requests to DJL's `Input`."""
 
 import json
 import random
@@ -62,7 +62,7 @@ def make_step(djl: Any, items: Sequence[tuple[Item, bool]], common: Mapping[str,
 
     Args:
         djl: the package `djl_python`.
-        items: all live requests, and whether a step has had each before; only in its first one has it properties.
+        items: all live requests, and whether an earlier step had each; its properties are sent in the first one only.
         common: the properties that the server adds.
         is_reset: the last step failed, so that the handler has to forget its requests.
     """

@@ -1,4 +1,4 @@
-"""Sends DJL's `Output`s as responses."""
+"""Conversion of DJL's `Output`s to responses."""
 
 import json
 import logging
@@ -52,7 +52,7 @@ def send(output: Any, replies: Sequence[Reply], djl: Any) -> None:
 
 
 def send_one(output: Any, reply: Reply, djl: Any) -> None:
-    """Send a response, or its stream until the client leaves."""
+    """Send a response, or its stream until the client disconnects."""
     try:
         if output.stream_content is not None:
             _send_stream(output, reply, djl)

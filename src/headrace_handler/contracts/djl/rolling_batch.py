@@ -1,4 +1,4 @@
-"""DJL's protocol of rolling batches: the handler is called once a step with all live requests."""
+"""DJL's protocol of rolling batches: the handler is called once per step with all live requests."""
 
 import asyncio
 import json
@@ -23,16 +23,16 @@ class _Live:
 
     item: Item
     chunks: asyncio.Queue[Chunk] = field(default_factory=asyncio.Queue)
-    """Not bounded: its size is that of the generated text. A slow client delays no other one."""
+    """Unbounded: it holds at most the generated text, and a slow client must not delay the others."""
     is_known: bool = False
-    """Whether the handler has had the request; its text is not sent again."""
+    """The handler has received the request, whose text is not sent again."""
 
 
 class RollingBatch:
     """
     The live requests of a model, which a task steps while there are any.
 
-    A request whose client has gone stays until the handler ends it: the protocol cannot withdraw one.
+    A request whose client has disconnected stays until the handler ends it: the protocol cannot withdraw a request.
     """
 
     def __init__(self, step: Step, sender: Sender, max_size: int) -> None:

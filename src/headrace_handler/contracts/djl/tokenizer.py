@@ -7,13 +7,13 @@ from typing import Any
 
 class Tokenizer:
     """
-    The tokenizer of transformers, loaded with its first use from local files.
+    The tokenizer of transformers, loaded from local files on first use.
 
     The import of transformers takes seconds, and formatters that only have the parameter need not wait for it.
     """
 
     def __init__(self, model: str) -> None:
-        """Name a folder, a `.gguf` file, or a model in the cache of Hugging Face."""
+        """Take the name of a folder, a `.gguf` file, or a model in the cache of Hugging Face."""
         self._model = model
         self._loaded: Any = None
 

@@ -1,7 +1,7 @@
 """
 SageMaker's inference toolkits: `inference.py` with `model_fn`, `input_fn`, `predict_fn` and `output_fn`.
 
-`profiles` tells how each image calls the functions, which it has by default, and how it words errors.
+`profiles` defines how each image calls the functions, its default functions, and its error texts.
 """
 
 import logging

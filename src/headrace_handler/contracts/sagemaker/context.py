@@ -1,4 +1,4 @@
-"""The object that functions with one parameter more receive: TorchServe's, which Multi Model Server has, too."""
+"""The context that functions with an extra parameter get: TorchServe's, which Multi Model Server has too."""
 
 import copy
 from typing import Any
@@ -10,7 +10,7 @@ SERVER_VERSION = "1.1.11"
 
 
 def context_of_model(load: Load) -> Any:
-    """Return what user code gets while it loads the model."""
+    """Return the context that user code gets while it loads the model."""
     from ts.context import Context
 
     return Context(
@@ -25,7 +25,7 @@ def context_of_model(load: Load) -> Any:
 
 
 def context_of_item(model: Any, item: Item) -> Any:
-    """Return the context of a request, whose index is always 0, with what user code has set on the model's."""
+    """Return the context of a request, whose index is always 0, with attributes that user code set on the model's."""
     from ts.context import RequestProcessor
     from ts.metrics.metrics_store import MetricsStore
 
@@ -37,7 +37,7 @@ def context_of_item(model: Any, item: Item) -> Any:
 
 
 def report_metrics(context: Any) -> None:
-    """Print what user code has measured, in the model servers' form, from which metrics are read."""
+    """Print the metrics of user code in the format of the model servers, which is parsed from the output."""
     for metric in context.metrics.store:
         print(f"[METRICS]{metric}", flush=True)
 

@@ -67,7 +67,7 @@ def load(model_dir: str, device: int | None) -> Any:
     Return the pipeline of the model.
 
     Raises:
-        ValueError: neither `HF_TASK` nor the folder tells the task, or the task needs a package that is missing.
+        ValueError: neither `HF_TASK` nor the folder determines the task, or the task needs a package that is missing.
     """
     from transformers import pipeline
     from transformers.pipelines import SUPPORTED_TASKS
@@ -118,10 +118,10 @@ def _infer_task(model_dir: Path, supported: list[str]) -> str:
 
 def infer_task_of_architecture(architecture: str) -> str:
     """
-    Return the task that the end of the name tells.
+    Return the task that the end of an architecture's name implies.
 
     Raises:
-        ValueError: none does.
+        ValueError: it implies none.
     """
     task = None
     for ending, named in _TASKS_BY_ARCHITECTURE.items():

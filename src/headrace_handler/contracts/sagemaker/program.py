@@ -1,4 +1,4 @@
-"""The module of the user's functions: where it lies and how it is imported."""
+"""Find and import the module of the user's functions."""
 
 import importlib
 import sys

@@ -1,5 +1,5 @@
 """
-Extractive question answering, whose pipeline transformers has no more from version 5 on.
+Extractive question answering, whose pipeline was removed in transformers 5.
 
 The answer is the span of the context with the largest product of the probabilities of its start and its end. A context
 longer than the network's input is read in windows that overlap. Source: `QuestionAnsweringPipeline` of transformers 4.
@@ -45,7 +45,7 @@ def load(model_dir: str, device: int | None, *, trusts_code: bool) -> Callable[.
     Return a function that answers as the pipeline of version 4 did.
 
     Raises:
-        ValueError: the model's tokenizer cannot tell the characters of its tokens.
+        ValueError: the model's tokenizer cannot map its tokens to characters.
     """
     from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 

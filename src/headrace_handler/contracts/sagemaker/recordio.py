@@ -78,7 +78,7 @@ def _read_tensor(message: bytes) -> Tensor:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield number and content of each field; a single number of a repeated field as if it were packed."""
+    """Yield number and content of each field; an unpacked number of a repeated field counts as packed."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)

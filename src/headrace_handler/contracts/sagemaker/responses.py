@@ -15,7 +15,7 @@ _END = object()
 
 
 class UnsupportedOutput(Exception):
-    """User code returned what is neither a body nor JSON."""
+    """User code returned a value that is neither a body nor JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ def encode(value: Any) -> bytes | bytearray | memoryview:
     Return a body's bytes; model servers write what is neither bytes nor text as JSON.
 
     Raises:
-        UnsupportedOutput: it cannot be written so.
+        UnsupportedOutput: JSON cannot express the value.
     """
     if isinstance(value, bytes | bytearray | memoryview):
         return value
@@ -49,7 +49,7 @@ def encode(value: Any) -> bytes | bytearray | memoryview:
 
 
 def prefetch(response: Response) -> Response:
-    """Return the response with a body of bytes or, for a stream, its first part at hand: it may fail until here."""
+    """Encode the body, or fetch the first part of a stream, so that an error can still change the status."""
     if not isinstance(response.body, Iterator):
         body = encode(response.body)
         return response if body is response.body else replace(response, body=body)

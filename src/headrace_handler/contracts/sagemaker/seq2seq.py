@@ -1,4 +1,4 @@
-"""Pipelines of encoder-decoder models, which transformers has no more from version 5 on."""
+"""Pipelines of encoder-decoder models, which were removed in transformers 5."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""From the name of a handler to the functions that the model server calls."""
+"""Load a handler by its name, and find the functions that the model server calls."""
 
 import importlib
 import sys

@@ -1,4 +1,4 @@
-"""From the items of a batch to what a handler reads: one dictionary and one set of headers for each request."""
+"""Conversion of a batch to the input of a handler: one dictionary and one set of headers for each request."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 def read_data(item: Item, *, decode: bool) -> dict[str, Any]:
     """
-    Return the parts of a request by name; a body that is no form is called `body`.
+    Return the parts of a request by name; a body that is not a form is called `body`.
 
     Args:
         item: the request.
@@ -57,7 +57,7 @@ def sequence_headers_of(context: Any, model_config: Mapping[str, Any]) -> tuple[
 
 
 def _parameters(item: Item) -> Iterator[tuple[str, str]]:
-    """Yield the query parameters of routes that pass them on: all but `/predictions` and its like."""
+    """Yield the query parameters of routes that pass them on: all but `/predictions` and similar routes."""
     if item.path.startswith("/"):
         yield from item.query
 

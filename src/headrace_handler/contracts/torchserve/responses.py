@@ -1,4 +1,4 @@
-"""From a handler's results to responses, whole or streamed."""
+"""Conversion of a handler's results to responses, whole or streamed."""
 
 import io
 import json
@@ -60,7 +60,7 @@ class Responses:
         """
         Send a part of the response to each request of the map; wait for slow clients.
 
-        The handler is not told that a client has gone: it may have started a thread that has to be read to its end.
+        The handler is not told about a disconnect: it may have started a thread whose output must be read to its end.
         """
         ids = list(req_id_map.values())
         if code != 200:
@@ -104,7 +104,7 @@ class Responses:
         self.fail(list(self._items), status, message)
 
     def has_left(self, request_id: str) -> bool:
-        """Return whether the client has gone or has its response."""
+        """Return whether the client has disconnected or has its whole response."""
         return request_id in self._ended or self._items[request_id][0].reply.is_cancelled
 
     def _send(self, request_id: str, part: bytes | bytearray, *, more: bool) -> None:

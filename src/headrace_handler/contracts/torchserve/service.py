@@ -1,4 +1,4 @@
-"""The contract: loads a handler, and calls it with batches."""
+"""The contract of TorchServe: load a handler, and call it with batches."""
 
 import importlib
 import json

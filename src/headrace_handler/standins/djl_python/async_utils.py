@@ -34,7 +34,7 @@ async def handle_streaming_response(
     **kwargs: Any,
 ) -> AsyncIterator[Output]:
     """
-    Make outputs of the chunks that an engine generates.
+    Convert the chunks that an engine generates to outputs.
 
     Args:
         response: the chunks.

@@ -132,7 +132,7 @@ def infer_task(architectures: Any) -> str:
 
 def get_rolling_batch_class_from_str(rolling_batch_type: str, *_: Any) -> Any:
     """
-    Refuse: there are no classes of rolling batches outside of the engine.
+    Raise an error: there are no classes of rolling batches outside the engine.
 
     Raises:
         ValueError: always.

@@ -110,7 +110,7 @@ class Output:
 
         Args:
             stream_content: an iterator, such as a generator; `next` is called, so that a list fails.
-            output_formatter: what makes text, bytes or JSON of an item; None: the item is one already.
+            output_formatter: converts an item to text, bytes or JSON; None: the item is one already.
         """
         self.stream_content = stream_content
         self.stream_output_formatter = output_formatter

@@ -12,7 +12,7 @@ _SAMPLING = ("temperature", "top_p", "top_k", "typical_p")
 
 
 class StreamClosed(Exception):
-    """The client of a stream has gone."""
+    """The client of a stream has disconnected."""
 
 
 class HFStreamer:
@@ -33,7 +33,7 @@ class HFStreamer:
         Take the prompts' tokens, then one token of every sequence at a time.
 
         Raises:
-            StreamClosed: the client has gone; the generation ends.
+            StreamClosed: the client has disconnected; the generation ends.
         """
         if self.is_closed:
             raise StreamClosed
@@ -47,7 +47,7 @@ class HFStreamer:
         self.queue.put(None)
 
     def close(self) -> None:
-        """End the generation with its next token."""
+        """Stop the generation at its next token."""
         self.is_closed = True
 
     def __iter__(self) -> Iterator[Any]:

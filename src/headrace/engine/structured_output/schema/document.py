@@ -48,7 +48,7 @@ class SchemaDocument:
         Return the target of a `$ref` at `place`.
 
         Raises:
-            SchemaError: It points outside the document, or to nothing.
+            SchemaError: The reference points outside the document, or to nothing.
         """
         if not isinstance(reference, str):
             raise SchemaError(f"`$ref` at {place} is {show(reference)}; expected a string.")

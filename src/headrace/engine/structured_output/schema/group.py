@@ -24,9 +24,9 @@ class Group:
     """Names of all declared properties, in order."""
     patterns: tuple[str, ...] = ()
     declares: bool = False
-    """Whether a schema declares properties by name, even an empty list."""
+    """True if a schema declares properties by name, even an empty list."""
     is_explicit: bool = False
-    """Whether the schema itself, without branches of its lists, decides about other properties."""
+    """True if the schema itself, without the branches of its lists, decides about other properties."""
     has_lists: bool = False
     says_type: bool = False
 
@@ -64,7 +64,7 @@ class GroupReader:
         Return the group of a schema with all its parts.
 
         Raises:
-            SchemaError: It refers to itself for the same value.
+            SchemaError: The schema refers to itself for the same value.
         """
         found = self._groups.get(member.place)
         if found is None:

@@ -49,9 +49,9 @@ class _Around:
     """Property names of other schemas for the same value."""
     patterns: tuple[str, ...] = ()
     closes: bool = True
-    """Whether this schema must close the object; otherwise another one does, or it stays open."""
+    """True if this schema must close the object; otherwise another schema does, or the object stays open."""
     has_type: bool = False
-    """Whether another schema for the same value declares its type."""
+    """True if another schema for the same value declares its type."""
 
 
 _ALONE = _Around()
@@ -62,7 +62,7 @@ def normalise_schema(text: str) -> Schema:
     Return the schema to enforce for a client's schema, given as JSON.
 
     Raises:
-        SchemaError: It is not valid or cannot be enforced.
+        SchemaError: The schema is not valid or cannot be enforced.
     """
     try:
         return _Normaliser(SchemaDocument(text)).run()
@@ -125,7 +125,7 @@ class _Normaliser:
         return {"$ref": f"#/$defs/{name}"}
 
     def _made_up(self, member: Member, around: _Around) -> Schema:
-        """Normalise a schema together with all that applies to the same value."""
+        """Normalise a schema together with all schemas that apply to the same value."""
         schema = member.schema
         mine = own(member)
         conjuncts = [self._groups.whole(conjunct) for conjunct in self._groups.conjuncts(member)]

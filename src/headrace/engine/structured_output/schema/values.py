@@ -1,4 +1,4 @@
-"""The keywords of single values: numbers that end, arrays, and how many properties an object has."""
+"""The keywords of single values: numbers of bounded length, arrays, and the number of an object's properties."""
 
 from collections.abc import Callable
 from decimal import Decimal

@@ -97,7 +97,7 @@ def paged_attention(
 
 @triton.jit
 def _merge(largest, total, attended, own_largest, own_total, own_attended):
-    """Add what a segment attended to that of the segments before it; every part is relative to its largest score."""
+    """Add the result of a segment to that of the segments before it; every part is relative to its largest score."""
     new_largest = tl.maximum(largest, own_largest)
     finite = tl.where(new_largest == float("-inf"), 0.0, new_largest)
     factor = tl.exp2(largest - finite)

@@ -1,4 +1,4 @@
-"""SageMaker's images, by the functions that each has and the way it words errors."""
+"""Profiles of SageMaker's images: the default functions and the error texts of each."""
 
 import os
 from types import ModuleType

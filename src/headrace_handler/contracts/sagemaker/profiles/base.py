@@ -1,4 +1,4 @@
-"""The common part of all images."""
+"""The base class of the profiles of all images."""
 
 import os
 from types import ModuleType
@@ -87,7 +87,7 @@ def is_text(content_type: str | None) -> bool:
 
 
 def accept_of(item: Item, default: str = JSON) -> str:
-    """Return `Accept`, or for none and for any type the endpoint's default."""
+    """Return the header `Accept`, or the endpoint's default if it is absent or `*/*`."""
     accept = header(item.headers, "accept")
     if accept and accept.strip() != "*/*":
         return accept

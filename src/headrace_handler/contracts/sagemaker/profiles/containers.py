@@ -111,7 +111,7 @@ def _predict_matrix(data: Any, model: Any) -> Any:
 
 
 def describe_error(error: Exception) -> str:
-    """Return what the images tell of a type that they cannot read or write."""
+    """Return the images' response to a type that they cannot read or write."""
     trace = "".join(traceback.format_exception(error))
     return json.dumps({"error": type(error).__name__, "error-message": str(error), "stack-trace": trace})
 
@@ -125,7 +125,7 @@ def render(result: Any, accept: str) -> Response:
     Return the response that Flask makes of what a function returns.
 
     Raises:
-        TypeError: Flask makes none of it.
+        TypeError: Flask cannot convert it.
     """
     from sagemaker_containers.beta.framework import worker
 

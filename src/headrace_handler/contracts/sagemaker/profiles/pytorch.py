@@ -10,7 +10,7 @@ from .toolkit import Toolkit
 
 
 class ModelLoadError(Exception):
-    """The file is no TorchScript."""
+    """The file is not in TorchScript format."""
 
 
 class PyTorch(Toolkit):

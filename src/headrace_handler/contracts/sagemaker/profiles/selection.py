@@ -1,4 +1,4 @@
-"""Parts of a prediction that the XGBoost image tells: the outputs that `SAGEMAKER_INFERENCE_OUTPUT` names."""
+"""Selectable outputs of the XGBoost image, which `SAGEMAKER_INFERENCE_OUTPUT` names."""
 
 import json
 import logging

@@ -68,7 +68,7 @@ class Toolkit(Profile):
 
 
 def respond(result: Any, accept: str, context: Any) -> Response:
-    """Return the response to what user code returned and set in the context."""
+    """Return the response for the result of user code and for the values that it set in the context."""
     content, content_type = result if isinstance(result, tuple) else (result, accept)
     status, phrase = context.get_response_status(0)
     own = [(name, value) for name, value in context.get_response_headers(0).items() if name.lower() != "content-type"]

@@ -26,7 +26,7 @@ _VOTING = frozenset({"multi:softmax", "binary:hinge"})
 
 
 class _Refused(Exception):
-    """The request is answered with this status and text."""
+    """An error that is answered with a status and a text."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)

@@ -28,7 +28,7 @@ class MetricsCacheYamlImpl(MetricAdders):
         self.request_ids: Mapping[int, str] | str | None = None
 
     def initialize_cache(self) -> None:
-        """Make the metrics that the file names."""
+        """Create the metrics that the file lists."""
         for metric_type, metrics in _model_metrics(self.config_file_path).items():
             for metric in metrics:
                 try:
@@ -50,7 +50,7 @@ class MetricsCacheYamlImpl(MetricAdders):
         metric_type: MetricTypes = COUNTER,
     ) -> None:
         """
-        Report a value of a metric, which is made at its first value.
+        Report a value of a metric, which is created with its first value.
 
         Args:
             name: the metric's name.
@@ -86,7 +86,7 @@ class MetricsCacheYamlImpl(MetricAdders):
         dimension_names: list[str] | None = None,
         metric_type: MetricTypes = COUNTER,
     ) -> CachingMetric:
-        """Make a metric, whose `add_or_update` reports values. It replaces one of the same name and type."""
+        """Create a metric, whose `add_or_update` reports values. It replaces one of the same name and type."""
         for name, value in (("metric_name", metric_name), ("unit", unit)):
             if not isinstance(value, str):
                 raise MetricsCacheTypeError(f"`{name}` must be a str")

@@ -1,4 +1,4 @@
-"""The older form of `ctx.metrics`, which some handlers make themselves."""
+"""The older form of `ctx.metrics`, which some handlers create themselves."""
 
 from collections.abc import Mapping, Sequence
 

@@ -161,7 +161,7 @@ class BaseHandler(abc.ABC):  # noqa: B024 - users derive from it and from ABC
         return torch._export.aot_load(model_so_path, self.map_location or "cpu")  # noqa: SLF001
 
     def _load_pickled_model(self, model_dir: str, model_file: str, model_pt_path: str | None) -> Any:
-        """Make the only class that `model_file` defines, with the saved weights."""
+        """Instantiate the only class that `model_file` defines, with the saved weights."""
         if not Path(model_dir, model_file).is_file():
             raise RuntimeError("Missing the model.py file")
         classes = list_classes_from_module(importlib.import_module(model_file.partition(".")[0]))

@@ -53,7 +53,7 @@ class TextHandler(BaseHandler):
 
     @functools.cached_property
     def lig(self) -> Any:
-        """Captum's integrated gradients over the embedding, made when the first explanation is asked for."""
+        """Captum's integrated gradients over the embedding, created for the first explanation."""
         from captum.attr import LayerIntegratedGradients
 
         return LayerIntegratedGradients(self.model, self.model.embedding)

@@ -18,7 +18,7 @@ class VisionHandler(BaseHandler):
 
     @functools.cached_property
     def ig(self) -> Any:
-        """Captum's integrated gradients over the model, made when the first explanation is asked for."""
+        """Captum's integrated gradients over the model, created for the first explanation."""
         from captum.attr import IntegratedGradients
 
         return IntegratedGradients(self.model)

@@ -1,1 +1,1 @@
-"""Envelopes: they take the requests of a format apart before a handler, and put its results together after it."""
+"""Envelopes, which unpack the requests of a format for a handler and pack its results."""
