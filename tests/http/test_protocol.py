@@ -123,14 +123,14 @@ def test_a_client_that_waits_for_100_continue_is_told_that_its_body_is_too_large
 
 @pytest.mark.parametrize(
     "request_part",
-    [GET, GENERATE + b"Content-Length: 50\r\n\r\n{", b"", GENERATE],
-    ids=["head", "body", "none", "head 2"],
+    [GET, GENERATE + b"Content-Length: 50\r\n\r\n{", b"", GENERATE, b"\r\n"],
+    ids=["head", "body", "none", "head 2", "line break"],
 )
 def test_a_request_that_does_not_arrive_in_time_is_answered_408_and_closed(request_part):
     with serving(receive_timeout_s=0.2, timeout_keep_alive=1) as echo:
         answers = answers_in(exchange(echo.url, request_part))
         assert echo.service.limiter.in_flight == 0
-    assert [answer.status for answer in answers] == ([408] if request_part else [])
+    assert [answer.status for answer in answers] == ([408] if request_part.strip() else [])
 
 
 def test_slow_senders_take_no_place_from_others():
@@ -152,6 +152,19 @@ def test_a_reader_that_stops_is_dropped_and_its_request_aborted():
         echo.until(lambda: backend.aborted, "the abort")
         echo.until(lambda: echo.service.limiter.in_flight == 0, "its place is free")
         assert echo.records(1)[0]["finish"] == "disconnected"
+
+
+def test_a_client_that_leaves_ends_its_running_request_also_with_another_pipelined_behind_it():
+    backend = EchoBackend(max_model_len=200_000, script=EchoScript(delay_s=0.01))
+    body = {"model": "echo", "prompt": "w " * 100, "max_tokens": 150_000, "ignore_eos": True}
+    content = json.dumps(body).encode()
+    request = b"POST /v1/completions HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % len(content) + content
+    with serving(backend) as echo:
+        with _connected(echo) as client:
+            client.sendall(request + request)
+            echo.until(lambda: echo.service.limiter.in_flight == 1, "it runs")
+        echo.until(lambda: backend.aborted, "the abort")
+        echo.until(lambda: echo.service.limiter.in_flight == 0, "its place is free")
 
 
 def test_one_connection_too_many_is_told_to_come_again():

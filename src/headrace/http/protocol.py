@@ -58,6 +58,8 @@ class StreamingProtocol(HttpToolsProtocol):
         self._is_closing = False
         """True: received data is dropped."""
         self._closes_early = False
+        self._running: RequestResponseCycle | None = None
+        """The request that the application answers; others may be pipelined behind it."""
         self._refusal: HttpRefused | None = None
         """Sent after the responses to earlier requests."""
         self._receive_timer: asyncio.TimerHandle | None = None
@@ -78,13 +80,16 @@ class StreamingProtocol(HttpToolsProtocol):
         self._stop_receive_timer()
         if self._send_timer is not None:
             self._send_timer.cancel()
+        running = self._running
+        if running is not None and not running.response_complete:  # uvicorn looks at the last request that has arrived
+            running.disconnected = True
+            running.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser; refuse a malformed request."""
         if self._is_closing:
             return
-        self._unset_keepalive_if_required()
         was_open_ended, cycle = self._is_in_head or self._is_in_trailers, self.cycle
         try:
             self._feed(data)
@@ -128,6 +133,7 @@ class StreamingProtocol(HttpToolsProtocol):
         """Start the timer for the head of a request."""
         if self._is_replaying:
             return
+        self._unset_keepalive_if_required()  # not before: the parser skips line breaks between requests
         self._is_in_head = True
         self._num_head_bytes = 0
         self._receive_timer = self.loop.call_later(self._limits.receive_timeout_s, self._head_is_late)
@@ -279,6 +285,7 @@ class StreamingProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Start the next request; called by uvicorn (requests may be pipelined)."""
+        self._running = cycle
         cast("dict[str, Any]", cycle.scope)["extensions"] = {WRITE_PART: _writer(cycle)}
         super()._start_asgi_task(cycle, partial(self._run, cycle, app))
 
@@ -323,6 +330,10 @@ class _HeadJoiner:
         self._cycle = cycle
         self._transport = cycle.transport
         self._head = b""
+
+    def close(self) -> None:
+        """Close the connection of a response that has failed; a head without a body is not sent."""
+        self._transport.close()
 
     def write(self, data: bytes) -> None:
         """Keep the head; write it with what follows."""

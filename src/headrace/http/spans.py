@@ -64,7 +64,8 @@ def _route(scope: Scope) -> str:
     """Return the path with its parameters by name; empty if no route matched, as clients choose such paths."""
     if "endpoint" not in scope:
         return ""
-    route = str(scope["path"])
+    route = f"{scope['path']}/"
     for name, value in scope.get("path_params", {}).items():
-        route = route.replace(str(value), f"{{{name}}}")
-    return route
+        before, found, after = route.rpartition(f"/{value}/")
+        route = f"{before}/{{{name}}}/{after}" if found else route
+    return route.removesuffix("/")
