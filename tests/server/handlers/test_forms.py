@@ -42,3 +42,19 @@ def test_no_bytes_break_the_parser(body: bytes) -> None:
     for candidate in (body, b"--b1" + body, FORM[:60] + body + FORM[60:]):
         with suppress(InvalidRequest):
             list(multipart_fields(candidate, "b1"))
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [
+        (b"a&" * 1_000_000, "application/x-www-form-urlencoded"),
+        (
+            b'--b1\r\nContent-Disposition: form-data; name="a"\r\n\r\n\r\n' * 100_000 + b"--b1--",
+            "multipart/form-data; boundary=b1",
+        ),
+    ],
+    ids=["urlencoded", "multipart"],
+)
+async def test_a_form_of_very_many_fields_is_refused(body: bytes, content_type: str) -> None:
+    with pytest.raises(InvalidRequest, match="at most 1000"):
+        await body_parts(body, content_type, reads_forms=True)
