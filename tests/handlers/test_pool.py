@@ -119,6 +119,46 @@ async def test_a_request_that_arrives_while_the_last_child_ends_gets_a_new_one(t
         assert await ask(pool, "echo", b"late") == (200, b"late")
 
 
+async def test_a_model_that_is_scaled_to_zero_while_it_loads_has_started(tmp_path: Path) -> None:
+    pool = HandlerPool(spec_for(tmp_path))
+    starting = asyncio.create_task(pool.start())
+    await until(lambda: bool(pool.workers))
+    pool.scale(0, 0)
+    async with asyncio.timeout(WAIT_S):
+        await starting
+    pool.scale(1, 1)
+    assert await ask(pool, "echo", b"up") == (200, b"up")
+    await pool.close(deadline_s=0)
+
+
+async def test_a_model_that_is_closed_while_it_loads_has_not_started(tmp_path: Path) -> None:
+    pool = HandlerPool(spec_for(tmp_path))
+    starting = asyncio.create_task(pool.start())
+    await until(lambda: bool(pool.workers))
+    await pool.close(deadline_s=0)
+    async with asyncio.timeout(WAIT_S):
+        with pytest.raises(LoadError, match="stopped before"):
+            await starting
+
+
+async def test_queued_requests_are_refused_when_no_child_may_run(tmp_path: Path) -> None:
+    async with pool_of(spec_for(tmp_path)) as pool:
+        running, queued = await submit(pool, "sleep", b"0.5"), await submit(pool, "echo")
+        pool.scale(0, 0)
+        assert await answer(running) == (200, b"slept")
+        assert (await answer(queued))[0] == 503
+
+
+async def test_a_refused_request_leaves_no_descriptor(tmp_path: Path) -> None:
+    async with pool_of(spec_for(tmp_path)) as pool:
+        pool.scale(0, 0)
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for _ in range(5):
+            with pytest.raises(Refused):
+                await submit(pool, "echo", b"x" * (2 << 20))
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before
+
+
 async def test_the_number_of_children_can_be_set_and_they_spread_over_the_gpus(tmp_path: Path) -> None:
     spec = spec_for(tmp_path, num_gpus=2)
     environment = {**spec.environment, "CUDA_VISIBLE_DEVICES": "4,7"}

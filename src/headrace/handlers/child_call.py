@@ -30,7 +30,8 @@ class ChildCall:
     @property
     def waits_for_client(self) -> bool:
         """True while a client has not taken all parts sent so far."""
-        return any(response.num_untaken and not response.has_ended for response in self.responses.values())
+        waiting = (response for response in self.responses.values() if not response.is_cancelled)
+        return any(response.num_untaken and not response.has_ended for response in waiting)
 
 
 def call_frame(call: ChildCall) -> tuple[dict[str, Any], list[Buffer], list[int]]:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,8 +22,9 @@ class MemoryFile:
     """Large content outside the memory of this process; see `headrace_handler.frames`."""
 
     def __init__(self, descriptor: int, num_bytes: int) -> None:
-        """Take ownership of a descriptor."""
+        """Take ownership of a descriptor, which is closed with this object at the latest."""
         self._descriptor: int | None = descriptor
+        self._closing = weakref.finalize(self, os.close, descriptor)
         self.num_bytes = num_bytes
 
     @property
@@ -34,13 +36,13 @@ class MemoryFile:
     async def read(self) -> bytearray:
         """Return the content and close the file."""
         descriptor, self._descriptor = self.descriptor, None
+        self._closing.detach()
         return await asyncio.to_thread(read_memory_file, descriptor, self.num_bytes)
 
     def close(self) -> None:
         """Close the file, if it has not been read."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        self._closing()
+        self._descriptor = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

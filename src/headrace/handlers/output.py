@@ -59,10 +59,10 @@ class OutputReader:
         """Log the rest of the output, and close the pipe: processes that left the child's session may keep it open."""
         if self._is_closed:
             return
-        for _ in range(64 * 1024 // _READ_BYTES):  # the size of a pipe
-            if not self._read_once():
-                break
         self._is_closed = True
+        for _ in range(64 * 1024 // _READ_BYTES):  # the size of a pipe
+            if self._read_once() is None:
+                break
         self._loop.remove_reader(self._descriptor)
         if self._resume is not None:
             self._resume.cancel()

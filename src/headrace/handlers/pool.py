@@ -131,6 +131,8 @@ class HandlerPool:
         self.min_workers, self.max_workers = min_workers, max(min_workers, max_workers)
         for worker in self._staying[self.max_workers :]:
             worker.stopping.set()
+        if not self.max_workers:
+            self._refuse_queue()
         self._fill()
         self._dispatch()
         for worker in self.workers:
@@ -184,6 +186,8 @@ class HandlerPool:
             self._settle_first(error)
         finally:
             self.workers.remove(worker)
+            if not self._staying:
+                self._end_loading()
             self._check_idle()
             self._dispatch()  # a request may have waited for the slot
 
@@ -260,6 +264,14 @@ class HandlerPool:
         lines = "" if is_on_screen else "\n".join(self.tail)
         reason = " ".join(reason.split())  # a FailureReason has the first line of an error
         return LoadError(f"{reason}\nThe last lines of its output:\n{lines}" if lines else reason)
+
+    def _end_loading(self) -> None:
+        """Let `start` return if the last child was stopped before it had loaded the code."""
+        if self.phase is PoolPhase.LOADING and not self.min_workers:
+            self.phase = PoolPhase.SERVING
+            self._settle_first(None)
+        else:
+            self._settle_first(LoadError("The model was stopped before its code was loaded."))
 
     def _settle_first(self, error: Exception | None) -> None:
         if self._first is None or self._first.done():
