@@ -101,3 +101,12 @@ def test_packages_of_neuron_devices_are_left_out_and_other_lines_can_be_read_fro
 def test_requirements_of_neuron_devices_alone_ask_for_no_environment(tmp_path) -> None:
     (tmp_path / "requirements.txt").write_text("--extra-index-url https://host\nneuronx-cc\ntorch-neuronx\n")
     assert read_requirements(tmp_path / "requirements.txt") is None
+
+
+def test_names_that_contain_the_letters_of_an_option_are_kept(tmp_path) -> None:
+    file = tmp_path / "requirements.txt"
+    file.write_text("google-cloud-storage\nopencv-contrib-python\n-c limits.txt\n")
+    (tmp_path / "limits.txt").write_text("numpy<3\n")
+    read = read_requirements(file)
+    assert read is not None
+    assert read.installed_lines() == ["google-cloud-storage", "opencv-contrib-python", f"-c {tmp_path}/limits.txt"]

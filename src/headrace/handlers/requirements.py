@@ -16,7 +16,7 @@ from typing import Final
 WHEEL_FOLDERS: Final = ("requirements", "wheels")
 """Folders next to `requirements.txt` with packages to install. Source of the first: DJL, `PyEnv.installDependency`."""
 _PACKAGES: Final = ("*.whl", "*.tar.gz", "*.zip")
-_NESTED: Final = re.compile(r"(?:-r|--requirement|-c|--constraint)[\s=]*(\S+)")
+_NESTED: Final = re.compile(r"^(?:-r|--requirement|-c|--constraint)[\s=]*(\S+)")
 _LOCAL: Final = re.compile(r"(?:-e\s+|--editable[\s=]+)?(?:file://)?([^\s;\[@]+)")
 _INDEX_OPTIONS: Final = ("--index-url", "-i ", "--extra-index-url")
 _COMMENT: Final = re.compile(r"(?:^|\s)#.*")
