@@ -10,6 +10,7 @@ from headrace.autoscaling.planning.policies import SCALING_POLICY
 from headrace.autoscaling.planning.targets import SCALABLE_TARGET, SCHEDULED_ACTION
 from headrace.autoscaling.records.activities import SCALING_ACTIVITY
 from headrace.cloudwatch.alarms.records import ALARM
+from headrace.control.model.endpoint import ENDPOINT
 from headrace.state.records import AnyKind, Kind, Unreadable
 
 from .support import IDENTITY, World
@@ -31,7 +32,7 @@ def world() -> Iterator[World]:
 
 def break_record(world: World, kind: AnyKind, **changes: Any) -> str:
     """Change the stored spec of the one record of a kind; return its name."""
-    raw = Kind(kind.name, dict, dict)
+    raw = Kind(kind.name, dict, dict, migrations=kind.migrations)
     record = world.store.list(raw)[0]
     world.store.update(record, spec={**record.spec, **changes})
     assert isinstance(world.store.get(kind, record.name), Unreadable)
@@ -72,6 +73,12 @@ def test_an_unreadable_target_is_deregistered_with_what_depends_on_it(world: Wor
     break_record(world, SCALABLE_TARGET, MinCapacity="many")
     world.call("DeregisterScalableTarget", **IDENTITY)
     assert [world.store.list(kind) for kind in (SCALABLE_TARGET, SCALING_POLICY, SCHEDULED_ACTION, ALARM)] == [[]] * 4
+
+
+def test_the_target_of_an_unreadable_endpoint_stays(world: World) -> None:
+    break_record(world, ENDPOINT, revision="of a newer version")
+    world.pass_time(30)
+    assert [len(world.store.list(kind)) for kind in (SCALABLE_TARGET, SCALING_POLICY, SCHEDULED_ACTION)] == [1] * 3
 
 
 def test_an_unreadable_policy_and_action_are_deleted_by_name(world: World) -> None:

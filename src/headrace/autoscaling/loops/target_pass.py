@@ -23,7 +23,7 @@ from headrace.autoscaling.planning.policies import PolicyRecord, triggers_of
 from headrace.autoscaling.planning.targets import ScheduledActionRecord, TargetRecord
 from headrace.autoscaling.records import activities
 from headrace.autoscaling.records.activities import ActivityRecord
-from headrace.autoscaling.records.capacity import Capacity, read_capacity, write_capacity
+from headrace.autoscaling.records.capacity import Capacity, is_unreadable, read_capacity, write_capacity
 from headrace.autoscaling.records.copies import Follower, keep_copies
 from headrace.autoscaling.records.policies import remove_target
 from headrace.cloudwatch.alarms.records import EvaluatedAlarm
@@ -80,6 +80,8 @@ class TargetPass:
             Conflict: A record was written concurrently; run another pass.
         """
         capacity = read_capacity(self._store, self._key)
+        if capacity is None and is_unreadable(self._store, self._key):
+            return
         if capacity is None:
             remove_target(self._store, self._aws_scope, self._record, self._key)
             self._log.info("autoscaler.deregistered", target=self._key.resource_id, reason="it was deleted")

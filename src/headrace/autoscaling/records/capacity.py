@@ -99,6 +99,12 @@ def find_scaled(store: Store, key: TargetKey) -> ScaledRecord | None:
         return None
 
 
+def is_unreadable(store: Store, key: TargetKey) -> bool:
+    """Return whether the record of the endpoint or component cannot be read, for example because it is newer."""
+    record = find(store, INFERENCE_COMPONENT, key.component) if key.component else find(store, ENDPOINT, key.endpoint)
+    return isinstance(record, Unreadable)
+
+
 def _living(record: Record[SpecT, StatusT] | Unreadable | None, key: TargetKey) -> Record[SpecT, StatusT]:
     if record is None or isinstance(record, Unreadable) or record.deleting_s is not None:
         raise LookupError(key.name)
