@@ -208,9 +208,11 @@ def _print_traceback(error: BaseException) -> None:
 def _advice(error: BaseException) -> str:
     """Return advice about a missing package; an empty text for other failures."""
     reason: BaseException | None = error
-    while reason is not None and not isinstance(reason, ModuleNotFoundError):
+    seen = set[int]()  # a cause may be the error itself: `raise error from error`
+    while reason is not None and not isinstance(reason, ModuleNotFoundError) and id(reason) not in seen:
+        seen.add(id(reason))
         reason = reason.__cause__
-    if reason is None or not reason.name or not str(reason).startswith("No module named"):
+    if not isinstance(reason, ModuleNotFoundError) or not reason.name or not str(reason).startswith("No module named"):
         return ""
     package = reason.name.partition(".")[0]
     return (

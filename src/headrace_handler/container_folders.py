@@ -60,9 +60,11 @@ def provide(folders: Mapping[Path, Path], private: Sequence[Path] = ()) -> str:
 
 def explain(error: BaseException | None, notice: str) -> str:
     """Return the notice of `provide` if an error or a cause of it is about the container's folders; else nothing."""
-    while error is not None:
+    seen = set[int]()  # a cause may be the error itself: `raise error from error`
+    while error is not None and id(error) not in seen:
         if str(CONTAINER_ROOT) in str(error):
             return notice
+        seen.add(id(error))
         error = error.__cause__ or error.__context__
     return ""
 

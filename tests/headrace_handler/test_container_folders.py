@@ -141,3 +141,6 @@ def test_an_error_about_a_missing_path_is_explained_also_behind_another_one() ->
     assert explain(wrapped, "the notice") == "the notice"
     assert explain(FileNotFoundError(2, "No such file or directory", "/data/model"), "the notice") == ""
     assert explain(None, "the notice") == ""
+    itself = ValueError("other")
+    itself.__cause__ = itself  # by `raise error from error`
+    assert explain(itself, "the notice") == ""

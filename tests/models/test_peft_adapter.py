@@ -93,6 +93,7 @@ def test_the_identity_is_that_of_the_content(tmp_path):
         ({"layer_replication": [[0, 2], [1, 2]]}, "replicating"),
         ({"rank_pattern": {"(a+)+b": 8}}, "pattern"),
         ({"rank_pattern": {".*.*.*.*x": 8}}, "pattern"),
+        ({"rank_pattern": {".?" * 40 + "Z": 8}}, "pattern"),
     ],
 )
 def test_what_is_not_plain_lora_is_refused_by_name(change, text, tmp_path):

@@ -18,7 +18,7 @@ _NEUTRAL_INITS: Final = (True, False, "gaussian", "eva", "orthogonal")
 _CONVERT: Final = "save it with PEFT's path_initial_model_for_weight_conversion"
 _PLAIN_KEY: Final = re.compile(r"[\w.\-]+", re.ASCII)
 _QUANTIFIED_GROUP: Final = re.compile(r"\)[*+?{]")
-_UNBOUNDED: Final = re.compile(r"[*+]|\{\d*,\d*\}")
+_UNBOUNDED: Final = re.compile(r"[*+]|(?<![(*+}])\?|\{\d*,\d*\}")
 _MAX_PATTERN_CHARACTERS: Final = 500
 _MAX_UNBOUNDED: Final = 3
 """Unbounded quantifiers of a pattern. More, or a repeated group, could match for hours: patterns come from the file."""
@@ -104,7 +104,7 @@ def _check_pattern(source: str, pattern: str) -> None:
     ):
         raise UnsupportedModel(
             f"{source}: the pattern {pattern!r:.200} is not supported; expected at most {_MAX_PATTERN_CHARACTERS} "
-            f"characters, {_MAX_UNBOUNDED} of * and +, and no repeated group."
+            f"characters, {_MAX_UNBOUNDED} of *, + and ?, and no repeated group."
         )
     try:
         re.compile(pattern)

@@ -6,6 +6,7 @@ int32 (7) message of packed values (1), and for a sparse row of packed keys (2) 
 """
 
 import struct
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,6 @@ _FEATURES, _LABEL = 1, 2
 _VALUES, _KEYS, _SHAPE = 1, 2, 3
 _FLOAT32, _FLOAT64, _INT32 = 2, 3, 7
 _DTYPES = {_FLOAT32: "<f4", _FLOAT64: "<f8", _INT32: "<i4"}
-_WIDTHS = {_FLOAT32: 4, _FLOAT64: 8}
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
@@ -63,9 +63,9 @@ def _read_tensor(message: bytes) -> Tensor:
     for number, tensor in _fields(message):
         if number not in _DTYPES:
             continue
-        packed = {_VALUES: b"", _KEYS: b"", _SHAPE: b""}
+        packed = defaultdict[int, bytearray](bytearray)
         for part, content in _fields(tensor):
-            packed[part] = packed.get(part, b"") + content
+            packed[part] += content
         if number == _INT32:  # varints of 64 bits: negative numbers are sign-extended
             integers = [value - (1 << 64) if value >> 63 else value for value in _varints(packed[_VALUES])]
             values = np.array(integers, dtype=np.int32)
@@ -98,7 +98,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
         at = end
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: bytes | bytearray, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if at >= len(data) or shift > 63:
@@ -111,7 +111,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             return value, at
 
 
-def _varints(data: bytes) -> Iterator[int]:
+def _varints(data: bytes | bytearray) -> Iterator[int]:
     at = 0
     while at < len(data):
         value, at = _varint(data, at)

@@ -143,6 +143,11 @@ def test_a_schema_allows_exactly_its_valid_values(schema, allowed, forbidden) ->
         assert not accepts(schema, text), text
 
 
+def loop(name: str) -> dict[str, object]:
+    """An object whose eight properties are such objects again."""
+    return {"type": "object", "required": [*"abcdefgh"], "properties": {key: {"$ref": name} for key in "abcdefgh"}}
+
+
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
@@ -161,6 +166,15 @@ def test_a_schema_allows_exactly_its_valid_values(schema, allowed, forbidden) ->
         ({"enum": []}, "`enum` at # is []; expected a list of at least one value"),
         ({"multipleOf": 99_999_999}, "`multipleOf` at # is 99999999; the digits of all"),
         ({"allOf": [{"multipleOf": 997}, {"multipleOf": 9.91}]}, "`multipleOf` at #/allOf/1 is 9.91"),
+        ({"type": "object", "propertyNames": {"enum": 5}}, '`propertyNames` at # is {"enum": 5}'),
+        ({"type": "object", "propertyNames": {"pattern": ["a"]}}, "`propertyNames` at # is"),
+        (
+            {
+                "$defs": {"a": loop("#/$defs/a"), "b": loop("#/$defs/b")},
+                "oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}],
+            },
+            "comparisons",
+        ),
         (3, "It is 3; expected a JSON object."),
     ],
 )

@@ -268,10 +268,10 @@ class _Normaliser:
             return rest
         value: Schema = True if rest is None else rest
         given = {key: names[key] for key in names if key not in ("type", "title", "description")} if names else {}
-        if list(given) in (["enum"], ["const"]):
-            allowed = given.get("enum", [given.get("const")])
+        allowed = given.get("enum", [given.get("const")])
+        if list(given) in (["enum"], ["const"]) and isinstance(allowed, list):
             properties.update({name: value for name in allowed if isinstance(name, str) and name not in properties})
-        elif list(given) == ["pattern"] and not patterns and not properties:
+        elif list(given) == ["pattern"] and isinstance(given["pattern"], str) and not patterns and not properties:
             patterns[given["pattern"]] = value
         else:
             raise SchemaError(

@@ -16,6 +16,8 @@ _MAX_BRANCHES = 64
 """Limit of branches: every pair is compared."""
 _MAX_PARTS = 50
 _MAX_DEPTH = 8
+_MAX_COMPARED = 30_000
+"""Limit of comparisons for one `oneOf`: schemas that refer to each other could take hours."""
 
 
 def check_one_of(members: list[Member], groups: GroupReader, *, has_closed: bool) -> None:
@@ -45,9 +47,16 @@ def _list_place(branch: Member) -> str:
 class _Overlap:
     def __init__(self, groups: GroupReader) -> None:
         self._groups = groups
+        self._num_compared = 0
 
     def excludes(self, written: Member, other: Member, *, has_closed: bool, depth: int = 0) -> bool:
         """Return whether no value generated for one schema matches the other."""
+        self._num_compared += 1
+        if self._num_compared > _MAX_COMPARED:
+            raise SchemaError(
+                f"`oneOf` in it has branches that take more than {_MAX_COMPARED} comparisons to tell apart, such as "
+                f"{written.place} and {other.place}. Use `anyOf`."
+            )
         if depth > _MAX_DEPTH:
             return False
         group = self._groups.whole(written)
