@@ -371,8 +371,12 @@ def end_membership(connection: sa.Connection, *, term: int) -> int:
 
 
 def _is_live(expires_s: "sa.Column[float]", now_s: float) -> sa.ColumnElement[bool]:
-    """Return whether a heartbeat has not expired; an expiry too far ahead dates from before the clock was set back."""
-    return sa.and_(expires_s > now_s, expires_s <= now_s + LEASE_S)
+    """
+    Return whether a heartbeat has not expired; an expiry too far ahead dates from before the clock was set back.
+
+    A heartbeat that is committed after `now_s` was read expires more than a lease after it.
+    """
+    return sa.and_(expires_s > now_s, expires_s <= now_s + 2 * LEASE_S)
 
 
 def _server_s(connection: sa.Connection) -> float:
