@@ -98,7 +98,8 @@ async def read_all(store: Store) -> Snapshot:
     """Read the snapshot for a pass of the reconciler."""
 
     def read() -> Snapshot:
-        endpoints, components = store.list(ENDPOINT), store.list(INFERENCE_COMPONENT)
+        # Children first: a component that is created between the two reads would seem to have no endpoint.
+        components, endpoints = store.list(INFERENCE_COMPONENT), store.list(ENDPOINT)
         return Snapshot(
             endpoints=endpoints,
             components=components,

@@ -217,10 +217,10 @@ def plan_components(
         component.record.name: _plan_component(component, variants.get(component.variant), context)
         for component in hosted
     }
-    bases = {component.record.name: _base(component, plans[component.record.name]) for component in hosted}
+    bases = {component.record.name.lower(): _base(component, plans[component.record.name]) for component in hosted}
     for component in components:
         if base := component.record.spec.revision.base:
-            plans[component.record.name] = plan_adapter(component.record, bases.get(base), context)
+            plans[component.record.name] = plan_adapter(component.record, bases.get(base.lower()), context)
     return ComponentPlans(
         plans=plans,
         routes=_component_routes(plans, variants),
