@@ -1,6 +1,5 @@
 """Send one request of the load in any dialect and record its response."""
 
-import asyncio
 import json
 import time
 from dataclasses import dataclass, field
@@ -85,7 +84,8 @@ class LoadClient:
             else:
                 failure, message = judge_status(exchange.status, exchange.content())
         except (ConnectionFailed, Truncated, Unreadable, TimeoutError) as error:
-            failure, message = _FAILURES[type(error)], str(error) or "no complete answer in time"
+            failure = next(kind for known, kind in _FAILURES.items() if isinstance(error, known))
+            message = str(error) or "no complete answer in time"
         return RequestRecord(
             index=planned.index,
             due_s=due_s,
@@ -108,7 +108,6 @@ _FAILURES: dict[type[BaseException], Failure] = {
     Truncated: Failure.TRUNCATED,
     Unreadable: Failure.UNREADABLE,
     TimeoutError: Failure.TIMEOUT,
-    asyncio.TimeoutError: Failure.TIMEOUT,
 }
 
 

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from headrace.core.client_text import shortened
 from headrace.core.errors import (
     Busy,
     EngineFailed,
@@ -153,7 +154,7 @@ async def answer_openai(
     endpoint, component = asked.endpoint, asked.component
     if endpoint is None:
         endpoint, component = await _resolve_body(service, scope["method"], asked.path, body)
-    record.endpoint = endpoint
+    record.endpoint = shortened(endpoint)  # a name from the body, of any length
     try:
         invocation = runtime_request.read(endpoint, "InvokeEndpoint", scope["headers"], trace_of(scope))
         if component is not None:

@@ -166,6 +166,6 @@ def _measured(before: Page, now: Page, histogram: str) -> Point | None:
 
 def _number(text: str) -> float | None:
     try:
-        return float(text) if not math.isnan(float(text)) else None
+        return float(text) if math.isfinite(float(text)) else None
     except ValueError:
         return None

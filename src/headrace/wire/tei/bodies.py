@@ -101,9 +101,9 @@ def read_inputs(inputs: Inputs, *, vocab_size: int) -> list[Input]:
         return [check_text(inputs, "inputs")]
     if not inputs:
         raise EmptyInput("`inputs` cannot be empty", param="inputs")
-    check_count(len(inputs))
     if all(isinstance(item, int) for item in inputs):
         return [_token_ids(inputs, vocab_size)]
+    check_count(len(inputs))
     return [check_text(item, "inputs") if isinstance(item, str) else _token_ids(item, vocab_size) for item in inputs]
 
 
