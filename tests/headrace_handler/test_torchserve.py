@@ -62,6 +62,27 @@ def test_form_fields_and_query_parameters_have_their_names(tmp_path: Path) -> No
     assert other.json == {"data": "text", "target": "bytearray(b'3')"}
 
 
+def test_requests_of_a_batch_with_the_same_id_get_their_own_responses(tmp_path: Path) -> None:
+    handler = """
+        from ts.handler_utils.utils import send_intermediate_predict_response
+
+        def handle(data, context):
+            parts = [row["data"] for row in data or ()]
+            if parts:
+                send_intermediate_predict_response(parts, context.request_ids, "ok", 200, context)
+            return ["." for _ in parts]
+    """
+    contract = load(write_model(tmp_path / "m", handler))
+    made = [
+        make_item([Part(name="data", content_type="text/plain", content=bytearray(text))], request_id="same")
+        for text in (b"a", b"b")
+    ]
+
+    contract.call(Call(items=[item for item, _ in made]))
+
+    assert [bytes(reply.body) for _, reply in made] == [b"a.", b"b."]
+
+
 def test_headers_tell_the_rest_of_the_path_and_the_mode(tmp_path: Path) -> None:
     handler = """
         def handle(data, ctx):

@@ -6,7 +6,9 @@ import logging
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,17 +55,18 @@ class TorchServe:
     def call(self, call: Call) -> None:
         """Call the handler with a batch, in the continuous mode until each request's criterion stops it."""
         processor_class = importlib.import_module("ts.context").RequestProcessor
-        headers = [read_headers(item, call.mode, self._sequence_headers) for item in call.items]
+        call_items = _with_distinct_ids(call.items)
+        headers = [read_headers(item, call.mode, self._sequence_headers) for item in call_items]
         processors = [processor_class(of_item) for of_item in headers]
-        responses = Responses(call.items, processors)
+        responses = Responses(call_items, processors)
         if call.mode not in {"predict", "explain", "describe"}:
             responses.fail_all(405, f"TorchServe handlers have no mode {call.mode!r}.")
             return
-        data = [read_data(item, decode=self._decodes) for item in call.items]
+        data = [read_data(item, decode=self._decodes) for item in call_items]
         if not self._is_continuous:
-            self._step(call.items, data, processors, responses)
+            self._step(call_items, data, processors, responses)
             return
-        running = list(zip(call.items, data, processors, strict=True))
+        running = list(zip(call_items, data, processors, strict=True))
         while running:
             items, step_data, step_processors = zip(*running, strict=True)
             self._step(items, list(step_data), step_processors, responses)
@@ -116,6 +119,15 @@ class TorchServe:
         if more:
             responses.send_intermediate(results, {index: ids[index] for index in more}, "", 200)
         responses.complete({ids[index]: result for index, result in enumerate(results) if index not in more})
+
+
+def _with_distinct_ids(items: Sequence[Item]) -> list[Item]:
+    """Number the requests of a batch that have the same id, which clients choose: handlers address responses by it."""
+    counts = Counter(item.request_id for item in items)
+    return [
+        replace(item, request_id=f"{item.request_id}-{index}") if counts[item.request_id] > 1 else item
+        for index, item in enumerate(items)
+    ]
 
 
 def _describe(error: Exception) -> tuple[int, str]:
