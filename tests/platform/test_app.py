@@ -21,6 +21,7 @@ from headrace.http.asgi import Receive, Scope, Send, caller_of
 from headrace.http.body import read_body
 from headrace.http.body_budget import FREE_BYTES, BodyBudget
 from headrace.platform.access import Authenticator
+from headrace.core.errors import Unavailable
 from headrace.platform.access_keys import ACCESS_KEY, AccessKeySpec, KeyRing
 from headrace.platform.app import Apps, PlatformApp
 from headrace.state.sql import open_store
@@ -346,6 +347,24 @@ async def test_a_removed_key_is_soon_refused() -> None:
     now[0] += 2
     await ring.refresh()
     assert ring.secret_of(KEY) is None
+    store.close()
+
+
+async def test_keys_are_kept_while_the_database_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, now = open_store("sqlite://"), [time.monotonic()]
+    store.create(ACCESS_KEY, KEY, spec=AccessKeySpec(secret=SECRET))
+    ring, unread = KeyRing(store, clock=lambda: now[0]), KeyRing(store)
+    await ring.refresh()
+
+    def fail(_: object) -> None:
+        raise Unavailable("The database does not answer.")
+
+    monkeypatch.setattr(store, "list", fail)
+    now[0] += 2
+    await ring.refresh()
+    assert ring.secret_of(KEY) == SECRET
+    with pytest.raises(Unavailable):
+        await unread.refresh()
     store.close()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
+from headrace.core.errors import Unavailable
 from headrace.state.records import Kind, NoStatus, Record, RecordPart
 from headrace.state.store import Store
 
@@ -86,12 +87,23 @@ class KeyRing:
         self._reading = asyncio.Lock()
 
     async def refresh(self) -> None:
-        """Read the keys again if they are older than `MAX_AGE_S`."""
+        """
+        Read the keys again if they are older than `MAX_AGE_S`; keep them while the database is out of reach.
+
+        Raises:
+            Unavailable: the keys have never been read.
+        """
         async with self._reading:
-            if self._read_s is None or self._clock() - self._read_s > MAX_AGE_S:
+            if self._read_s is not None and self._clock() - self._read_s <= MAX_AGE_S:
+                return
+            try:
                 found = await asyncio.to_thread(self._keys.list)
+            except Unavailable:
+                if self._read_s is None:
+                    raise
+            else:
                 self._secrets = {key.key_id: key.secret for key in found}
-                self._read_s = self._clock()
+            self._read_s = self._clock()
 
     def secret_of(self, access_key: str) -> str | None:
         """Return the secret of a key, or None."""
