@@ -16,12 +16,12 @@ from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 from starlette.responses import JSONResponse
 
+from headrace.core.errors import Unavailable
 from headrace.gateway.app import Gateway
 from headrace.http.asgi import Receive, Scope, Send, caller_of
 from headrace.http.body import read_body
 from headrace.http.body_budget import FREE_BYTES, BodyBudget
 from headrace.platform.access import Authenticator
-from headrace.core.errors import Unavailable
 from headrace.platform.access_keys import ACCESS_KEY, AccessKeySpec, KeyRing
 from headrace.platform.app import Apps, PlatformApp
 from headrace.state.sql import open_store
