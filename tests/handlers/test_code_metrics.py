@@ -56,3 +56,10 @@ def test_wrong_lines_are_passed_over_and_series_are_bounded() -> None:
 @given(st.text() | st.text(alphabet="[METRICS]a.b:1|#,type:COUNTERhostname", max_size=60).map("[METRICS]{}".format))
 def test_any_line_is_read(line: str) -> None:
     CodeMetrics().observe(line)
+
+
+def test_names_are_bounded() -> None:
+    metrics = CodeMetrics()
+    for index in range(MAX_SERIES + 5):
+        metrics.observe(f"[METRICS]Name{index}.Count:1|#Level:Model|#hostname:h")
+    assert len(list(metrics.families())) == MAX_SERIES

@@ -63,6 +63,23 @@ class TestXGBoost:
         values = [float(line) for line in reply.body.splitlines()]
         np.testing.assert_allclose(values, self.expected(booster, [[1, 0], [0, 1]]), rtol=1e-5)
 
+    @pytest.mark.parametrize(
+        ("body", "rows"),
+        [
+            (b"0 1:1\n0 0:1 1:0\n", [[np.nan, 1], [1, 0]]),
+            (b"0 1:0.5\n0 1:1\n", [[np.nan, 0.5], [np.nan, 1]]),
+        ],
+    )
+    def test_features_that_a_libsvm_row_leaves_out_are_missing(
+        self, tmp_path: Path, body: bytes, rows: list[list[float]]
+    ) -> None:
+        contract, booster = self.algorithm(tmp_path)
+
+        reply = invoke(contract, body, "text/libsvm", CSV)
+
+        scores = [float(line) for line in reply.body.splitlines()]
+        np.testing.assert_allclose(scores, self.expected(booster, rows), rtol=1e-5)
+
     def test_the_algorithm_answers_csv_json_and_json_lines(self, tmp_path: Path) -> None:
         contract, booster = self.algorithm(tmp_path)
         scores = self.expected(booster, [[1.0, 0.0], [0.0, 1.0]]).tolist()

@@ -77,6 +77,8 @@ class CodeMetrics:
         metric = read_line(line) if "[METRICS]" in line else None
         if metric is None:
             return
+        if metric.name not in self._types and len(self._types) >= MAX_SERIES:
+            return
         names = tuple(name for name, _ in metric.labels)
         if self._types.setdefault(metric.name, (metric.type, names)) != (metric.type, names):
             return  # Prometheus has one type and one set of labels for each name

@@ -27,8 +27,9 @@ def csv_to_dmatrix(input: Any, dtype: Any = None) -> Any:  # noqa: A002 - the or
 
 
 def libsvm_to_dmatrix(string_like: Any) -> Any:
-    """Return the rows without their labels; the smallest index of all tells whether they count from 0 or from 1."""
+    """Return the rows without their labels, as XGBoost reads a file: indices from 0, and absent features missing."""
     import numpy as np
+    import scipy.sparse
     import xgboost
 
     text = bytes(string_like).decode() if isinstance(string_like, bytes | bytearray) else string_like
@@ -39,11 +40,11 @@ def libsvm_to_dmatrix(string_like: Any) -> Any:
     if not any(rows):
         return xgboost.DMatrix(np.empty((0, 0)))
     indices = [index for row in rows for index in row]
-    first = 1 if min(indices) >= 1 else 0
-    matrix = np.zeros((len(rows), max(indices) - first + 1))
-    for position, row in enumerate(rows):
-        for index, value in row.items():
-            matrix[position, index - first] = value
+    if min(indices) < 0:
+        raise ValueError(f"The feature index {min(indices)} is negative; expected 0 or more.")
+    starts = np.cumsum([0, *map(len, rows)])
+    values = [value for row in rows for value in row.values()]
+    matrix = scipy.sparse.csr_matrix((values, indices, starts), shape=(len(rows), max(indices) + 1))
     return xgboost.DMatrix(matrix)
 
 
