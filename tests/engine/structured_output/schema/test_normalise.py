@@ -166,6 +166,8 @@ def loop(name: str) -> dict[str, object]:
         ({"enum": []}, "`enum` at # is []; expected a list of at least one value"),
         ({"multipleOf": 99_999_999}, "`multipleOf` at # is 99999999; the digits of all"),
         ({"allOf": [{"multipleOf": 997}, {"multipleOf": 9.91}]}, "`multipleOf` at #/allOf/1 is 9.91"),
+        ({"type": "\ud800"}, '`type` at # is "\\ud800"'),
+        ({"$ref": "nowhere", "k" * 100_000: {str(number): {} for number in range(1000)}}, "names that are too long"),
         ({"type": "object", "propertyNames": {"enum": 5}}, '`propertyNames` at # is {"enum": 5}'),
         ({"type": "object", "propertyNames": {"pattern": ["a"]}}, "`propertyNames` at # is"),
         (

@@ -13,6 +13,8 @@ MAX_SUBSCHEMAS = 3000
 """Compile time is quadratic: 0.6 s for 2,000 properties, 20 s for 10,000."""
 MAX_VALUES = 100_000
 """Entries of all lists and objects together."""
+MAX_PLACE_CHARACTERS = 20_000_000
+"""Length of the pointers to all values together: each has the names of all objects around it."""
 
 Schema = dict[str, Any] | bool
 
@@ -92,7 +94,7 @@ class SchemaDocument:
 
 def show(value: object) -> str:
     """Return a value shortened for an error message."""
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace").decode()  # lone surrogates
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -134,12 +136,22 @@ def _check_size(root: Schema) -> None:
 
 
 def _walk(root: Schema) -> Iterator[Member]:
-    """Yield all objects of the document, schemas or not."""
+    """
+    Yield all objects of the document, schemas or not.
+
+    Raises:
+        SchemaError: their pointers together are too long.
+    """
     pending = [Member(root, "#")]
+    num_characters = 0
     while pending:
         member = pending.pop()
         if isinstance(member.schema, dict):
             yield member
-            pending += [member.child(key) for key in member.schema]
-        elif isinstance(member.schema, list):
-            pending += [member.child(index) for index in range(len(member.schema))]
+        elif not isinstance(member.schema, list):
+            continue
+        num_characters += len(member.schema) * len(member.place)
+        if num_characters > MAX_PLACE_CHARACTERS:
+            raise SchemaError("It has names that are too long for so many values. Use shorter ones.")
+        keys = member.schema if isinstance(member.schema, dict) else range(len(member.schema))
+        pending += [member.child(key) for key in keys]
