@@ -1,5 +1,6 @@
 """TorchServe's management API over children that run handlers."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -21,6 +22,7 @@ from headrace.server.torchserve_management import management_app
 from headrace.server.torchserve_metrics import metrics_app
 from headrace.wire.torchserve.management import Registration
 from tests.headrace_handler.torchserve_models import write_model
+from tests.waiting import WAIT_S
 
 HANDLER = """
     class Handler:
@@ -169,6 +171,27 @@ async def test_models_are_fixed_where_the_model_api_is_off() -> None:
         for method, path in (("POST", "/models?url=noop"), ("DELETE", "/models/noop")):
             response = await client.request(method, path)
             assert (response.status_code, response.json()["type"]) == (405, "MethodNotAllowedException")
+
+
+async def test_another_version_is_the_default_when_the_first_one_fails_to_load(
+    api: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    slow = f"import time\n{BROKEN.replace('raise', 'time.sleep(2); raise')}"
+    write_model(tmp_path / "slow", slow, modelName="noop", modelVersion="3.0")
+    registering = asyncio.create_task(api.post("/models?url=slow&initial_workers=1&synchronous=true"))
+    async with asyncio.timeout(WAIT_S):
+        while not (await describe_all(api)):
+            await asyncio.sleep(0.01)
+    assert (await api.post("/models?url=noop2&initial_workers=1&synchronous=true")).status_code == 200
+    assert (await registering).status_code == 500
+    (model,) = await describe(api, "/models/noop")
+    assert model["modelVersion"] == "2.0"
+    assert [listed["modelName"] for listed in await describe_all(api)] == ["noop"]
+
+
+async def describe_all(api: httpx.AsyncClient) -> list[dict[str, Any]]:
+    listed: list[dict[str, Any]] = (await api.get("/models")).json()["models"]
+    return listed
 
 
 async def test_a_server_that_shuts_down_takes_no_more_models(tmp_path: Path) -> None:

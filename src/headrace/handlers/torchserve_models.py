@@ -240,10 +240,13 @@ class TorchServeModels:
         return model
 
     async def _remove(self, model: Registered) -> None:
-        self._models[model.name].pop(model.version, None)
-        if not self._models[model.name]:
-            del self._models[model.name]
-            del self._defaults[model.name]
+        versions = self._models.get(model.name, {})
+        if versions.get(model.version) is model:  # else a request has removed it meanwhile
+            del versions[model.version]
+            if not versions:
+                del self._models[model.name], self._defaults[model.name]
+            elif self._defaults[model.name] == model.version:  # it failed to load, and another one was added meanwhile
+                self._defaults[model.name] = next(reversed(versions))
         await model.pool.close(deadline_s=self._options.drain_s)
 
     async def _scale(self, model: Registered, least: int, most: int, *, wait: bool, named_version: str | None) -> bool:
