@@ -96,8 +96,9 @@ def test_gguf_files_are_named_or_found(storage, tmp_path):
     storage.contents |= {f"/bucket/gguf/m-0000{part}-of-00002.gguf": b"GGUF" for part in (1, 2)}
     storage.contents |= {"/bucket/two/a.gguf": b"a", "/bucket/two/b.gguf": b"b"}
 
-    folder = fetch(tmp_path, "s3://bucket/gguf")
-    assert names(folder) == ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"]
+    found = fetch(tmp_path, "s3://bucket/gguf")
+    assert found.name == "m-00001-of-00002.gguf"
+    assert names(found.parent) == ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"]
     first = fetch(tmp_path, "s3://bucket/gguf/m-00001-of-00002.gguf")
     assert (first.name, len(names(first.parent))) == ("m-00001-of-00002.gguf", 2)
     assert fetch(tmp_path, "s3://bucket/two/b.gguf").read_bytes() == b"b"

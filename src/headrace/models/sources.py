@@ -51,7 +51,9 @@ def locate(ref: str | Located, *, revision: str | None, home: Path, progress: Pr
     if ref.startswith(SCHEME):
         if revision is not None:
             raise UnsupportedModel(f"{ref} has no revisions; expected no revision beside an s3:// address.")
-        return Located(ref.rstrip("/"), fetch_from_s3(ref, home, progress))
+        copy = fetch_from_s3(ref, home, progress)
+        is_gguf = copy.is_dir() and not (copy / "config.json").exists() and any(copy.glob("*.gguf"))
+        return Located(ref.rstrip("/"), _local(copy).path if is_gguf else copy)
     path = Path(os.path.expanduser(ref))  # noqa: PTH111 - leaves an unknown ~user alone
     if ref and path.exists():
         return _local(path)
