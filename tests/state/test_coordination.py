@@ -81,7 +81,7 @@ def test_a_lease_from_before_the_clock_went_back_is_over(join: Join, monkeypatch
     a, b = join("a"), join("b")
     a.heartbeat()
     now_s = b._now_s
-    monkeypatch.setattr(b, "_now_s", lambda connection: now_s(connection) - 3600.0)
+    monkeypatch.setattr(b, "_now_s", lambda connection: now_s(connection) - 3 * coordination.LEASE_S)
     standing = b.heartbeat()
     assert (standing.leader, [found.id for found in standing.members]) == ("b", ["b"])
 
