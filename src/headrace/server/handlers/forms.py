@@ -84,7 +84,7 @@ def multipart_fields(body: bytes, boundary: str) -> Iterator[tuple[str, str | No
 
 
 def _too_many_fields() -> InvalidRequest:
-    return InvalidRequest(f"The form has too many fields; expected at most {MAX_FIELDS}.")
+    return InvalidRequest(f"The form has too many fields; expected at most {MAX_FIELDS}. Send fewer.")
 
 
 def _field(head: bytes) -> tuple[str, str | None]:
