@@ -225,7 +225,7 @@ void StepRun::run_gate_up_task(const Layer& layer, int expert, Share groups) con
   for (int group = groups.begin; group < groups.end; group++) {
     for (int row = 0; row < count; row += work.gated_rows) {
       const int rows = count - row < work.gated_rows ? count - row : work.gated_rows;
-      project_gate_up({&matrix, layer.down.kind, bias, &inputs, &outputs, row, row, rows}, {group, group + 1});
+      project_gate_up({&matrix, layer.down.kind, bias, &inputs, &outputs, row, row, rows, {}}, {group, group + 1});
     }
   }
 }
