@@ -10,12 +10,19 @@ from urllib.parse import quote
 
 from headrace.control.api.context import CallContext
 from headrace.wire.aws.errors import AwsError
+from headrace.wire.aws.paging import Paginator
 from headrace.wire.aws.scope import AwsScope, partition_of
 
 ROLE_NAME = "HeadraceRole"
 """The role that callers have assumed."""
 SESSION_NAME = "headrace"
 _ROLE_CREATED_S = 1_700_000_000.0
+_PAGE_SIZE = 100
+"""Results on a page without MaxItems. Source: IAM API reference, SimulatePrincipalPolicy."""
+_PAGES = Paginator(
+    invalid_token=lambda: AwsError("InvalidInput", "The Marker is not one of this list. Begin without it."),
+    member="Marker",
+)
 
 
 def assumed_role_arn(aws_scope: AwsScope, *, role: str = ROLE_NAME, session: str = SESSION_NAME) -> str:
@@ -56,14 +63,22 @@ def get_role(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def simulate_principal_policy(_context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """Answer SimulatePrincipalPolicy: everything is allowed."""
-    resources = params.get("ResourceArns") or ["*"]
+    """Answer SimulatePrincipalPolicy: everything is allowed. Only the results of one page are made."""
+    actions, resources = params["ActionNames"], params.get("ResourceArns") or ["*"]
+    listing = "policy simulation"
+    begin, num_results = _PAGES.begin(params, listing=listing), len(actions) * len(resources)
+    end = min(begin + params.get("MaxItems", _PAGE_SIZE), num_results)
     results = [
-        {"EvalActionName": action, "EvalResourceName": resource, "EvalDecision": "allowed", "MatchedStatements": []}
-        for action in params["ActionNames"]
-        for resource in resources
+        {
+            "EvalActionName": actions[number // len(resources)],
+            "EvalResourceName": resources[number % len(resources)],
+            "EvalDecision": "allowed",
+            "MatchedStatements": [],
+        }
+        for number in range(begin, end)
     ]
-    return {"EvaluationResults": results, "IsTruncated": False}
+    token = _PAGES.token_at(end, listing=listing) if end < num_results else {}
+    return {"EvaluationResults": results, "IsTruncated": bool(token), **token}
 
 
 def get_user(_context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
