@@ -5,6 +5,7 @@ from contextlib import suppress
 
 from headrace.cluster.launcher import Launcher
 from headrace.control.model.worker import WORKER
+from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.state.records import Conflict
 from headrace.state.store import Store
@@ -19,7 +20,7 @@ async def end_workers(store: Store | None, launcher: Launcher, *, grace_s: float
     Stop all workers and wait for them; return their number.
 
     Their records are marked as being deleted, so that the next platform replaces them and does not count their end as a
-    failure. Call it after the reconciler has stopped.
+    failure. On a full disk the workers are stopped without the marks. Call it after the reconciler has stopped.
 
     Args:
         store: the records; None if another platform has taken them over.
@@ -45,6 +46,9 @@ async def end_workers(store: Store | None, launcher: Launcher, *, grace_s: float
 
 
 def _mark_deleting(store: Store) -> None:
-    for record in store.list(WORKER):
-        with suppress(Conflict):
-            store.update(record, is_deleting=True)
+    try:
+        for record in store.list(WORKER):
+            with suppress(Conflict):
+                store.update(record, is_deleting=True)
+    except Unavailable as error:
+        get_logger().warning("workers.not_marked", message=error.message)
