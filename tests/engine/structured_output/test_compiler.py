@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.core.errors import Busy, InvalidRequest
+from headrace.core.errors import Busy, InvalidRequest, Unavailable
 from headrace.core.generation import FinishReason, Grammar, GrammarKind
 from headrace.engine.structured_output.compiler import GrammarCompiler, new_matcher
 from headrace.engine.structured_output.state import GrammarState
@@ -273,11 +273,14 @@ class StuckTokenizer:
 
     def __init__(self, num_stuck: int) -> None:
         self.go_on = threading.Event()
+        self.is_stuck = threading.Event()
+        self.num_uses = 0
         self._num_stuck = num_stuck
 
     def grammar_tokenizer(self) -> object:
-        self._num_stuck -= 1
-        if self._num_stuck >= 0:
+        self.num_uses += 1
+        if self.num_uses <= self._num_stuck:
+            self.is_stuck.set()
             self.go_on.wait(WAIT_S)
         return byte_tokenizer().grammar_tokenizer()
 
@@ -313,6 +316,51 @@ async def test_a_client_that_leaves_does_not_end_the_compilation_for_others() ->
     first.cancel()
     assert not (await second).is_complete
     compiler.close()
+
+
+async def test_a_queued_compilation_is_dropped_when_its_last_client_leaves() -> None:
+    tokenizer = StuckTokenizer(1)
+    compiler = GrammarCompiler(tokenizer, vocab_size=VOCAB_SIZE, timeout_s=WAIT_S)
+    running = asyncio.create_task(compiler.compile(Grammar("regex", "running")))
+    assert await asyncio.to_thread(tokenizer.is_stuck.wait, WAIT_S)
+    left = [asyncio.create_task(compiler.compile(Grammar("regex", f"[a-z]{{{n}}}"))) for n in range(1, 63)]
+    both = [asyncio.create_task(compiler.compile(JSON)) for _ in range(2)]
+    await asyncio.sleep(0)
+    for client in (*left, both[0]):
+        client.cancel()
+    await asyncio.gather(*left, both[0], return_exceptions=True)
+    again = asyncio.create_task(compiler.compile(Grammar("regex", "[a-z]{1}")))
+    tokenizer.go_on.set()
+    await asyncio.gather(running, again, both[1])
+    compiler.close()
+    assert tokenizer.num_uses == 3
+
+
+async def test_a_compilation_in_progress_ends_for_later_requests_when_its_client_leaves() -> None:
+    tokenizer = StuckTokenizer(1)
+    compiler = GrammarCompiler(tokenizer, vocab_size=VOCAB_SIZE, timeout_s=WAIT_S)
+    client = asyncio.create_task(compiler.compile(JSON))
+    assert await asyncio.to_thread(tokenizer.is_stuck.wait, WAIT_S)
+    client.cancel()
+    await asyncio.gather(client, return_exceptions=True)
+    tokenizer.go_on.set()
+    await compiler.compile(JSON)
+    compiler.close()
+    assert tokenizer.num_uses == 1
+
+
+async def test_closing_waits_for_no_compilation_and_refuses_the_requests_that_wait() -> None:
+    tokenizer = StuckTokenizer(1)
+    compiler = GrammarCompiler(tokenizer, vocab_size=VOCAB_SIZE, timeout_s=WAIT_S)
+    first = asyncio.create_task(compiler.compile(JSON))
+    assert await asyncio.to_thread(tokenizer.is_stuck.wait, WAIT_S)
+    second = asyncio.create_task(compiler.compile(Grammar("regex", "queued")))
+    await asyncio.sleep(0)
+    compiler.close()
+    assert not tokenizer.go_on.is_set()
+    results = await asyncio.gather(first, second, compiler.compile(JSON), return_exceptions=True)
+    assert [type(result) for result in results] == [Unavailable] * 3
+    tokenizer.go_on.set()
 
 
 async def test_compilations_beyond_the_queue_limit_are_refused_as_busy() -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
-from headrace.core.errors import Busy, InvalidRequest
+from headrace.core.errors import Busy, InvalidRequest, Unavailable
 from headrace.core.generation import Grammar, GrammarKind
 from headrace.core.threads import at_low_priority
 from headrace.engine.structured_output.json_names import NameIndex
@@ -38,6 +38,7 @@ _MAX_PENDING = 64
 _MAX_ABANDONED = 2
 """Maximum number of abandoned compilations that still run, for small and for large grammars each."""
 _LARGE_CHARS = 20_000
+_CLOSED = "The server is shutting down. Try again later."
 _JSON_KINDS = ("json_schema", "json_object")
 _NAMES: dict[GrammarKind, str] = {
     "json_schema": "JSON schema",
@@ -61,44 +62,78 @@ class _Lane:
         self._name = name
         self._timeout_s = timeout_s
         self._turn = asyncio.Semaphore(1)
-        self._num_abandoned = 0
+        self._abandoned: set[asyncio.Future[Any]] = set()
         self._executor = self._new_executor()
 
-    async def run(self, work: Callable[[], T]) -> T:
+    async def run(self, work: Callable[[], T], *, on_start: Callable[[], None] = lambda: None) -> T:
         """
-        Run `work` on the thread.
+        Run `work` on the thread; `on_start` is called when its turn has come.
 
         Raises:
             _TakesTooLong: `work` did not end in time; it continues in the background.
             Busy: `_MAX_ABANDONED` abandoned compilations are still running.
         """
         async with self._turn:
-            if self._num_abandoned >= _MAX_ABANDONED:
+            if len(self._abandoned) >= _MAX_ABANDONED:
                 raise Busy("Grammars that take too long to compile occupy the server. Try again in a second.")
+            on_start()
             running = asyncio.get_running_loop().run_in_executor(self._executor, work)
-            done, _ = await asyncio.wait({running}, timeout=self._timeout_s)
+            try:
+                done, _ = await asyncio.wait({running}, timeout=self._timeout_s)
+            except asyncio.CancelledError:
+                running.cancel()  # the thread would report its result to an event loop that may be closed
+                raise
             if not done:
                 self._abandon(running)
                 raise _TakesTooLong
             return running.result()
 
     def close(self) -> None:
-        """Stop the thread after the compilation in progress."""
-        self._executor.shutdown(wait=True, cancel_futures=True)
+        """Let the thread end after the compilation in progress, without waiting: the event loop serves meanwhile."""
+        for running in self._abandoned:
+            running.cancel()
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _abandon(self, running: "asyncio.Future[T]") -> None:
-        self._num_abandoned += 1
+        self._abandoned.add(running)
         running.add_done_callback(self._note_end)
         self._executor.shutdown(wait=False)
         self._executor = self._new_executor()
 
     def _note_end(self, ended: "asyncio.Future[Any]") -> None:
-        self._num_abandoned -= 1
+        self._abandoned.discard(ended)
         if not ended.cancelled():
             ended.exception()  # retrieved, so that asyncio does not log it as never retrieved
 
     def _new_executor(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(1, thread_name_prefix=self._name)
+
+
+class _Compilation:
+    """The compilation of a grammar, and the number of requests that wait for it."""
+
+    def __init__(self, lane: _Lane, build: Callable[[], GrammarState | str]) -> None:
+        self.task = asyncio.create_task(lane.run(build, on_start=self._note_start))
+        self._num_waiting = 0
+        self._is_queued = True
+
+    @property
+    def is_dropped(self) -> bool:
+        """True once the compilation was cancelled."""
+        return self.task.cancelling() > 0
+
+    async def result(self) -> GrammarState | str:
+        """Wait for the result; drop the compilation if it is still queued when the last request has left."""
+        self._num_waiting += 1
+        try:
+            return await asyncio.shield(self.task)  # other requests may wait for it too
+        finally:
+            self._num_waiting -= 1
+            if self._is_queued and not self._num_waiting:
+                self.task.cancel()
+
+    def _note_start(self) -> None:
+        self._is_queued = False
 
 
 class GrammarCompiler:
@@ -122,8 +157,9 @@ class GrammarCompiler:
         self._timeout_s = timeout_s
         self._vocab_size = vocab_size
         self._names: NameIndex | None = None
-        self._kept: OrderedDict[Grammar, asyncio.Task[GrammarState | str]] = OrderedDict()
-        self._num_pending = 0
+        self._kept: OrderedDict[Grammar, _Compilation] = OrderedDict()
+        self._pending: set[_Compilation] = set()
+        self._is_closed = False
         self._small = _Lane("headrace-grammar", timeout_s=timeout_s)
         self._large = _Lane("headrace-grammar-large", timeout_s=timeout_s)
 
@@ -134,15 +170,20 @@ class GrammarCompiler:
         Raises:
             InvalidRequest: The grammar is not valid, uses an unsupported feature or takes too long to compile.
             Busy: Too many grammars are being compiled.
+            Unavailable: The compiler was closed.
         """
-        future = self._kept.get(grammar)
-        if future is None:
-            future = self._start(grammar)
+        compilation = self._kept.get(grammar)
+        if compilation is None or compilation.is_dropped:
+            compilation = self._start(grammar)
         self._kept.move_to_end(grammar)
         try:
-            found = await asyncio.shield(future)  # other requests may wait for it too
+            found = await compilation.result()
         except _TakesTooLong:
             found = f"Its compilation took more than {self._timeout_s:g} s (grammar_timeout_s). Use a smaller one."
+        except asyncio.CancelledError:
+            if not compilation.task.cancelled():  # the client has left
+                raise
+            raise Unavailable(_CLOSED) from None
         if isinstance(found, str):
             text = f"The {_NAMES[grammar.kind]} cannot be used: {found}"
             raise InvalidRequest(text, param=grammar.param, kind=grammar.kind)
@@ -162,28 +203,32 @@ class GrammarCompiler:
             _log.warning("engine.no_grammars", error=repr(error))
 
     def close(self) -> None:
-        """Stop the threads after the compilations in progress."""
-        for compilation in self._kept.values():
-            compilation.cancel()
+        """Refuse the requests that wait; the threads end after the compilations in progress, which are not awaited."""
+        self._is_closed = True
+        for compilation in self._pending:
+            compilation.task.cancel()
         self._small.close()
         self._large.close()
 
-    def _start(self, grammar: Grammar) -> "asyncio.Task[GrammarState | str]":
-        if self._num_pending >= _MAX_PENDING:
+    def _start(self, grammar: Grammar) -> _Compilation:
+        if self._is_closed:
+            raise Unavailable(_CLOSED)
+        if len(self._pending) >= _MAX_PENDING:
             raise Busy(f"{_MAX_PENDING} schemas and grammars are being compiled already. Try again in a second.")
         lane = self._large if len(grammar.text) > _LARGE_CHARS else self._small
-        future = asyncio.get_running_loop().create_task(lane.run(partial(self._build, grammar)))
-        self._num_pending += 1
-        future.add_done_callback(lambda done: self._finish(grammar, done))
-        self._kept[grammar] = future
+        compilation = _Compilation(lane, partial(self._build, grammar))
+        self._pending.add(compilation)
+        compilation.task.add_done_callback(lambda _: self._finish(grammar, compilation))
+        self._kept[grammar] = compilation
         num_chars = sum(len(kept.text) for kept in self._kept)
         while len(self._kept) > _MAX_KEPT or (num_chars > _MAX_KEPT_CHARS and len(self._kept) > 1):
             num_chars -= len(self._kept.popitem(last=False)[0].text)
-        return future
+        return compilation
 
-    def _finish(self, grammar: Grammar, future: "asyncio.Task[GrammarState | str]") -> None:
-        self._num_pending -= 1
-        if (future.cancelled() or future.exception() is not None) and self._kept.get(grammar) is future:
+    def _finish(self, grammar: Grammar, compilation: _Compilation) -> None:
+        self._pending.discard(compilation)
+        has_failed = compilation.task.cancelled() or compilation.task.exception() is not None
+        if has_failed and self._kept.get(grammar) is compilation:
             del self._kept[grammar]
 
     def _build(self, grammar: Grammar) -> GrammarState | str:
