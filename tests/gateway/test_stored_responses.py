@@ -146,6 +146,25 @@ def test_a_conversation_goes_on_with_the_model_that_the_request_names(gateway: R
     assert second.output_text == "part 3"
 
 
+def test_input_tokens_are_counted_with_the_conversation_that_is_continued(gateway: Running) -> None:
+    async def count(exchange: Exchange) -> None:
+        if exchange.asked.path == "/v1/responses":
+            await respond(exchange)
+            return
+        number = len(json.loads(exchange.asked.body)["input"])
+        body = json.dumps({"object": "response.input_tokens", "input_tokens": number}).encode()
+        exchange.whole(body, content_type="application/json")
+
+    worker = gateway.serve(count)
+    with client_of(gateway, "/v1") as client:
+        first = client.responses.create(model="ep", input="one")
+        num_stored = gateway.gateway.metrics.stored_responses()[0]
+        counted = client.responses.input_tokens.count(model="ep", input="two", previous_response_id=first.id)
+    assert (counted.object, counted.input_tokens) == ("response.input_tokens", 3)
+    assert worker.asked[-1].path == "/v1/responses/input_tokens"
+    assert gateway.gateway.metrics.stored_responses()[0] == num_stored
+
+
 def test_an_error_of_the_worker_counts_the_items_of_the_request(gateway: Running) -> None:
     async def refuse_continued(exchange: Exchange) -> None:
         if isinstance(json.loads(exchange.asked.body)["input"], str):

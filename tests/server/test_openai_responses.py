@@ -90,6 +90,27 @@ def test_a_response_is_stored_continued_and_deleted(client, echo):
     assert third.usage.input_tokens > second.usage.input_tokens
 
 
+def test_input_tokens_are_counted_as_the_response_counts_them(client):
+    tools = [{"type": "function", "name": "weather", "parameters": {"type": "object"}}]
+    asked = {"model": "echo", "input": "one two", "instructions": "Be brief.", "tools": tools}
+    response = client.responses.create(**asked)
+    count = client.responses.input_tokens.count(**asked)
+    assert (count.object, count.input_tokens) == ("response.input_tokens", response.usage.input_tokens)
+    continued = {"model": "echo", "input": "three", "previous_response_id": response.id}
+    count = client.responses.input_tokens.count(**continued)
+    assert count.input_tokens == client.responses.create(**continued).usage.input_tokens
+
+
+def test_a_count_of_input_tokens_refuses_what_a_response_refuses(client):
+    with pytest.raises(openai.BadRequestError, match="style presets") as raised:
+        client.responses.input_tokens.count(model="echo", input="one", personality="friendly")
+    assert raised.value.param == "personality"
+    with pytest.raises(openai.BadRequestError, match="not found"):
+        client.responses.input_tokens.count(model="echo", input="one", previous_response_id="resp_1")
+    with pytest.raises(openai.BadRequestError, match="input"):
+        client.responses.input_tokens.count(model="echo")
+
+
 def test_a_response_is_not_stored_if_its_request_says_so(client):
     response = client.responses.create(model="echo", input="one", store=False)
     with pytest.raises(openai.NotFoundError):

@@ -14,7 +14,7 @@ RESPONSES = "use POST /v1/responses with all items"
 MESSAGES = "use POST /v1/messages"
 FOREIGN = [
     ("GET", "/v1/responses/resp_1/events", "openai", RESPONSES),
-    ("POST", "/v1/responses/input_tokens", "openai", RESPONSES),
+    ("POST", "/v1/responses/compact", "openai", RESPONSES),
     ("POST", "/v1/conversations", "openai", RESPONSES),
     ("POST", "/v1/classify", "openai", "use POST /v1/embeddings, /v1/rerank or /v1/score"),
     ("POST", "/embeddings", "openai", "use POST /v1/embeddings"),
@@ -106,6 +106,7 @@ def test_another_method_is_405_and_names_the_right_one():
     assert isinstance(error, MethodNotAllowed)
     assert (error.http_status, error.allowed) == (405, ("POST",))
     assert error.message == "GET /v1/chat/completions is not served; use POST."
+    assert isinstance(unknown_route("GET", "/v1/responses/input_tokens", allowed=("POST",)), MethodNotAllowed)
     assert unknown_route("GET", "/api/chat", allowed=("POST",)).message == "GET /api/chat is not served; use POST."
 
 

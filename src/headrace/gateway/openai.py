@@ -48,6 +48,7 @@ from headrace.wire.framing import SSE_CONTENT_TYPE
 from headrace.wire.json_size import INLINE_BYTES, check_json_size
 from headrace.wire.openai.errors import render_error
 from headrace.wire.unknown_routes import (
+    INPUT_TOKENS,
     MODELS,
     OPENAI_METHODS,
     RESPONSES,
@@ -161,7 +162,7 @@ async def answer_openai(
             members = {**invocation.members, "InferenceComponentName": component}
             invocation = replace(invocation, members=members)
         request = _worker_request(scope, asked.path, invocation, body)
-        if service.responses is not None and (scope["method"], asked.path) == ("POST", RESPONSES):
+        if service.responses is not None and scope["method"] == "POST" and asked.path in {RESPONSES, INPUT_TOKENS}:
             await _forward_response(service, service.responses, scope, invocation, request, exchange, record)
         else:
             await _forward(service, invocation, request, exchange, record)
@@ -237,7 +238,11 @@ async def _forward_response(
     exchange: Exchange,
     record: InvocationRecord,
 ) -> None:
-    """Forward a Responses API request with the stored conversation that it continues, and store the response."""
+    """
+    Forward a Responses API request with the stored conversation that it continues, and store the response.
+
+    A count of input tokens is no response: it has no id by which it could be stored.
+    """
     pending = await responses.read(scope, request.body, record.request_id)
     if pending is None:
         await _forward(service, invocation, request, exchange, record)

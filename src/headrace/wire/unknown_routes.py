@@ -31,12 +31,15 @@ SCORE = "/v1/score"
 MESSAGES = "/v1/messages"
 COUNT_TOKENS = "/v1/messages/count_tokens"
 RESPONSES = "/v1/responses"
+INPUT_TOKENS = "/v1/responses/input_tokens"
 TOKENIZE = "/tokenize"
 DETOKENIZE = "/detokenize"
 TOKENIZER_INFO = "/tokenizer_info"
 VERSION = "/version"
 OPENAI_METHODS = {
-    **dict.fromkeys((CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS, RERANK, SCORE, MESSAGES, COUNT_TOKENS), ("POST",)),
+    **dict.fromkeys(
+        (CHAT, COMPLETIONS, RESPONSES, INPUT_TOKENS, EMBEDDINGS, RERANK, SCORE, MESSAGES, COUNT_TOKENS), ("POST",)
+    ),
     MODELS: ("GET", "HEAD"),
 }
 """Routes below `/v1` whose body names the model, and the list of models; on the server and on the platform."""
@@ -70,7 +73,7 @@ _USE_CHAT = f"use POST {CHAT}"
 _USE_INVOCATIONS = "use POST {invocations}"
 _FOREIGN: Sequence[_Foreign] = (
     _Foreign(
-        _paths(r"/v1/responses/.+|/v1/conversations(?:/.*)?"),
+        _paths(r"/v1/responses/(?!input_tokens$).+|/v1/conversations(?:/.*)?"),
         _OPENAI,
         f"This part of the Responses API is not served, or responses are not stored here; use POST {RESPONSES} "
         "with all items of the conversation.",

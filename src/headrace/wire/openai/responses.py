@@ -14,7 +14,7 @@ import msgspec
 
 from headrace.core.client_text import shortened
 from headrace.core.errors import HeadraceError, InvalidRequest
-from headrace.core.generation import GenerationRequest, Grammar, SamplingParams
+from headrace.core.generation import ChatPrompt, GenerationRequest, Grammar, SamplingParams
 from headrace.wire.constraints import read_schema, refuse_two
 from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
 from headrace.wire.fields import SAMPLING_NO_EFFECT, FieldTable, Refused, struct_fields
@@ -128,6 +128,7 @@ _REFUSED: Mapping[str, Refused] = {
     "truncation": Refused("items are not dropped from a conversation", "Send fewer items.", neutral="disabled"),
     "context_management": Refused("the conversation is used as it is sent"),
     "moderation": Refused("the server has no moderation"),
+    "personality": Refused("models here have no style presets", "Describe the style in 'instructions'."),
     "max_tokens": Refused("the Responses API names it differently", "Use 'max_output_tokens'."),
     "max_completion_tokens": Refused("the Responses API names it differently", "Use 'max_output_tokens'."),
     "messages": Refused("the Responses API names it differently", "Use 'input'."),
@@ -220,6 +221,17 @@ class OpenAIResponses:
         return ParsedRequest(
             requests=(request,), stream=options.is_stream, reply=ResponseReply(options), ignored=ignored
         )
+
+    def parse_count(self, body: bytes, context: RequestContext) -> ChatPrompt:
+        """
+        Return the prompt of a body of `/v1/responses/input_tokens`, which may have every field of `/v1/responses`.
+
+        Raises:
+            InvalidRequest, ModelNotFound: as `parse`.
+        """
+        prompt = self.parse(body, context).requests[0].prompt
+        assert isinstance(prompt, ChatPrompt), "`parse` makes no other prompts"
+        return prompt
 
     def render_error(self, error: HeadraceError) -> ErrorReply:
         """Render `{"error": {...}}`."""

@@ -251,6 +251,11 @@ class _Builder:
         self._open = None
 
 
+def render_count(num_tokens: int) -> bytes:
+    """Render the answer of `/v1/responses/input_tokens`."""
+    return to_json({"object": "response.input_tokens", "input_tokens": num_tokens})
+
+
 def _last_tokens(tokens: Sequence[Token], text: str) -> Sequence[Token]:
     """Return the tokens at the end that make up `text`: the first ones may be separators, which no item has."""
     num_characters, start = 0, len(tokens)

@@ -23,7 +23,13 @@ from headrace.wire.openapi.openai_answers import (
     TextCompletion,
 )
 from headrace.wire.openapi.operations import AnswerType, Operation
-from headrace.wire.openapi.responses_answers import RESPONSE_EVENTS, DeletedResponse, InputItems, ModelResponse
+from headrace.wire.openapi.responses_answers import (
+    RESPONSE_EVENTS,
+    DeletedResponse,
+    InputItems,
+    InputTokens,
+    ModelResponse,
+)
 from headrace.wire.openapi.server_answers import (
     Adapters,
     Change,
@@ -47,6 +53,7 @@ from headrace.wire.unknown_routes import (
     COUNT_TOKENS,
     DETOKENIZE,
     EMBEDDINGS,
+    INPUT_TOKENS,
     MESSAGES,
     MODELS,
     RERANK,
@@ -66,6 +73,7 @@ _OF_ANY_METHOD: Mapping[str, tuple[AnswerType, ...]] = {
     CHAT: (ChatCompletion,),
     COMPLETIONS: (TextCompletion,),
     RESPONSES: (ModelResponse,),
+    INPUT_TOKENS: (InputTokens,),
     f"{_STORED}/input_items": (InputItems,),
     EMBEDDINGS: (Embeddings,),
     MESSAGES: (AnthropicMessage,),

@@ -119,6 +119,13 @@ class ModelResponse(Struct):
     user: str | None
 
 
+class InputTokens(Struct):
+    """The number of tokens of the input of a response."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
 class ResponseEvent(Struct):
     """An event about the whole response."""
 

@@ -25,6 +25,7 @@ from headrace.wire.unknown_routes import (
     COUNT_TOKENS,
     DETOKENIZE,
     EMBEDDINGS,
+    INPUT_TOKENS,
     MESSAGES,
     MODELS,
     RERANK,
@@ -109,6 +110,14 @@ def _openai() -> Iterator[Operation]:
         example={"model": "any", "input": "Say hello.", "max_output_tokens": 16},
         fields={"": responses.FIELDS},
         produces=JSON_OR_EVENTS,
+    )
+    yield _post(
+        OPENAI,
+        INPUT_TOKENS,
+        "Count the tokens of items of a conversation; the body is that of a response.",
+        responses.ResponsesBody,
+        example={"model": "any", "input": "Say hello."},
+        fields={"": responses.FIELDS},
     )
     stored = f"{RESPONSES}/{{id}}"
     yield _get(OPENAI, stored, "Return a stored response.")
