@@ -170,6 +170,24 @@ def test_logs_can_be_removed(site: Site) -> None:
     assert (names(logs), names(site.logs()), said(logs, "w1")) == (["w2"], ["w2"], [])
 
 
+def test_logs_that_another_process_keeps_and_removes_are_noticed(site: Site) -> None:
+    leader, other = site.logs(), site.logs(max_bytes=2 * MIN_COUNTED_BYTES)
+    assert names(other) == []
+    for name in ("w1", "w2"):
+        site.now_s += 1
+        site.write(name, b"line\n")
+        site.keep(leader, name)
+    assert names(other) == ["w1", "w2"]
+    other.drop(["w1"])
+    assert (names(leader), said(leader, "w1")) == (["w2"], [])
+    for name in ("w3", "w4"):
+        site.now_s += 1
+        site.write(name, b"line\n")
+        site.keep(leader, name)
+    assert names(other) == ["w3", "w4"], "its limit applies to the logs of all"
+    assert names(leader) == ["w3", "w4"]
+
+
 def test_an_interrupted_move_is_finished(site: Site) -> None:
     """The platform was killed after the log was prepared and before it was moved."""
     site.write("w", b"one\n")

@@ -3,13 +3,16 @@ The logs of all workers of a platform, running and ended.
 
 Before the folder of a worker is removed, its log is moved to the folder of ended logs, with a note of its log group and
 stream. Ended logs are bounded in size and age; the oldest are removed first. A log is prepared in the worker's folder
-and moved by one rename, so that a kill at any time leaves it complete and in one place.
+and moved by one rename, so that a kill at any time leaves it complete and in one place. Several processes of a platform
+use one folder: each call looks at what the others have moved or removed.
 """
 
+import os
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +85,6 @@ class PlatformLogs:
         """The size in bytes that each log counts as."""
         self._total = 0
         """Sum of all sizes."""
-        self._is_read = False
 
     def read(
         self,
@@ -167,11 +169,29 @@ class PlatformLogs:
         )
 
     def _read_index(self) -> None:
-        """Read the folder of ended logs, once. Incomplete entries were being removed, and are removed now."""
-        if not self._is_read:
-            for ended in sorted(self._kept_logs(), key=lambda ended: ended.ended_ms):
-                self._add(ended)
-            self._is_read = True
+        """Add the logs that any process has moved here since the last call, and forget those that were removed."""
+        present = self._worker_names()
+        for gone in self._index.keys() - present:
+            self._forget(gone)
+        for ended in sorted(self._read_notes(present - self._index.keys()), key=lambda ended: ended.ended_ms):
+            self._add(ended)
+
+    def _worker_names(self) -> set[str]:
+        try:
+            with os.scandir(self._ended) as entries:
+                return {entry.name for entry in entries if entry.is_dir()}
+        except FileNotFoundError:
+            return set()
+
+    def _read_notes(self, workers: AbstractSet[str]) -> Iterator[EndedLog]:
+        """Read the notes of ended logs. Incomplete entries were being removed, and are removed now."""
+        for worker in sorted(workers):
+            folder = self._ended / worker
+            ended = read_value(folder / _NOTE, EndedLog)
+            if ended is not None and ended.worker == worker and WorkerFiles(folder).log.exists():
+                yield ended
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _add(self, ended: EndedLog) -> None:
         size = max(self._ended_logs.size_bytes(ended.worker), MIN_COUNTED_BYTES)
@@ -179,13 +199,9 @@ class PlatformLogs:
         self._sizes[ended.worker] = size
         self._total += size
 
-    def _kept_logs(self) -> Iterator[EndedLog]:
-        for folder in sorted(self._ended.glob("*/")):
-            ended = read_value(folder / _NOTE, EndedLog)
-            if ended is not None and ended.worker == folder.name and WorkerFiles(folder).log.exists():
-                yield ended
-            else:
-                shutil.rmtree(folder, ignore_errors=True)
+    def _forget(self, worker: str) -> None:
+        del self._index[worker]
+        self._total -= self._sizes.pop(worker)
 
     def _remove_excess(self) -> None:
         """Remove logs that are too old, then the oldest ones until the rest fits into `max_bytes`."""
@@ -197,10 +213,13 @@ class PlatformLogs:
             self._remove(first.worker)
 
     def _remove(self, worker: str) -> None:
-        if self._index.pop(worker, None) is None:
+        if worker not in self._index:
             return
-        self._total -= self._sizes.pop(worker)
+        self._forget(worker)
+        folder = self._ended / worker
         try:
-            shutil.rmtree(self._ended / worker)
+            shutil.rmtree(folder)
+        except FileNotFoundError:  # another process of the platform removes it too
+            shutil.rmtree(folder, ignore_errors=True)
         except OSError as error:
             get_logger().warning("worker.ended_log_not_removed", worker=worker, error=repr(error))
