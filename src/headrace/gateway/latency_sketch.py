@@ -7,9 +7,12 @@ from collections.abc import Iterable, Iterator
 SHORTEST_S = 1e-4
 LONGEST_S = 1e3
 GROWTH = 1.1
-"""Ratio of the widths of two adjacent bins."""
-RELATIVE_ERROR = math.sqrt(GROWTH) - 1
-"""Largest error of a quantile, for durations from `SHORTEST_S` to `LONGEST_S`; others are clamped to these."""
+"""
+Ratio of the widths of two adjacent bins.
+
+The relative error of a quantile is at most `sqrt(GROWTH) - 1`, for durations from `SHORTEST_S` to `LONGEST_S`; others
+are clamped to these.
+"""
 
 _LOG_GROWTH = math.log(GROWTH)
 _LAST_BIN = math.ceil(math.log(LONGEST_S / SHORTEST_S) / _LOG_GROWTH) - 1
