@@ -20,7 +20,7 @@ ASLEEP = WakeTarget(endpoint="a", variant="v")
 class Scene:
     """A `WaitQueue` with made-up capacities, and the targets that it has woken."""
 
-    def __init__(self, *, max_per_endpoint: int = 100, max_total: int = 100, remind_s: float = 60.0) -> None:
+    def __init__(self, *, max_per_endpoint: int = 100, max_total: int = 100, remind_s: float = 10 * WAIT_S) -> None:
         self.capacities: dict[WakeTarget, int | None] = {}
         self.woken: list[WakeTarget] = []
         self.released: list[Any] = []
@@ -72,6 +72,32 @@ def test_requests_are_released_in_order_of_arrival_as_capacity_frees():
         assert scene.released == list(range(5))
         assert not scene.wait_queue.has_waiters(A)
         assert not scene.wait_queue.num_by_endpoint()
+
+    play(run())
+
+
+def test_a_request_that_arrives_while_those_ahead_are_released_does_not_wait_for_the_reminder():
+    async def run() -> None:
+        scene = Scene()
+        waiting = [scene.arrive(B, 0)]
+        await settle()
+        waiting.append(scene.arrive(B, 1))  # its step is due before that of the released one
+        scene.open(B, 2)
+        await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S)
+        assert scene.released == [0, 1]
+
+    play(run())
+
+
+def test_the_turn_of_a_request_that_is_cancelled_goes_to_the_next_one():
+    async def run() -> None:
+        scene = Scene()
+        gone, waiting = scene.arrive(A, 0), scene.arrive(A, 1)
+        await settle()
+        scene.open(A, 1)
+        gone.cancel()
+        await asyncio.wait_for(waiting, WAIT_S)
+        assert scene.released == [1]
 
     play(run())
 

@@ -85,28 +85,30 @@ class WaitQueue:
         Raises:
             WaitQueueFull: too many requests are held already.
         """
-        endpoint = target.endpoint
+        endpoint, loop = target.endpoint, asyncio.get_running_loop()
         if self.num_held >= self._max_total or self._num_by_endpoint.get(endpoint, 0) >= self._max_per_endpoint:
             raise WaitQueueFull
         waiters = self._waiters.get(target)
         if waiters is None:
             waiters = self._waiters[target] = _Waiters()
-            waiters.reminder = asyncio.get_running_loop().call_later(self._remind_s, self._remind, target)
+            waiters.reminder = loop.call_later(self._remind_s, self._remind, target)
         if asleep is not None and asleep not in waiters.asleep:
             waiters.asleep.add(asleep)
             self.wake(asleep)
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        turn: asyncio.Future[None] = loop.create_future()
         waiters.turns[turn] = None
         self._count(endpoint, 1)
+        # The requests ahead may have been released already, so that no other event would release this one.
+        # Not at once: they choose their replicas first.
+        loop.call_soon(self._release, target, waiters)
         try:
             await turn
-        finally:
-            self._count(endpoint, -1)
-            if turn in waiters.turns:
-                del waiters.turns[turn]
-            else:
-                waiters.num_released -= 1
-            self._remove_if_empty(target, waiters)
+        except asyncio.CancelledError:
+            self._leave(target, waiters, turn)
+            self._release(target, waiters)  # if its turn had come, the next request takes it
+            raise
+        else:
+            self._leave(target, waiters, turn)
 
     def release(self) -> None:
         """Release the requests whose turn has come; call it after a route or a load has changed."""
@@ -140,6 +142,14 @@ class WaitQueue:
             self._num_by_endpoint[endpoint] = number
         else:
             del self._num_by_endpoint[endpoint]
+
+    def _leave(self, target: WakeTarget, waiters: "_Waiters", turn: "asyncio.Future[None]") -> None:
+        self._count(target.endpoint, -1)
+        if turn in waiters.turns:
+            del waiters.turns[turn]
+        else:
+            waiters.num_released -= 1
+        self._remove_if_empty(target, waiters)
 
     def _remove_if_empty(self, target: WakeTarget, waiters: "_Waiters") -> None:
         if not waiters.turns and not waiters.num_released and self._waiters.get(target) is waiters:
