@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from headrace.cli.deploy_again import EndpointUpdate, endpoint_deployment, make_way_for_component
-from headrace.cli.deployed import ComponentDeployment, Copies, Deployment, Instances
+from headrace.cli.deploy_again import EndpointUpdate, component_deployment, endpoint_deployment
+from headrace.cli.deployed import Copies, Deployment, Instances
 from headrace.cli.failures import cause_first, log_hint
 from headrace.cli.group import Examples, Failed, UserFailed
 from headrace.cli.platform_client import Platform, find_platform, platform_option, translate_errors
@@ -98,31 +98,29 @@ def deploy(  # noqa: PLR0913 -- its options
     chosen = _checked_name(name or endpoint_name(model))
     container = container_of(model, _environment(variables), image or DEFAULT_IMAGE.format(region=platform.region))
     hardware = Instances(count=instances, instance_type=instance_type)
+    required = Copies(count=1 if copies is None else copies, cpus=cpus or 1.0, memory_mb=memory_mb or 1024)
     deployment: Deployment
     with translate_errors():
         if component_of is None:
             deployment = endpoint_deployment(platform, chosen, container, hardware, is_update=is_update)
         else:
-            make_way_for_component(platform, chosen)
-            required = Copies(count=1 if copies is None else copies, cpus=cpus or 1.0, memory_mb=memory_mb or 1024)
-            deployment = ComponentDeployment(
-                platform=platform,
-                name=chosen,
-                container=container,
-                host=component_of,
-                instances=hardware,
-                copies=required,
-            )
-        deployment.create()
-        if not wait:
-            click.echo(f"{chosen} is being created. `headrace describe {chosen}{platform.option}` shows its progress.")
-            return
-        started_s = time.monotonic()
-        try:
-            _wait(deployment, timeout_s, platform.option)
-        finally:
-            if isinstance(deployment, EndpointUpdate):
-                deployment.remove_unused()
+            deployment = component_deployment(platform, chosen, container, hardware, host=component_of, copies=required)
+        _run(deployment, platform.option, timeout_s=timeout_s if wait else None)
+
+
+def _run(deployment: Deployment, option: str, *, timeout_s: float | None) -> None:
+    """Create the resources, wait until they are in service, and say how to use them; `timeout_s` None: do not wait."""
+    name = deployment.name
+    deployment.create()
+    if timeout_s is None:
+        click.echo(f"{name} is being created. `headrace describe {name}{option}` shows its progress.")
+        return
+    started_s = time.monotonic()
+    try:
+        _wait(deployment, timeout_s, option)
+    finally:
+        if isinstance(deployment, EndpointUpdate):
+            deployment.remove_unused()
     click.echo(deployment.ready_text(time.monotonic() - started_s))
 
 

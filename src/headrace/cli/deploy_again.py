@@ -10,6 +10,8 @@ import click
 
 from headrace.cli.components import described_component
 from headrace.cli.deployed import (
+    ComponentDeployment,
+    Copies,
     DeploymentState,
     EndpointDeployment,
     Instances,
@@ -109,21 +111,25 @@ def endpoint_deployment(
     return EndpointDeployment(platform=platform, name=name, container=container, instances=instances)
 
 
-def make_way_for_component(platform: Platform, name: str) -> None:
+def component_deployment(
+    platform: Platform, name: str, container: Mapping[str, Any], instances: Instances, *, host: str, copies: Copies
+) -> ComponentDeployment:
     """
-    Remove a component of that name that failed.
+    Return the deployment of a component, after removing one of that name that failed.
 
     Raises:
         UserFailed: the name is taken by a component that has not failed.
     """
     found = described_component(platform, name)
-    if found is None:
-        return
-    if found["InferenceComponentStatus"] not in {"Failed", "Deleting"}:
-        raise UserFailed(_taken(name, "inference component", found["InferenceComponentStatus"]))
-    click.echo(f"Replacing {name}, which failed.", err=True)
-    remove_component(platform, name, found)
-    until_gone([name], lambda name: described_component(platform, name))
+    if found is not None:
+        if found["InferenceComponentStatus"] not in {"Failed", "Deleting"}:
+            raise UserFailed(_taken(name, "inference component", found["InferenceComponentStatus"]))
+        click.echo(f"Replacing {name}, which failed.", err=True)
+        remove_component(platform, name, found)
+        until_gone([name], lambda name: described_component(platform, name))
+    return ComponentDeployment(
+        platform=platform, name=name, container=container, host=host, instances=instances, copies=copies
+    )
 
 
 def _taken(name: str, kind: str, status: str) -> str:
