@@ -1,11 +1,13 @@
 """Addresses of objects, and S3 by boto3."""
 
+import asyncio
 from typing import Any
 
 import pytest
 from botocore.config import Config
 
 from headrace.gateway.objects import ObjectFailed, ObjectsUnavailable, S3Objects, split_uri
+from tests.waiting import WAIT_S
 
 from .workers import Asked, Exchange, Worker
 
@@ -102,3 +104,40 @@ async def test_a_storage_that_cannot_serve_now_is_unavailable(status):
     finally:
         await objects.close()
         await worker.stop()
+
+
+async def never_answer(exchange: Exchange) -> None:
+    await exchange.until_gone()
+
+
+async def test_a_storage_that_hangs_is_unavailable():
+    worker = Worker(never_answer)
+    await worker.start()
+    objects = objects_at(worker.url, config=Config(read_timeout=0.05))
+    try:
+        with pytest.raises(ObjectsUnavailable, match="s3://b/k cannot be read: Read timeout"):
+            await objects.get("s3://b/k", max_bytes=1)
+        assert len(worker.asked) == 2, "it is tried twice"
+    finally:
+        await objects.close()
+        await worker.stop()
+
+
+async def test_a_storage_that_hangs_holds_up_only_its_own_calls():
+    worker = Worker(never_answer)
+    await worker.start()
+    objects = objects_at(worker.url, config=Config(read_timeout=WAIT_S))
+    calls = [asyncio.create_task(objects.get("s3://b/k", max_bytes=1)) for _ in range(100)]
+    try:
+        async with asyncio.timeout(WAIT_S):
+            while not worker.asked:
+                await asyncio.sleep(0.01)
+        assert await asyncio.to_thread(lambda: "done") == "done"
+        await objects.close()
+        assert worker.asked
+        assert not any(call.done() and not call.cancelled() for call in calls), "close waits for none of them"
+    finally:
+        await objects.close()
+        await worker.stop()
+    ended = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(error) for error in ended} == {ObjectsUnavailable, asyncio.CancelledError}

@@ -3,8 +3,10 @@
 import asyncio
 import re
 import threading
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, ParamSpec, Protocol, TypeVar
 from urllib.parse import unquote
 
 _VIRTUAL_HOST = re.compile(r"^(?P<bucket>[^/]+?)\.s3[.-][a-z0-9.-]*amazonaws\.com(\.cn)?$")
@@ -12,6 +14,17 @@ _PATH_HOST = re.compile(r"^s3[.-][a-z0-9.-]*amazonaws\.com(\.cn)?$")
 
 _TRY_AGAIN = frozenset({"RequestTimeout", "SlowDown", "Throttling", "TooManyRequests"})
 """Error codes of S3 below status 500 after which the same request can succeed."""
+
+_MAX_CALLS = 10
+"""Calls at the same time; further ones wait for a thread. botocore keeps as many connections."""
+_CONNECT_S = 5.0
+_READ_S = 30.0
+"""Longest silence of the storage. One that accepts a connection and never answers holds a thread for so long."""
+_ATTEMPTS = 2
+"""The second attempt is for a kept connection that the storage has closed. Callers retry beyond that."""
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class ObjectFailed(Exception):
@@ -57,32 +70,43 @@ def split_uri(uri: str) -> tuple[str, str]:
 
 
 class S3Objects:
-    """The objects of an S3 endpoint. boto3 is synchronous, so all calls run in threads."""
+    """
+    The objects of an S3 endpoint.
+
+    boto3 is synchronous, so the calls run in threads. They are the store's own: a storage that hangs would occupy all
+    threads of the event loop, which the rest of the program needs.
+    """
 
     def __init__(self, client_options: Mapping[str, Any]) -> None:
         """
         Prepare the store; the client is created on first use, as importing boto3 is slow.
 
         Args:
-            client_options: options of `boto3.client("s3", ...)`: `endpoint_url`, `aws_access_key_id`, ...
+            client_options: options of `boto3.client("s3", ...)`: `endpoint_url`, `aws_access_key_id`, ... A `config`
+                overrides the store's own timeouts and retries.
         """
         self._options = dict(client_options)
         self._client: Any = None
         self._making = threading.Lock()
+        self._threads = ThreadPoolExecutor(_MAX_CALLS, thread_name_prefix="objects")
 
     async def get(self, uri: str, *, max_bytes: int) -> bytes:
         """Read an object."""
-        return await asyncio.to_thread(self._get, uri, max_bytes)
+        return await self._call(self._get, uri, max_bytes)
 
     async def put(self, uri: str, body: bytes, *, content_type: str) -> None:
         """Write an object."""
-        await asyncio.to_thread(self._put, uri, body, content_type)
+        await self._call(self._put, uri, body, content_type)
 
     async def close(self) -> None:
-        """Close the connections."""
-        if self._client is not None:
-            await asyncio.to_thread(self._client.close)
-            self._client = None
+        """Cancel the calls that wait for a thread, and close the idle connections; running calls end by themselves."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    async def _call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(function, *args, **kwargs))
 
     def _get(self, uri: str, max_bytes: int) -> bytes:
         from botocore.exceptions import BotoCoreError, ClientError
@@ -111,8 +135,15 @@ class S3Objects:
         with self._making:  # a client may be used, but not created, in several threads at once
             if self._client is None:
                 import boto3
+                from botocore.config import Config
 
-                self._client = boto3.client("s3", **self._options)
+                config = Config(
+                    connect_timeout=_CONNECT_S,
+                    read_timeout=_READ_S,
+                    max_pool_connections=_MAX_CALLS,
+                    retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+                ).merge(self._options.get("config") or Config())
+                self._client = boto3.client("s3", **{**self._options, "config": config})
         return self._client
 
 

@@ -310,7 +310,7 @@ def _client_options(access: S3Access) -> dict[str, object]:
         "aws_access_key_id": access.access_key,
         "aws_secret_access_key": access.secret_key,
         "region_name": access.region,
-        "config": Config(proxies={}, connect_timeout=5, retries={"mode": "standard", "total_max_attempts": 3}),
+        "config": Config(proxies={}),
     }
 
 
