@@ -19,6 +19,7 @@ from headrace.state.routes import (
     RoutingStrategy,
     VariantRoute,
 )
+from tests.waiting import WAIT_S
 
 ACCOUNT = "123456789012"
 REGION = "us-east-1"
@@ -93,7 +94,17 @@ class RouteStore:
         self._listeners: list[Callable[[], None]] = []
         self._revision = 0
         self.num_reads = 0
+        self.num_revisions_read = 0
+        self.answers = threading.Event()
+        self.answers.set()
+        """While it is cleared, the revision is read and not returned."""
         self.failure: Exception | None = None
+
+    def put_elsewhere(self, route: Route) -> None:
+        """Write as another process, whose writes are not announced yet."""
+        listeners, self._listeners = self._listeners, []
+        self.put(route)
+        self._listeners = listeners
 
     def put(self, *routes: Route) -> None:
         for route in routes:
@@ -125,7 +136,10 @@ class RouteStore:
 
     def revision(self) -> int:
         with self._lock:
-            return self._revision
+            self.num_revisions_read += 1
+            revision = self._revision
+        assert self.answers.wait(WAIT_S)
+        return revision
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
         self._listeners.append(listener)

@@ -7,7 +7,7 @@ import pytest
 from headrace.gateway.table import RouteTable
 from tests.waiting import WAIT_S
 
-from .routes import RouteStore, route, variant
+from .routes import RouteStore, component, route, variant
 
 
 @pytest.fixture
@@ -55,6 +55,35 @@ async def test_lookups_of_unknown_endpoints_do_not_read_the_store_each_time(stor
     for _ in range(10):
         assert await table.route("nowhere") is None
     assert store.num_reads == 1
+
+
+async def test_the_name_of_a_component_does_not_ask_the_store(store, table):
+    store.put(route(variant(), components=[component("c", [])]))
+    await table.settled()
+    before = store.num_revisions_read
+    assert await table.route("c") is None
+    assert table.components["c"] == "ep"
+    assert store.num_revisions_read == before
+
+
+async def test_lookups_of_unknown_endpoints_share_the_answer_of_the_store(store, table):
+    before = store.num_revisions_read
+    assert set(await asyncio.gather(*(table.route(f"nowhere-{number}") for number in range(100)))) == {None}
+    assert store.num_revisions_read == before + 1
+
+
+async def test_an_endpoint_that_is_written_while_the_store_is_asked_is_found(store, table):
+    before = store.num_revisions_read
+    store.answers.clear()
+    early = asyncio.create_task(table.route("e"))
+    while store.num_revisions_read == before:
+        await asyncio.sleep(0.001)
+    store.put_elsewhere(route(endpoint="e"))
+    late = asyncio.create_task(table.route("e"))
+    await asyncio.sleep(0)
+    store.answers.set()
+    await early
+    assert await late is not None
 
 
 async def test_listeners_are_called_after_each_read(store, table):

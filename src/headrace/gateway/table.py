@@ -3,8 +3,9 @@ The routes in memory, kept in sync with the store.
 
 A request to a known endpoint never waits for the store: changes are read in a thread as soon as the store reports a
 write. A request to an unknown endpoint waits for that read, so that an endpoint that `DescribeEndpoint` has reported as
-InService accepts the next call. Another process may have reported it, and its writes are announced later: for an
-unknown endpoint the store is asked for its newest revision.
+InService accepts the next call. Another process may have reported it, and its writes are announced later: for a name
+that is neither an endpoint nor an inference component, the store is asked for its newest revision. Requests that ask at
+the same time share the answer, so that any number of them occupies one thread.
 """
 
 import asyncio
@@ -43,6 +44,9 @@ class RouteTable:
         """The store's revision just before the last read."""
         self._wake = asyncio.Event()
         self._was_read = asyncio.Condition()
+        self._asking = asyncio.Lock()
+        self._next_answer: asyncio.Task[int | None] | None = None
+        """Reads the store's revision when the running read has ended."""
         self._task: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
 
@@ -84,7 +88,7 @@ class RouteTable:
     async def route(self, endpoint: str) -> Route | None:
         """Return the route of an endpoint; None if there is no such endpoint."""
         route = self._routes.get(endpoint)
-        if route is None and await self._is_behind():
+        if route is None and endpoint not in self._components and await self._is_behind():
             await self.settled()
             route = self._routes.get(endpoint)
         return route
@@ -93,12 +97,28 @@ class RouteTable:
         """Return whether this process or another one has made writes that were not read yet."""
         if self._seen != self._written:
             return True
-        with contextlib.suppress(Unavailable):
-            if await asyncio.to_thread(self._store.revision) != self._revision:
-                self._count_write()
-                self._wake.set()
-                return True
-        return False
+        newest = await self._newest_revision()
+        if newest is None or newest == self._revision:
+            return False
+        self._count_write()
+        self._wake.set()
+        return True
+
+    async def _newest_revision(self) -> int | None:
+        """Return the store's revision, read after this call; None if it cannot be read within `SETTLE_TIMEOUT_S`."""
+        if self._next_answer is None:
+            self._next_answer = asyncio.create_task(self._ask_revision())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_TIMEOUT_S):
+                return await asyncio.shield(self._next_answer)
+        return None
+
+    async def _ask_revision(self) -> int | None:
+        async with self._asking:
+            self._next_answer = None  # calls from now on need a later answer
+            with contextlib.suppress(Unavailable):
+                return await asyncio.to_thread(self._store.revision)
+        return None
 
     async def settled(self) -> None:
         """Wait until all writes before this call have been read, at most `SETTLE_TIMEOUT_S`."""
