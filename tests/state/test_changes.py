@@ -1,13 +1,15 @@
 """Writes of other processes, which are other store objects here, reach the listeners of a store."""
 
 import contextlib
+import sqlite3
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import psycopg
 
 from headrace.state.changes import followed
-from headrace.state.sql import open_store
+from headrace.state.sql import Listeners, open_store
 from tests.waiting import WAIT_S
 
 from .kinds import MODEL
@@ -39,6 +41,29 @@ def test_a_lost_session_is_replaced_and_reported(new_database: Callable[[], str]
             told.clear()
             other.create(MODEL, "one", spec={"a": 1})
             assert told.wait(WAIT_S)
+
+
+def test_an_error_of_the_database_does_not_end_the_following(tmp_path: Path) -> None:
+    """As `PRAGMA data_version` raises it when the disk fails, or the file is locked."""
+    place = tmp_path / "state.db"
+
+    class Failing(Listeners):
+        num_calls = 0
+
+        def call(self) -> None:
+            self.num_calls += 1
+            if self.num_calls == 1:
+                raise sqlite3.OperationalError("disk I/O error")
+            super().call()
+
+    told, listeners = threading.Event(), Failing()
+    listeners.add(told.set)
+    with contextlib.closing(open_store(place)) as store, followed(place, listeners):
+        assert told.wait(WAIT_S), "it goes on, and reports that writes may have been missed"
+        told.clear()
+        store.create(MODEL, "one", spec={"a": 1})
+        assert told.wait(WAIT_S)
+    assert not [thread for thread in threading.enumerate() if thread.name == "store-changes"]
 
 
 def test_a_store_in_memory_has_no_other_process() -> None:

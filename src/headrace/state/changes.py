@@ -54,14 +54,15 @@ _Follow = Callable[[sa.Engine, Listeners, threading.Event], None]
 
 
 def _keep_following(follow: _Follow, engine: sa.Engine, listeners: Listeners, ended: threading.Event) -> None:
-    """Follow until `ended`; after a lost connection, reconnect and report a write: some may have been missed."""
+    """Follow until `ended`; after an error, reconnect and report a write: some may have been missed."""
     retry_s = _POLL_S
     while not ended.is_set():
         began_s = time.monotonic()
         try:
             follow(engine, listeners, ended)
-        except (sa.exc.DBAPIError, ConnectionError) as error:
+        except Exception as error:  # noqa: BLE001 -- the edge of the thread: any error of a database or its driver
             get_logger().warning("store.changes_interrupted", reason=first_line(error))
+            engine.dispose()
         retry_s = _POLL_S if time.monotonic() - began_s > _MAX_RETRY_S else min(2 * retry_s, _MAX_RETRY_S)
         ended.wait(retry_s)
 
@@ -81,10 +82,7 @@ def _listen(engine: sa.Engine, listeners: Listeners, ended: threading.Event) -> 
             if writers - {listeners.id} or (newest != revision and not writers):
                 listeners.call()
             revision = newest
-            try:
-                writers = {notice.payload for notice in session.notifies(timeout=_REVISION_S, stop_after=1)}
-            except psycopg.Error as error:
-                raise ConnectionError(str(error)) from error
+            writers = {notice.payload for notice in session.notifies(timeout=_REVISION_S, stop_after=1)}
 
 
 def _poll(engine: sa.Engine, listeners: Listeners, ended: threading.Event) -> None:
