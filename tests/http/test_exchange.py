@@ -226,3 +226,16 @@ async def test_a_head_request_gets_no_body():
     exchange = Exchange({"type": "http", "method": "HEAD", "headers": []}, server.receive, server.send)
     await exchange.respond(200, (), b"content")
     assert server.text == b""
+
+
+async def test_a_header_that_cannot_be_encoded_leaves_room_for_an_error():
+    server = Sent()
+    exchange = server.exchange()
+    with pytest.raises(UnicodeEncodeError):
+        await exchange.respond(200, [("x-name", "漢")], b"content")
+    with pytest.raises(UnicodeEncodeError):
+        await exchange.start(200, [("x-name", "漢")])
+    assert not exchange.is_started
+    assert not exchange.is_finished
+    await exchange.respond(500, (), b"error")
+    assert server.text == b"error"

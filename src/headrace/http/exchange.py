@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from headrace.http.asgi import Receive, Scope, Send, WritePart, content_length, part_writer
 from headrace.http.body import ClientGone, read_body
 from headrace.http.body_budget import BodyShare
-from headrace.http.response import Body, Headers, send_head, send_response
+from headrace.http.response import Body, Headers, head_message, response_messages
 
 
 class Exchange:
@@ -109,8 +109,9 @@ class Exchange:
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the head of a stream at once."""
+        head = head_message(status, headers)  # if it fails, an error can still be answered
         self.is_started = True
-        await send_head(self._send, status, headers)
+        await self._send(head)
         self._direct = None if self._waiting else self._write
 
     def put(self, part: bytes) -> bool:
@@ -142,9 +143,11 @@ class Exchange:
 
     async def respond(self, status: int, headers: Headers, body: Body) -> None:
         """Send a whole response."""
+        messages = response_messages(self._scope, status, headers, body)  # if it fails, an error can still be answered
         self.is_started = self.is_finished = True
         self.num_bytes = len(body)
-        await send_response(self._scope, self._send, status, headers, body)
+        for message in messages:
+            await self._send(message)
 
     async def _send_part(self, part: bytes) -> None:
         self._is_silent = False

@@ -11,9 +11,17 @@ Body = bytes | bytearray | memoryview
 
 async def send_response(scope: Scope, send: Send, status: int, headers: Headers, body: Body) -> None:
     """Send a response with its Content-Length; the response to HEAD has no body."""
-    await send_head(send, status, (*headers, ("content-length", str(len(body)))))
+    for message in response_messages(scope, status, headers, body):
+        await send(message)
+
+
+def response_messages(scope: Scope, status: int, headers: Headers, body: Body) -> tuple[Message, Message]:
+    """Return the messages of a response; see `send_response`."""
     sent = b"" if scope["method"] == "HEAD" else body
-    await send({"type": "http.response.body", "body": sent, "more_body": False})
+    return (
+        head_message(status, (*headers, ("content-length", str(len(body))))),
+        {"type": "http.response.body", "body": sent, "more_body": False},
+    )
 
 
 async def send_reply(scope: Scope, send: Send, reply: ErrorReply, headers: Headers = ()) -> None:
@@ -22,10 +30,10 @@ async def send_reply(scope: Scope, send: Send, reply: ErrorReply, headers: Heade
     await send_response(scope, send, reply.status, headers, reply.body)
 
 
-async def send_head(send: Send, status: int, headers: Headers) -> None:
-    """Send status and headers."""
+def head_message(status: int, headers: Headers) -> Message:
+    """Return the message with status and headers. Raises `UnicodeEncodeError` for a header that is not Latin-1."""
     encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-    await send({"type": "http.response.start", "status": status, "headers": encoded})
+    return {"type": "http.response.start", "status": status, "headers": encoded}
 
 
 def add_headers(send: Send, headers: Headers) -> Send:
