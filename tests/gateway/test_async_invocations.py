@@ -7,13 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from botocore.exceptions import ClientError
 
-from headrace.gateway import async_invocations
+from headrace.gateway import async_invocations, async_request
 from headrace.gateway.async_files import PendingFolder, PendingInvocation
 from headrace.gateway.objects import ObjectFailed, ObjectsUnavailable
+from headrace.state.routes import AsyncOutput
 
 from .async_parts import OUTPUT, MemoryObjects
 from .conftest import Running, running
@@ -70,6 +72,19 @@ def test_the_input_is_read_from_object_storage(gateway, objects):
     gateway.until(lambda: objects.puts, "the outcome")
     assert objects.objects["s3://out/results/team/a/x.json"][0] == b"input"
     assert not any("input" in name for name in worker.asked[0].headers)
+
+
+@pytest.mark.parametrize("folder", ["a b", "caf\u00e9 100%", "\u6f22\u5b57 100%", "new\rline"])
+def test_a_location_of_any_characters_can_be_read_from_the_response(gateway, objects, folder):
+    output = AsyncOutput(output_path=f"s3://out/{folder}", failure_path=f"s3://out/{folder}/failed")
+    gateway.serve(async_output=output)
+    answer = gateway.boto.invoke_endpoint_async(EndpointName="ep", Body=b"x", InferenceId="my-id")
+    gateway.until(lambda: objects.puts, "the outcome")
+    assert objects.puts == [f"s3://out/{folder}/my-id.out"]
+    is_latin = folder.isprintable() and max(folder) <= "\xff"
+    read = str if is_latin else unquote
+    assert read(answer["OutputLocation"]) == objects.puts[0]
+    assert read(answer["FailureLocation"]) == f"s3://out/{folder}/failed/my-id-error.out"
 
 
 @pytest.mark.parametrize(
@@ -277,7 +292,7 @@ def test_an_input_waits_for_the_object_storage(gateway, objects, soon):
 
 
 def test_an_invocation_whose_input_cannot_be_read_until_it_expires_fails(gateway, objects, soon, monkeypatch):
-    monkeypatch.setattr(async_invocations, "DEFAULT_TTL_S", 3.0)
+    monkeypatch.setattr(async_request, "DEFAULT_TTL_S", 3.0)
     objects.read_failure = ObjectsUnavailable("connection refused")
     gateway.serve(async_output=OUTPUT)
     answer = gateway.boto.invoke_endpoint_async(EndpointName="ep", InputLocation="s3://in/key")

@@ -15,8 +15,9 @@ from headrace.core.errors import HeadraceError, Unavailable
 from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.tracing import bind_to_log, trace_of
 from headrace.gateway import openai, request, streams
-from headrace.gateway.async_invocations import MAX_INLINE_BYTES, AsyncInvocations, pending_of
+from headrace.gateway.async_invocations import AsyncInvocations
 from headrace.gateway.async_metrics import AsyncPublisher
+from headrace.gateway.async_request import MAX_INLINE_BYTES, pending_of
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.errors import ErrorTexts
 from headrace.gateway.forwarding import Forwarder

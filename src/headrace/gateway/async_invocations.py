@@ -9,12 +9,10 @@ import itertools
 import math
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TypeVar
-from uuid import uuid4
 
 from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import get_logger
@@ -22,23 +20,19 @@ from headrace.core.tracing import bind_to_log
 from headrace.gateway.async_files import PendingFolder, PendingInvocation
 from headrace.gateway.async_metrics import AsyncOutcome, AsyncPublisher
 from headrace.gateway.async_queue import AsyncQueue, DueInvocations
+from headrace.gateway.async_request import location_headers, pending_of
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.objects import ObjectFailed, ObjectStore, ObjectsUnavailable
 from headrace.gateway.request import Invocation
-from headrace.gateway.routing import is_for_components
 from headrace.gateway.service import InvocationService
 from headrace.gateway.spans import ASYNC_RUN, describe_invocation
 from headrace.gateway.table import RouteTable
 from headrace.gateway.wait_queue import REMIND_S
 from headrace.http.client import ClientRequest
 from headrace.http.exchange import Exchange
-from headrace.state.routes import Route
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.framing import JSON_CONTENT_TYPE, to_json
 
-MAX_INLINE_BYTES = 128_000
-DEFAULT_TTL_S = 21_600.0
-DEFAULT_TIMEOUT_S = 900.0
 BUSY_PAUSE_S = 1.0
 """Pause before a retry when all replicas are full or gone."""
 STORAGE_PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0)
@@ -140,13 +134,7 @@ class AsyncInvocations:
             raise self._service.texts.overloaded(f"{num_waiting} asynchronous invocations")
         await asyncio.shield(self._store(pending))  # a disconnecting client must not interrupt the acceptance
         record.status, record.inference_id = 202, pending.inference_id
-        headers = [
-            *record.id_headers(),
-            ("Content-Type", JSON_CONTENT_TYPE),
-            ("X-Amzn-SageMaker-OutputLocation", pending.output_uri),
-        ]
-        if pending.failure_uri is not None:
-            headers.append(("X-Amzn-SageMaker-FailureLocation", pending.failure_uri))
+        headers = [*record.id_headers(), ("Content-Type", JSON_CONTENT_TYPE), *location_headers(pending)]
         await exchange.respond(202, headers, to_json({"InferenceId": pending.inference_id}))
 
     async def _num_waiting(self) -> int:
@@ -324,52 +312,3 @@ class AsyncInvocations:
             await asyncio.to_thread(self._files.remove, pending.id)
         except (ObjectFailed, OSError) as error:  # the file stays, so the invocation runs again after the next start
             get_logger().error("async.outcome_lost", uri=pending.failure_uri, reason=str(error))
-
-
-def pending_of(route: Route, invocation: Invocation, body: bytes, *, now_s: float) -> PendingInvocation:
-    """
-    Build the stored form of a request.
-
-    Raises:
-        AwsError: the endpoint is not asynchronous, its models are inference components, or the request does
-            not have exactly one input.
-    """
-    output = route.async_output
-    if output is None:
-        raise AwsError(
-            "ValidationError",
-            f"Endpoint {route.endpoint} does not take asynchronous invocations: its configuration has no "
-            "AsyncInferenceConfig.",
-        )
-    if is_for_components(route):  # it would wait for a replica until it expires
-        raise AwsError(
-            "ValidationError",
-            f"Endpoint {route.endpoint} does not take asynchronous invocations: its models are inference components, "
-            "and InvokeEndpointAsync cannot name one. Use InvokeEndpoint, or an endpoint whose variants have models.",
-        )
-    members = invocation.members
-    input_uri = members.get("InputLocation")
-    if (input_uri is None) == (not body):
-        raise AwsError("ValidationError", "Provide exactly one of Body and InputLocation.")
-    unique = uuid4().hex
-    inference_id = invocation.trace.inference_id or unique
-    name = members.get("Filename", f"{inference_id}.out")
-    folders = [output.output_path, members.get("S3OutputPathExtension", "")]
-    failure_uri = None
-    if output.failure_path is not None:
-        failure_uri = f"{output.failure_path.rstrip('/')}/{name.rpartition('.')[0] or name}-error.out"
-    return PendingInvocation(
-        id=f"{int(now_s * 1e6):017d}-{unique}",
-        endpoint=route.endpoint,
-        endpoint_uid=route.endpoint_uid,
-        inference_id=inference_id,
-        members=members,
-        body=body if input_uri is None else None,
-        input_uri=input_uri,
-        output_uri="/".join([*(folder.strip("/") for folder in folders if folder.strip("/")), name]),
-        failure_uri=failure_uri,
-        accepted_s=now_s,
-        expires_s=now_s + float(members.get("RequestTTLSeconds", DEFAULT_TTL_S)),
-        timeout_s=float(members.get("InvocationTimeoutSeconds", DEFAULT_TIMEOUT_S)),
-        trace=replace(invocation.trace, inference_id=inference_id),
-    )
