@@ -22,7 +22,7 @@ def cut(ids: Ids, most: int, side: Side | None) -> Ids:
     """Return at most `most` tokens: the first ones if the right side is cut; all of them if `side` is None."""
     if side is None or len(ids) <= most:
         return ids
-    return ids[:most] if side == "right" else ids[-most:]
+    return ids[:most] if side == "right" else ids[len(ids) - most :]
 
 
 def encode_input(
