@@ -51,11 +51,6 @@ class BlockPoolMachine(RuleBasedStateMachine):
             self.pool.share(block)
             self.tables.append([block])
 
-    @rule()
-    def drop_cache(self) -> None:
-        self.pool.drop_cache()
-        assert self.pool.num_cached == 0
-
     @invariant()
     def books_balance(self) -> None:
         self.pool.check_integrity(self.tables)

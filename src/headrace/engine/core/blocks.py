@@ -94,11 +94,6 @@ class BlockPool:
             if self._num_refs[block] == 0:
                 self._link(block, at_front=self._hashes[block] is None)
 
-    def drop_cache(self) -> None:
-        """Remove all hashes; used blocks keep their references."""
-        for block in list(self._by_hash.values()):
-            self._forget(block)
-
     def check_integrity(self, tables: Iterable[Sequence[int]] | None = None) -> None:
         """
         Raise `Internal` if the state is inconsistent. O(blocks): for tests and idle moments.
