@@ -154,6 +154,8 @@ def test_an_alarm_has_tags(client, name):
         ([{**MATH[0], "ReturnData": False}, {**MATH[1], "Period": 300}], "expected the same for all queries"),
         ([{**MATH[1], "Expression": "m2 * 2"}], "no query with the id"),
         ([{**MATH[0], "ReturnData": False}, {**MATH[0], "Id": "m2", "ReturnData": False}, ALL], "single time series"),
+        ([{**MATH[0], "Id": f"m{i}"} for i in range(11)], "11 queries with MetricStat; expected at most 10"),
+        ([{**MATH[1], "Id": f"e{i}"} for i in range(11)], "11 queries with Expression; expected at most 10"),
     ],
 )
 def test_an_alarm_on_invalid_queries_is_refused(client, name, metrics, words):

@@ -18,6 +18,8 @@ from headrace.state.records import Json
 _DAY_S = 86_400
 _ALARM_PERIODS_S = (10, 20, 30)
 _READ_PERIODS_S = (1, 5, *_ALARM_PERIODS_S)
+_MAX_ALARM_QUERIES = 10
+"""Queries of each kind in an alarm. Source: CloudWatch API reference, MetricDataQuery."""
 _SINGLE_METRIC_MEMBERS = ("MetricName", "Namespace", "Statistic", "ExtendedStatistic", "Dimensions", "Period", "Unit")
 _UNSUPPORTED_MEMBERS = ("ThresholdMetricId", "EvaluationCriteria", "EvaluationInterval", "WarmUpConfiguration")
 _ARN = re.compile(r"arn:[^:\s]+:[^:\s]+:[^:]*:[^:]*:.+")
@@ -131,6 +133,11 @@ def _check_metric(params: Json) -> None:
 
 
 def _check_queries(queries: Sequence[Json]) -> None:
+    for member in ("MetricStat", "Expression"):
+        if (number := sum(member in query for query in queries)) > _MAX_ALARM_QUERIES:
+            raise validation_error(
+                f"Metrics has {number} queries with {member}; expected at most {_MAX_ALARM_QUERIES}."
+            )
     check_queries(queries)
     watched = [query for query in queries if query.get("ReturnData", True)]
     if len(watched) != 1:

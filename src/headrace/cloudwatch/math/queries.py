@@ -24,13 +24,19 @@ from headrace.cloudwatch.math.syntax import (
 )
 from headrace.cloudwatch.math.values import EmptySeries, TimeSeries, Value
 from headrace.cloudwatch.metrics.metric import Metric, Point
-from headrace.cloudwatch.metrics.retention import whole_period
+from headrace.cloudwatch.metrics.retention import TIERS, tier_of, whole_period
 from headrace.cloudwatch.metrics.statistics import statistic
 
 MAX_POINTS = 100_800
 """Points of one series. Source: CloudWatch API reference, GetMetricData."""
+MAX_VISITED = 10 * MAX_POINTS
+"""Points that one evaluation reads and computes with: CloudWatch's limit on points a second is of this order."""
+MAX_SERIES = 500
+"""Time series in a list. Source: CloudWatch API reference, GetMetricData, metrics of one call."""
 _MAX_CHAIN = 50
 """Longest chain of expressions that refer to each other."""
+_MAX_DEPTH = 150
+"""Deepest nesting of such a chain: at three calls a level, and 350 of the parser, below Python's limit of 1000."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +111,8 @@ class _Evaluation:
         self._start_s, self._end_s = start_s, end_s
         self._known: dict[str, Value] = {}
         self._in_progress: list[str] = []
+        self._num_visited = 0
+        self._depth = 0
 
     def result(self, query: Query) -> tuple[TimeSeries, ...]:
         """Evaluate one query."""
@@ -145,18 +153,41 @@ class _Evaluation:
         if (self._end_s - self._start_s) / period_s > MAX_POINTS:
             raise BadExpression(f"The query {query.id} has more than {MAX_POINTS} points. Use a longer period.")
         points = self._read(query.metric, start_s=self._start_s, end_s=self._end_s, period_s=period_s)
+        self._visit(len(points) * period_s // TIERS[tier_of(period_s)].period_s)
         found = [(p.start_s, statistic(p, query.statistic)) for p in points if query.unit in (None, p.unit)]
         kept = tuple((at_s, value) for at_s, value in found if value is not None and math.isfinite(value))
         return TimeSeries(label=query.label or query.metric.name, period_s=period_s, points=kept)
 
+    def _visit(self, num_points: int) -> None:
+        """Count points before they are computed with."""
+        self._num_visited += num_points
+        if self._num_visited > MAX_VISITED:
+            raise BadExpression(
+                f"The queries read and compute more than {MAX_VISITED:,} datapoints. Use a longer period, a shorter "
+                "time range or fewer queries."
+            )
+
     def _evaluate(self, node: Node) -> Value:
+        if self._depth >= _MAX_DEPTH:
+            raise BadExpression(
+                f"The expression and those that it refers to are nested deeper than {_MAX_DEPTH} levels. Use fewer."
+            )
+        self._depth += 1
+        try:
+            return self._evaluate_node(node)
+        finally:
+            self._depth -= 1
+
+    def _evaluate_node(self, node: Node) -> Value:
         match node:
             case Number(value) | Text(value):
                 return value
             case Name(name):
                 return name if name.upper() in {"REPEAT", "LINEAR"} else self._value_of(name)
-            case Operation(sign, left, right):
-                return values.operate(sign, self._evaluate(left), self._evaluate(right))
+            case Operation(sign, left_node, right_node):
+                left, right = self._evaluate(left_node), self._evaluate(right_node)
+                self._visit(values.num_visited((left, right)))
+                return values.operate(sign, left, right)
             case ListLiteral(items):
                 return self._list(items)
             case FunctionCall(function, arguments):
@@ -169,12 +200,16 @@ class _Evaluation:
             if isinstance(value, float | str):
                 raise BadExpression("A list in brackets can only contain time series.")
             series_list.extend(value if isinstance(value, tuple) else (value,))
+            if len(series_list) > MAX_SERIES:
+                raise BadExpression(f"A list has more than {MAX_SERIES} time series. Use several shorter ones.")
+        self._visit(len(series_list))
         return tuple(series_list)
 
     def _call(self, function: str, nodes: Sequence[Node]) -> Value:
         if function == "METRICS":
             return self._metrics(nodes)
-        arguments = [self._evaluate(node) for node in nodes]
+        arguments = list(map(self._evaluate, nodes))  # a comprehension is a fourth call a level
+        self._visit(values.num_visited(arguments))
         if function in values.AGGREGATES and len(arguments) == 1:
             return values.aggregate(function, arguments[0])
         if function in values.MAPPED and len(arguments) == 1:
@@ -194,6 +229,7 @@ class _Evaluation:
             case "IF", [condition, yes, *no] if len(no) <= 1:
                 return values.choose(condition, yes, no[0] if no else None)
             case "FILL", [value, filling]:
+                self._visit(values.num_filled(value, start_s=self._start_s, end_s=self._end_s))
                 return values.fill(value, filling=filling, start_s=self._start_s, end_s=self._end_s)
             case "PERIOD", [TimeSeries() as series]:
                 return float(series.period_s)
@@ -207,6 +243,7 @@ class _Evaluation:
                 raise BadExpression('METRICS takes no argument, or a part of query ids in quotes: METRICS("errors").')
             part = nodes[0].value
         names = [query.id for query in self._queries.values() if query.metric is not None and part in query.id]
+        self._visit(len(names))
         found = (self._value_of(name) for name in names)
         return tuple(value for value in found if isinstance(value, TimeSeries))
 

@@ -4,7 +4,9 @@ Parser of metric math: an expression becomes a syntax tree. Pure.
 Source: CloudWatch user guide, "Using math expressions with CloudWatch metrics", operators and syntax.
 """
 
+import math
 import re
+import sys
 from dataclasses import dataclass
 
 MAX_CHARACTERS = 2048
@@ -126,7 +128,7 @@ class _Parser:
         kind, text = self._tokens[self._position] if self._position < len(self._tokens) else ("", "")
         self._position += 1
         if kind == "number":
-            return Number(float(text))
+            return self._number(text)
         if kind == "text":
             return Text(text[1:-1])
         if kind == "name":
@@ -142,6 +144,12 @@ class _Parser:
             return node
         self._position -= 1
         raise self._unexpected()
+
+    def _number(self, text: str) -> Number:
+        value = float(text)
+        if not math.isfinite(value):
+            raise BadExpression(f"The number {text[:20]} is too large; expected less than {sys.float_info.max:.2g}.")
+        return Number(value)
 
     def _items(self, end: str) -> tuple[Node, ...]:
         """Parse comma-separated items up to the closing bracket; the opening one was consumed."""
