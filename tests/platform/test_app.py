@@ -1,9 +1,8 @@
 """Each request reaches its application, if its credentials allow it."""
 
 import base64
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import boto3
@@ -16,7 +15,6 @@ from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 from starlette.responses import JSONResponse
 
-from headrace.core.errors import Unavailable
 from headrace.gateway.app import Gateway
 from headrace.http.asgi import Receive, Scope, Send, caller_of
 from headrace.http.body import read_body
@@ -29,6 +27,7 @@ from tests import plain_http
 from tests.waiting import WAIT_S
 from tests.wire.test_unknown_routes import FOREIGN, OF_SERVERS, message_of
 
+from .broken_store import out_of_reach
 from .serving import serving
 
 KEY, SECRET = "HRAKTEST", "a-secret+with/signs"
@@ -51,7 +50,9 @@ def platform(
     status: str = "ok",
     max_bytes: int = 1 << 26,
     is_outdated: bool = False,
+    is_reachable: bool = True,
 ) -> Iterator[str]:
+    """A platform; `is_reachable` is False if its database is out of reach."""
     store = open_store("sqlite://")
     store.create(ACCESS_KEY, KEY, spec=AccessKeySpec(secret=SECRET))
     apps = Apps(
@@ -66,7 +67,7 @@ def platform(
     )
     authenticator = Authenticator(KeyRing(store), is_open=is_open, allowed_hosts=allowed_hosts)
     app = PlatformApp(apps, authenticator, BodyBudget(max_bytes))
-    with serving(app) as url:
+    with nullcontext() if is_reachable else out_of_reach(store), serving(app) as url:
         yield url
     store.close()
 
@@ -337,35 +338,27 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_buffered(closed: str) 
     assert response.status_code == 413
 
 
-async def test_a_removed_key_is_soon_refused() -> None:
-    store, now = open_store("sqlite://"), [time.monotonic()]
-    record = store.create(ACCESS_KEY, KEY, spec=AccessKeySpec(secret=SECRET))
-    ring = KeyRing(store, clock=lambda: now[0])
-    await ring.refresh()
-    assert ring.secret_of(KEY) == SECRET
-    store.remove(record)
-    now[0] += 2
-    await ring.refresh()
-    assert ring.secret_of(KEY) is None
-    store.close()
-
-
-async def test_keys_are_kept_while_the_database_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, now = open_store("sqlite://"), [time.monotonic()]
-    store.create(ACCESS_KEY, KEY, spec=AccessKeySpec(secret=SECRET))
-    ring, unread = KeyRing(store, clock=lambda: now[0]), KeyRing(store)
-    await ring.refresh()
-
-    def fail(_: object) -> None:
-        raise Unavailable("The database does not answer.")
-
-    monkeypatch.setattr(store, "list", fail)
-    now[0] += 2
-    await ring.refresh()
-    assert ring.secret_of(KEY) == SECRET
-    with pytest.raises(Unavailable):
-        await unread.refresh()
-    store.close()
+@pytest.mark.parametrize(
+    ("service", "path", "headers", "said"),
+    [
+        ("sagemaker", "/", TARGET, '"__type":"ServiceUnavailable"'),
+        ("sts", "/", FORM, "<Code>ServiceUnavailable</Code>"),
+        ("s3", "/bucket/key", {}, "<Code>ServiceUnavailable</Code>"),
+        ("sagemaker", "/endpoints/a/invocations", {}, "out of reach"),
+        ("sagemaker", "/console/api/rates", {}, "out of reach"),
+        ("sagemaker", "/v1/chat/completions", {}, '"type":"server_error"'),
+        ("sagemaker", "/v1/messages", {}, '"type":"error"'),
+    ],
+)
+def test_keys_that_cannot_be_checked_are_answered_503_in_the_format_of_the_client(
+    service: str, path: str, headers: dict[str, str], said: str
+) -> None:
+    with platform(is_open=False, is_reachable=False) as url:
+        answer = signed(url, service, path=path, body=b"Action=GetCallerIdentity", **headers)
+        assert (answer.status_code, said in answer.text) == (503, True), answer.text
+        unsigned = plain_http.post(url + path, headers={**headers, "Authorization": f"Bearer {SECRET}"}, content=b"")
+        assert (unsigned.status_code, said in unsigned.text) == (503, True), unsigned.text
+        assert plain_http.get(f"{url}/health").status_code == 200
 
 
 @pytest.mark.parametrize(

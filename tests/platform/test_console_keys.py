@@ -16,10 +16,11 @@ from headrace.platform.access_keys import AccessKey, AccessKeys, KeyRing
 from headrace.platform.app import Apps, PlatformApp
 from headrace.platform.console import ConsoleSources, console_app
 from headrace.platform.console_keys import MAX_NOTE_CHARACTERS
-from headrace.state.sql import open_store
+from headrace.state.sql import SqlStore, open_store
 from tests import plain_http
 from tests.waiting import WAIT_S
 
+from .broken_store import out_of_reach
 from .serving import serving
 
 PATH = "/console/api/keys"
@@ -75,6 +76,16 @@ def test_a_key_is_created_listed_without_its_secret_and_deleted(closed: Closed) 
     assert told == {mine.key_id: ("the first", True), made.json()["id"]: ("CI", False)}
     assert client.delete(f"{PATH}/{made.json()['id']}").status_code == 204
     assert [key.key_id for key in keys.list()] == [mine.key_id]
+
+
+def test_a_console_whose_database_is_out_of_reach_says_so(closed: Closed) -> None:
+    client, keys, _ = closed
+    assert client.get(PATH).status_code == 200
+    assert isinstance(keys._store, SqlStore)
+    with out_of_reach(keys._store):
+        answer = client.get(PATH)
+    assert answer.status_code == 503
+    assert "headrace_records" in answer.json()["message"]
 
 
 def test_the_last_key_is_not_deleted(closed: Closed) -> None:

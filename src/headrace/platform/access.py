@@ -8,7 +8,6 @@ as OpenAI's clients and browsers do; or, on OpenAI's routes, a token that the Sa
 """
 
 import asyncio
-import hmac
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -101,6 +100,7 @@ class Authenticator:
         Raises:
             AwsError: the credentials are missing or wrong, or the body does not arrive.
             BudgetSpent: the bodies of all requests together are too large.
+            Unavailable: the key is unknown, but the database is out of reach.
         """
         if self._is_open:
             return Admission(receive)
@@ -120,6 +120,7 @@ class Authenticator:
 
         Raises:
             AwsError: the credentials are missing or wrong.
+            Unavailable: the key is unknown, but the database is out of reach.
         """
         if self._is_open:
             return Admission(receive)
@@ -153,16 +154,10 @@ class Authenticator:
             return None
         if bearer_tokens.is_bearer_token(token) and is_openai(request.path):
             return bearer_tokens.verify(token, self._ring.secret_of, self._now()).access_key
-        key = self._key_of(token)
+        key = self._ring.key_of(token)
         if key is None:
             raise fault_error(request, Fault.UNKNOWN_KEY)
         return key
-
-    def _key_of(self, token: str) -> str | None:
-        """Compare with every key, even after a match, so that the time taken does not reveal which one matches."""
-        sent = token.encode()
-        matches = [key for key, secret in self._ring.items() if hmac.compare_digest(sent, secret.encode())]
-        return matches[0] if matches else None
 
 
 def is_openai(path: str) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from headrace.core.client_text import shortened
-from headrace.core.errors import Busy, Forbidden, HeadraceError, PayloadTooLarge, Unauthorized
+from headrace.core.errors import Busy, Forbidden, HeadraceError, PayloadTooLarge, Unauthorized, Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import bind_to_log, trace_of
 from headrace.http.asgi import ASGIApp, Receive, Scope, Send, request_of, set_caller
@@ -45,7 +45,7 @@ OUTDATED = (
 _NO_STORE = (("content-type", "application/json"), ("cache-control", "no-store"))
 
 Authenticate = Callable[[HttpRequest, Receive, BodyShare], Awaitable[Admission]]
-"""Checks the credentials of a request, and counts what it reads of the body; raises `AwsError` or `BudgetSpent`."""
+"""Checks the credentials of a request, and counts what it reads of the body; raises as `Authenticator.check`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,10 @@ class PlatformApp:
         self._authenticator.check_origin(request)
         request, receive = await _with_form(request, receive, share)
         mount = next(mount for mount in self._mounts if mount.matches(request, scope["path"]))
-        admission = await mount.authenticate(request, receive, share)
+        try:
+            admission = await mount.authenticate(request, receive, share)
+        except Unavailable as error:
+            raise AwsError("ServiceUnavailable", error.message) from error
         set_caller(scope, admission.access_key)
         await mount.app(scope, admission.receive, send)
 
@@ -202,6 +205,8 @@ def _openai_reply(path: str, error: AwsError) -> ErrorReply:
         refusal = PayloadTooLarge(error.message)
     elif error.http_status == Busy.http_status:
         refusal = Busy(error.message, retry_after_s=1.0)
+    elif error.http_status == Unavailable.http_status:
+        refusal = Unavailable(error.message)
     else:
         hint = "Send the secret of an access key as `Authorization: Bearer <secret>`."
         refusal = Unauthorized(f"The API key is missing or wrong. {hint}")

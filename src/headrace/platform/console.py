@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from headrace.core.errors import Unavailable
 from headrace.gateway.traffic_history import RATE_WINDOW_S, TrafficHistory
 from headrace.http.pages import SHARED, file_route, page_file, vendor_route
 from headrace.platform.access_keys import AccessKeys
@@ -173,7 +174,8 @@ def console_app(
             *key_routes(f"{CONSOLE_PATH}/api/keys", sources.keys),
             *(file_route(f"{CONSOLE_PATH}/web", _PACKAGE, name) for name in _FILES),
             vendor_route(f"{CONSOLE_PATH}/web"),
-        ]
+        ],
+        exception_handlers={Unavailable: _unavailable},
     )
 
 
@@ -193,5 +195,10 @@ def _json_response(json: object) -> Response:
     return JSONResponse(json, headers=_API_HEADERS)
 
 
-def _refusal(message: str) -> Response:
-    return JSONResponse({"message": message}, status_code=400, headers=_API_HEADERS)
+def _refusal(message: str, status: int = 400) -> Response:
+    return JSONResponse({"message": message}, status_code=status, headers=_API_HEADERS)
+
+
+async def _unavailable(_request: Request, error: Exception) -> Response:
+    """Answer a request that needs the store while it is out of reach."""
+    return _refusal(str(error), Unavailable.http_status)
