@@ -35,16 +35,15 @@ class RunningCall:
             reply.abort("The code has returned without a response to this request.")
 
 
-def load_header(load: Load, search_path: Sequence[Path]) -> dict[str, Any]:
+def load_header(load: Load) -> dict[str, Any]:
     """Return the header of the frame that makes a child load user code."""
-    fields = asdict(load) | {"model_dir": str(load.model_dir), "options": dict(load.options)}
-    return {"load": fields, "search_path": [str(folder) for folder in search_path]}
+    return {"load": asdict(load) | {"model_dir": str(load.model_dir), "options": dict(load.options)}}
 
 
-def load_of(frame: Frame) -> tuple[Load, list[str]]:
-    """Return what to load, and the folders in front of `sys.path`."""
+def load_of(frame: Frame) -> Load:
+    """Return what to load."""
     fields = frame.header["load"]
-    return Load(**fields | {"model_dir": Path(fields["model_dir"])}), frame.header["search_path"]
+    return Load(**fields | {"model_dir": Path(fields["model_dir"])})
 
 
 def running_call(frame: Frame, link: Link) -> RunningCall:

@@ -101,8 +101,7 @@ class Child:
 
     def _load(self, frame: Frame) -> Contract:
         """Load the contract and user code; end the process if that fails."""
-        load, search_path = load_of(frame)
-        sys.path[:0] = search_path
+        load = load_of(frame)
         sys.path.append(str(Path(__file__).parent / "standins"))
         try:
             module = importlib.import_module(f"headrace_handler.contracts.{self._contract_name}")

@@ -23,7 +23,6 @@ class ChildCall:
         self.started_s = time.monotonic()
         self.is_streaming = False
         self.is_late = False
-        self.is_cancelled = False
         self.timer: asyncio.TimerHandle | None = None
         self.on_done = on_done
 

@@ -167,7 +167,7 @@ class HandlerPool:
     def _add_worker(self) -> None:
         worker = Worker(least_used((worker.gpu for worker in self.workers), self.spec.num_gpus))
         self.workers.append(worker)
-        worker.task = self._run_task(self._run_worker(worker), name=f"handler-{worker.worker_id}")
+        self._run_task(self._run_worker(worker), name=f"handler-{worker.worker_id}")
 
     def _run_task(self, work: Coroutine[Any, Any, None], *, name: str | None = None) -> "asyncio.Task[None]":
         """Run a task that `close` waits for."""

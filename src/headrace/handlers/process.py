@@ -142,7 +142,7 @@ class ChildProcess:
             LoadRefused: it cannot be loaded.
             ChildLost: the process ended or passed `load_timeout_s`.
         """
-        header = load_header(self._spec.load, self._spec.search_path)
+        header = load_header(self._spec.load)
         self._channel.send(encode(Kind.LOAD, header))
         timeout_s = self._spec.load_timeout_s
         await self._wait_for_load(timeout_s)

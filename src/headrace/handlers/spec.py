@@ -38,8 +38,6 @@ class HandlerSpec:
     """The whole environment of a child; nothing is inherited from the server."""
     num_gpus: int = 0
     """GPUs that the model server sees, among which children are spread (`handlers.devices`) if `load.device` is set."""
-    search_path: Sequence[Path] = ()
-    """Folders at the front of `sys.path`; the stand-in packages come last."""
     container_folders: Mapping[Path, Path] = field(default_factory=dict)
     """Folders that the code finds at these paths of a container, such as `/opt/ml/model`."""
     private_folders: Sequence[Path] = ()

@@ -32,7 +32,6 @@ class Worker:
         """Requests for this child alone; it takes no others until they have finished."""
         self.stopping = asyncio.Event()
         self.idle_timer: asyncio.TimerHandle | None = None
-        self.task: asyncio.Task[None] | None = None
 
     def stop_idle_timer(self) -> None:
         """Cancel the timer that retires an idle child."""
