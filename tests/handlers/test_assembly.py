@@ -4,10 +4,12 @@ import json
 import os
 import sys
 import zipfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from headrace.cluster.content_cache import ContentCache
 from headrace.core.errors import SettingsError
 from headrace.handlers.assembly import describe_python, install_packages, plan_handler, unpack_model
 from headrace.handlers.exchange import HandlerRequest, request_part
@@ -93,17 +95,18 @@ def test_an_archive_is_unpacked_once_from_a_file_or_its_folder(folder, tmp_path)
     with zipfile.ZipFile(store / "noop.mar", "w") as archive:
         for path in folder.rglob("*"):
             archive.write(path, path.relative_to(folder))
-    first = unpack_model(store / "noop.mar", tmp_path / "cache")
-    assert unpack_model(store, tmp_path / "cache") == first
+    with closing(ContentCache(tmp_path / "cache")) as cache:
+        first = unpack_model(store / "noop.mar", cache)
+        assert unpack_model(store, cache) == first
+        assert unpack_model(folder, cache) == folder
     assert (first / "MAR-INF" / "MANIFEST.json").is_file()
     assert first.name == "noop"
-    assert unpack_model(folder, tmp_path / "cache") == folder
 
 
 def test_a_broken_archive_is_named(tmp_path) -> None:
     (tmp_path / "broken.mar").write_bytes(b"PK\x03\x04")
     with pytest.raises(SettingsError, match=r"broken\.mar is "):
-        unpack_model(tmp_path / "broken.mar", tmp_path / "cache")
+        unpack_model(tmp_path / "broken.mar", ContentCache(tmp_path / "cache"))
 
 
 def test_variables_of_djls_properties_come_before_those_of_the_server(tmp_path: Path) -> None:

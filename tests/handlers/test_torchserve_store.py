@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.errors import SettingsError
+from headrace.core.errors import HeadraceError, SettingsError
 from headrace.handlers.torchserve_store import ModelStore, holds_models, is_model_store
 from headrace.wire.torchserve.management import ApiError, Registration
+from tests.handlers.support import num_descriptors
 from tests.headrace_handler.torchserve_models import pack, write_model
 
 HANDLER = "def handle(data, context): return data and ['OK'] * len(data)"
@@ -157,6 +158,20 @@ def test_a_redirect_does_not_lead_around_allowed_urls(url: str, tmp_path: Path) 
     models = make_store(None, tmp_path / "cache", TS_ALLOWED_URLS=f"{url}/moved.mar")
 
     assert "returned status 302; expected 200" in refusal(models, f"{url}/moved.mar")[2]
+
+
+def test_the_locks_of_a_model_are_released_with_it_and_when_it_cannot_be_served(url: str, tmp_path: Path) -> None:
+    models = make_store(tmp_path / "store", tmp_path / "cache")
+    folder = write_model(tmp_path / "broken", HANDLER)
+    (folder / "model-config.yaml").write_text("batchSize: [")
+    pack(folder, tmp_path / "store" / "broken.mar")
+    num_before = num_descriptors()
+    spec = models.find(Registration(url=f"{url}/b.mar"))
+    assert num_descriptors() == num_before + 1
+    spec.release()
+    with pytest.raises(HeadraceError, match="model-config"):
+        models.find(Registration(url="broken.mar"))
+    assert num_descriptors() == num_before
 
 
 def test_packages_that_cannot_be_installed_fail_with_torchserves_text(tmp_path: Path) -> None:

@@ -171,13 +171,14 @@ class _Search:
 
     def model(self) -> UserCode | None:
         """Return the code of one model; None if the engine serves it."""
+        from headrace.cluster.content_cache import ContentCache
         from headrace.handlers.assembly import plan_handler, unpack_model
         from headrace.handlers.choice import choose
         from headrace.handlers.found import find_model
         from headrace.handlers.torchserve_config import variable
         from headrace.handlers.torchserve_store import StartupModel
 
-        root = unpack_model(self._folder, _home(self.settings) / "archives")
+        root = unpack_model(self._folder, ContentCache(_home(self.settings) / "archives"))
         found = find_model(
             root,
             model_name=self.settings.served_model_name or root.resolve().name,

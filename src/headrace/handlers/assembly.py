@@ -89,7 +89,7 @@ def plan_handler(found: Found, mode: HandlerMode = "auto", *, choice: HandlerCho
     )
 
 
-def unpack_model(path: Path, cache_folder: Path) -> Path:
+def unpack_model(path: Path, cache: ContentCache) -> Path:
     """
     Return the folder of a model; a TorchServe archive, or a folder with nothing but one, is unpacked first.
 
@@ -109,7 +109,7 @@ def unpack_model(path: Path, cache_folder: Path) -> Path:
         unpack_archive(archive, folder / name)
 
     try:
-        folder = ContentCache(cache_folder).entry(key, fill, Deadline(_INSTALL_S)) / name
+        folder = cache.entry(key, fill, Deadline(_INSTALL_S)) / name
     except FetchFailed as error:
         raise SettingsError(str(error), name="model") from error
     inner = list(folder.iterdir())
@@ -134,14 +134,16 @@ def install_packages(plan: HandlerPlan, cache_folder: Path) -> HandlerSpec:
     requirements = read_requirements(plan.requirements) if plan.requirements is not None else None
     if requirements is None:
         return plan.spec
+    cache = ContentCache(cache_folder)
     maker = EnvironmentMaker(
-        cache=ContentCache(cache_folder),
+        cache=cache,
         timeout_s=_INSTALL_S,
         variables=plan.spec.environment,
         is_offline=plan.is_offline,
         model_name=plan.spec.model_name,
     )
-    return replace(plan.spec, python=Path(maker.python_for(requirements, inspect_base(str(plan.spec.python)))))
+    python = maker.python_for(requirements, inspect_base(str(plan.spec.python)))
+    return replace(plan.spec, python=Path(python), cache_locks=(*plan.spec.cache_locks, cache.close))
 
 
 def describe_python(plan: HandlerPlan) -> tuple[str, list[str]]:

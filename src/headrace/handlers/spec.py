@@ -1,7 +1,7 @@
 """The description of a model's handler: which code runs in which child processes, and within which limits."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -59,6 +59,13 @@ class HandlerSpec:
     chunk_timeout_s: float | None = 120.0
     """Longest gap between chunks of a stream; time spent waiting for a slow client does not count."""
     restart: RestartPolicy = RestartPolicy()
+    cache_locks: Sequence[Callable[[], None]] = ()
+    """Functions that release the model's entries in the caches of files and packages; see `release`."""
+
+    def release(self) -> None:
+        """Let the caches remove the model's files and packages, which no child uses any more."""
+        for release_lock in self.cache_locks:
+            release_lock()
 
     @property
     def model_name(self) -> str:

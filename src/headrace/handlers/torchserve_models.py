@@ -157,7 +157,11 @@ class TorchServeModels:
             raise ApiError(400, "ModelException", error.message) from error
         least = self._initial_workers(registration, spec)
         spec = replace(spec, max_workers=max(least, spec.max_workers) if least else spec.max_workers)
-        model = self._insert(spec, url=registration.url)
+        try:
+            model = self._insert(spec, url=registration.url)
+        except ApiError:
+            spec.release()
+            raise
         model.pool.min_workers, model.pool.max_workers = 0, 0
         await model.pool.start()
         if not least:
@@ -248,6 +252,7 @@ class TorchServeModels:
             elif self._defaults[model.name] == model.version:  # it failed to load, and another one was added meanwhile
                 self._defaults[model.name] = next(reversed(versions))
         await model.pool.close(deadline_s=self._options.drain_s)
+        model.spec.release()
 
     async def _scale(self, model: Registered, least: int, most: int, *, wait: bool, named_version: str | None) -> bool:
         pool = model.pool

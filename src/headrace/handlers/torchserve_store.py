@@ -6,6 +6,7 @@ Source of the texts: pytorch/serve `frontend/archive/src/main/java/org/pytorch/s
 
 import re
 from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -116,13 +117,17 @@ class ModelStore:
         """
         plan = self._plan(registration)
         assert plan.spec is not None, "the contract is given"
-        try:
-            return install_packages(plan, self._cache_folder / "environments")
-        except EnvironmentFailed as error:
-            name = plan.spec.model_name
-            get_logger().error("handler.packages_failed", model=name, reason=error.message)
-            text = f"Custom pip package installation failed for model {name}"
-            raise ApiError(400, "ModelException", text) from error
+        with ExitStack() as undo:
+            undo.callback(plan.spec.release)
+            try:
+                spec = install_packages(plan, self._cache_folder / "environments")
+            except EnvironmentFailed as error:
+                name = plan.spec.model_name
+                get_logger().error("handler.packages_failed", model=name, reason=error.message)
+                text = f"Custom pip package installation failed for model {name}"
+                raise ApiError(400, "ModelException", text) from error
+            undo.pop_all()
+            return spec
 
     def _startup_model(self, url: str, name: str | None) -> StartupModel:
         try:
@@ -133,23 +138,33 @@ class ModelStore:
         return StartupModel(url=url, plan=plan, is_default=is_default_version(plan.spec, self.env))
 
     def _plan(self, registration: Registration) -> HandlerPlan:
-        path = self._locate(registration.url)
-        if not path.is_dir() and not is_archive(path):
-            raise ApiError(400, "ModelException", f"{path.name} is no archive; expected .mar, .tgz or .tar.gz.")
-        root = unpack_model(path, self._cache_folder / "archives")
-        name = _default_name(registration.url)
-        env = {**self.env, **_variables(registration)}
-        found = find_model(root, model_name=name, env=env, family=self._family, num_gpus=self._num_gpus)
-        return plan_handler(_registered_as(found, registration), choice=_CHOICE)
+        archives = ContentCache(self._cache_folder / "archives")
+        with ExitStack() as undo:
+            undo.callback(archives.close)
+            root = self._unpack(registration.url, archives)
+            name = _default_name(registration.url)
+            env = {**self.env, **_variables(registration)}
+            found = find_model(root, model_name=name, env=env, family=self._family, num_gpus=self._num_gpus)
+            plan = plan_handler(_registered_as(found, registration), choice=_CHOICE)
+            assert plan.spec is not None, "the contract is given"
+            undo.pop_all()
+        return replace(plan, spec=replace(plan.spec, cache_locks=(archives.close,)))
 
-    def _locate(self, url: str) -> Path:
+    def _unpack(self, url: str, archives: ContentCache) -> Path:
+        with closing(ContentCache(self._cache_folder / "downloads")) as downloads:
+            path = self._locate(url, downloads)
+            if not path.is_dir() and not is_archive(path):
+                raise ApiError(400, "ModelException", f"{path.name} is no archive; expected .mar, .tgz or .tar.gz.")
+            return unpack_model(path, archives)
+
+    def _locate(self, url: str, downloads: ContentCache) -> Path:
         scheme = _URL.match(url)
         if scheme is None:
             return self._stored(url)
         if not any(pattern.fullmatch(url) for pattern in self._allowed):
             raise _not_found(f"Given URL {url} does not match any allowed URL(s)")
         if scheme[1].lower() != "file":
-            return self._download(url)
+            return self._download(url, downloads)
         path = Path(unquote(urlsplit(url).path))
         if not path.exists():
             raise _not_found(f"Model not found at: {url}")
@@ -163,12 +178,11 @@ class ModelStore:
             raise _not_found(f"Model not found in model store: {url}")
         return path
 
-    def _download(self, url: str) -> Path:
-        cache = self._cache_folder / "downloads"
+    def _download(self, url: str, cache: ContentCache) -> Path:
         fetcher = Fetcher(
             s3={},
-            cache=ContentCache(cache),
-            scratch=cache,
+            cache=cache,
+            scratch=cache.folder,
             deadline=Deadline(_DOWNLOAD_S, late=_LATE),
             follows_redirects=not variable(self.env, "ALLOWED_URLS"),
         )
