@@ -16,7 +16,7 @@ from headrace.core.errors import (
     Unavailable,
 )
 from headrace.core.generation import ChatPrompt, Chunk, FinishReason, Grammar
-from headrace.wire.openai.chat import OpenAIChat, parse_chat_prompt
+from headrace.wire.openai.chat import OpenAIChat
 from headrace.wire.openai.envelope import system_fingerprint
 from headrace.wire.openai.models import render_model, render_models
 from tests.wire.samples import (
@@ -184,10 +184,6 @@ def test_an_answer_can_be_continued():
     started = [*HELLO, {"role": "assistant", "content": "Hel"}]
     prompt = chat(messages=started, continue_final_message=True).requests[0].prompt
     assert (prompt.continues_final_message, prompt.add_generation_prompt) == (True, False)
-
-
-def test_the_prompt_of_a_chat_can_be_parsed_alone():
-    assert parse_chat_prompt(body(messages=HELLO)).messages == tuple(HELLO)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.core.errors import SettingsError
 from headrace.wire.lmi.dialect import Lmi
-from headrace.wire.registry import DEFAULT_DIALECT, DIALECT_NAMES, get_dialect, select_dialect
+from headrace.wire.registry import DIALECT_NAMES, get_dialect, select_dialect
 from headrace.wire.tgi.dialect import Tgi
 from tests.wire.samples import CONTEXT, answer, streamed, whole
 
@@ -12,7 +12,6 @@ from tests.wire.samples import CONTEXT, answer, streamed, whole
 def test_every_name_gives_a_dialect():
     lmi = {"lmi-17", "lmi-0.27", "lmi-0.26", "lmi-0.25"}
     assert set(DIALECT_NAMES) == {"tgi-3", "tgi-1.0", *lmi, "openai", "torchserve", "tei"}
-    assert DEFAULT_DIALECT in DIALECT_NAMES
     for name in DIALECT_NAMES:
         assert get_dialect(name).name.startswith(name)
 

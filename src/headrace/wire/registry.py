@@ -32,7 +32,6 @@ _DIALECTS: dict[str, Dialect] = {
 }
 
 DIALECT_NAMES = tuple(_DIALECTS)
-DEFAULT_DIALECT = "tgi-3"
 
 _FORMATTERS: dict[str, Formatter] = {
     "json": "json",

@@ -50,7 +50,6 @@ def test_a_model_error_contains_its_members():
     ("error", "code", "status"),
     [
         (errors.validation_error("m"), "ValidationException", 400),
-        (errors.access_denied("m"), "AccessDeniedException", 400),
         (errors.throttled("m"), "ThrottlingException", 429),
         (AwsError("ModelNotReadyException", "m"), "ModelNotReadyException", 429),
         (AwsError("ServiceUnavailable", "m"), "ServiceUnavailable", 503),

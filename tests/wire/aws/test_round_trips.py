@@ -123,22 +123,6 @@ def test_the_request_id_is_where_clients_of_each_protocol_look():
         assert parsed(service, response, shape)["ResponseMetadata"]["RequestId"] == "the-id"
 
 
-def test_the_head_of_a_stream_has_the_inner_type_in_a_header_of_its_own():
-    call = AwsCall("sagemaker-runtime", "InvokeEndpointWithResponseStream", "rest-json")
-
-    status, headers = calls.render_head(
-        call, {"ContentType": "text/event-stream", "InvokedProductionVariant": "AllTraffic"}, "the-id"
-    )
-
-    assert status == 200
-    assert dict(headers) == {
-        "content-type": "application/vnd.amazon.eventstream",
-        "x-amzn-sagemaker-content-type": "text/event-stream",
-        "x-amzn-invoked-production-variant": "AllTraffic",
-        "x-amzn-requestid": "the-id",
-    }
-
-
 def test_an_asynchronous_invocation_returns_its_locations_in_headers():
     call = AwsCall("sagemaker-runtime", "InvokeEndpointAsync", "rest-json")
     result = {"InferenceId": "i", "OutputLocation": "s3://b/o", "FailureLocation": "s3://b/f"}

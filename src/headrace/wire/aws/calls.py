@@ -76,11 +76,6 @@ def render(call: AwsCall, result: dict[str, Any], request_id: str = "") -> HttpR
     return _RENDERERS[call.protocol](services.operation(call.service, call.operation), result, request_id)
 
 
-def render_head(call: AwsCall, result: dict[str, Any], request_id: str = "") -> tuple[int, tuple[tuple[str, str], ...]]:
-    """Return status and headers of a runtime response whose body the caller streams; see `render` for the rest."""
-    return rest_json.response_head(services.operation(call.service, call.operation), result, request_id)
-
-
 def render_error(spoken: AwsCall | Target | Protocol, error: AwsError, request_id: str = "") -> HttpResponse:
     """Render an error in the protocol of a call, or of a request that could not be parsed."""
     protocol = spoken if isinstance(spoken, str) else spoken.protocol

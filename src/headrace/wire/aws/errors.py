@@ -79,11 +79,6 @@ def not_found(kind: str, arn: str) -> AwsError:
     return AwsError("ValidationException", f'Could not find {kind} "{arn}".')
 
 
-def access_denied(message: str) -> AwsError:
-    """Return the error for a known caller without permission."""
-    return AwsError("AccessDeniedException", message)
-
-
 def throttled(message: str) -> AwsError:
     """Return the error for too many requests, which SDKs retry after a wait."""
     return AwsError("ThrottlingException", message)

@@ -1,8 +1,4 @@
-"""
-REST-JSON, the protocol of the runtime: parameters in the path, headers and query string, and a body that is forwarded.
-
-`response_head` returns the head of a streamed response, whose body the caller sends.
-"""
+"""REST-JSON, the protocol of the runtime: parameters in path, headers and query string, and a body that is forwarded."""
 
 import functools
 import re
@@ -16,8 +12,6 @@ from headrace.wire.aws.errors import AwsError, malformed
 from headrace.wire.aws.http import HttpRequest, HttpResponse, header_value
 from headrace.wire.aws.identify import MAX_FORM_FIELDS
 from headrace.wire.aws.json_rpc import message_name
-
-EVENT_STREAM_CONTENT_TYPE = "application/vnd.amazon.eventstream"
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -40,7 +34,7 @@ def parse_input(operation: OperationModel, request: HttpRequest) -> dict[str, An
 
 def render_output(operation: OperationModel, result: dict[str, Any], request_id: str) -> HttpResponse:
     """Render a whole result."""
-    status, headers = response_head(operation, result, request_id)
+    status, headers = _response_head(operation, result, request_id)
     shape = operation.output_shape
     if shape is None:
         return HttpResponse(status, headers, b"")
@@ -51,12 +45,12 @@ def render_output(operation: OperationModel, result: dict[str, Any], request_id:
     return HttpResponse(status, headers, _payload(result.get(payload), shape.members[payload]))
 
 
-def response_head(operation: OperationModel, result: dict[str, Any], request_id: str) -> tuple[int, Headers]:
+def _response_head(operation: OperationModel, result: dict[str, Any], request_id: str) -> tuple[int, Headers]:
     """
     Return status and headers of a successful response.
 
-    Content-Type is that of event streams if the output is one, or the result's if it is a header of the model.
-    Otherwise it is omitted for a forwarded body, and JSON for all others.
+    Content-Type is the result's if it is a header of the model. Otherwise it is omitted for a forwarded body, and JSON
+    for all others.
     """
     shape = operation.output_shape
     headers = [("x-amzn-requestid", request_id)]
@@ -70,9 +64,7 @@ def response_head(operation: OperationModel, result: dict[str, Any], request_id:
             headers.append((member.serialization.get("name", name).lower(), _header_text(result[name], member)))
         elif _location(member) == "statusCode":
             status = int(result[name])
-    if shape.event_stream_name:
-        headers.append(("content-type", EVENT_STREAM_CONTENT_TYPE))
-    elif "payload" not in shape.serialization:
+    if "payload" not in shape.serialization:
         headers.append(("content-type", "application/json"))
     return status, tuple(headers)
 

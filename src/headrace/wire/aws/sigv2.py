@@ -56,9 +56,6 @@ _SUBRESOURCES = frozenset(
 )
 """Query parameters that are part of the signed resource."""
 
-QUERY_NAMES = ("AWSAccessKeyId", "Signature", "Expires")
-"""Query parameters of a presigned URL, which are removed before a request is forwarded."""
-
 
 def is_presigned(request: HttpRequest) -> bool:
     """Return whether the query has a signature of version 2. It is valid for S3 only, as it does not name a service."""

@@ -114,19 +114,6 @@ class OpenAIChat:
         return render_error(error, prompt="messages")
 
 
-@refusing_deep_nesting()
-def parse_chat_prompt(body: bytes) -> ChatPrompt:
-    """
-    Return the prompt of a chat body, for routes that tokenize it.
-
-    Raises:
-        InvalidRequest: with OpenAI's error text.
-    """
-    fields = decode_body(body, _decoder)
-    FIELDS.check(body)
-    return chat_prompt(fields, plan_tools(fields.tools, fields.tool_choice, parallel=True))
-
-
 def chat_prompt(fields: ChatBody, plan: ToolPlan, answer_format: AnswerFormat | None = None) -> ChatPrompt:
     """Return the messages and tools for the chat template."""
     continues = bool(fields.continue_final_message)
