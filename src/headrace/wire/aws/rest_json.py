@@ -1,4 +1,4 @@
-"""REST-JSON, the protocol of the runtime: parameters in path, headers and query string, and a body that is forwarded."""
+"""REST-JSON, the protocol of the runtime: parameters in path, headers and query, and a body that is forwarded."""
 
 import functools
 import re
