@@ -1,12 +1,14 @@
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.autoscaling.planning.cron import parse_cron
 from headrace.autoscaling.planning.schedule import Window, due_time, next_time, parse, utc_s
 
 ANY = Window(created_s=0.0)
+NEW_YEAR = datetime.fromisoformat("2026-01-01T00:00:00")
 
 
 def following(expression: str, after: str, zone: str | None = None, window: Window = ANY) -> str | None:
@@ -112,3 +114,73 @@ def test_the_next_time_is_later_and_there_is_none_between(minute, hour, after_s,
     assert after_s < found <= after_s + 2 * 86_400 + 7200
     local = datetime.fromtimestamp(found, schedule.zone)
     assert (local.hour, local.minute) == (hour, minute)
+
+
+def numbers(low, high):
+    return st.sets(st.integers(low, high), min_size=1, max_size=8).map(lambda found: ",".join(map(str, sorted(found))))
+
+
+@given(numbers(0, 59), numbers(0, 59), numbers(0, 23), st.integers(0, 3 * 86_400), st.sampled_from([0, 250_000]))
+def test_the_next_time_of_day_is_that_of_a_search_through_all_seconds(seconds, minutes, hours, after_s, after_us):
+    cron = parse_cron(f"{seconds} {minutes} {hours} * * ? *")
+    after = NEW_YEAR + timedelta(seconds=after_s, microseconds=after_us)
+    fields = [{int(number) for number in text.split(",")} for text in (seconds, minutes, hours)]
+    following = (after.replace(microsecond=0) + timedelta(seconds=number) for number in range(1, 5000))
+    wanted = next(
+        (t for t in following if t.second in fields[0] and t.minute in fields[1] and t.hour in fields[2]), None
+    )
+    found = cron.next_local(after)
+    assert found is not None
+    assert wanted == (found if found < after + timedelta(seconds=4999) else None)
+
+
+@given(numbers(1, 31), numbers(1, 12), numbers(2026, 2030), st.integers(0, 2000))
+def test_the_next_day_is_that_of_a_search_through_all_days(days, months, years, after_days):
+    cron = parse_cron(f"0 0 {days} {months} ? {years}")
+    after = NEW_YEAR + timedelta(days=after_days)
+    fields = [{int(number) for number in text.split(",")} for text in (days, months, years)]
+    following = (after + timedelta(days=number) for number in range(1, 2000))
+    wanted = next((t for t in following if t.day in fields[0] and t.month in fields[1] and t.year in fields[2]), None)
+    assert cron.next_local(after) == wanted
+    if wanted is not None:
+        assert cron.next_local(after, last=wanted.date()) == wanted
+        assert cron.next_local(after, last=wanted.date() - timedelta(days=1)) is None
+
+
+def test_a_time_in_each_second_is_found_without_a_search():
+    every_second = parse("cron(* * * * * ? *)")
+    now_s = utc_s("2026-11-21T23:59:58")
+    assert due_time(every_second, after_s=now_s - 90 * 86_400, now_s=now_s, window=ANY) == now_s
+    last_year = parse("cron(* * * * * ? 2025)")
+    assert due_time(last_year, after_s=0.0, now_s=now_s, window=ANY) == utc_s("2025-12-31T23:59:59")
+    # The second pass of the hour that comes twice: its times ran in the first one.
+    zone = "Europe/Berlin"
+    assert following("cron(* * * * * ? *)", "2026-10-25T01:00:01", zone) == "2026-10-25T02:00:00"
+
+
+def test_only_days_until_now_are_searched():
+    cron = parse_cron("0 0 ? * 2#5 *")
+    assert cron.next_local(NEW_YEAR, last=date(2026, 3, 1)) is None
+    never = parse("cron(0 0 30 2 ? *)")
+    assert due_time(never, after_s=0.0, now_s=utc_s("2026-01-01T00:00:00"), window=ANY) is None
+    ended = Window(created_s=0.0, end_s=utc_s("0001-01-01T00:00:00"))
+    assert next_time(never, after_s=0.0, window=ended) is None
+
+
+@given(
+    st.sampled_from(["cron(0/7 * * * ? *)", "cron(13 30 2 * * ? *)", "cron(* 0 * * ? *)", "rate(11 minutes)"]),
+    st.floats(0, 86_400),
+    st.floats(0, 90_000),
+    st.none() | st.floats(0, 86_400),
+    st.none() | st.floats(0, 86_400),
+    ZONES,
+)
+def test_the_last_time_until_now_is_due(expression, after_s, downtime_s, start_s, end_s, zone):
+    day_s = utc_s("2026-10-24T22:00:00")  # in Berlin the hour from 2 to 3 comes twice
+    bounds = [None if bound_s is None else day_s + bound_s for bound_s in (start_s, end_s)]
+    window = Window(created_s=day_s - 100.5, start_s=bounds[0], end_s=bounds[1])
+    schedule, now_s = parse(expression, zone), day_s + after_s + downtime_s
+    wanted, time_s = None, next_time(schedule, after_s=day_s + after_s, window=window)
+    while time_s is not None and time_s <= now_s:
+        wanted, time_s = time_s, next_time(schedule, after_s=time_s, window=window)
+    assert due_time(schedule, after_s=day_s + after_s, now_s=now_s, window=window) == wanted

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from functools import partial
+from itertools import product
 
 MONTHS = {
     name: i
@@ -18,6 +19,7 @@ MONTHS = {
 }
 DAYS = {name: i for i, name in enumerate(["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"], start=1)}
 FIRST_YEAR, LAST_YEAR = 1970, 2199
+LAST_DAY = date(LAST_YEAR, 12, 31)
 FORM = "cron(minutes hours day-of-month month day-of-week year)"
 
 DaysOf = Callable[[int, int], frozenset[int]]
@@ -26,34 +28,51 @@ DaysOf = Callable[[int, int], frozenset[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cron:
-    """A parsed expression: the local times that match it."""
+    """A parsed expression: the local times that match it. Numbers are ascending."""
 
     seconds: tuple[int, ...]
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
-    months: frozenset[int]
-    years: frozenset[int]
+    months: tuple[int, ...]
+    years: tuple[int, ...]
     days: DaysOf
 
-    def next_local(self, after: datetime) -> datetime | None:
-        """Return the first match later than `after`, both local times without a zone; None if there is none."""
-        for day in self._days_from(after.date()):
-            for hour in self.hours:
-                for minute in self.minutes:
-                    for second in self.seconds:
-                        found = datetime.combine(day, time(hour, minute, second))
-                        if found > after:
-                            return found
+    def next_local(self, after: datetime, *, last: date = LAST_DAY) -> datetime | None:
+        """
+        Return the first match later than `after`; None if there is none.
+
+        Args:
+            after: A local time without a zone, like the result.
+            last: The last day that is searched.
+        """
+        earliest = after.replace(microsecond=0) + timedelta(seconds=1)
+        for day in self._days_from(earliest.date(), last):
+            found = self._first_time(earliest.time() if day == earliest.date() else time.min)
+            if found is not None:
+                return datetime.combine(day, found)
         return None
 
-    def _days_from(self, first: date) -> Iterator[date]:
-        year, month = first.year, first.month
-        while year <= LAST_YEAR:
-            if year in self.years and month in self.months:
-                for day in sorted(self.days(year, month)):
-                    if (found := date(year, month, day)) >= first:
-                        yield found
-            year, month = (year + 1, 1) if month == 12 else (year, month + 1)
+    def _first_time(self, earliest: time) -> time | None:
+        """Return the first match of a day at `earliest` or later: minutes count only in its hour, seconds likewise."""
+        bound = (earliest.hour, earliest.minute, earliest.second)
+        times = (
+            time(hour, minute, second)
+            for hour in self.hours
+            if hour >= bound[0]
+            for minute in self.minutes
+            if (hour, minute) >= bound[:2]
+            for second in self.seconds
+            if (hour, minute, second) >= bound
+        )
+        return next(times, None)
+
+    def _days_from(self, first: date, last: date) -> Iterator[date]:
+        years = [year for year in self.years if first.year <= year <= last.year]
+        for year, month in product(years, self.months):
+            if (first.year, first.month) <= (year, month) <= (last.year, last.month):
+                for number in sorted(self.days(year, month)):
+                    if first <= (day := date(year, month, number)) <= last:
+                        yield day
 
 
 def parse_cron(text: str) -> Cron:
@@ -74,8 +93,8 @@ def parse_cron(text: str) -> Cron:
         seconds=tuple(sorted(_numbers(seconds, 0, 59, field="seconds"))),
         minutes=tuple(sorted(_numbers(minutes, 0, 59, field="minutes"))),
         hours=tuple(sorted(_numbers(hours, 0, 23, field="hours"))),
-        months=_numbers(months, 1, 12, field="month", names=MONTHS),
-        years=_numbers(years, FIRST_YEAR, LAST_YEAR, field="year"),
+        months=tuple(sorted(_numbers(months, 1, 12, field="month", names=MONTHS))),
+        years=tuple(sorted(_numbers(years, FIRST_YEAR, LAST_YEAR, field="year"))),
         days=_weekdays(weekdays) if days == "?" else _month_days(days),
     )
 

@@ -4,19 +4,19 @@ Times at which a scheduled action is due: `at(...)`, `rate(...)` and `cron(...)`
 Source: Application Auto Scaling API reference, PutScheduledAction; user guide, "Scheduled scaling".
 """
 
-import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
-from headrace.autoscaling.planning.cron import Cron, parse_cron
+from headrace.autoscaling.planning.cron import LAST_DAY, Cron, parse_cron
 
 UNITS_S = {"minute": 60, "hour": 3600, "day": 86_400}
 RATE = re.compile(r"([1-9][0-9]{0,8}) (minute|hour|day)(s?)")
-LOOK_BACK_S = (3600.0, 86_400.0, 32 * 86_400.0, math.inf)
 _MAX_ZONE_CHARS = 64
 """IANA's names have at most 32; Python imports a package for each part of a name between slashes."""
+_LAST_S = datetime(LAST_DAY.year + 1, 1, 2, tzinfo=UTC).timestamp()
+"""After the last time of any cron expression, in every time zone."""
 FORMS = "at(yyyy-mm-ddThh:mm:ss), rate(value unit) or cron(fields)"
 
 
@@ -83,16 +83,23 @@ def due_time(schedule: Schedule, *, after_s: float, now_s: float, window: Window
 
     An action that was missed several times (the platform was down) runs once.
     """
-    # Recent times first: after a long downtime most of the times in between need not be enumerated.
-    for back_s in LOOK_BACK_S:
-        found = None
-        time_s = next_time(schedule, after_s=max(after_s, now_s - back_s), window=window)
-        while time_s is not None and time_s <= now_s:
-            found = time_s
-            time_s = next_time(schedule, after_s=time_s, window=window)
-        if found is not None or now_s - back_s <= after_s:
-            return found
-    return None
+    end_s = now_s if window.end_s is None else min(now_s, window.end_s)
+    window = replace(window, end_s=end_s)  # times after now need not be searched
+    found = next_time(schedule, after_s=after_s, window=window)
+    if found is None:
+        return None
+    # Bisect: an action that runs each second has a million times in two weeks of downtime.
+    first_s, last_s = found, end_s
+    while last_s - first_s > 1.0:
+        middle_s = (first_s + last_s) / 2
+        later = next_time(schedule, after_s=middle_s, window=window)
+        if later is None:
+            last_s = middle_s
+        else:
+            first_s = found = later
+    while (later := next_time(schedule, after_s=found, window=window)) is not None:
+        found = later
+    return found
 
 
 def _until_end(time_s: float | None, window: Window) -> float | None:
@@ -102,19 +109,28 @@ def _until_end(time_s: float | None, window: Window) -> float | None:
 def _next_cron(schedule: Schedule, after_s: float, window: Window) -> float | None:
     """Return the next local time; those that a clock change skips do not run, repeated ones run once."""
     assert schedule.cron is not None  # a Schedule has one of three kinds
-    moment = datetime.fromtimestamp(after_s, schedule.zone).replace(tzinfo=None, fold=0)
-    latest_s = window.end_s
+    latest_s = _LAST_S if window.end_s is None else min(window.end_s, _LAST_S)
+    if latest_s <= after_s:
+        return None
+    moment = _local(after_s, schedule.zone)
+    # One day more, because clocks that are set back across midnight repeat the end of a day.
+    last = min(LAST_DAY, _local(latest_s + UNITS_S["day"], schedule.zone).date())
     while True:
-        found = schedule.cron.next_local(moment)
+        found = schedule.cron.next_local(moment, last=last)
         if found is None:
             return None
         time_s = found.replace(tzinfo=schedule.zone).timestamp()
-        is_real = datetime.fromtimestamp(time_s, schedule.zone).replace(tzinfo=None, fold=0) == found
+        is_real = _local(time_s, schedule.zone) == found
         if is_real and time_s > after_s:
             return time_s
-        if latest_s is not None and time_s > latest_s:
+        if time_s > latest_s:
             return None
         moment = found
+
+
+def _local(time_s: float, zone: tzinfo) -> datetime:
+    """Return a local time without its zone."""
+    return datetime.fromtimestamp(time_s, zone).replace(tzinfo=None, fold=0)
 
 
 def _zone(name: str) -> tzinfo:
