@@ -131,18 +131,19 @@ class World:
     def close(self) -> None:
         self.store.close()
 
+    def worker(self, variant: str, revision: int, number: int = 0) -> WorkerView:
+        """A worker that serves."""
+        return WorkerView(
+            name=f"w{number}",
+            variant=variant,
+            revision=revision,
+            created_s=START_S,
+            phase=WorkerPhase.READY,
+            ready_s=START_S,
+            url="http://x",
+        )
+
     def _workers(self, record: EndpointRecord) -> list[WorkerView]:
         revision = record.spec.revision
         (asked,) = revision.workloads
-        return [
-            WorkerView(
-                name=f"w{number}",
-                variant=self.variant,
-                revision=revision.number,
-                created_s=START_S,
-                phase=WorkerPhase.READY,
-                ready_s=START_S,
-                url="http://x",
-            )
-            for number in range(min(asked.count, self.room))
-        ]
+        return [self.worker(self.variant, revision.number, number) for number in range(min(asked.count, self.room))]

@@ -4,13 +4,18 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from headrace.autoscaling.planning.policies import SCALING_POLICY
 from headrace.autoscaling.planning.targets import SCALABLE_TARGET
 from headrace.cloudwatch.alarms.records import ALARM
 from headrace.cloudwatch.metrics.metric import Metric
-from headrace.control.model.endpoint import ENDPOINT
+from headrace.control.model.endpoint import ENDPOINT, EndpointSpec, EndpointStatus
+from headrace.control.model.workload import State
+from headrace.control.planning.plan import plan_deployable
+from headrace.state.records import Record
+from tests.control.planning.world import pass_context
 
 from .support import IDENTITY, RESOURCE, START_S, World
 
@@ -238,6 +243,57 @@ def test_the_target_of_a_deleted_endpoint_is_removed_with_its_policies_and_alarm
     assert record is not None
     world.store.remove(record)
     world.pass_time(20)
+    for kind in (SCALABLE_TARGET, SCALING_POLICY, ALARM):
+        assert world.store.list(kind) == []
+
+
+def replace_variant(world: World) -> None:
+    """Request a configuration with variant b instead of a."""
+    record = world.store.get(ENDPOINT, "e")
+    assert isinstance(record, Record)
+    spec = record.spec
+    variants = [{**spec.revision.config["ProductionVariants"][0], "VariantName": "b"}]
+    config = {**spec.revision.config, "ProductionVariants": variants}
+    revision = msgspec.structs.replace(spec.revision, number=2, config=config, capacities={})
+    world.store.update(record, spec=EndpointSpec(generation=2, revision=revision))
+
+
+def plan(world: World, *, ready: tuple[str, int] | None = None) -> State:
+    """Run the reconciler's planning with one worker of a fleet, or none, then the autoscaler; return the state."""
+    record = world.store.get(ENDPOINT, "e")
+    assert isinstance(record, Record)
+    deployment = plan_deployable(record, [world.worker(*ready)] if ready else [], pass_context(world.now_s)).deployment
+    assert deployment is not None
+    status = EndpointStatus(progress=deployment.progress, revisions=dict(deployment.revisions))
+    world.store.update(record, status=status)
+    world.now_s += 10
+    world.scaler.run_pass()
+    return deployment.progress.state
+
+
+def test_the_policies_of_a_variant_stay_if_the_update_that_removes_it_is_rolled_back(world: World) -> None:
+    world.register()
+    world.put_policy(**TRACKING)
+    replace_variant(world)
+    assert plan(world) is State.UPDATING
+    world.now_s += 100_000
+    assert plan(world) is State.ROLLING_BACK
+    assert plan(world, ready=("a", 1)) is State.IN_SERVICE
+    for kind in (SCALABLE_TARGET, SCALING_POLICY):
+        assert len(world.store.list(kind)) == 1
+    world.load = lambda serving: 8.0
+    world.pass_time(600)
+    assert world.capacities[-1] > 1
+
+
+def test_the_target_of_a_variant_is_removed_when_the_update_that_removes_it_is_complete(world: World) -> None:
+    world.register()
+    world.put_policy(**TRACKING)
+    replace_variant(world)
+    world.scaler.run_pass()
+    assert plan(world) is State.UPDATING
+    assert len(world.store.list(SCALABLE_TARGET)) == 1
+    assert plan(world, ready=("b", 2)) is State.IN_SERVICE
     for kind in (SCALABLE_TARGET, SCALING_POLICY, ALARM):
         assert world.store.list(kind) == []
 

@@ -14,7 +14,14 @@ from headrace.autoscaling.planning.targets import TargetKey
 from headrace.control.model.component import INFERENCE_COMPONENT, ComponentRecord, with_copies
 from headrace.control.model.endpoint import ENDPOINT, EndpointRecord, EndpointStatus, with_capacities
 from headrace.control.model.names import arn_of, find
-from headrace.control.model.workload import Revision, Workload, is_updatable, ready_key, settled_revision
+from headrace.control.model.workload import (
+    Revision,
+    Workload,
+    is_updatable,
+    ready_key,
+    serving_revision,
+    settled_revision,
+)
 from headrace.state.records import Record, Unreadable
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope
@@ -44,7 +51,7 @@ def read_capacity(store: Store, key: TargetKey) -> Capacity | None:
     record = find_scaled(store, key)
     if record is None:
         return None
-    workload = settled_revision(record).workload(key.variant) if key.variant else _only(settled_revision(record))
+    workload = _workload(record, key.variant)
     if workload is None or workload.adapter_url:
         return None
     progress = record.status.progress
@@ -109,6 +116,13 @@ def _living(record: Record[SpecT, StatusT] | Unreadable | None, key: TargetKey) 
     if record is None or isinstance(record, Unreadable) or record.deleting_s is not None:
         raise LookupError(key.name)
     return record
+
+
+def _workload(record: ScaledRecord, variant: str) -> Workload | None:
+    """Return the workload as requested last; that in service of a variant which an unfinished update would remove."""
+    if not variant:
+        return _only(settled_revision(record))
+    return settled_revision(record).workload(variant) or serving_revision(record).workload(variant)
 
 
 def _only(revision: Revision) -> Workload:
