@@ -17,6 +17,12 @@ _IDLE_TRANSACTION_S: Final = 5
 Seconds until PostgreSQL ends an idle transaction, whose process was stopped or whose machine is gone: it would block
 all other writers.
 """
+_KEEPALIVE_S: Final = 5
+"""
+Seconds between the kernel's probes of a server that owes an answer. Without them, a query whose server lost its power
+or its network would wait for two hours: `tcp_user_timeout` counts only from data, or probes, that are not acknowledged.
+Source: https://www.postgresql.org/docs/current/libpq-connect.html, tcp(7)
+"""
 
 _REFUSALS: Final = ("authentication", "does not exist", "pg_hba.conf", "permission denied")
 """Parts of the errors with which PostgreSQL refuses connections until the URL or its configuration changes."""
@@ -86,6 +92,8 @@ def engine_of(
             connect_args={
                 "connect_timeout": min(10, wait_s),
                 "tcp_user_timeout": wait_s * 1000,
+                "keepalives_idle": min(_KEEPALIVE_S, wait_s),
+                "keepalives_interval": min(_KEEPALIVE_S, wait_s),
                 "options": f"-c lock_timeout={wait_s}s -c statement_timeout={wait_s}s "
                 f"-c idle_in_transaction_session_timeout={_IDLE_TRANSACTION_S}s",
             },
