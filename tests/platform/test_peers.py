@@ -1,5 +1,6 @@
 """Reports between members."""
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from headrace.platform.peers import Peers, Report
 from headrace.state.coordination import Coordination, Member
 from tests.state.leases import long_leases
+from tests.waiting import WAIT_S
 
 __all__ = ["long_leases"]
 
@@ -106,3 +108,19 @@ async def test_events_are_reported_once(reporter: Callable[[str], Reporter]) -> 
         await b.peers.exchange()
     assert (a.num_quarantines, b.num_quarantines) == (0, 1)
     assert (a.num_accepted, b.num_accepted) == (0, 1)
+
+
+async def test_an_event_during_an_exchange_is_posted_at_once(reporter: Callable[[str], Reporter]) -> None:
+    a, b = reporter("a"), reporter("b")
+    for member in (b, a, b):
+        member.beat()
+    a.peers.idle_s = 10 * WAIT_S
+    accepted = iter([a.peers.accepted])
+    a.peers.on_reports = lambda _loads, _held: next(accepted, lambda: None)()  # the last step of an exchange
+    running = asyncio.create_task(a.peers.run())
+    async with asyncio.timeout(WAIT_S):
+        while not b.num_accepted:
+            await b.peers.exchange()
+            await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

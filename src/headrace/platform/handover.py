@@ -31,8 +31,9 @@ class Handover:
         self.sockets = sockets
 
     def complete(self) -> None:
-        """Tell the running platform that its successor accepts requests, so that it ends."""
-        self._control.sendall(_READY)
+        """Tell the running platform that its successor accepts requests, so that it ends; it may have been killed."""
+        with suppress(OSError):
+            self._control.sendall(_READY)
         self._control.close()
 
 

@@ -52,6 +52,7 @@ class Peers:
     """Called when another member has a worker in quarantine."""
     on_async: Callable[[], Awaitable[None]]
     """Called when another member has accepted an asynchronous invocation."""
+    idle_s: float = IDLE_S
     _reports: dict[str, Report] = field(default_factory=dict)
     _posted: Report = field(default_factory=Report)
     _events: set[str] = field(default_factory=set)
@@ -86,15 +87,15 @@ class Peers:
     async def run(self) -> None:
         """Report until cancelled; while there are no other members, do nothing."""
         while True:
+            self._wake.clear()  # first: what happens during an exchange is posted by the next one, at once
             is_busy = False
             if self._others:
                 try:
                     is_busy = await self.exchange()
                 except Unavailable as error:
                     get_logger().debug("peers.unavailable", message=error.message)
-            self._wake.clear()
             try:
-                async with asyncio.timeout(REPORT_S if is_busy else IDLE_S):
+                async with asyncio.timeout(REPORT_S if is_busy else self.idle_s):
                     await self._wake.wait()
             except TimeoutError:
                 pass
