@@ -59,3 +59,17 @@ def test_each_invocation_starts_or_expires_once_in_order_and_within_the_limit(st
         assert len(queue) == len(waiting)
         for name in "ab":
             assert sum(begun.endpoint == name for begun in running_now) <= capacity_of(routes[name])
+
+
+def test_started_invocations_leave_the_heap_of_expiries():
+    waiting = route(variant("v", []), endpoint="a", async_output=OUTPUT)
+    serving = route(variant("v", ["http://w"]), endpoint="b", async_output=OUTPUT)
+    routes, queue = {"a": waiting, "b": serving}, AsyncQueue()
+    queue.add(pending(0, endpoint="a", expires_s=1.0))
+    for number in range(1, 5000):
+        queue.add(pending(number, endpoint="b"))
+        due = queue.due(routes, 0.0)
+        assert [begun.id for begun in due.begin] == [f"{number:05d}"]
+        assert due.next_s == 1.0
+        queue.ended(due.begin[0])
+        assert len(queue._expiries) < 1010

@@ -14,6 +14,9 @@ from headrace.gateway.async_files import PendingInvocation
 from headrace.gateway.routing import replicas_of
 from headrace.state.routes import Route
 
+_FEW_STARTED = 1000
+"""Started invocations that may stay in the expiry heap."""
+
 
 @dataclass(slots=True)
 class DueInvocations:
@@ -114,7 +117,10 @@ class AsyncQueue:
         del self._by_endpoint[endpoint]
 
     def _drop_started_expiries(self) -> None:
-        """Remove started invocations from the head of the expiry heap, so that they cause no wake-up."""
+        """Remove started invocations from the expiry heap: at its head they cause wake-ups, and many take memory."""
+        if len(self._expiries) > 2 * len(self._waiting) + _FEW_STARTED:
+            self._expiries = [entry for entry in self._expiries if entry[1] in self._waiting]
+            heapq.heapify(self._expiries)
         while self._expiries and self._expiries[0][1] not in self._waiting:
             heapq.heappop(self._expiries)
 
