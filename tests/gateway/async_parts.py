@@ -1,5 +1,7 @@
 """Parts of asynchronous tests: an output configuration, stored invocations, and an object storage in memory."""
 
+from typing import BinaryIO
+
 from headrace.core.tracing import TraceContext
 from headrace.gateway.async_files import PendingInvocation
 from headrace.gateway.objects import ObjectFailed
@@ -18,6 +20,9 @@ class MemoryObjects:
         """What each call raises."""
         self.read_failure: ObjectFailed | None = None
 
+    async def size(self, uri: str) -> int:
+        return len(await self.get(uri, max_bytes=0))
+
     async def get(self, uri: str, *, max_bytes: int) -> bytes:
         if self.failure or self.read_failure:
             raise self.failure or self.read_failure
@@ -25,11 +30,14 @@ class MemoryObjects:
             raise ObjectFailed(f"{uri} cannot be read: no such key")
         return self.objects[uri][0]
 
-    async def put(self, uri: str, body: bytes, *, content_type: str) -> None:
+    async def put(self, uri: str, body: bytes | BinaryIO, *, content_type: str) -> None:
         if self.failure is not None:
             raise self.failure
-        self.puts.append(uri)
+        if not isinstance(body, bytes):
+            body.seek(0)
+            body = body.read()
         self.objects[uri] = (body, content_type)
+        self.puts.append(uri)
 
 
 def pending(number: int, *, endpoint: str = "ep", expires_s: float = 100.0) -> PendingInvocation:

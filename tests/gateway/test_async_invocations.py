@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -13,8 +14,10 @@ import pytest
 from botocore.exceptions import ClientError
 
 from headrace.gateway import async_invocations, async_request
+from headrace.gateway import objects as objects_module
 from headrace.gateway.async_files import PendingFolder, PendingInvocation
 from headrace.gateway.objects import ObjectFailed, ObjectsUnavailable
+from headrace.http.body_budget import FREE_BYTES
 from headrace.state.routes import AsyncOutput
 
 from .async_parts import OUTPUT, MemoryObjects
@@ -251,7 +254,7 @@ def test_an_outcome_that_cannot_be_stored_is_retried_after_a_restart(tmp_path, o
 @pytest.fixture
 def soon(monkeypatch):
     """Retry the object storage at once."""
-    monkeypatch.setattr(async_invocations, "STORAGE_PAUSES_S", (0.01,))
+    monkeypatch.setattr(objects_module, "RETRY_PAUSES_S", (0.01,))
 
 
 def test_an_outcome_waits_for_the_object_storage_and_the_model_runs_once(gateway, objects, soon):
@@ -298,3 +301,135 @@ def test_an_invocation_whose_input_cannot_be_read_until_it_expires_fails(gateway
     answer = gateway.boto.invoke_endpoint_async(EndpointName="ep", InputLocation="s3://in/key")
     gateway.until(lambda: objects.puts, "the outcome")
     assert objects.objects[answer["FailureLocation"]][0] == b"connection refused"
+
+
+def test_inputs_wait_for_room_in_the_budget_of_all_bodies(tmp_path, objects):
+    num_bytes = FREE_BYTES + 1000
+    held: list[int] = []
+    with accepting(tmp_path, objects, max_buffered_bytes=6000) as gateway:
+
+        async def note(exchange: Exchange) -> None:
+            held.append(gateway.gateway.budget.held_bytes)
+            exchange.whole(exchange.asked.body)
+
+        gateway.serve(note, async_output=replace(OUTPUT, max_concurrent_per_replica=20))
+        for number in range(20):
+            objects.objects[f"s3://in/{number}"] = (b"%d" % (number % 10) * num_bytes, "text/plain")
+            gateway.boto.invoke_endpoint_async(EndpointName="ep", InputLocation=f"s3://in/{number}")
+        gateway.until(lambda: len(objects.puts) == 20, "all outcomes")
+        assert set(held) <= {1000, 2000, 3000}, "at most half of the budget"
+        gateway.until(lambda: gateway.gateway.budget.held_bytes == 0, "all room is given back")
+        gateway.until(lambda: not list(tmp_path.iterdir()), "nothing is kept")
+
+
+def test_inputs_of_an_endpoint_without_capacity_give_up_their_room(tmp_path, objects, monkeypatch):
+    monkeypatch.setattr(async_invocations, "BUSY_PAUSE_S", 0.01)
+
+    async def full(exchange: Exchange) -> None:
+        exchange.whole(b"full", status="429 Too Many Requests")
+
+    with accepting(tmp_path, objects, max_buffered_bytes=1) as gateway:
+        stuck, good = gateway.worker(full), gateway.worker()
+        gateway.put(
+            route(variant("AllTraffic", [stuck.url]), endpoint="stuck", async_output=OUTPUT),
+            route(variant("AllTraffic", [good.url]), async_output=OUTPUT),
+        )
+        objects.objects["s3://in/large"] = (b"x" * (FREE_BYTES + 1), "text/plain")
+        gateway.boto.invoke_endpoint_async(EndpointName="stuck", InputLocation="s3://in/large")
+        gateway.until(lambda: len(stuck.asked) > 3, "retries")
+        answer = gateway.boto.invoke_endpoint_async(EndpointName="ep", InputLocation="s3://in/large")
+        gateway.until(lambda: objects.puts, "the outcome")
+        assert objects.puts == [answer["OutputLocation"]]
+        asked = len(stuck.asked)
+        gateway.until(lambda: len(stuck.asked) > asked, "the other one is still tried")
+
+
+def test_a_long_response_is_stored_as_it_was_received(gateway, objects, tmp_path):
+    content = bytes(range(256)) * 5000
+
+    async def answer(exchange: Exchange) -> None:
+        exchange.start(content_type="image/png")
+        for start in range(0, len(content), 10_000):
+            exchange.chunk(content[start : start + 10_000])
+            await exchange.flush()
+        exchange.end()
+
+    gateway.serve(answer, async_output=OUTPUT)
+    accepted = gateway.boto.invoke_endpoint_async(EndpointName="ep", Body=b"x")
+    gateway.until(lambda: objects.puts, "the outcome")
+    assert objects.objects[accepted["OutputLocation"]] == (content, "image/png")
+    gateway.until(lambda: not list(tmp_path.iterdir()), "nothing is kept")
+
+
+def test_a_response_above_the_limit_is_a_failure(tmp_path, objects):
+    with accepting(tmp_path, objects, max_async_response_bytes=10) as gateway:
+        gateway.serve(async_output=OUTPUT)
+        answer = gateway.boto.invoke_endpoint_async(EndpointName="ep", Body=b"x" * 11)
+        gateway.until(lambda: objects.puts, "the outcome")
+        assert objects.puts == [answer["FailureLocation"]]
+
+
+def test_the_body_of_a_waiting_invocation_is_on_disk_only(gateway, objects, tmp_path):
+    gateway.put(IDLE)
+    gateway.boto.invoke_endpoint_async(EndpointName="ep", Body=b"before")
+    folder = PendingFolder(tmp_path)
+    [name] = folder.ids()
+    stored = folder.read(name)
+    assert stored is not None
+    folder.save(replace(stored, body=b"after"))
+    gateway.serve(async_output=OUTPUT)
+    gateway.until(lambda: objects.puts, "the outcome")
+    assert objects.objects[objects.puts[0]][0] == b"after"
+
+
+def test_an_invocation_that_another_process_has_ended_does_not_run(gateway, objects, tmp_path):
+    gateway.put(IDLE)
+    gateway.boto.invoke_endpoint_async(EndpointName="ep", Body=b"ended")
+    folder = PendingFolder(tmp_path)
+    folder.remove(*folder.ids())
+    answer = gateway.boto.invoke_endpoint_async(EndpointName="ep", Body=b"waiting")
+    worker = gateway.serve(async_output=OUTPUT)
+    gateway.until(lambda: objects.puts, "the outcome")
+    gateway.until(lambda: not list(tmp_path.iterdir()), "nothing is kept")
+    assert objects.puts == [answer["OutputLocation"]]
+    assert [request.body for request in worker.asked] == [b"waiting"]
+
+
+def test_few_of_many_failures_are_stored_at_the_same_time(tmp_path):
+    class SlowObjects(MemoryObjects):
+        now = most = 0
+
+        async def put(self, uri: str, body: Any, *, content_type: str) -> None:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            await asyncio.sleep(0.01)
+            self.now -= 1
+            await super().put(uri, body, content_type=content_type)
+
+    objects = SlowObjects()
+    with accepting(tmp_path, objects) as gateway:
+        gateway.put(IDLE)
+        for _ in range(40):
+            gateway.boto.invoke_endpoint_async(EndpointName="ep", Body=b"x")
+        gateway.put(route(variant("AllTraffic", []), uid="another", async_output=OUTPUT))
+        gateway.until(lambda: len(objects.puts) == 40, "all outcomes")
+    assert objects.most == async_invocations.MAX_FAILURES_STORED
+
+
+def test_a_process_that_no_longer_runs_invocations_has_none_that_wait(tmp_path, objects):
+    with accepting(tmp_path, objects) as gateway:
+        gateway.put(IDLE)
+        gateway.boto.invoke_endpoint_async(EndpointName="ep", Body=b"x")
+        gateway.until(lambda: gateway.gateway.metrics.async_waiting == 1, "it waits")
+    assert gateway.gateway.metrics.async_waiting == 0
+
+
+def test_ids_of_ended_invocations_are_forgotten(gateway, objects, monkeypatch):
+    monkeypatch.setattr(async_invocations, "FORGET_EVERY", 5)
+    gateway.serve(async_output=OUTPUT)
+    for _ in range(10):
+        gateway.boto.invoke_endpoint_async(EndpointName="ep", Body=b"x")
+    runner = gateway.gateway._async
+    assert runner is not None
+    gateway.until(lambda: gateway.gateway.metrics.async_done == 10, "all outcomes")
+    gateway.until(lambda: len(runner._seen) < 5, "their ids are forgotten")

@@ -1,12 +1,13 @@
 """Addresses of objects, and S3 by boto3."""
 
 import asyncio
+import tempfile
 from typing import Any
 
 import pytest
 from botocore.config import Config
 
-from headrace.gateway.objects import ObjectFailed, ObjectsUnavailable, S3Objects, split_uri
+from headrace.gateway.objects import MAX_CALLS, ObjectFailed, ObjectsUnavailable, S3Objects, split_uri
 from tests.waiting import WAIT_S
 
 from .workers import Asked, Exchange, Worker
@@ -58,6 +59,29 @@ async def test_an_unreachable_storage_is_one_clear_error():
         await objects.close()
 
 
+async def test_the_size_of_an_object_is_read_without_it():
+    async def storage(exchange: Exchange) -> None:
+        assert exchange.asked.method == "HEAD"
+        status = {"/bucket/none": "404 Not Found", "/bucket/busy": "429 Too Many Requests"}
+        exchange.raw(
+            f"HTTP/1.1 {status.get(exchange.asked.path, '200 OK')}\r\ncontent-length: 300000000\r\n\r\n".encode()
+        )
+
+    worker = Worker(storage)
+    await worker.start()
+    objects = objects_at(worker.url, config=Config(retries={"total_max_attempts": 1}))
+    try:
+        assert await objects.size("s3://bucket/key") == 300_000_000
+        with pytest.raises(ObjectFailed, match=r"s3://bucket/none cannot be read: .*404.*Not Found") as missing:
+            await objects.size("s3://bucket/none")
+        assert not isinstance(missing.value, ObjectsUnavailable)
+        with pytest.raises(ObjectsUnavailable, match="s3://bucket/busy cannot be read"):
+            await objects.size("s3://bucket/busy")
+    finally:
+        await objects.close()
+        await worker.stop()
+
+
 async def test_objects_are_written_and_read_and_large_ones_refused():
     kept: dict[str, Asked] = {}
 
@@ -79,6 +103,11 @@ async def test_objects_are_written_and_read_and_large_ones_refused():
         await objects.put("s3://bucket/a b.out", b"answer", content_type="application/json")
         assert kept["/bucket/a%20b.out"].headers["content-type"] == "application/json"
         assert await objects.get("s3://bucket/a b.out", max_bytes=6) == b"answer"
+        with tempfile.TemporaryFile() as file:
+            file.write(b"long answer")
+            for _ in range(2):  # from its beginning each time
+                await objects.put("s3://bucket/file", file, content_type="text/plain")
+                assert kept.pop("/bucket/file").body == b"long answer"
         with pytest.raises(ObjectFailed, match="has 6 bytes; expected at most 5"):
             await objects.get("s3://bucket/a b.out", max_bytes=5)
         with pytest.raises(ObjectFailed, match=r"s3://bucket/none cannot be read: .*NoSuchKey") as missing:
@@ -127,14 +156,13 @@ async def test_a_storage_that_hangs_holds_up_only_its_own_calls():
     worker = Worker(never_answer)
     await worker.start()
     objects = objects_at(worker.url, config=Config(read_timeout=WAIT_S))
-    calls = [asyncio.create_task(objects.get("s3://b/k", max_bytes=1)) for _ in range(100)]
+    calls = [asyncio.create_task(objects.get("s3://b/k", max_bytes=1)) for _ in range(10 * MAX_CALLS)]
     try:
         async with asyncio.timeout(WAIT_S):
-            while not worker.asked:
+            while len(worker.asked) < MAX_CALLS:
                 await asyncio.sleep(0.01)
         assert await asyncio.to_thread(lambda: "done") == "done"
         await objects.close()
-        assert worker.asked
         assert not any(call.done() and not call.cancelled() for call in calls), "close waits for none of them"
     finally:
         await objects.close()

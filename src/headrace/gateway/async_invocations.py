@@ -5,10 +5,10 @@ Source: botocore sagemaker-runtime InvokeEndpointAsync; SageMaker developer guid
 """
 
 import asyncio
-import itertools
-import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -17,30 +17,39 @@ from typing import TypeVar
 from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import bind_to_log
+from headrace.gateway.async_bodies import InputRoom, ReceivedBody
 from headrace.gateway.async_files import PendingFolder, PendingInvocation
 from headrace.gateway.async_metrics import AsyncOutcome, AsyncPublisher
 from headrace.gateway.async_queue import AsyncQueue, DueInvocations
 from headrace.gateway.async_request import location_headers, pending_of
 from headrace.gateway.metrics import InvocationRecord
-from headrace.gateway.objects import ObjectFailed, ObjectStore, ObjectsUnavailable
+from headrace.gateway.objects import ObjectFailed, ObjectStore, retry_unavailable
 from headrace.gateway.request import Invocation
 from headrace.gateway.service import InvocationService
 from headrace.gateway.spans import ASYNC_RUN, describe_invocation
 from headrace.gateway.table import RouteTable
 from headrace.gateway.wait_queue import REMIND_S
+from headrace.http.body_budget import FREE_BYTES
 from headrace.http.client import ClientRequest
+from headrace.http.client_response import ClientResponse, ResponseBroken, ResponseTooLarge
 from headrace.http.exchange import Exchange
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.framing import JSON_CONTENT_TYPE, to_json
 
 BUSY_PAUSE_S = 1.0
 """Pause before a retry when all replicas are full or gone."""
-STORAGE_PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0)
-"""Pauses before a retry while the object storage is unavailable; the last one repeats."""
+MAX_FAILURES_STORED = 8
+"""Reasons of failures that are stored at the same time: a deleted endpoint can end thousands of invocations."""
+FORGET_EVERY = 1000
+"""Invocations that end before their ids are forgotten, which takes a look into the folder."""
 
 _T = TypeVar("_T")
 
 _NOT_NOW = frozenset({"ModelNotReadyException", "ServiceUnavailable", "ThrottlingException"})
+
+
+class _EndedElsewhereError(Exception):
+    """Another process has ended the invocation since this one found its file."""
 
 
 class AsyncInvocations:
@@ -63,7 +72,9 @@ class AsyncInvocations:
         self._table = table
         self._objects = objects
         self._tracer = tracer
+        self._folder = folder
         self._files = PendingFolder(folder)
+        self._inputs = InputRoom(service.budget)
         self._log = log
         self._now = now
         self._queue = AsyncQueue()
@@ -72,7 +83,14 @@ class AsyncInvocations:
         """Called after an acceptance while another process runs the invocations."""
         self._is_running = False
         self._seen: set[str] = set()
-        """Ids of the files that were queued, until they are removed."""
+        """Ids of the files that were queued, until a look into the folder finds them removed."""
+        self._storing: set[str] = set()
+        """Ids of the invocations that are being accepted: their files may exist, and even have been removed."""
+        self._looking = asyncio.Lock()
+        self._storing_failures = asyncio.Semaphore(MAX_FAILURES_STORED)
+        self._num_removed = 0
+        self._num_ending = 0
+        """Invocations that end without having started: the reason of their failure is being stored."""
         table.on_change(lambda _: self.wake())
 
     async def run(self) -> None:
@@ -86,26 +104,28 @@ class AsyncInvocations:
             await self.look()
             await self._dispatch()
         finally:
-            self._is_running = False
+            self._queue, self._seen, self._is_running = AsyncQueue(), set(), False
+            self._service.metrics.async_waiting = 0
 
     async def look(self) -> None:
-        """Queue the invocations that other processes have accepted."""
-        if not self._is_running:
-            return
-        known = frozenset(self._seen)
-        stored, found = await asyncio.to_thread(self._read_new, known)
-        self._seen -= known - stored
-        for pending in found:
-            self._add(pending)
+        """Queue the invocations that other processes have accepted, and forget those whose files are gone."""
+        async with self._looking:  # a slower look could return an invocation that has ended and was forgotten since
+            if not self._is_running:
+                return
+            known = frozenset(self._seen)
+            stored, found = await asyncio.to_thread(self._read_new, known)
+            self._seen -= known - stored - self._storing
+            for pending in found:
+                self._add(pending)
 
     def _read_new(self, known: frozenset[str]) -> tuple[set[str], list[PendingInvocation]]:
-        """Return the ids of all stored invocations, and those that are not `known`. Blocks."""
+        """Return the ids of all stored invocations, and those that are not `known`, without bodies. Blocks."""
         ids = self._files.ids()
         found = (self._files.read(name) for name in ids if name not in known)
-        return set(ids), [pending for pending in found if pending is not None]
+        return set(ids), [replace(pending, body=None) for pending in found if pending is not None]
 
     def _add(self, pending: PendingInvocation) -> None:
-        """Queue a stored invocation, unless it was queued before."""
+        """Queue a stored invocation, without its body, unless it was queued before."""
         if pending.id not in self._seen:
             self._seen.add(pending.id)
             self._queue.add(pending)
@@ -138,18 +158,24 @@ class AsyncInvocations:
         await exchange.respond(202, headers, to_json({"InferenceId": pending.inference_id}))
 
     async def _num_waiting(self) -> int:
-        return len(self._queue if self._is_running else await asyncio.to_thread(self._files.ids))
+        if self._is_running:
+            return len(self._queue) + self._num_ending
+        return len(await asyncio.to_thread(self._files.ids))
 
     async def _store(self, pending: PendingInvocation) -> None:
+        self._storing.add(pending.id)
         try:
             await asyncio.to_thread(self._files.save, pending)
         except OSError as error:
             reason = f"The invocation cannot be stored on disk: {error.strerror}."
             raise AwsError("ServiceUnavailable", reason) from error
-        if self._is_running:  # it may have begun meanwhile, and have read the file
-            self._add(pending)
         else:
-            self.on_accepted_for_others()
+            if self._is_running:  # it may have begun meanwhile, and have read the file
+                self._add(replace(pending, body=None))
+            else:
+                self.on_accepted_for_others()
+        finally:
+            self._storing.discard(pending.id)
 
     async def _dispatch(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -175,10 +201,18 @@ class AsyncInvocations:
             route = self._table.routes.get(pending.endpoint)
             if self._publisher is not None and route is not None:
                 self._publisher.publish_expired(route)
-            tasks.create_task(self._finish(pending, failure="The request expired before it could be processed."))
+            tasks.create_task(self._end(pending, "The request expired before it could be processed."))
         for pending in due.orphaned:
             self._service.metrics.async_failed += 1
-            tasks.create_task(self._finish(pending, failure=f"Endpoint {pending.endpoint} was deleted."))
+            tasks.create_task(self._end(pending, f"Endpoint {pending.endpoint} was deleted."))
+
+    async def _end(self, pending: PendingInvocation, failure: str) -> None:
+        """End an invocation that has not started."""
+        self._num_ending += 1
+        try:
+            await self._finish(pending, failure=failure)
+        finally:
+            self._num_ending -= 1
 
     async def _run(self, pending: PendingInvocation) -> None:
         try:
@@ -192,9 +226,11 @@ class AsyncInvocations:
         outcome = AsyncOutcome(endpoint=pending.endpoint, accepted_s=pending.accepted_s, began_s=self._now())
         failure = None
         try:
-            body = await self._download(pending, outcome)
-            content, content_type = await self._invoke_with_retries(pending, body, outcome)
-            await self._upload(pending, content, content_type, outcome)
+            with ReceivedBody(self._folder, max_bytes=self._service.config.max_async_response_bytes) as answer:
+                content_type = await self._ask_model(pending, answer, outcome)
+                await self._upload(pending, answer, content_type, outcome)
+        except _EndedElsewhereError:
+            return
         except (AwsError, ObjectFailed) as error:
             failure = str(error)
         except Exception:  # noqa: BLE001 -- the edge: a bug fails one invocation, not all of them
@@ -213,54 +249,76 @@ class AsyncInvocations:
             outcome.ended_s, outcome.is_failed = self._now(), is_failed
             self._publisher.publish(outcome, route)
 
-    async def _download(self, pending: PendingInvocation, outcome: AsyncOutcome) -> bytes:
+    async def _ask_model(self, pending: PendingInvocation, answer: ReceivedBody, outcome: AsyncOutcome) -> str:
+        """Invoke the model with the input; `answer` gets the body of its response. Return its content type."""
+        while True:
+            async with self._input(pending, outcome) as body:
+                content_type = await self._invoke_with_retries(pending, body, answer, outcome)
+            if content_type is not None:
+                return content_type
+            del body  # others wait for its room
+
+    @asynccontextmanager
+    async def _input(self, pending: PendingInvocation, outcome: AsyncOutcome) -> AsyncIterator[bytes]:
+        """Hold the input of an invocation in memory, as soon as there is room for it."""
         if pending.input_uri is None:
-            return pending.body or b""
-        since_s, limit = perf_counter(), self._service.config.max_async_response_bytes
+            stored = await asyncio.to_thread(self._files.read, pending.id)
+            if stored is None:
+                raise _EndedElsewhereError
+            body = stored.body or b""
+            async with self._inputs.hold(len(body)):
+                yield body
+            return
+        limit = self._service.config.max_async_response_bytes
+        num_bytes = await self._read(partial(self._objects.size, pending.input_uri), pending, outcome)
+        async with self._inputs.hold(num_bytes if num_bytes <= limit else 0):  # a longer one is refused unread
+            since_s = perf_counter()
+            body = await self._read(partial(self._objects.get, pending.input_uri, max_bytes=limit), pending, outcome)
+            outcome.download_s = perf_counter() - since_s
+            yield body
+
+    async def _read(
+        self, attempt: Callable[[], Awaitable[_T]], pending: PendingInvocation, outcome: AsyncOutcome
+    ) -> _T:
         try:
-            body = await self._retry(partial(self._objects.get, pending.input_uri, max_bytes=limit), pending.expires_s)
+            return await retry_unavailable(attempt, until_s=pending.expires_s, now=self._now)
         except ObjectFailed:
             outcome.is_download_failed = True
             raise
-        outcome.download_s = perf_counter() - since_s
-        return body
 
     async def _upload(
-        self, pending: PendingInvocation, content: bytes, content_type: str, outcome: AsyncOutcome
+        self, pending: PendingInvocation, answer: ReceivedBody, content_type: str, outcome: AsyncOutcome
     ) -> None:
-        since_s = perf_counter()
+        since_s, content = perf_counter(), answer.content()
         try:
-            await self._retry(partial(self._objects.put, pending.output_uri, content, content_type=content_type))
+            await retry_unavailable(partial(self._objects.put, pending.output_uri, content, content_type=content_type))
         except ObjectFailed:
             outcome.is_upload_failed = True
             raise
         outcome.upload_s = perf_counter() - since_s
 
-    async def _retry(self, attempt: Callable[[], Awaitable[_T]], until_s: float = math.inf) -> _T:
-        """Call the object storage, and retry while it is unavailable; without `until_s` there is no time limit."""
-        for pause_s in itertools.chain(STORAGE_PAUSES_S, itertools.repeat(STORAGE_PAUSES_S[-1])):
-            try:
-                return await attempt()
-            except ObjectsUnavailable as error:
-                if self._now() >= until_s:
-                    raise
-                get_logger().warning("async.storage_unavailable", reason=str(error), retry_s=pause_s)
-            await asyncio.sleep(pause_s)
-        raise AssertionError("unreachable")
-
     async def _invoke_with_retries(
-        self, pending: PendingInvocation, body: bytes, outcome: AsyncOutcome
-    ) -> tuple[bytes, str]:
-        """Invoke the model once a replica has capacity; returns the body and content type of the response."""
+        self, pending: PendingInvocation, body: bytes, answer: ReceivedBody, outcome: AsyncOutcome
+    ) -> str | None:
+        """
+        Invoke the model once a replica has capacity.
+
+        Returns:
+            The content type of the response. None: no replica has capacity, and others wait for the room of the input.
+        """
         while True:
             try:
-                return await self._invoke(pending, body, outcome)
+                return await self._invoke(pending, body, answer, outcome)
             except AwsError as error:
                 if error.code not in _NOT_NOW or self._now() >= pending.expires_s:
                     raise
             await asyncio.sleep(BUSY_PAUSE_S)
+            if self._inputs.num_waiting and len(body) > FREE_BYTES:
+                return None
 
-    async def _invoke(self, pending: PendingInvocation, body: bytes, outcome: AsyncOutcome) -> tuple[bytes, str]:
+    async def _invoke(
+        self, pending: PendingInvocation, body: bytes, answer: ReceivedBody, outcome: AsyncOutcome
+    ) -> str:
         service = self._service
         span = self._tracer.start(ASYNC_RUN, pending.trace)
         invocation = Invocation(
@@ -280,9 +338,7 @@ class AsyncInvocations:
                 pending.endpoint, query, request, record, timeout_s=pending.timeout_s
             ) as response:
                 await service.check_status(response, pending.endpoint)
-                content = await service.read(
-                    response, pending.endpoint, max_bytes=service.config.max_async_response_bytes
-                )
+                await self._receive(response, answer, pending.endpoint)
         except TimeoutError:
             record.error, record.status = "ModelError", 424
             raise service.texts.timed_out(pending.endpoint) from None
@@ -290,8 +346,8 @@ class AsyncInvocations:
             record.error, record.status = error.code, error.http_status
             raise
         else:
-            record.status, record.num_bytes = 200, len(content)
-            return content, response.headers.get("content-type", "application/octet-stream")
+            record.status, record.num_bytes = 200, answer.num_bytes
+            return response.headers.get("content-type", "application/octet-stream")
         finally:
             record.ended_s = perf_counter()
             outcome.variant, outcome.model_status = record.variant, record.model_status
@@ -301,14 +357,29 @@ class AsyncInvocations:
             describe_invocation(span, record)
             span.end()
 
+    async def _receive(self, response: ClientResponse, answer: ReceivedBody, endpoint: str) -> None:
+        """Read the body of a response. Raises `AwsError`."""
+        try:
+            await answer.read(response)
+        except (ResponseBroken, ResponseTooLarge) as error:
+            raise self._service.texts.incomplete_response(endpoint, response.status) from error
+        except OSError as error:
+            reason = f"The response cannot be stored on disk: {error.strerror}."
+            raise AwsError("InternalFailure", reason) from error
+
     async def _finish(self, pending: PendingInvocation, *, failure: str | None) -> None:
         """Store the reason of a failure at the failure location, and remove the request's file."""
         try:
             if failure is not None:
                 get_logger().warning("async.failed", endpoint=pending.endpoint, inference_id=pending.inference_id)
             if failure is not None and pending.failure_uri is not None:
-                body = failure.encode()
-                await self._retry(partial(self._objects.put, pending.failure_uri, body, content_type="text/plain"))
+                put = partial(self._objects.put, pending.failure_uri, failure.encode(), content_type="text/plain")
+                async with self._storing_failures:
+                    await retry_unavailable(put)
             await asyncio.to_thread(self._files.remove, pending.id)
         except (ObjectFailed, OSError) as error:  # the file stays, so the invocation runs again after the next start
             get_logger().error("async.outcome_lost", uri=pending.failure_uri, reason=str(error))
+            return
+        self._num_removed += 1
+        if self._num_removed % FORGET_EVERY == 0:
+            await self.look()

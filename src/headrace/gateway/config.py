@@ -41,7 +41,7 @@ class GatewayConfig:
     """Folder of accepted asynchronous invocations. None: they are refused."""
     max_async_waiting: int = 10_000
     max_async_response_bytes: int = 256 * MIB
-    """Largest input, and largest response, of an asynchronous invocation; both are held in memory."""
+    """Largest input, and largest response, of an asynchronous invocation; the input is held in memory."""
     log_url: str = (
         "https://{region}.console.aws.amazon.com/cloudwatch/home?region={region}"
         "#logEventViewer:group=/aws/sagemaker/Endpoints/{endpoint}"

@@ -1,13 +1,19 @@
 """Object storage for asynchronous invocations: the protocol, and its implementation for S3 by boto3."""
 
 import asyncio
+import itertools
+import math
 import re
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, ParamSpec, Protocol, TypeVar
+from http import HTTPStatus
+from typing import Any, BinaryIO, ParamSpec, Protocol, TypeVar
 from urllib.parse import unquote
+
+from headrace.core.telemetry import get_logger
 
 _VIRTUAL_HOST = re.compile(r"^(?P<bucket>[^/]+?)\.s3[.-][a-z0-9.-]*amazonaws\.com(\.cn)?$")
 _PATH_HOST = re.compile(r"^s3[.-][a-z0-9.-]*amazonaws\.com(\.cn)?$")
@@ -15,13 +21,15 @@ _PATH_HOST = re.compile(r"^s3[.-][a-z0-9.-]*amazonaws\.com(\.cn)?$")
 _TRY_AGAIN = frozenset({"RequestTimeout", "SlowDown", "Throttling", "TooManyRequests"})
 """Error codes of S3 below status 500 after which the same request can succeed."""
 
-_MAX_CALLS = 10
+MAX_CALLS = 10
 """Calls at the same time; further ones wait for a thread. botocore keeps as many connections."""
 _CONNECT_S = 5.0
 _READ_S = 30.0
 """Longest silence of the storage. One that accepts a connection and never answers holds a thread for so long."""
 _ATTEMPTS = 2
 """The second attempt is for a kept connection that the storage has closed. Callers retry beyond that."""
+RETRY_PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+"""Pauses before a retry while the object storage is unavailable; the last one repeats."""
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -38,13 +46,37 @@ class ObjectsUnavailable(ObjectFailed):
 class ObjectStore(Protocol):
     """A store of objects with `s3://bucket/key` addresses. Its calls raise `ObjectFailed`."""
 
+    async def size(self, uri: str) -> int:
+        """Return the number of bytes of an object."""
+        ...
+
     async def get(self, uri: str, *, max_bytes: int) -> bytes:
         """Read an object of at most `max_bytes`."""
         ...
 
-    async def put(self, uri: str, body: bytes, *, content_type: str) -> None:
-        """Write an object."""
+    async def put(self, uri: str, body: bytes | BinaryIO, *, content_type: str) -> None:
+        """Write an object; of a file all of its content."""
         ...
+
+
+async def retry_unavailable(
+    attempt: Callable[[], Awaitable[_T]], *, until_s: float = math.inf, now: Callable[[], float] = time.time
+) -> _T:
+    """
+    Call the object storage, and retry while it is unavailable.
+
+    Raises:
+        ObjectFailed: the call failed, or the storage is still unavailable at `until_s` on the clock `now`.
+    """
+    for pause_s in itertools.chain(RETRY_PAUSES_S, itertools.repeat(RETRY_PAUSES_S[-1])):
+        try:
+            return await attempt()
+        except ObjectsUnavailable as error:
+            if now() >= until_s:
+                raise
+            get_logger().warning("async.storage_unavailable", reason=str(error), retry_s=pause_s)
+        await asyncio.sleep(pause_s)
+    raise AssertionError("unreachable")
 
 
 def split_uri(uri: str) -> tuple[str, str]:
@@ -88,13 +120,17 @@ class S3Objects:
         self._options = dict(client_options)
         self._client: Any = None
         self._making = threading.Lock()
-        self._threads = ThreadPoolExecutor(_MAX_CALLS, thread_name_prefix="objects")
+        self._threads = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="objects")
+
+    async def size(self, uri: str) -> int:
+        """Return the number of bytes of an object."""
+        return await self._call(self._size, uri)
 
     async def get(self, uri: str, *, max_bytes: int) -> bytes:
         """Read an object."""
         return await self._call(self._get, uri, max_bytes)
 
-    async def put(self, uri: str, body: bytes, *, content_type: str) -> None:
+    async def put(self, uri: str, body: bytes | BinaryIO, *, content_type: str) -> None:
         """Write an object."""
         await self._call(self._put, uri, body, content_type)
 
@@ -107,6 +143,15 @@ class S3Objects:
 
     async def _call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, partial(function, *args, **kwargs))
+
+    def _size(self, uri: str) -> int:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        bucket, key = split_uri(uri)
+        try:
+            return int(self._s3().head_object(Bucket=bucket, Key=key)["ContentLength"])
+        except (BotoCoreError, ClientError) as error:
+            raise _failure_of(error, f"{uri} cannot be read: {error}") from error
 
     def _get(self, uri: str, max_bytes: int) -> bytes:
         from botocore.exceptions import BotoCoreError, ClientError
@@ -122,10 +167,12 @@ class S3Objects:
             raise _failure_of(error, f"{uri} cannot be read: {error}") from error
         return body
 
-    def _put(self, uri: str, body: bytes, content_type: str) -> None:
+    def _put(self, uri: str, body: bytes | BinaryIO, content_type: str) -> None:
         from botocore.exceptions import BotoCoreError, ClientError
 
         bucket, key = split_uri(uri)
+        if not isinstance(body, bytes):
+            body.seek(0)  # an earlier attempt may have read it
         try:
             self._s3().put_object(Bucket=bucket, Key=key, Body=body, ContentType=content_type)
         except (BotoCoreError, ClientError) as error:
@@ -140,7 +187,7 @@ class S3Objects:
                 config = Config(
                     connect_timeout=_CONNECT_S,
                     read_timeout=_READ_S,
-                    max_pool_connections=_MAX_CALLS,
+                    max_pool_connections=MAX_CALLS,
                     retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
                 ).merge(self._options.get("config") or Config())
                 self._client = boto3.client("s3", **{**self._options, "config": config})
@@ -153,7 +200,8 @@ def _failure_of(error: Exception, message: str) -> ObjectFailed:
 
     if isinstance(error, exceptions.ClientError):
         status = error.response["ResponseMetadata"]["HTTPStatusCode"]
-        is_unavailable = status >= 500 or error.response["Error"]["Code"] in _TRY_AGAIN
+        code = error.response["Error"]["Code"]  # the status for HEAD, whose response has no body
+        is_unavailable = status >= 500 or status == HTTPStatus.TOO_MANY_REQUESTS or code in _TRY_AGAIN
     else:
         temporary = (exceptions.ConnectionError, exceptions.HTTPClientError, exceptions.IncompleteReadError)
         is_unavailable = isinstance(error, temporary)  # timeouts are among them

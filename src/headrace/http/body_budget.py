@@ -1,6 +1,6 @@
 """A budget for the bytes of request bodies in memory, for all requests of a server together."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 FREE_BYTES = 64 * 1024
@@ -18,6 +18,8 @@ class BodyBudget:
         self.max_bytes = max_bytes
         self.held_bytes = 0
         """Counted bytes of all bodies."""
+        self.on_release: Callable[[], None] = lambda: None
+        """Called after a body has ended."""
 
     @contextmanager
     def share(self) -> Iterator["BodyShare"]:
@@ -27,6 +29,7 @@ class BodyBudget:
             yield share
         finally:
             self.held_bytes -= share.counted_bytes
+            self.on_release()
 
 
 class BodyShare:
