@@ -34,9 +34,17 @@ def wait():
     while True:
         time.sleep(1)
 
+failures = [OSError("too many processes")] if behaviour == "cannot-fork" else []
+
+def fork():
+    if failures:
+        raise failures.pop()
+    return os.fork()
+
 supervisor = Supervisor(
     2,
     run,
+    fork=fork,
     on_stop=lambda: (folder / "stopping").touch(),
     on_ready=lambda: (folder / "all-ready").touch(),
 )
@@ -52,6 +60,14 @@ def started(folder: Path) -> list[tuple[int, int, bool]]:
     """Index, process id, and whether it was the first of its index."""
     found = [path.name.split("-") for path in folder.glob("[0-9]-*-*")]
     return sorted((int(index), int(pid), first == "True") for index, pid, first in found)
+
+
+def test_a_process_that_cannot_be_started_is_started_later(tmp_path: Path) -> None:
+    with start(tmp_path, "cannot-fork") as process:
+        until((tmp_path / "all-ready").exists, "both are ready")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=WAIT_S) == 0
+    assert [index for index, _, _ in started(tmp_path)] == [0, 1]
 
 
 def test_a_signal_ends_all_processes(tmp_path: Path) -> None:

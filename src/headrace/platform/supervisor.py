@@ -30,6 +30,7 @@ _HANDLED: Final = (*_STOPS, signal.SIGCHLD)
 _MIN_LIFE_S: Final = 5.0
 """A process that dies younger is restarted with a pause."""
 _MAX_PAUSE_S: Final = 10.0
+_FORK_RETRY_S: Final = 1.0
 _POLL_S: Final = 0.1
 _UNUSABLE: Final = 2
 """Exit code of a process whose settings are wrong; the first one of each index stops the platform by it."""
@@ -74,6 +75,7 @@ class Supervisor:
         on_stop: Callable[[], None] = lambda: None,
         on_ready: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        fork: Callable[[], int] = os.fork,
     ) -> None:
         """
         Create the supervisor; nothing is started yet.
@@ -84,12 +86,14 @@ class Supervisor:
             on_stop: called here when the processes are told to stop.
             on_ready: called here when all processes have accepted requests for the first time.
             clock: monotonic, in seconds.
+            fork: forks this process as `os.fork` does.
         """
         self._slots = [_Slot() for _ in range(num_processes)]
         self._run = run
         self._on_stop = on_stop
         self._on_ready = on_ready
         self._clock = clock
+        self._os_fork = fork
         self._process = this_process()
         self._selector = selectors.DefaultSelector()
         self._polled: Callable[[], bool] | None = None
@@ -147,16 +151,29 @@ class Supervisor:
     def _start_due(self) -> None:
         for index, slot in enumerate(self._slots):
             if slot.pid is None and not self._is_stopping and self._clock() >= slot.restart_s:
-                slot.pid, slot.started_s = self._fork(index, is_first=slot.num_started == 0), self._clock()
-                slot.num_started += 1
+                self._start(index, slot)
+
+    def _start(self, index: int, slot: _Slot) -> None:
+        try:
+            slot.pid = self._fork(index, is_first=slot.num_started == 0)
+        except OSError as error:  # too many processes, or no memory: the others serve on
+            slot.restart_s = self._clock() + _FORK_RETRY_S
+            get_logger().error("process.not_started", index=index, reason=str(error), retry_s=_FORK_RETRY_S)
+            return
+        slot.started_s = self._clock()
+        slot.num_started += 1
 
     def _fork(self, index: int, *, is_first: bool) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)  # until the child has its own handlers
-        pid = os.fork()
+        pid = -1
+        try:
+            pid = self._os_fork()
+        finally:
+            if pid:  # not in the child
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
         if pid:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
             return pid
         code = 1
         try:
