@@ -7,7 +7,7 @@ Separate from `chat`, so that Jinja is imported only when a chat is rendered.
 import json
 from datetime import datetime
 from functools import lru_cache, partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import jinja2
 from jinja2 import nodes
@@ -17,23 +17,24 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from headrace.models.chat_budget import (
-    check_format,
-    counted_call,
-    counted_filter,
-    counted_loop,
-    counted_part,
-    keep,
-)
+from headrace.models.chat_budget import check_format, counted_call, counted_filter, counted_test, keep
+from headrace.models.chat_counters import COUNTERS, count_template
+from headrace.models.chat_sizes import MAX_BITS, MAX_VALUES, refuse_above
 
-MAX_ITEMS: Final = 16_000_000
-"""Longest text or list that a template may build with `*` or `+`."""
-MAX_BITS: Final = 4096
-"""Largest integer, in bits, that a template may build with `*` or `**`."""
+MAX_CHARACTERS: Final = 16_000_000
+"""Longest text that a template may build with `*` or `+`."""
 _COMPILED_TEMPLATES: Final = 16
-_LOOP: Final = "counted_loop"
-_PART: Final = "counted_part"
-"""Names of the filters that wrap the items of loops and the operands of `~`."""
+_MAX_LAYOUT: Final = 1000
+"""Characters of the layout of a date; each may stand for a number of any width."""
+_COMPARING: Final = frozenset(
+    {
+        *("!=", "<", "<=", "==", ">", ">=", "eq", "equalto", "ge", "greaterthan", "gt", "in", "le", "lessthan", "lt"),
+        *("lower", "ne", "upper"),
+    }
+)
+"""Tests that visit the values inside a collection."""
+_BYTES_METHODS: Final = frozenset({"encode", "to_bytes"})
+"""Methods that return bytes, whose own methods and operators are not counted. A prompt is text."""
 
 
 @lru_cache(maxsize=_COMPILED_TEMPLATES)
@@ -55,18 +56,17 @@ class _GenerationTag(Extension):
 class _Sandbox(ImmutableSandboxedEnvironment):
     """Jinja's sandbox, which limits `range`, with limits on the results of arithmetic and a budget of work."""
 
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    intercepted_binops = frozenset({"+", "-", "*", "**", "%"})
 
     def call(self, context: Context, function: Any, *args: Any, **kwargs: Any) -> Any:
-        run = partial(super().call, context, function, *args, **kwargs)
-        return counted_call(run, function, *args, **kwargs)
+        return counted_call(partial(super().call, context, function), function, *args, **kwargs)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        return attr not in _BYTES_METHODS and super().is_safe_attribute(obj, attr, value)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         template = super()._parse(source, name, filename)
-        for loop in template.find_all(nodes.For):
-            loop.iter = _filtered(_LOOP, cast("nodes.Expr", loop.iter))
-        for text in template.find_all(nodes.Concat):
-            text.nodes = [_filtered(_PART, part) for part in text.nodes]
+        count_template(template)
         return template
 
     def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
@@ -80,31 +80,23 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         if operator == "%":
             if isinstance(left, str):
                 check_format(left, right)
-            return
-        if isinstance(left, int) and isinstance(right, int):
+        elif isinstance(left, int) and isinstance(right, int):
             bits = left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
-            _refuse_above(bits, MAX_BITS)
+            refuse_above(bits, MAX_BITS)
         elif operator == "+":
-            _refuse_above(_num_items(left) + _num_items(right), MAX_ITEMS)
+            refuse_above(_num_items(left) + _num_items(right), _most_items(left))
         elif operator == "*":
             for sequence, times in ((left, right), (right, left)):
                 if isinstance(times, int):
-                    _refuse_above(_num_items(sequence) * times, MAX_ITEMS)
-
-
-def _filtered(name: str, value: nodes.Expr) -> nodes.Filter:
-    return nodes.Filter(value, name, [], [], None, None, lineno=value.lineno, environment=value.environment)
+                    refuse_above(_num_items(sequence) * times, _most_items(sequence))
 
 
 def _num_items(value: object) -> int:
     return len(value) if isinstance(value, str | list | tuple) else 0
 
 
-def _refuse_above(size: int, limit: int) -> None:
-    if size > limit:
-        raise SecurityError(
-            f"The chat template builds a value of {size} characters, items or bits; expected at most {limit}."
-        )
+def _most_items(value: object) -> int:
+    return MAX_CHARACTERS if isinstance(value, str) else MAX_VALUES
 
 
 def _raise_exception(message: str) -> None:
@@ -112,6 +104,10 @@ def _raise_exception(message: str) -> None:
 
 
 def _strftime_now(layout: str) -> str:
+    if len(layout) > _MAX_LAYOUT:
+        raise SecurityError(
+            f"The layout of a date in the chat template has {len(layout)} characters; expected at most {_MAX_LAYOUT}."
+        )
     return datetime.now().astimezone().strftime(layout)
 
 
@@ -133,7 +129,9 @@ def _environment() -> _Sandbox:
     )
     environment.filters["tojson"] = _to_json
     counted = {name: counted_filter(name, function) for name, function in environment.filters.items()}
-    environment.filters = {**counted, _LOOP: counted_loop, _PART: counted_part}
+    environment.filters = {**counted, **COUNTERS}
+    tests: dict[str, Any] = {**environment.tests}
+    environment.tests |= {name: counted_test(tests[name]) for name in _COMPARING}
     del environment.globals["lipsum"]  # builds text of any length
     environment.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
     return environment

@@ -26,3 +26,11 @@ FULL_LIMITS: Final = RenderLimits(max_steps=5_000_000, max_seconds=10.0, max_cha
 
 class RenderingTooLong(InvalidRequest):
     """Rendering a chat takes more work than the limits allow."""
+
+
+def too_long(limit: str) -> RenderingTooLong:
+    """Return the error of a template that exceeds a limit."""
+    return RenderingTooLong(
+        f"The chat template needs more than {limit} for these messages. Send fewer, or correct the template.",
+        param="messages",
+    )
