@@ -82,6 +82,25 @@ def test_an_alarm_while_a_canary_bakes_takes_the_update_back() -> None:
     assert "errors" in world.record.status.progress.failure_reason
 
 
+@pytest.mark.parametrize("jump_s", [3000.0, -500.0])
+def test_a_jump_of_the_clock_neither_ends_nor_prolongs_the_stages_of_an_update(jump_s: float) -> None:
+    world = served(a=2)
+    world.update(config("c2", a=2), deployment=CANARY)
+    world.settle(10)
+    assert world.shares() == pytest.approx({1: 0.9, 2: 0.1})
+    world.jump(jump_s)
+    world.settle(50)
+    assert world.shares() == pytest.approx({1: 0.9, 2: 0.1})
+    world.settle(15)
+    assert world.shares() == {1: 0.0, 2: 1.0}
+    world.settle(70)  # the second step bakes as long; then the old fleet is kept for two minutes
+    world.jump(jump_s)
+    world.settle(110)
+    assert len(world.wanted(1)) == 2
+    world.settle(15)
+    assert world.state is State.IN_SERVICE
+
+
 def test_linear_traffic_goes_over_step_by_step() -> None:
     world = served()
     world.update(config("c2"), deployment=LINEAR)

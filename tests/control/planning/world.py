@@ -174,6 +174,14 @@ class World:
         for _ in range(int(seconds / pause_s)):
             self.step(pause_s)
 
+    def jump(self, seconds: float) -> None:
+        """Set the wall clock, which the deadline clock notices; workers do not."""
+        self.now_s += seconds
+        self.reconciler = replace(self.reconciler, awake_since_s=self.now_s)
+        for played in self.workers.values():
+            played.started_s = None if played.started_s is None else played.started_s + seconds
+            played.ends_s = None if played.ends_s is None else played.ends_s + seconds
+
     @property
     def state(self) -> State:
         """The status that DescribeEndpoint would show."""

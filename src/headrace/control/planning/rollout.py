@@ -260,7 +260,7 @@ def _roll_out(
 ) -> Deployment:
     progress, target = deployment.progress, deployment.target
     assert target is not None
-    rollout, in_stage_s = target.rollout, now_s - progress.stage_since_s
+    rollout, in_stage_s = target.rollout, config.waited_s(progress.stage_since_s, now_s)
     is_terminating = progress.stage is Stage.TERMINATING
     reason = hopeless_reason(workers, target.number, since_s=progress.since_s, config=config)
     reason = reason or conditions.no_room or (conditions.alarm if traffic_fraction(deployment) > 0 else "") or None
