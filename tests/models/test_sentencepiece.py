@@ -2,13 +2,14 @@
 
 import io
 import json
+import struct
 
 import pytest
 import sentencepiece
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.core.errors import UnsupportedModel
+from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
 from headrace.models.hf_checkpoint import read_hf_checkpoint
@@ -16,6 +17,7 @@ from headrace.models.hf_tokenizer import read_hf_tokenizer
 from headrace.models.places import stored_name
 from headrace.models.sentencepiece_file import parse_sentencepiece
 from tests.models.model_files import CORPUS, TINY_LLAMA, random_weights, refusal, write_folder
+from tests.waiting import WAIT_S
 
 LLAMA = {"model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity", "split_digits": True}
 LLAMA |= {"remove_extra_whitespaces": False, "allow_whitespace_only_pieces": True}
@@ -45,6 +47,17 @@ def train(**options):
         sentence_iterator=iter(CORPUS * 4), model_writer=out, num_threads=1, **limits, **options
     )
     return out.getvalue()
+
+
+def field(number, content, wire_type=2):
+    """A field of a protobuf message."""
+    length = b""
+    if wire_type == 2:
+        size = len(content)
+        while size > 127:
+            length, size = length + bytes([size & 127 | 128]), size >> 7
+        length += bytes([size])
+    return bytes([number << 3 | wire_type]) + length + content
 
 
 WORDS = [
@@ -147,6 +160,13 @@ def test_words_and_characters_as_units_are_refused(tmp_path):
         read(write_model(tmp_path, train(model_type="char")))
     with pytest.raises(UnsupportedModel, match="end of words"):
         read(write_model(tmp_path, train(model_type="bpe", treat_whitespace_as_suffix=True)))
+
+
+@pytest.mark.timeout(WAIT_S)  # its 10^14 characters of halves would take days
+def test_a_piece_that_is_too_long_to_be_cut_into_halves_is_refused(trained, tmp_path):
+    piece = field(1, b"a" * 10_000_000) + field(2, struct.pack("<f", -1.0), wire_type=5)
+    with pytest.raises(BrokenModel, match=r"tokenizer.model cannot be read: a piece has 10000000 characters; expected"):
+        read(write_model(tmp_path, trained["Llama"] + field(1, piece)))
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from tokenizers import models, normalizers
 
 _MERGED: Final = frozenset({NORMAL, USER_DEFINED})
+_MAX_PIECE: Final = 1024
+"""Characters of a merged piece: finding its halves takes time in proportion to their square. Vocabularies have 128."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,11 @@ def merges_by_score(vocab: dict[str, int], scores: dict[str, float]) -> list[tup
     Return the merges that a SentencePiece BPE vocabulary implies: the pair with the best-scored result first.
 
     Ties are broken by the ids of the halves, as in the converter of transformers, so both give the same tokens.
+    Raises `ValueError` for a piece that is too long.
     """
+    longest = max(map(len, scores), default=0)
+    if longest > _MAX_PIECE:
+        raise ValueError(f"a piece has {longest} characters; expected at most {_MAX_PIECE}")
     ranked: list[tuple[float, int, int, int, str, str]] = []
     for order, (piece, score) in enumerate(scores.items()):
         for cut in range(1, len(piece)):
