@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,14 +14,16 @@ from urllib.parse import unquote
 import pytest
 from botocore.exceptions import ClientError
 
-from headrace.gateway import async_invocations, async_request
+from headrace.core.errors import Unavailable
+from headrace.gateway import async_invocations, async_request, table
 from headrace.gateway import objects as objects_module
 from headrace.gateway.async_files import PendingFolder, PendingInvocation
 from headrace.gateway.objects import ObjectFailed, ObjectsUnavailable
 from headrace.http.body_budget import FREE_BYTES
 from headrace.state.routes import AsyncOutput
+from tests.waiting import WAIT_S
 
-from .async_parts import OUTPUT, MemoryObjects
+from .async_parts import OUTPUT, MemoryObjects, pending
 from .conftest import Running, running
 from .routes import component, route, variant
 from .workers import Exchange
@@ -395,6 +398,19 @@ def test_an_invocation_that_another_process_has_ended_does_not_run(gateway, obje
     assert [request.body for request in worker.asked] == [b"waiting"]
 
 
+def test_a_body_that_the_disk_does_not_return_is_read_again(gateway, objects, tmp_path, soon):
+    gateway.put(IDLE)
+    gateway.boto.invoke_endpoint_async(EndpointName="ep", Body=b"x")
+    [path] = tmp_path.iterdir()
+    aside = path.rename(path.with_suffix(".aside"))
+    path.symlink_to(path)
+    gateway.serve(async_output=OUTPUT)
+    gateway.until(lambda: "cannot be read from disk: Too many levels" in gateway.log.getvalue(), "a retry")
+    aside.replace(path)
+    gateway.until(lambda: objects.puts, "the outcome")
+    assert objects.objects[objects.puts[0]][0] == b"x"
+
+
 def test_few_of_many_failures_are_stored_at_the_same_time(tmp_path):
     class SlowObjects(MemoryObjects):
         now = most = 0
@@ -433,3 +449,32 @@ def test_ids_of_ended_invocations_are_forgotten(gateway, objects, monkeypatch):
     assert runner is not None
     gateway.until(lambda: gateway.gateway.metrics.async_done == 10, "all outcomes")
     gateway.until(lambda: len(runner._seen) < 5, "their ids are forgotten")
+
+
+@pytest.mark.parametrize("known", [(), (IDLE,)], ids=["created", "recreated"])
+def test_an_invocation_for_an_endpoint_of_which_only_its_acceptor_has_read_runs(tmp_path, objects, known):
+    with accepting(tmp_path, objects, routes=known) as gateway:
+        worker = gateway.worker()
+        uid = "uid-2" if known else "uid-1"
+        gateway.store.put_elsewhere(route(variant("v", [worker.url]), uid=uid, async_output=OUTPUT))
+        accepted = replace(pending(1, expires_s=time.time() + 600), endpoint_uid=uid, timeout_s=600)
+        PendingFolder(tmp_path).save(accepted)
+        gateway.run(gateway.gateway.look_for_async())
+        gateway.until(lambda: not list(tmp_path.iterdir()), "it has ended")
+        assert [request.body for request in worker.asked] == [accepted.body]
+
+
+def test_an_invocation_found_while_the_store_cannot_be_read_is_not_failed(tmp_path, objects, monkeypatch):
+    monkeypatch.setattr(table, "SETTLE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(table, "RETRY_S", 0.01)
+    with accepting(tmp_path, objects) as gateway:
+        worker = gateway.worker()
+        gateway.store.failure = Unavailable("down")
+        gateway.store.put_elsewhere(route(variant("v", [worker.url]), async_output=OUTPUT))
+        PendingFolder(tmp_path).save(replace(pending(1, expires_s=time.time() + 600), timeout_s=600))
+        looking = asyncio.run_coroutine_threadsafe(gateway.gateway.look_for_async(), gateway.loop)
+        gateway.until(lambda: gateway.log.getvalue().count("routes.unreadable") > 10, "the store is asked")
+        assert not looking.done()
+        gateway.store.failure = None
+        looking.result(WAIT_S)
+        gateway.until(lambda: objects.puts == ["s3://b/k"], "it has run")

@@ -51,6 +51,13 @@ async def test_changes_and_removals_are_read(store, table):
     assert await table.route("a") is None
 
 
+async def test_writes_of_another_process_are_read_before_they_are_announced(store, table):
+    store.put_elsewhere(route(endpoint="a"))
+    assert not table.routes
+    assert await table.read_again()
+    assert set(table.routes) == {"a"}
+
+
 async def test_lookups_of_unknown_endpoints_do_not_read_the_store_each_time(store, table):
     for _ in range(10):
         assert await table.route("nowhere") is None

@@ -94,6 +94,10 @@ class PendingFolder:
             get_logger().error("async.unreadable", file=path.name, reason=error.strerror)
         return None
 
+    def body(self, pending_id: str) -> bytes:
+        """Return the inline body of an invocation. Raises `OSError`: `FileNotFoundError` if it was removed."""
+        return _decode(self._path(pending_id).read_bytes()).body or b""
+
     def _path(self, pending_id: str) -> Path:
         return self._folder / f"{pending_id}{_SUFFIX}"
 

@@ -20,10 +20,10 @@ from headrace.core.tracing import bind_to_log
 from headrace.gateway.async_bodies import InputRoom, ReceivedBody
 from headrace.gateway.async_files import PendingFolder, PendingInvocation
 from headrace.gateway.async_metrics import AsyncOutcome, AsyncPublisher
-from headrace.gateway.async_queue import AsyncQueue, DueInvocations
+from headrace.gateway.async_queue import AsyncQueue, DueInvocations, is_orphaned
 from headrace.gateway.async_request import location_headers, pending_of
 from headrace.gateway.metrics import InvocationRecord
-from headrace.gateway.objects import ObjectFailed, ObjectStore, retry_unavailable
+from headrace.gateway.objects import ObjectFailed, ObjectStore, ObjectsUnavailable, retry_unavailable
 from headrace.gateway.request import Invocation
 from headrace.gateway.service import InvocationService
 from headrace.gateway.spans import ASYNC_RUN, describe_invocation
@@ -115,6 +115,9 @@ class AsyncInvocations:
             known = frozenset(self._seen)
             stored, found = await asyncio.to_thread(self._read_new, known)
             self._seen -= known - stored - self._storing
+            if any(is_orphaned(pending, self._table.routes.get(pending.endpoint)) for pending in found):
+                while not await self._table.read_again():  # the process that accepted it may know a newer endpoint
+                    pass
             for pending in found:
                 self._add(pending)
 
@@ -262,10 +265,7 @@ class AsyncInvocations:
     async def _input(self, pending: PendingInvocation, outcome: AsyncOutcome) -> AsyncIterator[bytes]:
         """Hold the input of an invocation in memory, as soon as there is room for it."""
         if pending.input_uri is None:
-            stored = await asyncio.to_thread(self._files.read, pending.id)
-            if stored is None:
-                raise _EndedElsewhereError
-            body = stored.body or b""
+            body = await self._read(partial(self._inline_body, pending.id), pending, outcome)
             async with self._inputs.hold(len(body)):
                 yield body
             return
@@ -276,6 +276,14 @@ class AsyncInvocations:
             body = await self._read(partial(self._objects.get, pending.input_uri, max_bytes=limit), pending, outcome)
             outcome.download_s = perf_counter() - since_s
             yield body
+
+    async def _inline_body(self, pending_id: str) -> bytes:
+        try:
+            return await asyncio.to_thread(self._files.body, pending_id)
+        except FileNotFoundError:
+            raise _EndedElsewhereError from None
+        except OSError as error:
+            raise ObjectsUnavailable(f"The invocation cannot be read from disk: {error.strerror}.") from error
 
     async def _read(
         self, attempt: Callable[[], Awaitable[_T]], pending: PendingInvocation, outcome: AsyncOutcome

@@ -105,7 +105,7 @@ class AsyncQueue:
             pending = self._waiting.get(queue[0])
             if pending is None:
                 queue.popleft()
-            elif route is None or pending.endpoint_uid != route.endpoint_uid:
+            elif is_orphaned(pending, route):
                 due.orphaned.append(self._waiting.pop(queue.popleft()))
             elif len(self._running.get(endpoint, ())) < capacity:
                 due.begin.append(self._waiting.pop(queue.popleft()))
@@ -123,6 +123,11 @@ class AsyncQueue:
             heapq.heapify(self._expiries)
         while self._expiries and self._expiries[0][1] not in self._waiting:
             heapq.heappop(self._expiries)
+
+
+def is_orphaned(pending: PendingInvocation, route: Route | None) -> bool:
+    """Return whether the endpoint of an invocation has no route; one that was created again has another uid."""
+    return route is None or pending.endpoint_uid != route.endpoint_uid
 
 
 def capacity_of(route: Route | None) -> int:

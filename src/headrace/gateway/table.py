@@ -120,12 +120,20 @@ class RouteTable:
                 return await asyncio.to_thread(self._store.revision)
         return None
 
-    async def settled(self) -> None:
-        """Wait until all writes before this call have been read, at most `SETTLE_TIMEOUT_S`."""
+    async def settled(self) -> bool:
+        """Wait until all reported writes before this call have been read; False: not within `SETTLE_TIMEOUT_S`."""
         target = self._written
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_TIMEOUT_S), self._was_read:
                 await self._was_read.wait_for(lambda: self._seen >= target)
+                return True
+        return False
+
+    async def read_again(self) -> bool:
+        """Read what any process wrote before this call, reported or not; False: not within `SETTLE_TIMEOUT_S`."""
+        self._count_write()
+        self._wake.set()
+        return await self.settled()
 
     def _count_write(self) -> None:
         with self._counting:
