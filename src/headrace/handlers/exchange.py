@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import Any
 
 from headrace.handlers.errors import WholeResponse
 from headrace_handler.contract import Mode
@@ -23,26 +24,36 @@ class MemoryFile:
 
     def __init__(self, descriptor: int, num_bytes: int) -> None:
         """Take ownership of a descriptor, which is closed with this object at the latest."""
-        self._descriptor: int | None = descriptor
         self._closing = weakref.finalize(self, os.close, descriptor)
         self.num_bytes = num_bytes
+
+    @classmethod
+    def of(cls, content: Buffer) -> "MemoryFile":
+        """Write content to a new file; blocks."""
+        return cls(write_memory_file(content), len(content))
 
     @property
     def descriptor(self) -> int:
         """The descriptor, until the file is read or closed."""
-        assert self._descriptor is not None, "a memory file is used once"
-        return self._descriptor
+        return _descriptor_of(self._closing.peek())
 
     async def read(self) -> bytearray:
         """Return the content and close the file."""
-        descriptor, self._descriptor = self.descriptor, None
-        self._closing.detach()
-        return await asyncio.to_thread(read_memory_file, descriptor, self.num_bytes)
+        return await asyncio.to_thread(self._read)
 
     def close(self) -> None:
         """Close the file, if it has not been read."""
         self._closing()
-        self._descriptor = None
+
+    def _read(self) -> bytearray:
+        return read_memory_file(_descriptor_of(self._closing.detach()), self.num_bytes)
+
+
+def _descriptor_of(closing: tuple[Any, Any, tuple[Any, ...], Any] | None) -> int:
+    """Return the descriptor that a finalizer would have closed."""
+    assert closing is not None, "a memory file is used once"
+    (descriptor,) = closing[2]
+    return int(descriptor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +74,8 @@ async def request_part(content: Buffer, *, name: str = "", content_type: str | N
     """Return a part whose content is in a memory file if it is large."""
     if len(content) <= INLINE_BYTES:
         return RequestPart(name=name, content_type=content_type, content=content)
-    descriptor = await asyncio.to_thread(write_memory_file, content)
-    return RequestPart(name=name, content_type=content_type, content=MemoryFile(descriptor, len(content)))
+    file = await asyncio.to_thread(MemoryFile.of, content)
+    return RequestPart(name=name, content_type=content_type, content=file)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
