@@ -3,6 +3,7 @@
 import math
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -64,6 +65,24 @@ def test_values_that_are_not_numbers_are_dropped(value: float, count: float) -> 
     series.put(metric(), value, now_s=T0, count=count)
     assert not series.list()
     assert series.num_refused == 1
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_aggregated_points_that_are_not_numbers_are_dropped(number: float) -> None:
+    series = MemorySeries()
+    point = Point(start_s=T0, count=1, total=1, minimum=1, maximum=1)
+    points = [
+        replace(point, start_s=number),
+        replace(point, count=number),
+        replace(point, total=number),
+        replace(point, minimum=number),
+        replace(point, maximum=number),
+        replace(point, values=((number, 1.0),)),
+    ]
+    for bad in points:
+        series.put_point(metric(), bad)
+    assert not series.list()
+    assert series.num_refused == len(points)
 
 
 def test_fine_points_expire_before_coarse_ones() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from headrace.cloudwatch.metrics.metric import Metric, Point
 from headrace.cloudwatch.series.file import PRUNE_S, FileSeries
@@ -126,6 +127,38 @@ def test_a_series_beyond_the_maximum_replaces_an_idle_one(opened: Open) -> None:
     series.put(names[2], 1.0, now_s=T0 + 4000)
     series.flush()
     assert series.list() == names[1:]
+
+
+def test_the_maximum_of_series_is_logged_once_between_two_prunings(opened: Open, clock: Clock) -> None:
+    series = opened(max_series=1)
+    series.put(M, 1.0, now_s=T0)
+    series.flush()
+
+    def refuse() -> int:
+        """Flush other metrics; return the number of faults that are logged."""
+        with capture_logs() as logs:
+            for name in "abc":
+                series.put(Metric(namespace="n", name=name), 1.0, now_s=T0)
+                series.flush()
+        return len([entry for entry in logs if entry["event"] == "metrics.file_failed"])
+
+    assert refuse() == 1
+    assert refuse() == 0
+    clock.now_s += PRUNE_S
+    series.flush()
+    assert refuse() == 1
+
+
+def test_measurements_stay_in_memory_after_an_unexpected_failure(path: Path, clock: Clock) -> None:
+    series = FileSeries(path, max_bytes=2**30, clock=clock)
+    series.put(M, 3.0, now_s=T0)
+    distant = Point(start_s=1e300, count=1, total=1, minimum=1, maximum=1)  # its period has no number in SQLite
+    series.put_point(Metric(namespace="n", name="distant"), distant)
+    with pytest.raises(OverflowError):
+        series.flush()
+    assert total(series) == 3
+    assert series._new.take().keys() == {M, Metric(namespace="n", name="distant")}
+    series.close()
 
 
 @pytest.mark.parametrize("content", [b"this is not a database" * 1000, b"SQLite format 3\0" + b"\xff" * 8000])

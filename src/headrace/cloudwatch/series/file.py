@@ -78,6 +78,8 @@ class FileSeries:
         """Share of CloudWatch's retention that the file has room for."""
         self._pruned_s = -math.inf
         self._fault = ""
+        self._is_full = False
+        """True once a new metric has been refused since the last pruning."""
         self._file: sqlite3.Connection | None = None
         with self._lock:
             self._guarded(lambda _: None)
@@ -125,9 +127,12 @@ class FileSeries:
     def flush(self) -> None:
         """Write the buffered measurements to the file."""
         with self._lock:
-            taken = self._new.take()
-            if taken and self._guarded(lambda file: self._write(file, taken)) is None:
-                self._new.give_back(taken)
+            taken, is_written = self._new.take(), False
+            try:
+                is_written = not taken or self._guarded(lambda file: self._write(file, taken)) is not None
+            finally:
+                if not is_written:
+                    self._new.give_back(taken)
             if self._clock() - self._pruned_s >= PRUNE_S:
                 self._pruned_s = self._clock()
                 self._guarded(self._prune)
@@ -161,7 +166,10 @@ class FileSeries:
         """Log a fault once until it changes."""
         if fault != self._fault:
             self._fault = fault
-            get_logger().error("metrics.file_failed", path=str(self._path), reason=fault)
+            self._log(fault)
+
+    def _log(self, fault: str) -> None:
+        get_logger().error("metrics.file_failed", path=str(self._path), reason=fault)
 
     def _roll_back(self) -> None:
         with suppress(sqlite3.Error):
@@ -205,7 +213,9 @@ class FileSeries:
             return int(row[0])
         (num_series,) = file.execute("SELECT count(*) FROM series").fetchone()
         if num_series >= self._max_series and not _make_room(file, data.newest_s):
-            self._note(f"there are {num_series} metrics already, the maximum; new ones are dropped")
+            if not self._is_full:
+                self._is_full = True
+                self._log(f"there are {num_series} metrics already, the maximum; new ones are dropped")
             return None
         made = file.execute(
             "INSERT INTO series(namespace, name, dimensions, unit, newest_s) VALUES(?, ?, ?, ?, ?)",
@@ -223,7 +233,7 @@ class FileSeries:
             self._share *= _SHRINK
         elif size < self._max_bytes / 2:
             self._share = min(1.0, self._share / _SHRINK)
-        now_s = self._clock()
+        now_s, self._is_full = self._clock(), False
         with file:
             file.execute("BEGIN IMMEDIATE")
             for tier in TIERS:

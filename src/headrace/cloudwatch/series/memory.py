@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from headrace.cloudwatch.metrics.buckets import Bucket, resample
 from headrace.cloudwatch.metrics.metric import Metric, Point
@@ -69,7 +70,10 @@ class MemorySeries:
         """Record measurements that were aggregated elsewhere; they count in the periods that contain their start."""
         with self._lock:
             self._fold_all()
-            self._merge(metric, [[point] for _ in TIERS])
+            if _is_finite(point):
+                self._merge(metric, [[point] for _ in TIERS])
+            else:
+                self.num_refused += 1
 
     def read(self, metric: Metric, *, start_s: float, end_s: float, period_s: int) -> Sequence[Point]:
         """Return the points of [start_s, end_s), oldest first; the first is the one that contains `start_s`."""
@@ -183,3 +187,8 @@ class MemorySeries:
                 for index in sorted(buckets)[: len(buckets) // 2]:
                     del buckets[index]
                     self._num_points -= 1
+
+
+def _is_finite(point: Point) -> bool:
+    numbers = (point.start_s, point.count, point.total, point.minimum, point.maximum)
+    return all(map(math.isfinite, chain(numbers, *point.values)))
