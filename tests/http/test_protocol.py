@@ -1,13 +1,17 @@
 """Requests at the edge of HTTP, or beyond it: a strict parser, errors in JSON, and limits of size, time and number."""
 
+import asyncio
 import json
 import socket
 
 import pytest
 
+from headrace.http.protocol import MAX_PIPELINED, HttpLimits, StreamingProtocol
+from headrace.http.server import http_server
 from headrace.testing.echo import EchoBackend, EchoScript
 from tests.http_cases import GET, HOST, MALFORMED, answers_in, exchange
 from tests.server.conftest import serving
+from tests.waiting import WAIT_S
 
 BODY = b'{"inputs":"a b","parameters":{"max_new_tokens":2}}'
 CLOSE = b"Connection: close\r\n"
@@ -106,6 +110,118 @@ def test_pipelined_answers_come_before_the_refusal_of_what_follows_them(echo):
     answers = answers_in(exchange(echo.url, generate + generate + b"no HTTP at all\r\n\r\n"))
     assert [answer.status for answer in answers] == [200, 200, 400]
     assert json.loads(answers[1].body)["generated_text"] == "a b"
+
+
+def test_a_malformed_body_is_refused_after_the_response_to_the_request_before_it(echo):
+    generate = GENERATE + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+    malformed = GENERATE + b"Transfer-Encoding: chunked\r\n\r\nno size\r\n"
+    for received in (exchange(echo.url, generate + malformed), exchange(echo.url, generate * 2 + malformed)):
+        assert [answer.status for answer in answers_in(received)][-2:] == [200, 400]
+
+
+def test_requests_pipelined_without_end_are_refused_after_the_responses_before_them(echo):
+    get = GET + HOST + b"\r\n"
+    *answers, refusal = answers_in(exchange(echo.url, get * 5_000))
+    assert {answer.status for answer in answers} == {200}
+    assert len(answers) <= MAX_PIPELINED + 1
+    assert refusal.status == 503
+    assert f"More than {MAX_PIPELINED} requests wait" in json.loads(refusal.body)["error"]
+
+
+LARGE_HEAD = GET + HOST + CLOSE + b"".join(b"X-%d: %b\r\n" % (number, b"a" * 1000) for number in range(50)) + b"\r\n"
+CHUNK = b"x" * 70_000 + b"\r\n"
+CHUNKED = b"POST / HTTP/1.1\r\n" + HOST + CLOSE + b"Transfer-Encoding: chunked\r\n\r\n"
+LONG_BODY = b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 70000\r\n\r\n" + b"x" * 70_000
+
+
+@pytest.mark.parametrize(
+    ("reads", "num_responses"),
+    [
+        ([LARGE_HEAD[start : start + 1000] for start in range(0, len(LARGE_HEAD), 1000)], 1),
+        ([CHUNKED + b"11170\r\n", CHUNK + b"11170\r\n", CHUNK + b"0\r\n", b"\r\n"], 1),
+        ([GET, HOST + b"\r\n" + LONG_BODY + GET, HOST + CLOSE + b"\r\n"], 3),
+    ],
+    ids=["a head in many reads", "reads that end in the size of a chunk", "reads that end in the head of a request"],
+)
+async def test_only_the_bytes_of_a_head_count_as_its_bytes(reads, num_responses):
+    protocol, wire = connected(answer_empty)
+    for data in reads:
+        protocol.data_received(data)
+    await closed(protocol, wire)
+    assert wire.sent.count(b"HTTP/1.1 200 OK") == num_responses
+    assert b"HTTP/1.1 4" not in wire.sent
+
+
+class Wire(asyncio.Transport):
+    """The server's side of a connection: the test decides what each read returns."""
+
+    def __init__(self):
+        super().__init__()
+        self.sent = b""
+        self.is_closed = asyncio.Event()
+
+    def write(self, data):
+        self.sent += data
+
+    def write_eof(self):
+        self.close()
+
+    def can_write_eof(self):
+        return True
+
+    def close(self):
+        self.is_closed.set()
+
+    abort = close
+
+    def is_closing(self):
+        return self.is_closed.is_set()
+
+    def pause_reading(self):
+        """Read on: the test's requests are few."""
+
+    resume_reading = pause_reading
+
+
+async def answer_empty(_scope, receive, send):
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body"})
+
+
+def connected(app, *, receive_timeout_s=WAIT_S):
+    """Return a connection of a server, and its side of the wire."""
+    limits = HttpLimits(max_connections=1, receive_timeout_s=receive_timeout_s, send_timeout_s=WAIT_S)
+    server = http_server(app, limits=limits)
+    protocol = StreamingProtocol(server.config, server.server_state, {}, limits=limits)
+    wire = Wire()
+    protocol.connection_made(wire)
+    return protocol, wire
+
+
+async def test_a_head_that_the_server_does_not_read_is_not_late():
+    """The server reads on after the responses to the requests before it."""
+    released = asyncio.Event()
+
+    async def answer_when_released(scope, receive, send):
+        await released.wait()
+        await answer_empty(scope, receive, send)
+
+    protocol, wire = connected(answer_when_released, receive_timeout_s=0.02)
+    protocol.data_received((GET + HOST + b"\r\n") * 2 + GET)
+    await asyncio.sleep(0.1)
+    released.set()
+    protocol.data_received(HOST + CLOSE + b"\r\n")
+    await closed(protocol, wire)
+    assert wire.sent.count(b"HTTP/1.1 200 OK") == 3
+
+
+async def closed(protocol, wire):
+    """Wait until the server closes the connection."""
+    async with asyncio.timeout(WAIT_S):
+        await wire.is_closed.wait()
+    protocol.connection_lost(None)
 
 
 def test_a_refusal_before_the_end_of_a_body_reaches_the_client_that_sends_it():

@@ -25,6 +25,8 @@ from headrace.http.head import MAX_HEAD_BYTES, MAX_HEADERS, HttpRefused, check_h
 
 LINGER_S = 2.0
 """Seconds for a client to read a refusal sent before the end of its request: closing at once would reset it."""
+MAX_PIPELINED = 32
+"""Requests that wait on a connection for the response before theirs; each takes about 4 KiB."""
 MIN_BYTES_A_SECOND = 256 * 1024
 """A body that arrives at this rate never times out, whatever its size."""
 _MAX_JOINED_BYTES = 256 * 1024
@@ -44,6 +46,14 @@ class HttpLimits:
     """Time for a TLS handshake; connections in a handshake count towards `max_connections`."""
 
 
+@dataclass(slots=True)
+class _OpenPart:
+    """A head, or the trailers of a body, whose end has not arrived."""
+
+    num_bytes: int = 0
+    """Bytes of the reads that lie within it: the parser may hold them and report nothing."""
+
+
 class StreamingProtocol(HttpToolsProtocol):
     """A client's connection: uvicorn's protocol with checks, limits and timers."""
 
@@ -51,8 +61,9 @@ class StreamingProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._limits = limits
         self._is_in_head = False
-        self._is_in_trailers = False
+        self._open_part: _OpenPart | None = None
         self._num_head_bytes = 0
+        """Bytes of the target, headers and trailers that the parser has reported."""
         self._is_replaying = False
         """A new parser gets the framing of a request whose head was parsed; see `_ignore_upgrade`."""
         self._is_closing = False
@@ -90,11 +101,12 @@ class StreamingProtocol(HttpToolsProtocol):
         """Feed the parser; refuse a malformed request."""
         if self._is_closing:
             return
-        was_open_ended, cycle = self._is_in_head or self._is_in_trailers, self.cycle
+        part, cycle = self._open_part, self.cycle
         try:
             self._feed(data)
-            if was_open_ended and (self._is_in_head or self._is_in_trailers):
-                self._count_head(len(data))
+            if part is not None and part is self._open_part:
+                part.num_bytes += len(data)
+                _check_head_size(part.num_bytes)
         except HttpRefused as refused:
             self._refuse(refused)
         except httptools.HttpParserError as error:
@@ -135,6 +147,7 @@ class StreamingProtocol(HttpToolsProtocol):
             return
         self._unset_keepalive_if_required()  # not before: the parser skips line breaks between requests
         self._is_in_head = True
+        self._open_part = _OpenPart()
         self._num_head_bytes = 0
         self._receive_timer = self.loop.call_later(self._limits.receive_timeout_s, self._head_is_late)
         super().on_message_begin()
@@ -160,24 +173,28 @@ class StreamingProtocol(HttpToolsProtocol):
         if self._is_replaying:
             return
         self._is_in_head = False
+        self._open_part = None
         self._stop_receive_timer()
         method = self.parser.get_method().decode("ascii")
         self.url = check_head(method, self.url, self.parser.get_http_version(), self.headers)
         super().on_headers_complete()
+        if len(self.pipeline) > MAX_PIPELINED:
+            text = f"More than {MAX_PIPELINED} requests wait on this connection. Read the responses first."
+            raise HttpRefused(503, text)
         self._body_deadline_s = self.loop.time() + self._limits.receive_timeout_s
         self._receive_timer = self.loop.call_at(self._body_deadline_s, self._check_body)
 
     def on_chunk_header(self) -> None:
         """Expect trailers, which follow a chunk of size 0."""
-        self._is_in_trailers = True
+        self._open_part = _OpenPart()
 
     def on_chunk_complete(self) -> None:
         """Expect no more trailers: the chunk has ended."""
-        self._is_in_trailers = False
+        self._open_part = None
 
     def on_body(self, body: bytes) -> None:
         """Pass on a part of the body, and extend its deadline."""
-        self._is_in_trailers = False
+        self._open_part = None
         self._body_deadline_s += len(body) / MIN_BYTES_A_SECOND
         super().on_body(body)
 
@@ -189,8 +206,7 @@ class StreamingProtocol(HttpToolsProtocol):
 
     def _count_head(self, num_bytes: int) -> None:
         self._num_head_bytes += num_bytes
-        if self._num_head_bytes > MAX_HEAD_BYTES:
-            raise HttpRefused(431, f"The head of the request has more than {MAX_HEAD_BYTES} bytes. Send fewer headers.")
+        _check_head_size(self._num_head_bytes)
 
     def _stop_receive_timer(self) -> None:
         if self._receive_timer is not None:
@@ -199,6 +215,9 @@ class StreamingProtocol(HttpToolsProtocol):
 
     def _head_is_late(self) -> None:
         seconds = self._limits.receive_timeout_s
+        if self.flow.read_paused:  # the server does not read: the response to an earlier request takes long
+            self._receive_timer = self.loop.call_later(seconds, self._head_is_late)
+            return
         self._refuse(HttpRefused(408, f"The head of the request did not arrive within {seconds:g} s."))
 
     def _check_body(self) -> None:
@@ -224,6 +243,7 @@ class StreamingProtocol(HttpToolsProtocol):
             self._refusal = refused  # of the request after this one
         elif self.pipeline:
             self.pipeline.popleft()  # the malformed request, which has not begun
+            self.cycle = self.pipeline[0][0] if self.pipeline else cast("RequestResponseCycle", self._running)
             self._refusal = refused
         else:
             self._break_off(cycle, refused)
@@ -346,6 +366,11 @@ class _HeadJoiner:
             self._transport.write(data)
         else:
             self._transport.write(self._head + data)
+
+
+def _check_head_size(num_bytes: int) -> None:
+    if num_bytes > MAX_HEAD_BYTES:
+        raise HttpRefused(431, f"The head of the request has more than {MAX_HEAD_BYTES} bytes. Send fewer headers.")
 
 
 def _has_length(head: Message) -> bool:
