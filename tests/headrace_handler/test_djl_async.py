@@ -9,6 +9,7 @@ import pytest
 from headrace_handler.contract import Call
 from tests.headrace_handler.djl_models import LeavingReply, LoadModel, item, predict
 from tests.headrace_handler.djl_models import load_model as load_model  # noqa: PLC0414 - a fixture
+from tests.waiting import WAIT_S
 
 ECHO = """
     import asyncio
@@ -52,7 +53,7 @@ ECHO = """
         if kind == "plain":
             return Output().add("as it is").add_property("x-own", "1")
         if kind == "coded":
-            return create_non_stream_output("", error="too long", code=413)
+            return create_non_stream_output("", error="too long", code=payload.get("code", 413))
         if kind == "stream":
             return handle_streaming_response(tokens(4), lambda index: (str(index), index == payload.get("last")))
         return create_non_stream_output({"kind": kind}, properties={"x-own": "2"})
@@ -106,6 +107,13 @@ def test_an_exception_in_a_stream_is_its_last_chunk(load_model: LoadModel) -> No
     reply = send(load_model(ECHO), "late")
 
     assert (reply.status, reply.chunks) == (200, [b"first", b"late failure"])
+
+
+def test_a_code_that_is_no_status_is_that_of_a_handler_that_fails(load_model: LoadModel) -> None:
+    contract = load_model(ECHO)
+
+    for code in ("x", 7, 99999):
+        assert send(contract, "coded", code=code).body == b'{"code":424,"error":"too long"}'
 
 
 def test_a_code_among_the_pairs_is_the_status_of_the_response(load_model: LoadModel) -> None:
@@ -243,3 +251,30 @@ def test_a_rolling_batch_whose_outputs_do_not_fit_fails(load_model: LoadModel) -
     reply = predict(contract, prompt("a", 1))
 
     assert (reply.status, reply.json) == (424, {"code": 424, "message": "Batch inference failed"})
+
+
+def test_a_rolling_batch_whose_output_cannot_be_read_answers_all_requests(load_model: LoadModel) -> None:
+    contract = load_model(
+        """
+        from djl_python import Output
+        resets = []
+        def handle(inputs):
+            if inputs.is_empty():
+                return None
+            resets.append(inputs.get_property("reset_rollingbatch"))
+            output = Output()
+            for _ in inputs.get_batches():
+                output.content.add(None, 5)
+            return output
+        """,
+        {"rolling_batch": "auto"},
+    )
+    items = [prompt("a", 1), prompt("b", 1)]
+    later = prompt("c", 1)
+
+    for call in (Call(items=items), Call(items=[later])):
+        contract.loop.run_until_complete(asyncio.wait_for(contract.call_async(call), WAIT_S))
+
+    body = {"code": 424, "message": "Batch inference failed"}
+    assert [each.reply.json for each in (*items, later)] == [body] * 3
+    assert contract._code.module.resets == [None, "true"]

@@ -1,6 +1,7 @@
 """Parts of responses, as asynchronous and rolling-batch handlers encode them with `Output.binary_encode`."""
 
 import json
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,6 +9,8 @@ from typing import Any
 
 from headrace_handler.contract import Reply
 from headrace_handler.contracts.djl import responses
+
+_CODE = re.compile("[2-9][0-9][0-9]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +40,7 @@ def decode_chunk(content: bytes | bytearray, properties: Mapping[str, Any]) -> C
     is_last = pairs.get("last", "").lower() == "true"
     if "code" not in pairs or not (pairs["data"] or is_last):
         return Chunk(data=pairs["data"].encode(), is_last=is_last, properties=properties)
-    status, error = int(pairs["code"]), pairs.get("error")
+    status, error = _status(pairs["code"]), pairs.get("error")
     body = {"code": status} if error is None else {"code": status, "error": error}
     return Chunk(
         data=json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(),
@@ -46,6 +49,11 @@ def decode_chunk(content: bytes | bytearray, properties: Mapping[str, Any]) -> C
         phrase=responses.phrase_of(error),
         properties=properties,
     )
+
+
+def _status(code: str) -> int:
+    """Return the status of a code; that of a handler which fails, if the code is none."""
+    return int(code) if _CODE.fullmatch(code) else 424
 
 
 def send_chunk(chunk: Chunk, reply: Reply) -> None:

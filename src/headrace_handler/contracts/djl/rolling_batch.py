@@ -16,6 +16,9 @@ logger = logging.getLogger(__name__)
 Step = Callable[[Sequence[tuple[Item, bool]], bool], Awaitable[Any]]
 """Calls the handler with the live requests, whether each is known to it, and whether it has to forget the others."""
 
+_FAILED = 424
+"""The status of DJL Serving for a handler that fails."""
+
 
 @dataclass(slots=True)
 class _Live:
@@ -66,15 +69,25 @@ class RollingBatch:
     async def _run(self) -> None:
         while self._live:
             live = list(self._live)
-            output = await self._step([(request.item, request.is_known) for request in live], self._is_reset)
-            chunks = _chunks(output, len(live))
-            self._is_reset = chunks is None
-            for request, chunk in zip(live, chunks or [_failure(output)] * len(live), strict=True):
+            for request, chunk in zip(live, await self._step_chunks(live), strict=True):
                 request.is_known = True
                 request.chunks.put_nowait(chunk)
                 if chunk.is_last:
                     self._live.remove(request)
             await asyncio.sleep(0)  # requests that came during the step join the next one
+
+    async def _step_chunks(self, live: Sequence[_Live]) -> list[Chunk]:
+        """Run a step and return the part of each request; if it fails, that is an error."""
+        code = _FAILED
+        try:
+            output = await self._step([(request.item, request.is_known) for request in live], self._is_reset)
+            chunks = _chunks(output, len(live))
+            code = _FAILED if output.code == 200 else output.code
+        except Exception:
+            logger.exception("Batch inference failed")
+            chunks = None
+        self._is_reset = chunks is None
+        return [_failure(code)] * len(live) if chunks is None else chunks
 
 
 def _chunks(output: Any, size: int) -> list[Chunk] | None:
@@ -105,8 +118,7 @@ def _properties(named: Mapping[str, Any], size: int) -> list[dict[str, Any]]:
     return split
 
 
-def _failure(output: Any) -> Chunk:
-    code = 424 if output.code == 200 else output.code
+def _failure(code: int) -> Chunk:
     body = json.dumps({"code": code, "message": "Batch inference failed"}, separators=(",", ":"))
     return Chunk(
         data=body.encode(),
