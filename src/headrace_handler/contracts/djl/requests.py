@@ -1,6 +1,5 @@
 """Conversion of requests to DJL's `Input`."""
 
-import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -84,11 +83,6 @@ def make_step(djl: Any, items: Sequence[tuple[Item, bool]], common: Mapping[str,
 def make_warm_up(djl: Any, options: Mapping[str, str], common: Mapping[str, Any]) -> Any:
     """Return the input without content that lets the handler load its model by the options."""
     return _input(djl, {**options, **common}, ())
-
-
-def json_body(value: Any) -> bytes:
-    """Return JSON as DJL Serving's frontend writes it."""
-    return json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
 def _input(djl: Any, named: Mapping[str, Any], content: Iterator[tuple[str, bytearray]] | Sequence[Any]) -> Any:
