@@ -21,10 +21,10 @@ from headrace.autoscaling.records.policies import remove_target
 from headrace.control.api.context import CallContext
 from headrace.state.records import AlreadyExists, Conflict, Json, Unreadable, readable
 from headrace.wire.aws.errors import AwsError, validation_error
+from headrace.wire.aws.tags import MAX_TAGS
 
 _MAX_TARGETS = 500
 """Source: Application Auto Scaling user guide, "Quotas"."""
-_MAX_TAGS = 50
 _INTERNAL_MEMBERS = ("capacity", "previous", "scaling")
 """Members of an activity's record that AWS does not have."""
 
@@ -94,8 +94,8 @@ def tag_resource(context: CallContext, params: Json) -> Json:
     if reserved is not None:
         raise validation_error(f"The tag key {reserved} begins with aws:, which is reserved. Choose another one.")
     tags = {**record.tags, **params["Tags"]}
-    if len(tags) > _MAX_TAGS:
-        message = f"The scalable target would have {len(tags)} tags; expected at most {_MAX_TAGS}."
+    if len(tags) > MAX_TAGS:
+        message = f"The scalable target would have {len(tags)} tags; expected at most {MAX_TAGS}."
         raise AwsError("TooManyTagsException", message, members={"ResourceName": params["ResourceARN"]})
     context.store.update(record, tags=tags)
     return {}
@@ -177,8 +177,8 @@ def _check_bounds(spec: TargetSpec) -> None:
 
 def _create(context: CallContext, key: TargetKey, spec: TargetSpec, params: Json) -> TargetRecord:
     tags = dict(params.get("Tags") or {})
-    if len(tags) > _MAX_TAGS:
-        raise validation_error(f"The scalable target would have {len(tags)} tags; expected at most {_MAX_TAGS}.")
+    if len(tags) > MAX_TAGS:
+        raise validation_error(f"The scalable target would have {len(tags)} tags; expected at most {MAX_TAGS}.")
     if len(context.store.list(SCALABLE_TARGET)) >= _MAX_TARGETS:
         raise AwsError("LimitExceededException", f"There are {_MAX_TARGETS} scalable targets already, the maximum.")
     try:

@@ -16,6 +16,7 @@ AdjustmentType = Literal["ChangeInCapacity", "PercentChangeInCapacity", "ExactCa
 Aggregation = Literal["Average", "Minimum", "Maximum"]
 
 DEFAULT_COOLDOWN_S = 300
+"""Cooldown of a policy of either type that names none. Source: API reference, Cooldown and ScaleOutCooldown."""
 AGGREGATIONS: Mapping[Aggregation, Callable[[Sequence[float]], float]] = {
     "Average": fmean,
     "Minimum": min,

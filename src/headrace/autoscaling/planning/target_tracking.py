@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from headrace.autoscaling.planning.step_scaling import DEFAULT_COOLDOWN_S
+
 Side = Literal["High", "Low"]
 """One of a policy's two alarms: High scales out, Low scales in."""
 
-DEFAULT_COOLDOWN_S = 300
 LOW_SHARE = 0.9
 """Share of the target below which the metric must stay to scale in. The guide: "usually more than 10% lower"."""
 

@@ -13,7 +13,7 @@ import msgspec
 
 from headrace.autoscaling.planning.decision import Scaling
 from headrace.autoscaling.planning.targets import NAMESPACE, CapacityBounds, TargetKey, TargetMembers
-from headrace.state.records import Conflict, Json, Kind, NoStatus, Record, readable
+from headrace.state.records import Conflict, Json, Kind, NoStatus, Record
 from headrace.state.store import Store
 
 StatusCode = Literal["Pending", "InProgress", "Successful", "Overridden", "Unfulfilled", "Failed"]
@@ -162,11 +162,6 @@ def drop_old(store: Store, records: Sequence[ActivityRecord], *, now_s: float) -
         if is_old and not record.spec.is_in_progress:
             with suppress(Conflict):
                 store.remove(record)
-
-
-def activities_of(store: Store, key: TargetKey) -> list[ActivityRecord]:
-    """Return the activities of one target, oldest first."""
-    return [record for record in readable(store.list(SCALING_ACTIVITY)) if record.spec.key == key]
 
 
 def unavailable_capacity(records: Sequence[ActivityRecord], *, now_s: float) -> int | None:

@@ -19,10 +19,10 @@ from headrace.cloudwatch.errors import PAGES, alarm_not_found, invalid_combinati
 from headrace.cloudwatch.validation import metric_of, parse_alarm
 from headrace.state.records import AlreadyExists, Conflict, Json, Record, Unreadable, readable
 from headrace.wire.aws.errors import AwsError
+from headrace.wire.aws.tags import MAX_TAGS
 
 MAX_ALARMS = 5000
 """Source: CloudWatch service quotas, metric alarms per region."""
-_MAX_TAGS = 50
 _PAGE_SIZE = 50
 _HISTORY_PAGE_SIZE = 100
 _FILTERS = {"Statistic": "statistic", "ExtendedStatistic": "extended_statistic", "Period": "period", "Unit": "unit"}
@@ -217,5 +217,5 @@ def _find(context: CloudWatchCall, arn: str) -> AlarmRecord | Unreadable:
 
 
 def _check_number(tags: dict[str, str]) -> None:
-    if len(tags) > _MAX_TAGS:
-        raise invalid_value(f"The alarm would have {len(tags)} tags; expected at most {_MAX_TAGS}.")
+    if len(tags) > MAX_TAGS:
+        raise invalid_value(f"The alarm would have {len(tags)} tags; expected at most {MAX_TAGS}.")

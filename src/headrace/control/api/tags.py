@@ -6,16 +6,15 @@ from headrace.control.api.context import CallContext, tags_of
 from headrace.control.model.names import find, parse_arn
 from headrace.state.records import Record, Unreadable
 from headrace.wire.aws.errors import not_found, validation_error
-
-_MAX_TAGS = 50
+from headrace.wire.aws.tags import MAX_TAGS
 
 
 def add_tags(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """Answer AddTags with all tags of the resource."""
     record = _tagged(context, params["ResourceArn"])
     tags = {**record.tags, **tags_of(params)}
-    if len(tags) > _MAX_TAGS:
-        raise validation_error(f"The resource would have {len(tags)} tags; at most {_MAX_TAGS} are allowed.")
+    if len(tags) > MAX_TAGS:
+        raise validation_error(f"The resource would have {len(tags)} tags; expected at most {MAX_TAGS}.")
     context.store.update(record, tags=tags)
     return {"Tags": _list(tags)}
 
