@@ -1,9 +1,9 @@
 """
 The bodies of running asynchronous invocations, in bounded memory.
 
-An input is a request body, and counts in the budget of all request bodies. Nobody waits for the response to an
-asynchronous invocation, so it waits for room in place of failing: before its input is read, when it holds nothing that
-others wait for. A long response goes to disk, because a worker drops a connection that is not read for long.
+An input is a request body, and counts in the budget of all request bodies. No client waits for an asynchronous
+invocation, so it waits for room in place of failing: before its input is read, when it holds nothing that others wait
+for. A long response goes to disk, because a worker drops a connection that is not read for long.
 """
 
 import asyncio
