@@ -209,6 +209,31 @@ class TestQuestionAnswering:
 
         assert (found["answer"], found["end"]) == ("Paris", len(context))
 
+    def test_the_windows_of_a_long_context_are_read_a_few_at_a_time(self, folder: Path) -> None:
+        torch = pytest.importorskip("torch")
+        contract = load(folder, "huggingface", entry="")
+        sizes: list[int] = []
+
+        def note(_module: object, _inputs: object, output: object) -> None:
+            if hasattr(output, "start_logits"):
+                sizes.append(len(output.start_logits))
+
+        def ask(context: str) -> dict[str, float]:
+            body = {"inputs": {"question": "where", "context": context}, "parameters": {"max_seq_len": 16}}
+            found: dict[str, float] = invoke(contract, json.dumps(body).encode(), JSON).json
+            return found
+
+        hook = torch.nn.modules.module.register_module_forward_hook(note)
+        try:
+            short, long = ask("now " * 8 + "in Paris"), ask("now " * 80 + "in Paris")
+        finally:
+            hook.remove()
+        assert sizes[0] == 1
+        assert len(sizes) > 2
+        assert max(sizes) == 8
+        assert long["answer"] == short["answer"] == "Paris"
+        assert long["start"] == short["start"] + 72 * len("now ")
+
     def test_an_input_without_a_context_is_a_bad_request(self, folder: Path) -> None:
         contract = load(folder, "huggingface", entry="")
 

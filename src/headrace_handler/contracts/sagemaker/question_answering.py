@@ -13,6 +13,8 @@ TASK = "question-answering"
 _MAX_TOKENS = 384
 """Tokens of a window, as in version 4."""
 _OVERLAP_TOKENS = 128
+_BATCH_SIZE = 8
+"""Windows that the network reads at once: all windows of a long context may not fit into memory."""
 
 
 class _Span(NamedTuple):
@@ -116,12 +118,10 @@ def _spans(model: Any, windows: Any, options: _Options) -> tuple[list[_Span], fl
 
     spans: dict[tuple[int, int], _Span] = {}
     impossible = 1.0
-    with torch.no_grad():
-        output = model(**windows.to(model.device))
-    for number, window in enumerate(windows.encodings):
+    for number, (starts, ends) in enumerate(_logits(model, windows)):
+        window = windows.encodings[number]
         in_context = torch.tensor([part == 1 for part in windows.sequence_ids(number)])
-        first = _probabilities(output.start_logits[number].cpu(), in_context)
-        last = _probabilities(output.end_logits[number].cpu(), in_context)
+        first, last = _probabilities(starts, in_context), _probabilities(ends, in_context)
         impossible = min(impossible, float(first[0] * last[0]))
         first[0] = last[0] = 0.0
         products = torch.triu(first[:, None] * last[None, :]).tril(options.max_answer_len - 1)
@@ -133,6 +133,17 @@ def _spans(model: Any, windows: Any, options: _Options) -> tuple[list[_Span], fl
             if score > 0.0 and (known is None or known.score < score):
                 spans[found[1:]] = found
     return list(spans.values()), impossible
+
+
+def _logits(model: Any, windows: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the logits of each window's starts and ends."""
+    import torch
+
+    for begin in range(0, len(windows.encodings), _BATCH_SIZE):
+        batch = {name: rows[begin : begin + _BATCH_SIZE].to(model.device) for name, rows in windows.items()}
+        with torch.no_grad():
+            output = model(**batch)
+        yield from zip(output.start_logits.cpu(), output.end_logits.cpu(), strict=True)
 
 
 def _characters(window: Any, first: int, last: int, *, by_words: bool) -> tuple[int, int]:
