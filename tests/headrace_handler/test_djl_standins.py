@@ -164,6 +164,16 @@ def test_a_batch_is_split_by_the_index_in_its_keys(size: int, separator: str) ->
     assert len(batch) == size
 
 
+@pytest.mark.parametrize("size", ["0", "-1", "1001", "999999999999"])
+def test_a_header_of_a_client_that_is_no_size_of_a_batch_is_refused(size: str) -> None:
+    inputs = Input()
+    inputs.properties["batch_size"] = size
+    inputs.content.add("data", bytearray())
+
+    with pytest.raises(ValueError, match=f"batch_size is {size}; expected 1 to 1000"):
+        inputs.get_batches()
+
+
 @pytest.mark.parametrize(
     ("content_type", "body", "decoded"),
     [

@@ -11,6 +11,8 @@ from .pair_list import PairList
 _INDEX = slice(6, 9)
 _NAME = slice(10, None)
 """The parts of a key of a batch, `batch_007.data` or `batch_007_data`."""
+_MAX_BATCH_SIZE = 1000
+"""The index in a key has three digits."""
 
 
 class Input:
@@ -36,7 +38,16 @@ class Input:
         return "batch_size" in self.properties
 
     def get_batch_size(self) -> int:
-        return int(self.properties.get("batch_size", "1"))
+        """
+        Return the number of requests.
+
+        Raises:
+            ValueError: a client's header `batch_size` is no such number.
+        """
+        size = int(self.properties.get("batch_size", "1"))
+        if not 1 <= size <= _MAX_BATCH_SIZE:
+            raise ValueError(f"batch_size is {size}; expected 1 to {_MAX_BATCH_SIZE}. Send no header of that name.")
+        return size
 
     def get_batches(self) -> list["Input"]:
         """Return the requests of a batch; of a single request, the request itself."""
