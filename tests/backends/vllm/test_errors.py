@@ -61,6 +61,13 @@ def test_processes_note_the_exceptions_that_they_log(tmp_path: Path) -> None:
     assert read_failures(tmp_path / "none") == []
 
 
+def test_lines_that_a_process_has_not_completed_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "failures.jsonl"
+    whole = b'{"type": "ValueError", "message": "no memory"}\n'
+    path.write_bytes(b'{"type": "Val' + b"\n" + b'{"type": 1}\n\xff\n[]\n\n' + whole + whole[:20])
+    assert read_failures(path) == [Failure("ValueError", "no memory")]
+
+
 def test_vllm_logs_its_warnings_and_more_only_for_debugging() -> None:
     levels = [library_level(level) for level in ("debug", "info", "warning", "error")]
     assert levels == [logging.INFO, logging.WARNING, logging.WARNING, logging.ERROR]

@@ -5,12 +5,13 @@ vLLM raises builtin exceptions for most failures of the start, so the text decid
 the server as "Engine core initialization failed", and their cause by the file of `child.FailureFile`.
 """
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from headrace.core.errors import (
     BrokenModel,
@@ -97,8 +98,16 @@ _RULES: Final = (
 
 def read_failures(path: Path) -> list[Failure]:
     """Return the exceptions that vLLM's processes noted, oldest first."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    return [Failure(**json.loads(line)) for line in lines]
+    lines = path.read_bytes().splitlines() if path.is_file() else []
+    return [failure for line in lines if (failure := _read_failure(line)) is not None]
+
+
+def _read_failure(line: bytes) -> Failure | None:
+    """Return the exception of a line; None if it is malformed, such as one that a killed process left incomplete."""
+    try:
+        return msgspec.json.decode(line, type=Failure)
+    except msgspec.DecodeError:
+        return None
 
 
 def start_error(error: Exception, noted: Sequence[Failure]) -> HeadraceError:
