@@ -46,6 +46,21 @@ def test_a_normalizer_that_panics_is_refused_when_the_model_is_loaded(tmp_path):
         read(tmp_path, json.dumps(made).encode())
 
 
+@pytest.mark.parametrize("settings", [{"bos_token": "\ud800"}, {"added_tokens_decoder": {"9": {"content": "x\udfff"}}}])
+def test_a_token_with_half_of_a_pair_of_surrogates_is_refused(settings, tmp_path):
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(BrokenModel, match=r"tokenizer_config\.json is not valid JSON: .* surrogates not allowed"):
+        read(tmp_path, byte_level_tokenizer().to_str().encode())
+
+
+def test_a_token_with_a_whole_pair_of_surrogates_is_added(tmp_path):
+    size = byte_level_tokenizer().get_vocab_size()
+    added = {str(size): {"content": "🦊"}, "9" * 5000: {"content": "ignored, as its id is none"}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
+    tokenizer = read(tmp_path, byte_level_tokenizer().to_str().encode())
+    assert tokenizer.encode("🦊", add_special_tokens=False) == [size]
+
+
 class PanicException(BaseException):
     """Stands for the class of a Rust library, which cannot be imported."""
 

@@ -97,3 +97,13 @@ def test_any_count_of_parts_ends_in_a_file_or_in_a_named_error(tmp_path, count):
     path = write_gguf(tmp_path / "m-00001-of-00002.gguf", {"split.count": value, "split.no": 0}, {"t": TENSORS["t1"]})
     with suppress(BrokenModel, UnsupportedModel):
         assert open_all_parts(path).tensors.keys() == {"t"}
+
+
+@pytest.mark.parametrize("name", ["split.count", "split.no", "split.tensors.count"])
+@pytest.mark.parametrize("value", [[2, 2], "2", 1.5])
+def test_a_number_of_another_type_is_named(tmp_path, name, value):
+    right = {"split.count": 2, "split.no": 0}
+    first = write_gguf(tmp_path / "m-00001-of-00002.gguf", right | {name: value}, {"t": TENSORS["t1"]})
+    write_gguf(tmp_path / "m-00002-of-00002.gguf", right | {"split.no": 1}, {"u": TENSORS["t1"]})
+    with pytest.raises(BrokenModel, match=f"{name} is .*; expected a whole number"):
+        open_all_parts(first)

@@ -3,7 +3,8 @@ import pytest
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from headrace.models.families.rope_config import rope_from_config
+from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.models.families.rope_config import rope_from_config, rope_from_gguf
 from headrace.models.fields import Fields
 from headrace.models.rope import inverse_frequencies, resolve
 from headrace.models.spec import RopeSpec
@@ -75,3 +76,35 @@ def test_other_kinds_do_not_depend_on_the_context():
     rope = RopeSpec(theta=500000.0, kind="linear", factor=4.0)
 
     assert resolve(rope, HEAD_DIM, 100000) is rope
+
+
+@pytest.mark.parametrize(
+    ("parameters", "named"),
+    [
+        ({"rope_theta": 1.0}, "rope_theta is 1.0; expected a number above 1"),  # yarn divides by its logarithm
+        ({"mscale": -10.0, "mscale_all_dim": -10.0, "factor": np.e}, "mscale is -10"),  # a factor of 0 to divide by
+        ({"partial_rotary_factor": 0.9}, "expected an even number from 4 to 64"),
+    ],
+)
+def test_settings_that_have_no_frequencies_are_named(parameters, named):
+    config = {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4} | YARN | parameters}
+    with pytest.raises(BrokenModel, match=named):
+        rope_from_config(Fields(config, "config.json"), HEAD_DIM)
+
+
+@pytest.mark.parametrize(
+    ("values", "tensors", "named"),
+    [
+        ({"rope.freq_base": 1.0}, {}, "freq_base is 1.0"),
+        ({"rope.dimension_count": 128}, {}, "dimension_count is 128"),
+        ({"rope.dimension_count": 7}, {}, "dimension_count is 7"),
+        ({"rope.dimension_count": 32}, {"rope_freqs.weight": (1.0,) * 32}, "hold 16 numbers"),
+        ({}, {"rope_freqs.weight": (1.0,) * 31 + (np.inf,)}, "hold 32 numbers"),
+        ({}, {"rope_factors_long.weight": (np.inf,) * 32, "rope_factors_short.weight": (1.0,) * 32}, "long factors"),
+        ({"rope.scaling.yarn_log_multiplier": np.ones(2, np.float32)}, {}, None),
+    ],
+)
+def test_metadata_that_has_no_frequencies_is_named(values, tensors, named):
+    fields = Fields({"context_length": 2048} | values, "m.gguf")
+    with pytest.raises(UnsupportedModel if named is None else BrokenModel, match=named or "yarn_log_multiplier"):
+        rope_from_gguf(fields, HEAD_DIM, tensors)

@@ -113,7 +113,7 @@ class Fields:
     def refuse(self, key: str, part: str, *, unless: tuple[object, ...] = ()) -> None:
         """Raise `UnsupportedModel` if the key has a value that is not in `unless`."""
         value = self.values.get(key)
-        if value is not None and not any(value == fine and type(value) is type(fine) for fine in unless):
+        if value is not None and not any(type(value) is type(fine) and value == fine for fine in unless):
             raise UnsupportedModel(f"{self.source}: {part} ({key} = {value!r}) is not supported.", key=key, value=value)
 
     def _get(self, key: str, default: object) -> object:

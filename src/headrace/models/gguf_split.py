@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace.core.errors import BrokenModel
+from headrace.models.fields import Fields
 from headrace.models.gguf_file import GgufFile, GgufTensor, open_gguf
 
 _PART: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
@@ -38,13 +39,13 @@ def open_all_parts(path: Path) -> GgufFile:
         UnsupportedModel: The version or the type of a tensor is unknown.
     """
     file = open_gguf(path)
-    count = file.metadata.get(_COUNT, 1)
-    if count in (0, 1):
+    count = Fields(file.metadata, str(path)).whole(_COUNT, 1, minimum=0)
+    if count <= 1:
         return file
     paths = split_parts(path)
     if len(paths) != count:
         raise BrokenModel(
-            f"{path} is a part of a GGUF file in {count!r} parts; "
+            f"{path} is a part of a GGUF file in {count} parts; "
             f"expected a name that ends in -00001-of-{count:05}.gguf, as it was downloaded.",
             path=str(path),
         )
@@ -62,9 +63,11 @@ def _joined(parts: list[GgufFile]) -> GgufFile:
     tensors: dict[str, GgufTensor] = {}
     digest = hashlib.blake2b(digest_size=16)
     for number, part in enumerate(parts):
-        if (part.metadata.get(_NUMBER), part.metadata.get(_COUNT)) != (number, len(parts)):
+        fields = Fields(part.metadata, str(part.path))
+        found, count = fields.whole(_NUMBER, minimum=0), fields.whole(_COUNT)
+        if (found, count) != (number, len(parts)):
             raise BrokenModel(
-                f"{part.path} is part {part.metadata.get(_NUMBER)} of {part.metadata.get(_COUNT)}; "
+                f"{part.path} is part {found} of {count}; "
                 f"expected part {number} (counted from 0) of {len(parts)}. Download it again.",
                 path=str(part.path),
             )
@@ -73,7 +76,7 @@ def _joined(parts: list[GgufFile]) -> GgufFile:
             raise BrokenModel(f"{part.path} has the tensor {min(twice)}, which another part has too.")
         tensors |= part.tensors
         digest.update(part.fingerprint.encode())
-    expected = parts[0].metadata.get(_NUM_TENSORS, len(tensors))
+    expected = Fields(parts[0].metadata, str(parts[0].path)).whole(_NUM_TENSORS, len(tensors), minimum=0)
     if expected != len(tensors):
         raise BrokenModel(f"{parts[0].path}: all parts have {len(tensors)} tensors; expected {expected}.")
     return replace(parts[0], tensors=tensors, fingerprint=digest.hexdigest())

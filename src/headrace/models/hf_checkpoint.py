@@ -21,6 +21,7 @@ from headrace.models.snapshots import PARAMS
 from headrace.models.spec import ModelSpec
 
 GENERATION_CONFIG: Final = "generation_config.json"
+_ESCAPED_SURROGATE: Final = "\\ud"
 _OLDER_QUANTIZATION: Final = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 """The files of AutoGPTQ and AutoAWQ from before `quantization_config`, with the method that they mean."""
 
@@ -172,7 +173,10 @@ def _read_json(path: Path, *, required: bool = False) -> Fields:
     if not required and not path.is_file():
         return Fields({}, str(path))
     try:
-        value = json.loads(_read_text(path))
+        text = _read_text(path)
+        value = json.loads(text)
+        if _ESCAPED_SURROGATE in text.lower():
+            json.dumps(value, ensure_ascii=False).encode()  # half of a pair is no character: `tokenizers` fails on it
     except (ValueError, RecursionError) as exc:
         raise BrokenModel(f"{path} is not valid JSON: {exc}.", path=str(path)) from exc
     if not isinstance(value, dict):

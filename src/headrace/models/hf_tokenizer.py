@@ -30,6 +30,9 @@ _MAX_BYTES: Final = 256 << 20
 """Ten times the largest vocabulary known."""
 _SAMPLE: Final = "The quick\nbrown  fox 123 \u00e9\u4e2d"
 """Tokenised once, so that a broken vocabulary that panics is refused at the start and not with the first request."""
+_MAX_ID_DIGITS: Final = 10
+_FLAGS: Final = ("special", "lstrip", "rstrip", "single_word", "normalized")
+"""Properties of an added token."""
 _NAMES: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -139,12 +142,20 @@ def _add_tokens(backend: "tokenizers.Tokenizer", settings: Fields) -> None:
 
     listed = settings.sub("added_tokens_decoder").values
     known = backend.get_added_tokens_decoder()
-    for key in sorted((key for key in listed if key.isdecimal() and int(key) not in known), key=int):
-        entry = Fields(_mapping(listed[key]), f"{settings.source}, added_tokens_decoder, {key}")
-        flags = {name: entry.flag(name, default=False) for name in ("lstrip", "rstrip", "single_word", "normalized")}
-        special = entry.flag("special", default=False)
-        backend.add_tokens([AddedToken(entry.text("content"), special=special, **flags)])
-        if backend.token_to_id(entry.text("content")) != int(key):
+    ids = {int(key): key for key in listed if key.isdecimal() and len(key) <= _MAX_ID_DIGITS}
+    entries = {
+        index: Fields(_mapping(listed[key]), f"{settings.source}, added_tokens_decoder, {key}")
+        for index, key in sorted(ids.items())
+        if index not in known
+    }
+    backend.add_tokens(
+        [
+            AddedToken(entry.text("content"), **{name: entry.flag(name, default=False) for name in _FLAGS})
+            for entry in entries.values()
+        ]
+    )
+    for index, entry in entries.items():
+        if backend.token_to_id(entry.text("content")) != index:
             raise BrokenModel(f"{entry.source}: the token {entry.text('content')!r} has another id in the vocabulary.")
 
 

@@ -1,5 +1,6 @@
 """Read rotary embedding settings: `rope_parameters` (transformers 5), `rope_scaling` (before), GGUF metadata."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -54,7 +55,7 @@ def rope_from_scaling(scaling: Fields, head_dim: int, max_positions: int) -> Rop
         UnsupportedModel: the type of scaling is unknown; the message names it.
     """
     kind = scaling.text("rope_type", scaling.text("type", "default"))
-    plain = RopeSpec(theta=scaling.positive("rope_theta"), rotary_dim=_rotary_dim(scaling, head_dim))
+    plain = RopeSpec(theta=_theta(scaling, "rope_theta"), rotary_dim=_rotary_dim(scaling, head_dim))
     scaling.refuse("llama_4_scaling_beta", "scaling of queries by position")
     read = _KINDS.get(_SYNONYMS.get(kind, kind))
     if read is None:
@@ -78,8 +79,10 @@ def scaled_positions(rope: RopeSpec, max_positions: int) -> int:
 def rope_from_gguf(fields: Fields, head_dim: int, tensors: Mapping[str, tuple[float, ...]]) -> RopeSpec:
     """Read the rotary embedding of a GGUF file; `tensors` are those of `ROPE_TENSORS` that it has."""
     rotary_dim = fields.whole("rope.dimension_count", head_dim)
+    if rotary_dim != head_dim:
+        _check_rotary_dim(rotary_dim, head_dim, f"{fields.source}: rope.dimension_count is {rotary_dim}")
     plain = RopeSpec(
-        theta=fields.positive("rope.freq_base", 10000.0), rotary_dim=0 if rotary_dim == head_dim else rotary_dim
+        theta=_theta(fields, "rope.freq_base", 10000.0), rotary_dim=0 if rotary_dim == head_dim else rotary_dim
     )
     kind = fields.text("rope.scaling.type", "none")
     original = fields.whole("rope.scaling.original_context_length", fields.whole("context_length"))
@@ -118,7 +121,7 @@ def checked_longrope(rope: RopeSpec, head_dim: int, source: str) -> RopeSpec:
     """Return the rope, or refuse factors that are not one positive number for each rotary pair."""
     pairs = (rope.rotary_dim or head_dim) // 2
     for name, factors in (("short", rope.short_factors), ("long", rope.long_factors)):
-        if len(factors) != pairs or not all(factor > 0 for factor in factors):
+        if len(factors) != pairs or not all(0 < factor < math.inf for factor in factors):
             raise BrokenModel(f"{source}: there are {len(factors)} {name} factors; expected {pairs} numbers above 0.")
     return rope
 
@@ -129,12 +132,23 @@ def _rotary_dim(scaling: Fields, head_dim: int) -> int:
     rotary_dim = int(head_dim * fraction)
     if rotary_dim == head_dim:
         return 0
-    if fraction > 1 or rotary_dim % 2 or rotary_dim < 4:
-        raise BrokenModel(
-            f"{scaling.source}: partial_rotary_factor is {fraction}, which turns {rotary_dim} of {head_dim} values of "
-            "a head; expected an even number of at least 4."
-        )
+    _check_rotary_dim(rotary_dim, head_dim, f"{scaling.source}: partial_rotary_factor is {fraction}")
     return rotary_dim
+
+
+def _check_rotary_dim(rotary_dim: int, head_dim: int, origin: str) -> None:
+    if rotary_dim > head_dim or rotary_dim % 2 or rotary_dim < 4:
+        raise BrokenModel(
+            f"{origin}, which turns {rotary_dim} of {head_dim} values of a head; "
+            f"expected an even number from 4 to {head_dim}."
+        )
+
+
+def _theta(fields: Fields, key: str, default: float | None = None) -> float:
+    theta = fields.positive(key, default)
+    if theta <= 1:  # the frequencies must fall: yarn divides by the logarithm
+        raise BrokenModel(f"{fields.source}: {key} is {theta}; expected a number above 1.")
+    return theta
 
 
 def _factor(scaling: Fields, default: float | None = None) -> float:
@@ -161,6 +175,8 @@ def _yarn(scaling: Fields, plain: RopeSpec, max_positions: int) -> RopeSpec:
     original = scaling.whole("original_max_position_embeddings", max_positions)
     factor = _factor(scaling, max_positions / original)
     mscale, mscale_all = scaling.number("mscale", 0.0), scaling.number("mscale_all_dim", 0.0)
+    if min(mscale, mscale_all) < 0:
+        raise BrokenModel(f"{scaling.source}: mscale is {mscale} and mscale_all_dim {mscale_all}; expected at least 0.")
     attention_factor = yarn_attention_factor(factor)
     if mscale and mscale_all:
         attention_factor = yarn_attention_factor(factor, mscale) / yarn_attention_factor(factor, mscale_all)
@@ -222,8 +238,9 @@ _KINDS: Final[Mapping[str, Callable[[Fields, RopeSpec, int], RopeSpec]]] = Mappi
 
 def _llama3_from_divisors(fields: Fields, plain: RopeSpec, head_dim: int, divisors: tuple[float, ...]) -> RopeSpec:
     """Recover Llama 3's scaling parameters from its divisors, one per frequency, which GGUF files store."""
-    if len(divisors) != head_dim // 2 or not all(divisor >= 1 for divisor in divisors):
-        raise BrokenModel(f"{fields.source}: rope_freqs.weight must hold {head_dim // 2} numbers of at least 1.")
+    rotary_dim = plain.rotary_dim or head_dim
+    if rotary_dim % 2 or len(divisors) != rotary_dim // 2 or not all(1 <= divisor < math.inf for divisor in divisors):
+        raise BrokenModel(f"{fields.source}: rope_freqs.weight must hold {rotary_dim // 2} numbers of at least 1.")
     rope = replace(
         plain,
         kind="llama3",
@@ -232,7 +249,7 @@ def _llama3_from_divisors(fields: Fields, plain: RopeSpec, head_dim: int, diviso
         high_freq_factor=4.0,
         original_max_positions=LLAMA3_CONTEXT_TOKENS,
     )
-    expected = llama3_divisors(rope, inverse_frequencies(plain, head_dim, LLAMA3_CONTEXT_TOKENS))
+    expected = llama3_divisors(rope, inverse_frequencies(plain, rotary_dim, LLAMA3_CONTEXT_TOKENS))
     if not np.allclose(expected, divisors, rtol=1e-3):
         raise UnsupportedModel(
             f"{fields.source}: the rope scaling in rope_freqs.weight is not Llama 3's; others are not supported."
