@@ -303,7 +303,20 @@ def test_bodies_share_a_budget_that_small_ones_do_not_need():
     assert small.status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/generate", "/invocations", "/tokenize"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/completions",
+        "/v1/chat/completions",
+        "/v1/responses/input_tokens",
+        "/generate",
+        "/invocations",
+        "/tokenize",
+        "/adapters",
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter",
+    ],
+)
 def test_a_body_of_very_many_values_is_refused_before_it_is_decoded(echo, path):
     lists = b'{"prompt":[' + b"[]," * 100_000 + b"[]]}"
     answer = echo.client.post(path, content=lists)

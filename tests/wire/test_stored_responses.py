@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import InvalidRequest, PayloadTooLarge
+from headrace.wire.json_size import INLINE_BYTES
 from headrace.wire.openai.response_actions import item_page
 from headrace.wire.openai.responses import OpenAIResponses
 from headrace.wire.openai.stored_responses import ResponseKey, ResponseMemory, StoredResponse, joined
@@ -66,6 +67,7 @@ def test_a_body_weighs_the_conversation_that_it_continues():
         b'{"previous_response_id": 1}',
         b"{}",
         b"previous_response_id",
+        b'{"previous_response_id": "resp_1", "input": "%b"}' % (b"x" * INLINE_BYTES),  # not decoded on the event loop
     ):
         assert weigh(other, 0) == 0
 

@@ -1,9 +1,11 @@
 """State that every model server has: its phase, and the limits for all requests together."""
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from enum import StrEnum
+from typing import TypeVar
 
 from headrace.core.errors import Unavailable
 from headrace.core.spans import NO_TRACER, Tracer
@@ -11,6 +13,9 @@ from headrace.http.asgi import Receive, Scope
 from headrace.http.body_budget import BodyBudget
 from headrace.server.limits import RequestLimiter, read_request_body
 from headrace.settings.server_settings import ServerSettings
+from headrace.wire.json_size import INLINE_BYTES, UNCOUNTED_BYTES, check_json_size
+
+T = TypeVar("T")
 
 
 class ServerPhase(StrEnum):
@@ -48,6 +53,7 @@ class BaseService(ABC):
         self.phase = ServerPhase.READY if is_ready else ServerPhase.LOADING
         self.limiter = RequestLimiter(settings.max_concurrent_requests)
         self.budget = BodyBudget(settings.max_buffered_bytes)
+        self._large_bodies = asyncio.Semaphore(1)
 
     @property
     @abstractmethod
@@ -95,3 +101,25 @@ class BaseService(ABC):
             body = await read_request_body(scope, receive, share, max_bytes=self.settings.max_body_bytes)
             with self.limiter.admit():
                 yield body
+
+    async def understand(self, body: bytes, read: Callable[[bytes], T], *, num_more_bytes: int = 0) -> T:
+        """
+        Parse a body with `read`; a large one on another thread, so that other requests get their tokens meanwhile.
+
+        One large body at a time, because its values may take many times the memory of its bytes.
+
+        Args:
+            body: the body.
+            read: parses it.
+            num_more_bytes: the size of what `read` parses besides the body.
+
+        Raises:
+            PayloadTooLarge: it has too many values, see `check_json_size`.
+        """
+        if len(body) + num_more_bytes <= INLINE_BYTES:
+            if len(body) > UNCOUNTED_BYTES:
+                check_json_size(body)
+            return read(body)
+        async with self._large_bodies:
+            await asyncio.to_thread(check_json_size, body)
+            return await asyncio.to_thread(read, body)

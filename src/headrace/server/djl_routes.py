@@ -137,7 +137,7 @@ class _Adapters:
     async def _load(self, request: Request, function: str, done: str, query: Mapping[str, str]) -> Response:
         check_model(self._service, request.path_params.get("model"))
         async with self._service.admit(request.scope, request.receive) as body, self._changing:
-            change = parse_register(body, query)
+            change = await self._service.understand(body, lambda body: parse_register(body, query))
             setups = self._service.pool.for_every_child
             before = setups.get(change.name)
             setups[change.name] = _change(request, "register_adapter", change.name, change.source)

@@ -1,10 +1,9 @@
 """State shared by the routes of a server around an engine; `Service.backend` raises `Unavailable` until it loads."""
 
-import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.metrics import Metrics
@@ -14,13 +13,10 @@ from headrace.server.base_service import BaseService, ServerPhase
 from headrace.server.engine_config import request_limits
 from headrace.settings.server_settings import ServerSettings
 from headrace.wire.dialect import RequestContext
-from headrace.wire.json_size import INLINE_BYTES, UNCOUNTED_BYTES, check_json_size
 from headrace.wire.openai.stored_responses import ResponseMemory, ResponseStore
 
 if TYPE_CHECKING:
     from headrace.server.formatters import Formatters
-
-T = TypeVar("T")
 
 KEEP_ALIVE_S = 15.0
 """A stream that was silent for this long gets the dialect's keep-alive bytes, as in TGI."""
@@ -59,7 +55,6 @@ class Service(BaseService):
         self.fetch_adapter = fetch_adapter
         self.formatters = formatters
         self.responses = self._response_store()
-        self._large_bodies = asyncio.Semaphore(1)
         self.limits = request_limits(settings)
         self.metrics = Metrics(
             stats=self.stats,
@@ -122,28 +117,6 @@ class Service(BaseService):
     def stats(self) -> EngineStats:
         """Return the engine's size and load."""
         return EngineStats() if self._backend is None else self._backend.stats()
-
-    async def understand(self, body: bytes, read: Callable[[bytes], T], *, num_more_bytes: int = 0) -> T:
-        """
-        Parse a body with `read`; a large one on another thread, so that other requests get their tokens meanwhile.
-
-        One large body at a time, because its values may take many times the memory of its bytes.
-
-        Args:
-            body: the body.
-            read: parses it.
-            num_more_bytes: the size of what `read` parses besides the body.
-
-        Raises:
-            PayloadTooLarge: it has too many values, see `check_json_size`.
-        """
-        if len(body) + num_more_bytes <= INLINE_BYTES:
-            if len(body) > UNCOUNTED_BYTES:
-                check_json_size(body)
-            return read(body)
-        async with self._large_bodies:
-            await asyncio.to_thread(check_json_size, body)
-            return await asyncio.to_thread(read, body)
 
     def context(self, request_id: str) -> RequestContext:
         """Return the facts about server and request by which a dialect parses a body."""

@@ -133,6 +133,11 @@ async def test_errors_have_djls_format(
     assert body["message"].startswith(message)
 
 
+async def test_a_body_of_very_many_values_is_refused_before_it_is_decoded(scene: Scene) -> None:
+    response = await scene.client.post("/adapters", content=b'{"name":[' + b"[]," * 100_000 + b"[]]}")
+    assert (response.status_code, response.json()["type"]) == (413, "RequestEntityTooLargeException")
+
+
 @pytest.mark.parametrize("path", ["/predictions/m", "/models/m/invoke"])
 async def test_a_path_may_name_the_model(scene: Scene, path: str) -> None:
     assert "pid" in (await scene.client.post(path, content=b"x")).json()

@@ -19,7 +19,7 @@ from headrace.wire.constraints import read_schema, refuse_two
 from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
 from headrace.wire.fields import SAMPLING_NO_EFFECT, FieldTable, Refused, struct_fields
 from headrace.wire.framing import decode_body, refusing_deep_nesting
-from headrace.wire.json_size import check_json_size
+from headrace.wire.json_size import INLINE_BYTES, check_json_size
 from headrace.wire.openai.answer_stream import AnswerPlan
 from headrace.wire.openai.chat import ChatBody, chat_prompt
 from headrace.wire.openai.errors import render_error
@@ -238,8 +238,8 @@ class OpenAIResponses:
         return render_error(error, prompt="input")
 
     def num_stored_bytes(self, body: bytes, now_s: float) -> int:
-        """Return the size of the stored conversation that a body continues; 0 if it continues none."""
-        if self.store is None or _PREVIOUS not in body:
+        """Return the size of the stored conversation that a short body continues, else 0: a long one is not decoded."""
+        if self.store is None or len(body) > INLINE_BYTES or _PREVIOUS not in body:
             return 0
         try:
             response_id = _decode_previous(body).previous_response_id
