@@ -17,6 +17,8 @@ class Objects:
     contents: dict[str, bytes] = field(default_factory=dict)
     cut: set[str] = field(default_factory=set)
     """Responses for these paths end in the middle of what is asked for."""
+    emptied: set[str] = field(default_factory=set)
+    """Responses for these paths are complete but have no content."""
     denied: set[str] = field(default_factory=set)
     gets: list[str] = field(default_factory=list)
     """GETs of objects, in order."""
@@ -76,6 +78,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(content[: len(content) // 2])
             self.close_connection = True
+        elif path in self.objects.emptied and with_body:
+            self._send(206, b"", {"ETag": etag(content)})
         elif span := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
             first, last = int(span[1]), min(int(span[2] or len(content)), len(content) - 1)
             headers = {"ETag": etag(content), "Content-Range": f"bytes {first}-{last}/{len(content)}"}

@@ -87,6 +87,28 @@ def test_a_download_goes_on_where_it_stopped(storage, tmp_path, monkeypatch):
     assert not list(folder.glob("*.partial"))
 
 
+def test_a_partial_file_that_is_too_long_is_written_from_its_start(storage, tmp_path, monkeypatch):
+    monkeypatch.setattr(object_store, "_ATTEMPTS", 1)
+    storage.cut.add("/bucket/models/mine/model.safetensors")
+    with pytest.raises(ModelNotFound, match="Check the network"):
+        fetch(tmp_path)
+    (partial,) = tmp_path.rglob("model.safetensors.*.partial")
+    partial.write_bytes(bytes(len(WEIGHTS) + 1))
+
+    storage.cut.clear()
+    assert (fetch(tmp_path) / "model.safetensors").read_bytes() == WEIGHTS
+
+
+def test_a_download_that_is_shorter_than_its_object_is_an_error(storage, tmp_path):
+    storage.emptied.add("/bucket/models/mine/model.safetensors")
+    for _ in range(2):  # the copy is not complete
+        with pytest.raises(ModelNotFound, match=f"model.safetensors has 0 bytes; expected {len(WEIGHTS)}"):
+            fetch(tmp_path)
+
+    storage.emptied.clear()
+    assert (fetch(tmp_path) / "model.safetensors").read_bytes() == WEIGHTS
+
+
 def test_a_snapshot_of_pickles_is_copied_with_them(storage, tmp_path):
     del storage.contents["/bucket/models/mine/model.safetensors"]
     assert names(fetch(tmp_path)) == ["config.json", "pytorch_model.bin", "tokenizer.model"]

@@ -253,7 +253,8 @@ class _Download:
         path = self._copy.partial(name, entry)
         with path.open("ab") as file:
             if file.tell() > entry.num_bytes:
-                file.truncate(0)
+                file.seek(0)
+                file.truncate()
             self._count(file.tell())
             for attempt in range(_ATTEMPTS):
                 try:
@@ -261,8 +262,13 @@ class _Download:
                 except (IncompleteReadError, ReadTimeoutError, ResponseStreamingError):
                     if attempt + 1 == _ATTEMPTS:
                         raise
-        if path.stat().st_size == entry.num_bytes:
+        num_bytes = path.stat().st_size
+        if num_bytes == entry.num_bytes:
             self._copy.add(name, entry)
+        elif not self._stopped.is_set():
+            raise ModelNotFound(
+                f"The download of {entry.key} has {num_bytes} bytes; expected {entry.num_bytes}. Start again."
+            )
 
     def _append(self, file: BinaryIO, entry: _Object) -> None:
         if self._stopped.is_set() or (start := file.tell()) == entry.num_bytes:
