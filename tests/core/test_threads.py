@@ -1,4 +1,4 @@
-"""Priorities of threads."""
+"""The CPUs of a process, and the priorities of its threads."""
 
 import os
 import sys
@@ -7,9 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headrace.core.threads import lower_thread_priority
+from headrace.core.threads import lower_thread_priority, usable_cpus
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a thread has no priority of its own elsewhere")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="other systems have neither affinity nor priorities of threads"
+)
 
 
 def priority() -> int:
@@ -22,3 +24,13 @@ def test_only_the_calling_thread_gets_a_lower_priority() -> None:
         assert lowered.submit(priority).result() == min(before + 10, 19)
         assert other.submit(priority).result() == before
     assert priority() == before
+
+
+def test_the_usable_cpus_are_those_of_the_affinity() -> None:
+    allowed = os.sched_getaffinity(0)
+    assert usable_cpus() == allowed
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        assert usable_cpus() == {min(allowed)}
+    finally:
+        os.sched_setaffinity(0, allowed)

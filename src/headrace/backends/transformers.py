@@ -11,6 +11,7 @@ from headrace.backends.hf_parts import MAX_STEP_ROWS, device_budget, model_info
 from headrace.backends.seq2seq import load_seq_to_seq
 from headrace.core.errors import SettingsError
 from headrace.core.progress import Progress, no_progress
+from headrace.core.threads import usable_cpus
 from headrace.engine.backend import Backend
 from headrace.engine.config import EngineConfig, ModelSource
 from headrace.engine.core.observer import EngineObserver
@@ -23,7 +24,6 @@ from headrace.engine.loading.plan import (
     limits_within,
     step_limits,
 )
-from headrace.engine.loading.plan import num_cpus as allowed_cpus
 from headrace.engine.loading.source import read_hf_model
 from headrace.engine.service.async_engine import AsyncEngine, runner_engine
 from headrace.models.model import HfModel
@@ -116,5 +116,5 @@ def _check(source: ModelSource, config: EngineConfig) -> None:
 def _set_threads(config: EngineConfig) -> None:
     import torch
 
-    check_threads(config.threads, allowed_cpus())
+    check_threads(config.threads, len(usable_cpus()))
     torch.set_num_threads(config.threads or default_threads())

@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from headrace.core.threads import usable_cpus
+
 
 def describe_environment() -> dict[str, object]:
     """Return machine, operating system, versions, load average and time."""
@@ -15,7 +17,7 @@ def describe_environment() -> dict[str, object]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
         "cpu": cpu_name(),
-        "cpus_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpus_usable": len(usable_cpus()),
         "load_average_1_min": round(os.getloadavg()[0], 2),
     }
 

@@ -18,6 +18,7 @@ from headrace.core.gpus import Gpu
 from headrace.core.installing import pip_install
 from headrace.core.sampling_defaults import SMALL_MODEL_PARAMETERS
 from headrace.core.sizes import format_size
+from headrace.core.threads import usable_cpus
 from headrace.engine.loading.formats import BYTES_PER_WEIGHT, Machine, choose_formats
 
 LOW_MEMORY_BYTES = 2 << 30
@@ -58,7 +59,7 @@ def check_native() -> Iterator[Finding]:
         found=f"{report.isa}: {report.reason}; available: {', '.join(report.isas)}",
         advice="The portable kernels run anywhere but are slow; x86-64 with AVX2 is many times faster." if slow else "",
     )
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cpus = len(usable_cpus())
     yield Finding(name="threads", status="ok", found=f"{report.threads} per step, of {cpus} logical CPUs")
 
 

@@ -1,4 +1,4 @@
-"""Scheduling priorities of threads."""
+"""The CPUs of this process, and the scheduling priorities of its threads."""
 
 import os
 import sys
@@ -11,6 +11,11 @@ T = TypeVar("T")
 
 _NICER = 10
 """Gives a tenth of the CPU time of a model thread while both compete for one CPU."""
+
+
+def usable_cpus() -> set[int]:
+    """Return the CPUs that this process may use, hyperthreads included."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 def at_low_priority(work: Callable[[], T]) -> T:

@@ -4,7 +4,6 @@ Assembles the handler of a model's code: its contract, its interpreter and the e
 `plan_handler` is pure; `unpack_model` and `install_packages` block.
 """
 
-import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import Final
 from headrace.cluster.content_cache import ContentCache, content_key
 from headrace.cluster.fetch_bounds import Deadline, FetchFailed
 from headrace.core.errors import SettingsError
+from headrace.core.threads import usable_cpus
 from headrace.handlers import djl, sagemaker, torchserve
 from headrace.handlers.child_environment import child_environment, share_of_threads
 from headrace.handlers.choice import HandlerChoice, HandlerMode, choose
@@ -75,7 +75,7 @@ def plan_handler(found: Found, mode: HandlerMode = "auto", *, choice: HandlerCho
         made,
         python=_interpreter(found),
         environment=environment
-        | share_of_threads(environment, num_children=made.max_workers, num_cores=len(os.sched_getaffinity(0))),
+        | share_of_threads(environment, num_children=made.max_workers, num_cores=len(usable_cpus())),
         num_gpus=found.num_gpus,
         container_folders=container_folders(found),
         private_folders=[_LIBRARIES] if (found.root / _SHARED_LIBRARIES).is_dir() else (),

@@ -1,6 +1,5 @@
 """Decode tensors of GGUF types that runners do not read, on all cores; types of two or three values become Q4_1."""
 
-import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -10,6 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from headrace.core.threads import usable_cpus
 from headrace.models import gguf_codebooks, gguf_kquants
 from headrace.models.gguf_file import BLOCKS
 from headrace.models.gguf_kquants import Blocks, Values
@@ -42,7 +42,7 @@ def dequantize(rows: npt.NDArray[np.uint8], type_id: int) -> Values:
     if len(blocks) <= step:
         decode_chunk(0)
     else:
-        with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), _MAX_THREADS)) as pool:
+        with ThreadPoolExecutor(min(len(usable_cpus()), _MAX_THREADS)) as pool:
             for _ in pool.map(decode_chunk, range(0, len(blocks), step)):
                 pass
     return values.reshape(len(rows), -1)

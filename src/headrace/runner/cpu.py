@@ -1,13 +1,13 @@
 """Instruction sets of this CPU, and the default number of threads of a step."""
 
 import math
-import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace import _native
 from headrace.core.errors import SettingsError
+from headrace.core.threads import usable_cpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +47,8 @@ def has_native_bf16(isa: str | None = None) -> bool:
 
 def default_threads(sys_fs: Path = Path("/sys")) -> int:
     """Return the physical cores this process may use, by affinity and cgroup quota; hyperthreads do not help."""
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    siblings = {_read(sys_fs / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") or cpu for cpu in allowed}
+    topology = "devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    siblings = {_read(sys_fs / topology.format(cpu)) or cpu for cpu in usable_cpus()}
     quota = _cgroup_cpus(sys_fs / "fs/cgroup")
     return max(1, min(len(siblings), quota or len(siblings)))
 

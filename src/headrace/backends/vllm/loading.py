@@ -33,6 +33,7 @@ from headrace.core.generation import ModelInfo
 from headrace.core.progress import Progress, no_progress
 from headrace.core.sampling_defaults import recommended_sampling
 from headrace.core.telemetry import log_options
+from headrace.core.threads import usable_cpus
 from headrace.engine.config import EngineConfig, EngineLimits, ModelSource
 from headrace.engine.core.observer import EngineObserver
 from headrace.engine.loading.adapters import start_adapters
@@ -134,7 +135,7 @@ def _start(source: ModelSource, config: EngineConfig, arguments: dict[str, Any],
 
 
 def _cpus(config: EngineConfig) -> list[list[int]]:
-    cpus = sorted(os.sched_getaffinity(0))
+    cpus = sorted(usable_cpus())
     return cpus_of_ranks(cpus, num_ranks=config.tensor_parallel_size or 1, num_threads=config.threads)
 
 

@@ -4,11 +4,11 @@ The plan of an engine: limits, formats and memory, resolved before anything is a
 `resolve_limits` and `check_threads` are pure; `plan_engine` also reads the memory and the CPUs of this machine.
 """
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.core.errors import SettingsError
+from headrace.core.threads import usable_cpus
 from headrace.engine.config import EngineConfig, EngineLimits
 from headrace.engine.loading.formats import Formats, Machine, choose_formats
 from headrace.models.model import Model
@@ -58,7 +58,7 @@ def plan_engine(config: EngineConfig, model: Model, *, max_model_len: int | None
     from headrace.runner.packing import layer_formats_of
     from headrace.runner.plan import plan_runner
 
-    check_threads(config.threads, num_cpus())
+    check_threads(config.threads, len(usable_cpus()))
     limits = resolve_limits(config, model.spec, max_model_len=max_model_len)
     budget = host_budget(config)
     layer_formats = layer_formats_of(model.spec, model.weights)
@@ -178,8 +178,3 @@ def _max_model_len(requested: int | None, max_kv_cache_tokens: int | None, conte
             f"Set it to {context.longest} at most{stretch}."
         )
     return requested
-
-
-def num_cpus() -> int:
-    """Return the number of CPUs that this process may use, hyperthreads included."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
