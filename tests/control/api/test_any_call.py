@@ -124,6 +124,8 @@ def mended(call: AwsCall) -> AwsCall:
     if call.operation == "CreateEndpointConfig":
         for name in ("ShadowProductionVariants", "ExplainerConfig"):
             params.pop(name, None)
+        if "AsyncInferenceConfig" in params:
+            params["AsyncInferenceConfig"]["OutputConfig"]["S3OutputPath"] = "s3://b/out"
         params["ProductionVariants"] = [
             mended_variant(variant, name)
             for variant, name in zip(params["ProductionVariants"], ("v", "w"), strict=False)

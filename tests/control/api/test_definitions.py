@@ -105,3 +105,15 @@ def test_a_configuration_that_cannot_be_deployed_is_refused(
     make_model(client)
     found = refusal(client.create_endpoint_config, EndpointConfigName="c", ProductionVariants=variants)
     assert message in found
+
+
+def test_an_asynchronous_configuration_without_a_location_for_responses_is_refused(still_platform: Platform) -> None:
+    client = still_platform.client("sagemaker")
+    make_model(client)
+    found = refusal(
+        client.create_endpoint_config,
+        EndpointConfigName="c",
+        ProductionVariants=[{"VariantName": "v", "ModelName": "m", "InstanceType": "ml.m5.large"}],
+        AsyncInferenceConfig={"OutputConfig": {"S3FailurePath": "s3://b/failed"}},
+    )
+    assert "has no S3OutputPath" in found

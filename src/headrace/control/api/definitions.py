@@ -157,6 +157,11 @@ def _check_config(context: CallContext, params: dict[str, Any]) -> None:
     for member in _UNSUPPORTED_IN_CONFIGS:
         if params.get(member):
             raise validation_error(f"{member} is not supported by Headrace yet. Leave it out.")
+    asynchronous = params.get("AsyncInferenceConfig")
+    if asynchronous and not asynchronous["OutputConfig"].get("S3OutputPath"):
+        raise validation_error(
+            "AsyncInferenceConfig.OutputConfig has no S3OutputPath; expected the location for responses. Set it."
+        )
     names = [variant["VariantName"] for variant in params["ProductionVariants"]]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
