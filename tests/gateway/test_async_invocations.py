@@ -200,6 +200,17 @@ def test_an_accepted_invocation_runs_after_a_restart(tmp_path, objects):
         second.until(lambda: not list(tmp_path.iterdir()), "nothing is kept")
 
 
+def test_a_folder_that_cannot_be_listed_is_listed_again(tmp_path, objects, soon):
+    folder = tmp_path / "folder"
+    folder.symlink_to("x" * 300)  # a name too long, for which listing fails
+    with accepting(folder, objects) as gateway:
+        gateway.serve(async_output=OUTPUT)
+        gateway.until(lambda: "cannot be listed: File name too long" in gateway.log.getvalue(), "a retry")
+        folder.unlink()
+        PendingFolder(folder).save(replace(pending(1, expires_s=time.time() + 600), timeout_s=600))
+        gateway.until(lambda: objects.puts, "the outcome")
+
+
 def test_an_invocation_that_is_found_in_the_folder_while_it_is_being_accepted_runs_once(gateway, objects, monkeypatch):
     saved, release = threading.Event(), threading.Event()
     save = PendingFolder.save

@@ -37,3 +37,11 @@ def test_the_requests_of_other_gateways_count_until_they_report_others():
     assert dict(loads) == {"a": 2, "b": 1}
     loads.set_others({})
     assert not loads
+
+
+def test_a_report_of_the_other_gateways_may_release_requests():
+    loads, reports = Loads(), []
+    loads.on_release(lambda: reports.append(dict(loads)))
+    loads.set_others({"a": 2})
+    loads.set_others({})
+    assert reports == [{"a": 2}, {}]

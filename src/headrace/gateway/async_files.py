@@ -6,7 +6,7 @@ invocation that was running when the platform died runs again. The methods block
 """
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -72,8 +72,19 @@ class PendingFolder:
         self._path(pending_id).unlink(missing_ok=True)
 
     def ids(self) -> list[str]:
-        """Return the ids of all stored invocations, oldest first."""
+        """Return the ids of all stored invocations, oldest first. Raises `OSError`."""
         return sorted(path.stem for path in self._folder.glob(f"*{_SUFFIX}"))
+
+    def unknown(self, known: frozenset[str]) -> tuple[set[str], list[PendingInvocation]]:
+        """
+        Return the ids of all stored invocations, and those that are not `known`, without bodies.
+
+        Raises:
+            OSError: the folder cannot be read.
+        """
+        ids = self.ids()
+        found = (self.read(name) for name in ids if name not in known)
+        return set(ids), [replace(pending, body=None) for pending in found if pending is not None]
 
     def read(self, pending_id: str) -> PendingInvocation | None:
         """

@@ -113,7 +113,7 @@ class AsyncInvocations:
             if not self._is_running:
                 return
             known = frozenset(self._seen)
-            stored, found = await asyncio.to_thread(self._read_new, known)
+            stored, found = await retry_unavailable(partial(self._read_new, known))
             self._seen -= known - stored - self._storing
             if any(is_orphaned(pending, self._table.routes.get(pending.endpoint)) for pending in found):
                 while not await self._table.read_again():  # the process that accepted it may know a newer endpoint
@@ -121,11 +121,12 @@ class AsyncInvocations:
             for pending in found:
                 self._add(pending)
 
-    def _read_new(self, known: frozenset[str]) -> tuple[set[str], list[PendingInvocation]]:
-        """Return the ids of all stored invocations, and those that are not `known`, without bodies. Blocks."""
-        ids = self._files.ids()
-        found = (self._files.read(name) for name in ids if name not in known)
-        return set(ids), [replace(pending, body=None) for pending in found if pending is not None]
+    async def _read_new(self, known: frozenset[str]) -> tuple[set[str], list[PendingInvocation]]:
+        """Return the ids of all stored invocations, and those that are not `known`, without bodies."""
+        try:
+            return await asyncio.to_thread(self._files.unknown, known)
+        except OSError as error:  # such as too many open files
+            raise ObjectsUnavailable(f"The stored invocations cannot be listed: {error.strerror}.") from error
 
     def _add(self, pending: PendingInvocation) -> None:
         """Queue a stored invocation, without its body, unless it was queued before."""

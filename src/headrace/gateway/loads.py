@@ -28,7 +28,7 @@ class Loads(Mapping[str, int]):
         self._on_release: Callable[[], None] = lambda: None
 
     def on_release(self, listener: Callable[[], None]) -> None:
-        """Call `listener` after each request that has ended."""
+        """Call `listener` after each request that has ended, and after each report of the other gateways."""
         self._on_release = listener
 
     def acquire(self, worker: str) -> LoadLease:
@@ -52,6 +52,7 @@ class Loads(Mapping[str, int]):
     def set_others(self, counts: Mapping[str, int]) -> None:
         """Set the in-flight requests of the other gateways, as they reported last."""
         self._others = counts
+        self._on_release()
 
     def __getitem__(self, worker: str) -> int:
         count = self._counts.get(worker, 0) + self._others.get(worker, 0)
