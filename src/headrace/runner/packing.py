@@ -14,7 +14,6 @@ mapped, so that they are in memory once, and experts that no token chooses are n
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ from headrace.core.sizes import format_size
 from headrace.models.spec import ModelSpec, MoeSpec
 from headrace.models.weights import Encoding, WeightSource, cut_tensor
 from headrace.runner.decoding import decode
+from headrace.runner.replaced_file import replaced_file
 from headrace.runner.step import Int32
 
 PACKING_VERSION: Final = 5
@@ -272,21 +272,13 @@ def _pack_into_file(
 ) -> None:
     """Pack into a file without holding all of the weights in memory, and give it its name when it is on disk."""
     num_bytes = _native.layout_bytes(config)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
-    try:
+    with replaced_file(path) as (handle, temporary):
         os.posix_fallocate(handle, 0, _HEADER_BYTES + num_bytes)  # else a full disk is a SIGBUS while pages are written
-        arena = _native.Arena.map(temporary, _HEADER_BYTES, num_bytes, writable=True)
+        arena = _native.Arena.map(str(temporary), _HEADER_BYTES, num_bytes, writable=True)
         pack(spec, weights, config, arena, threads=threads, progress=progress)
         os.fsync(handle)  # the header must not reach the disk before the weights
         os.pwrite(handle, _header(key, arena, threads), 0)
         os.fsync(handle)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(handle)
 
 
 def _is_intact(path: Path, key: str, num_bytes: int) -> bool:
@@ -314,16 +306,9 @@ def _header(key: str, arena: _native.Arena, threads: int) -> bytes:
 
 def write_packed(path: Path, key: str, arena: _native.Arena, *, threads: int) -> None:
     """Write a packed file atomically. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(_header(key, arena, threads))
-            file.write(arena.view().data)
-        Path(temporary).replace(path)
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replaced_file(path) as (handle, _), os.fdopen(handle, "wb", closefd=False) as file:
+        file.write(_header(key, arena, threads))
+        file.write(arena.view().data)
 
 
 def _parse_header(page: bytes) -> dict[str, object]:
