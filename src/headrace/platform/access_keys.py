@@ -16,8 +16,8 @@ from headrace.state.store import Store
 
 MAX_AGE_S = 1.0
 """Seconds until a removed key is refused: `headrace keys` is another process, whose writes send no signal."""
-PATIENCE_S = 1.0
-"""Longest wait of a request for the database before it counts as out of reach."""
+PATIENCE_S = 3.0
+"""Longest wait of a request for the database before it counts as out of reach; a busy machine may need a second."""
 _PREFIX = "HRAK"
 _ID_ALPHABET = string.ascii_uppercase + string.digits
 

@@ -220,7 +220,7 @@ class PlatformLifecycle:
         return (self._settings.keep_workers or self._has_successor) and not self._is_displaced
 
     async def _close(self, parts: Parts) -> None:
-        parts.waker.close()
+        await asyncio.to_thread(parts.waker.close)
         await parts.gateway.close()
         await parts.s3.close()
         if parts.objects is not None:
