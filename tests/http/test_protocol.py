@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from headrace.http.exchange import Exchange
 from headrace.http.protocol import MAX_PIPELINED, HttpLimits, StreamingProtocol
 from headrace.http.server import http_server
 from headrace.testing.echo import EchoBackend, EchoScript
@@ -215,6 +216,35 @@ async def test_a_head_that_the_server_does_not_read_is_not_late():
     protocol.data_received(HOST + CLOSE + b"\r\n")
     await closed(protocol, wire)
     assert wire.sent.count(b"HTTP/1.1 200 OK") == 3
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "body"),
+    [("GET", 200, b"1\r\nx\r\n0\r\n\r\n"), ("HEAD", 200, b""), ("GET", 204, b""), ("GET", 304, b"")],
+)
+async def test_a_stream_has_no_parts_where_a_response_has_no_body(method, status, body):
+    async def stream(scope, receive, send):
+        exchange = Exchange(scope, receive, send)
+        await exchange.start(status, ())
+        exchange.put(b"x")
+        await exchange.finish()
+
+    protocol, wire = connected(stream)
+    protocol.data_received(b"%b / HTTP/1.1\r\n" % method.encode() + HOST + CLOSE + b"\r\n")
+    await closed(protocol, wire)
+    assert wire.sent.partition(b"\r\n\r\n")[2] == body
+
+
+@pytest.mark.parametrize(("version", "is_told"), [(b"1.1", True), (b"1.0", False)])
+async def test_only_clients_of_http_1_1_are_told_to_continue(version, is_told):
+    protocol, wire = connected(answer_empty)
+    head = b"POST / HTTP/%b\r\n" % version + HOST + CLOSE + b"Expect: 100-continue\r\nContent-Length: 1\r\n\r\n"
+    protocol.data_received(head)
+    await asyncio.sleep(0)
+    protocol.data_received(b"x")
+    await closed(protocol, wire)
+    assert (b"100 Continue" in wire.sent) == is_told
+    assert b"200 OK" in wire.sent
 
 
 async def closed(protocol, wire):

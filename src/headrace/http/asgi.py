@@ -15,8 +15,8 @@ _CALLER = "headrace.caller"
 
 WritePart = Callable[[bytes], bool]
 """
-Writes a part of a chunked body whose head was sent; after the client has disconnected it does nothing. False: the
-client does not keep up; wait (with an empty part, by ASGI's `send`) before the next one.
+Writes a part of a chunked body whose head was sent; it does nothing after the client has disconnected, or if the
+response has no body. False: the client does not keep up; wait (with an empty part, by ASGI's `send`) before the next.
 """
 
 

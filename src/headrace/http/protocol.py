@@ -176,7 +176,9 @@ class StreamingProtocol(HttpToolsProtocol):
         self._open_part = None
         self._stop_receive_timer()
         method = self.parser.get_method().decode("ascii")
-        self.url = check_head(method, self.url, self.parser.get_http_version(), self.headers)
+        version = self.parser.get_http_version()
+        self.url = check_head(method, self.url, version, self.headers)
+        self.expect_100_continue = self.expect_100_continue and version == "1.1"  # RFC 9110, section 10.1.1
         super().on_headers_complete()
         if len(self.pipeline) > MAX_PIPELINED:
             text = f"More than {MAX_PIPELINED} requests wait on this connection. Read the responses first."
@@ -381,7 +383,7 @@ def _writer(cycle: RequestResponseCycle) -> WritePart:
     write, flow = cycle.transport.write, cycle.flow
 
     def write_part(part: bytes) -> bool:
-        if cycle.disconnected:
+        if cycle.disconnected or not cycle.chunked_encoding:  # the response to HEAD, 204 and 304 have no body
             return True
         write(b"%x\r\n%b\r\n" % (len(part), part))
         return not flow.write_paused
