@@ -1,43 +1,12 @@
 import csv
 import io
-import json
 from collections.abc import Callable
 from typing import Any
 
+from headrace_handler.arrays import array_to_json, array_to_npy, json_to_numpy, npy_to_numpy
 from headrace_handler.contracts.sagemaker import recordio
 
 from . import _content_types, _errors
-
-
-def array_to_npy(array_like: Any) -> bytes:
-    import numpy as np
-
-    buffer = io.BytesIO()
-    np.save(buffer, array_like)
-    return buffer.getvalue()
-
-
-def npy_to_numpy(npy_array: Any) -> Any:
-    import numpy as np
-
-    # As the original: the endpoint's owner decides whom to trust with a pickle.
-    return np.load(io.BytesIO(npy_array), allow_pickle=True)
-
-
-def _as_list(value: Any) -> Any:
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
-
-
-def array_to_json(array_like: Any) -> str:
-    return json.dumps(array_like, default=_as_list)
-
-
-def json_to_numpy(string_like: Any, dtype: Any = None) -> Any:
-    import numpy as np
-
-    return np.array(json.loads(string_like), dtype=dtype)
 
 
 def csv_to_numpy(string_like: str, dtype: Any = None) -> Any:

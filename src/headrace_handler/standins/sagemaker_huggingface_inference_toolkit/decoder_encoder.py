@@ -10,6 +10,8 @@ from typing import Any
 from sagemaker_inference import errors
 from sagemaker_inference.decoder import decode as _decode_array
 
+from headrace_handler.arrays import array_to_npy
+
 from . import content_types
 
 _CSV_HEADERS = ("question", "context", "inputs")
@@ -79,11 +81,7 @@ def encode_image(image: Any, accept_type: str = content_types.PNG) -> bytes:
 
 
 def _encode_npy(array_like: Any, accept_type: str | None = None) -> bytes:  # noqa: ARG001
-    import numpy as np
-
-    buffer = io.BytesIO()
-    np.save(buffer, array_like)
-    return buffer.getvalue()
+    return array_to_npy(array_like)
 
 
 _encoder_map: dict[str, Any] = {

@@ -1,30 +1,18 @@
 """Request bodies as arrays."""
 
 import io
-import json
 from collections.abc import Callable
 from typing import Any
 
+from headrace_handler.arrays import json_to_numpy, npy_to_numpy
+
 from . import content_types, errors
-
-
-def _json_to_numpy(string_like: Any, dtype: Any = None) -> Any:
-    import numpy as np
-
-    return np.array(json.loads(string_like), dtype=dtype)
 
 
 def _csv_to_numpy(string_like: str, dtype: Any = None) -> Any:
     import numpy as np
 
     return np.genfromtxt(io.StringIO(string_like), dtype=dtype, delimiter=",")
-
-
-def _npy_to_numpy(npy_array: Any) -> Any:
-    import numpy as np
-
-    # As the original: the endpoint's owner decides whom to trust with a pickle.
-    return np.load(io.BytesIO(npy_array), allow_pickle=True)
 
 
 def _npz_to_sparse(npz_bytes: Any) -> Any:
@@ -34,9 +22,9 @@ def _npz_to_sparse(npz_bytes: Any) -> Any:
 
 
 _decoder_map: dict[str, Callable[[Any], Any]] = {
-    content_types.NPY: _npy_to_numpy,
+    content_types.NPY: npy_to_numpy,
     content_types.CSV: _csv_to_numpy,
-    content_types.JSON: _json_to_numpy,
+    content_types.JSON: json_to_numpy,
     content_types.NPZ: _npz_to_sparse,
 }
 

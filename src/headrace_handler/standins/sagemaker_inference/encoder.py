@@ -1,29 +1,12 @@
 """Arrays as response bodies."""
 
 import io
-import json
 from collections.abc import Callable
 from typing import Any
 
+from headrace_handler.arrays import array_to_json, array_to_npy
+
 from . import content_types, errors
-
-
-def _as_list(value: Any) -> Any:
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
-
-
-def _array_to_json(array_like: Any) -> str:
-    return json.dumps(array_like, default=_as_list)
-
-
-def _array_to_npy(array_like: Any) -> bytes:
-    import numpy as np
-
-    buffer = io.BytesIO()
-    np.save(buffer, array_like)
-    return buffer.getvalue()
 
 
 def _array_to_csv(array_like: Any) -> str:
@@ -35,9 +18,9 @@ def _array_to_csv(array_like: Any) -> str:
 
 
 _encoder_map: dict[str, Callable[[Any], Any]] = {
-    content_types.NPY: _array_to_npy,
+    content_types.NPY: array_to_npy,
     content_types.CSV: _array_to_csv,
-    content_types.JSON: _array_to_json,
+    content_types.JSON: array_to_json,
 }
 
 SUPPORTED_CONTENT_TYPES = set(_encoder_map)
