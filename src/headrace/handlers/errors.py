@@ -5,7 +5,6 @@ Sources: DJL Serving (`InferenceRequestHandler`, `PyProcess`), TorchServe (`Http
 multi-model-server (`InferenceRequestHandler`, `BatchAggregator`), nginx (`ngx_http_special_response.c`).
 """
 
-import json
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
@@ -13,6 +12,7 @@ from typing import Final
 from headrace.core.errors import HeadraceError
 from headrace.handlers.sagemaker_variables import GUNICORN, MMS, TORCHSERVE, server_of
 from headrace.handlers.spec import HandlerSpec
+from headrace_handler.error_body import error_body
 from headrace_handler.frames import Buffer
 
 Headers = list[tuple[str, str]]
@@ -65,8 +65,8 @@ def refusal(spec: HandlerSpec, reason: Refusal, *, exit_code: int | None = None)
     if server == GUNICORN:
         return _proxy_page(reason)
     status, kind, message = _WORDS[server](reason, spec.model_name, exit_code)
-    body = json.dumps({"code": status, "type": kind, "message": message}, indent=2) + "\n"
-    return WholeResponse(status=status, headers=[("content-type", "application/json")], body=body.encode())
+    headers = [("content-type", "application/json")]
+    return WholeResponse(status=status, headers=headers, body=error_body(status, kind, message))
 
 
 def _djl(reason: Refusal, model_name: str, _exit_code: int | None) -> tuple[int, str, str]:

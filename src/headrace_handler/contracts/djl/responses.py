@@ -1,6 +1,5 @@
 """Conversion of DJL's `Output`s to responses."""
 
-import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -9,6 +8,7 @@ from typing import Any
 
 from headrace_handler.contract import Cancelled, Reply
 from headrace_handler.contracts.djl.code import is_out_of_memory
+from headrace_handler.error_body import error_body
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def send_one(output: Any, reply: Reply, djl: Any) -> None:
 def send_error(reply: Reply, status: int, kind: str, message: str) -> None:
     """Send an error of the model server itself."""
     reply.head(status, _JSON)
-    reply.end(json.dumps({"code": status, "type": kind, "message": message}, indent=2).encode() + b"\n")
+    reply.end(error_body(status, kind, message))
 
 
 def head(output: Any, reply: Reply) -> None:

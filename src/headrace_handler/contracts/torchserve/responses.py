@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from headrace_handler.contract import Cancelled, Item
+from headrace_handler.error_body import error_body
 
 logger = logging.getLogger(__name__)
 
@@ -40,12 +41,6 @@ def encode(value: Any) -> bytes | bytearray:
         return json.dumps(value, indent=2).encode("utf-8")
     except (TypeError, ValueError, RecursionError) as error:
         raise Unserializable from error
-
-
-def render_error(status: int, message: str) -> bytes:
-    """Render the body of an error as TorchServe does."""
-    body = {"code": status, "type": "InternalServerException", "message": message}
-    return json.dumps(body, indent=2).encode("utf-8") + b"\n"
 
 
 class Responses:
@@ -127,7 +122,7 @@ class Responses:
 
     @staticmethod
     def _fail(item: Item, status: int, message: str) -> None:
-        body = render_error(status, message)
+        body = error_body(status, "InternalServerException", message)
         try:
             if item.reply.has_head:
                 item.reply.data(b"\n" + body)
