@@ -176,6 +176,20 @@ def test_the_points_that_a_call_computes_with_are_bounded(expressions: list[str]
     assert "more than 1,008,000 datapoints" in refused(*expressions, m1=[1, 2, 3, 4])
 
 
+def test_searches_for_metrics_count_as_computed_points() -> None:
+    searches = "[" + ",".join(["METRICS()"] * 100) + "]"
+    assert "more than 1,008,000 datapoints" in refused(*[searches] * 300)
+
+
+def test_an_expression_without_values_is_evaluated_once() -> None:
+    series, queries = series_of(m1=[])
+    costly = f"SUM([{','.join(['m1'] * 200)}])"
+    chain = [Query(id=f"e{i}", expression=f"{costly} * e{min(i - 1, 20)}") for i in range(1, 300)]
+    requested = [*queries, Query(id="e0", expression="m1 * SUM(m1)"), *chain]
+    found = evaluate(requested, series.read, start_s=T0, end_s=T0 + 60)
+    assert [line.points for (line,) in found.values()] == [()] * 300
+
+
 def test_the_points_that_a_call_reads_are_bounded() -> None:
     num_read, num_minutes, period_s = 0, 20_000, 61 * 60
 

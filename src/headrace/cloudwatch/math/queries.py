@@ -109,7 +109,7 @@ class _Evaluation:
         self._queries = queries
         self._read = read
         self._start_s, self._end_s = start_s, end_s
-        self._known: dict[str, Value] = {}
+        self._known: dict[str, Value | EmptySeries] = {}
         self._in_progress: list[str] = []
         self._num_visited = 0
         self._depth = 0
@@ -130,8 +130,11 @@ class _Evaluation:
         return (replace(value, label=query.label or (value.label if query.metric else query.id)),)
 
     def _value_of(self, name: str) -> Value:
-        if name in self._known:
-            return self._known[name]
+        known = self._known.get(name)
+        if isinstance(known, EmptySeries):
+            raise EmptySeries(str(known))
+        if known is not None:
+            return known
         query = self._queries.get(name)
         if query is None:
             raise BadExpression(f"There is no query with the id {name!r}.")
@@ -142,6 +145,9 @@ class _Evaluation:
         self._in_progress.append(name)
         try:
             value = self._read_metric(query) if query.metric is not None else self._evaluate(parse(query.expression))
+        except EmptySeries as error:
+            self._known[name] = EmptySeries(str(error))
+            raise
         finally:
             self._in_progress.pop()
         self._known[name] = value
@@ -243,7 +249,7 @@ class _Evaluation:
                 raise BadExpression('METRICS takes no argument, or a part of query ids in quotes: METRICS("errors").')
             part = nodes[0].value
         names = [query.id for query in self._queries.values() if query.metric is not None and part in query.id]
-        self._visit(len(names))
+        self._visit(len(self._queries))
         found = (self._value_of(name) for name in names)
         return tuple(value for value in found if isinstance(value, TimeSeries))
 
