@@ -97,6 +97,11 @@ def test_target_tracking_adds_in_proportion_and_keeps_the_rest_below_the_target(
     assert decide(state(10), [trigger(tracking(), 21.0, is_below=True)], now_s=0).capacity == 5
 
 
+def test_a_value_too_large_for_the_target_leads_to_the_maximum():
+    assert decide(state(4), [trigger(tracking(1e-300), 1e100)], now_s=0).capacity == 100
+    assert decide(state(4, min_capacity=2), [trigger(tracking(1e-300), -1e100, is_below=True)], now_s=0).capacity == 2
+
+
 def test_starting_copies_are_not_added_twice():
     """Four are asked for, two serve: what the two measure says nothing new."""
     decision = decide(state(4, in_service=2), [trigger(tracking(), 100.0)], now_s=0)

@@ -15,6 +15,8 @@ from headrace.autoscaling.planning.step_scaling import DEFAULT_COOLDOWN_S
 Side = Literal["High", "Low"]
 """One of a policy's two alarms: High scales out, Low scales in."""
 
+_MOST = 2.0**31
+"""More than any MaxCapacity. A large value divided by a tiny target is infinite."""
 LOW_SHARE = 0.9
 """Share of the target below which the metric must stay to scale in. The guide: "usually more than 10% lower"."""
 
@@ -97,6 +99,7 @@ def capacity_in(policy: TargetTracking, values: Sequence[float], *, capacity: in
 
 
 def _ceil(value: float) -> int:
-    """Round up, tolerating floating-point error: 3 x 0.7 / 0.7 is 3."""
+    """Round up, tolerating floating-point error: 3 x 0.7 / 0.7 is 3. No target may have `_MOST` or more."""
+    value = min(max(value, 0.0), _MOST)
     nearest = round(value)
-    return nearest if math.isclose(value, nearest, rel_tol=1e-9) else max(0, math.ceil(value))
+    return nearest if math.isclose(value, nearest, rel_tol=1e-9) else math.ceil(value)
