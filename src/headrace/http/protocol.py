@@ -46,14 +46,6 @@ class HttpLimits:
     """Time for a TLS handshake; connections in a handshake count towards `max_connections`."""
 
 
-@dataclass(slots=True)
-class _OpenPart:
-    """A head, or the trailers of a body, whose end has not arrived."""
-
-    num_bytes: int = 0
-    """Bytes of the reads that lie within it: the parser may hold them and report nothing."""
-
-
 class StreamingProtocol(HttpToolsProtocol):
     """A client's connection: uvicorn's protocol with checks, limits and timers."""
 
@@ -61,7 +53,11 @@ class StreamingProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._limits = limits
         self._is_in_head = False
-        self._open_part: _OpenPart | None = None
+        self._num_parts = 0
+        self._open_part = 0
+        """Number of the head, or of the trailers, whose end has not arrived; 0 if there is none."""
+        self._num_open_bytes = 0
+        """Bytes of the reads that lie within it: the parser may hold them and report nothing."""
         self._num_head_bytes = 0
         """Bytes of the target, headers and trailers that the parser has reported."""
         self._is_replaying = False
@@ -104,9 +100,8 @@ class StreamingProtocol(HttpToolsProtocol):
         part, cycle = self._open_part, self.cycle
         try:
             self._feed(data)
-            if part is not None and part is self._open_part:
-                part.num_bytes += len(data)
-                _check_head_size(part.num_bytes)
+            self._num_open_bytes = self._num_open_bytes + len(data) if part and part == self._open_part else 0
+            _check_head_size(self._num_open_bytes)
         except HttpRefused as refused:
             self._refuse(refused)
         except httptools.HttpParserError as error:
@@ -147,7 +142,7 @@ class StreamingProtocol(HttpToolsProtocol):
             return
         self._unset_keepalive_if_required()  # not before: the parser skips line breaks between requests
         self._is_in_head = True
-        self._open_part = _OpenPart()
+        self._num_parts = self._open_part = self._num_parts + 1
         self._num_head_bytes = 0
         self._receive_timer = self.loop.call_later(self._limits.receive_timeout_s, self._head_is_late)
         super().on_message_begin()
@@ -173,7 +168,7 @@ class StreamingProtocol(HttpToolsProtocol):
         if self._is_replaying:
             return
         self._is_in_head = False
-        self._open_part = None
+        self._open_part = 0
         self._stop_receive_timer()
         method = self.parser.get_method().decode("ascii")
         version = self.parser.get_http_version()
@@ -188,15 +183,15 @@ class StreamingProtocol(HttpToolsProtocol):
 
     def on_chunk_header(self) -> None:
         """Expect trailers, which follow a chunk of size 0."""
-        self._open_part = _OpenPart()
+        self._num_parts = self._open_part = self._num_parts + 1
 
     def on_chunk_complete(self) -> None:
         """Expect no more trailers: the chunk has ended."""
-        self._open_part = None
+        self._open_part = 0
 
     def on_body(self, body: bytes) -> None:
         """Pass on a part of the body, and extend its deadline."""
-        self._open_part = None
+        self._open_part = 0
         self._body_deadline_s += len(body) / MIN_BYTES_A_SECOND
         super().on_body(body)
 
