@@ -7,6 +7,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -81,9 +82,6 @@ class ChildProcess:
         self._start()
 
     def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        out_read, out_write = os.pipe2(os.O_CLOEXEC)
-        err_read, err_write = os.pipe2(os.O_CLOEXEC)
         arguments = arguments_of(
             contract=self._spec.contract,
             descriptor=_DESCRIPTOR,
@@ -91,22 +89,20 @@ class ChildProcess:
             container_folders=self._spec.container_folders,
             private_folders=self._spec.private_folders,
         )
-        try:
+        with ExitStack() as undo, ExitStack() as given:
+            ours, theirs = socket.socketpair()
+            undo.callback(ours.close)
+            given.callback(theirs.close)
+            out_read, out_write = _pipe(undo, given)
+            err_read, err_write = _pipe(undo, given)
             self.process = spawn_connected(
                 [str(self._spec.python), "-P", str(_PROGRAM), *arguments],
                 self._spec.environment,
                 {1: out_write, 2: err_write, _DESCRIPTOR: theirs.fileno()},
             )
-        except BaseException:
-            for descriptor in (out_read, err_read):
-                os.close(descriptor)
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-            os.close(out_write)
-            os.close(err_write)
-        self._pidfd = os.pidfd_open(self.process.pid)
+            undo.callback(kill_session, self.process)
+            self._pidfd = os.pidfd_open(self.process.pid)
+            undo.pop_all()
         self._outputs = [
             OutputReader(out_read, lambda line: self._on_line("stdout", line)),
             OutputReader(err_read, lambda line: self._on_line("stderr", line)),
@@ -346,6 +342,14 @@ _MORE_TIME: Final = {
     "torchserve": "Raise startupTimeout in model-config.yaml if it needs longer.",
     "sagemaker": "Raise SAGEMAKER_STARTUP_TIMEOUT if it needs longer.",
 }
+
+
+def _pipe(undo: ExitStack, given: ExitStack) -> tuple[int, int]:
+    """Return the ends of a new pipe: the first is closed by `undo`, the second, which a child gets, by `given`."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    undo.callback(os.close, read)
+    given.callback(os.close, write)
+    return read, write
 
 
 def exit_text(code: int | None) -> str:
