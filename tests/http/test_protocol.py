@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from headrace.http.exchange import Exchange
-from headrace.http.protocol import MAX_PIPELINED, HttpLimits, StreamingProtocol
+from headrace.http.protocol import MAX_PIPELINED, MAX_SMALL_CHUNKS, HttpLimits, StreamingProtocol
 from headrace.http.server import http_server
 from headrace.testing.echo import EchoBackend, EchoScript
 from tests.http_cases import GET, HOST, MALFORMED, answers_in, exchange
@@ -252,6 +252,16 @@ async def closed(protocol, wire):
     async with asyncio.timeout(WAIT_S):
         await wire.is_closed.wait()
     protocol.connection_lost(None)
+
+
+def test_a_body_in_very_many_small_chunks_is_refused(echo):
+    head = GENERATE + CLOSE + b"Transfer-Encoding: chunked\r\n\r\n"
+    (answer,) = answers_in(exchange(echo.url, head, b"1\r\n \r\n" * (MAX_SMALL_CHUNKS + 2)))
+    assert (answer.status, "Send larger chunks." in json.loads(answer.body)["error"]) == (400, True)
+    (answer,) = answers_in(
+        exchange(echo.url, head, (b"41\r\n" + b" " * 65 + b"\r\n") * 20_000, TWO_CHUNKS, b"0\r\n\r\n")
+    )
+    assert answer.status == 200
 
 
 def test_a_refusal_before_the_end_of_a_body_reaches_the_client_that_sends_it():

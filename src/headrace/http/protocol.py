@@ -29,6 +29,9 @@ MAX_PIPELINED = 32
 """Requests that wait on a connection for the response before theirs; each takes about 4 KiB."""
 MIN_BYTES_A_SECOND = 256 * 1024
 """A body that arrives at this rate never times out, whatever its size."""
+MAX_SMALL_CHUNKS = 16_384
+"""Chunks of a body, unless they have `SMALL_CHUNK_BYTES` on average: a million of one byte held the loop for 0.2 s."""
+SMALL_CHUNK_BYTES = 64
 _MAX_JOINED_BYTES = 256 * 1024
 ALLOWED = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
 
@@ -71,6 +74,8 @@ class StreamingProtocol(HttpToolsProtocol):
         """Sent after the responses to earlier requests."""
         self._receive_timer: asyncio.TimerHandle | None = None
         self._body_deadline_s = 0.0
+        self._num_chunks = 0
+        self._num_body_bytes = 0
         self._send_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -178,11 +183,15 @@ class StreamingProtocol(HttpToolsProtocol):
         if len(self.pipeline) > MAX_PIPELINED:
             text = f"More than {MAX_PIPELINED} requests wait on this connection. Read the responses first."
             raise HttpRefused(503, text)
+        self._num_chunks = self._num_body_bytes = 0
         self._body_deadline_s = self.loop.time() + self._limits.receive_timeout_s
         self._receive_timer = self.loop.call_at(self._body_deadline_s, self._check_body)
 
     def on_chunk_header(self) -> None:
-        """Expect trailers, which follow a chunk of size 0."""
+        """Expect trailers, which follow a chunk of size 0; refuse a body in very many small chunks."""
+        if self._num_chunks > max(MAX_SMALL_CHUNKS, self._num_body_bytes // SMALL_CHUNK_BYTES):
+            raise HttpRefused(400, f"The body has more than {MAX_SMALL_CHUNKS} small chunks. Send larger chunks.")
+        self._num_chunks += 1
         self._num_parts = self._open_part = self._num_parts + 1
 
     def on_chunk_complete(self) -> None:
@@ -192,6 +201,7 @@ class StreamingProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """Pass on a part of the body, and extend its deadline."""
         self._open_part = 0
+        self._num_body_bytes += len(body)
         self._body_deadline_s += len(body) / MIN_BYTES_A_SECOND
         super().on_body(body)
 
