@@ -10,6 +10,8 @@ from headrace.models.families.family import (
     base_gguf_spec,
     layer_windows,
     require_activation,
+    sliding_layers,
+    without_far_positions,
 )
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec
@@ -37,8 +39,8 @@ def cohere2_from_config(config: Fields) -> ModelSpec:
     """Read a `cohere2` config; every fourth layer has no window and no positions."""
     spec = _read(config, "cohere2")
     config = config.with_defaults(DEFAULTS)
-    default = _sliding(spec.num_layers, config.whole("sliding_window_pattern"))
-    return _without_far_positions(layer_windows(config, spec, config.whole("sliding_window"), default))
+    default = sliding_layers(spec.num_layers, config.whole("sliding_window_pattern"))
+    return without_far_positions(layer_windows(config, spec, config.whole("sliding_window"), default))
 
 
 def cohere_from_gguf(header: GgufHeader) -> ModelSpec:
@@ -51,8 +53,8 @@ def cohere2_from_gguf(header: GgufHeader) -> ModelSpec:
     """Read the GGUF metadata of Command R7B, which omits the pattern of windows."""
     spec = _read_gguf(header, "cohere2")
     window = header.fields.whole("attention.sliding_window")
-    sliding = _sliding(spec.num_layers, 4)
-    return _without_far_positions(replace(spec, windows=tuple(window if slides else 0 for slides in sliding)))
+    sliding = sliding_layers(spec.num_layers, 4)
+    return without_far_positions(replace(spec, windows=tuple(window if slides else 0 for slides in sliding)))
 
 
 def _read(config: Fields, family: str) -> ModelSpec:
@@ -73,15 +75,6 @@ def _read_gguf(header: GgufHeader, family: str) -> ModelSpec:
 
 def _with_parts(spec: ModelSpec, logit_scale: float) -> ModelSpec:
     return replace(spec, norm="layer", parallel="one", logit_scale=logit_scale)
-
-
-def _sliding(num_layers: int, pattern: int) -> tuple[bool, ...]:
-    return tuple((layer + 1) % pattern != 0 for layer in range(num_layers))
-
-
-def _without_far_positions(spec: ModelSpec) -> ModelSpec:
-    """Remove the rotary embedding of the layers with full attention."""
-    return replace(spec, rope_of_layer=tuple(0 if spec.window(layer) else -1 for layer in range(spec.num_layers)))
 
 
 COHERE: Final = Family(

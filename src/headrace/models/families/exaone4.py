@@ -11,6 +11,8 @@ from headrace.models.families.family import (
     base_gguf_spec,
     layer_windows,
     require_activation,
+    sliding_layers,
+    without_far_positions,
 )
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec
@@ -31,7 +33,7 @@ def spec_from_config(config: Fields) -> ModelSpec:
     if not has_window:
         return spec
     window = config.whole("sliding_window", DEFAULT_WINDOW_TOKENS)
-    return _without_far_positions(layer_windows(config, spec, window, _sliding(spec)))
+    return without_far_positions(layer_windows(config, spec, window, sliding_layers(spec.num_layers, PATTERN)))
 
 
 def spec_from_gguf(header: GgufHeader) -> ModelSpec:
@@ -40,16 +42,9 @@ def spec_from_gguf(header: GgufHeader) -> ModelSpec:
     window = header.fields.whole("attention.sliding_window", 0, minimum=0)
     if not window:
         return spec
-    return _without_far_positions(replace(spec, windows=tuple(window if sliding else 0 for sliding in _sliding(spec))))
-
-
-def _sliding(spec: ModelSpec) -> tuple[bool, ...]:
-    return tuple((layer + 1) % PATTERN != 0 for layer in range(spec.num_layers))
-
-
-def _without_far_positions(spec: ModelSpec) -> ModelSpec:
-    """Remove the rotary embedding of the layers with full attention."""
-    return replace(spec, rope_of_layer=tuple(0 if spec.window(layer) else -1 for layer in range(spec.num_layers)))
+    return without_far_positions(
+        replace(spec, windows=tuple(window if sliding else 0 for sliding in sliding_layers(spec.num_layers, PATTERN)))
+    )
 
 
 EXAONE4: Final = Family(

@@ -327,6 +327,16 @@ def layer_windows(config: Fields, spec: ModelSpec, window: int, default: tuple[b
     return replace(spec, windows=tuple(window if sliding else 0 for sliding in slides))
 
 
+def sliding_layers(num_layers: int, pattern: int) -> tuple[bool, ...]:
+    """Return which layers have a window: all but every `pattern`-th."""
+    return tuple((layer + 1) % pattern != 0 for layer in range(num_layers))
+
+
+def without_far_positions(spec: ModelSpec) -> ModelSpec:
+    """Remove the rotary embedding of the layers with full attention."""
+    return replace(spec, rope_of_layer=tuple(0 if spec.window(layer) else -1 for layer in range(spec.num_layers)))
+
+
 def refuse_foreign_parts(config: Fields) -> None:
     """Refuse parts of config.json that would give wrong answers if they were ignored."""
     refuse_other_quantization(config)

@@ -17,6 +17,7 @@ from headrace.models.families.family import (
     base_gguf_spec,
     layer_windows,
     require_activation,
+    sliding_layers,
 )
 from headrace.models.families.rope_config import rope_from_scaling
 from headrace.models.fields import Fields
@@ -84,7 +85,7 @@ def spec_from_config(config: Fields) -> ModelSpec:
     pattern = config.whole("sliding_window_pattern", PATTERN)
     window = config.whole("sliding_window")
     window = window if is_causal else window // 2 + 1
-    spec = layer_windows(config, spec, window, _sliding(spec.num_layers, pattern))
+    spec = layer_windows(config, spec, window, sliding_layers(spec.num_layers, pattern))
     return _with_local_rope(spec)
 
 
@@ -96,7 +97,7 @@ def spec_from_gguf(header: GgufHeader) -> ModelSpec:
     scalar = spec.hidden_size // spec.num_heads if spec.num_layers == LAYERS_OF_27B else spec.head_dim
     spec = replace(
         spec,
-        windows=tuple(window if sliding else 0 for sliding in _sliding(spec.num_layers, PATTERN)),
+        windows=tuple(window if sliding else 0 for sliding in sliding_layers(spec.num_layers, PATTERN)),
         ropes=(*spec.ropes, RopeSpec(theta=local_theta)),
         attention_scale=scalar**-0.5,
     )
@@ -114,10 +115,6 @@ def _gemma(spec: ModelSpec) -> ModelSpec:
 
 def _with_gelu(spec: ModelSpec) -> ModelSpec:
     return replace(spec, activation="gelu_tanh", embedding_scale=math.sqrt(spec.hidden_size))
-
-
-def _sliding(num_layers: int, pattern: int) -> tuple[bool, ...]:
-    return tuple((layer + 1) % pattern != 0 for layer in range(num_layers))
 
 
 def _rope(config: Fields, layer_type: str, max_positions: int) -> RopeSpec:

@@ -18,6 +18,7 @@ from headrace.models.families.family import (
     base_gguf_spec,
     layer_windows,
     require_activation,
+    sliding_layers,
 )
 from headrace.models.families.rope_config import rope_from_scaling, scaled_positions
 from headrace.models.fields import Fields
@@ -54,7 +55,7 @@ def olmo3_from_config(config: Fields) -> ModelSpec:
     """Read an `olmo3` config: three layers with a window, then one without, which alone has the scaled rope."""
     config = config.with_defaults(OLMO2_DEFAULTS)
     spec = _with_post_norms(config, base_config_spec(config.without("rope_parameters", "rope_scaling"), "olmo3"))
-    default = tuple((layer + 1) % 4 != 0 for layer in range(spec.num_layers))
+    default = sliding_layers(spec.num_layers, 4)
     spec = layer_windows(config, spec, config.whole("sliding_window", 4096), default)
     full, sliding = _ropes(config, spec)
     return with_rope_of_full_layers(
@@ -68,7 +69,7 @@ def olmo2_from_gguf(header: GgufHeader) -> ModelSpec:
     window = header.fields.whole("attention.sliding_window", 0, minimum=0)
     if not window:
         return spec
-    windows = tuple(window if (layer + 1) % 4 else 0 for layer in range(spec.num_layers))
+    windows = tuple(window if sliding else 0 for sliding in sliding_layers(spec.num_layers, 4))
     rope = spec.ropes[0]
     return with_rope_of_full_layers(replace(spec, family="olmo3", windows=windows), rope, RopeSpec(theta=rope.theta))
 

@@ -53,8 +53,6 @@ _MIDDLE: Final = 8
 """The code whose value is the zero: signed codes begin at -8."""
 _TILE_ROWS: Final = 8
 _TILE_COLUMNS: Final = 128
-_WORD_COLUMNS: Final = 32
-"""Columns of which a lane holds 8 in a word."""
 
 
 def check_torchao(quantization: Fields) -> None:
