@@ -18,6 +18,8 @@ from headrace.handlers.spec import HandlerSpec
 from headrace.handlers.torchserve import make_spec
 from headrace.handlers.torchserve_config import ManagementOptions
 from headrace.handlers.torchserve_models import TorchServeModels
+from headrace.http.asgi import Message
+from headrace.http.errors import CLIENT_GONE_STATUS
 from headrace.server.torchserve_management import management_app
 from headrace.server.torchserve_metrics import metrics_app
 from headrace.wire.torchserve.management import Registration
@@ -206,3 +208,23 @@ async def test_a_server_that_shuts_down_takes_no_more_models(tmp_path: Path) -> 
         response = await client.post("/models?url=noop&initial_workers=1")
     assert (response.status_code, response.json()["type"]) == (503, "ServiceUnavailableException")
     assert models.all() == []
+
+
+async def test_a_client_that_leaves_within_its_body_is_no_error() -> None:
+    """The server logs a traceback for each exception that an application raises."""
+
+    async def find(registration: Registration) -> HandlerSpec:
+        raise AssertionError(f"{registration.url} is not looked for")
+
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/models", "query_string": b""}
+    headers = [(b"content-type", b"application/json")]
+    await management_app(TorchServeModels(find))({**scope, "headers": headers}, receive, send)
+    assert sent[0]["status"] == CLIENT_GONE_STATUS

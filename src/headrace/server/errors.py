@@ -69,9 +69,10 @@ async def _client_gone(_request: Request, _error: Exception) -> Response:
     return Response(status_code=CLIENT_GONE_STATUS)
 
 
-EXCEPTION_HANDLERS: dict[object, ExceptionHandler] = {
+COMMON_HANDLERS: dict[object, ExceptionHandler] = {
     ClientGone: _client_gone,
     HeadraceError: _headrace_error,
-    HTTPException: route_error_handler(unknown_route),
     Exception: _bug,
 }
+"""Handlers for an application whose unknown routes have errors of their own."""
+EXCEPTION_HANDLERS = {**COMMON_HANDLERS, HTTPException: route_error_handler(unknown_route)}

@@ -15,6 +15,7 @@ from headrace.handlers.errors import Refused, WholeResponse
 from headrace.handlers.exchange import HandlerRequest
 from headrace.handlers.torchserve_models import Registered, TorchServeModels
 from headrace.http.body import BodyTooLarge, BodyTooSlow, read_body
+from headrace.server.errors import COMMON_HANDLERS
 from headrace.wire.torchserve import management as api
 
 _MAX_BODY_BYTES: Final = 64 << 10
@@ -24,7 +25,8 @@ _BODY_TIMEOUT_S: Final = 10.0
 def management_app(models: TorchServeModels, layers: Sequence[Middleware] = ()) -> Starlette:
     """Create the application; `layers` guard it, because clients that register models run code."""
     methods = ["GET", "POST", "PUT", "DELETE", "HEAD", "PATCH"]
-    return Starlette(routes=[Route("/{path:path}", _Management(models).handle, methods=methods)], middleware=layers)
+    routes = [Route("/{path:path}", _Management(models).handle, methods=methods)]
+    return Starlette(routes=routes, middleware=layers, exception_handlers=COMMON_HANDLERS)
 
 
 class _Management:
