@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.http.client_connection import MAX_PART_BYTES, ClientConnection
-from headrace.http.client_response import HIGH_WATER_BYTES, NoResponse, ResponseBroken, ResponseTooLarge
+from headrace.http.client_connection import MAX_HEAD_BYTES, MAX_PART_BYTES, ClientConnection
+from headrace.http.client_response import (
+    HIGH_WATER_BYTES,
+    NoResponse,
+    ResponseBroken,
+    ResponseHeadBroken,
+    ResponseTooLarge,
+)
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -162,6 +168,20 @@ async def test_a_worker_that_wants_to_close_is_not_asked_again():
     connection.data_received(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
     assert await response.read(0) == b""
     assert not connection.is_idle
+
+
+@pytest.mark.parametrize("line", [b"X-%d: y\r\n", b"HTTP/1.1 103 Early Hints\r\nX-%d: y\r\n\r\n"])
+async def test_a_head_without_end_is_no_response(line):
+    connection, wire = connected()
+    response = connection.send(b"", b"")
+    connection.data_received(b"" if line.startswith(b"HTTP") else b"HTTP/1.1 200 OK\r\n")
+    for start in range(0, MAX_HEAD_BYTES // 8, 100):
+        connection.data_received(b"".join(line % number for number in range(start, start + 100)))
+        if not connection.is_open:
+            break
+    with pytest.raises(ResponseHeadBroken, match="more than 262144 bytes"):
+        await response.started()
+    assert "abort" in wire.calls
 
 
 async def test_unsolicited_bytes_close_the_connection():

@@ -11,6 +11,8 @@ from headrace.http.client_response import ClientResponse, NoResponse, ResponseBr
 MAX_PART_BYTES = 1024 * 1024
 """A larger chunk is passed on in parts of about this size."""
 
+MAX_HEAD_BYTES = 256 * 1024
+"""Bytes of a response before the end of its head, with interim responses (1xx): a container's server may be broken."""
 _SMALL_BODY_BYTES = 64 * 1024
 """Up to this size head and body leave in one write, and so in one packet where they fit."""
 
@@ -37,6 +39,7 @@ class ClientConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._has_begun = False
         """A byte of the response has arrived."""
+        self._num_head_bytes = 0
         self._is_framed = False
         self._is_head = False
         self._is_in_chunk = False
@@ -56,6 +59,7 @@ class ClientConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._has_begun = self._is_framed = self._is_in_chunk = False
         self._is_head = is_head
+        self._num_head_bytes = 0
         self._chunk, self._chunk_bytes = [], 0
         response = self._response = ClientResponse(self)
         if len(body) <= _SMALL_BODY_BYTES:
@@ -102,6 +106,8 @@ class ClientConnection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(response, f"the server's response is not HTTP/1.1 ({error})")
             self.abort()
+        if not response.status:
+            self._count_head(response, len(data))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Complete or fail the response; called by the event loop."""
@@ -171,6 +177,12 @@ class ClientConnection(asyncio.Protocol):
         if not self._parser.should_keep_alive():
             self.is_open = False
         response.complete()
+
+    def _count_head(self, response: ClientResponse, num_bytes: int) -> None:
+        self._num_head_bytes += num_bytes
+        if self._num_head_bytes > MAX_HEAD_BYTES:
+            self._fail(response, f"the head of the server's response has more than {MAX_HEAD_BYTES} bytes")
+            self.abort()
 
     def _flush(self, response: ClientResponse) -> None:
         part = self._chunk[0] if len(self._chunk) == 1 else b"".join(self._chunk)
