@@ -200,6 +200,10 @@ def test_sentencepiece_texts_start_with_bos_and_a_space_unless_the_file_says_oth
     assert [plain.token_bytes(index) for index in plain.encode("the")] == [b"t", b"h", b"e"]
 
 
+TOKENS, _ = vocabulary(BACKEND)
+WITH_TEMPLATE = {"tokens": ["a:b", *TOKENS[1:]]}
+
+
 @pytest.mark.parametrize(
     ("values", "error", "named"),
     [
@@ -210,6 +214,7 @@ def test_sentencepiece_texts_start_with_bos_and_a_space_unless_the_file_says_oth
         ({"merges": ["never seen"]}, BrokenModel, "is inconsistent"),
         ({"token_type": [1, 2]}, BrokenModel, "token_type"),
         ({"bos_token_id": 4000}, BrokenModel, "bos_token_id is 4000"),
+        (WITH_TEMPLATE | {"add_bos_token": True}, BrokenModel, "'a:b' cannot be added to texts"),
         ({"add_bos_token": "yes"}, BrokenModel, "add_bos_token is 'yes'"),
     ],
 )

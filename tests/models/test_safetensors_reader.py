@@ -16,10 +16,12 @@ from headrace.models.places import stored_name
 from headrace.models.safetensors_reader import SafetensorsWeights
 from headrace.models.weights import Encoding, as_float32
 from tests.models.model_files import TINY_LLAMA, random_weights, write_folder
+from tests.waiting import WAIT_S
 
 _, SPEC = from_config(Fields(TINY_LLAMA, "config.json"))
 WEIGHTS = random_weights(SPEC)
 TENSORS = {stored_name(name, LLAMA.tensors): values for name, values in WEIGHTS.items()}
+LONG_NAME = json.dumps({"weight_map": {"a": "x" * 5000}})
 
 
 def floats(raw):
@@ -105,6 +107,14 @@ def test_a_corrupt_header_raises_only_headrace_errors(tmp_path, data):
         source.load(name)
 
 
+@pytest.mark.timeout(WAIT_S)  # the product of these numbers has 40 million digits
+def test_a_shape_of_huge_numbers_is_refused(tmp_path):
+    header = b'{"t": {"dtype": "F32", "data_offsets": [0, 0], "shape": [%s]}}' % b",".join([b"9" * 4000] * 10_000)
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(BrokenModel, match="the entry of tensor t is malformed"):
+        SafetensorsWeights(tmp_path, LLAMA, SPEC)
+
+
 def test_a_missing_shard_is_named(tmp_path):
     write_folder(tmp_path, TINY_LLAMA, TENSORS, shards=3)
     (tmp_path / "model-00002-of-00003.safetensors").unlink()
@@ -113,7 +123,7 @@ def test_a_missing_shard_is_named(tmp_path):
         SafetensorsWeights(tmp_path, LLAMA, SPEC)
 
 
-@pytest.mark.parametrize("index", ["{", "[]", '{"weight_map": 3}', '{"weight_map": {"a": "../secret"}}'])
+@pytest.mark.parametrize("index", ["{", "[]", '{"weight_map": 3}', '{"weight_map": {"a": "../secret"}}', LONG_NAME])
 def test_a_malformed_index_is_a_broken_model(tmp_path, index):
     write_folder(tmp_path, TINY_LLAMA, TENSORS, shards=2)
     (tmp_path / "model.safetensors.index.json").write_text(index)

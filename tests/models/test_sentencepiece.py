@@ -169,6 +169,11 @@ def test_a_piece_that_is_too_long_to_be_cut_into_halves_is_refused(trained, tmp_
         read(write_model(tmp_path, trained["Llama"] + field(1, piece)))
 
 
+def test_more_pieces_than_any_vocabulary_has_are_refused():
+    with pytest.raises(BrokenModel, match="more than 4000000 pieces"):
+        parse_sentencepiece(field(1, b"") * 4_000_001, "tokenizer.model")
+
+
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_changed_files_end_in_a_tokenizer_or_in_an_error_that_names_the_file(data, trained, tmp_path):

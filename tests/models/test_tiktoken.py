@@ -106,6 +106,11 @@ def test_an_unknown_family_is_named(tmp_path):
         ("tekken.json", b"{", "not valid JSON"),
         ("tekken.json", b"[]", "must contain a JSON object"),
         ("tekken.json", b'{"config": {"default_vocab_size": 9, "default_num_special_tokens": 1}}', "at least 8 tokens"),
+        (
+            "tekken.json",
+            b'{"config": {"default_vocab_size": 1e12, "default_num_special_tokens": 1e12}, "vocab": []}',
+            "default_num_special_tokens is 1000000000000; expected at most",
+        ),
         ("tekken.json", tekken(RANKS, special=[{"rank": 0, "token_str": "a"}, {"rank": 1, "token_str": "a"}]), "alike"),
     ],
 )

@@ -256,3 +256,8 @@ def test_metaspace_vocabularies_are_sentencepiece():
     backend.decoder = decoders.Metaspace()
 
     assert Tokenizer(backend, vocab_size=3).token_bytes(2) == b" a"
+
+
+def test_a_bos_token_without_a_row_of_the_embedding_is_none():
+    assert Tokenizer(BACKEND, vocab_size=320, bos_token_id=319).bos_token_id == 319
+    assert Tokenizer(BACKEND, vocab_size=320, bos_token_id=320).bos_token_id is None

@@ -151,7 +151,11 @@ def _set_ends(
     single = [tokens[dict(names)[part]] if part in dict(names) else part for part in template]
     if names:
         special = [(tokens[index], index) for _, index in names]
-        backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=special)
+        try:
+            backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=special)
+        except ValueError as exc:  # the text of a token is a template itself
+            added = " and ".join(f"{text!r:.50}" for text, _ in special)
+            raise BrokenModel(f"{fields.source}: {added} cannot be added to texts: {exc}.") from exc
     elif not sentencepiece:
         backend.post_processor = processors.ByteLevel(trim_offsets=False)
 

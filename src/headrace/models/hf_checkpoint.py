@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -134,11 +135,16 @@ def _read_settings(folder: Path) -> Fields:
     """Return `tokenizer_config.json`, with the added tokens that older writers kept in a file of their own."""
     settings = _read_json(folder / "tokenizer_config.json")
     added = _read_json(folder / "added_tokens.json")
-    special = str(_read_json(folder / "special_tokens_map.json").values)
-    decoder = {
-        str(index): {"content": token, "special": repr(token) in special} for token, index in added.values.items()
-    }
+    special = _token_texts(_read_json(folder / "special_tokens_map.json"))
+    decoder = {str(index): {"content": token, "special": token in special} for token, index in added.values.items()}
     return settings.with_defaults({"added_tokens_decoder": decoder})
+
+
+def _token_texts(names: Fields) -> set[str]:
+    """Return the texts of special tokens, each given as a string or an object with `content`, or as a list of them."""
+    listed = chain.from_iterable(value if isinstance(value, list) else [value] for value in names.values.values())
+    texts = (value.get("content") if isinstance(value, Mapping) else value for value in listed)
+    return {text for text in texts if isinstance(text, str)}
 
 
 def read_config(folder: Path) -> Fields:

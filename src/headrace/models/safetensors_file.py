@@ -17,6 +17,8 @@ from headrace.models.stored_tensor import StoredTensor, make_tensor
 LENGTH_BYTES: Final = 8
 _MAX_HEADER_BYTES: Final = 100_000_000
 """The limit of the safetensors library."""
+_MAX_DIMENSIONS: Final = 8
+_MAX_LENGTH: Final = 1 << 63
 
 
 def read_safetensors(file: Path, content: mmap.mmap) -> tuple[dict[str, StoredTensor], bytes]:
@@ -48,10 +50,10 @@ def _header(file: Path, content: mmap.mmap) -> tuple[dict[str, object], int]:
 def _place(file: Path, content: mmap.mmap, start: int, name: str, entry: object) -> StoredTensor:
     try:
         dtype, shape, (first, last) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]  # type: ignore[index]
-        lengths_are_whole = all(type(number) is int and number >= 0 for number in (*shape, first, last))
+        lengths_are_whole = all(type(number) is int and 0 <= number < _MAX_LENGTH for number in (*shape, first, last))
     except (KeyError, TypeError, ValueError) as exc:
         raise BrokenModel(f"{file}: the entry of tensor {name} is malformed.", tensor=name) from exc
-    if not lengths_are_whole or not isinstance(dtype, str) or first > last:
+    if not lengths_are_whole or not isinstance(dtype, str) or first > last or len(shape) > _MAX_DIMENSIONS:
         raise BrokenModel(f"{file}: the entry of tensor {name} is malformed.", tensor=name)
     if start + last > len(content):
         raise BrokenModel(

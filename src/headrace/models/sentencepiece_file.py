@@ -18,6 +18,8 @@ _UNIGRAM: Final = 1
 _BPE: Final = 2
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_BYTES: Final = 10
+_MAX_PIECES: Final = 4_000_000
+"""Four times the largest vocabulary known; a piece takes 2 bytes of a file, and hundreds in memory."""
 _PIECE, _TRAINER, _NORMALIZER = 1, 2, 3
 """Fields of ModelProto."""
 
@@ -77,6 +79,8 @@ def _sections(content: bytes) -> tuple[list[_Values], _Values, _Values]:
     for number, value in _fields(content):
         if number == _PIECE:
             pieces.append(dict(_fields(_bytes(value))))
+            if len(pieces) > _MAX_PIECES:
+                raise _MalformedError(f"more than {_MAX_PIECES} pieces")
         elif number in sections:
             sections[number] = dict(_fields(_bytes(value)))
     return pieces, sections[_TRAINER], sections[_NORMALIZER]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _LINE: Final = re.compile(rb"([A-Za-z0-9+/]+=*) ([0-9]{1,9})\r?")
 _MAX_TOKEN_BYTES: Final = 1024
+_MAX_SPECIAL: Final = 100_000
 _LLAMA3_RESERVED: Final = 256
 _QWEN_EXTRA: Final = 205
 
@@ -94,6 +95,8 @@ def parse_tekken(content: bytes, source: str) -> Ranks:
         raise BrokenModel(f"{source} must contain a JSON object.", path=source)
     config = Fields(values, source).sub("config")
     num_special = config.whole("default_num_special_tokens", minimum=0)
+    if num_special > _MAX_SPECIAL:
+        raise BrokenModel(f"{source}: default_num_special_tokens is {num_special}; expected at most {_MAX_SPECIAL}.")
     num_tokens = config.whole("default_vocab_size") - num_special
     entries = values.get("vocab")
     if not isinstance(entries, list) or not 0 <= num_tokens <= len(entries):

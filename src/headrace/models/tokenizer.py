@@ -73,7 +73,7 @@ class Tokenizer:
         Args:
             backend: the wrapped tokenizer.
             vocab_size: rows of the model's embedding; higher ids cannot be used.
-            bos_token_id: the token that starts a text, if the checkpoint has one.
+            bos_token_id: the token that starts a text, if the checkpoint has one; ignored without a row of its own.
             eos_token_ids: the tokens that end an answer, the most common first.
             special_names: `bos_token` and the other special tokens with their text, for chat templates.
             source: the file it came from, for error messages.
@@ -82,7 +82,7 @@ class Tokenizer:
             UnsupportedModel: the bytes of this kind of vocabulary are not known.
         """
         self.vocab_size = vocab_size
-        self.bos_token_id = bos_token_id
+        self.bos_token_id = bos_token_id if bos_token_id is not None and bos_token_id < vocab_size else None
         self._eos_order = tuple(dict.fromkeys(eos_token_ids))
         self.eos_token_ids = frozenset(self._eos_order)
         self.special_names: Mapping[str, str] = special_names or {}

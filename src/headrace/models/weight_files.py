@@ -102,7 +102,10 @@ def _listed_files(folder: Path, listing: Path, names: Iterable[str]) -> list[Pat
     names = list(names)
     if not all(isinstance(name, str) and Path(name).name == name not in {"", ".."} for name in names):
         raise BrokenModel(f"{listing} names files outside its folder.")
-    missing = [name for name in names if not (folder / name).is_file()]
+    try:
+        missing = [name for name in names if not (folder / name).is_file()]
+    except OSError as exc:  # a name that is too long
+        raise BrokenModel(f"{listing} names a file that cannot be read: {exc.strerror or exc}.") from exc
     if missing:
         raise BrokenModel(f"{folder} has no {', '.join(missing)}, which {listing.name} lists. Download it again.")
     return [folder / name for name in names]
