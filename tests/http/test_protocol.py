@@ -159,6 +159,7 @@ class Wire(asyncio.Transport):
     def __init__(self):
         super().__init__()
         self.sent = b""
+        self.num_unread = 0
         self.is_closed = asyncio.Event()
 
     def write(self, data):
@@ -169,6 +170,9 @@ class Wire(asyncio.Transport):
 
     def can_write_eof(self):
         return True
+
+    def get_write_buffer_size(self):
+        return self.num_unread
 
     def close(self):
         self.is_closed.set()
@@ -245,6 +249,15 @@ async def test_only_clients_of_http_1_1_are_told_to_continue(version, is_told):
     await closed(protocol, wire)
     assert (b"100 Continue" in wire.sent) == is_told
     assert b"200 OK" in wire.sent
+
+
+async def test_a_client_that_reads_slowly_is_not_idle():
+    protocol, wire = connected(answer_empty)
+    for wire.num_unread in (3000, 2000, 1000):
+        protocol.timeout_keep_alive_handler()
+        assert not wire.is_closing()
+    protocol.timeout_keep_alive_handler()
+    await closed(protocol, wire)
 
 
 async def closed(protocol, wire):

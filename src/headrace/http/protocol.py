@@ -19,7 +19,8 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from headrace.core.telemetry import get_logger
-from headrace.http.asgi import WRITE_PART, ASGIApp, Message, Receive, Scope, Send, WritePart
+from headrace.http.asgi import WRITE_PART, ASGIApp, Message, Receive, Scope, Send
+from headrace.http.direct_writes import HeadJoiner, has_length, part_writer_of
 from headrace.http.errors import ResponseAborted
 from headrace.http.head import MAX_HEAD_BYTES, MAX_HEADERS, HttpRefused, check_head, refusal_of
 
@@ -32,7 +33,6 @@ MIN_BYTES_A_SECOND = 256 * 1024
 MAX_SMALL_CHUNKS = 16_384
 """Chunks of a body, unless they have `SMALL_CHUNK_BYTES` on average: a million of one byte held the loop for 0.2 s."""
 SMALL_CHUNK_BYTES = 64
-_MAX_JOINED_BYTES = 256 * 1024
 ALLOWED = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
 
 
@@ -77,6 +77,8 @@ class StreamingProtocol(HttpToolsProtocol):
         self._num_chunks = 0
         self._num_body_bytes = 0
         self._send_timer: asyncio.TimerHandle | None = None
+        self._num_unread = 0
+        """Bytes that the client had not read when the idle timer ended."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the idle timer, or refuse the connection above the limit."""
@@ -287,8 +289,15 @@ class StreamingProtocol(HttpToolsProtocol):
             self._answer_refusal(self._refusal)
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection; abort it if a response is still unread."""
-        if self.transport.get_write_buffer_size():
+        """Close an idle connection; abort it if its client has stopped to read a response."""
+        num_unread = self.transport.get_write_buffer_size()
+        if num_unread and num_unread != self._num_unread:
+            self._num_unread = num_unread
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+            return
+        if num_unread:
             self.transport.abort()
         super().timeout_keep_alive_handler()
 
@@ -313,7 +322,7 @@ class StreamingProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Start the next request; called by uvicorn (requests may be pipelined)."""
         self._running = cycle
-        cast("dict[str, Any]", cycle.scope)["extensions"] = {WRITE_PART: _writer(cycle)}
+        cast("dict[str, Any]", cycle.scope)["extensions"] = {WRITE_PART: part_writer_of(cycle)}
         super()._start_asgi_task(cycle, partial(self._run, cycle, app))
 
     async def _run(self, cycle: RequestResponseCycle, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
@@ -327,8 +336,8 @@ class StreamingProtocol(HttpToolsProtocol):
             is_early = is_head and cycle.more_body
             if is_early:
                 message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
-            if is_head and scope["method"] != "HEAD" and _has_length(message):
-                cycle.transport = cast("asyncio.Transport", _HeadJoiner(cycle))
+            if is_head and scope["method"] != "HEAD" and has_length(message):
+                cycle.transport = cast("asyncio.Transport", HeadJoiner(cycle))
             await send(message)
             if is_early:
                 self._closes_early = cycle.keep_alive = True  # not closed by uvicorn at once, but by `_linger`
@@ -345,52 +354,6 @@ class StreamingProtocol(HttpToolsProtocol):
             self._break_off(cycle, HttpRefused(500, "Something went wrong inside the server."))
 
 
-class _HeadJoiner:
-    """
-    Writes the head of a response together with the start of its body.
-
-    Most responses are then sent by one system call. A server that is killed has sent all of such a response or nothing
-    of it, and a gateway may send the request to another server in the latter case.
-    """
-
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-        self._transport = cycle.transport
-        self._head = b""
-
-    def close(self) -> None:
-        """Close the connection of a response that has failed; a head without a body is not sent."""
-        self._transport.close()
-
-    def write(self, data: bytes) -> None:
-        """Keep the head; write it with what follows."""
-        if not self._head:
-            self._head = data
-            return
-        self._cycle.transport = self._transport
-        if len(data) > _MAX_JOINED_BYTES:  # takes many system calls anyway: save the copy
-            self._transport.write(self._head)
-            self._transport.write(data)
-        else:
-            self._transport.write(self._head + data)
-
-
 def _check_head_size(num_bytes: int) -> None:
     if num_bytes > MAX_HEAD_BYTES:
         raise HttpRefused(431, f"The head of the request has more than {MAX_HEAD_BYTES} bytes. Send fewer headers.")
-
-
-def _has_length(head: Message) -> bool:
-    return any(name.lower() == b"content-length" for name, _ in head.get("headers", ()))
-
-
-def _writer(cycle: RequestResponseCycle) -> WritePart:
-    write, flow = cycle.transport.write, cycle.flow
-
-    def write_part(part: bytes) -> bool:
-        if cycle.disconnected or not cycle.chunked_encoding:  # the response to HEAD, 204 and 304 have no body
-            return True
-        write(b"%x\r\n%b\r\n" % (len(part), part))
-        return not flow.write_paused
-
-    return write_part
