@@ -50,7 +50,12 @@ class Channel:
         self._loop.add_reader(self._socket.fileno(), self._receive)
 
     def send(self, buffers: Sequence[Buffer], descriptors: Sequence[int] = ()) -> None:
-        """Send a frame now, or once the socket has room; do nothing after the child's end."""
+        """
+        Send a frame now, or once the socket has room; do nothing after the child's end.
+
+        Raises:
+            OSError: the frame must wait, but its descriptors cannot be duplicated; nothing of it was sent.
+        """
         if self._is_closed:
             return
         rest = list(buffers)
@@ -64,8 +69,9 @@ class Channel:
                 return  # the end of the child is reported by its process
             if not rest:
                 return
+        self._waiting.append((rest, _duplicates(descriptors)))
+        if len(self._waiting) == 1:
             self._loop.add_writer(self._socket.fileno(), self._send_waiting)
-        self._waiting.append((rest, [os.dup(descriptor) for descriptor in descriptors]))
 
     def drain(self) -> None:
         """Receive what is left in the socket after the child's end."""
@@ -130,3 +136,15 @@ class Channel:
             self._has_ended = True
             self._loop.remove_reader(self._socket.fileno())
             self._on_end(reason)
+
+
+def _duplicates(descriptors: Sequence[int]) -> list[int]:
+    copies: list[int] = []
+    try:
+        for descriptor in descriptors:
+            copies.append(os.dup(descriptor))  # noqa: PERF401 -- the copies before a failure must be closed
+    except OSError:
+        for copy in copies:
+            os.close(copy)
+        raise
+    return copies

@@ -167,9 +167,21 @@ class ChildProcess:
         for response in responses:
             response.credit = partial(self._give_credit, call, response)
         header, payload, descriptors = call_frame(call)
-        self._channel.send(encode(Kind.CALL, header, payload), descriptors)
-        self._limit(call, self._spec.call_timeout_s)
+        try:
+            self._channel.send(encode(Kind.CALL, header, payload), descriptors)
+        except OSError as error:  # too many open files
+            self._log.error("handler.not_sent", pid=self.pid, reason=error.strerror)
+            self._fail(call, Refusal.QUEUE_FULL)
+            self._loop.call_soon(self._drop, call)  # not at once: the pool is choosing the children of other calls
+        else:
+            self._limit(call, self._spec.call_timeout_s)
         return call
+
+    def _drop(self, call: ChildCall) -> None:
+        """End a call that was not sent."""
+        if call.call_id in self.calls:
+            self._forget(call)
+            call.on_done(call)
 
     def _give_credit(self, call: ChildCall, response: PendingResponse, chunks: int, num_bytes: int) -> None:
         self._channel.send(encode(Kind.CREDIT, {"id": response.item_id, "chunks": chunks, "bytes": num_bytes}))
@@ -333,6 +345,7 @@ class ChildProcess:
 
 _BROKEN: Final = {
     Refusal.LOST: "The process with the model's code has ended.",
+    Refusal.QUEUE_FULL: "The server has too many open files.",
     Refusal.LATE: "The model's code has passed its time limit.",
     Refusal.UNANSWERED: "The model's code has returned before the end of the response.",
 }
