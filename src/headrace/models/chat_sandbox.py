@@ -17,7 +17,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from headrace.models.chat_budget import check_format, counted_call, counted_filter, counted_test, keep
+from headrace.models.chat_budget import check_format, counted_call, counted_filter, counted_test, keep, measured
 from headrace.models.chat_counters import COUNTERS, count_template
 from headrace.models.chat_sizes import MAX_BITS, MAX_VALUES, refuse_above
 
@@ -83,6 +83,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         elif isinstance(left, int) and isinstance(right, int):
             bits = left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
             refuse_above(bits, MAX_BITS)
+        elif operator == "-":  # of sets, which hash the items of the other operand
+            measured(left)
+            measured(right)
         elif operator == "+":
             refuse_above(_num_items(left) + _num_items(right), _most_items(left))
         elif operator == "*":

@@ -35,7 +35,8 @@ _MAX_INDENT: Final = 32
 _MAX_DIGITS: Final = 1000
 """Decimal places of the filter `round`, which computes a power of ten."""
 _MAX_WIDTH_DIGITS: Final = 4
-_WIDTHS: Final = re.compile(r"\d+")
+_WIDTHS: Final = tuple(re.compile(rf"\d{{{digits}}}") for digits in range(1, _MAX_WIDTH_DIGITS + 2))
+"""Patterns of widths of at least 1, 2, ... digits."""
 _STAR_WIDTH: Final = re.compile(r"%[^a-zA-Z%]*\*")
 _LINE_ENDS: Final = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 _CONTAINERS: Final[tuple[type, ...]] = (
@@ -193,12 +194,12 @@ def _replaced(value: Any, arguments: tuple[Any, ...], extent: Extent) -> int:
 def formatted_size(text: Any, arguments: tuple[Any, ...], extent: Extent) -> int:
     """Bound the size of a formatted text; raises `SecurityError` for a width that is huge or an argument."""
     template = str(text)
-    widths = max((len(width) for width in _WIDTHS.findall(template)), default=0)
-    if widths > _MAX_WIDTH_DIGITS or _STAR_WIDTH.search(template) or _has_nested_fields(template):
+    num_digits = sum(width.search(template) is not None for width in _WIDTHS)
+    if num_digits > _MAX_WIDTH_DIGITS or _STAR_WIDTH.search(template) or _has_nested_fields(template):
         raise SecurityError(
             f"The chat template formats with a width of more than {_MAX_WIDTH_DIGITS} digits, or of an argument."
         )
-    longest = int(10**widths) + measure(arguments).num_printed
+    longest = int(10**num_digits) + measure(arguments).num_printed
     return extent.num_printed + (template.count("%") + template.count("{")) * longest
 
 
