@@ -4,12 +4,21 @@ import dataclasses
 
 import pytest
 
-from headrace.core.errors import SettingsError, UnsupportedModel
+from headrace.core.errors import BrokenModel, SettingsError, UnsupportedModel
 from headrace.models.config_export import config_from_spec
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
-from headrace.models.folder_export import new_folder
-from tests.models.model_files import TINY_LLAMA
+from headrace.models.folder_export import export_files, new_folder
+from headrace.models.loading import load_model
+from headrace.models.places import gguf_name
+from tests.models.model_files import (
+    TINY_LLAMA,
+    byte_level_tokenizer,
+    gguf_metadata,
+    gguf_vocabulary,
+    random_weights,
+    write_gguf,
+)
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -51,6 +60,26 @@ def test_a_network_that_no_config_can_describe_is_refused():
     odd = dataclasses.replace(spec, qk_norm="head")
     with pytest.raises(UnsupportedModel, match="cannot describe this network"):
         config_from_spec(odd)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_plain"), [("tool_use", True), ("../../../evil", False), ("/evil", False), ("x\0", False)]
+)
+def test_a_chat_template_of_a_gguf_file_is_written_into_the_folder_only(name, is_plain, tmp_path):
+    _, spec = from_config(Fields(TINY_LLAMA, ""))
+    tensors = {gguf_name(weight): values for weight, values in random_weights(spec).items()}
+    metadata = gguf_metadata(spec) | gguf_vocabulary(byte_level_tokenizer())
+    path = write_gguf(tmp_path / "m.gguf", metadata | {f"tokenizer.chat_template.{name}": "{{ 1 }}"}, tensors)
+    folder = tmp_path / "a" / "b" / "out"
+    folder.mkdir(parents=True)
+
+    if is_plain:
+        export_files(load_model(str(path)), folder, {})
+        assert (folder / "additional_chat_templates" / "tool_use.jinja").read_text() == "{{ 1 }}"
+    else:
+        with pytest.raises(BrokenModel, match="has a chat template named"):
+            export_files(load_model(str(path)), folder, {})
+        assert not [*tmp_path.rglob("*.jinja")]
 
 
 def test_a_folder_appears_with_all_its_files(tmp_path):

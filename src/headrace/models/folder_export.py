@@ -5,6 +5,7 @@ A folder is built under a temporary name beside its target, and renamed when it 
 """
 
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from headrace.core.errors import SettingsError
+from headrace.core.errors import BrokenModel, SettingsError
 from headrace.models.config_export import config_from_spec
 from headrace.models.families.registry import NESTED, text_part
 from headrace.models.fields import Fields
@@ -34,6 +35,7 @@ _COPIED: Final = (
     "NOTICE*",
 )
 """Files that are copied unchanged from the folder of a model."""
+_PLAIN_NAME: Final = re.compile(r"[\w.-]{1,100}")
 _TEXT_ARCHITECTURES: Final = {
     "gemma3_text": "Gemma3ForCausalLM",
     "mistral": "MistralForCausalLM",
@@ -76,6 +78,7 @@ def export_files(model: Model, folder: Path, changes: Mapping[str, object]) -> N
 
     Raises:
         UnsupportedModel: the network cannot be described by a `config.json`.
+        BrokenModel: a chat template has a name that a file cannot have.
     """
     if model.path.is_dir():
         config = _text_config(model)
@@ -114,6 +117,10 @@ def _write_tokenizer(model: Model, folder: Path) -> None:
     _write_json(folder / "generation_config.json", _token_ids(model))
     for name, text in (model.chat_template.templates if model.chat_template else {}).items():
         path = folder / "chat_template.jinja"
+        if not _PLAIN_NAME.fullmatch(name):  # it comes from the file, and would name a file elsewhere
+            raise BrokenModel(
+                f"{model.path} has a chat template named {name!r:.100}; expected letters, digits, '.', '_' and '-'."
+            )
         if name != "default":
             path = folder / "additional_chat_templates" / f"{name}.jinja"
             path.parent.mkdir(exist_ok=True)
