@@ -289,7 +289,7 @@ class StreamingProtocol(HttpToolsProtocol):
             self._answer_refusal(self._refusal)
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection; abort it if its client has stopped to read a response."""
+        """Close an idle connection; abort it if its client has stopped reading a response."""
         num_unread = self.transport.get_write_buffer_size()
         if num_unread and num_unread != self._num_unread:
             self._num_unread = num_unread
