@@ -239,6 +239,19 @@ async def test_a_stream_has_no_parts_where_a_response_has_no_body(method, status
     assert wire.sent.partition(b"\r\n\r\n")[2] == body
 
 
+@pytest.mark.parametrize("status", [204, 304])
+async def test_a_whole_response_of_a_status_without_a_body_has_no_length(status):
+    async def answer(scope, receive, send):
+        await Exchange(scope, receive, send).respond(status, (), b"x")
+
+    protocol, wire = connected(answer)
+    protocol.data_received(GET + HOST + CLOSE + b"\r\n")
+    await closed(protocol, wire)
+    head, _, body = wire.sent.partition(b"\r\n\r\n")
+    assert body == b""
+    assert b"content-length" not in head.lower()
+
+
 @pytest.mark.parametrize(("version", "is_told"), [(b"1.1", True), (b"1.0", False)])
 async def test_only_clients_of_http_1_1_are_told_to_continue(version, is_told):
     protocol, wire = connected(answer_empty)

@@ -1,25 +1,30 @@
 """Whole responses, each sent at once."""
 
 from collections.abc import Iterable
+from typing import Final
 
 from headrace.http.asgi import Message, Scope, Send
 from headrace.wire.dialect import ErrorReply
 
 Headers = Iterable[tuple[str, str]]
 Body = bytes | bytearray | memoryview
+_BODILESS: Final = frozenset((204, 304))
+"""Statuses without a body, and so without its length (RFC 9110, section 8.6)."""
 
 
 async def send_response(scope: Scope, send: Send, status: int, headers: Headers, body: Body) -> None:
-    """Send a response with its Content-Length; the response to HEAD has no body."""
+    """Send a response with its Content-Length; responses to HEAD, 204 and 304 have no body."""
     for message in response_messages(scope, status, headers, body):
         await send(message)
 
 
 def response_messages(scope: Scope, status: int, headers: Headers, body: Body) -> tuple[Message, Message]:
     """Return the messages of a response; see `send_response`."""
-    sent = b"" if scope["method"] == "HEAD" else body
+    is_bodiless = status in _BODILESS
+    sent = b"" if is_bodiless or scope["method"] == "HEAD" else body
+    length = () if is_bodiless else (("content-length", str(len(body))),)
     return (
-        head_message(status, (*headers, ("content-length", str(len(body))))),
+        head_message(status, (*headers, *length)),
         {"type": "http.response.body", "body": sent, "more_body": False},
     )
 

@@ -163,7 +163,7 @@ async def _relay(response: PendingResponse, head: WholeResponse | StreamHead, st
     if isinstance(head, StreamHead):
         await _stream(response, head, status, exchange)
     else:
-        await exchange.respond(status, clean_headers(head.headers), b"" if status in _BODILESS else head.body)
+        await exchange.respond(status, clean_headers(head.headers), head.body)
 
 
 async def _stream(response: PendingResponse, head: StreamHead, status: int, exchange: Exchange) -> None:
@@ -176,9 +176,6 @@ async def _stream(response: PendingResponse, head: StreamHead, status: int, exch
         get_logger().error("handler.response_broken", reason=str(error))
         raise ResponseAborted(str(error)) from error
     await exchange.finish()
-
-
-_BODILESS: Final = frozenset((204, 304))
 
 
 def clean_status(status: int) -> int:
