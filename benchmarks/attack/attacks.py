@@ -88,6 +88,12 @@ def aws(content: bytes, *, path: str = "/", call: str = _JSON_CALL) -> Attack:
     return repeated(head(path, len(content), call + "Connection: close\r\n") + content)
 
 
+def chunked(path: str, num_chunks: int) -> Attack:
+    """Send a body of JSON's white space in chunks of one byte."""
+    start = f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    return repeated(start.encode() + b"1\r\n \r\n" * num_chunks + b"0\r\n\r\n")
+
+
 def completion(**fields: object) -> bytes:
     """Attack with a completion that has hostile fields."""
     return json.dumps({"model": "model", "prompt": "a", "max_tokens": 4, **fields}).encode()
@@ -154,6 +160,7 @@ def deep(levels: int) -> object:
 
 
 _STREAM = completion(prompt="Tell me a long story.", max_tokens=2000, ignore_eos=True, stream=True)
+_PING = f"GET /health HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode()
 _RECURSIVE = {
     "$defs": {"n": {"type": "object", "properties": {"l": {"$ref": "#/$defs/n"}, "r": {"$ref": "#/$defs/n"}}}}
 }
@@ -189,6 +196,10 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "malformed heads": lambda: repeated(b"\x00\x01 no http\r\n\r\n", at_once=8),
     "heads of 64 KB": lambda: repeated(b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 66_000 + b"\r\n\r\n", at_once=4),
     "10,000 headers": lambda: repeated(b"GET / HTTP/1.1\r\nHost: x\r\n" + b"a:\r\n" * 10_000 + b"\r\n", at_once=4),
+    "pipelines of 6,000 requests": lambda: repeated(_PING * 6000, at_once=4),
+    "pipelines of 32 requests": lambda: repeated(_PING * 32, at_once=4),
+    "bodies of 1 million chunks of a byte": lambda: chunked("/v1/completions", 1_000_000),
+    "bodies of 16,000 chunks of a byte": lambda: chunked("/v1/completions", 16_000),
     "connections opened and closed": lambda: opened_and_closed,
     "700 slow heads": lambda: held(700, b"GET / HTTP/1.1\r\nHost: x\r\nX: ", drip=b"a"),
     "700 slow bodies": lambda: held(700, head("/v1/completions", 10_000) + b"{", drip=b" "),
