@@ -50,4 +50,4 @@ async def test_a_call_that_cannot_be_sent_for_want_of_descriptors_is_refused(tmp
         os.kill(child.pid, signal.SIGCONT)
         assert await answer(first) == (200, body)
         assert await ask(pool, "echo", b"next") == (200, b"next")
-        await until(lambda: num_descriptors() == num_before)
+        await until(lambda: num_descriptors() <= num_before)

@@ -28,4 +28,4 @@ async def test_a_child_that_cannot_be_started_for_want_of_descriptors_leaves_non
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit + num_free, hard))
             with pytest.raises(OSError, match="Too many open files"):
                 ChildProcess(spec, tail, metrics)
-    assert num_descriptors() == num_before
+    assert num_descriptors() <= num_before
