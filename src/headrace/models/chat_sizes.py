@@ -43,6 +43,7 @@ _CONTAINERS: Final[tuple[type, ...]] = (
     *(dict, list, tuple, set, frozenset, type({}.keys()), type({}.values()), type({}.items())),
     *(Namespace, LoopContext, Cycler),
 )
+_SIZED: Final = (dict, list, tuple, set, frozenset, range)
 
 
 class Extent(NamedTuple):
@@ -178,9 +179,6 @@ def _joined(value: Any, arguments: tuple[Any, ...], extent: Extent) -> int:
     printed = measure(items).num_printed if is_method else extent.num_printed
     num_items = len(items) if isinstance(items, _SIZED) else 0
     return printed + num_items * shallow(separator).num_characters
-
-
-_SIZED: Final = (dict, list, tuple, set, frozenset, range)
 
 
 def _replaced(value: Any, arguments: tuple[Any, ...], extent: Extent) -> int:
