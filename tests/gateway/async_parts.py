@@ -7,7 +7,11 @@ from headrace.gateway.async_files import PendingInvocation
 from headrace.gateway.objects import ObjectFailed
 from headrace.state.routes import AsyncOutput
 
+from .routes import route, variant
+
 OUTPUT = AsyncOutput(output_path="s3://out/results/", failure_path="s3://out/failures", max_concurrent_per_replica=2)
+IDLE = route(variant("AllTraffic", []), async_output=OUTPUT)
+"""An endpoint whose replicas are all starting."""
 
 
 class MemoryObjects:

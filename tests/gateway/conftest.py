@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -18,6 +19,7 @@ from botocore.config import Config
 
 from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import setup_logging
+from headrace.gateway import objects as objects_module
 from headrace.gateway.app import Gateway, Publish
 from headrace.gateway.async_metrics import AsyncPublisher
 from headrace.gateway.config import GatewayConfig
@@ -29,6 +31,7 @@ from tests import plain_http
 from tests.prompt_server import PLATFORM_HTTP, PromptServer
 from tests.waiting import WAIT_S
 
+from .async_parts import MemoryObjects
 from .routes import ACCOUNT, REGION, RouteStore, route, variant
 from .workers import Script, Worker, echo
 
@@ -179,3 +182,20 @@ def gateway(shared_gateway: Running) -> Iterator[Running]:
     yield shared_gateway
     shared_gateway.until(shared_gateway.is_idle, "all requests ended")
     shared_gateway.clean_up()
+
+
+@contextmanager
+def accepting(folder: Path, objects: MemoryObjects, **limits: Any) -> Iterator[Running]:
+    with running(objects=objects, async_folder=folder, **limits) as made:
+        yield made
+
+
+@pytest.fixture
+def objects() -> MemoryObjects:
+    return MemoryObjects()
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retry the object storage at once."""
+    monkeypatch.setattr(objects_module, "RETRY_PAUSES_S", (0.01,))
