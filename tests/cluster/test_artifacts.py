@@ -64,6 +64,13 @@ def test_an_archive_in_a_bucket_is_unpacked_into_a_folder_of_its_name(objects, c
     assert folder.name == "my-llama"
 
 
+def test_twins_that_macos_uploaded_beside_the_files_of_a_prefix_are_not_fetched(objects, cache) -> None:
+    names = ("model.gguf", "._model.gguf", "__MACOSX/._model.gguf", "code/.DS_Store", "code/.env")
+    objects.contents |= {f"/b/m/{name}": b"x" for name in names}
+    folder = fetcher(cache, objects).fetch(ArtifactSource(uri="s3://b/m/", is_prefix=True, is_archive=False))
+    assert sorted(files_in(folder)) == ["code/.env", "model.gguf"]
+
+
 def test_each_version_is_fetched_once(objects, cache) -> None:
     source = ArtifactSource(uri="s3://b/m.tar.gz")
     objects.contents["/b/m.tar.gz"] = PACKED

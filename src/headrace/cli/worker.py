@@ -13,6 +13,7 @@ from headrace.cli.group import Examples
 from headrace.cli.user_code import find_user_code, formatted_notices, formatters_of, serve_user_code
 from headrace.core.errors import InvalidRequest, SettingsError
 from headrace.settings.near_names import near_name
+from headrace_handler.stray_files import listed
 
 if TYPE_CHECKING:
     from headrace.cluster.worker import PreparedWorker
@@ -144,7 +145,7 @@ def _adapter_fetcher(prepared: "PreparedWorker") -> Callable[[str], Path]:
 
 def _model_root(folder: Path) -> Path:
     """Return the folder, or its only subfolder, as archives are often packed."""
-    inner = list(folder.iterdir())
+    inner = listed(folder)
     return inner[0] if len(inner) == 1 and inner[0].is_dir() else folder
 
 

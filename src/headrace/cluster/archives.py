@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Final
 
 from headrace.cluster.fetch_bounds import FetchFailed, Guard, copy_stream, translate_os_errors
+from headrace_handler.stray_files import is_stray
 
 _MAX_HEADER_BYTES: Final = 1 << 20
 """Largest extended header of a member (a long name, for example); such headers are read into memory whole."""
@@ -180,7 +181,7 @@ class _Extraction:
     def _extract(self, member: tarfile.TarInfo) -> None:
         path = self._target / safe_path(member.name, self._name)
         self._guard.add_file()
-        if path == self._target:
+        if path == self._target or is_stray(member.name):
             return
         self._make_folder(path.parent)
         if member.isdir():

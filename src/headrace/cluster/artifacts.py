@@ -21,6 +21,7 @@ from headrace.cluster.launcher import ArtifactSource
 from headrace.cluster.object_source import ObjectLocation, ObjectSource, StoredObject, parse_location
 from headrace.core.telemetry import get_logger
 from headrace.state.records import Json
+from headrace_handler.stray_files import is_stray
 
 _ARCHIVE_ENDINGS: Final = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar")
 _HTTP_CONNECT_S: Final = 10.0
@@ -135,7 +136,9 @@ class Fetcher:
         guard = self._make_guard(self._cache.folder)
         for stored in objects.list_prefix(ObjectLocation(location.bucket, prefix)):
             guard.add_file()
-            objects_by_name[str(safe_path(stored.location.key.removeprefix(prefix), str(location)))] = stored
+            name = str(safe_path(stored.location.key.removeprefix(prefix), str(location)))
+            if not is_stray(name):
+                objects_by_name[name] = stored
         if not objects_by_name:
             raise NothingFound(
                 f"There are no objects below {location}. Check S3Uri and that the files were uploaded, or name a model "

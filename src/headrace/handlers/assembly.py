@@ -26,6 +26,7 @@ from headrace.handlers.torchserve_config import visible_environment
 from headrace.settings.container_meanings import NO_NEURON
 from headrace.settings.container_names import read_container_names
 from headrace_handler.container_folders import CHANNELS, CODE, MODEL
+from headrace_handler.stray_files import listed
 
 _LIBRARIES: Final = Path("/lib")
 _SHARED_LIBRARIES: Final = "shared_libs"
@@ -96,7 +97,7 @@ def unpack_model(path: Path, cache: ContentCache) -> Path:
     Raises:
         SettingsError: the archive cannot be unpacked.
     """
-    archives = [path] if is_archive(path) else sorted(path.glob("*.mar")) if path.is_dir() else []
+    archives = [path] if is_archive(path) else listed(path, ["*.mar"])
     if len(archives) != 1 or (path / MANIFEST_FILE).exists():
         return path
     (archive,) = archives
@@ -112,7 +113,7 @@ def unpack_model(path: Path, cache: ContentCache) -> Path:
         folder = cache.entry(key, fill, Deadline(_INSTALL_S)) / name
     except FetchFailed as error:
         raise SettingsError(str(error), name="model") from error
-    inner = list(folder.iterdir())
+    inner = listed(folder)
     return inner[0] if len(inner) == 1 and inner[0].is_dir() and inner[0].name != "MAR-INF" else folder
 
 

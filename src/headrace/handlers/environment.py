@@ -25,6 +25,7 @@ from headrace.cluster.fetch_bounds import Deadline, FetchFailed
 from headrace.core.errors import UserError
 from headrace.core.telemetry import get_logger
 from headrace.handlers.requirements import Requirements
+from headrace_handler.stray_files import listed
 
 _PYTHON: Final = "bin/python"
 _LAYOUT: Final = 1
@@ -186,7 +187,7 @@ class _Making:
     def _unfit_wheels(self, python: str) -> list[str]:
         """Return the installer's errors about wheels beside the requirements, such as those for another Python."""
         folder = self.requirements.wheels
-        wheels = sorted(map(str, folder.glob("*.whl"))) if folder is not None else []
+        wheels = [str(path) for path in listed(folder, ["*.whl"])] if folder is not None else []
         if not wheels:
             return []
         _, lines = self._try([python, *_INSTALL, "--dry-run", "--no-deps", "--no-index", *wheels])

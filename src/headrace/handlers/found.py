@@ -13,6 +13,7 @@ import yaml
 from headrace.core.errors import SettingsError
 from headrace.settings.container_names import parse_properties
 from headrace.settings.model_folder import MODEL_CONFIG_FILE, PROPERTIES_FILE, in_folder, is_folder
+from headrace_handler.stray_files import is_hidden, listed
 
 MANIFEST_FILE: Final = "MAR-INF/MANIFEST.json"
 CODE_FOLDER: Final = "code"
@@ -108,7 +109,7 @@ def _root(folder: Path) -> Path:
     """Return the folder, or its only subfolder if the files are there: archives are packed both ways."""
     if any((folder / name).exists() for name in _MARKERS):
         return folder
-    inner = [path for path in folder.iterdir() if not path.name.startswith((".", "__"))]
+    inner = listed(folder)
     is_packed = len(inner) == 1 and inner[0].is_dir() and any((inner[0] / name).exists() for name in _MARKERS)
     return inner[0] if is_packed else folder
 
@@ -123,7 +124,8 @@ def _files(root: Path) -> Iterator[str]:
         if folder.is_dir():
             with os.scandir(folder) as entries:
                 names = [entry.name for _, entry in zip(range(_MAX_FILES), entries, strict=False) if entry.is_file()]
-            yield from (name if folder == root else f"{folder.name}/{name}" for name in names)
+            kept = (name for name in names if not is_hidden(name))
+            yield from (name if folder == root else f"{folder.name}/{name}" for name in kept)
 
 
 def _read(path: Path) -> str:

@@ -13,6 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from headrace_handler.stray_files import is_stray, listed
+
 WHEEL_FOLDERS: Final = ("requirements", "wheels")
 """Folders next to `requirements.txt` with packages to install. Source of the first: DJL, `PyEnv.installDependency`."""
 _PACKAGES: Final = ("*.whl", "*.tar.gz", "*.zip")
@@ -94,8 +96,8 @@ def _project(line: str) -> str:
     return re.sub(r"[-_.]+", "-", found[0]).lower() if found is not None else ""
 
 
-def _packages(folder: Path) -> Iterator[Path]:
-    return (path for pattern in _PACKAGES for path in folder.glob(pattern))
+def _packages(folder: Path) -> list[Path]:
+    return listed(folder, _PACKAGES)
 
 
 def _referenced(file: Path, seen: set[Path]) -> Iterator[Path]:
@@ -117,6 +119,7 @@ def _local_package(path: Path) -> Iterator[Path]:
         if path.is_file():
             yield path
         elif path.is_dir():
-            yield from islice(sorted(inner for inner in path.rglob("*") if inner.is_file()), _MAX_FILES)
+            files = (inner for inner in path.rglob("*") if inner.is_file() and not is_stray(inner.name))
+            yield from islice(sorted(files), _MAX_FILES)
     except OSError:  # a name too long for a file: not a path
         return

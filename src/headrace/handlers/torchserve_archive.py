@@ -8,6 +8,7 @@ from typing import Final
 
 from headrace.cluster.archives import safe_path, unpack
 from headrace.cluster.fetch_bounds import Deadline, FetchFailed, Guard, copy_stream, translate_os_errors
+from headrace_handler.stray_files import is_stray, listed
 
 ARCHIVE_SUFFIXES: Final = (".mar", ".tgz", ".tar.gz", ".war")
 _TIMEOUT_S: Final = 3600.0
@@ -40,7 +41,7 @@ def unpack_archive(archive: Path, target: Path, guard: Guard | None = None) -> P
         else:
             with archive.open("rb") as file:
                 unpack(file.read, target, guard, name=archive.name)
-        inner = list(target.iterdir())
+        inner = listed(target)
         return inner[0] if len(inner) == 1 and inner[0].is_dir() and inner[0].name != "MAR-INF" else target
 
 
@@ -60,7 +61,8 @@ def _extract(file: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, guard
     guard.add_file()
     if stat.S_IFMT(member.external_attr >> 16) == _SYMLINK:
         raise FetchFailed(f"{archive.name} contains the link {member.filename!r}; expected files and folders only.")
-    if path == target:  # the folder itself, or a member without a name, which zipfile cannot ask for its kind
+    # The folder itself may be a member without a name, which zipfile cannot ask for its kind.
+    if path == target or is_stray(member.filename.replace("\\", "/")):
         return
     if member.is_dir():
         path.mkdir(parents=True, exist_ok=True)

@@ -27,6 +27,7 @@ from headrace.handlers.torchserve import model_version
 from headrace.handlers.torchserve_archive import is_archive
 from headrace.handlers.torchserve_config import allowed_urls, variable, versions_of
 from headrace.wire.torchserve.management import ApiError, Registration
+from headrace_handler.stray_files import listed
 
 _URL: Final = re.compile(r"(file|https?)://", re.IGNORECASE)
 _NO_MODELS: Final = ("none", "standalone")
@@ -200,8 +201,7 @@ def _not_found(message: str) -> ApiError:
 
 def _stored(folder: Path) -> list[Path]:
     """Return the archives and models in a folder."""
-    paths = (path for path in sorted(folder.iterdir()) if not path.name.startswith("."))
-    return [path for path in paths if path.suffix == ".mar" or (path / MANIFEST_FILE).is_file()]
+    return [path for path in listed(folder) if path.suffix == ".mar" or (path / MANIFEST_FILE).is_file()]
 
 
 def _default_name(url: str) -> str:

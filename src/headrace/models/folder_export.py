@@ -18,6 +18,7 @@ from headrace.models.config_export import config_from_spec
 from headrace.models.families.registry import NESTED, text_part
 from headrace.models.fields import Fields
 from headrace.models.model import Model
+from headrace_handler.stray_files import is_stray, listed
 
 _COPIED: Final = (
     "tokenizer.json",
@@ -103,12 +104,11 @@ def _text_config(model: Model) -> dict[str, object]:
 
 
 def _copy_files(source: Path, folder: Path) -> None:
-    for pattern in _COPIED:
-        for path in sorted(source.glob(pattern)):
-            if path.is_dir():
-                shutil.copytree(path, folder / path.name)
-            else:
-                shutil.copyfile(path, folder / path.name)
+    for path in listed(source, _COPIED):
+        if path.is_dir():
+            shutil.copytree(path, folder / path.name, ignore=lambda _, names: filter(is_stray, names))
+        else:
+            shutil.copyfile(path, folder / path.name)
 
 
 def _write_tokenizer(model: Model, folder: Path) -> None:

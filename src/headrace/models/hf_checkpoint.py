@@ -20,6 +20,7 @@ from headrace.models.safetensors_reader import SafetensorsWeights
 from headrace.models.sentence_transformers import has_lm_head, read_pooler
 from headrace.models.snapshots import PARAMS
 from headrace.models.spec import ModelSpec
+from headrace_handler.stray_files import listed
 
 GENERATION_CONFIG: Final = "generation_config.json"
 _ESCAPED_SURROGATE: Final = "\\ud"
@@ -116,7 +117,7 @@ def _spec(config: Fields) -> tuple[Family, ModelSpec]:
 def read_templates(folder: Path, settings: Fields) -> dict[str, str]:
     """Return the chat templates by name: template files win over `tokenizer_config.json`, as in transformers."""
     single = folder / "chat_template.jinja"
-    named = sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    named = listed(folder / "additional_chat_templates", ["*.jinja"])
     if single.is_file():
         return {path.stem: _read_text(path) for path in named} | {"default": _read_text(single)}
     older = _read_json(folder / "chat_template.json")

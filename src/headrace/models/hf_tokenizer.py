@@ -19,6 +19,7 @@ from headrace.models.sentencepiece_file import SentencePieceModel, parse_sentenc
 from headrace.models.tiktoken_file import is_tiktoken, parse_tekken, parse_tiktoken, tiktoken_backend
 from headrace.models.tokenizer import Tokenizer
 from headrace.models.tokenizer_json import check_tokenizer_json
+from headrace_handler.stray_files import listed
 
 if TYPE_CHECKING:
     import tokenizers
@@ -85,10 +86,8 @@ class _Vocabulary:
 
 
 def _find(folder: Path) -> Path:
-    for pattern in (TOKENIZER, *_VOCABULARIES):
-        files = sorted(folder.glob(pattern))
-        if files:
-            return files[0]
+    if files := listed(folder, (TOKENIZER, *_VOCABULARIES)):
+        return files[0]
     raise BrokenModel(f"{folder} has no tokenizer: {TOKENIZER} does not exist, nor do {', '.join(_VOCABULARIES)}.")
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from headrace.core.errors import ModelNotFound
 from headrace.models.gguf_split import split_parts
+from headrace_handler.stray_files import is_hidden
 
 PARAMS: Final = "params.json"
 """The config of Mistral's own folders, which have no config.json."""
@@ -24,7 +25,7 @@ def choose_files(names: Iterable[str], source: str) -> list[str]:
     Raises:
         ModelNotFound: There is neither, or more than one GGUF file; the message names them.
     """
-    top = sorted(name for name in names if Path(name).name == name)
+    top = sorted(name for name in names if Path(name).name == name and not is_hidden(name))
     if PARAMS in top and "config.json" not in top:
         return [name for name in top if _matches(name, WANTED)]
     flat = [name for name in top if not _matches(name, UNWANTED)]

@@ -15,6 +15,7 @@ from headrace.models.hub import fetch_from_hub, parse_hub_ref
 from headrace.models.object_store import SCHEME, fetch_from_s3
 from headrace.models.snapshots import PARAMS
 from headrace.models.wheels import fetch_alias
+from headrace_handler.stray_files import listed
 
 MODELS_FOLDER: Final = "models"
 PACKED_FOLDER: Final = "packed"
@@ -52,7 +53,7 @@ def locate(ref: str | Located, *, revision: str | None, home: Path, progress: Pr
         if revision is not None:
             raise UnsupportedModel(f"{ref} has no revisions; expected no revision beside an s3:// address.")
         copy = fetch_from_s3(ref, home, progress)
-        is_gguf = copy.is_dir() and not (copy / "config.json").exists() and any(copy.glob("*.gguf"))
+        is_gguf = copy.is_dir() and not (copy / "config.json").exists() and any(listed(copy, ["*.gguf"]))
         return Located(ref.rstrip("/"), _local(copy).path if is_gguf else copy)
     path = Path(os.path.expanduser(ref))  # noqa: PTH111 - leaves an unknown ~user alone
     if ref and path.exists():
@@ -71,7 +72,7 @@ def _local(path: Path) -> Located:
     name = path.resolve().name
     if any((path / file).is_file() for file in ("config.json", PARAMS)):
         return Located(name, path)
-    files = sorted(path.glob("*.gguf"))
+    files = listed(path, ["*.gguf"])
     if files and files == split_parts(files[0]):
         return Located(name, files[0])
     if files:

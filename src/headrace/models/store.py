@@ -10,6 +10,7 @@ from headrace.core.progress import Progress, no_progress
 from headrace.models import hub
 from headrace.models.object_store import STORE_FOLDER, stored_name
 from headrace.models.sources import MODELS_FOLDER, PACKED_FOLDER, Located, locate
+from headrace_handler.stray_files import listed
 
 
 class StoredKind(StrEnum):
@@ -49,8 +50,7 @@ def list_models(home: Path) -> list[StoredModel]:
             (StoredKind.S3, home / STORE_FOLDER),
             (StoredKind.PACKED, home / PACKED_FOLDER),
         )
-        for path in (sorted(folder.iterdir()) if folder.is_dir() else [])
-        if not path.name.startswith(".")
+        for path in listed(folder)
     ]
     cached = [
         StoredModel(name=repo.repo_id, kind=StoredKind.HUB, path=Path(repo.repo_path), num_bytes=repo.size_on_disk)

@@ -15,6 +15,7 @@ from headrace.core.errors import BrokenModel
 from headrace.models.pickle_file import read_pickle, read_pickled_tensor
 from headrace.models.safetensors_file import LENGTH_BYTES, read_safetensors
 from headrace.models.stored_tensor import StoredTensor
+from headrace_handler.stray_files import listed
 
 SINGLE: Final = "model.safetensors"
 _FILES: Final = (
@@ -81,7 +82,7 @@ def _open_split(folder: Path) -> tuple[dict[str, StoredTensor], str]:
 
 def _weight_files(folder: Path) -> list[Path]:
     for pattern in _FILES:
-        files = sorted(folder.glob(pattern))
+        files = listed(folder, [pattern])
         if files and files[0].suffix == _JSON:
             return _indexed_files(folder, files[0])
         if files:

@@ -16,6 +16,7 @@ import yaml
 from headrace.core.errors import SettingsError
 from headrace.settings.container_model_config import MODEL_KEYS
 from headrace.settings.container_names import Notice, parse_properties
+from headrace_handler.stray_files import listed
 
 MODEL_FOLDER = Path("/opt/ml/model")
 """The folder where SageMaker puts a model. Source: SageMaker developer guide, "Use Your Own Inference Code"."""
@@ -158,12 +159,12 @@ def _exists(path: Path) -> bool:
 def _root(folder: Path) -> Path:
     if _has(folder, _MARKERS):
         return folder
-    inner = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith((".", "__"))]
+    inner = [path for path in listed(folder) if path.is_dir()]
     return inner[0] if len(inner) == 1 and _has(inner[0], _MARKERS) else folder
 
 
 def _has(folder: Path, patterns: tuple[str, ...]) -> bool:
-    return any(True for pattern in patterns for _ in folder.glob(pattern))
+    return bool(listed(folder, patterns))
 
 
 def _read(path: Path, expected: str) -> str:
@@ -179,7 +180,7 @@ def _read(path: Path, expected: str) -> str:
 
 
 def _code_notices(root: Path) -> Iterator[Notice]:
-    for path in sorted({path for pattern in _CODE for path in root.glob(pattern)}):
+    for path in sorted(set(listed(root, _CODE))):
         name = path.relative_to(root).as_posix()
         why = "Headrace's engine serves this model and runs no code; see the setting handler"
         yield Notice(name, "ignored", f"{name} has no effect: {why}.")

@@ -44,6 +44,7 @@ from headrace.engine.service.async_engine import AsyncEngine
 from headrace.engine.text.detokenizer import TokenTable
 from headrace.models.model import HfModel
 from headrace.models.sources import home_folder
+from headrace_handler.stray_files import listed
 
 if TYPE_CHECKING:
     from headrace.backends.vllm.client import AsyncLLMClient
@@ -144,7 +145,7 @@ def _host_memory(config: EngineConfig, model: HfModel) -> HostMemory | None:
         return None
     from headrace.runner.memory import available_memory_bytes  # needs the native module
 
-    files = (file for pattern in ("*.safetensors", "*.bin", "*.pt") for file in model.path.glob(pattern))
+    files = listed(model.path, ("*.safetensors", "*.bin", "*.pt"))
     weights_bytes = sum(file.stat().st_size for file in files)
     return HostMemory(available_bytes=available_memory_bytes(), weights_bytes=weights_bytes)
 

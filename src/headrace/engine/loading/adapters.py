@@ -5,6 +5,7 @@ from pathlib import Path
 
 from headrace.core.errors import SettingsError
 from headrace.models.peft_adapter import is_peft_folder
+from headrace_handler.stray_files import listed
 
 FOLDER = "adapters"
 """Source: LMI, which registers every adapter in this folder beside the model."""
@@ -22,8 +23,7 @@ def start_adapters(named: Iterable[str], model: Path) -> dict[str, Path]:
         SettingsError: An entry is malformed, a name is given twice, or a folder contains no adapter.
     """
     root = (model if model.is_dir() else model.parent) / FOLDER
-    beside = sorted(root.iterdir()) if root.is_dir() else []
-    folders = {folder.name: folder for folder in beside if is_peft_folder(folder)}
+    folders = {folder.name: folder for folder in listed(root) if is_peft_folder(folder)}
     given: dict[str, Path] = {}
     for entry in named:
         name, separator, folder = (part.strip() for part in entry.partition("="))

@@ -32,6 +32,7 @@ from headrace.runner.transformers.runner import Network, TransformersRunner
 from headrace.runner.transformers.seq2seq import SeqToSeqRunner, state_bytes
 from headrace.runner.transformers.support import Tier, choose_tier, network_facts
 from headrace.runner.transformers.verify import check_logits, own_logits
+from headrace_handler.stray_files import listed
 
 DTYPES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _WEIGHTS: Final = ("*.safetensors", "pytorch_model*.bin")
@@ -320,7 +321,7 @@ def _class_of(source: NetworkSource) -> Any:
 
 def _check_weights(source: NetworkSource, budget: MemoryBudget) -> None:
     """Refuse weights that do not fit before they are read."""
-    files = next((found for pattern in _WEIGHTS if (found := sorted(source.path.glob(pattern)))), [])
+    files = next((found for pattern in _WEIGHTS if (found := listed(source.path, [pattern]))), [])
     if not files:
         raise BrokenModel(f"{source.path} has no weights; expected {' or '.join(_WEIGHTS)}.", path=str(source.path))
     num_bytes = sum(file.stat().st_size for file in files)

@@ -9,6 +9,8 @@ from importlib import import_module, util
 from pathlib import Path
 from typing import Any
 
+from headrace_handler.stray_files import listed
+
 from .encode_decode import decode
 from .inputs import Input
 from .outputs import Output
@@ -171,7 +173,7 @@ def _load_model(folder: Path, properties: Mapping[str, Any]) -> Any:
 
 
 def _model_file(folder: Path, model_format: str, extensions: tuple[str, ...]) -> Path:
-    files = [file for extension in extensions for file in sorted(folder.glob(f"*.{extension}"))]
+    files = listed(folder, [f"*.{extension}" for extension in extensions])
     if not files:
         raise FileNotFoundError(f"No model file found with format '{model_format}' in {folder}")
     if len(files) > 1:

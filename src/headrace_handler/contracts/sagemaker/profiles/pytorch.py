@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace_handler.contracts.sagemaker.functions import Function
+from headrace_handler.stray_files import listed
 
 from .base import CSV, is_text, media_type
 from .toolkit import Toolkit
@@ -35,7 +36,7 @@ def _load(model_dir: str) -> Any:
     path = Path(model_dir, "model.pt")
     if not path.exists():
         # The original tests names against its current directory, the model's; here the folder counts.
-        names = sorted(file.name for file in Path(model_dir).iterdir() if file.suffix in {".pt", ".pth"})
+        names = sorted(file.name for file in listed(Path(model_dir), ["*.pt", "*.pth"]))
         if len(names) != 1:
             raise ValueError(f"Exactly one .pth or .pt file is required for PyTorch models: {names}")
         path = Path(model_dir, names[0])

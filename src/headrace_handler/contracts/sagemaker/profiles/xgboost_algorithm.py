@@ -11,6 +11,7 @@ from headrace_handler.contract import Item, LoadFailed
 from headrace_handler.contracts.sagemaker.context import header
 from headrace_handler.contracts.sagemaker.functions import Function
 from headrace_handler.contracts.sagemaker.responses import Response
+from headrace_handler.stray_files import listed
 
 from . import selection
 from .base import CSV, JSON, Profile, body, media_type
@@ -106,7 +107,7 @@ def load_boosters(model_dir: str) -> list[tuple[Any, bool]]:
     Raises:
         RuntimeError: a file is neither a pickle nor a model of XGBoost, or there is none.
     """
-    files = sorted(file for file in Path(model_dir).iterdir() if file.is_file() and not file.name.startswith("."))
+    files = [file for file in listed(Path(model_dir)) if file.is_file()]
     if not files:
         raise RuntimeError(f"No model file in {model_dir}")
     is_ensemble = os.environ.get("SAGEMAKER_INFERENCE_ENSEMBLE", "true") == "true"
