@@ -28,12 +28,16 @@ from headrace_handler.connection import EXIT_NO_SERVER, Connection
 from headrace_handler.container_folders import explain, provide
 from headrace_handler.contract import AsyncContract, Cancelled, Contract, LoadFailed
 from headrace_handler.frames import Frame, Kind
+from headrace_handler.privileges import give_up_privileges
 
 EXIT_FAILED = 1
 """User code could not be loaded, or its contract has failed."""
 _PR_SET_PDEATHSIG = 1
 _CALLERS = (str(Path(__file__).parent), importlib.__file__, "<frozen importlib")
 """Files whose frames come before those of user code in a traceback."""
+
+
+_ADVISED = (ModuleNotFoundError, PermissionError)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -47,8 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     options = parser.parse_args(arguments)
     folders = dict(text.split("=", 1) for text in options.folder)
     notice = provide({Path(path): Path(folder) for path, folder in folders.items()}, options.private)
-    _end_with(options.parent)  # a change of namespaces may reset it
-    _prepare_process(notice)
+    rights = _without_privileges()
+    _end_with(options.parent)  # a change of namespaces or capabilities may reset it
+    _prepare_process(notice, rights)
     code = EXIT_FAILED
     try:
         Child(options.fd, options.contract, notice).run()
@@ -205,12 +210,14 @@ def _print_traceback(error: BaseException) -> None:
 
 
 def _advice(error: BaseException) -> str:
-    """Return advice about a missing package; an empty text for other failures."""
+    """Return advice about a missing package or right; an empty text for other failures."""
     reason: BaseException | None = error
     seen = set[int]()  # a cause may be the error itself: `raise error from error`
-    while reason is not None and not isinstance(reason, ModuleNotFoundError) and id(reason) not in seen:
+    while reason is not None and not isinstance(reason, _ADVISED) and id(reason) not in seen:
         seen.add(id(reason))
         reason = reason.__cause__
+    if isinstance(reason, PermissionError) and os.geteuid() == 0:
+        return ". The code runs as root without root's capabilities: let root own the file, or all users read it."
     if not isinstance(reason, ModuleNotFoundError) or not reason.name or not str(reason).startswith("No module named"):
         return ""
     package = reason.name.partition(".")[0]
@@ -218,6 +225,15 @@ def _advice(error: BaseException) -> str:
         f". {package} is neither a file of the model nor an installed package: add it to requirements.txt, or "
         "install it beside Headrace."
     )
+
+
+def _without_privileges() -> str:
+    """Give up all capabilities; return the reason if that fails, else an empty text."""
+    try:
+        give_up_privileges()
+    except (ImportError, OSError) as error:
+        return f"The code keeps the capabilities of its user, because they cannot be given up: {error}."
+    return ""
 
 
 def _end_with(parent: int) -> None:
@@ -241,15 +257,15 @@ class _Formatter(logging.Formatter):
         return "\n".join(filter(None, (super().formatException(ei), explain(ei[1], self._notice))))
 
 
-def _prepare_process(notice: str) -> None:
+def _prepare_process(notice: str, rights: str) -> None:
     """Buffer output by line, log to it as the original servers do, and dump the stacks of a crash."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(_Formatter(notice))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
-    if notice:
-        logging.getLogger(__name__).warning("%s", notice)
+    for text in filter(None, (notice, rights)):
+        logging.getLogger(__name__).warning("%s", text)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable()
 

@@ -3,14 +3,14 @@ The container's folders, such as `/opt/ml/model`, for the code of one child: a m
 
 Code written for SageMaker opens these paths itself. The mounts are seen by this process and what it starts, and end
 with them; the host's files do not change. A process without CAP_SYS_ADMIN makes the mounts in a user namespace, and
-gives up all capabilities in it before user code is imported.
+has all capabilities in it until it gives them up (`headrace_handler.privileges`).
 
 Source: Linux `mount_namespaces(7)`, `user_namespaces(7)`, `mount(2)`, `capabilities(7)`.
 """
 
 import os
 import signal
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,6 @@ _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 1, 2, 4, 8, 32
 _MS_BIND, _MS_REC, _MS_SLAVE = 1 << 12, 1 << 14, 1 << 19
 _KEPT_FLAGS = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
 """`statvfs` has them with the same values; a user namespace may not remove them."""
-_PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 47, 4
-_CAPABILITY_VERSION_3 = 0x2008_0522
 _TMPFS = b"mode=755"
 _NO_ERRNO = 255
 _SWITCHES = (
@@ -102,7 +100,7 @@ def _mount(folders: Mapping[Path, Path], private: Sequence[Path]) -> None:
         OSError: the kernel does not allow it, or there is no place for the mounts.
     """
     kernel = _Kernel()
-    is_foreign = kernel.enter_namespace()
+    kernel.enter_namespace()
     kernel.mount(None, Path("/"), None, _MS_REC | _MS_SLAVE)  # mounts here are not made on the host
     sources = {path: _open(folder) for path, folder in folders.items()}
     base = CONTAINER_ROOT if CONTAINER_ROOT.is_dir() else CONTAINER_ROOT.parent
@@ -113,8 +111,6 @@ def _mount(folders: Mapping[Path, Path], private: Sequence[Path]) -> None:
         os.close(source)
     for folder in private:
         _cover(kernel, folder)
-    if is_foreign:
-        kernel.drop_capabilities()
 
 
 def _open(folder: Path) -> int:
@@ -162,8 +158,8 @@ class _Kernel:
         self._ctypes = ctypes
         self._libc = ctypes.CDLL(None, use_errno=True)
 
-    def enter_namespace(self) -> bool:
-        """Enter a mount namespace; return whether a user namespace was needed, with all capabilities in it."""
+    def enter_namespace(self) -> None:
+        """Enter a mount namespace, and a user namespace if that is needed."""
         user, group = os.geteuid(), os.getegid()
         try:
             self._call("unshare", _CLONE_NEWNS)
@@ -171,34 +167,20 @@ class _Kernel:
             if user == 0:  # in a user namespace it would lose root's rights to other users' files
                 raise
         else:
-            return False
+            return
         self._call("unshare", _CLONE_NEWUSER | _CLONE_NEWNS)
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-        return True
 
     def mount(self, source: str | None, target: Path, kind: str | None, flags: int, data: bytes | None = None) -> None:
         texts = (None if text is None else os.fsencode(text) for text in (source, target, kind))
         self._call("mount", *texts, self._ctypes.c_ulong(flags), data)
 
-    def drop_capabilities(self) -> None:
-        """Give up all capabilities of this process and of what it starts."""
-        for capability in _capabilities():
-            self._call("prctl", _PR_CAPBSET_DROP, capability, 0, 0, 0)
-        self._call("prctl", _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-        header = (self._ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
-        self._call("capset", header, (self._ctypes.c_uint32 * 6)())
-
     def _call(self, name: str, *arguments: Any) -> None:
         if getattr(self._libc, name)(*arguments) != 0:
             number = self._ctypes.get_errno()
             raise OSError(number, os.strerror(number))
-
-
-def _capabilities() -> Iterator[int]:
-    """Yield the numbers of the capabilities that this kernel knows."""
-    yield from range(int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1)
 
 
 def _notice(folders: Mapping[Path, Path], error: OSError) -> str:

@@ -34,7 +34,7 @@ from headrace.cluster.worker_files import (
 )
 from headrace.core.errors import HeadraceError, SettingsError
 from headrace.core.gpus import VISIBLE_VARIABLE
-from headrace.core.processes import end_with, this_process
+from headrace.core.processes import end_with, protect_memory, this_process
 from headrace.core.telemetry import get_logger, setup_logging
 from headrace.settings.sources import names_model
 
@@ -117,7 +117,8 @@ class _Worker:
         process = this_process()
         handle = local_handle(process, self._assignment)
         write_value(self._files.handle, handle)
-        _prefer_for_oom_kill()
+        _prefer_for_oom_kill()  # first: the file then belongs to root
+        protect_memory()
         if self._spec.image is None:
             _set_environment(self._spec)  # not for an engine of containers, which runs on this host with our rights
         get_logger().info("worker.started", worker=self._spec.name, pid=process.pid, url=handle.url)

@@ -19,6 +19,7 @@ from typing import Final
 
 _PROC: Final = Path("/proc")
 _PR_SET_PDEATHSIG: Final = 1
+_PR_SET_DUMPABLE: Final = 4
 _ENDED_STATES: Final = frozenset("ZXx")
 _DEFAULT_SIGNALS: Final = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
@@ -171,14 +172,16 @@ def is_session_running(leader: ProcessId) -> bool:
     return any(member is not None and member.state not in _ENDED_STATES for member in stats)
 
 
-def forbid_core_dumps() -> None:
+def protect_memory() -> None:
     """
-    Disable core dumps of this process and its children: they would hold prompts and keys.
+    Keep the memory and the environment of this process from other programs of its user: they hold prompts and keys.
 
-    `prlimit --core=unlimited --pid PID` allows one again, to debug a crash.
+    No core file is written, and only root with CAP_SYS_PTRACE may trace it or read its `environ` and `mem` in `/proc`.
+    A fork is protected as well; a program that replaces the process is not.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+    _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def processes_with_argument(argument: str) -> list[ProcessId]:
@@ -198,12 +201,16 @@ def end_with(parent: ProcessId, death_signal: signal.Signals = signal.SIGKILL) -
     Raises:
         OSError: the kernel refuses, or the parent has already ended.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, death_signal, 0, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    _prctl(_PR_SET_PDEATHSIG, death_signal)
     if not is_running(parent):
         raise ProcessLookupError(f"process {parent.pid}, which started this one, has ended")
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 def _inheritable() -> Iterator[int]:

@@ -25,6 +25,7 @@ from headrace.cluster.fetch_bounds import Deadline, FetchFailed
 from headrace.core.errors import UserError
 from headrace.core.telemetry import get_logger
 from headrace.handlers.requirements import Requirements
+from headrace_handler import privileges
 from headrace_handler.stray_files import listed
 
 _PYTHON: Final = "bin/python"
@@ -47,6 +48,8 @@ import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 os.execv(sys.argv[1], sys.argv[1:])
 """
+_UNPRIVILEGED: Final = (sys.executable, "-I", "-S", privileges.__file__)
+"""Runs the installer without root's capabilities: it runs the code of packages that are built."""
 _FOREIGN_TARGETS: Final = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "PYTHONHOME")
 """Variables that would make pip install elsewhere."""
 _INSTALL: Final = (
@@ -221,7 +224,7 @@ class _Making:
         self.deadline.check()
         with (
             subprocess.Popen(  # noqa: S603 -- the installer, for the packages that the model's owner asks for
-                [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, *command],
+                [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, *_UNPRIVILEGED, *command],
                 cwd=self.requirements.file.parent,
                 env=variables,
                 stdin=subprocess.DEVNULL,

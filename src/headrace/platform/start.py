@@ -23,11 +23,11 @@ from headrace.cluster.worker_files import write_atomically
 from headrace.core.allocator import limit_arenas
 from headrace.core.errors import HeadraceError, SettingsError, Unavailable, UserError
 from headrace.core.interpreter import take_short_turns
-from headrace.core.processes import forbid_core_dumps
+from headrace.core.processes import protect_memory
 from headrace.core.telemetry import get_logger, setup_logging
 from headrace.http.listener import bind
 from headrace.http.tls import server_context
-from headrace.platform.assembly import require_keys
+from headrace.platform.assembly import prepare_keys
 from headrace.platform.folders import DataFolder
 from headrace.platform.handover import Handover, offer, take_over
 from headrace.platform.kinds import refuse_newer
@@ -64,7 +64,7 @@ def run_platform(
     """
     setup_logging(format=settings.log_format, level=settings.log_level)
     os.umask(0o077)  # whatever it, its workers and its object storage write is for their user alone
-    forbid_core_dumps()
+    protect_memory()
     limit_arenas()
     take_short_turns()
     folder = DataFolder(data_folder(settings, env))
@@ -103,7 +103,7 @@ class _Start:
                 if handover is None:
                     self._stack.enter_context(locked_database(self._database))
                 refuse_newer(store.schema_versions(), what=f"The store {store.shown}")
-                require_keys(self.settings, store)
+                prepare_keys(self.settings, store, self.folder)
             with suppress(OSError):  # for backups only: a full disk must not prevent the start
                 write_atomically(self.folder.settings, agreed_settings(self.settings).encode())
             listeners = self._listeners(self._bound([] if handover is None else handover.sockets))

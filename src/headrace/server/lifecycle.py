@@ -26,6 +26,7 @@ import uvloop
 from headrace.core.allocator import limit_arenas, return_memory
 from headrace.core.errors import HeadraceError, UserError
 from headrace.core.interpreter import take_short_turns
+from headrace.core.processes import protect_memory
 from headrace.core.telemetry import get_logger
 from headrace.http.asgi import ASGIApp
 from headrace.http.listener import bind, url_of
@@ -106,6 +107,7 @@ def serve(served: Served) -> int:
         The exit code; the error of a failure has been written to stderr.
     """
     settings = served.settings
+    protect_memory()
     limit_arenas()
     take_short_turns()
     try:

@@ -11,7 +11,6 @@ from headrace.backends.choice import BackendChoice
 from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.interpreter import keep_from_collector
 from headrace.core.metrics import Metrics
-from headrace.core.processes import forbid_core_dumps
 from headrace.core.progress import Progress, no_progress
 from headrace.core.sampling_defaults import describe_defaults
 from headrace.core.telemetry import get_logger, setup_logging
@@ -83,7 +82,6 @@ def run_server(
         The exit code; the error of a failure has been written to stderr.
     """
     setup_logging(format=settings.log_format, level=settings.log_level)
-    forbid_core_dumps()
     notices = list(notices)
     log_notices(notice for notice in notices if not notice.backends)
 
