@@ -14,16 +14,17 @@ from headrace.handlers.torchserve_config import (
     load_config,
     management_options,
     merge_config,
-    parse_config,
+    resolve_variables,
     server_settings,
     variable,
     versions_of,
     visible_environment,
 )
+from headrace.settings.properties_file import parse_properties
 
 
 def config_of(text: str, **env: str) -> ServerConfig:
-    keys = parse_config(text, env)
+    keys = resolve_variables(parse_properties(text), env)
     return ServerConfig(env=merge_config(env, keys), keys=frozenset(keys))
 
 
@@ -132,13 +133,6 @@ def test_the_first_file_counts_and_a_named_one_before_all(tmp_path: Path) -> Non
         load_config({"TS_CONFIG_FILE": "x"}, [])
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.properties").write_bytes(b"\xff\xfe")
-
-    with pytest.raises(SettingsError, match="cannot be read"):
-        load_config({}, [tmp_path])
-
-
 def test_handlers_do_not_see_variables_of_the_blacklist() -> None:
     env = {"TS_BLACKLIST_ENV_VARS": "aws_.*|SECRET", "AWS_KEY": "1", "MY_SECRET": "2", "SECRET": "3"}
 
@@ -173,4 +167,4 @@ def test_any_text_is_keys_or_refused(text: str, env: dict[str, str]) -> None:
         check_config(config)
     except SettingsError:
         return
-    assert config.keys == parse_config(text, env).keys()
+    assert config.keys == resolve_variables(parse_properties(text), env).keys()

@@ -18,11 +18,11 @@ from headrace.settings.container_meanings import (
     parts_of,
 )
 from headrace.settings.container_model_config import MODEL_CONFIG
-from headrace.settings.container_names import parse_properties
 from headrace.settings.container_options import OPTIONS, PROPERTIES, VLLM
 from headrace.settings.engine_names import BACKENDS, ENGINES, OTHER_SPELLINGS
 from headrace.settings.loading import load_settings
 from headrace.settings.model_folder import parse_model_config
+from headrace.settings.properties_file import parse_properties
 from headrace.settings.server_settings import ServerSettings
 
 from .setting_examples import EXAMPLES, MODEL

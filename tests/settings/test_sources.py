@@ -2,12 +2,12 @@
 
 import contextlib
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import SettingsError
-from headrace.settings.container_names import parse_properties, read_container_names
+from headrace.settings.container_names import read_container_names
+from headrace.settings.properties_file import parse_properties
 from headrace.settings.sources import gather_settings
 
 
@@ -30,17 +30,6 @@ def test_sagemakers_folder_is_served_when_nothing_is_named(tmp_path):
     assert (settings.model, settings.host) == ("org/name", "0.0.0.0")
     settings, _ = gather_settings({"model": "smollm2"}, {}, model_folder=tmp_path)
     assert (settings.model, settings.host) == ("smollm2", "127.0.0.1")
-
-
-def test_properties_that_are_not_text_stop_the_start(tmp_path):
-    (tmp_path / "serving.properties").write_bytes(b"option.dtype=\xff\xfe")
-    with pytest.raises(SettingsError, match="properties file in UTF-8"):
-        gather_settings({"model": str(tmp_path)}, {})
-
-
-def test_properties_are_read_as_java_reads_them():
-    text = "a=1\nb: 2\nc 3\n! no\n  d = x=y \ne=one,\\\n  two\nf\n"
-    assert parse_properties(text) == {"a": "1", "b": "2", "c": "3", "d": "x=y", "e": "one,two", "f": ""}
 
 
 @given(st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=5), st.text(max_size=200))

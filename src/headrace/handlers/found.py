@@ -11,8 +11,8 @@ from typing import Any, Final
 import yaml
 
 from headrace.core.errors import SettingsError
-from headrace.settings.container_names import parse_properties
 from headrace.settings.model_folder import MODEL_CONFIG_FILE, PROPERTIES_FILE, in_folder, is_folder
+from headrace.settings.properties_file import read_properties
 from headrace_handler.stray_files import is_hidden, listed
 
 MANIFEST_FILE: Final = "MAR-INF/MANIFEST.json"
@@ -94,7 +94,7 @@ def find_model(folder: Path, *, model_name: str, env: Mapping[str, str], family:
         files=files,
         functions={name: frozenset(_defined(tree)) for name, tree in sources.items() if tree is not None},
         imports={name: frozenset(_imported(tree)) for name, tree in sources.items() if tree is not None},
-        properties=parse_properties(_read(root / PROPERTIES_FILE)),
+        properties=read_properties(root / PROPERTIES_FILE),
         model_config=_read_yaml(root, str(config_file or MODEL_CONFIG_FILE)),
         manifest=manifest,
         architecture=str(architectures[0]) if isinstance(architectures, list) and architectures else "",

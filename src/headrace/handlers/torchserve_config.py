@@ -13,14 +13,13 @@ from typing import Any, Final
 
 from headrace.core.errors import SettingsError
 from headrace.settings.addresses import split_address
-from headrace.settings.container_names import parse_properties
 from headrace.settings.model_folder import in_folder
 from headrace.settings.near_names import near_name
+from headrace.settings.properties_file import read_properties
 from headrace.settings.server_settings import setting_rule
 from headrace.settings.values import read_value
 
 CONFIG_FILE: Final = "config.properties"
-_MAX_BYTES: Final = 1 << 20
 _VARIABLES: Final = ("TS_{0}", "SAGEMAKER_TS_{0}", "SAGEMAKER_{0}")
 """Forms of the variables for a key of config.properties; the first that is set applies."""
 _ENV_REFERENCE: Final = re.compile(r"\$\$([^$]+)\$\$")
@@ -160,18 +159,13 @@ def load_config(env: Mapping[str, str], folders: Iterable[Path]) -> ServerConfig
         if named:
             raise SettingsError(f"TS_CONFIG_FILE is {named!r}; expected a file.", name="TS_CONFIG_FILE")
         return ServerConfig(env=env)
-    try:
-        with file.open("rb") as opened:
-            text = opened.read(_MAX_BYTES).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{file} cannot be read: {error}. Expected text in UTF-8.") from error
-    keys = parse_config(text, env)
+    keys = resolve_variables(read_properties(file), env)
     return ServerConfig(env=merge_config(env, keys), file=file, keys=frozenset(keys))
 
 
-def parse_config(text: str, env: Mapping[str, str]) -> dict[str, str]:
+def resolve_variables(properties: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
     """
-    Parse a `config.properties`; `$$NAME$$` in a value is a variable of the environment.
+    Return the keys of a `config.properties`; `$$NAME$$` in a value is a variable of the environment.
 
     Raises:
         SettingsError: such a variable is not set.
@@ -182,7 +176,7 @@ def parse_config(text: str, env: Mapping[str, str]) -> dict[str, str]:
             raise SettingsError(f"{CONFIG_FILE}: Invalid Environment Variable {match[1]}; expected one that is set.")
         return env[match[1]]
 
-    return {key: _ENV_REFERENCE.sub(resolve, value) for key, value in parse_properties(text).items()}
+    return {key: _ENV_REFERENCE.sub(resolve, value) for key, value in properties.items()}
 
 
 def merge_config(env: Mapping[str, str], config: Mapping[str, str]) -> dict[str, str]:

@@ -96,37 +96,6 @@ def notices_for(notices: Iterable[Notice], backend: str) -> list[Notice]:
     return [notice for notice in notices if backend in notice.backends]
 
 
-def parse_properties(text: str) -> dict[str, str]:
-    """
-    Read a Java properties file.
-
-    A line is `key=value`, `key: value` or `key value`, or a comment after `#` or `!`; a backslash at its end joins the
-    next line.
-    """
-    properties: dict[str, str] = {}
-    joined = ""
-    for raw in text.splitlines():
-        line = raw.strip()
-        if not joined and (not line or line[0] in "#!"):
-            continue
-        joined += line
-        if joined.endswith("\\"):
-            joined = joined[:-1]
-            continue
-        key, value = _split_property(joined)
-        properties[key] = value
-        joined = ""
-    return properties
-
-
-def _split_property(line: str) -> tuple[str, str]:
-    cuts = [position for position in map(line.find, "=: \t") if position >= 0]
-    if not cuts:
-        return line, ""
-    key, rest = line[: min(cuts)], line[min(cuts) :].lstrip()
-    return key, rest[1:].strip() if rest[:1] in ("=", ":") else rest
-
-
 @dataclass(frozen=True, slots=True)
 class _ForeignSetting:
     """A foreign name with a value and its meaning (None: unknown)."""

@@ -15,7 +15,8 @@ import yaml
 
 from headrace.core.errors import SettingsError
 from headrace.settings.container_model_config import MODEL_KEYS
-from headrace.settings.container_names import Notice, parse_properties
+from headrace.settings.container_names import Notice
+from headrace.settings.properties_file import read_properties
 from headrace_handler.stray_files import listed
 
 MODEL_FOLDER = Path("/opt/ml/model")
@@ -61,9 +62,9 @@ def read_model_folder(folder: Path) -> ModelFolder:
     root = _root(folder)
     properties = {
         name: in_folder(value.strip(), root=root, folder=folder) if name.strip().lower() == MODEL_ID else value
-        for name, value in parse_properties(_read(root / PROPERTIES_FILE, "a Java properties file in UTF-8")).items()
+        for name, value in read_properties(root / PROPERTIES_FILE).items()
     }
-    config = parse_model_config(_read(root / MODEL_CONFIG_FILE, "a YAML file in UTF-8"))
+    config = parse_model_config(_read(root / MODEL_CONFIG_FILE))
     return ModelFolder(
         root=root,
         properties=properties,
@@ -167,16 +168,16 @@ def _has(folder: Path, patterns: tuple[str, ...]) -> bool:
     return bool(listed(folder, patterns))
 
 
-def _read(path: Path, expected: str) -> str:
+def _read(path: Path) -> str:
     if not path.is_file():
         return ""
     try:
         size_bytes = path.stat().st_size
         if size_bytes > _MAX_FILE_BYTES:
             raise SettingsError(f"{path} has {size_bytes} bytes; expected at most {_MAX_FILE_BYTES}.")
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} cannot be read: {error}. Expected {expected}.") from error
+        raise SettingsError(f"{path} cannot be read: {error}. Expected a YAML file in UTF-8.") from error
 
 
 def _code_notices(root: Path) -> Iterator[Notice]:
