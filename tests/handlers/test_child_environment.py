@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.handlers.child_environment import child_environment, share_of_threads
+from headrace.settings.loading import CODE_ENV_NAMES, load_settings
 
 NAMES = st.from_regex(r"[A-Z][A-Z_]{0,9}", fullmatch=True)
 
@@ -16,9 +17,13 @@ def test_nothing_of_headrace_reaches_the_code_and_all_else_does(given: dict[str,
 
 
 def test_keys_of_the_server_by_all_their_names_are_withheld_and_credentials_of_the_model_are_not() -> None:
-    credentials = {"HF_TOKEN": "t", "AWS_SECRET_ACCESS_KEY": "k", "HEADRACE_ERROR_TRACEBACK": "false"}
+    credentials = {"HF_TOKEN": "t", "AWS_SECRET_ACCESS_KEY": "k", **dict.fromkeys(CODE_ENV_NAMES, "true")}
     secrets = dict.fromkeys(("HEADRACE_API_KEY", "API_KEY", "SM_VLLM_API_KEY", "HEADRACE_DATABASE"), "secret")
     assert child_environment(credentials | secrets) == credentials | {"PYTHONUNBUFFERED": "1"}
+
+
+def test_variables_of_the_code_are_no_unknown_settings_of_the_server() -> None:
+    load_settings({"model": "m"}, dict.fromkeys(CODE_ENV_NAMES, "true"))
 
 
 def test_children_share_the_cores_unless_the_model_says_otherwise() -> None:

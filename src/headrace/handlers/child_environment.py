@@ -13,11 +13,11 @@ from headrace.http.otlp import SECRETS as EXPORT_SECRETS
 from headrace.settings.container_env import ENVIRONMENT
 from headrace.settings.container_meanings import Fills
 from headrace.settings.container_options import VLLM
+from headrace.settings.loading import CODE_ENV_NAMES
 from headrace.settings.server_settings import ENV_PREFIX
 
 THREADS_VARIABLE: Final = "OMP_NUM_THREADS"
 """Also read by torch, OpenBLAS, MKL and XGBoost."""
-_READ_BY_CONTRACTS: Final = frozenset({"HEADRACE_ERROR_TRACEBACK"})
 _TABLES: Final = ((ENVIRONMENT, ""), (VLLM, "SM_VLLM_"))
 _SERVER_KEYS: Final = frozenset(
     f"{prefix}{name}".upper()
@@ -43,7 +43,5 @@ def share_of_threads(environment: Mapping[str, str], *, num_children: int, num_c
 
 def _is_own(name: str) -> bool:
     return (
-        name in _SERVER_KEYS
-        or name in EXPORT_SECRETS
-        or (name.startswith(ENV_PREFIX) and name not in _READ_BY_CONTRACTS)
+        name in _SERVER_KEYS or name in EXPORT_SECRETS or (name.startswith(ENV_PREFIX) and name not in CODE_ENV_NAMES)
     )

@@ -21,9 +21,15 @@ from headrace.settings.server_settings import (
 )
 from headrace.settings.values import flag_name, read_environment, read_value, text_of
 
-FOREIGN_ENV_NAMES = frozenset(
-    {"HEADRACE_HOME", "HEADRACE_MODEL_FOLDER", "HEADRACE_PYTHON", "HEADRACE_TEST_CACHE", "HEADRACE_URL"}
-)
+CODE_ENV_NAMES = frozenset({"HEADRACE_ALLOW_CLIENT_PICKLES", "HEADRACE_ERROR_TRACEBACK"})
+"""Variables that are passed on to models' own code."""
+FOREIGN_ENV_NAMES = CODE_ENV_NAMES | {
+    "HEADRACE_HOME",
+    "HEADRACE_MODEL_FOLDER",
+    "HEADRACE_PYTHON",
+    "HEADRACE_TEST_CACHE",
+    "HEADRACE_URL",
+}
 """Variables with the prefix that are not settings of the server."""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from headrace_handler.client_data import InvalidBody
 from headrace_handler.contract import Cancelled, Reply
 from headrace_handler.contracts.djl.code import is_out_of_memory
 from headrace_handler.error_body import error_body
@@ -37,6 +38,8 @@ def failed(djl: Any, error: Exception, **kwargs: str) -> Any:
     """Return the `Output` for an exception of a handler."""
     if is_out_of_memory(error):
         return djl.Output(code=507, message=str(error))
+    if isinstance(error, InvalidBody):
+        return djl.Output().error(str(error), code=error.status, **kwargs)
     return djl.Output().error(str(error), **kwargs)
 
 

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from headrace_handler.client_data import decode_text
 from headrace_handler.contract import Item, Mode, Part
 
 logger = logging.getLogger(__name__)
@@ -66,9 +67,9 @@ def _value(part: Part, *, decode: bool) -> Any:
     mime_type = _mime_type(part)
     try:
         if decode and mime_type.lower() == "application/json":
-            return json.loads(part.content)
+            return json.loads(decode_text(part.content, part.content_type))
         if decode and mime_type.lower().startswith("text"):
-            return part.content.decode("utf-8")
+            return decode_text(part.content, part.content_type)
     except (ValueError, RecursionError):
         logger.warning("The content of type %s cannot be decoded; the handler gets the bytes.", mime_type)
     return part.content

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from headrace_handler.client_data import check_parameters
+
 from .encode_decode import decode, encode
 from .inputs import Input
 from .outputs import Output
@@ -170,6 +172,7 @@ def _parse(item: Input) -> tuple[Any, dict[str, Any]]:
     if not isinstance(payload, dict):
         return payload, {}
     parameters = payload.pop("parameters", None) or {}
+    check_parameters(parameters)
     return payload.pop("inputs", payload), parameters
 
 

@@ -5,6 +5,8 @@ import io
 import json
 from typing import Any
 
+from headrace_handler.client_data import decode_text, open_image
+
 from .np_util import from_nd_list, from_npz
 from .pair_list import PairList
 
@@ -111,16 +113,15 @@ class Input:
         return self.content.value_at(0) if data is None else data
 
     def get_as_string(self, key: str | None = None) -> str:
-        return str(self.get_as_bytes(key).decode("utf-8"))
+        """Return text in the character set of the `Content-Type`."""
+        return decode_text(self.get_as_bytes(key), self.get_property("content-type"))
 
     def get_as_json(self, key: str | None = None) -> Any:
         return json.loads(self.get_as_string(key))
 
     def get_as_image(self, key: str | None = None) -> Any:
         """Return a `PIL.Image`."""
-        from PIL import Image
-
-        return Image.open(io.BytesIO(self.get_as_bytes(key)))
+        return open_image(self.get_as_bytes(key))
 
     def get_as_numpy(self, key: str | None = None) -> list[Any]:
         """Return the arrays of an NDList or npz."""

@@ -1,8 +1,10 @@
 """DJL's NDList: arrays as bytes, for the content type `tensor/ndlist`."""
 
-import io
 import struct
 from typing import Any
+
+from headrace_handler.arrays import checked_array, npz_to_arrays
+from headrace_handler.client_data import InvalidBody
 
 _MAGIC = "NDAR"
 _VERSION = 3
@@ -60,10 +62,7 @@ def from_nd_list(encoded: Any) -> list[Any]:
 
 def from_npz(encoded: Any) -> list[Any]:
     """Decode the arrays of an npz in their order."""
-    import numpy as np
-
-    with np.load(io.BytesIO(encoded)) as arrays:
-        return [arrays[name] for name in arrays.files]
+    return list(npz_to_arrays(encoded).values())
 
 
 class _Reader:
@@ -96,10 +95,32 @@ def _read_array(reader: _Reader) -> Any:
     if reader.number(">b") == 1:
         reader.text()  # the name
     reader.text()  # the sparse format
-    dtype = np.dtype(reader.text().lower())
+    dtype = _dtype(reader.text())
     shape = tuple(reader.number(">q") for _ in range(reader.number(">i")))
     for _ in range(reader.number(">i")):
         reader.number(">h")  # the layout of an axis
     order = chr(reader.number(">B"))
     data = reader.take(reader.number(">i"))
-    return np.ndarray(shape, dtype.newbyteorder("<" if order == "<" else ">"), data)
+    try:
+        array = np.ndarray(shape, dtype.newbyteorder("<" if order == "<" else ">"), data)
+    except ValueError as error:
+        raise InvalidBody(f"The array cannot be read: {error}.") from error
+    return checked_array(array, len(data))
+
+
+def _dtype(name: str) -> Any:
+    """
+    Return a type of numbers.
+
+    Raises:
+        InvalidBody: another type: numpy would take the bytes of objects for addresses of its memory.
+    """
+    import numpy as np
+
+    try:
+        dtype = np.dtype(name.lower())
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise InvalidBody(f"The array's dtype is {name[:40]!r}; expected numbers or booleans.") from error
+    if dtype.kind not in _KINDS:
+        raise InvalidBody(f"The array's dtype is {name[:40]!r}; expected numbers or booleans.")
+    return dtype

@@ -1,6 +1,7 @@
 """State of sessions in files, which all worker processes of the host share."""
 
 import logging
+import os
 import pickle
 import re
 import shutil
@@ -76,7 +77,12 @@ class SessionManager:
         memory = Path("/dev/shm")  # noqa: S108  # as in DJL: all workers and restarts find the sessions there
         root = (memory if memory.is_dir() else Path(tempfile.gettempdir())) / "djl_sessions"
         self.sessions_path = str(properties.get("sessions_path") or root)
-        Path(self.sessions_path).mkdir(parents=True, exist_ok=True)
+        Path(self.sessions_path).mkdir(mode=0o700, parents=True, exist_ok=True)
+        if Path(self.sessions_path).stat().st_uid != os.getuid():
+            raise ValueError(
+                f"sessions_path {self.sessions_path} belongs to another user, whose pickles would run here; expected a "
+                "folder of this user. Set the property sessions_path."
+            )
         names = [path.name for path in Path(self.sessions_path).iterdir() if _UUID.fullmatch(path.name)]
         self.sessions = {name: Session(name, self.sessions_path) for name in names}
 

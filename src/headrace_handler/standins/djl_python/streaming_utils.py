@@ -6,6 +6,8 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
+from headrace_handler.client_data import check_parameters
+
 logger = logging.getLogger(__name__)
 
 _SAMPLING = ("temperature", "top_p", "top_k", "typical_p")
@@ -69,6 +71,7 @@ class StreamingUtils:
     @staticmethod
     def use_hf_default_streamer(model: Any, tokenizer: Any, inputs: Any, device: Any, **kwargs: Any) -> HFStreamer:
         """Generate, and return the texts as they come, the prompts first; an error becomes the last text."""
+        check_parameters(kwargs)
         if not tokenizer.pad_token:
             tokenizer.pad_token = tokenizer.eos_token
         tokens = tokenizer(inputs, padding=True, return_tensors="pt").to(model.device if device is None else device)

@@ -11,6 +11,7 @@ from sagemaker_inference import errors
 from sagemaker_inference.decoder import decode as _decode_array
 
 from headrace_handler.arrays import array_to_npy
+from headrace_handler.client_data import open_image
 
 from . import content_types
 
@@ -36,9 +37,7 @@ def decode_csv(string_like: str) -> dict[str, Any]:
 
 
 def decode_image(bpayload: Any) -> dict[str, Any]:
-    from PIL import Image
-
-    return {"inputs": Image.open(io.BytesIO(bpayload)).convert("RGB")}
+    return {"inputs": open_image(bpayload).convert("RGB")}
 
 
 def decode_audio(bpayload: Any) -> dict[str, Any]:

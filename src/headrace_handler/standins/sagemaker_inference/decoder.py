@@ -4,7 +4,7 @@ import io
 from collections.abc import Callable
 from typing import Any
 
-from headrace_handler.arrays import json_to_numpy, npy_to_numpy
+from headrace_handler.arrays import json_to_numpy, npy_to_numpy, npz_to_sparse
 
 from . import content_types, errors
 
@@ -15,17 +15,11 @@ def _csv_to_numpy(string_like: str, dtype: Any = None) -> Any:
     return np.genfromtxt(io.StringIO(string_like), dtype=dtype, delimiter=",")
 
 
-def _npz_to_sparse(npz_bytes: Any) -> Any:
-    import scipy.sparse
-
-    return scipy.sparse.load_npz(io.BytesIO(npz_bytes))
-
-
 _decoder_map: dict[str, Callable[[Any], Any]] = {
     content_types.NPY: npy_to_numpy,
     content_types.CSV: _csv_to_numpy,
     content_types.JSON: json_to_numpy,
-    content_types.NPZ: _npz_to_sparse,
+    content_types.NPZ: npz_to_sparse,
 }
 
 

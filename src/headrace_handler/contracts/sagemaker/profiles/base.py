@@ -4,6 +4,7 @@ import os
 from types import ModuleType
 from typing import Any, ClassVar
 
+from headrace_handler.client_data import decode_text
 from headrace_handler.contract import Item, Load
 from headrace_handler.contracts.sagemaker.context import context_of_model, header
 from headrace_handler.contracts.sagemaker.functions import Function, find
@@ -73,8 +74,12 @@ def body(item: Item) -> bytearray:
 
 
 def text_if_known(data: Any, content_type: str | None) -> Any:
-    """Return JSON and CSV as text, which toolkits decode before `input_fn`."""
-    return data.decode() if media_type(content_type) in _TEXT_TYPES else data
+    """
+    Return JSON and CSV as text, which toolkits decode before `input_fn`: here in the character set of their type.
+
+    The toolkits take a type with a `charset` for another one, and pass on bytes that no default function reads.
+    """
+    return decode_text(data, content_type) if media_type(content_type) in _TEXT_TYPES else data
 
 
 def media_type(content_type: str | None) -> str | None:

@@ -1,10 +1,13 @@
 """The images `sagemaker-scikit-learn` and `sagemaker-xgboost` with a script: functions behind a Flask application."""
 
+import html
 import json
 import traceback
 from collections.abc import Iterator
+from http import HTTPStatus
 from typing import Any, ClassVar
 
+from headrace_handler.client_data import InvalidBody
 from headrace_handler.contract import Item
 from headrace_handler.contracts.sagemaker.context import header
 from headrace_handler.contracts.sagemaker.functions import Function
@@ -64,8 +67,8 @@ class Containers(Profile):
         except errors.UnsupportedFormatError as error:
             return Response.of_text(406, describe_error(error), JSON)
 
-    def fail(self, error: Exception) -> Response:  # noqa: ARG002 - the page tells nothing; the log does
-        return internal_error()
+    def fail(self, error: Exception) -> Response:
+        return _refuse(error) if isinstance(error, InvalidBody) else internal_error()
 
     def execution_parameters(self) -> Response:
         return Response.of_text(404, _PAGE.format(404, "Not Found", _NOT_FOUND), _HTML)
@@ -114,6 +117,12 @@ def describe_error(error: Exception) -> str:
     """Return the images' response to a type that they cannot read or write."""
     trace = "".join(traceback.format_exception(error))
     return json.dumps({"error": type(error).__name__, "error-message": str(error), "stack-trace": trace})
+
+
+def _refuse(error: InvalidBody) -> Response:
+    """Return Flask's page for an error of the client; that for an internal error tells nothing, which the log does."""
+    text = _PAGE.format(error.status, HTTPStatus(error.status).phrase, html.escape(str(error)))
+    return Response.of_text(error.status, text, _HTML)
 
 
 def internal_error() -> Response:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from headrace_handler.client_data import InvalidBody, check_parameters
 from headrace_handler.contract import Item
 from headrace_handler.contracts.sagemaker import pipelines
 from headrace_handler.contracts.sagemaker.context import header
@@ -52,7 +53,7 @@ class HuggingFace(Profile):
     def fail(self, error: Exception) -> Response:
         if isinstance(error, UnsupportedOutput):
             return server_error(503, "Unsupported model output data type.")
-        return server_error(400, str(error))
+        return server_error(error.status if isinstance(error, InvalidBody) else 400, str(error))
 
     def execution_parameters(self) -> Response:
         message = "Requested resource is not found, please refer to API document."
@@ -65,6 +66,7 @@ def predict(data: Any, model: Any) -> Any:
         return model(data)
     inputs = data.pop("inputs", data)
     parameters = data.pop("parameters", None)
+    check_parameters(parameters)
     return model(inputs) if parameters is None else model(inputs, **parameters)
 
 

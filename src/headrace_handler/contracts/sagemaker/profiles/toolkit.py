@@ -4,6 +4,7 @@ import os
 import traceback
 from typing import Any
 
+from headrace_handler.client_data import InvalidBody
 from headrace_handler.contract import Item
 from headrace_handler.contracts.sagemaker.context import header
 from headrace_handler.contracts.sagemaker.functions import Function
@@ -57,7 +58,9 @@ class Toolkit(Profile):
 
         if isinstance(error, UnsupportedOutput):
             return server_error(503, "Unsupported model output data type.")
-        known = error if isinstance(error, BaseInferenceToolkitError) else GenericInferenceToolkitError(500, str(error))
+        status = error.status if isinstance(error, InvalidBody) else 500
+        is_known = isinstance(error, BaseInferenceToolkitError)
+        known = error if is_known else GenericInferenceToolkitError(status, str(error))
         trace = "".join(traceback.format_exception(error)) if shows_traceback() else ""
         phrase = " ".join(str(known.phrase).splitlines())
         return Response(status=int(known.status_code), phrase=phrase, body=f"{known.message}\n{trace}")

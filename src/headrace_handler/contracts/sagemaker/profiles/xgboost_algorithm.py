@@ -7,6 +7,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+from headrace_handler.client_data import decode_text
 from headrace_handler.contract import Item, LoadFailed
 from headrace_handler.contracts.sagemaker.context import header
 from headrace_handler.contracts.sagemaker.functions import Function
@@ -141,7 +142,7 @@ def _parse(payload: bytes, content_type: str | None) -> tuple[str, Any]:
     except Exception as error:
         raise _Refused(415, str(error)) from error
     decoders = {
-        "csv": lambda: encoder.csv_to_dmatrix(payload.strip().decode(), dtype=float),
+        "csv": lambda: encoder.csv_to_dmatrix(decode_text(payload, content_type).strip(), dtype=float),
         "libsvm": lambda: encoder.libsvm_to_dmatrix(payload),
         "recordio-protobuf": lambda: encoder.recordio_protobuf_to_dmatrix(payload),
     }

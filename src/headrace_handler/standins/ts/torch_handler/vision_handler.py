@@ -2,8 +2,9 @@
 
 import base64
 import functools
-import io
 from typing import Any
+
+from headrace_handler.client_data import open_image
 
 from ..context import Context
 from ..handler_utils.timer import timed
@@ -49,9 +50,7 @@ class VisionHandler(BaseHandler):
             import torch
 
             return torch.FloatTensor(image)
-        from PIL import Image
-
-        return self.image_processing(Image.open(io.BytesIO(image)))
+        return self.image_processing(open_image(image))
 
 
 def imagenet_processing() -> Any:

@@ -1,0 +1,84 @@
+"""
+The bodies of clients, as the stand-ins of the servers' packages read them.
+
+Everything here is untrusted: no format is read by a library that can run code or start a program for it.
+"""
+
+import codecs
+import io
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from headrace_handler.media_types import parameter
+
+_CHARSET = re.compile(
+    r"utf-?(?:8|16|32)(?:-?[lb]e)?|(?:us-)?ascii|iso-?8859-?\d{1,2}|latin-?1|(?:windows-|cp)\d{3,4}|windows-31j"
+    r"|shift-?jis|sjis|euc-?(?:jp|kr)|iso-2022-(?:jp|kr)|gb2312|gbk|gb18030|big5(?:-?hkscs)?|koi8-[rtu]|macintosh"
+)
+"""Character sets of text. Python's other codecs decompress, or take quadratic time (`idna`, `punycode`)."""
+_PROGRAMS = frozenset({"EPS"})
+"""Formats that Pillow hands to another program, whatever type the client named: Ghostscript runs PostScript."""
+_RUN_CODE = ("custom_generate", "trust_remote_code")
+"""Parameters of transformers' `generate` by which it downloads and runs the code of a repository."""
+
+
+class InvalidBody(ValueError):
+    """A body that the client has to mend; each contract answers it in its own form."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def decode_text(data: Any, content_type: str | None) -> str:
+    """
+    Return text in the character set that its type names, by default UTF-8; without a byte order mark.
+
+    Raises:
+        InvalidBody: 415 for an unknown character set, 400 for bytes that are not text in it.
+    """
+    try:
+        charset = parameter(content_type or "", "charset").lower().replace("_", "-") or "utf-8"
+    except ValueError as error:
+        raise InvalidBody(str(error)) from error
+    try:
+        codec = codecs.lookup(charset).name if _CHARSET.fullmatch(charset) else ""
+    except LookupError:
+        codec = ""
+    if not codec:
+        raise InvalidBody(f"The charset is {charset[:40]!r}; expected a known one, such as utf-8 or iso-8859-1.", 415)
+    try:
+        return bytes(data).decode(codec).removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        place = f"the byte at position {error.start} is not text ({error.reason})"
+        raise InvalidBody(
+            f"The body is not {charset}: {place}. Name its character set in Content-Type, such as charset=iso-8859-1."
+        ) from error
+
+
+def open_image(data: Any) -> Any:
+    """
+    Return an image of Pillow.
+
+    Raises:
+        PIL.UnidentifiedImageError: the format is unknown, or one that needs another program.
+    """
+    from PIL import Image
+
+    Image.init()
+    return Image.open(io.BytesIO(data), formats=[name for name in Image.OPEN if name not in _PROGRAMS])
+
+
+def check_parameters(parameters: Any) -> None:
+    """
+    Refuse parameters for a pipeline of transformers that would run code.
+
+    Raises:
+        InvalidBody: there is one.
+    """
+    named = [name for name in _RUN_CODE if isinstance(parameters, Mapping) and name in parameters]
+    if named:
+        raise InvalidBody(
+            f"The parameter {named[0]} is not accepted from clients, because it runs code of a repository. Remove it."
+        )
