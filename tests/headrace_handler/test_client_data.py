@@ -18,7 +18,7 @@ from headrace_handler.media_types import parameter
 from headrace_handler.standins.djl_python.np_util import from_nd_list
 from tests.headrace_handler.djl_models import LoadModel, item, predict
 from tests.headrace_handler.djl_models import load_model as load_model  # noqa: PLC0414 - a fixture
-from tests.headrace_handler.sagemaker_models import CSV, JSON, NPY, invoke, load_program
+from tests.headrace_handler.sagemaker_models import JSON, NPY, invoke, load_program
 from tests.headrace_handler.sagemaker_models import sagemaker_imports as sagemaker_imports  # noqa: PLC0414 - a fixture
 
 NPZ = "application/x-npz"
