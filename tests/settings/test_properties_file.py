@@ -71,5 +71,5 @@ def test_any_text_is_read_or_refused(text):
         properties = parse_properties(text)
     except SettingsError:
         return
-    for text in (*properties, *properties.values()):
-        assert text.encode().decode() == text, "no half of a character"
+    for part in (*properties, *properties.values()):
+        assert part.encode().decode() == part, "no half of a character"
