@@ -238,6 +238,7 @@ def test_a_guessed_platform_is_named_once_on_stderr(headrace, default_platform) 
     assert result.stderr == f"Using the platform at {url}, the default address; --url names another.\n"
     assert [line.split(maxsplit=1) for line in result.stdout.splitlines()] == [
         ["url", url],
+        ["console", f"{url}/console"],
         ["status", "ok"],
         ["uptime", "1m"],
         ["keys", "required"],

@@ -12,6 +12,8 @@ import httpx
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+from headrace.platform.folders import DataFolder
+from headrace.platform.local_key import console_url, read_local_key
 from tests import plain_http
 from tests.browser import Page, chromium
 from tests.waiting import WAIT_S
@@ -22,8 +24,8 @@ pytestmark = [pytest.mark.model, pytest.mark.browser]
 
 
 @pytest.fixture
-def platform_url(tmp_path: Path) -> Iterator[str]:
-    """`headrace up` on an empty folder; its workers end with it."""
+def console(tmp_path: Path) -> Iterator[str]:
+    """The address at which the console of `headrace up` on an empty folder signs in; its workers end with it."""
     url = f"http://127.0.0.1:{(port := free_port())}"
     log_path = tmp_path / "up.log"
     command = [*ending_with_us(), headrace_command(), "up", "--port", str(port), "--data-dir", str(tmp_path / "data")]
@@ -35,7 +37,7 @@ def platform_url(tmp_path: Path) -> Iterator[str]:
             assert process.poll() is None, log_path.read_text()
             assert time.monotonic() < deadline_s, log_path.read_text()
             time.sleep(0.05)
-        yield url
+        yield console_url(url, read_local_key(DataFolder(tmp_path / "data")))
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=WAIT_S) == 0, log_path.read_text()
     finally:
@@ -50,10 +52,10 @@ def answers(url: str) -> bool:
         return False
 
 
-def test_a_model_is_deployed_invoked_watched_and_deleted(platform_url: str, smollm2_path: Path, tmp_path: Path) -> None:
+def test_a_model_is_deployed_invoked_watched_and_deleted(console: str, smollm2_path: Path, tmp_path: Path) -> None:
     with chromium(tmp_path / "chromium") as driver:
         page = Page(driver)
-        driver.get(f"{platform_url}/console")
+        driver.get(console)
         page.click("#deploy")
         page.find("#model").send_keys(str(smollm2_path))
         page.fill("#endpoint-name", "chat")

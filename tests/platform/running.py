@@ -14,6 +14,8 @@ import boto3
 import httpx
 from botocore.config import Config
 
+from headrace.platform.folders import DataFolder
+from headrace.platform.local_key import LocalKey, read_local_key
 from tests.e2e.conftest import ending_with_us, free_port, headrace_command
 from tests.waiting import WAIT_S
 
@@ -39,13 +41,23 @@ class Running:
     """What clients trust, if the platform has TLS."""
     clients: list[Any] = field(default_factory=list)
 
+    @property
+    def key(self) -> LocalKey:
+        """The access key that the platform has written for programs of its user; an open platform accepts any."""
+        return read_local_key(DataFolder(self.folder)) or LocalKey(key_id="any", secret="thing")
+
+    @property
+    def bearer(self) -> dict[str, str]:
+        """The headers of a request that is not signed."""
+        return {"Authorization": f"Bearer {self.key.secret}"}
+
     def client(self, service: str, **config: Any) -> Any:
         made = boto3.client(
             service,
             endpoint_url=self.url,
             region_name="us-east-1",
-            aws_access_key_id="any",
-            aws_secret_access_key="thing",
+            aws_access_key_id=self.key.key_id,
+            aws_secret_access_key=self.key.secret,
             verify=None if self.certificate is None else str(self.certificate),
             config=Config(read_timeout=WAIT_S, retries={"total_max_attempts": 1}, proxies={}, **config),
         )

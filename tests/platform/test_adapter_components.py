@@ -103,11 +103,11 @@ def test_adapters_are_created_invoked_updated_and_deleted_on_the_copies_of_their
     assert "adapter_config.json" in described(platform, "empty")["FailureReason"]
     base, first, second = (text_of(platform, name) for name in ("chat", "one", "two"))
     assert len({base, first, second}) == 3
-    with openai.OpenAI(base_url=f"{platform.url}/v1", api_key="-", timeout=WAIT_S) as client:
+    with openai.OpenAI(base_url=f"{platform.url}/v1", api_key=platform.key.secret, timeout=WAIT_S) as client:
         by_model = client.completions.create(model="one", prompt="The sea is", max_tokens=8, temperature=0)
         assert by_model.choices[0].text == first.removeprefix("The sea is")
     path = f"{platform.url}/endpoints/lora/inference-components/two/openai/v1"
-    with openai.OpenAI(base_url=path, api_key="-", timeout=WAIT_S) as client:
+    with openai.OpenAI(base_url=path, api_key=platform.key.secret, timeout=WAIT_S) as client:
         by_path = client.completions.create(model="", prompt="The sea is", max_tokens=8, temperature=0)
         assert by_path.choices[0].text == second.removeprefix("The sea is")
 

@@ -6,6 +6,7 @@ import os
 import signal
 import tarfile
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -160,7 +161,7 @@ def test_the_command_line_describes_invokes_and_follows_logs(platform: Running, 
 def test_openai_clients_name_the_endpoint(platform: Running, endpoint: str) -> None:
     from openai import OpenAI
 
-    with OpenAI(base_url=f"{platform.url}/v1", api_key="-") as client:
+    with OpenAI(base_url=f"{platform.url}/v1", api_key=platform.key.secret) as client:
         [model] = [model for model in client.models.list() if model.id == endpoint]
         facts = model.model_extra or {}
         assert facts["has_chat_template"] is True
@@ -177,14 +178,16 @@ def test_pages_of_the_platform_are_as_its_description_says(platform: Running) ->
     for path in ("/health", "/v1/models", "/metrics/targets", "/openapi.json"):
         content = document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]
         schema = {**content["schema"], "components": document["components"]}
-        Draft202012Validator(schema).validate(plain_http.get(f"{platform.url}{path}", timeout=WAIT_S).json())
+        Draft202012Validator(schema).validate(
+            plain_http.get(platform.url + path, headers=platform.bearer, timeout=WAIT_S).json()
+        )
 
 
 def test_openai_clients_continue_a_stored_response(platform: Running, endpoint: str) -> None:
     from openai import NotFoundError, OpenAI
 
     asked = {"model": endpoint, "max_output_tokens": 8, "temperature": 0}
-    with OpenAI(base_url=f"{platform.url}/v1", api_key="-") as client:
+    with OpenAI(base_url=f"{platform.url}/v1", api_key=platform.key.secret) as client:
         first = client.responses.create(**asked, input="The capital of France is Paris.")
         following = {**asked, "input": "And of Italy?", "previous_response_id": first.id}
         whole = client.responses.create(**following)
@@ -205,7 +208,7 @@ def test_openai_clients_continue_a_stored_response(platform: Running, endpoint: 
 
 def test_the_home_page_of_the_console_has_the_load_of_real_workers(platform: Running, endpoint: str) -> None:
     def worker() -> dict[str, Any] | None:
-        home = plain_http.get(f"{platform.url}/console/api/home", timeout=WAIT_S).json()
+        home = plain_http.get(f"{platform.url}/console/api/home", headers=platform.bearer, timeout=WAIT_S).json()
         assert home["platform"]["service"] == "headrace"
         assert 0 < home["machine"]["free_memory_bytes"] <= home["machine"]["memory_bytes"]
         found: list[dict[str, Any]] = [worker for worker in home["workers"] if worker["endpoint"] == endpoint]
@@ -213,7 +216,7 @@ def test_the_home_page_of_the_console_has_the_load_of_real_workers(platform: Run
 
     found = until(worker, "the numbers of the worker")
     assert (found["state"], found["num_waiting"]) == ("serving", 0)
-    models = plain_http.get(f"{platform.url}/console/api/models", timeout=WAIT_S).json()
+    models = plain_http.get(f"{platform.url}/console/api/models", headers=platform.bearer, timeout=WAIT_S).json()
     assert {"models", "packed_bytes"} <= models.keys()
 
 
@@ -234,7 +237,7 @@ def test_embedding_images_answer_as_their_containers_do(platform: Running, minil
 
     from openai import OpenAI
 
-    with OpenAI(base_url=f"{platform.url}/v1", api_key="-") as client:
+    with OpenAI(base_url=f"{platform.url}/v1", api_key=platform.key.secret) as client:
         answer = client.embeddings.create(model="tei", input=["Another text.", text])
     assert answer.data[1].embedding == pytest.approx(vector, abs=1e-6)
     for name in EMBEDDING_CONTAINERS:
@@ -268,7 +271,7 @@ def test_the_ids_of_a_request_are_in_the_logs_of_platform_and_worker(platform: R
 def test_a_request_is_one_trace_through_the_processes(platform: Running, endpoint: str, receiver: Receiver) -> None:
     trace_id, parent_id = uuid4().hex, uuid4().hex[:16]
     address = f"{platform.url}/endpoints/{endpoint}/invocations"
-    context = {"traceparent": f"00-{trace_id}-{parent_id}-01", "content-type": "application/json"}
+    context = {"traceparent": f"00-{trace_id}-{parent_id}-01", "content-type": "application/json", **platform.bearer}
     plain_http.post(address, json=PROMPT, headers=context, timeout=WAIT_S).raise_for_status()
     gateway, worker = receiver.trace(trace_id, 2)
     assert (gateway.service, worker.service) == ("headrace-platform", "headrace-server")
@@ -301,18 +304,20 @@ def test_clients_of_other_machines_need_a_key(tmp_path: Path) -> None:
     assert made["AWS_ACCESS_KEY_ID"] in running.headrace("keys", "ls").stdout
     assert made["AWS_SECRET_ACCESS_KEY"] not in running.headrace("keys", "ls").stdout
     locked = up(folder, "--host", "0.0.0.0")
+    elsewhere = replace(locked, folder=tmp_path / "elsewhere")
     try:
         unsigned = plain_http.post(locked.url, headers={"X-Amz-Target": "SageMaker.ListModels"}, timeout=WAIT_S)
         assert unsigned.status_code in (400, 403)
         with pytest.raises(ClientError):
-            locked.client("s3").list_buckets()
-        anonymous = locked.headrace("ls", "--url", locked.url)
+            elsewhere.client("s3").list_buckets()
+        anonymous = elsewhere.headrace("ls", "--url", locked.url)
         assert anonymous.returncode == 2
         assert "headrace keys ls" in anonymous.stderr
         lines = locked.headrace("env", "--url", locked.url).stdout
         assert made["AWS_SECRET_ACCESS_KEY"] in lines
-        listed = locked.headrace("ls", "--url", locked.url, env=made)
-        assert listed.returncode == 0, listed.stderr
+        for shell in (locked, elsewhere):
+            listed = shell.headrace("ls", "--url", locked.url, env=made)
+            assert listed.returncode == 0, listed.stderr
         assert locked.headrace("keys", "rm", made["AWS_ACCESS_KEY_ID"]).returncode == 0
         until(lambda: locked.headrace("ls", "--url", locked.url, env=made).returncode != 0, "the key was refused")
     finally:
@@ -328,7 +333,7 @@ def test_a_port_in_use_is_reported_in_one_sentence(platform: Running, tmp_path: 
 
 
 def test_objects_can_be_stored_on_another_server(platform: Running, tmp_path: Path) -> None:
-    keys = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "thing"}
+    keys = {"AWS_ACCESS_KEY_ID": platform.key.key_id, "AWS_SECRET_ACCESS_KEY": platform.key.secret}
     other = up(tmp_path / "data", "--s3-endpoint", platform.url, env=keys)
     try:
         other.client("s3").create_bucket(Bucket="elsewhere")

@@ -84,6 +84,7 @@ class Load:
         if target:
             base += f"/inference-components/{target['InferenceComponentName']}"
         self._openai = f"{running.url}{base}/openai/v1/completions"
+        self._bearer = running.bearer
         self._is_over = threading.Event()
 
     @contextmanager
@@ -129,7 +130,7 @@ class Load:
         return "answered" if num_parts == 5 else f"{num_parts} parts"
 
     def _complete(self) -> str:
-        answer = plain_http.post(self._openai, json={"wait_s": 0.05}, timeout=WAIT_S, trust_env=False)
+        answer = plain_http.post(self._openai, json={"wait_s": 0.05}, headers=self._bearer, timeout=WAIT_S)
         return "answered" if answer.status_code == 200 else f"openai {answer.status_code} {answer.text}"
 
 

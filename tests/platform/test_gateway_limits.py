@@ -45,19 +45,19 @@ def stream(scene: Scene) -> Any:
 
 
 @cache
-def openai_client(url: str) -> openai.OpenAI:
+def openai_client(url: str, key: str) -> openai.OpenAI:
     """One client for all tests: to make one takes a second on a busy machine, while two requests wait `HOLD_S`."""
-    return openai.OpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0, timeout=WAIT_S)
+    return openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=WAIT_S)
 
 
 def chat(scene: Scene) -> Any:
-    return openai_client(scene.running.url).chat.completions.create(
+    return openai_client(scene.running.url, scene.running.key.secret).chat.completions.create(
         model=NAME, messages=[{"role": "user", "content": "hi"}]
     )
 
 
 def chat_stream(scene: Scene) -> Any:
-    return openai_client(scene.running.url).chat.completions.create(
+    return openai_client(scene.running.url, scene.running.key.secret).chat.completions.create(
         model=NAME, stream=True, messages=[{"role": "user", "content": "hi"}]
     )
 
@@ -80,7 +80,8 @@ def refusal(way: Callable[[Scene], Any], scene: Scene) -> tuple[int, str, str, s
 
 
 def num_held(scene: Scene) -> float:
-    text = plain_http.get(f"{scene.running.url}/metrics", trust_env=False, timeout=WAIT_S).text
+    running = scene.running
+    text = plain_http.get(f"{running.url}/metrics", headers=running.bearer, trust_env=False, timeout=WAIT_S).text
     return next(
         float(line.split()[1]) for line in text.splitlines() if line.startswith("headrace_gateway_requests_held ")
     )

@@ -96,8 +96,11 @@ NOT_IMPLEMENTED = 501
 """SeaweedFS says so of some combinations; SDKs do not repeat it."""
 
 
-def odd_request(chance: random.Random, host: str) -> bytes:
+def odd_request(chance: random.Random, host: str, bearer: dict[str, str]) -> bytes:
+    """A request with a key, unless it has odd credentials."""
     headers = chance.sample(HEADERS, chance.randint(0, 4))
+    if "Authorization" not in dict(headers):
+        headers += bearer.items()
     if chance.random() < 0.5:
         headers.append(("X-Amz-Target", chance.choice(TARGETS)))
     body = chance.choice(BODIES) if chance.random() < 0.7 else chance.randbytes(chance.randint(0, 200))
@@ -128,7 +131,8 @@ def test_malformed_requests_get_json_and_a_closed_connection_here_too(platform: 
 
 
 def test_unknown_methods_and_paths_are_answered_in_complete_responses(platform: Running) -> None:
-    ask = "{} HTTP/1.1\r\nHost: " + platform.url.removeprefix("http://") + "\r\nConnection: close\r\n\r\n"
+    host, key = platform.url.removeprefix("http://"), platform.bearer["Authorization"]
+    ask = "{} HTTP/1.1\r\nHost: " + host + f"\r\nAuthorization: {key}\r\nConnection: close\r\n\r\n"
     (options,) = answers_in(exchange(platform.url, ask.format("OPTIONS *").encode()))
     assert options.status == 204
     for path in ("/v1/models/a%0d%0ab", "/endpoints/a%0d%0ab/invocations", "/v1/models/" + "a" * 5000):
@@ -139,14 +143,15 @@ def test_unknown_methods_and_paths_are_answered_in_complete_responses(platform: 
 
 
 def test_head_requests_for_models_are_answered(platform: Running) -> None:
-    assert plain_http.head(f"{platform.url}/v1/models").status_code == 200
-    assert plain_http.head(f"{platform.url}/v1/models/nothing").status_code == 404
+    for path, status in (("/v1/models", 200), ("/v1/models/nothing", 404)):
+        assert plain_http.head(platform.url + path, headers=platform.bearer).status_code == status
 
 
 def test_an_upload_with_trailers_is_kept_without_them(platform: Running) -> None:
     platform.client("s3").create_bucket(Bucket="trailers")
     host = platform.url.removeprefix("http://")
-    head = f"PUT /trailers/key HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    lines = [f"Host: {host}", f"Authorization: {platform.bearer['Authorization']}", "Connection: close"]
+    head = "\r\n".join(["PUT /trailers/key HTTP/1.1", *lines, "Transfer-Encoding: chunked", "", ""])
     answer = answer_to(head.encode() + b"5\r\nhello\r\n0\r\nX-Sum: 1\r\nX-Note: 2\r\n\r\n", host)
     assert answer.startswith(b"HTTP/1.1 200"), answer
     assert platform.client("s3").get_object(Bucket="trailers", Key="key")["Body"].read() == b"hello"
@@ -155,7 +160,7 @@ def test_an_upload_with_trailers_is_kept_without_them(platform: Running) -> None
 def test_a_thousand_random_requests_are_answered_without_a_server_error(platform: Running) -> None:
     chance, host, seen = random.Random(4), platform.url.removeprefix("http://"), Counter[int]()
     for _ in range(1000):
-        request = odd_request(chance, host)
+        request = odd_request(chance, host, platform.bearer)
         answer = answer_to(request, host)
         if not answer and len(request) > 40_000:
             continue  # the refusal was lost with the rest of a large body

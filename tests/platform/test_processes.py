@@ -37,7 +37,9 @@ def events(platform: Running, name: str) -> int:
 def ask(platform: Running) -> str:
     """One answer, over a connection of its own: the kernel chooses the process."""
     body = {"model": "shared", "prompt": "The capital of France is", "max_tokens": 8, "temperature": 0}
-    answer = httpx.post(f"{platform.url}/v1/completions", json=body, trust_env=False, timeout=WAIT_S)
+    answer = httpx.post(
+        f"{platform.url}/v1/completions", json=body, headers=platform.bearer, trust_env=False, timeout=WAIT_S
+    )
     assert answer.status_code == 200, answer.text
     return str(answer.json()["choices"][0]["text"])
 
@@ -45,15 +47,17 @@ def ask(platform: Running) -> str:
 def kept_response(platform: Running) -> int:
     """The status of a stored response, each time at a process that the kernel chooses; the worst of several."""
     body = {"model": "shared", "input": "The capital of France is", "max_output_tokens": 4}
-    made = httpx.post(f"{platform.url}/v1/responses", json=body, trust_env=False, timeout=WAIT_S)
+    made = httpx.post(
+        f"{platform.url}/v1/responses", json=body, headers=platform.bearer, trust_env=False, timeout=WAIT_S
+    )
     assert made.status_code == 200, made.text
     url = f"{platform.url}/v1/responses/{made.json()['id']}"
-    return max(httpx.get(url, trust_env=False, timeout=WAIT_S).status_code for _ in range(6))
+    return max(httpx.get(url, headers=platform.bearer, trust_env=False, timeout=WAIT_S).status_code for _ in range(6))
 
 
 def num_invocations(platform: Running) -> float:
     """The counter of the metrics page, from a process that the kernel chooses."""
-    page = httpx.get(f"{platform.url}/metrics", trust_env=False, timeout=WAIT_S).text
+    page = httpx.get(f"{platform.url}/metrics", headers=platform.bearer, trust_env=False, timeout=WAIT_S).text
     (family,) = (
         found for found in text_string_to_metric_families(page) if found.name == "headrace_gateway_invocations"
     )

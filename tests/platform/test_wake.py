@@ -68,7 +68,8 @@ def stream(running: Running) -> str:
 
 def complete(running: Running) -> str:
     url = f"{running.url}/v1/completions"
-    answer = plain_http.post(url, json={**COMPLETION, "model": NAME}, timeout=WAIT_S, trust_env=False)
+    asked = {**COMPLETION, "model": NAME}
+    answer = plain_http.post(url, json=asked, headers=running.bearer, timeout=WAIT_S, trust_env=False)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["choices"][0]["text"])
 
@@ -76,7 +77,7 @@ def complete(running: Running) -> str:
 def complete_stream(running: Running) -> str:
     url, text = f"{running.url}/endpoints/{NAME}/openai/v1/completions", ""
     body = {**COMPLETION, "model": NAME, "stream": True}
-    with plain_http.stream("POST", url, json=body, timeout=WAIT_S, trust_env=False) as answer:
+    with plain_http.stream("POST", url, json=body, headers=running.bearer, timeout=WAIT_S, trust_env=False) as answer:
         assert answer.status_code == 200
         for line in answer.iter_lines():
             if line.startswith("data: ") and line != "data: [DONE]":
@@ -105,7 +106,12 @@ def test_no_request_at_zero_is_lost(sleeper: Running, number: int) -> None:
 def test_a_request_whose_client_gave_up_is_not_run(sleeper: Running) -> None:
     to_zero(sleeper)
     with (
-        plain_http.Client(base_url=sleeper.url, trust_env=False, timeout=httpx.Timeout(WAIT_S, read=0.2)) as quick,
+        plain_http.Client(
+            base_url=sleeper.url,
+            headers=sleeper.bearer,
+            trust_env=False,
+            timeout=httpx.Timeout(WAIT_S, read=0.2),
+        ) as quick,
         pytest.raises(httpx.ReadTimeout),
     ):
         quick.post(f"/endpoints/{NAME}/invocations", json=BODY)
@@ -114,7 +120,8 @@ def test_a_request_whose_client_gave_up_is_not_run(sleeper: Running) -> None:
 
 
 def held(running: Running) -> float:
-    for line in plain_http.get(f"{running.url}/metrics", trust_env=False, timeout=WAIT_S).text.splitlines():
+    page = plain_http.get(f"{running.url}/metrics", headers=running.bearer, trust_env=False, timeout=WAIT_S)
+    for line in page.text.splitlines():
         if line.startswith("headrace_gateway_requests_held "):
             return float(line.split()[1])
     raise AssertionError("no such metric")
@@ -192,7 +199,8 @@ def test_a_component_without_copies_is_woken_by_its_name(napper: Running) -> Non
 
     def as_model() -> str:
         url = f"{napper.url}/v1/completions"
-        answer = plain_http.post(url, json={**COMPLETION, "model": "napper"}, timeout=WAIT_S, trust_env=False)
+        asked = {**COMPLETION, "model": "napper"}
+        answer = plain_http.post(url, json=asked, headers=napper.bearer, timeout=WAIT_S, trust_env=False)
         assert answer.status_code == 200, answer.text
         return str(answer.json()["choices"][0]["text"])
 
@@ -205,7 +213,11 @@ def test_a_component_without_copies_is_woken_by_its_name(napper: Running) -> Non
 def test_the_console_and_cloudwatch_show_a_component(napper: Running) -> None:
     """The console shows the instance of the copy, which no AWS operation returns; CloudWatch the number of copies."""
     shown = plain_http.get(
-        f"{napper.url}/console/api/components", params={"endpoint": "naps"}, trust_env=False, timeout=WAIT_S
+        f"{napper.url}/console/api/components",
+        params={"endpoint": "naps"},
+        headers=napper.bearer,
+        trust_env=False,
+        timeout=WAIT_S,
     ).json()
     assert [component["name"] for component in shown["components"]] == ["napper"]
     [host] = shown["hosts"]

@@ -48,11 +48,18 @@ def test_the_model_server_ignores_settings_of_the_platform() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "is_open"),
+    ("overrides", "is_local"),
     [({}, True), ({"host": "0.0.0.0"}, False), ({"require_keys": "true"}, False), ({"host": "::1"}, True)],
 )
-def test_only_a_loopback_address_is_open(overrides: dict[str, str], is_open: bool) -> None:
-    assert load_platform_settings(overrides, {}).is_open is is_open
+def test_only_on_a_loopback_address_may_keys_be_generated_or_switched_off(
+    overrides: dict[str, str], is_local: bool
+) -> None:
+    assert load_platform_settings(overrides, {}).is_local is is_local
+    if is_local:
+        assert load_platform_settings(overrides, {"HEADRACE_UP_OPEN": "true"}).open
+    else:
+        with pytest.raises(SettingsError, match=r"open is on, and .*; expected open off there"):
+            load_platform_settings({**overrides, "open": "true"}, {})
 
 
 def test_data_are_stored_in_the_users_data_folder(tmp_path: Path) -> None:

@@ -11,7 +11,13 @@ import pytest
 from headrace.testing.local_platform import LocalPlatform, LocalPlatformFailed, local_platform
 
 PLATFORM = LocalPlatform(
-    url="http://127.0.0.1:9", region="eu-west-1", ca_bundle=None, log_path=Path("platform.log"), timeout_s=1.0
+    url="http://127.0.0.1:9",
+    region="eu-west-1",
+    access_key="HRAK",
+    secret_key="s3cret",
+    ca_bundle=None,
+    log_path=Path("platform.log"),
+    timeout_s=1.0,
 )
 
 
@@ -23,6 +29,8 @@ def test_the_environment_points_at_the_platform_and_is_restored(monkeypatch: pyt
     with PLATFORM.environment():
         inside = dict(os.environ)
     assert (inside["AWS_ENDPOINT_URL"], inside["AWS_REGION"]) == (PLATFORM.url, "eu-west-1")
+    assert (inside["AWS_ACCESS_KEY_ID"], inside["AWS_SECRET_ACCESS_KEY"]) == ("HRAK", "s3cret")
+    assert "s3cret" not in repr(PLATFORM)
     assert "AWS_PROFILE" not in inside
     assert dict(os.environ) == before
     assert sys.meta_path == finders

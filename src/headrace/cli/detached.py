@@ -65,7 +65,7 @@ def _until_it_answers(folder: DataFolder, process: ProcessId, show: ShowStage) -
         running, address = folder.running_platform(), folder.running_address()
         if running is not None and running.process == process and address is not None:
             show(f"starting at {address.url}")
-            platform = platform_at(address)
+            platform = platform_at(address, folder)
             try:
                 _wait(partial(_has_storage, platform), _STORAGE_PATIENCE_S)
             except NotTrusted:

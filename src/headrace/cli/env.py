@@ -16,7 +16,7 @@ EXAMPLES = """
 eval "$(headrace env)"                       AWS code in this shell talks to the platform
 eval "$(headrace env --unset)"               undo it
 eval "$(headrace env --data-dir ./data)"     to the platform that runs on this data folder
-eval "$(headrace env --key AKIA...)"         use this access key, if the platform requires keys
+eval "$(headrace env --key HRAK...)"         use another access key than that of the data folder
 headrace env --format dotenv >> $GITHUB_ENV  for tools that read KEY=VALUE files
 """
 
@@ -42,8 +42,8 @@ def env(
     Print shell lines that point AWS clients at the platform; run them with `eval`.
 
     They set the endpoint, region and credentials, make the SageMaker SDKs ask the platform instead of AWS for their
-    identity, opt out of the SDKs' telemetry, and unset variables that would override the endpoint. Only this shell and
-    programs started from it are affected.
+    identity, opt out of the SDKs' telemetry, and unset variables that would override the endpoint. OpenAI's clients use
+    the platform too, unless OPENAI_API_KEY is set already. Only this shell and programs started from it are affected.
     """
     from headrace.platform.environment import Target, dotenv_lines, original_environment, shell_lines, undo_lines
 
@@ -51,9 +51,9 @@ def env(
         lines = undo_lines(os.environ)
     else:
         outer = original_environment(os.environ)
-        platform = find_platform(url, outer) if data_dir is None else _platform_of(data_dir)
+        platform = find_platform(url, outer) if data_dir is None else _platform_of(data_dir, outer)
         health = platform.health()
-        credentials = _credentials(key, data_dir, asks_for_keys=bool(health.get("asks_for_keys")), outer=outer)
+        credentials = _credentials(key, data_dir, platform) if key or health.get("asks_for_keys") else {}
         target = Target(
             url=platform.url,
             region=region or str(health["region"]),
@@ -81,7 +81,7 @@ def _warn_of_old_cli(url: str) -> None:
         )
 
 
-def _platform_of(data_dir: Path) -> Platform:
+def _platform_of(data_dir: Path, env: dict[str, str]) -> Platform:
     """Return the platform that runs on a data folder; raises `UserFailed` if there is none."""
     from headrace.platform.folders import DataFolder
 
@@ -90,17 +90,13 @@ def _platform_of(data_dir: Path) -> Platform:
     if address is None:
         start = f"headrace up --data-dir {shlex.quote(str(data_dir))}"
         raise UserFailed(f"No platform is running on {folder.root}. `{start}` starts one.")
-    return platform_at(address, os.environ)
+    return platform_at(address, folder, env)
 
 
-def _credentials(
-    key: str | None, data_dir: Path | None, *, asks_for_keys: bool, outer: dict[str, str]
-) -> dict[str, str]:
-    """Return the named key's credentials; else, if keys are required, the shell's or the first key's; else none."""
-    if key is None and not asks_for_keys:
-        return {}
-    if key is None and outer.get("AWS_ACCESS_KEY_ID") and outer.get("AWS_SECRET_ACCESS_KEY"):
-        return {"access_key": outer["AWS_ACCESS_KEY_ID"], "secret_key": outer["AWS_SECRET_ACCESS_KEY"]}
+def _credentials(key: str | None, data_dir: Path | None, platform: Platform) -> dict[str, str]:
+    """Return the named key; else the credentials that all commands use for the platform, else its first key."""
+    if key is None and platform.has_credentials:
+        return {"access_key": platform.access_key, "secret_key": platform.secret_key}
     from headrace.cli.keys import opened_keys
 
     settings = load_platform_settings({"data_dir": data_dir}, os.environ)

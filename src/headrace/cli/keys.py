@@ -97,7 +97,7 @@ def opened_keys(settings: PlatformSettings, folder: Path) -> "Iterator[AccessKey
     data.make()
     store = open_store(settings.database or data.database)
     try:
-        yield AccessKeys(store)
+        yield AccessKeys(store, data)
     finally:
         store.close()
 

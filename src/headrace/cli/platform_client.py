@@ -25,7 +25,8 @@ from headrace.http.tls import client_context
 from headrace.settings.platform_settings import DEFAULT_PORT, PlatformSettings, data_folder, load_platform_settings
 
 if TYPE_CHECKING:
-    from headrace.platform.folders import Address
+    from headrace.platform.folders import Address, DataFolder
+    from headrace.platform.local_key import LocalKey
 
 _CLIENT_ERRORS = frozenset({"ValidationException", "ValidationError", "AccessDeniedException", "ResourceInUse"})
 _KEY_ERRORS = frozenset(
@@ -33,6 +34,8 @@ _KEY_ERRORS = frozenset(
     | {"MissingAuthenticationToken", "SignatureDoesNotMatch", "UnrecognizedClientException"}
 )
 _MAX_ANSWER_BYTES = 1 << 20
+ANY_KEY = "headrace"
+"""Key id and secret for an open platform, which accepts any."""
 
 
 class NotTrusted(Failed):
@@ -56,6 +59,11 @@ class Platform:
 
     def __repr__(self) -> str:
         return f"Platform({self.url!r})"
+
+    @property
+    def has_credentials(self) -> bool:
+        """False if only an open platform accepts the credentials."""
+        return self.access_key != ANY_KEY
 
     def client(self, service: str, *, read_timeout_s: float = 60.0) -> Any:
         """Return a boto3 client for a service."""
@@ -198,33 +206,52 @@ def find_platform(url: str | None, env: Mapping[str, str] = os.environ) -> Platf
     from headrace.platform.folders import Address, DataFolder
 
     settings = load_platform_settings({}, env)
-    here = DataFolder(data_folder(settings, env)).running_address()
+    folder = DataFolder(data_folder(settings, env))
+    here = folder.running_address()
     if url:
         named = Address(url=_checked_url(url, source))
-        found = _platform(here if here is not None and here.url == named.url else named, settings, env)
+        found = _platform(here if here is not None and here.url == named.url else named, folder, settings, env)
         return replace(found, option=f" --url {named.url}" if source == "--url" else "")
     if here is not None:
-        return _platform(here, settings, env)
+        return _platform(here, folder, settings, env)
     default = Address(url=f"http://127.0.0.1:{settings.port or DEFAULT_PORT}")
-    guessed = replace(_platform(default, settings, env), is_guessed=True)
+    guessed = replace(_platform(default, folder, settings, env), is_guessed=True)
     guessed.health()
     click.echo(f"Using the platform at {guessed.url}, the default address; --url names another.", err=True)
     return guessed
 
 
-def platform_at(address: "Address", env: Mapping[str, str] = os.environ) -> Platform:
-    """Return the platform at an address that a data folder names."""
-    return _platform(address, load_platform_settings({}, env), env)
+def platform_at(address: "Address", folder: "DataFolder", env: Mapping[str, str] = os.environ) -> Platform:
+    """Return the platform at the address that a data folder names."""
+    return _platform(address, folder, load_platform_settings({}, env), env)
 
 
-def _platform(address: "Address", settings: PlatformSettings, env: Mapping[str, str]) -> Platform:
+def _platform(address: "Address", folder: "DataFolder", settings: PlatformSettings, env: Mapping[str, str]) -> Platform:
+    key = credentials_for(address.url, folder, env)
     return Platform(
         url=address.url,
         region=env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or settings.region,
-        access_key=env.get("AWS_ACCESS_KEY_ID") or "headrace",
-        secret_key=env.get("AWS_SECRET_ACCESS_KEY") or "headrace",
+        access_key=key.key_id if key is not None else ANY_KEY,
+        secret_key=key.secret if key is not None else ANY_KEY,
         ca_bundle=address.ca_bundle or env.get("AWS_CA_BUNDLE"),
     )
+
+
+def credentials_for(url: str, folder: "DataFolder", env: Mapping[str, str]) -> "LocalKey | None":
+    """
+    Return the credentials for a platform.
+
+    They are those of a shell that points at it, else the key of the data folder on which it runs, else the shell's,
+    which may be for AWS.
+    """
+    from headrace.platform.local_key import LocalKey, local_key_for
+
+    key_id, secret = env.get("AWS_ACCESS_KEY_ID"), env.get("AWS_SECRET_ACCESS_KEY")
+    shells = LocalKey(key_id=key_id, secret=secret) if key_id and secret else None
+    pointed_at = env.get("AWS_ENDPOINT_URL_SAGEMAKER") or env.get("AWS_ENDPOINT_URL") or ""
+    if shells is not None and pointed_at.rstrip("/") == url:
+        return shells
+    return local_key_for(url, folder) or shells
 
 
 def _checked_url(url: str, source: str) -> str:
@@ -267,8 +294,8 @@ def translate_errors() -> Iterator[None]:
         code, message = error_of(error)
         if code in _KEY_ERRORS:
             hint = (
-                'The platform requires an access key: eval "$(headrace env)" takes one of its data folder, '
-                "which `headrace keys ls` lists."
+                'The platform requires an access key: eval "$(headrace env)" takes that of its data folder, '
+                "whose keys `headrace keys ls` lists; --data-dir names another folder than the default one."
             )
             raise UserFailed(f"{message.rstrip('.')}. {hint}") from error
         if code.isdigit():

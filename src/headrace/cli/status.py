@@ -52,9 +52,18 @@ def status(*, url: str | None, wait: bool, timeout_s: float, as_json: bool) -> N
     if as_json:
         click.echo(json.dumps({"url": platform.url, **health}))
     else:
-        click.echo(labelled([("url", platform.url), *status_rows(health)]))
+        click.echo(labelled([("url", platform.url), ("console", _console(platform, health)), *status_rows(health)]))
     if health.get("status") != "ok":
         raise Failed(f"The platform is not ready: {health.get('reason') or health.get('status')}")
+
+
+def _console(platform: Platform, health: Mapping[str, Any]) -> str:
+    """Return the address of the console; it signs in with the key of the data folder."""
+    from headrace.platform.local_key import LocalKey, console_url
+
+    needs_key = platform.has_credentials and health.get("asks_for_keys")
+    key = LocalKey(key_id=platform.access_key, secret=platform.secret_key) if needs_key else None
+    return console_url(platform.url, key)
 
 
 def status_rows(health: Mapping[str, Any]) -> Iterator[tuple[str, object]]:

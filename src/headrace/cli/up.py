@@ -24,7 +24,8 @@ headrace up --detach                           the same in the background; `head
 eval "$(headrace env)"                         in another shell: point boto3 and the SageMaker SDK at it
 headrace deploy smollm2                        deploy a model as an endpoint
 headrace keys create                           create an access key, then
-headrace up --host 0.0.0.0                     accept requests of others who have a key
+headrace up --host 0.0.0.0                     accept requests of other machines, with a key
+headrace up --open                             accept requests of this machine without a key
 headrace up --s3-endpoint http://minio:9000    use another S3 server
 headrace up --processes 4                      serve with four processes
 headrace up --processes 4 --takeover           replace the running platform without a gap
@@ -44,8 +45,9 @@ def up(*, detach: bool, takeover: bool, **overrides: Any) -> None:
     Run a local SageMaker: boto3, the SageMaker SDK and the AWS CLI work against it unchanged.
 
     One port speaks sagemaker, sagemaker-runtime, application-autoscaling, cloudwatch, logs, sts, iam, s3 and OpenAI;
-    models run as processes on this machine. Records and objects are kept in the data folder. Ctrl-C stops the platform
-    and its workers; the next start brings the endpoints back.
+    models run as processes on this machine. Records and objects are kept in the data folder, and so is the access key
+    that the first start generates: `headrace env` and all other commands of the same user read it there. Ctrl-C stops
+    the platform and its workers; the next start brings the endpoints back.
 
     With --detach it runs in the background until `headrace down`, and logs to platform.log in the data folder.
 
@@ -97,15 +99,18 @@ def panel_text(
     url: str, settings: PlatformSettings, folder: "DataFolder", storage: str, *, ending: str, log: Path | None = None
 ) -> str:
     """Return the start message: addresses, commands to copy, and how the platform is stopped."""
+    from headrace.platform.local_key import console_url, read_local_key
+
     option = folder_option(folder)
+    key = None if settings.open else read_local_key(folder)
     rows = [
         ("platform", url),
-        ("console", f"{url}/console"),
+        ("console", console_url(url, key)),
         ("OpenAI", f"{url}/v1"),
         ("objects", storage),
         ("data", str(folder.root)),
         *([("log", str(log))] if log is not None else []),
-        ("keys", "not required" if settings.is_open else f"required: `headrace keys ls{option}`"),
+        ("keys", "not required" if settings.open else f"required: `headrace keys ls{option}`"),
     ]
     width = max(len(name) for name, _ in rows) + 2
     table = "\n".join(f"  {name:<{width}}{value}" for name, value in rows)

@@ -1,10 +1,10 @@
 """
 Authentication of requests to the platform.
 
-On a loopback address any user of this machine is admitted, with any credentials or none. Web pages of other sites are
-refused, even if they reach the platform by a host name of their own (DNS rebinding). On any other address a request
-must be signed with an access key of this platform (Signature Version 4), or carry the key's secret as a bearer token,
-as OpenAI's clients and browsers do; or, on OpenAI's routes, a token that the SageMaker SDK derived from a key.
+A request must be signed with an access key of this platform (Signature Version 4), or carry the key's secret as a
+bearer token, as OpenAI's clients and browsers do; or, on OpenAI's routes, a token that the SageMaker SDK derived from a
+key. An open platform admits any credentials or none. Web pages of other sites are refused; on a loopback address even
+if they reach the platform by a host name of their own (DNS rebinding).
 """
 
 import asyncio
@@ -53,6 +53,7 @@ class Authenticator:
         ring: KeyRing,
         *,
         is_open: bool,
+        is_local: bool = False,
         allowed_hosts: Collection[str] = (),
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -61,13 +62,14 @@ class Authenticator:
 
         Args:
             ring: the access keys.
-            is_open: accept any credentials, because only this machine can reach the platform.
+            is_open: accept any credentials.
+            is_local: without `allowed_hosts`, answer to local names only. An open platform always does.
             allowed_hosts: patterns of the platform's host names, as in its settings.
             now: a clock, seconds since 1970.
         """
         self._ring = ring
         self._is_open = is_open
-        self._hosts = allowed_patterns(allowed_hosts, is_open=is_open)
+        self._hosts = allowed_patterns(allowed_hosts, is_open=is_open or is_local)
         self._now = now
 
     def check_origin(self, request: HttpRequest) -> None:

@@ -6,12 +6,18 @@ import secrets
 import string
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
+from headrace.cluster.worker_files import write_atomically
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Kind, NoStatus, Record, RecordPart
+from headrace.platform.folders import DataFolder
+from headrace.platform.local_key import GENERATED_KEY_ID, LocalKey, read_local_key
+from headrace.state.records import AlreadyExists, Kind, NoStatus, Record, RecordPart
 from headrace.state.store import Store
 
 MAX_AGE_S = 1.0
@@ -19,6 +25,7 @@ MAX_AGE_S = 1.0
 PATIENCE_S = 3.0
 """Longest wait of a request for the database before it counts as out of reach; a busy machine may need a second."""
 _PREFIX = "HRAK"
+_GENERATED_NOTE = "generated at the first start, for programs of the platform's user"
 _ID_ALPHABET = string.ascii_uppercase + string.digits
 
 
@@ -48,12 +55,27 @@ class AccessKey:
 class AccessKeys:
     """The access keys in a store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, folder: DataFolder | None = None) -> None:
+        """
+        Open the keys.
+
+        Args:
+            store: has them.
+            folder: a data folder whose key for programs of this user follows the removal of keys.
+        """
         self._store = store
+        self._folder = folder
 
     def create(self, *, note: str = "") -> AccessKey:
         """Create a key."""
-        key_id = _PREFIX + "".join(secrets.choice(_ID_ALPHABET) for _ in range(16))
+        return self._create(_PREFIX + "".join(secrets.choice(_ID_ALPHABET) for _ in range(16)), note)
+
+    def generate(self) -> None:
+        """Create the key of a platform that has none, unless another process does so at the same moment."""
+        with suppress(AlreadyExists):
+            self._create(GENERATED_KEY_ID, _GENERATED_NOTE)
+
+    def _create(self, key_id: str, note: str) -> AccessKey:
         secret = secrets.token_urlsafe(30)
         record = self._store.create(ACCESS_KEY, key_id, spec=AccessKeySpec(secret=secret, note=note))
         return AccessKey(key_id=key_id, secret=secret, created_s=record.created_s, note=note)
@@ -77,7 +99,32 @@ class AccessKeys:
         if record is None:
             return False
         self._store.remove(record)
+        if self._folder is not None:
+            update_local_key(self, self._folder)
         return True
+
+
+def update_local_key(keys: AccessKeys, folder: DataFolder) -> LocalKey | None:
+    """
+    Write the key for programs of this user into the folder: the one that is there if it is still valid, else another.
+
+    A full disk prevents neither a start nor the removal of a key.
+
+    Returns:
+        The key; None if there is no key at all.
+    """
+    known = {key.key_id: LocalKey(key_id=key.key_id, secret=key.secret) for key in keys.list()}
+    before = read_local_key(folder)
+    preferred = (before.key_id if before is not None else "", GENERATED_KEY_ID, *known)
+    chosen = next((known[key_id] for key_id in preferred if key_id in known), None)
+    try:
+        if chosen is None:
+            folder.access_key.unlink(missing_ok=True)
+        else:
+            write_atomically(folder.access_key, msgspec.json.encode(chosen))  # readable by its owner only
+    except OSError as error:
+        get_logger().warning("access_key.not_written", reason=error.strerror, path=str(folder.access_key))
+    return chosen
 
 
 class KeyRing:

@@ -13,6 +13,7 @@ from headrace.autoscaling.loops.waker import Waker
 from headrace.cloudwatch.metrics.worker_page import WorkerReading
 from headrace.cloudwatch.series.file import FileSeries
 from headrace.cluster.instance_types import Host
+from headrace.cluster.object_grants import NO_GRANTS
 from headrace.cluster.platform_logs import PlatformLogs
 from headrace.cluster.this_host import this_host
 from headrace.control.app import ControlApp
@@ -23,6 +24,7 @@ from headrace.control.planning.worker_build import WorkerDefaults
 from headrace.core.errors import SettingsError
 from headrace.core.gpus import Gpu
 from headrace.core.spans import NO_TRACER, Tracer
+from headrace.core.telemetry import get_logger
 from headrace.gateway.app import Gateway
 from headrace.gateway.async_metrics import AsyncPublisher
 from headrace.gateway.config import GatewayConfig
@@ -32,15 +34,17 @@ from headrace.gateway.publishing import Publisher, Sampler
 from headrace.http.otlp import traced_environment
 from headrace.models.sources import home_folder
 from headrace.platform.access import Authenticator
-from headrace.platform.access_keys import ACCESS_KEY, AccessKeys, KeyRing
+from headrace.platform.access_keys import ACCESS_KEY, AccessKeys, KeyRing, update_local_key
 from headrace.platform.app import Apps, PlatformApp
 from headrace.platform.cluster import Cluster, make_cluster
 from headrace.platform.console import ConsoleSources, ask_none, console_app
 from headrace.platform.folders import Address, DataFolder
 from headrace.platform.home import read_home, read_models, this_machine
 from headrace.platform.leading import Leading
+from headrace.platform.local_key import LocalKey, read_local_key
 from headrace.platform.membership import Membership
 from headrace.platform.metrics_pages import metrics_app
+from headrace.platform.object_grants import ObjectGrants
 from headrace.platform.object_storage import ObjectStorage
 from headrace.platform.operations import OPERATIONS
 from headrace.platform.overview import read_overview
@@ -99,7 +103,9 @@ def assemble(
     host = this_host()
     runs_containers = any(image.is_container for image in own_images.values())
     cluster = make_cluster(settings, home, env, host=host, runs_containers=runs_containers)
-    defaults = _worker_defaults(settings, own_images, cluster, storage, _container_environment(settings, address, env))
+    key = None if settings.open else read_local_key(sharing.folder)
+    environment = _container_environment(settings, address, key, env)
+    defaults = _worker_defaults(settings, own_images, cluster, storage, environment)
     logs = PlatformLogs(home.workers, home.ended_logs, max_bytes=settings.logs_mib * MIB)
     objects = S3Objects(_client_options(storage.access)) if storage.access is not None else None
     waker = Waker(store, aws_scope=aws_scope)
@@ -137,7 +143,7 @@ def assemble(
     def readings() -> Mapping[str, WorkerReading]:
         return leading.readings or (peers.readings if peers is not None else {})
 
-    sources = _console_sources(settings, store, readings, host, health, env)
+    sources = _console_sources(settings, store, sharing.folder, readings, host, health, env)
     membership = make_membership(store, peers, siblings)
     apps = _apps(gateway, control, s3, siblings, membership, health=health, console=sources)
     return Parts(
@@ -190,6 +196,7 @@ async def _fetch_metrics(replica: Replica) -> str | None:
 def _console_sources(
     settings: PlatformSettings,
     store: Store,
+    folder: DataFolder,
     readings: Callable[[], Mapping[str, WorkerReading]],
     host: Host,
     health: Callable[[], Json],
@@ -203,7 +210,7 @@ def _console_sources(
         components=partial(read_overview, store),
         home=home,
         models=lambda: read_models(home_folder(env)),
-        keys=None if settings.is_open else AccessKeys(store),
+        keys=None if settings.open else AccessKeys(store, folder),
     )
 
 
@@ -219,12 +226,14 @@ def _worker_defaults(
         own_images=own_images,
         is_strict=settings.strict,
         environment=environment,
-        s3=storage.access.to_json() if storage.access is not None else {},
+        grants=ObjectGrants(storage.access) if storage.access is not None else NO_GRANTS,
     )
 
 
 def _authenticator(settings: PlatformSettings, store: Store) -> Authenticator:
-    return Authenticator(KeyRing(store), is_open=settings.is_open, allowed_hosts=settings.allowed_hosts)
+    return Authenticator(
+        KeyRing(store), is_open=settings.open, is_local=settings.is_local, allowed_hosts=settings.allowed_hosts
+    )
 
 
 def _gateway(
@@ -268,22 +277,32 @@ def _sampler(gateway: Gateway, publisher: Publisher, series: FileSeries) -> Samp
     )
 
 
-def require_keys(settings: PlatformSettings, store: Store) -> None:
+def prepare_keys(settings: PlatformSettings, store: Store, folder: DataFolder) -> None:
     """
-    Refuse to start if keys are required and there are none.
+    Generate an access key if there is none and the platform is for this machine; write it for programs of this user.
 
     Raises:
-        SettingsError: names the command that creates one.
+        SettingsError: keys are required and there are none; names the command that creates one.
     """
-    if settings.is_open or store.list(ACCESS_KEY):
+    keys = AccessKeys(store)
+    if settings.open:
+        get_logger().warning("platform.open", reason="Every program on this machine, also of other users, has access.")
         return
+    if not store.list(ACCESS_KEY):
+        if not settings.is_local:
+            raise SettingsError(_without_keys(settings), name="host")
+        keys.generate()
+    update_local_key(keys, folder)
+
+
+def _without_keys(settings: PlatformSettings) -> str:
     place = f" --data-dir {settings.data_dir}" if settings.data_dir is not None else ""
     why = (
         "require_keys is set"
         if settings.require_keys
         else f"host is {settings.host}, which others on the network can reach"
     )
-    raise SettingsError(f"{why}, and there are no access keys. Make one: `headrace keys create{place}`.", name="host")
+    return f"{why}, and there are no access keys. Make one: `headrace keys create{place}`."
 
 
 def _own_images(settings: PlatformSettings, folder: DataFolder) -> dict[str, OwnImage]:
@@ -314,11 +333,14 @@ def _client_options(access: S3Access) -> dict[str, object]:
     }
 
 
-def _container_environment(settings: PlatformSettings, address: Address, env: Mapping[str, str]) -> dict[str, str]:
+def _container_environment(
+    settings: PlatformSettings, address: Address, key: LocalKey | None, env: Mapping[str, str]
+) -> dict[str, str]:
     """
     Return the variables that SageMaker sets in every container, and those by which it exports traces.
 
-    On an open platform also those to call it.
+    With the generated key of the platform, or without keys, also those to call it: on AWS the code has a role. Keys
+    that its operator made are not given away.
     """
     environment = {
         **traced_environment(settings.otlp_traces_endpoint, env),
@@ -326,14 +348,15 @@ def _container_environment(settings: PlatformSettings, address: Address, env: Ma
         "AWS_DEFAULT_REGION": settings.region,
         "SAGEMAKER_REGION": settings.region,
     }
-    if settings.is_open:
-        environment |= {
-            "AWS_ENDPOINT_URL": address.url,
-            "AWS_ACCESS_KEY_ID": "headrace",
-            "AWS_SECRET_ACCESS_KEY": "headrace",
-        }
-        if address.ca_bundle is not None:
-            environment["AWS_CA_BUNDLE"] = address.ca_bundle
+    if not settings.open and (key is None or not key.is_generated):
+        return environment
+    environment |= {
+        "AWS_ENDPOINT_URL": address.url,
+        "AWS_ACCESS_KEY_ID": "headrace" if key is None else key.key_id,
+        "AWS_SECRET_ACCESS_KEY": "headrace" if key is None else key.secret,
+    }
+    if address.ca_bundle is not None:
+        environment["AWS_CA_BUNDLE"] = address.ca_bundle
     return environment
 
 
@@ -347,7 +370,7 @@ def _health(settings: PlatformSettings, storage: ObjectStorage, gpus: Sequence[G
             "status": "ok",
             "version": __version__,
             "region": settings.region,
-            "asks_for_keys": not settings.is_open,
+            "asks_for_keys": not settings.open,
             "object_storage": storage.state,
             "gpus": ", ".join(f"{count} x {name}" for name, count in names.items()) or "none",
             "uptime_s": round(time.time() - started_s),

@@ -36,7 +36,7 @@ class Target:
     url: str
     region: str
     access_key: str = "headrace"
-    """Any value works if the platform requires no keys."""
+    """Any value works if the platform is open."""
     secret_key: str = "headrace"  # noqa: S105 -- valid only where any key is
     ca_bundle: str | None = None
     """File with the certificates to trust; None: those that clients trust anyway."""
@@ -53,7 +53,9 @@ def variables(target: Target, env: Mapping[str, str]) -> dict[str, str | None]:
         target: the platform.
         env: the environment in which they are set: lists are extended, endpoints of single services are cleared.
     """
+    openai = {"OPENAI_BASE_URL": f"{target.url}/v1", "OPENAI_API_KEY": target.secret_key}
     values: dict[str, str | None] = {
+        **({} if env.get("OPENAI_API_KEY") else openai),  # code in this shell may need OpenAI's own service
         "AWS_ENDPOINT_URL": target.url,
         "AWS_ACCESS_KEY_ID": target.access_key,
         "AWS_SECRET_ACCESS_KEY": target.secret_key,

@@ -106,6 +106,11 @@ class DataFolder:
         return self.root / "sockets"
 
     @property
+    def access_key(self) -> Path:
+        """The access key for programs of this user (`platform.local_key`)."""
+        return self.root / "access-key.json"
+
+    @property
     def running(self) -> Path:
         """The file with the URL and the process of the platform that runs on this folder."""
         return self.root / "running.json"

@@ -32,8 +32,9 @@ class PlatformSettings:
 
     host: str = setting(rules.text("a host name or address"), "127.0.0.1")
     """
-    Address to listen on. On a loopback address any credentials are accepted. On any other address the platform starts
-    only if there are access keys (`headrace keys create`), and every request must be signed with one.
+    Address to listen on. Every request needs an access key. On a loopback address the first start generates one, which
+    `headrace` finds in `data_dir`; on any other address the platform starts only if there are access keys
+    (`headrace keys create`).
     """
 
     port: int = setting(rules.integer(0, 65535), DEFAULT_PORT)
@@ -84,14 +85,23 @@ class PlatformSettings:
     strict: bool = setting(rules.boolean(), False)
     """Reject what AWS rejects, even if it is harmless here: local paths as models, requests without a role."""
 
+    open: bool = setting(rules.boolean(), False)
+    """
+    Accept requests with any credentials or none, on a loopback address only: every program on the machine, also of
+    another user, can then do everything.
+    """
+
     require_keys: bool = setting(rules.boolean(), False)
-    """Require signed requests on a loopback address too."""
+    """
+    Generate no access key on a loopback address either: start only if there are access keys, and answer to any host
+    name, as behind a proxy.
+    """
 
     allowed_hosts: tuple[str, ...] = setting(rules.host_names(), ())
     """
     Host names that the platform answers to besides `localhost` and IP addresses, separated by commas; `*.example.com`
-    is every name below that domain, `*` any name. Default: any, but on a loopback address without keys none, which
-    prevents DNS rebinding.
+    is every name below that domain, `*` any name. Default: any, but on a loopback address without `require_keys` none,
+    which prevents DNS rebinding.
     """
 
     images: Path | None = setting(rules.file(), None)  # noqa: RUF009 -- a field, as all others
@@ -192,8 +202,8 @@ class PlatformSettings:
         return masked_repr(self)
 
     @property
-    def is_open(self) -> bool:
-        """True if the platform accepts any credentials."""
+    def is_local(self) -> bool:
+        """True if the platform is for programs of this machine: it generates its first key, and has no public name."""
         return is_loopback(self.host) and not self.require_keys
 
 
@@ -237,6 +247,10 @@ def _check(settings: PlatformSettings) -> None:
     check_shutdown(settings.shutdown_delay_s, grace_s=settings.shutdown_grace_s)
     if not (settings.account.isascii() and settings.account.isdigit() and len(settings.account) == 12):
         raise SettingsError(f"account is {settings.account!r}; expected 12 digits.", name="account")
+    if settings.open and not settings.is_local:
+        others = "require_keys is on" if settings.require_keys else f"host is {settings.host}"
+        message = f"open is on, and {others}; expected open off there. Create a key with `headrace keys create`."
+        raise SettingsError(message, name="open")
     if not is_cluster(settings.cluster):
         message = (
             f"cluster is {settings.cluster!r}; expected local, ray (to start a Ray cluster here), or the address of "

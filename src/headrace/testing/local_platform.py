@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Any
 
 from headrace.cli.deploy import endpoint_name
 from headrace.cli.group import Failed
-from headrace.cli.platform_client import Platform
+from headrace.cli.platform_client import Platform, platform_at
 from headrace.core.errors import HeadraceError
 from headrace.platform.environment import SHELL_FOLDER, Target, variables
 from headrace.platform.folders import DataFolder
@@ -49,6 +49,9 @@ class LocalPlatform:
 
     url: str
     region: str
+    access_key: str
+    secret_key: str = field(repr=False)
+    """Also the API key of OpenAI's clients."""
     ca_bundle: str | None
     """File with the certificate to trust, if the platform has a self-signed one."""
     log_path: Path
@@ -58,8 +61,7 @@ class LocalPlatform:
 
     def client(self, service: str) -> Any:
         """Return a boto3 client for a service; it needs no environment variables."""
-        target = self._target()
-        platform = Platform(self.url, target.region, target.access_key, target.secret_key, self.ca_bundle)
+        platform = Platform(self.url, self.region, self.access_key, self.secret_key, self.ca_bundle)
         return platform.client(service, read_timeout_s=self.timeout_s)
 
     @contextmanager
@@ -120,7 +122,13 @@ class LocalPlatform:
         return _tail(self.log_path)
 
     def _target(self) -> Target:
-        return Target(url=self.url, region=self.region, ca_bundle=self.ca_bundle)
+        return Target(
+            url=self.url,
+            region=self.region,
+            access_key=self.access_key,
+            secret_key=self.secret_key,
+            ca_bundle=self.ca_bundle,
+        )
 
     def _headrace(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         outer = _own_environment()
@@ -177,10 +185,12 @@ def _when_ready(
         address = data.running_address()
         if address is not None:
             with suppress(Failed):  # the port is bound, but the platform is not ready
-                health = Platform(address.url, "", "", "", address.ca_bundle).health()
+                platform = platform_at(address, data, {})
                 return LocalPlatform(
                     url=address.url,
-                    region=str(health["region"]),
+                    region=str(platform.health()["region"]),
+                    access_key=platform.access_key,
+                    secret_key=platform.secret_key,
                     ca_bundle=address.ca_bundle,
                     log_path=log_path,
                     timeout_s=timeout_s,
