@@ -1,8 +1,9 @@
 """
 Access keys over HTTP, for the console: list, create and delete.
 
-Only a platform that requires keys manages them here, and only for callers with a key. On an open platform every user
-of the machine is admitted: a key that one of them created would open the platform later, when it requires keys.
+Only a platform that requires keys manages them here, and only for callers with a key. On an open platform (`--open`)
+every user of the machine is admitted: a key that one of them created would open the platform later, when it requires
+keys.
 """
 
 import asyncio

@@ -54,6 +54,27 @@ def test_a_key_is_created_shown_once_and_deleted(driver: webdriver.Chrome, guard
     page.run("sessionStorage.clear()")
 
 
+def test_an_address_with_a_key_signs_in_and_leaves_no_trace_of_it(
+    driver: webdriver.Chrome, guarded: FakePlatform
+) -> None:
+    assert guarded.key is not None
+    page = Console(driver, guarded, f"#key={guarded.key}")
+    page.until(lambda: page.text("#connection") == guarded.url.removeprefix("http://"), "the platform")
+    assert driver.current_url == f"{guarded.url}/console"
+    assert guarded.key not in str(page.run("return document.documentElement.outerHTML"))
+    page.run("location.hash = '#keys'")
+    page.until(lambda: "used by this page" in page.text("#keys-list"), "the keys")
+    page.run("history.back()")
+    page.until(lambda: driver.current_url == f"{guarded.url}/console", "the page before")
+    page.run("sessionStorage.clear(); location.reload()")
+    page.until(lambda: page.find("#key-dialog").is_displayed(), "the question for the key")
+    assert "headrace status" in page.text("#key-why")
+    page.run(f"location.hash = '#key={guarded.key}'")  # pasted into the address of the same tab
+    page.until(lambda: not page.find("#key-dialog").is_displayed(), "a page that is signed in")
+    page.until(lambda: page.text("#connection") == guarded.url.removeprefix("http://"), "the platform")
+    page.run("sessionStorage.clear()")
+
+
 def test_an_open_platform_shows_the_command(driver: webdriver.Chrome, platform: FakePlatform) -> None:
     page = Console(driver, platform, "#keys")
     page.until(lambda: page.find("#keys-by-command").is_displayed(), "the explanation")

@@ -1,4 +1,4 @@
-// The console: the address determines the view: `#/<endpoint>/<tab>`, `#keys`, or the home page.
+// The console: the address determines the view: `#/<endpoint>/<tab>`, `#keys`, or the home page; `#key=<secret>` signs in.
 
 import { accessKey, onRefused } from "./aws.js";
 import { Deployment } from "./deploy.js";
@@ -34,6 +34,17 @@ const keyDialog = new Dialog("key", () => {
   list.poll.again();
   show();
 });
+
+/** Take the key from the address that `headrace up` prints, and remove it there and from the browser's history. */
+function takeKey() {
+  const [, key] = /^#key=(.+)$/.exec(location.hash) ?? [];
+  if (!key) return;
+  accessKey.set(decoded(key));
+  history.replaceState(null, "", location.pathname);
+  isKeyRefused = false;
+  keyDialog.dialog.close();
+  list.poll.again();
+}
 
 function showConnection(error) {
   const chip = $("connection");
@@ -81,7 +92,10 @@ onRefused.listener = (message) => {
   askForKey(message);
 };
 $("key").addEventListener("click", () => askForKey(""));
-window.addEventListener("hashchange", show);
+window.addEventListener("hashchange", () => {
+  takeKey();
+  show();
+});
 document.addEventListener("keydown", (event) => {
   const isWriting = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName);
   if (event.key === "/" && !isWriting && !document.querySelector("dialog[open]")) {
@@ -90,6 +104,7 @@ document.addEventListener("keydown", (event) => {
   }
 });
 initTheme($("theme"));
+takeKey();
 await learnPlatform();
 list.start();
 show();

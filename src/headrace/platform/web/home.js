@@ -133,7 +133,7 @@ function facts({ platform, machine }) {
     ["Version", platform.version],
     ["Running for", duration(platform.uptime_s * 1000)],
     ["Region", platform.region],
-    ["Access keys", platform.asks_for_keys ? "required" : "not required: only this machine can reach the platform"],
+    ["Access keys", platform.asks_for_keys ? "required" : "not required: every program on this machine is admitted"],
     ["Workers run", machine.cluster === "local" ? "on this machine" : `on the cluster ${machine.cluster}`],
     ["Object storage", platform.object_storage ?? "–"],
   ];

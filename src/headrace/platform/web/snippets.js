@@ -17,21 +17,20 @@ export async function learnPlatform() {
 }
 
 function curlOf(name) {
-  const key = platform.asks_for_keys ? ` \\\n  -H "Authorization: Bearer $SECRET"` : "";
+  const key = platform.asks_for_keys ? ` \\\n  -H "Authorization: Bearer $AWS_SECRET_ACCESS_KEY"` : "";
   return `curl -N ${location.origin}/v1/chat/completions -H 'Content-Type: application/json'${key} \\
   -d '{"model": "${name}", "stream": true, "temperature": 0.2, "messages": [{"role": "user", "content": "${QUESTION}"}]}'`;
 }
 
 function boto3Of(name, component) {
-  const keys = platform.asks_for_keys ? ["HRAK...", "its secret"] : ["any", "any"];
-  return `import boto3
+  const any = `\n    aws_access_key_id="any",\n    aws_secret_access_key="any",`;
+  const [source, keys] = platform.asks_for_keys ? [' # keys: eval "$(headrace env)"', ""] : ["", any];
+  return `import boto3${source}
 
 runtime = boto3.client(
     "sagemaker-runtime",
     endpoint_url="${location.origin}",
-    region_name="${platform.region}",
-    aws_access_key_id="${keys[0]}",
-    aws_secret_access_key="${keys[1]}",
+    region_name="${platform.region}",${keys}
 )
 answer = runtime.invoke_endpoint(
     EndpointName="${name}",${component ? `\n    InferenceComponentName="${component}",` : ""}
