@@ -199,10 +199,12 @@ def test_a_message_is_the_output_and_the_settings_are_repeated():
 
 
 def test_a_response_that_is_cut_is_incomplete():
-    response = response_of(parse(tools=[WEATHER]), CALL[:-20], reason=FinishReason.LENGTH)
+    parsed = parse(tools=[WEATHER, CLOCK], tool_choice="required")
+    written = '[{"name": "clock", "arguments": {}}, {"name": "weather", "arguments": {"ci'
+    response = response_of(parsed, written, reason=FinishReason.LENGTH)
     assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
     assert [(item.type, item.status) for item in response.output] == [
-        ("message", "completed"),
+        ("function_call", "completed"),
         ("function_call", "incomplete"),
     ]
     assert events_of(parse(stream=True), "one", reason=FinishReason.LENGTH)[-1].type == "response.incomplete"

@@ -70,7 +70,7 @@ CASES = [
     ('[TOOL_CALLS] [{"name":"f","arguments":"{\\"a\\": 1}"}]', "", [("f", '{"a": 1}')]),
     ('<tool_call>[{"name":"f","arguments":{}}]</tool_call> bye', "bye", [("f", "{}")]),
     ('<tool_call>{"name":"f","arguments":{}}<tool_call>{"name":"get"}', "", [("f", "{}"), ("get", "{}")]),
-    ('<tool_call>{"name":"f","arguments":{"a":1', "", [("f", '{"a":1')]),
+    ('<tool_call>{"name":"f","arguments":{"a":1', '<tool_call>{"name":"f","arguments":{"a":1', []),
     ('{"name": "Bob", "age": 3}', '{"name": "Bob", "age": 3}', []),
     ('{"city": 1}', '{"city": 1}', []),
     ('<tool_call>{"name": "unknown"}</tool_call>', '<tool_call>{"name": "unknown"}</tool_call>', []),
@@ -97,33 +97,22 @@ def test_calls_do_not_depend_on_how_the_text_is_split(case, places):
 
 fragments = st.sampled_from(
     [
-        "<tool_call>",
-        "</tool_call>",
-        "{",
-        "}",
-        '"',
-        "name",
-        ":",
-        "f",
-        '"name":"f"',
-        '"arguments":{',
-        "[",
-        "]",
-        ",",
-        " ",
-        "\n",
-        "\\",
-        "x",
-        "<",
-        "[TOOL_CALLS]",
+        *("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "f[ARGS]{", "[T"),
+        *("{", "}", '"', "name", ":", "f", "[", "]", ",", " ", "\n", "\\", "x", "<", "null", "}}"),
+        *('"name":"f"', '"arguments":{', '"arguments":{"a":1}', '"note":"x"', '"parameters":{"x":"</tool_call>"}'),
+        *('"type":"function"', '"function":{', '{"name":"f","arguments":{"a":1}}', '{"name":"get"}', '"index":0'),
     ]
 )
 
 
-@given(st.lists(fragments, max_size=20), st.lists(st.integers(0, 150), max_size=20), st.sampled_from([AUTO, FORCED]))
+@given(st.lists(fragments, max_size=14), st.lists(st.integers(0, 150), max_size=20), st.sampled_from([AUTO, FORCED]))
 def test_malformed_calls_do_not_depend_on_how_the_text_is_split(items, places, plan):
     written = "".join(items)
-    assert read(plan, [piece.decode() for piece in cut(written.encode(), places)]) == read(plan, [written])
+    text, calls = read(plan, [written])
+    assert read(plan, [piece.decode() for piece in cut(written.encode(), places)]) == (text, calls)
+    if plan is AUTO:
+        assert calls or text == written
+        assert all(name in plan.names and isinstance(json.loads(arguments), dict) for name, arguments in calls)
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=30), st.lists(st.integers(0, 60), max_size=6))

@@ -15,6 +15,7 @@ from tests.engine.support import ask, ask_all, make_engine, request, running
 EOS = 256
 TAGS = ("<think>", "</think>")
 HARMONY = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>")
+CALLS = ("[TOOL_CALLS]", "[ARGS]")
 THINKS = "{{ messages[0].content }}{# <think> </think> #}"
 OPENED, CLOSED = f"{THINKS}<think>\n", f"{THINKS}<think>\n\n</think>\n"
 CHANNELS = "{{ messages[0].content }}{# <|channel|> <|message|> #}<|start|>assistant"
@@ -28,7 +29,7 @@ def tokenizer() -> Tokenizer:
     backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=byte_characters(), merges=[]))
     backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = tokenizers.decoders.ByteLevel()
-    backend.add_special_tokens(["<eos>", *TAGS, *HARMONY])
+    backend.add_special_tokens(["<eos>", *TAGS, *HARMONY, *CALLS])
     ends = [EOS, *(backend.token_to_id(name) for name in HARMONY[-2:])]
     return Tokenizer(backend, vocab_size=272, eos_token_ids=ends)
 
@@ -60,6 +61,15 @@ async def test_separators_stay_in_the_text_only_for_callers_that_need_them() -> 
         hidden = await ask(engine, replace(chat(), separates_reasoning=False))
     assert (shown.text, hidden.text) == ("<think>Hm.</think>Hi", "Hm.Hi")
     assert [chunk.opening for chunk in hidden.chunks if chunk.opening] == []
+
+
+async def test_markers_of_calls_stay_in_the_text_only_for_chats_with_tools() -> None:
+    asked = replace(chat(), separates_reasoning=False)
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    async with running(thinking("{{ messages[0].content }}{{ tools }}", "[TOOL_CALLS]f[ARGS]{}<eos>")) as engine:
+        shown = await ask(engine, replace(asked, prompt=replace(asked.prompt, tools=tools)))
+        hidden = await ask(engine, asked)
+    assert (shown.text, hidden.text) == ("[TOOL_CALLS]f[ARGS]{}", "f{}")
 
 
 @pytest.mark.parametrize(

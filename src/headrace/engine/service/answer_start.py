@@ -1,8 +1,11 @@
 """The beginning of a reasoning model's answer: the part that the prompt already contains, and the constraint."""
 
+from collections.abc import Iterable
+
+from headrace.core.answer_format.call_markers import CALL_MARKERS
 from headrace.core.answer_format.formats import AnswerFormat
 from headrace.core.answer_format.parser import make_parser
-from headrace.core.generation import GenerationRequest
+from headrace.core.generation import ChatPrompt, GenerationRequest
 from headrace.engine.structured_output.compiler import GrammarCompiler
 from headrace.engine.structured_output.delayed import DelayedGrammar
 from headrace.engine.structured_output.state import Constraint
@@ -28,9 +31,9 @@ class AnswerStart:
         self._eos_token_ids = eos_token_ids
         self._grammars = grammars
         self._delays_grammars = delays_grammars
-        markers = () if known is None else known.markers
-        ids = {marker: token_id for marker in markers if (token_id := tokenizer.token_id(marker)) is not None}
+        ids = _token_ids(() if known is None else known.markers, tokenizer)
         self._shown_ids = frozenset(ids.values()) & table.special_ids
+        self._call_ids = frozenset(_token_ids(CALL_MARKERS, tokenizer).values()) & table.special_ids
         self._start_id = None if known is None else ids.get(known.start)
 
     def end_of(self, prompt: str) -> str:
@@ -44,7 +47,8 @@ class AnswerStart:
 
     def shown_ids(self, request: GenerationRequest) -> frozenset[int]:
         """Return the special tokens that the caller needs in the text."""
-        return self._shown_ids if request.separates_reasoning else frozenset()
+        calls = self._call_ids if isinstance(request.prompt, ChatPrompt) and request.prompt.tools else frozenset()
+        return calls | self._shown_ids if request.separates_reasoning else calls
 
     async def constraint(self, request: GenerationRequest, end_of_prompt: str) -> Constraint | None:
         """
@@ -68,3 +72,7 @@ class AnswerStart:
             end_ids=self._eos_token_ids,
             arguments={name: await self._grammars.compile(inner) for name, inner in arguments},
         )
+
+
+def _token_ids(markers: Iterable[str], tokenizer: Tokenizer) -> dict[str, int]:
+    return {marker: token_id for marker in markers if (token_id := tokenizer.token_id(marker)) is not None}

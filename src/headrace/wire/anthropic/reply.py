@@ -129,19 +129,20 @@ class _Blocks:
 
 def _filled(block: dict[str, object], text: str) -> dict[str, object]:
     if block["type"] == "tool_use":
-        return {**block, "input": _arguments(text)}
+        arguments = _arguments(text)
+        # Without its arguments, which were cut off, a call must not run.
+        return {"type": "text", "text": text} if arguments is None else {**block, "input": arguments}
     if block["type"] == "thinking":
         return {**block, "thinking": text, "signature": _SIGNATURE}
     return {**block, "text": text}
 
 
-def _arguments(text: str) -> object:
-    """Return the arguments of a call; a call that was cut off has none, as the field must be an object."""
+def _arguments(text: str) -> dict[str, object] | None:
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _kind(delta: ChatDelta) -> str:

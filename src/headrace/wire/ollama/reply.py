@@ -141,7 +141,7 @@ class _PartStream:
         for delta in deltas:
             self._add(delta, parts)
         if finish is not None:
-            self._close(parts, is_cut=finish.reason is FinishReason.LENGTH)
+            self._close(parts)
         if finish is not None or not parts.is_empty:
             parts.tokens, self._tokens = self._tokens, []
         return parts
@@ -152,29 +152,18 @@ class _PartStream:
         elif isinstance(delta, TextDelta):
             parts.content += delta.text
         elif isinstance(delta, CallStart):
-            self._close(parts, is_cut=False)
+            self._close(parts)
             self._open = delta
         else:
             self._arguments.append(delta.text)
 
-    def _close(self, parts: Parts, *, is_cut: bool) -> None:
-        """Add the open call; one that was cut off has no complete arguments and is left out."""
-        call, text = self._open, "".join(self._arguments)
+    def _close(self, parts: Parts) -> None:
+        """Add the open call, whose arguments are an object: no request forces calls, and others are complete."""
+        if self._open is not None:
+            arguments = msgspec.json.decode("".join(self._arguments), type=dict[str, object])
+            parts.calls.append(Call(self._open.index, self._open.name, arguments))
         self._open = None
         self._arguments.clear()
-        if call is None:
-            return
-        arguments = _arguments(text if text or is_cut else "{}")
-        if arguments is not None:
-            parts.calls.append(Call(call.index, call.name, arguments))
-
-
-def _arguments(text: str) -> dict[str, object] | None:
-    try:
-        value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,8 @@ class AnswerStream:
 
     def _deltas(self, parts: Iterable[Part]) -> Iterator[ChatDelta]:
         for part in parts:
+            if not isinstance(part, CallText):
+                yield from self._tools.close_call()
             if isinstance(part, ContentText):
                 yield from self._content(part.text)
             elif isinstance(part, CallOpening):
