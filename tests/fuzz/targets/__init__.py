@@ -5,6 +5,7 @@ from tests.fuzz.targets import (
     archives,
     aws,
     checkpoints,
+    client_data,
     connections,
     dialects,
     grammars,
@@ -15,6 +16,17 @@ from tests.fuzz.targets import (
 
 TARGETS: dict[str, Target] = {
     target.name: target
-    for module in (connections, dialects, aws, archives, checkpoints, tokenizers, grammars, plans, text_files)
+    for module in (
+        connections,
+        dialects,
+        aws,
+        archives,
+        checkpoints,
+        tokenizers,
+        grammars,
+        plans,
+        text_files,
+        client_data,
+    )
     for target in module.TARGETS
 }

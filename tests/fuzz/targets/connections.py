@@ -11,6 +11,7 @@ from uvicorn.server import ServerState
 from headrace.core.errors import HeadraceError
 from headrace.http.client_connection import ClientConnection
 from headrace.http.client_response import NoResponse, ResponseBroken
+from headrace.http.connection_memory import ConnectionMemory
 from headrace.http.protocol import HttpLimits, StreamingProtocol
 from headrace.server.handlers.forms import body_parts
 from headrace.wire.openai.proxied_responses import ProxiedRequest, ResponseRecorder, read_request
@@ -100,7 +101,7 @@ async def _serve(data):
     state, transport, errors = ServerState(), _Transport(), []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _loop, context: errors.append(context))
-    protocol = StreamingProtocol(_http_config(), state, {}, _loop=loop, limits=_LIMITS)
+    protocol = StreamingProtocol(_http_config(), state, {}, _loop=loop, limits=_LIMITS, memory=ConnectionMemory())
     protocol.connection_made(transport)
     for part in _parts(data):
         protocol.data_received(part)
@@ -238,7 +239,9 @@ TARGETS = (
             b"\\",
             b"\r\n\r\n",
             b"&=",
+            b";" * 5000,
         ),
+        limit_s=0.5,
     ),
     Target("handler-frames", _frames, refusals=(BadFrame,)),
     Target(

@@ -1,13 +1,14 @@
 """Bodies as parts."""
 
 from contextlib import suppress
+from urllib.parse import unquote_to_bytes
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import InvalidRequest
-from headrace.server.handlers.forms import body_parts, multipart_fields
+from headrace.server.handlers.forms import body_parts, multipart_fields, urlencoded_fields
 
 FORM = (
     b'--b1\r\nContent-Disposition: form-data; name="data"; filename="a.png"\r\nContent-Type: image/png\r\n\r\n'
@@ -58,3 +59,39 @@ def test_no_bytes_break_the_parser(body: bytes) -> None:
 async def test_a_form_of_very_many_fields_is_refused(body: bytes, content_type: str) -> None:
     with pytest.raises(InvalidRequest, match="at most 1000"):
         await body_parts(body, content_type, reads_forms=True)
+
+
+ATTACKS = {
+    "a boundary of semicolons": (b"--x", 'multipart/form-data; boundary="' + ";" * 60_000, "at most 200"),
+    "semicolons without a quote": (b"--x", "multipart/form-data" + ";" * 60_000 + "boundary=x", "32 parameters"),
+    "a long boundary": (b"-" * 100_000, "multipart/form-data; boundary=" + "-" * 50_000, "at most 200"),
+    "parameters of parts": (
+        (b"--B\r\nContent-Disposition: form-data; " + b";" * 15_900 + b"\r\n\r\nx\r\n") * 100 + b"--B--",
+        "multipart/form-data; boundary=B",
+        "32 parameters",
+    ),
+    "headers of parts": (
+        (b"--B\r\n" + b"a:b\r\n" * 3000 + b"\r\n\r\nx\r\n") * 100 + b"--B--",
+        "multipart/form-data; boundary=B",
+        "more than 16 headers",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+async def test_a_form_whose_headers_cost_time_is_refused_before_they_are_read(name: str) -> None:
+    body, content_type, reason = ATTACKS[name]
+    with pytest.raises(InvalidRequest, match=reason):
+        await body_parts(body, content_type, reads_forms=True)
+
+
+async def test_escaped_quotes_and_semicolons_belong_to_a_name() -> None:
+    body = b'--b1\r\nContent-Disposition: form-data; filename="a;name=x"; name="a;\\"b"\r\n\r\n1\r\n--b1--'
+    (part,) = await body_parts(body, 'multipart/form-data; charset="a;b"; boundary="b1"', reads_forms=True)
+    assert part.name == 'a;"b'
+
+
+@given(st.lists(st.sampled_from([b"%41", b"%", b"%4", b"a", b"+", b"%zz", b"\xe9"]), max_size=30), st.integers(0, 5))
+def test_long_values_of_urlencoded_forms_are_decoded_as_by_the_standard_library(pieces: list[bytes], more: int) -> None:
+    value = b"x" * (64 * 1024 - more) + b"".join(pieces)
+    assert list(urlencoded_fields(b"a=" + value)) == [("a", unquote_to_bytes(value.replace(b"+", b" ")))]
