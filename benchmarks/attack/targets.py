@@ -20,7 +20,7 @@ def launch_of(target: str, model: str, folder: Path, *, stalls: Path) -> Launch:
     """Return the command that starts a target with its files in `folder`; `stalls` gets the stacks of its stalls."""
     headrace = (sys.executable, "-m", "benchmarks.attack.watched", str(stalls))
     if target == "platform":
-        return Launch(arguments=(*headrace, "up", "--host", HOST, "--data-dir", str(folder / "data")))
+        return Launch(arguments=(*headrace, "up", "--open", "--host", HOST, "--data-dir", str(folder / "data")))
     served = ("--host", HOST, "--served-model-name", MODEL_NAME, "--log-level", "warning")
     return Launch(arguments=(*headrace, "serve", model, *served))
 

@@ -57,7 +57,7 @@ def signal_process(pid: int, number: signal.Signals) -> None:
 
 @dataclass
 class Platform:
-    """A `headrace up` on a port of its own, started again after a kill."""
+    """A `headrace up` on a port of its own, started again after a kill; its clients need no key."""
 
     name: str
     folder: Path
@@ -79,10 +79,11 @@ class Platform:
 
     def _start(self) -> None:
         program = shutil.which("headrace", path=str(Path(sys.executable).parent)) or "headrace"
+        place = ("--data-dir", str(self.folder), "--port", str(self.port))
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "HEADRACE_UP_"))}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*self.inside, program, "up", "--data-dir", str(self.folder), "--port", str(self.port), *self.flags],
+                [*self.inside, program, "up", "--open", *place, *self.flags],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**kept, "PYTHONFAULTHANDLER": "1", **self.environment},

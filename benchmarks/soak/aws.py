@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -13,6 +14,8 @@ from benchmarks.soak.load import Activity, Unexpected, until
 from benchmarks.soak.requests import TIMEOUT_S, ModelClient
 from botocore.config import Config
 from botocore.exceptions import ClientError
+
+from headrace.platform.local_key import LocalKey
 
 MAIN, SCALED, HOST, COMPONENT, TEMPORARY = "soak", "soak-scaled", "soak-host", "soak-component", "soak-temporary"
 BUCKET = "soak"
@@ -30,16 +33,16 @@ _READS = (
 class Team:
     """The AWS clients of one team, and what it does with them."""
 
-    def __init__(self, http: httpx.Client, model: str) -> None:
+    def __init__(self, http: httpx.Client, key: LocalKey, model: str) -> None:
         self._http = http
         self._model = model
-        url = str(http.base_url)
-        self._sagemaker = _client("sagemaker", url)
-        self._runtime = _client("sagemaker-runtime", url)
-        self._s3 = _client("s3", url)
-        self._cloudwatch = _client("cloudwatch", url)
-        self._logs = _client("logs", url)
-        self._scaling = _client("application-autoscaling", url)
+        client = partial(_client, url=str(http.base_url), key=key)
+        self._sagemaker = client("sagemaker")
+        self._runtime = client("sagemaker-runtime")
+        self._s3 = client("s3")
+        self._cloudwatch = client("cloudwatch")
+        self._logs = client("logs")
+        self._scaling = client("application-autoscaling")
         self.client = ModelClient(http=http, model=MAIN, invocations=f"/endpoints/{MAIN}/invocations")
 
     def activities(self) -> Sequence[Activity]:
@@ -254,13 +257,13 @@ class Team:
         return any(endpoint["EndpointName"] == name for endpoint in found)
 
 
-def _client(service: str, url: str) -> Any:
+def _client(service: str, *, url: str, key: LocalKey) -> Any:
     """Return a client that tries each call once: a retry would hide a failure."""
     return boto3.client(
         service,
         endpoint_url=url,
         region_name="us-east-1",
-        aws_access_key_id="any",
-        aws_secret_access_key="thing",
+        aws_access_key_id=key.key_id,
+        aws_secret_access_key=key.secret,
         config=Config(proxies={}, read_timeout=TIMEOUT_S, retries={"total_max_attempts": 1}, max_pool_connections=16),
     )

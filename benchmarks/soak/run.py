@@ -88,8 +88,9 @@ def findings_of(series: Sequence[Series], options: argparse.Namespace) -> list[F
 
 def soak_platform(options: argparse.Namespace, folder: Path) -> tuple[Target, Load]:
     """Soak a platform, and delete what it serves."""
-    with platform(folder, options.options) as target, _client(target.url) as http:
-        team = Team(http, options.model)
+    with platform(folder, options.options) as target, _client(target) as http:
+        assert target.key is not None, "a platform for this machine has a key"
+        team = Team(http, target.key, options.model)
         team.set_up()
         load = Load(team.activities(), seed=options.seed, pace=options.pace)
         soak(target, load, options)
@@ -99,15 +100,16 @@ def soak_platform(options: argparse.Namespace, folder: Path) -> tuple[Target, Lo
 
 def soak_server(options: argparse.Namespace, folder: Path) -> tuple[Target, Load]:
     """Soak one model server."""
-    with server(folder, options.model, options.options) as target, _client(target.url) as http:
+    with server(folder, options.model, options.options) as target, _client(target) as http:
         client = ModelClient(http=http, model=target.mark, invocations="/invocations")
         load = Load(client.activities(), seed=options.seed, pace=options.pace)
         soak(target, load, options)
     return target, load
 
 
-def _client(url: str) -> AbstractContextManager[httpx.Client]:
-    return httpx.Client(base_url=url, timeout=TIMEOUT_S, trust_env=False)
+def _client(target: Target) -> AbstractContextManager[httpx.Client]:
+    headers = {"Authorization": f"Bearer {target.key.secret}"} if target.key is not None else {}
+    return httpx.Client(base_url=target.url, headers=headers, timeout=TIMEOUT_S, trust_env=False)
 
 
 def report(target: Target, load: Load, options: argparse.Namespace, *, left: int) -> bool:

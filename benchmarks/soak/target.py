@@ -18,6 +18,9 @@ from benchmarks.soak.load import until
 from benchmarks.soak.probes import ProcessUse, command_lines, read_processes, size_bytes
 from benchmarks.soak.series import FILE, MIB, RULES, WATCHED_FILE, Rule, Series
 
+from headrace.platform.folders import DataFolder
+from headrace.platform.local_key import LocalKey, read_local_key
+
 _PATIENCE_S = 120.0
 METRICS_MIB, LOGS_MIB = 4, 4
 """Small bounds, so that a run of an hour reaches them."""
@@ -41,6 +44,8 @@ class Target:
     """A running platform or server."""
 
     url: str
+    key: LocalKey | None = None
+    """Of a platform."""
     mark: str
     """In the command line or the environment of each of its processes, and in no other's."""
     roles: Mapping[str, str]
@@ -90,6 +95,7 @@ def platform(folder: Path, options: Sequence[str]) -> Iterator[Target]:
         url = json.loads((data / "running.json").read_text())["url"]
         yield Target(
             url=url,
+            key=read_local_key(DataFolder(data)),
             mark=str(data),
             roles={
                 "/s3/data": "object store",

@@ -33,6 +33,8 @@ from benchmarks.wake.figures import Request, WakeUp, summary, table
 from botocore.config import Config
 
 from headrace.bench.environment import describe_environment
+from headrace.platform.folders import DataFolder
+from headrace.platform.local_key import LocalKey, read_local_key
 
 RESULT = Path(__file__).parent.parent / "results" / "wake.json"
 NAME = "sleeper"
@@ -61,8 +63,8 @@ def parse_arguments() -> argparse.Namespace:
 
 
 @contextmanager
-def platform(folder: Path) -> Iterator[str]:
-    """Yield the URL of a platform."""
+def platform(folder: Path) -> Iterator[tuple[str, LocalKey]]:
+    """Yield the URL of a platform, and its access key."""
     command = shutil.which("headrace", path=str(Path(sys.executable).parent)) or "headrace"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "HEADRACE_UP_"))}
     arguments = [command, "up", "--data-dir", str(folder / "data"), "--port", "0"]
@@ -75,7 +77,10 @@ def platform(folder: Path) -> Iterator[str]:
             if process.poll() is not None or time.monotonic() > deadline_s:
                 raise RuntimeError((folder / "log").read_text())
             time.sleep(POLL_S)
-        yield json.loads(running.read_text())["url"]
+        key = read_local_key(DataFolder(folder / "data"))
+        if key is None:
+            raise RuntimeError(f"no access key in {folder}")
+        yield json.loads(running.read_text())["url"], key
     finally:
         process.terminate()
         process.wait(timeout=PATIENCE_S)
@@ -84,13 +89,13 @@ def platform(folder: Path) -> Iterator[str]:
 class Sleeper:
     """The endpoint that is scaled to zero."""
 
-    def __init__(self, url: str, model: str) -> None:
+    def __init__(self, url: str, key: LocalKey, model: str) -> None:
         self._client: Any = boto3.client(
             "sagemaker",
             endpoint_url=url,
             region_name="us-east-1",
-            aws_access_key_id="any",
-            aws_secret_access_key="thing",
+            aws_access_key_id=key.key_id,
+            aws_secret_access_key=key.secret,
             config=Config(proxies={}),
         )
         container = {"Image": IMAGE, "Environment": {"HF_MODEL_ID": model}}
@@ -153,12 +158,13 @@ def wake_up(client: httpx.Client, pool: ThreadPoolExecutor, number: int, num_req
     return WakeUp(number=number, requests=tuple(future.result() for future in futures))
 
 
-def measure(options: argparse.Namespace, url: str) -> list[WakeUp]:
+def measure(options: argparse.Namespace, url: str, key: LocalKey) -> list[WakeUp]:
     """Run all wake-ups, one after the other."""
-    sleeper = Sleeper(url, options.model)
+    sleeper = Sleeper(url, key, options.model)
+    headers = {"Authorization": f"Bearer {key.secret}"}
     wakes = []
     with (
-        httpx.Client(base_url=url, timeout=PATIENCE_S, trust_env=False) as client,
+        httpx.Client(base_url=url, headers=headers, timeout=PATIENCE_S, trust_env=False) as client,
         ThreadPoolExecutor(options.requests) as pool,
     ):
         for number in range(options.wake_ups):
@@ -179,8 +185,8 @@ def main() -> None:
     """Measure, write the files, print the table."""
     options = parse_arguments()
     started_s = time.time()
-    with tempfile.TemporaryDirectory() as folder, platform(Path(folder)) as url:
-        wakes = measure(options, url)
+    with tempfile.TemporaryDirectory() as folder, platform(Path(folder)) as (url, key):
+        wakes = measure(options, url, key)
     found = summary(wakes)
     result = {
         "environment": describe_environment(),

@@ -15,6 +15,8 @@ SERVER = os.environ["CLIENT_SERVER_URL"]
 """A model server, without a path."""
 PLATFORM = os.environ["CLIENT_PLATFORM_URL"]
 """A platform, without a path; the variables of `headrace env` are set too."""
+PLATFORM_KEY = os.environ["AWS_SECRET_ACCESS_KEY"]
+"""Its API key for clients of OpenAI."""
 MODEL = os.environ["CLIENT_MODEL"]
 """The name of the model on the server, and of its endpoint on the platform."""
 TOKENIZER = os.environ["CLIENT_TOKENIZER"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from common import MODEL, PLATFORM, QUESTION, SERVER, expect, step
+from common import MODEL, PLATFORM, PLATFORM_KEY, QUESTION, SERVER, expect, step
 from selenium import webdriver
 from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.common.by import By
@@ -183,7 +183,7 @@ def use_api(client: httpx.Client) -> None:
         refused = client.post("/ollama/api/pull", json={"model": "llama3.2"})
         expect("headrace serve MODEL" in refused.text, f"a reason: {refused.text[:200]}")
     with step("platform as a connection"):
-        found = client.post("/openai/verify", json={"url": f"{PLATFORM}/v1", "key": "-"}).json()
+        found = client.post("/openai/verify", json={"url": f"{PLATFORM}/v1", "key": PLATFORM_KEY}).json()
         expect(MODEL in [model["id"] for model in found["data"]], f"the endpoint: {found}")
 
 
