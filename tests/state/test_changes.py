@@ -9,7 +9,8 @@ from pathlib import Path
 import psycopg
 
 from headrace.state.changes import followed
-from headrace.state.sql import Listeners, open_store
+from headrace.state.listeners import Listeners
+from headrace.state.sql import open_store
 from tests.waiting import WAIT_S
 
 from .kinds import MODEL

@@ -8,6 +8,7 @@ import pytest
 
 from headrace.core.errors import SettingsError, Unavailable
 from headrace.state.records import AlreadyExists, Conflict, Record
+from headrace.state.selection import Entry, Selection
 from headrace.state.sql import open_store
 from tests.state.kinds import ACCESS_KEY, ENDPOINT, MODEL, ROUTE, WORKER
 
@@ -294,3 +295,53 @@ def test_a_store_on_a_full_disk_reports_it_and_keeps_its_records(tmp_path) -> No
             store.create(MODEL, "b", spec={"x": "y" * 100_000})
         assert store.get(MODEL, "b") is None
         assert store.get(MODEL, "a") == made
+
+
+def test_selected_records_are_filtered_ordered_and_resumed_by_the_database(store, clock) -> None:
+    times = {"a": 3.0, "B": 1.0, "ab": 2.0, "é": 2.0, "a_c": 4.0, "axc": 5.0}
+    for name, clock.now_s in times.items():
+        store.create(MODEL, name, spec={"n": name})
+    store.create(ENDPOINT, "a", spec={})
+    assert store.count(MODEL) == 6
+    by_time = sorted(times, key=lambda name: (times[name], name))
+    cases = [
+        (Selection(), by_time),
+        (Selection(is_descending=True), by_time[::-1]),
+        (Selection(order="name"), sorted(times)),
+        (Selection(order="name", after=Entry(name="a_c", created_s=0.0)), ["ab", "axc", "é"]),
+        (Selection(after=Entry(name="ab", created_s=2.0)), ["é", "a", "a_c", "axc"]),
+        (Selection(is_descending=True, after=Entry(name="é", created_s=2.0)), ["ab", "B"]),
+        (Selection(name_part="B"), ["B", "ab"]),
+        (Selection(name_part="_"), ["a_c"]),
+        (Selection(name_prefix="a"), ["ab", "a", "a_c", "axc"]),
+        (Selection(name_prefix="A"), []),
+        (Selection(names=["a", "B", "none"]), ["B", "a"]),
+        (Selection(created_after_s=2.0, created_before_s=5.0), ["a", "a_c"]),
+        (Selection(names=["\0"]), []),
+        (Selection(name_prefix="\ud800"), []),
+    ]
+    for selection, expected in cases:
+        assert [entry.name for entry in store.entries(MODEL, selection)] == expected, selection
+        assert [record.spec["n"] for record in store.each(MODEL, selection)] == expected, selection
+
+
+def test_records_written_and_removed_during_a_listing_shift_nothing(store, clock) -> None:
+    for number in range(40):
+        clock.now_s += 1
+        store.create(MODEL, f"{number:02d}", spec={})
+    seen = []
+    for record in store.each(MODEL):
+        seen.append(record.name)
+        if record.name == "03":
+            store.remove(store.get(MODEL, "02"))
+            store.remove(store.get(MODEL, "30"))
+    assert seen == [f"{number:02d}" for number in range(40) if number != 30]
+
+
+def test_a_name_is_found_whatever_its_case_but_best_as_it_is(store) -> None:
+    store.create(MODEL, "Big-Model", spec={"n": 1})
+    assert store.find(MODEL, "big-MODEL").name == "Big-Model"
+    assert store.find(MODEL, "big") is None
+    assert store.find(ENDPOINT, "Big-Model") is None
+    store.create(MODEL, "big-model", spec={"n": 2})
+    assert store.find(MODEL, "big-model").spec == {"n": 2}

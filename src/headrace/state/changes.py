@@ -19,8 +19,9 @@ from sqlalchemy.pool import NullPool
 
 from headrace.core.telemetry import get_logger
 from headrace.state.database import engine_of, first_line, is_in_memory, is_sqlite, url_of
+from headrace.state.listeners import Listeners
 from headrace.state.schema import COUNTER
-from headrace.state.sql import CHANNEL, Listeners
+from headrace.state.sql import CHANNEL
 
 _POLL_S: Final = 0.05
 _REVISION_S: Final = 1.0

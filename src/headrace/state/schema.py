@@ -27,6 +27,7 @@ RECORDS: Final = sa.Table(
     sa.Column("deleting_s", sa.Double),
     sa.Column("schema_version", sa.Integer, nullable=False, server_default="1"),
     sa.UniqueConstraint("kind", "name"),
+    sa.Index("headrace_records_by_time", "kind", "created_s", "name"),
 )
 COUNTER: Final = sa.Table(
     "headrace_store",
@@ -93,4 +94,6 @@ def creating(engine: sa.Engine, tables: sa.MetaData) -> Iterator[sa.Connection]:
             if engine.dialect.name == "postgresql":
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_SETUP_LOCK)))
             tables.create_all(connection)
+            for index in (index for table in tables.sorted_tables for index in table.indexes):
+                index.create(connection, checkfirst=True)  # `create_all` adds none to a table of an earlier version
             yield connection

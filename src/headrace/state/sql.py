@@ -7,19 +7,20 @@ returned survives kill -9 and a power cut.
 """
 
 import json
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar, overload
 
 import sqlalchemy as sa
 
 from headrace.core.errors import SettingsError, Unavailable
-from headrace.core.telemetry import get_logger
 from headrace.state.database import engine_of, first_line, is_sqlite, is_temporary, shown_url, url_of
+from headrace.state.listeners import Listeners
 from headrace.state.records import (
     AlreadyExists,
     AnyKind,
@@ -35,11 +36,15 @@ from headrace.state.records import (
     encode_part,
 )
 from headrace.state.schema import COUNTER, RECORDS, set_up
+from headrace.state.selection import ALL, Entry, Selection, is_storable, statement
 
 SpecT = TypeVar("SpecT")
 StatusT = TypeVar("StatusT")
 
 _NEWEST: Final = sa.select(COUNTER.c.revision, COUNTER.c.term)
+_BATCH: Final = 16
+"""Records that are decoded at once by a listing, which may keep few of them: a record has up to some 100 KB."""
+_ENTRY_BATCH: Final = 500
 CHANNEL: Final = "headrace_records"
 """PostgreSQL's channel on which writers announce writes; the payload is the id of the writing store object."""
 
@@ -84,7 +89,7 @@ class SqlStore:
         *,
         shown: str,
         now_s: Callable[[], float] = time.time,
-        listeners: "Listeners | None" = None,
+        listeners: Listeners | None = None,
         term: int | None = None,
     ) -> None:
         self._engine = engine
@@ -155,6 +160,44 @@ class SqlStore:
             rows = connection.execute(wanted).all()
         records = (decode_row(kind, row) for row in rows)
         return sorted(records, key=lambda record: (record.created_s, record.name))
+
+    def find(self, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT] | Unreadable | None:
+        """Return the record with a name, ignoring case where no record has the name itself."""
+        if (exact := self.get(kind, name)) is not None or not is_storable(name):
+            return exact
+        wanted = sa.select(RECORDS).where(RECORDS.c.kind == kind.name, sa.func.lower(RECORDS.c.name) == name.lower())
+        with self._reading() as connection:
+            row = connection.execute(wanted.limit(1)).one_or_none()
+        return None if row is None else decode_row(kind, row)
+
+    def count(self, kind: AnyKind) -> int:
+        """Return the number of records of a kind."""
+        with self._reading() as connection:
+            counted = sa.select(sa.func.count()).select_from(RECORDS).where(RECORDS.c.kind == kind.name)
+            return int(connection.execute(counted).scalar_one())
+
+    def entries(self, kind: AnyKind, selection: Selection = ALL) -> Iterator[Entry]:
+        """Yield the selected records without their contents, a batch at a time."""
+        while rows := self._rows((RECORDS.c.name, RECORDS.c.created_s), kind, selection, _ENTRY_BATCH):
+            found = [Entry(name=row.name, created_s=row.created_s) for row in rows]
+            yield from found
+            selection = replace(selection, after=found[-1])
+
+    def each(
+        self, kind: Kind[SpecT, StatusT], selection: Selection = ALL
+    ) -> Iterator[Record[SpecT, StatusT] | Unreadable]:
+        """Yield the selected records, a batch at a time; each batch is a transaction of its own."""
+        entries = self.entries(kind, selection)
+        while names := [entry.name for entry in islice(entries, _BATCH)]:
+            rows = {row.name: row for row in self._rows((RECORDS,), kind, Selection(names=names), _BATCH)}
+            yield from (decode_row(kind, rows[name]) for name in names if name in rows)
+
+    def _rows(self, columns: Sequence[Any], kind: AnyKind, selection: Selection, limit: int) -> "Sequence[sa.Row[Any]]":
+        query = statement(columns, kind, selection, dialect=self._engine.dialect.name, limit=limit)
+        if query is None:
+            return ()
+        with self._reading() as connection:
+            return connection.execute(query).all()
 
     @overload
     def update(
@@ -271,38 +314,6 @@ class SqlStore:
                 f"The store {self.shown} failed: {first_line(error)}. Earlier writes are safe. "
                 "Check its disk (is it full?) or that the database server runs, then try again."
             ) from error
-
-
-class Listeners:
-    """Functions to call after writes to a store; any thread may use it."""
-
-    def __init__(self) -> None:
-        self.id = uuid.uuid4().hex
-        """Identifies the writes of this process among those of others."""
-        self._functions: dict[object, Callable[[], None]] = {}
-        self._lock = threading.Lock()
-
-    def add(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Register a listener; return a function that unregisters it."""
-        token = object()
-        with self._lock:
-            self._functions[token] = listener
-
-        def end() -> None:
-            with self._lock:
-                self._functions.pop(token, None)
-
-        return end
-
-    def call(self) -> None:
-        """Call all listeners."""
-        with self._lock:
-            listeners = tuple(self._functions.values())
-        for listener in listeners:
-            try:
-                listener()
-            except Exception:  # noqa: BLE001 -- the write is committed; its caller must not see an error
-                get_logger().exception("store.listener_failed")
 
 
 class _Write:

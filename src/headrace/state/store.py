@@ -5,10 +5,11 @@ All methods block on SQL: code on an event loop calls them in a thread (`asyncio
 Every method is one transaction, which is durable when the method returns.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar, overload
 
-from headrace.state.records import Kind, Record, StoredRecord, Unreadable
+from headrace.state.records import AnyKind, Kind, Record, StoredRecord, Unreadable
+from headrace.state.selection import ALL, Entry, Selection
 
 SpecT = TypeVar("SpecT")
 StatusT = TypeVar("StatusT")
@@ -34,7 +35,29 @@ class Store(Protocol):
         ...
 
     def list(self, kind: Kind[SpecT, StatusT]) -> Sequence[Record[SpecT, StatusT] | Unreadable]:
-        """Return all records of a kind, ordered by time of creation, then by name."""
+        """
+        Return all records of a kind, ordered by time of creation, then by name.
+
+        For loops that need all of them. An API call uses `each` or `entries`, so that its memory has a bound.
+        """
+        ...
+
+    def find(self, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT] | Unreadable | None:
+        """Return the record with a name, ignoring case where no record has the name itself."""
+        ...
+
+    def count(self, kind: AnyKind) -> int:
+        """Return the number of records of a kind."""
+        ...
+
+    def entries(self, kind: AnyKind, selection: Selection = ALL) -> Iterator[Entry]:
+        """Yield the selected records without their contents, a batch at a time."""
+        ...
+
+    def each(
+        self, kind: Kind[SpecT, StatusT], selection: Selection = ALL
+    ) -> Iterator[Record[SpecT, StatusT] | Unreadable]:
+        """Yield the selected records, a batch at a time; each batch is a transaction of its own."""
         ...
 
     @overload

@@ -1,10 +1,18 @@
 """Handlers of PutScalingPolicy, DeleteScalingPolicy, DescribeScalingPolicies and GetPredictiveScalingForecast."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
-from headrace.autoscaling.api.requests import object_not_found, page, read_key, require_readable, selected
+from headrace.autoscaling.api.requests import (
+    check_selection,
+    is_selected,
+    object_not_found,
+    of_resource,
+    page,
+    read_key,
+    require_readable,
+)
 from headrace.autoscaling.planning import step_scaling
 from headrace.autoscaling.planning.policies import (
     CONFIGURATIONS,
@@ -19,9 +27,9 @@ from headrace.autoscaling.planning.policies import (
 from headrace.autoscaling.planning.policy_alarms import alarm_names, check_tracking, watched_by
 from headrace.autoscaling.planning.targets import SCALABLE_TARGET, TargetKey, child_name
 from headrace.autoscaling.records.policies import children, ensure_alarms, remove_policy, remove_stale_alarms
-from headrace.cloudwatch.alarms.records import ALARM, AlarmRecord, alarm_arn
+from headrace.cloudwatch.alarms.records import ALARM, alarm_arn
 from headrace.control.api.context import CallContext
-from headrace.state.records import AlreadyExists, Conflict, Json, readable
+from headrace.state.records import AlreadyExists, Conflict, Json, Record, readable
 from headrace.wire.aws.errors import AwsError, validation_error
 
 _MAX_POLICIES = 50
@@ -47,7 +55,7 @@ def put_scaling_policy(context: CallContext, params: Json) -> Json:
         remove_stale_alarms(context.store, context.aws_scope, record)
     store = context.store
     ensure_alarms(store, context.aws_scope, record, find=lambda name: store.get(ALARM, name), now_s=context.now_s)
-    return {"PolicyARN": policy_arn(context.aws_scope, record), "Alarms": _render_alarms(context, record, ())}
+    return {"PolicyARN": policy_arn(context.aws_scope, record), "Alarms": _render_alarms(context, record, {})}
 
 
 def delete_scaling_policy(context: CallContext, params: Json) -> Json:
@@ -62,14 +70,18 @@ def delete_scaling_policy(context: CallContext, params: Json) -> Json:
 
 def describe_scaling_policies(context: CallContext, params: Json) -> Json:
     """Answer DescribeScalingPolicies."""
+    check_selection(params)
     names = params.get("PolicyNames")
-    found = [
-        record
-        for record in selected(context.store.list(SCALING_POLICY), params)
-        if not names or record.spec.policy_name in names
-    ]
-    render = partial(_render, context, alarms=readable(context.store.list(ALARM)))
-    return page(found, params, member="ScalingPolicies", render=render, max_results=_MAX_RESULTS)
+    return page(
+        context.store,
+        SCALING_POLICY,
+        params,
+        member="ScalingPolicies",
+        fits=lambda record: is_selected(record, params) and (not names or record.spec.policy_name in names),
+        render=partial(_render, context, alarms=_alarms_by_action(context)),
+        selection=of_resource(params),
+        max_results=_MAX_RESULTS,
+    )
 
 
 def get_predictive_scaling_forecast(_context: CallContext, _params: Json) -> Json:
@@ -77,7 +89,16 @@ def get_predictive_scaling_forecast(_context: CallContext, _params: Json) -> Jso
     raise _predictive_scaling_error()
 
 
-def _render(context: CallContext, record: PolicyRecord, *, alarms: Sequence[AlarmRecord]) -> Json:
+def _alarms_by_action(context: CallContext) -> Mapping[str, Sequence[str]]:
+    """Return the names of alarms by each of their actions."""
+    found: dict[str, list[str]] = {}
+    for alarm in context.store.each(ALARM):
+        for action in dict.fromkeys(alarm.spec.actions if isinstance(alarm, Record) else ()):
+            found.setdefault(action, []).append(alarm.name)
+    return found
+
+
+def _render(context: CallContext, record: PolicyRecord, *, alarms: Mapping[str, Sequence[str]]) -> Json:
     spec = record.spec
     return {
         **spec.key.members,
@@ -90,13 +111,12 @@ def _render(context: CallContext, record: PolicyRecord, *, alarms: Sequence[Alar
     }
 
 
-def _render_alarms(context: CallContext, record: PolicyRecord, alarms: Sequence[AlarmRecord]) -> list[Json]:
+def _render_alarms(context: CallContext, record: PolicyRecord, alarms: Mapping[str, Sequence[str]]) -> list[Json]:
     """Render the policy's own alarms or, for step scaling, users' alarms with the policy as an action."""
     if record.spec.is_target_tracking:
-        names = list(alarm_names(record.spec).values())
+        names: Sequence[str] = list(alarm_names(record.spec).values())
     else:
-        arn = policy_arn(context.aws_scope, record)
-        names = [alarm.name for alarm in alarms if arn in alarm.spec.actions]
+        names = alarms.get(policy_arn(context.aws_scope, record), ())
     return [{"AlarmName": name, "AlarmARN": alarm_arn(context.aws_scope, name)} for name in names]
 
 

@@ -1,6 +1,7 @@
-"""Parts that the handlers share: the target that a request names, the records that it selects, pages of them. Pure."""
+"""Parts that the handlers share: the target that a request names, the records that it selects, pages of them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from headrace.autoscaling.planning.targets import (
@@ -10,13 +11,15 @@ from headrace.autoscaling.planning.targets import (
     TargetKey,
     TargetMembers,
 )
-from headrace.state.records import Json, Record, StoredRecord, Unreadable, readable
+from headrace.state.records import Json, Kind, Record, StoredRecord, Unreadable
+from headrace.state.selection import ALL, Entry, Selection
+from headrace.state.store import Store
 from headrace.wire.aws.errors import AwsError, validation_error
 from headrace.wire.aws.paging import Paginator
 
 MembersT = TypeVar("MembersT", bound=TargetMembers)
+SpecT = TypeVar("SpecT")
 StatusT = TypeVar("StatusT")
-RecordT = TypeVar("RecordT", bound=StoredRecord)
 
 MAX_RESULTS = 50
 _PAGES = Paginator(
@@ -68,45 +71,53 @@ def require_readable(record: Record[Any, Any] | Unreadable) -> Record[Any, Any]:
     return record
 
 
-def selected(
-    records: Iterable[Record[MembersT, StatusT] | Unreadable], params: Json
-) -> list[Record[MembersT, StatusT]]:
+def is_selected(record: Record[MembersT, StatusT], params: Json) -> bool:
+    """Return whether ServiceNamespace, ResourceId and ScalableDimension of a Describe request select a record."""
+    return (
+        params["ServiceNamespace"] == record.spec.service_namespace
+        and params.get("ResourceId") in (None, record.spec.resource_id)
+        and params.get("ScalableDimension") in (None, record.spec.scalable_dimension)
+    )
+
+
+def of_resource(params: Json) -> Selection:
+    """Return the selection of the policies or scheduled actions of the request's resource, or of all."""
+    return Selection(name_prefix=f"{params['ResourceId']}|") if "ResourceId" in params else ALL
+
+
+def check_selection(params: Json, *, resource: str = "ResourceId") -> None:
     """
-    Return the readable records that ServiceNamespace, ResourceId and ScalableDimension of a Describe request select.
+    Check the members that select the records of a Describe request.
 
     Raises:
-        AwsError: ScalableDimension is given without ResourceId.
+        AwsError: ScalableDimension is given without `resource`.
     """
-    resource_id, dimension = params.get("ResourceId"), params.get("ScalableDimension")
-    if dimension and not resource_id:
-        raise validation_error("ScalableDimension is given without ResourceId. Give both, or neither.")
-    return [
-        record
-        for record in readable(records)
-        if params["ServiceNamespace"] == record.spec.service_namespace
-        and resource_id in (None, record.spec.resource_id)
-        and dimension in (None, record.spec.scalable_dimension)
-    ]
+    if params.get("ScalableDimension") and not params.get(resource):
+        raise validation_error(f"ScalableDimension is given without {resource}. Give both, or neither.")
 
 
 def page(
-    records: Sequence[RecordT],
+    store: Store,
+    kind: Kind[SpecT, StatusT],
     params: Json,
     *,
     member: str,
-    render: Callable[[RecordT], Json],
-    is_newest_first: bool = False,
+    fits: Callable[[Record[SpecT, StatusT]], bool],
+    render: Callable[[Record[SpecT, StatusT]], Json],
+    selection: Selection = ALL,
     max_results: int = MAX_RESULTS,
 ) -> Json:
     """
-    Return the answer of a Describe operation: one page, ordered by time of creation.
+    Return the answer of a Describe operation: one page of readable records, ordered by time of creation.
 
     Args:
-        records: All records that fit the filters.
+        store: Has the records, of which only as many are read as the page needs.
+        kind: The records' kind.
         params: The request's parameters.
         member: Name of the list in the answer.
+        fits: Returns whether a record passes the filters.
         render: Renders a record as the answer has it.
-        is_newest_first: Order by falling time of creation.
+        selection: Order and filters of the database.
         max_results: Number of records that fit on a page; also the default.
 
     Raises:
@@ -115,9 +126,11 @@ def page(
     size = params.get("MaxResults", max_results)
     if size < 1:
         raise validation_error(f"MaxResults is {size}; expected 1 to {max_results}.")
-    chosen, token = _PAGES.page(
-        records, params, listing=member, key=_key, size=min(size, max_results), is_descending=is_newest_first
-    )
+    last = _PAGES.last_key(params, listing=member, like=(0.0, ""))
+    after = None if last is None else Entry(created_s=float(last[0]), name=str(last[1]))
+    later = replace(selection, after=after)
+    fitting = (record for record in store.each(kind, later) if isinstance(record, Record) and fits(record))
+    chosen, token = _PAGES.cut(fitting, listing=member, key=_key, size=min(size, max_results))
     return {member: [render(record) for record in chosen], **token}
 
 

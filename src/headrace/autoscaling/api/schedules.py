@@ -4,7 +4,15 @@ from functools import partial
 
 import msgspec
 
-from headrace.autoscaling.api.requests import object_not_found, page, read_key, require_readable, selected
+from headrace.autoscaling.api.requests import (
+    check_selection,
+    is_selected,
+    object_not_found,
+    of_resource,
+    page,
+    read_key,
+    require_readable,
+)
 from headrace.autoscaling.planning import schedule
 from headrace.autoscaling.planning.targets import (
     SCALABLE_TARGET,
@@ -58,13 +66,17 @@ def delete_scheduled_action(context: CallContext, params: Json) -> Json:
 
 def describe_scheduled_actions(context: CallContext, params: Json) -> Json:
     """Answer DescribeScheduledActions."""
+    check_selection(params)
     names = params.get("ScheduledActionNames")
-    found = [
-        record
-        for record in selected(context.store.list(SCHEDULED_ACTION), params)
-        if not names or record.spec.scheduled_action_name in names
-    ]
-    return page(found, params, member="ScheduledActions", render=partial(_render, context))
+    return page(
+        context.store,
+        SCHEDULED_ACTION,
+        params,
+        member="ScheduledActions",
+        fits=lambda record: is_selected(record, params) and (not names or record.spec.scheduled_action_name in names),
+        render=partial(_render, context),
+        selection=of_resource(params),
+    )
 
 
 def _parse(key: TargetKey, params: Json, old: ScheduledActionRecord | None, *, now_s: float) -> ScheduledActionSpec:

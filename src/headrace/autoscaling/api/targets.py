@@ -4,9 +4,15 @@ from functools import partial
 
 import msgspec
 
-from headrace.autoscaling.api.requests import object_not_found, page, read_key, require_readable, selected
+from headrace.autoscaling.api.requests import (
+    check_selection,
+    is_selected,
+    object_not_found,
+    page,
+    read_key,
+    require_readable,
+)
 from headrace.autoscaling.planning.targets import (
-    NAMESPACE,
     SCALABLE_TARGET,
     SuspendedState,
     TargetKey,
@@ -19,7 +25,8 @@ from headrace.autoscaling.records.activities import MAX_AGE_S, SCALING_ACTIVITY,
 from headrace.autoscaling.records.capacity import find_scaled, read_capacity
 from headrace.autoscaling.records.policies import remove_target
 from headrace.control.api.context import CallContext
-from headrace.state.records import AlreadyExists, Conflict, Json, Unreadable, readable
+from headrace.state.records import AlreadyExists, Conflict, Json, Unreadable
+from headrace.state.selection import Selection
 from headrace.wire.aws.errors import AwsError, validation_error
 from headrace.wire.aws.tags import MAX_TAGS
 
@@ -62,29 +69,36 @@ def deregister_scalable_target(context: CallContext, params: Json) -> Json:
 
 def describe_scalable_targets(context: CallContext, params: Json) -> Json:
     """Answer DescribeScalableTargets."""
-    ids, dimension = params.get("ResourceIds"), params.get("ScalableDimension")
-    if dimension and not ids:
-        raise validation_error("ScalableDimension is given without ResourceIds. Give both, or neither.")
-    found = [
-        record
-        for record in readable(context.store.list(SCALABLE_TARGET))
-        if params["ServiceNamespace"] == NAMESPACE
-        and (not ids or record.spec.resource_id in ids)
-        and (not dimension or record.spec.scalable_dimension == dimension)
-    ]
-    return page(found, params, member="ScalableTargets", render=partial(_render, context))
+    check_selection(params, resource="ResourceIds")
+    ids = params.get("ResourceIds")
+    return page(
+        context.store,
+        SCALABLE_TARGET,
+        params,
+        member="ScalableTargets",
+        fits=lambda record: is_selected(record, params) and (not ids or record.spec.resource_id in ids),
+        render=partial(_render, context),
+    )
 
 
 def describe_scaling_activities(context: CallContext, params: Json) -> Json:
     """Answer DescribeScalingActivities, newest first; those that scaled nothing only on request."""
+    check_selection(params)
     with_not_scaled = params.get("IncludeNotScaledActivities", False)
-    found = [
-        record
-        for record in selected(context.store.list(SCALING_ACTIVITY), params)
-        if (with_not_scaled or record.spec.not_scaled_reasons is None)
-        and record.spec.start_time >= context.now_s - MAX_AGE_S
-    ]
-    return page(found, params, member="ScalingActivities", render=_render_activity, is_newest_first=True)
+
+    def fits(record: ActivityRecord) -> bool:
+        is_listed = with_not_scaled or record.spec.not_scaled_reasons is None
+        return is_listed and is_selected(record, params) and record.spec.start_time >= context.now_s - MAX_AGE_S
+
+    return page(
+        context.store,
+        SCALING_ACTIVITY,
+        params,
+        member="ScalingActivities",
+        fits=fits,
+        render=_render_activity,
+        selection=Selection(is_descending=True),
+    )
 
 
 def tag_resource(context: CallContext, params: Json) -> Json:
@@ -133,7 +147,7 @@ def _render_activity(record: ActivityRecord) -> Json:
 
 
 def _find(context: CallContext, arn: str) -> TargetRecord | Unreadable:
-    for record in context.store.list(SCALABLE_TARGET):
+    for record in context.store.each(SCALABLE_TARGET):
         if target_arn(context.aws_scope, record) == arn:
             return record
     message = f"There is no scalable target with the ARN {arn}."
@@ -179,7 +193,7 @@ def _create(context: CallContext, key: TargetKey, spec: TargetSpec, params: Json
     tags = dict(params.get("Tags") or {})
     if len(tags) > MAX_TAGS:
         raise validation_error(f"The scalable target would have {len(tags)} tags; expected at most {MAX_TAGS}.")
-    if len(context.store.list(SCALABLE_TARGET)) >= _MAX_TARGETS:
+    if context.store.count(SCALABLE_TARGET) >= _MAX_TARGETS:
         raise AwsError("LimitExceededException", f"There are {_MAX_TARGETS} scalable targets already, the maximum.")
     try:
         return context.store.create(SCALABLE_TARGET, key.name, spec=spec, tags=tags)

@@ -91,7 +91,7 @@ def components_of(store: Store, key: TargetKey) -> Sequence[ComponentRecord]:
         return ()
     return [
         record
-        for record in store.list(INFERENCE_COMPONENT)
+        for record in store.each(INFERENCE_COMPONENT)
         if isinstance(record, Record)
         and record.spec.endpoint_uid == endpoint.uid
         and record.deleting_s is None

@@ -23,6 +23,7 @@ from headrace.autoscaling.planning.targets import (
 from headrace.autoscaling.records.copies import release_copies
 from headrace.cloudwatch.alarms.records import ALARM, AlarmRecord, AlarmSpec, new_alarm_status
 from headrace.state.records import AlreadyExists, Kind, Record, StoredRecord, Unreadable, readable
+from headrace.state.selection import Selection
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
@@ -90,8 +91,8 @@ def _ensure_alarm(store: Store, name: str, spec: AlarmSpec, old: AlarmRecord | U
 def remove_stale_alarms(store: Store, aws_scope: AwsScope, policy: PolicyRecord) -> None:
     """Remove the alarms that a policy no longer needs: Low, once it may not scale in."""
     arn, names = policy_arn(aws_scope, policy), alarm_names(policy.spec).values()
-    for alarm in readable(store.list(ALARM)):
-        if alarm.spec.owner == arn and alarm.name not in names:
+    for alarm in store.each(ALARM):
+        if isinstance(alarm, Record) and alarm.spec.owner == arn and alarm.name not in names:
             store.remove(alarm)
 
 
@@ -109,7 +110,9 @@ def remove_policy(store: Store, aws_scope: AwsScope, record: PolicyRecord | Unre
     """Remove a policy with its alarms; users' alarms lose it as an action."""
     if isinstance(record, Record):
         arn = policy_arn(aws_scope, record)
-        for alarm in readable(store.list(ALARM)):
+        for alarm in store.each(ALARM):
+            if isinstance(alarm, Unreadable):
+                continue
             if alarm.spec.owner == arn:
                 store.remove(alarm)
             elif arn in alarm.spec.actions:
@@ -143,7 +146,7 @@ def _orphaned_alarms(aws_scope: AwsScope, records: AutoscalingRecords) -> list[A
 
 def children(store: Store, kind: Kind[_SpecT, _StatusT], target: str) -> list[Record[_SpecT, _StatusT] | Unreadable]:
     """Return the policies or scheduled actions of a target, by the name of its record."""
-    return [record for record in store.list(kind) if _parent_of(record) == target]
+    return list(store.each(kind, Selection(name_prefix=f"{target}|")))
 
 
 def _parent_of(record: StoredRecord) -> str:

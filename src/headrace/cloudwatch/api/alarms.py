@@ -1,7 +1,8 @@
 """Handlers of the operations on alarms, their states, actions, history and tags."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from heapq import nlargest, nsmallest
 
 import msgspec
 
@@ -17,8 +18,10 @@ from headrace.cloudwatch.alarms.records import (
 from headrace.cloudwatch.api.context import CloudWatchCall
 from headrace.cloudwatch.errors import PAGES, alarm_not_found, invalid_combination, invalid_value, validation_error
 from headrace.cloudwatch.validation import metric_of, parse_alarm
-from headrace.state.records import AlreadyExists, Conflict, Json, Record, Unreadable, readable
+from headrace.state.records import AlreadyExists, Conflict, Json, Record, Unreadable
+from headrace.state.selection import Entry, Selection
 from headrace.wire.aws.errors import AwsError
+from headrace.wire.aws.paging import Key
 from headrace.wire.aws.tags import MAX_TAGS
 
 MAX_ALARMS = 5000
@@ -40,7 +43,7 @@ def put_metric_alarm(context: CloudWatchCall, params: Json) -> Json:
         readable_record = _readable(record)
         context.store.update(readable_record, spec=spec, status=readable_record.status.with_history(item))
         return {}
-    if len(context.store.list(ALARM)) >= MAX_ALARMS:
+    if context.store.count(ALARM) >= MAX_ALARMS:
         raise AwsError("LimitExceeded", f"There are {MAX_ALARMS} alarms already; delete some first.")
     status = new_alarm_status(name, now_s=context.now_s)
     try:
@@ -58,13 +61,16 @@ def describe_alarms(context: CloudWatchCall, params: Json) -> Json:
     has_metric_alarms = "MetricAlarm" in params.get("AlarmTypes", ["MetricAlarm"])
     if not has_metric_alarms or "ChildrenOfAlarmName" in params or "ParentsOfAlarmName" in params:
         return {"MetricAlarms": [], "CompositeAlarms": []}
-    found = [
-        record
-        for record in context.store.list(ALARM)
-        if record.name.startswith(prefix) and (not names or record.name in names) and _fits(record, params)
-    ]
+    last = PAGES.last_key(params, listing="alarms", like=("",))
+    selection = Selection(
+        names=names or None,
+        name_prefix=prefix,
+        order="name",
+        after=None if last is None else Entry(name=str(last[0]), created_s=0.0),
+    )
+    found = (record for record in context.store.each(ALARM, selection) if _fits(record, params))
     size = params.get("MaxRecords", max(_PAGE_SIZE, len(names or ())))
-    chosen, token = PAGES.page(found, params, listing="alarms", key=lambda record: (record.name,), size=size)
+    chosen, token = PAGES.cut(found, listing="alarms", key=lambda record: (record.name,), size=size)
     alarms = [alarm_json(context.aws_scope, record) for record in chosen]
     return {"MetricAlarms": alarms, "CompositeAlarms": [], **token}
 
@@ -74,8 +80,9 @@ def describe_alarms_for_metric(context: CloudWatchCall, params: Json) -> Json:
     metric = metric_of(params["Namespace"], params["MetricName"], params.get("Dimensions"))
     found = [
         record
-        for record in readable(context.store.list(ALARM))
-        if record.spec.rule.metric == metric
+        for record in context.store.each(ALARM)
+        if isinstance(record, Record)
+        and record.spec.rule.metric == metric
         and all(getattr(record.spec, field) == params[name] for name, field in _FILTERS.items() if name in params)
     ]
     return {"MetricAlarms": [alarm_json(context.aws_scope, record) for record in found]}
@@ -120,21 +127,29 @@ def describe_alarm_history(context: CloudWatchCall, params: Json) -> Json:
     """Answer DescribeAlarmHistory; unlike on AWS the history of an alarm is deleted with it."""
     if "MetricAlarm" not in params.get("AlarmTypes", ["MetricAlarm"]):
         return {"AlarmHistoryItems": []}
-    name = params.get("AlarmName")
-    items = [
-        {"AlarmName": record.name, "AlarmType": "MetricAlarm", **msgspec.to_builtins(item)}
-        for record in readable(context.store.list(ALARM))
-        if name in (None, record.name)
-        for item in record.status.history
-        if params.get("HistoryItemType", item.history_item_type) == item.history_item_type
-        and params.get("StartDate", item.timestamp) <= item.timestamp <= params.get("EndDate", item.timestamp)
-    ]
     is_descending = params.get("ScanBy", "TimestampDescending") == "TimestampDescending"
-    items.sort(key=lambda item: item["Timestamp"], reverse=is_descending)
-    begin = PAGES.begin(params, listing="alarm history")
-    end = begin + params.get("MaxRecords", _HISTORY_PAGE_SIZE)
-    token = PAGES.token_at(end, listing="alarm history") if end < len(items) else {}
-    return {"AlarmHistoryItems": items[begin:end], **token}
+    last = PAGES.last_key(params, listing="alarm history", like=(0.0, "", 0))
+    size = params.get("MaxRecords", _HISTORY_PAGE_SIZE)
+    later = (
+        (key, item)
+        for key, item in _history(context, params)
+        if last is None or (key < last if is_descending else key > last)
+    )
+    first = (nlargest if is_descending else nsmallest)(size + 1, later, key=lambda keyed: keyed[0])
+    chosen, token = PAGES.cut(first, listing="alarm history", key=lambda keyed: keyed[0], size=size)
+    return {"AlarmHistoryItems": [item for _, item in chosen], **token}
+
+
+def _history(context: CloudWatchCall, params: Json) -> Iterator[tuple[Key, Json]]:
+    """Yield the items of alarm history that pass the filters, each with a key that orders it."""
+    names = [params["AlarmName"]] if "AlarmName" in params else None
+    for record in context.store.each(ALARM, Selection(names=names)):
+        for number, item in enumerate(record.status.history if isinstance(record, Record) else ()):
+            is_of_type = params.get("HistoryItemType", item.history_item_type) == item.history_item_type
+            start_s, end_s = params.get("StartDate", item.timestamp), params.get("EndDate", item.timestamp)
+            if is_of_type and start_s <= item.timestamp <= end_s:
+                rendered = {"AlarmName": record.name, "AlarmType": "MetricAlarm", **msgspec.to_builtins(item)}
+                yield (item.timestamp, record.name, number), rendered
 
 
 def tag_resource(context: CloudWatchCall, params: Json) -> Json:

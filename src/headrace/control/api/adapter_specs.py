@@ -95,7 +95,7 @@ def adapters_of(context: CallContext, record: ComponentRecord | Unreadable) -> l
     owner = owner_of(record)
     return [
         component
-        for component in context.store.list(INFERENCE_COMPONENT)
+        for component in context.store.each(INFERENCE_COMPONENT)
         if is_component(component)
         and component.deleting_s is None
         and component.spec.revision.base.lower() == record.name.lower()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from headrace.control.api.adapter_specs import check_adapter_params
 from headrace.control.api.context import CallContext
+from headrace.control.api.quotas import check_environment
 from headrace.control.model.component import ComponentRevision, check_num_copies
 from headrace.control.model.definitions import MODEL, image_profile
 from headrace.control.model.resources import read_requirements, resources_of_type, too_large_message
@@ -64,6 +65,7 @@ def check_specification(context: CallContext, specification: Json, host: Workloa
         raise validation_error("Give one of ModelName and Container in the Specification of the inference component.")
     if container and not container.get("Image"):
         raise validation_error("The Container of the Specification has no Image. Name the image that serves the model.")
+    check_environment(container or {})
     requirements = specification.get("ComputeResourceRequirements")
     if requirements is None:
         raise validation_error("ComputeResourceRequirements is missing in the Specification: MinMemoryRequiredInMb.")

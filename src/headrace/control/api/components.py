@@ -5,6 +5,7 @@ They only write the desired state; the reconciler reads it from the store. Descr
 component's own record: its model may be deleted.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -39,6 +40,7 @@ from headrace.control.model.workload import (
     visible_state,
 )
 from headrace.state.records import Json, Record, Unreadable
+from headrace.state.selection import Selection
 from headrace.wire.aws.errors import validation_error
 
 _NOT_A_HOST = (
@@ -127,13 +129,14 @@ def describe_inference_component(context: CallContext, params: dict[str, Any]) -
 def list_inference_components(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """Answer ListInferenceComponents."""
     endpoint, variant = params.get("EndpointNameEquals"), params.get("VariantNameEquals")
-    found = [
-        record
-        for record in context.store.list(INFERENCE_COMPONENT)
-        if (endpoint is None or endpoint_name(record).lower() == endpoint.lower())
-        and (variant is None or variant_name(record) == variant)
-    ]
-    return list_page([_listed(context, record) for record in found], params, member="InferenceComponents")
+
+    def read(selection: Selection) -> Iterator[Listed]:
+        for record in context.store.each(INFERENCE_COMPONENT, selection):
+            is_on_endpoint = endpoint is None or endpoint_name(record).lower() == endpoint.lower()
+            if is_on_endpoint and variant in (None, variant_name(record)):
+                yield _listed(context, record)
+
+    return list_page(read, params, member="InferenceComponents")
 
 
 def delete_inference_component(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:

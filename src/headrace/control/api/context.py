@@ -6,9 +6,10 @@ from typing import Any, TypeVar
 
 from headrace.cloudwatch.metrics.metric import SeriesStore
 from headrace.cloudwatch.series.memory import MemorySeries
+from headrace.control.api.quotas import check_number
 from headrace.control.model.images import OwnImage
 from headrace.control.model.log_reader import LogReader
-from headrace.control.model.names import TITLES, arn_of, find, unreadable_message
+from headrace.control.model.names import TITLES, arn_of, unreadable_message
 from headrace.state.records import AlreadyExists, AnyKind, Kind, Record, Unreadable
 from headrace.state.store import Store
 from headrace.wire.aws.errors import AwsError, not_found, validation_error
@@ -58,7 +59,7 @@ class CallContext:
         Raises:
             AwsError: "Could not find ...", a text that waiters and SDKs match.
         """
-        record = find(self.store, kind, name)
+        record = self.store.find(kind, name)
         if record is None:
             raise not_found(TITLES[kind], self.arn(kind, name))
         return record
@@ -70,7 +71,7 @@ class CallContext:
         Raises:
             AwsError: "Cannot create already existing ...", a text that SDKs match.
         """
-        if find(self.store, kind, name) is not None:
+        if self.store.find(kind, name) is not None:
             raise self._already_exists(kind, name)
 
     def create(self, kind: Kind[SpecT, StatusT], name: str, *, spec: SpecT, params: dict[str, Any]) -> str:
@@ -78,8 +79,9 @@ class CallContext:
         Add a record with the inline `Tags` of the call's `params`, and return its ARN.
 
         Raises:
-            AwsError: the name is taken, or a tag is invalid.
+            AwsError: the name is taken, a tag is invalid, or there are too many resources of the kind.
         """
+        check_number(self.store, kind)
         try:
             self.store.create(kind, name, spec=spec, tags=tags_of(params))
         except AlreadyExists:

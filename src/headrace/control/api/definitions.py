@@ -1,13 +1,16 @@
 """Models and endpoint configurations: operations to create, describe, list and delete them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.control.api.context import CallContext, without
 from headrace.control.api.listing import Listed, list_page
+from headrace.control.api.quotas import check_environment
 from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL, DefinitionSpec, container_of, image_profile
 from headrace.control.model.endpoint import model_name_of
 from headrace.state.records import Json, Kind, NoStatus
+from headrace.state.selection import Selection
 from headrace.wire.aws.errors import validation_error
 
 _UNSUPPORTED_IN_CONTAINERS = {
@@ -48,21 +51,18 @@ class DefinitionCalls:
 
     def list(self, context: CallContext, params: Json) -> Json:
         """Return a page of definitions."""
-        things = [
-            Listed(
-                name=record.name,
-                created_s=record.created_s,
-                modified_s=record.modified_s,
-                status="",
-                summary={
-                    f"{self.word}Name": record.name,
-                    f"{self.word}Arn": context.arn(self.kind, record.name),
-                    "CreationTime": record.created_s,
-                },
+        return list_page(lambda selection: self._listed(context, selection), params, member=f"{self.word}s")
+
+    def _listed(self, context: CallContext, selection: Selection) -> Iterator[Listed]:
+        for entry in context.store.entries(self.kind, selection):
+            summary = {
+                f"{self.word}Name": entry.name,
+                f"{self.word}Arn": context.arn(self.kind, entry.name),
+                "CreationTime": entry.created_s,
+            }
+            yield Listed(
+                name=entry.name, created_s=entry.created_s, modified_s=entry.created_s, status="", summary=summary
             )
-            for record in context.store.list(self.kind)
-        ]
-        return list_page(things, params, member=f"{self.word}s")
 
     def delete(self, context: CallContext, params: Json) -> Json:
         """Remove the definition; endpoints that use it keep their copy."""
@@ -110,6 +110,7 @@ def _check_container(context: CallContext, container: dict[str, Any]) -> None:
             raise validation_error(f"{title} ({member}) are not supported by Headrace yet.")
     if container.get("Mode") == "MultiModel":
         raise validation_error("Mode MultiModel is not supported by Headrace yet. Create an endpoint for each model.")
+    check_environment(container)
     if not container.get("Image"):
         raise validation_error("The container has no Image. Name the image that serves the model.")
     if container.get("ModelDataUrl") and container.get("ModelDataSource"):

@@ -5,7 +5,7 @@ They only write the desired state; the reconciler reads it from the store. Descr
 own record: its configuration and models may be deleted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headrace.control.api.context import CallContext
@@ -43,6 +43,7 @@ from headrace.control.model.workload import (
 from headrace.control.planning.deployment import Deployment
 from headrace.control.planning.rollout import traffic_fraction
 from headrace.state.records import Json, Unreadable
+from headrace.state.selection import Selection
 from headrace.wire.aws.errors import validation_error
 
 _MAX_MESSAGE_CHARACTERS = 1024
@@ -132,7 +133,11 @@ def describe_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str,
 
 def list_endpoints(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """Answer ListEndpoints."""
-    return list_page([_listed(context, record) for record in context.store.list(ENDPOINT)], params, member="Endpoints")
+
+    def read(selection: Selection) -> Iterator[Listed]:
+        return (_listed(context, record) for record in context.store.each(ENDPOINT, selection))
+
+    return list_page(read, params, member="Endpoints")
 
 
 def delete_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
@@ -173,14 +178,11 @@ def _snapshot(context: CallContext, config_name: str) -> tuple[Json, dict[str, J
     return config, {name: context.get(MODEL, name).spec.members for name in sorted(filter(None, names))}
 
 
-def _components_on(context: CallContext, record: EndpointRecord | Unreadable) -> list[ComponentRecord | Unreadable]:
-    """Return the inference components on an endpoint."""
-    components = context.store.list(INFERENCE_COMPONENT)
-    return [
-        component
-        for component in components
-        if (owner := owner_of(component)) is not None and owner.endpoint_uid == record.uid
-    ]
+def _components_on(context: CallContext, record: EndpointRecord | Unreadable) -> Iterator[ComponentRecord | Unreadable]:
+    """Yield the inference components on an endpoint."""
+    for component in context.store.each(INFERENCE_COMPONENT):
+        if (owner := owner_of(component)) is not None and owner.endpoint_uid == record.uid:
+            yield component
 
 
 def _check_component_hosts(context: CallContext, record: EndpointRecord, config: Json) -> None:

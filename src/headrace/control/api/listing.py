@@ -1,11 +1,13 @@
-"""The filters, order and pages of List operations. Pure."""
+"""The filters, order and pages of SageMaker's List operations."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from heapq import nlargest, nsmallest
 from typing import Any
 
+from headrace.state.selection import Entry, Order, Selection
 from headrace.wire.aws.errors import validation_error
-from headrace.wire.aws.paging import Paginator
+from headrace.wire.aws.paging import Key, Paginator
 
 PAGE_SIZE = 10
 """Default of `MaxResults`. Source: SageMaker API reference, ListEndpoints."""
@@ -27,25 +29,25 @@ class Listed:
     summary: dict[str, Any]
 
 
-_SORT_VALUES: dict[str, Callable[[Listed], Any]] = {
-    "Name": lambda resource: resource.name,
-    "CreationTime": lambda resource: resource.created_s,
-    "Status": lambda resource: resource.status,
+Read = Callable[[Selection], Iterator[Listed]]
+"""Yields resources by name or time of creation, of which only as many are read as the page needs."""
+
+_KEYS: dict[str, tuple[Callable[[Listed], Key], Key]] = {
+    "Name": (lambda resource: (resource.name,), ("",)),
+    "CreationTime": (lambda resource: (resource.created_s, resource.name), (0.0, "")),
+    "Status": (lambda resource: (resource.status, resource.name), ("", "")),
 }
-_TIMES: dict[str, Callable[[Listed, float], bool]] = {
-    "CreationTimeBefore": lambda resource, limit: resource.created_s < limit,
-    "CreationTimeAfter": lambda resource, limit: resource.created_s > limit,
-    "LastModifiedTimeBefore": lambda resource, limit: resource.modified_s < limit,
-    "LastModifiedTimeAfter": lambda resource, limit: resource.modified_s > limit,
-}
+"""The key of each order, and an example of it."""
+_ORDERS: dict[str, Order] = {"CreationTime": "created"}
+"""The orders in which the database reads, where it is not by name."""
 
 
-def list_page(resources: Sequence[Listed], params: dict[str, Any], *, member: str) -> dict[str, Any]:
+def list_page(read: Read, params: dict[str, Any], *, member: str) -> dict[str, Any]:
     """
     Answer a List operation.
 
     Args:
-        resources: all resources of the kind.
+        read: reads the resources of the kind.
         params: the parameters of the call.
         member: the name of the list in the answer.
 
@@ -54,26 +56,35 @@ def list_page(resources: Sequence[Listed], params: dict[str, Any], *, member: st
     """
     sort_by = params.get("SortBy", "CreationTime")
     is_descending = params.get("SortOrder", "Descending") == "Descending"
-    value_of = _SORT_VALUES[sort_by]
-    page, token = _PAGES.page(
-        _filtered(resources, params),
-        params,
-        listing=f"{member} by {sort_by}",
-        key=lambda resource: (value_of(resource), resource.name),
-        size=params.get("MaxResults", PAGE_SIZE),
+    key, example = _KEYS[sort_by]
+    listing = f"{member} by {sort_by}"
+    size = params.get("MaxResults", PAGE_SIZE)
+    last = _PAGES.last_key(params, listing=listing, like=example)
+    selection = Selection(
+        name_part=params.get("NameContains", ""),
+        created_after_s=params.get("CreationTimeAfter"),
+        created_before_s=params.get("CreationTimeBefore"),
+        order=_ORDERS.get(sort_by, "name"),
         is_descending=is_descending,
+        after=None if last is None or sort_by == "Status" else _entry(last),
     )
+    fitting: Iterable[Listed] = (resource for resource in read(selection) if _fits(resource, params))
+    if sort_by == "Status":  # which no column has
+        later = (item for item in fitting if last is None or (key(item) < last if is_descending else key(item) > last))
+        fitting = (nlargest if is_descending else nsmallest)(size + 1, later, key=key)
+    page, token = _PAGES.cut(fitting, listing=listing, key=key, size=size)
     return {member: [resource.summary for resource in page], **token}
 
 
-def _filtered(resources: Sequence[Listed], params: dict[str, Any]) -> list[Listed]:
-    part = params.get("NameContains", "").lower()
-    status = params.get("StatusEquals")
-    times = [(is_within, params[name]) for name, is_within in _TIMES.items() if name in params]
-    return [
-        resource
-        for resource in resources
-        if part in resource.name.lower()
-        and (status is None or resource.status == status)
-        and all(is_within(resource, limit) for is_within, limit in times)
-    ]
+def _entry(last: Key) -> Entry:
+    *created_s, name = last
+    return Entry(name=str(name), created_s=float(created_s[0]) if created_s else 0.0)
+
+
+def _fits(resource: Listed, params: dict[str, Any]) -> bool:
+    """Return whether a resource passes the filters on what no column has."""
+    return (
+        params.get("StatusEquals", resource.status) == resource.status
+        and ("LastModifiedTimeBefore" not in params or resource.modified_s < params["LastModifiedTimeBefore"])
+        and ("LastModifiedTimeAfter" not in params or resource.modified_s > params["LastModifiedTimeAfter"])
+    )

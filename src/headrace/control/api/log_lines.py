@@ -104,7 +104,7 @@ def all_streams(context: CallContext) -> list[LogStream]:
             name=record.spec.log_stream,
             created_ms=int(record.created_s * 1000),
         )
-        for record in context.store.list(WORKER)
+        for record in context.store.each(WORKER)
         if isinstance(record, Record)
     }
     for ended in context.logs.ended():  # after the records: else a worker that ends in between is in neither

@@ -2,8 +2,9 @@
 
 import base64
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeVar
 
 from headrace.wire.aws.errors import AwsError
@@ -11,6 +12,9 @@ from headrace.wire.aws.errors import AwsError
 _T = TypeVar("_T")
 
 Key = tuple[str | float, ...]
+
+_MAX_NUMBER = 2**53
+"""Larger than any time or offset; a database refuses numbers far beyond it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +57,44 @@ class Paginator:
             AwsError: The token does not belong to this list.
         """
         ordered = sorted(items, key=key, reverse=is_descending)
-        if (last := self._read(params, listing)) is not None and ordered:
-            if not _is_comparable(last, key(ordered[0])):
-                raise self.invalid_token()
+        last = self.last_key(params, listing=listing, like=key(ordered[0]) if ordered else None)
+        if last is not None:
             ordered = [item for item in ordered if (key(item) < last if is_descending else key(item) > last)]
-        chosen = ordered[:size]
-        return chosen, self._token(listing, key(chosen[-1])) if len(ordered) > size else {}
+        return self.cut(ordered, listing=listing, key=key, size=size)
+
+    def last_key(self, params: Mapping[str, Any], *, listing: str, like: Key | None) -> Key | None:
+        """
+        Return the key of the last item of the page before; None for the first page.
+
+        Args:
+            params: The request's parameters.
+            listing: Identifies the list and its order.
+            like: A key of this list, for the types; None if the list is empty.
+
+        Raises:
+            AwsError: The token does not belong to this list.
+        """
+        last = self._read(params, listing)
+        if last is not None and like is not None and list(map(_is_text, last)) != list(map(_is_text, like)):
+            raise self.invalid_token()
+        return last
+
+    def cut(
+        self, items: Iterable[_T], *, listing: str, key: Callable[[_T], Key], size: int
+    ) -> tuple[list[_T], dict[str, str]]:
+        """
+        Return the first page of ordered items, and the response's token member; read only one item more.
+
+        Args:
+            items: The items after the last page, in order.
+            listing: Identifies the list and its order.
+            key: Unique for each item.
+            size: Number of items on a page.
+        """
+        chosen = list(islice(items, size + 1))
+        if len(chosen) <= size:
+            return chosen, {}
+        return chosen[:size], self._token(listing, key(chosen[size - 1]))
 
     def begin(self, params: Mapping[str, Any], *, listing: str) -> int:
         """
@@ -90,10 +126,17 @@ class Paginator:
         except (ValueError, RecursionError):
             values = None
         match values:
-            case [str(name), *key] if name == listing and all(isinstance(value, str | int | float) for value in key):
+            case [str(name), *key] if name == listing and all(map(_is_sortable, key)):
                 return tuple(key)
         raise self.invalid_token()
 
 
-def _is_comparable(key: Key, other: Key) -> bool:
-    return [isinstance(value, str) for value in key] == [isinstance(value, str) for value in other]
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_sortable(value: object) -> bool:
+    """Return whether a part of a token can be compared in Python and in a database."""
+    if isinstance(value, str):
+        return value.isprintable()
+    return isinstance(value, int | float) and abs(value) < _MAX_NUMBER
