@@ -84,7 +84,7 @@ def test_a_platform_for_this_machine_needs_the_key_that_it_has_generated(tmp_pat
         assert again.stop() == 0, again.log()
 
 
-def test_an_open_platform_admits_everybody_on_this_machine_and_warns(tmp_path: Path) -> None:
+def test_an_open_platform_admits_all_of_this_machine_and_warns(tmp_path: Path) -> None:
     platform = up(tmp_path / "data", "--open", *FLAGS, env=STORAGE)
     try:
         assert not {401, 403} & set(statuses(platform, {}))
