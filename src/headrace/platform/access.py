@@ -5,12 +5,15 @@ A request must be signed with an access key of this platform (Signature Version 
 bearer token, as OpenAI's clients and browsers do; or, on OpenAI's routes, a token that the SageMaker SDK derived from a
 key. An open platform admits any credentials or none. Web pages of other sites are refused; on a loopback address even
 if they reach the platform by a host name of their own (DNS rebinding).
+
+The mount that answers a request decides which credentials it takes (`CredentialPolicy`); the path does not.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from headrace.http.asgi import Receive
 from headrace.http.body import BodyTooLarge, BodyTooSlow, read_body, replay
@@ -30,6 +33,40 @@ FORBIDDEN_CODE = "AccessDeniedException"
 _BODY_TIMEOUT_S = 60.0
 _INLINE_BODY_BYTES = 1024 * 1024
 """Larger bodies are hashed on another thread: 25 MiB take 20 ms or more."""
+_MAX_CREDENTIAL_BYTES = 8 * 1024
+"""Longest credentials that are looked at; a token of the SageMaker SDK with temporary credentials has about 4 KiB."""
+
+
+class Credential(Enum):
+    """The kinds of credentials."""
+
+    SIGNATURE = auto()
+    """AWS's signature of version 4, in a header or in a presigned URL; for S3 also a presigned URL of version 2."""
+    SECRET = auto()
+    """The secret of an access key as a bearer key."""
+    API_KEY = auto()
+    """The secret in `x-api-key`, as Anthropic's clients send it."""
+    SDK_TOKEN = auto()
+    """A token for OpenAI's routes that the SageMaker SDK derived from an access key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CredentialPolicy:
+    """The credentials that a mount takes."""
+
+    kinds: frozenset[Credential]
+    service: str | None = None
+    """The service that signatures must be for, by boto3's name; None: the one that the request names."""
+    is_streamed: bool = False
+    """The body is not read for the signature, which covers the body's digest in a header."""
+
+
+_FULL = frozenset({Credential.SIGNATURE, Credential.SECRET})
+FOR_CONTROL = CredentialPolicy(kinds=_FULL)
+FOR_PAGES = CredentialPolicy(kinds=_FULL, service="sagemaker")
+FOR_RUNTIME = CredentialPolicy(kinds=_FULL, service="sagemaker")
+FOR_OPENAI = CredentialPolicy(kinds=_FULL | {Credential.API_KEY, Credential.SDK_TOKEN}, service="sagemaker")
+FOR_S3 = CredentialPolicy(kinds=_FULL, service="s3", is_streamed=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,49 +124,44 @@ class Authenticator:
         if not is_origin_allowed(origin, host, allowed=()):
             raise AwsError(FORBIDDEN_CODE, f"The origin {origin!r} is not allowed.", status=403)
 
-    async def check(self, request: HttpRequest, receive: Receive, share: BodyShare) -> Admission:
+    async def check(
+        self, request: HttpRequest, receive: Receive, share: BodyShare, policy: CredentialPolicy
+    ) -> Admission:
         """
-        Check the credentials of a request; if it is signed, its body is read first.
+        Check the credentials of a request; if it is signed and not streamed, its body is read first.
 
         Args:
             request: the request without its body.
             receive: the request's `receive`.
             share: counts the body.
+            policy: the credentials that the mount takes.
 
         Returns:
             The access key, and the `receive` that replaces the request's: it returns the body again.
 
         Raises:
-            AwsError: the credentials are missing or wrong, or the body does not arrive.
+            AwsError: the credentials are missing, wrong or of a kind that the mount does not take, or the body does
+                not arrive.
             BudgetSpent: the bodies of all requests together are too large.
             Unavailable: the key is unknown, but the database is out of reach.
         """
         if self._is_open:
             return Admission(receive)
-        if (key := await self._bearer_key(request)) is not None:
-            return Admission(receive, key)
-        if self._known_key(request) is None:
-            return Admission(receive, self._verify(request))
+        for name in ("authorization", "x-api-key"):
+            if len(request.headers.get(name, "")) > _MAX_CREDENTIAL_BYTES:
+                message = f"The header {name} has more than {_MAX_CREDENTIAL_BYTES} bytes."
+                raise fault_error(request, Fault.INCOMPLETE, message)
+        await self._ring.refresh()
+        bearer = _bearer_of(request, policy)
+        if bearer is not None:
+            return Admission(receive, self._bearer_key(request, *bearer, policy))
+        if self._known_key(request) is None or policy.is_streamed:
+            return Admission(receive, self._verify(request, policy))
         body = await _read_signed_body(receive, share)
         whole = HttpRequest(request.method, request.path, request.query, request.headers, body)
         is_small = len(body) <= _INLINE_BODY_BYTES
-        key = self._verify(whole) if is_small else await asyncio.to_thread(self._verify, whole)
+        key = self._verify(whole, policy) if is_small else await asyncio.to_thread(self._verify, whole, policy)
         return Admission(replay(body, receive), key)
-
-    async def check_streamed(self, request: HttpRequest, receive: Receive, _share: BodyShare) -> Admission:
-        """
-        Check the credentials of a request for S3, whose signature covers the body's digest in a header.
-
-        Raises:
-            AwsError: the credentials are missing or wrong.
-            Unavailable: the key is unknown, but the database is out of reach.
-        """
-        if self._is_open:
-            return Admission(receive)
-        if (key := await self._bearer_key(request)) is not None:
-            return Admission(receive, key)
-        self._known_key(request)
-        return Admission(receive, self._verify(request))
 
     def _known_key(self, request: HttpRequest) -> str | None:
         """Return the access key that signed a request, checked before its body is read; None if it is unsigned."""
@@ -138,23 +170,15 @@ class Authenticator:
             raise fault_error(request, Fault.UNKNOWN_KEY)
         return access_key
 
-    def _verify(self, request: HttpRequest) -> str:
-        return sigv4.verify(request, self._ring.secret_of, self._now()).access_key
+    def _verify(self, request: HttpRequest, policy: CredentialPolicy) -> str:
+        return sigv4.verify(request, self._ring.secret_of, self._now(), service=policy.service).access_key
 
-    async def _bearer_key(self, request: HttpRequest) -> str | None:
-        """
-        Return the id of the access key that a request has as a bearer key; None if it has no bearer key.
-
-        A secret grants access to everything; a token of the SageMaker SDK only to OpenAI's routes, as in AWS.
-        """
-        await self._ring.refresh()
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer":
-            token = request.headers.get("x-api-key", "") if is_openai(request.path) else ""  # Anthropic's clients
-        token = token.strip()
-        if not token:
-            return None
-        if bearer_tokens.is_bearer_token(token) and is_openai(request.path):
+    def _bearer_key(self, request: HttpRequest, kind: Credential, token: str, policy: CredentialPolicy) -> str:
+        """Return the id of the access key that a bearer key, or a token derived from it, belongs to."""
+        if kind not in policy.kinds:
+            message = "A token of the SageMaker SDK opens only the OpenAI-compatible routes of endpoints."
+            raise fault_error(request, Fault.UNKNOWN_KEY, message)
+        if kind is Credential.SDK_TOKEN:
             return bearer_tokens.verify(token, self._ring.secret_of, self._now()).access_key
         key = self._ring.key_of(token)
         if key is None:
@@ -162,9 +186,17 @@ class Authenticator:
         return key
 
 
-def is_openai(path: str) -> bool:
-    """Return whether a path belongs to the API of OpenAI or Anthropic, either for all endpoints or for a single one."""
-    return path.startswith("/v1/") or "/openai/v1/" in path
+def _bearer_of(request: HttpRequest, policy: CredentialPolicy) -> tuple[Credential, str] | None:
+    """Return the bearer key of a request and its kind; None if it has none."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    kind = Credential.SECRET
+    if scheme.lower() != "bearer":
+        kind = Credential.API_KEY
+        token = request.headers.get("x-api-key", "") if kind in policy.kinds else ""
+    token = token.strip()
+    if not token:
+        return None
+    return (Credential.SDK_TOKEN if bearer_tokens.is_bearer_token(token) else kind), token
 
 
 async def _read_signed_body(receive: Receive, share: BodyShare) -> bytes:

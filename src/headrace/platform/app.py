@@ -7,7 +7,7 @@ here; other requests for S3; and the operations of AWS (control).
 """
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -16,12 +16,23 @@ from headrace.core.client_text import shortened
 from headrace.core.errors import Busy, Forbidden, HeadraceError, PayloadTooLarge, Unauthorized, Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import bind_to_log, trace_of
+from headrace.gateway import openai
 from headrace.http.asgi import ASGIApp, Receive, Scope, Send, request_of, set_caller
-from headrace.http.body import BodyTooLarge, ClientGone, read_body, replay
+from headrace.http.body import ClientGone
 from headrace.http.body_budget import BodyBudget, BodyShare, BudgetSpent
 from headrace.http.host_refusal import is_navigation, send_host_page
 from headrace.http.response import close_after, send_reply, send_response
-from headrace.platform.access import FORBIDDEN_CODE, Admission, Authenticator, HostRefused, is_openai
+from headrace.platform.access import (
+    FOR_CONTROL,
+    FOR_OPENAI,
+    FOR_PAGES,
+    FOR_RUNTIME,
+    FOR_S3,
+    FORBIDDEN_CODE,
+    Authenticator,
+    CredentialPolicy,
+    HostRefused,
+)
 from headrace.platform.api_docs import api_docs_app, is_api_docs
 from headrace.platform.console import CONSOLE_PATH, is_console, needs_key
 from headrace.platform.metrics_pages import is_metrics
@@ -36,25 +47,21 @@ from headrace.wire.dialect import ErrorReply
 from headrace.wire.openai.errors import render_error as render_openai_error
 from headrace.wire.unknown_routes import is_foreign, render_error_for, unknown_route
 
-MAX_FORM_BYTES = 1024 * 1024
-"""Largest unsigned form, which must be read to find the service that it is for."""
 TERMINATING = "The platform is shutting down; requests that still arrive are served."
 OUTDATED = (
     "A newer Headrace has joined this platform and leads it; requests that still arrive are served. Replace this one."
 )
 _NO_STORE = (("content-type", "application/json"), ("cache-control", "no-store"))
 
-Authenticate = Callable[[HttpRequest, Receive, BodyShare], Awaitable[Admission]]
-"""Checks the credentials of a request, and counts what it reads of the body; raises as `Authenticator.check`."""
-
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """An application with the requests that it handles and their authentication."""
+    """An application with the requests that it handles and the credentials that it takes."""
 
     matches: Callable[[HttpRequest, str], bool]
-    """Called with a request and its decoded path."""
-    authenticate: Authenticate
+    """Called with a request, whose body was not read, and its decoded path."""
+    policy: CredentialPolicy | None
+    """None: no credentials are required, because the response reveals nothing about the platform's data."""
     app: ASGIApp
 
 
@@ -106,29 +113,31 @@ class PlatformApp:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, request: HttpRequest, share: BodyShare) -> None:
         self._authenticator.check_origin(request)
-        request, receive = await _with_form(request, receive, share)
         mount = next(mount for mount in self._mounts if mount.matches(request, scope["path"]))
-        try:
-            admission = await mount.authenticate(request, receive, share)
-        except Unavailable as error:
-            raise AwsError("ServiceUnavailable", error.message) from error
-        set_caller(scope, admission.access_key)
-        await mount.app(scope, admission.receive, send)
+        if mount.policy is not None:
+            try:
+                admission = await self._authenticator.check(request, receive, share, mount.policy)
+            except Unavailable as error:
+                raise AwsError("ServiceUnavailable", error.message) from error
+            set_caller(scope, admission.access_key)
+            receive = admission.receive
+        await mount.app(scope, receive, send)
 
     def _make_mounts(self) -> tuple[Mount, ...]:
-        apps, check, check_streamed = self._apps, self._authenticator.check, self._authenticator.check_streamed
+        apps = self._apps
         return (
-            Mount(lambda request, _: is_signed_for_s3(request), check_streamed, apps.s3),
-            Mount(lambda _, path: is_console(path) and needs_key(path), check, apps.console),
-            Mount(lambda _, path: is_console(path), _any, apps.console),
-            Mount(is_api_docs, _any, api_docs_app()),
-            Mount(_is_browser_at_root, _any, _redirect_to_console),
-            Mount(lambda request, path: _is_read(request) and is_metrics(path), check, apps.metrics),
-            Mount(lambda request, path: _is_read(request) and path in {"/health", "/ping"}, _any, self._answer_health),
-            Mount(lambda _, path: apps.gateway_owns(path), check, apps.gateway),
-            Mount(_is_foreign, _any, _answer_alternative),
-            Mount(lambda request, _: identify(request).service == "s3", check_streamed, apps.s3),
-            Mount(lambda *_: True, check, apps.control),
+            Mount(lambda request, _: is_signed_for_s3(request), FOR_S3, apps.s3),
+            Mount(lambda _, path: is_console(path) and needs_key(path), FOR_PAGES, apps.console),
+            Mount(lambda _, path: is_console(path), None, apps.console),
+            Mount(is_api_docs, None, api_docs_app()),
+            Mount(_is_browser_at_root, None, _redirect_to_console),
+            Mount(lambda request, path: _is_read(request) and is_metrics(path), FOR_PAGES, apps.metrics),
+            Mount(lambda request, path: _is_read(request) and path in {"/health", "/ping"}, None, self._answer_health),
+            Mount(lambda _, path: is_openai(path), FOR_OPENAI, apps.gateway),
+            Mount(lambda _, path: apps.gateway_owns(path), FOR_RUNTIME, apps.gateway),
+            Mount(_is_foreign, None, _answer_alternative),
+            Mount(lambda request, _: identify(request).service == "s3", FOR_S3, apps.s3),
+            Mount(lambda *_: True, FOR_CONTROL, apps.control),
         )
 
     async def _answer_health(self, scope: Scope, _receive: Receive, send: Send) -> None:
@@ -169,9 +178,9 @@ def is_signed_for_s3(request: HttpRequest) -> bool:
     return is_old or scope_service(request) in ("s3", "s3express") or sigv2.is_presigned(request)
 
 
-async def _any(_request: HttpRequest, receive: Receive, _share: BodyShare) -> Admission:
-    """Require no credentials: the response reveals nothing about the platform's data."""
-    return Admission(receive)
+def is_openai(path: str) -> bool:
+    """Return whether the gateway answers a path by the API of OpenAI or Anthropic, of all endpoints or of one."""
+    return openai.match(path) is not None
 
 
 def _is_read(request: HttpRequest) -> bool:
@@ -211,19 +220,3 @@ def _openai_reply(path: str, error: AwsError) -> ErrorReply:
         hint = "Send the secret of an access key as `Authorization: Bearer <secret>`."
         refusal = Unauthorized(f"The API key is missing or wrong. {hint}")
     return render_error_for(path, refusal, default=render_openai_error)
-
-
-async def _with_form(request: HttpRequest, receive: Receive, share: BodyShare) -> tuple[HttpRequest, Receive]:
-    """Read the body of an unsigned form, because only its `Action` names the operation."""
-    content_type = request.headers.get("content-type", "").lower()
-    is_unsigned = scope_service(request) is None and "x-amz-target" not in request.headers
-    if request.method != "POST" or not is_unsigned or request.path.strip("/") or is_signed_for_s3(request):
-        return request, receive
-    if not content_type.startswith("application/x-www-form-urlencoded"):
-        return request, receive
-    try:
-        body = await read_body(receive, max_bytes=MAX_FORM_BYTES, share=share)
-    except BodyTooLarge:
-        raise AwsError("RequestEntityTooLarge", f"A form has at most {MAX_FORM_BYTES} bytes.", status=413) from None
-    whole = HttpRequest(request.method, request.path, request.query, request.headers, body)
-    return whole, replay(body, receive)

@@ -135,3 +135,20 @@ def test_identification_never_fails_on_a_very_long_form():
     many = b"&".join(b"a%d=1" % number for number in range(20_000))
 
     assert identify(request(body=many, **FORM)) == S3
+
+
+def test_only_the_beginning_of_a_form_is_searched_for_its_action():
+    padding = b"a=" + b"%41" * 2000 + b"&"
+
+    found = identify(request(body=padding + b"Action=GetRole&" + padding, **FORM))
+    cut = identify(
+        request(body=padding + b"b=" + b"x" * (8192 - len(padding) - 21) + b"&Action=DeleteAlarmsNot", **FORM)
+    )
+
+    assert found == Target(service="iam", protocol="query", operation="GetRole")
+    assert cut == S3
+
+
+def test_a_form_whose_body_was_not_read_is_answered_as_a_form():
+    assert identify(request(**FORM)) == Target(service="unknown", protocol="query")
+    assert identify(request(path="/bucket", **FORM)) == S3

@@ -8,11 +8,10 @@ A client generates one from its access key (`sagemaker.core.token_generator.gene
 import base64
 import binascii
 from collections.abc import Callable
-from urllib.parse import parse_qsl
 
 from headrace.wire.aws import sigv4
 from headrace.wire.aws.errors import AwsError
-from headrace.wire.aws.http import HttpRequest
+from headrace.wire.aws.http import HttpRequest, query_parameter
 
 PREFIX = "sagemaker-api-key-"
 _ACTION = "CallWithBearerToken"
@@ -40,10 +39,9 @@ def verify(token: str, secret_of: Callable[[str], str | None], now_s: float) -> 
     host, _, query = url.partition("/?")
     # NOTE: clients append the version to the URL after signing it.
     signed = "&".join(part for part in query.split("&") if not part.startswith("Version="))
-    fields = dict(parse_qsl(signed))
-    expires = fields.get("X-Amz-Expires", "")
+    expires = query_parameter(signed, "X-Amz-Expires") or ""
     is_short = expires.isascii() and expires.isdigit() and len(expires) <= 5 and int(expires) <= _MAX_EXPIRES_S
-    if fields.get("Action") != _ACTION or not is_short:
+    if query_parameter(signed, "Action") != _ACTION or not is_short:
         raise _malformed()
     identity = sigv4.verify(HttpRequest("POST", "/", signed, {"host": host}), secret_of, now_s)
     if identity.service != "sagemaker":

@@ -52,6 +52,16 @@ class AwsCall:
     """
 
 
+def query_parameter(query: str, name: str) -> str | None:
+    """
+    Return the last value of a parameter of a query string or a form, as sent; None if it is absent.
+
+    It takes one pass of C code: requests are identified before they are authenticated, so a long query must be cheap.
+    """
+    _, found, rest = f"&{query}".rpartition(f"&{name}=")
+    return rest.partition("&")[0] if found else None
+
+
 def header_value(text: str) -> str:
     """Return text that is safe in a header: one line of Latin-1, so that no value can inject a second header."""
     one_line = "".join(character if character >= " " and character != "\x7f" else " " for character in text)

@@ -3,14 +3,15 @@ Identification of the service and operation of a request.
 
 One port serves all services, so the request alone must identify them. The first match wins, in this order: a path of
 the runtime, a path of RPC v2 with its header, `X-Amz-Target`, the service in the signature's scope, a form with an
-`Action`; anything else is S3. The body matters only for an unsigned form.
+`Action`; anything else is S3. The body matters only for an unsigned form, and only its first `MAX_LOOKED_AT_BYTES`:
+this runs on the event loop, before a request is authenticated.
 """
 
 import re
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, unquote, unquote_plus
 
-from headrace.wire.aws.http import HttpRequest, Protocol
+from headrace.wire.aws.http import HttpRequest, Protocol, query_parameter
 from headrace.wire.aws.services import (
     SERVICE_OF_QUERY_VERSION,
     SERVICE_OF_SIGNING_NAME,
@@ -25,10 +26,14 @@ _RUNTIME_OPERATIONS = {
 }
 _RUNTIME_PATH = re.compile(r"/endpoints/[^/]+/(?P<action>[a-z-]+)/?", re.ASCII)
 _RPC_V2_PATH = re.compile(r"/(?:.*/)?service/(?P<service>[^/]+)/operation/(?P<operation>[^/]+)/?", re.ASCII)
-_PRESIGNED_CREDENTIAL = re.compile(r"(?:^|&)X-Amz-Credential=([^&]*)", re.ASCII)
 _FORM_CONTENT_TYPE = "application/x-www-form-urlencoded"
+_MAX_CREDENTIAL_CHARACTERS = 1024
 _FORM_SERVICES = ("sts", "iam", "cloudwatch")
+_MAX_NAME_CHARACTERS = 256
+"""Longest operation or version of a form; the names of AWS have up to 60 characters."""
 MAX_FORM_FIELDS = 10_000
+MAX_LOOKED_AT_BYTES = 8 * 1024
+"""The part of a form that is searched for `Action` and `Version`, with which all SDKs begin a form."""
 UNKNOWN = "unknown"
 """The service of a request that names none."""
 
@@ -69,12 +74,21 @@ def scope_service(request: HttpRequest) -> str | None:
     _, is_signed, rest = request.headers.get("authorization", "").partition("Credential=")
     if is_signed:
         credential = rest.partition(",")[0].strip()
-    elif match := _PRESIGNED_CREDENTIAL.search(request.query):
-        credential = unquote(match[1])
+    elif (presigned := query_parameter(request.query, "X-Amz-Credential")) is not None:
+        credential = unquote(presigned[:_MAX_CREDENTIAL_CHARACTERS])
     else:
         return None
     parts = credential.rsplit("/", 2)
     return parts[1] if len(parts) == 3 and parts[1] else None
+
+
+def is_root_form(request: HttpRequest) -> bool:
+    """Return whether a request is a form for `/`: S3 has no POST without a bucket, so it has an `Action`."""
+    return _is_form(request) and request.method == "POST" and not request.path.strip("/")
+
+
+def _is_form(request: HttpRequest) -> bool:
+    return request.headers.get("content-type", "").lower().startswith(_FORM_CONTENT_TYPE)
 
 
 def form_fields(request: HttpRequest) -> dict[str, str]:
@@ -85,7 +99,7 @@ def form_fields(request: HttpRequest) -> dict[str, str]:
         ValueError: there are more fields than any call needs.
     """
     fields = parse_qsl(request.query, keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS)
-    if request.headers.get("content-type", "").lower().startswith(_FORM_CONTENT_TYPE):
+    if _is_form(request):
         text = request.body.decode("utf-8", errors="replace")
         fields += parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS)
     return dict(fields)
@@ -108,16 +122,36 @@ def _by_scope(request: HttpRequest, scoped: str) -> Target:
 
 
 def _by_form(request: HttpRequest, *, service: str | None = None) -> Target | None:
-    """Identify a form (or a query string) with an `Action`, of a known service or of the one that has it."""
-    try:
-        fields = form_fields(request)
-    except ValueError:
+    """
+    Identify a form (or a query string) with an `Action`, of a known service or of the one that has it.
+
+    A form of an unknown service whose body was not read is still answered as a form.
+    """
+    if request.path.strip("/"):
         return None
-    name = fields.get("Action")
-    if name is None or request.path.strip("/"):
-        return None
-    owner = service or SERVICE_OF_QUERY_VERSION.get(fields.get("Version", "")) or _owner_of(name)
-    return Target(service=owner or UNKNOWN, protocol="query", operation=name)
+    name = _form_value(request, "Action")
+    if name is not None:
+        owner = service or SERVICE_OF_QUERY_VERSION.get(_form_value(request, "Version") or "") or _owner_of(name)
+        return Target(service=owner or UNKNOWN, protocol="query", operation=name)
+    is_unread = service is None and not request.body and is_root_form(request)
+    return Target(service=UNKNOWN, protocol="query") if is_unread else None
+
+
+def _form_value(request: HttpRequest, name: str) -> str | None:
+    """Return a short value of a form or of the query string; the form takes precedence."""
+    value = None
+    if _is_form(request):
+        value = query_parameter(_beginning(request.body).decode("utf-8", errors="replace"), name)
+    if value is None:
+        value = query_parameter(request.query, name)
+    return None if value is None else unquote_plus(value[:_MAX_NAME_CHARACTERS])
+
+
+def _beginning(form: bytes) -> bytes:
+    """Return the part of a form that is looked at, without a field that it would cut."""
+    if len(form) <= MAX_LOOKED_AT_BYTES:
+        return form
+    return form[: form.rfind(b"&", 0, MAX_LOOKED_AT_BYTES) + 1]
 
 
 def _owner_of(name: str) -> str | None:

@@ -11,7 +11,7 @@ import hmac
 from collections.abc import Callable
 from urllib.parse import unquote, unquote_plus
 
-from headrace.wire.aws.http import HttpRequest
+from headrace.wire.aws.http import HttpRequest, query_parameter
 from headrace.wire.aws.identify import identify
 from headrace.wire.aws.signature_faults import Fault, fault_error
 
@@ -59,12 +59,14 @@ _SUBRESOURCES = frozenset(
 
 def is_presigned(request: HttpRequest) -> bool:
     """Return whether the query has a signature of version 2. It is valid for S3 only, as it does not name a service."""
-    return {"AWSAccessKeyId", "Signature"} <= _fields(request.query).keys() and identify(request).service == "s3"
+    names = ("AWSAccessKeyId", "Signature")
+    is_signed = all(query_parameter(request.query, name) is not None for name in names)
+    return is_signed and identify(request).service == "s3"
 
 
 def access_key_of(request: HttpRequest) -> str | None:
     """Return the access key that a presigned URL claims."""
-    return _fields(request.query).get("AWSAccessKeyId") or None
+    return unquote_plus(query_parameter(request.query, "AWSAccessKeyId") or "") or None
 
 
 def verify(request: HttpRequest, secret_of: Callable[[str], str | None], now_s: float) -> str:

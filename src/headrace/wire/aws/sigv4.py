@@ -16,7 +16,7 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import quote, unquote
 
 from headrace.wire.aws import sigv2
-from headrace.wire.aws.http import HttpRequest
+from headrace.wire.aws.http import HttpRequest, query_parameter
 from headrace.wire.aws.identify import identify
 from headrace.wire.aws.services import SERVICE_OF_SIGNING_NAME
 from headrace.wire.aws.signature_faults import Fault, fault_error
@@ -26,10 +26,14 @@ MAX_SKEW_S = 15 * 60
 
 _ALGORITHM = "AWS4-HMAC-SHA256"
 _MAX_EXPIRES_S = 7 * 24 * 3600
+_MAX_DATE_CHARACTERS = 64
 _TIMESTAMP = re.compile(r"[0-9]{8}T[0-9]{6}Z", re.ASCII)
 _HEX_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _CONTENT_SHA256 = "x-amz-content-sha256"
 _UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
+_MAX_PARAMETERS = 1000
+"""Most parameters of a query that is signed; S3 has about thirty, and each is escaped and sorted on the event loop."""
+_MAX_SIGNED_HEADERS = 256
 _MAY_BE_UNSIGNED = frozenset({"x-amz-user-agent"})
 
 SecretOf = Callable[[str], str | None]
@@ -76,13 +80,13 @@ def access_key_of(request: HttpRequest) -> str | None:
     authorization = request.headers.get("authorization", "")
     if authorization.startswith(_ALGORITHM):
         return _header_fields(authorization).get("Credential", "").split("/")[0] or None
-    query = dict(_query_pairs(request.query))
-    if "X-Amz-Credential" in query:
-        return unquote(query["X-Amz-Credential"]).split("/")[0] or None
+    credential = query_parameter(request.query, "X-Amz-Credential")
+    if credential is not None:
+        return unquote(credential).split("/")[0] or None
     return sigv2.access_key_of(request)
 
 
-def verify(request: HttpRequest, secret_of: SecretOf, now_s: float) -> Identity:
+def verify(request: HttpRequest, secret_of: SecretOf, now_s: float, *, service: str | None = None) -> Identity:
     """
     Return the identity that signed a request.
 
@@ -90,18 +94,20 @@ def verify(request: HttpRequest, secret_of: SecretOf, now_s: float) -> Identity:
         request: the request with its whole body, unless it is for S3.
         secret_of: looks up the secret of an access key.
         now_s: seconds since 1970.
+        service: the service that the signature must be for, by boto3's name; None: the one that the request names.
 
     Raises:
         AwsError: the signature is missing or wrong; with the code of the request's protocol.
     """
-    if sigv2.is_presigned(request):
+    _check_size(request)
+    if service in (None, "s3") and sigv2.is_presigned(request):
         return Identity(access_key=sigv2.verify(request, secret_of, now_s), region="", service="s3")
     signed = _read(request)
     secret = secret_of(signed.access_key)
     if secret is None:
         raise fault_error(request, Fault.UNKNOWN_KEY)
     _check_time(request, signed, now_s)
-    _check_service(request, signed)
+    _check_service(request, signed, service or identify(request).service)
     _check_signed_headers(request, signed)
     digest = _body_digest(request, signed)
     if not _is_right(request, signed, secret, digest):
@@ -116,13 +122,13 @@ def verify(request: HttpRequest, secret_of: SecretOf, now_s: float) -> Identity:
 
 def _read(request: HttpRequest) -> _Signed:
     authorization = request.headers.get("authorization", "")
-    query = dict(_query_pairs(request.query))
+    query = request.query
     if authorization.startswith(_ALGORITHM):
         fields = _header_fields(authorization)
         return _signed(request, fields, timestamp=_header_timestamp(request), expires_s=None)
-    if query.get("X-Amz-Algorithm") == _ALGORITHM:
+    if query_parameter(query, "X-Amz-Algorithm") == _ALGORITHM:
         names = ("Credential", "SignedHeaders", "Signature", "Date", "Expires")
-        fields = {name: unquote(query.get(f"X-Amz-{name}", "")) for name in names}
+        fields = {name: unquote(query_parameter(query, f"X-Amz-{name}") or "") for name in names}
         return _signed(request, fields, timestamp=fields["Date"], expires_s=_expires_s(request, fields["Expires"]))
     raise fault_error(request, Fault.MISSING)
 
@@ -140,7 +146,7 @@ def _header_timestamp(request: HttpRequest) -> str:
     """Return `X-Amz-Date`, or `Date` in the same format."""
     if (sent := request.headers.get("x-amz-date")) is not None:
         return sent
-    date = request.headers.get("date", "")
+    date = request.headers.get("date", "")[:_MAX_DATE_CHARACTERS]
     if _TIMESTAMP.fullmatch(date):
         return date
     try:
@@ -170,13 +176,17 @@ def _signed(request: HttpRequest, fields: dict[str, str], *, timestamp: str, exp
         raise fault_error(
             request, Fault.INCOMPLETE, "X-Amz-Date must be like 20260131T235959Z, on the day that Credential names."
         )
+    headers = fields["SignedHeaders"].lower().split(";")
+    if len(headers) > _MAX_SIGNED_HEADERS or len(headers) != len(set(headers)):
+        expected = f"expected at most {_MAX_SIGNED_HEADERS} different ones"
+        raise fault_error(request, Fault.INCOMPLETE, f"SignedHeaders has {len(headers)} names; {expected}.")
     access_key, day, region, service, _ = credential
     return _Signed(
         access_key=access_key,
         day=day,
         region=region,
         service=service,
-        signed_headers=tuple(fields["SignedHeaders"].lower().split(";")),
+        signed_headers=tuple(headers),
         signature=fields["Signature"],
         timestamp=timestamp,
         expires_s=expires_s,
@@ -195,9 +205,17 @@ def _check_time(request: HttpRequest, signed: _Signed, now_s: float) -> None:
         raise fault_error(request, fault, f"Signature expired: {signed.timestamp} is too long ago.")
 
 
-def _check_service(request: HttpRequest, signed: _Signed) -> None:
+def _check_size(request: HttpRequest) -> None:
+    """Refuse requests whose signature would take long to compute: nothing is known about their sender yet."""
+    num_parameters = request.query.count("&") + 1
+    if num_parameters > _MAX_PARAMETERS:
+        message = f"The query string has {num_parameters} parameters; expected at most {_MAX_PARAMETERS}."
+        raise fault_error(request, Fault.INCOMPLETE, message)
+
+
+def _check_service(request: HttpRequest, signed: _Signed, service: str) -> None:
     """Check that the signature is for the service of the request, and that this service is supported."""
-    service = identify(request).service.replace("sagemaker-runtime", "sagemaker")
+    service = service.replace("sagemaker-runtime", "sagemaker")
     names = [name for name, owner in SERVICE_OF_SIGNING_NAME.items() if owner == service]
     if names and signed.service not in names:
         raise fault_error(request, Fault.MISMATCH, f"Credential should be scoped to correct service: '{names[0]}'.")
