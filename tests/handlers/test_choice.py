@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from headrace.core.errors import SettingsError
 from headrace.handlers.choice import choose
 from headrace.handlers.found import Found, find_model
+from headrace.handlers.spec import ContractName
 
 HANDLE = "def handle(inputs):\n    return None\n"
 FORMATTER = "@output_formatter\ndef f(output): ...\n"
@@ -29,6 +30,21 @@ def folder_of(tmp_path):
 
 def chosen(folder: Path, env: dict[str, str] | None = None, family: str = ""):
     return choose(find_model(folder, model_name="mine", env=env or {}, family=family))
+
+
+BOTH = {"model.py": HANDLE, "code/inference.py": "def model_fn(folder): ...", "MAR-INF/MANIFEST.json": MANIFEST}
+
+
+@pytest.mark.parametrize("contract", ["djl", "sagemaker", "torchserve"])
+def test_the_name_of_a_contract_chooses_among_several_programs_and_is_an_error_without_its_own(
+    folder_of, contract: ContractName
+) -> None:
+    folder = folder_of(BOTH)
+    assert choose(find_model(folder, model_name="m", env={}), contract).contract == contract
+    own = {"djl": "model.py", "sagemaker": "code/inference.py", "torchserve": "MAR-INF/MANIFEST.json"}[contract]
+    (folder / own).unlink()
+    with pytest.raises(SettingsError, match=f"handler is '{contract}', and m has no code for that contract"):
+        choose(find_model(folder, model_name="m", env={}), contract)
 
 
 @pytest.mark.parametrize(

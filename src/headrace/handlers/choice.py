@@ -4,15 +4,15 @@ Chooses the code that serves a model: Headrace's own engine, or the user's by on
 `docs/custom-code/README.md` has the same rules as a chart.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from headrace.core.errors import SettingsError
 from headrace.handlers.found import CODE_FOLDER, MANIFEST_FILE, Found
 from headrace.handlers.spec import ContractName
 
-HandlerMode = Literal["auto", "native", "handler"]
+HandlerMode = Literal["auto", "native", "handler"] | ContractName
 """The setting `handler`."""
 
 _SKLEARN_FILES: Final = (".skops", ".joblib", ".pkl", ".pickle", ".cloudpkl")
@@ -50,11 +50,19 @@ def choose(found: Found, mode: HandlerMode = "auto") -> HandlerChoice:
     Decide what serves a model.
 
     Raises:
-        SettingsError: `mode` is `handler` and the model has no code.
+        SettingsError: `mode` is `handler` or a contract, and the model has no code for it.
     """
     if mode == "native":
         return HandlerChoice(contract=None, reason="The setting handler is native.")
     choice = _by_image(found) or _by_files(found)
+    if mode in _CONTRACTS and choice.contract != mode:
+        choice = _CONTRACTS[mode](found) or HandlerChoice(contract=None, reason=choice.reason)
+    if mode in _CONTRACTS and choice.contract is None:
+        raise SettingsError(
+            f"The setting handler is {mode!r}, and {found.model_name} has no code for that contract: {choice.reason} "
+            f"Expected one of auto, native, handler, {', '.join(_CONTRACTS)}.",
+            name="handler",
+        )
     if mode == "handler" and choice.contract is None and (why := _pipeline(found, native_tasks=())):
         return _sagemaker(why)
     if mode == "handler" and (choice.contract is None or choice.formatters):
@@ -93,8 +101,18 @@ def _pipeline(found: Found, native_tasks: Collection[str] = _NATIVE_TASKS) -> st
 
 
 def _by_files(found: Found) -> HandlerChoice:
-    if MANIFEST_FILE in found.files or any(name.endswith(".mar") for name in found.files):
+    choice = _archive(found) or _toolkit(found) or _djl(found)
+    return choice or HandlerChoice(contract=None, reason="The model has no code of its own.")
+
+
+def _archive(found: Found) -> HandlerChoice | None:
+    if MANIFEST_FILE in found.files or any(name.lower().endswith(".mar") for name in found.files):
         return HandlerChoice(contract="torchserve", reason="The model is an archive of TorchServe.")
+    return None
+
+
+def _toolkit(found: Found) -> HandlerChoice | None:
+    """Return the program of SageMaker's toolkits, or a model that only they load."""
     if f"{CODE_FOLDER}/{_PROGRAM}" in found.files:
         return _sagemaker(f"the model has {CODE_FOLDER}/{_PROGRAM}")
     if defined := sorted(_TOOLKIT_FUNCTIONS & found.functions.get(_PROGRAM, frozenset())):
@@ -103,7 +121,7 @@ def _by_files(found: Found) -> HandlerChoice:
         return _sagemaker(f"the model has {_BOOSTER}")
     if found.family == "torchserve" and _is_torch_model(found):
         return _sagemaker("the model is a file of PyTorch")
-    return _djl(found) or HandlerChoice(contract=None, reason="The model has no code of its own.")
+    return None
 
 
 def _sagemaker(why: str) -> HandlerChoice:
@@ -153,3 +171,16 @@ def _is_torch_model(found: Found) -> bool:
     """Return whether a folder has a PyTorch file and no LLM; the toolkit's default handler loads it."""
     has_llm = any(name in ("config.json", "params.json") or name.endswith(".gguf") for name in found.files)
     return not has_llm and any(name.endswith((".pt", ".pth")) for name in found.files)
+
+
+def _toolkit_or_pipeline(found: Found) -> HandlerChoice | None:
+    why = _pipeline(found, native_tasks=())
+    return _toolkit(found) or (_sagemaker(why) if why else None)
+
+
+_CONTRACTS: Final[Mapping[str, Callable[[Found], HandlerChoice | None]]] = {
+    "djl": _djl,
+    "torchserve": _archive,
+    "sagemaker": _toolkit_or_pipeline,
+}
+assert set(_CONTRACTS) == set(get_args(ContractName))
