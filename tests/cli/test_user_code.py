@@ -114,7 +114,7 @@ def test_the_settings_of_torchserves_server_count_after_our_own(torchserve) -> N
         "inference_address=http://127.0.0.1:9080\nmanagement_address=http://127.0.0.1:9081\n"
         "metrics_address=http://127.0.0.1:9082\njob_queue_size=7\nnetty_client_threads=1\n"
     )
-    env = {"HEADRACE_METRICS_ADDRESS": "off", "TS_JOB_QUEUE_SIZE": "8"}
+    env = {"HEADRACE_METRICS_ADDRESS": "off", "TS_JOB_QUEUE_SIZE": "8", "HEADRACE_TRUST_MODEL_FILES": "true"}
     code = find_user_code({"model": str(torchserve), "port": "1"}, env, model_folder=NONE)
     assert code is not None
     settings, spec = code.settings, code.models[0].plan.spec
@@ -124,6 +124,34 @@ def test_the_settings_of_torchserves_server_count_after_our_own(torchserve) -> N
     assert "TorchServe's netty_client_threads has no effect: there is no Netty." in code.ignored
     for name in ("port", "metrics_address"):
         assert any(f"TorchServe's setting of {name} has no effect" in text for text in code.ignored)
+
+
+@pytest.mark.parametrize("place", ["the model's folder", "the model's store", "elsewhere"])
+def test_a_config_of_the_model_does_not_open_the_server(place, torchserve, tmp_path, monkeypatch) -> None:
+    folder = {"the model's folder": torchserve, "the model's store": torchserve.parent}.get(place, tmp_path)
+    (folder / "config.properties").write_text(
+        "inference_address=http://127.0.0.1:9080\nmanagement_address=http://127.0.0.1:9081\n"
+        "metrics_address=http://127.0.0.1:9082\ncors_allowed_origin=*\nmax_request_size=1000\njob_queue_size=7\n"
+    )
+    write_model(torchserve.parent / "other", "def handle(data, context): ...")
+    served = torchserve.parent if place == "the model's store" else torchserve
+    monkeypatch.chdir(served if place != "elsewhere" else tmp_path)
+    code = find_user_code({"model": str(served)}, {}, model_folder=NONE)
+    assert code is not None
+    spec = code.models[0].plan.spec
+    assert spec is not None
+    assert (spec.queue_size, code.settings.max_body_bytes) == (7, 1000)
+    found = (code.settings.port, code.settings.management_address, code.settings.cors_allow_origins)
+    refused = [text for text in code.ignored if "only options of the server set it" in text]
+    if place == "elsewhere":
+        assert (found, refused) == ((9080, "http://127.0.0.1:9081", ("*",)), [])
+        return
+    assert found == (8080, "http://127.0.0.1:8081", ())
+    assert len(refused) == 4
+    named = {"TS_CONFIG_FILE": str(folder / "config.properties")}
+    code = find_user_code({"model": str(served)}, named, model_folder=NONE)
+    assert code is not None
+    assert code.settings.cors_allow_origins == ("*",)
 
 
 def test_the_file_of_the_current_folder_counts_only_outside_of_containers(torchserve, tmp_path, monkeypatch) -> None:

@@ -202,6 +202,13 @@ def test_an_own_image_gets_the_host_and_the_key_to_require(tmp_path: Path) -> No
     assert done.stdout.splitlines()[-1] == "10.1.2.3 1 10.1.2.3 sesame"
 
 
+def test_an_own_image_without_a_key_listens_on_loopback_only(tmp_path: Path) -> None:
+    spec = WorkerSpec(
+        name="w", command=("/bin/sh", "-c", "echo $HEADRACE_HOST"), environment={"HEADRACE_CONTAINER": "true"}
+    )
+    assert run_assigned(tmp_path, spec=spec).stdout.splitlines()[-1] == "127.0.0.1"
+
+
 def test_a_worker_is_killed_when_its_parent_dies(tmp_path: Path) -> None:
     keeper = subprocess.Popen([sys.executable, "-c", KEEPER, str(tmp_path)])
     command_line, deadline_s = b"", time.monotonic() + WAIT_S

@@ -23,7 +23,7 @@ from headrace.handlers.torchserve_config import (
 from headrace.settings.properties_file import parse_properties
 
 
-def config_of(text: str, **env: str) -> ServerConfig:
+def config_of(text: str, /, **env: str) -> ServerConfig:
     keys = resolve_variables(parse_properties(text), env)
     return ServerConfig(env=merge_config(env, keys), keys=frozenset(keys))
 

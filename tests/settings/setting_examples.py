@@ -3,6 +3,7 @@
 from pathlib import Path
 
 MODEL = {"model": "echo"}
+CONTAINER = {**MODEL, "container": "true"}
 
 
 EXAMPLES = {

@@ -70,7 +70,7 @@ def test_the_flow_of_the_phi3_article_asks_for_vllm_and_gets_what_is_installed()
         "OPTION_DTYPE": "fp16",
         "TENSOR_PARALLEL_DEGREE": "max",
     }
-    settings, notices = load_settings({}, env, container=True)
+    settings, notices = load_settings({"container": "true"}, env)
     assert (settings.backend, settings.rolling_batch, settings.max_num_seqs) == ("auto", "vllm", 32)
     assert settings.trust_remote_code
     ignored = {notice.name for notice in served_by("native", notices) if notice.kind == "ignored"}

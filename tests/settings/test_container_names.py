@@ -25,7 +25,7 @@ from headrace.settings.model_folder import parse_model_config
 from headrace.settings.properties_file import parse_properties
 from headrace.settings.server_settings import ServerSettings
 
-from .setting_examples import EXAMPLES, MODEL
+from .setting_examples import CONTAINER, EXAMPLES, MODEL
 
 SPECIAL = {
     "HF_MODEL_QUANTIZE": ("bitsandbytes-nf4", "w4a8"),
@@ -84,7 +84,7 @@ def rows():
 def load_one(kind, name, value, *, on_gpu=False, **overrides):
     given_here = {name: value}
     env, properties, config = (given_here if kind == source else {} for source in ("env", "properties", "model config"))
-    return load_settings(overrides, env, properties, config, container=True, on_gpu=on_gpu)
+    return load_settings({**overrides, "container": "true"}, env, properties, config, on_gpu=on_gpu)
 
 
 def given_on(meaning, *, on_gpu):
@@ -118,7 +118,7 @@ def test_every_foreign_name_is_applied_or_gets_a_notice(kind, name, key, meaning
         )
     else:
         settings, notices = load_one(kind, name, "surprise", **MODEL)
-        assert replace(settings, dialect="tgi-3") == load_settings(MODEL, {}, container=True)[0]
+        assert replace(settings, dialect="tgi-3") == load_settings(CONTAINER, {})[0]
         kinds = [] if isinstance(meaning, UsedElsewhere) else ["ignored"]
         assert [notice.kind for notice in notices] == kinds
         assert all(name in notice.message for notice in notices)
@@ -186,7 +186,7 @@ def test_a_value_that_asks_for_the_default_gets_no_notice():
 
 
 def test_sagemakers_port_takes_precedence_over_other_names_for_it():
-    assert load_settings(MODEL, {"SAGEMAKER_BIND_TO_PORT": "8081", "PORT": "1"}, container=True)[0].port == 8081
+    assert load_settings(CONTAINER, {"SAGEMAKER_BIND_TO_PORT": "8081", "PORT": "1"})[0].port == 8081
 
 
 def test_a_quantization_method_takes_precedence_over_a_dtype():
@@ -251,7 +251,7 @@ def test_the_serving_properties_of_the_articles_work_unchanged():
     # a comment
     option.paged_attention=true
     """
-    settings, notices = load_settings({}, {}, parse_properties(text))
+    settings, notices = load_settings({"container": "true"}, {}, parse_properties(text))
     assert settings.model == "TheBloke/Llama-2-7b-chat-fp16"
     assert (settings.max_num_seqs, settings.rolling_batch, settings.dialect) == (32, "lmi-dist", "lmi-17")
     assert {notice.kind for notice in notices} == {"applied"}
@@ -279,7 +279,9 @@ def test_the_model_config_of_the_torchserve_article_works_unchanged():
             inference: 1
             postprocess: 2
     """
-    settings, notices = load_settings({}, {"TS_INSTALL_PY_DEP_PER_MODEL": "true"}, {}, parse_model_config(text))
+    settings, notices = load_settings(
+        {"container": "true"}, {"TS_INSTALL_PY_DEP_PER_MODEL": "true"}, {}, parse_model_config(text)
+    )
     assert (settings.model, settings.default_max_new_tokens) == ("llama-2-13b-split", 100)
     assert settings.dialect == "torchserve"
     assert {notice.kind for notice in notices} == {"applied", "ignored"}
@@ -391,5 +393,5 @@ def test_general_names_are_read_only_in_containers():
     env = {"PORT": "3000", "API_KEY": "other", "REVISION": "abc", "HOSTNAME": "box", "DTYPE": "bfloat16"}
     settings, notices = load_settings(MODEL, env)
     assert (settings.port, settings.api_key, settings.revision, notices) == (8080, None, None, [])
-    settings, _ = load_settings(MODEL, env, container=True)
+    settings, _ = load_settings(CONTAINER, env)
     assert (settings.port, settings.api_key, settings.revision, settings.host) == (3000, "other", "abc", "0.0.0.0")

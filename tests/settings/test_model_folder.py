@@ -20,8 +20,13 @@ def write(folder, files):
         path.write_text(text)
 
 
+def container(folder):
+    """The variables with which the platform's containers find a model."""
+    return {"HEADRACE_MODEL_FOLDER": str(folder), "HEADRACE_CONTAINER": "true"}
+
+
 def model_of(folder, env=None, **overrides):
-    settings, _ = gather_settings(overrides, {"HEADRACE_MODEL_FOLDER": str(folder), **(env or {})})
+    settings, _ = gather_settings(overrides, {**container(folder), **(env or {})})
     return settings.model
 
 
@@ -35,9 +40,9 @@ def place(request, tmp_path):
 
 def test_properties_name_a_model_elsewhere(tmp_path, place):
     (place / "serving.properties").write_text("option.model_id=org/other\noption.max_model_len=64\n")
-    settings, _ = gather_settings({}, {"HEADRACE_MODEL_FOLDER": str(tmp_path)})
+    settings, _ = gather_settings({}, container(tmp_path))
     assert (settings.model, settings.max_model_len, settings.dialect) == ("org/other", 64, "lmi-17")
-    assert gather_settings({"model": str(tmp_path)}, {})[0].model == "org/other"
+    assert gather_settings({"model": str(tmp_path), "trust_model_files": "true"}, {})[0].model == "org/other"
 
 
 @pytest.mark.parametrize("name", ["s3://bucket/models/llama/", "s3://bucket/x"])
@@ -80,7 +85,7 @@ def test_a_path_in_sagemakers_folder_is_resolved_in_the_folder_that_replaces_it(
 
 def test_a_model_named_outside_the_folder_is_served_with_the_folders_settings(tmp_path):
     write(tmp_path, {"serving.properties": "option.model_id=s3://bucket/x\noption.max_model_len=64\n"})
-    settings, notices = gather_settings({}, {"HEADRACE_MODEL_FOLDER": str(tmp_path), "HEADRACE_MODEL": "fetched"})
+    settings, notices = gather_settings({}, {**container(tmp_path), "HEADRACE_MODEL": "fetched"})
     assert (settings.model, settings.max_model_len, settings.container) == ("fetched", 64, True)
     assert not [notice for notice in notices if "model_id" in notice.name]
     assert model_of(tmp_path, model="smollm2") == "smollm2"
@@ -110,7 +115,7 @@ def test_torchserves_folder_is_served_as_torchserve(tmp_path, place):
             "requirements.txt": "evil",
         },
     )
-    settings, notices = gather_settings({}, {"HEADRACE_MODEL_FOLDER": str(tmp_path)})
+    settings, notices = gather_settings({}, container(tmp_path))
     assert settings.model == str(place / "llama-split")
     assert (settings.dialect, settings.default_max_new_tokens) == ("torchserve", 100)
     told = {notice.name: notice.message for notice in notices if notice.kind == "ignored"}
@@ -118,7 +123,7 @@ def test_torchserves_folder_is_served_as_torchserve(tmp_path, place):
     assert "runs no code" in told["inf2_handler.py"]
     assert notices[0].name == "inf2_handler.py", "what matters most is told first, where there is room for little"
     assert not {"minWorkers", "handler.amp"} & set(told)
-    settings, _ = gather_settings({"dialect": "tgi-1.0"}, {"HEADRACE_MODEL_FOLDER": str(tmp_path)})
+    settings, _ = gather_settings({"dialect": "tgi-1.0"}, container(tmp_path))
     assert settings.dialect == "tgi-1.0"
 
 
@@ -162,7 +167,7 @@ def test_serving_properties_take_precedence_over_a_model_config(tmp_path):
         "model-config.yaml": "handler: {model_path: org/second}",
     }
     write(tmp_path, files)
-    settings, _ = gather_settings({}, {"HEADRACE_MODEL_FOLDER": str(tmp_path)})
+    settings, _ = gather_settings({}, container(tmp_path))
     assert (settings.model, settings.dialect) == ("org/first", "lmi-17")
 
 

@@ -9,7 +9,7 @@ from headrace.settings.loading import FOREIGN_ENV_NAMES, load_settings
 from headrace.settings.server_settings import env_name, setting_names
 from headrace.settings.shutdown import resolve_shutdown_delay
 
-from .setting_examples import EXAMPLES, MODEL
+from .setting_examples import CONTAINER, EXAMPLES, MODEL
 
 
 def test_sources_are_applied_in_order_of_precedence():
@@ -63,10 +63,10 @@ def test_no_model_is_refused_with_examples():
 
 def test_only_a_container_listens_on_all_addresses_by_default():
     assert load_settings(MODEL, {})[0].host == "127.0.0.1"
-    assert load_settings(MODEL, {}, container=True)[0].host == "0.0.0.0"
+    assert load_settings(CONTAINER, {})[0].host == "0.0.0.0"
     assert load_settings(MODEL, {"HEADRACE_CONTAINER": "true"})[0].host == "0.0.0.0"
-    assert load_settings(MODEL, {"HEADRACE_CONTAINER": "false"}, container=True)[0].host == "127.0.0.1"
-    assert load_settings(MODEL | {"host": "127.0.0.1"}, {}, container=True)[0].host == "127.0.0.1"
+    assert load_settings(MODEL, {"HEADRACE_CONTAINER": "false"})[0].host == "127.0.0.1"
+    assert load_settings(CONTAINER | {"host": "127.0.0.1"}, {})[0].host == "127.0.0.1"
 
 
 @pytest.mark.parametrize("name", ["management_address", "metrics_address"])
@@ -105,7 +105,7 @@ def test_only_a_reachable_server_has_a_shutdown_delay_by_default(delay_s, grace_
 
 
 def test_secrets_are_never_shown():
-    settings, notices = load_settings(MODEL, {"API_KEY": "hunter2"}, container=True)
+    settings, notices = load_settings(CONTAINER, {"API_KEY": "hunter2"})
     assert settings.api_key == "hunter2"
     assert "hunter2" not in repr(settings)
     assert "hunter2" not in "".join(notice.message for notice in notices)

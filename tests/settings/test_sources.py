@@ -2,6 +2,7 @@
 
 import contextlib
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,25 +12,24 @@ from headrace.settings.properties_file import parse_properties
 from headrace.settings.sources import gather_settings
 
 
-def test_the_properties_of_a_model_folder_may_name_the_model(tmp_path):
-    (tmp_path / "serving.properties").write_text("option.model_id=org/other\noption.max_model_len=64\n")
-    settings, _ = gather_settings({"model": str(tmp_path)}, {})
-    assert (settings.model, settings.max_model_len) == ("org/other", 64)
-
-
 def test_a_model_folder_with_properties_but_no_model_id_is_the_model(tmp_path):
     (tmp_path / "serving.properties").write_text("option.max_model_len=64\n")
     settings, _ = gather_settings({}, {"HEADRACE_MODEL": str(tmp_path)})
     assert (settings.model, settings.max_model_len) == (str(tmp_path), 64)
 
 
-def test_sagemakers_folder_is_served_when_nothing_is_named(tmp_path):
-    settings, _ = gather_settings({}, {}, model_folder=tmp_path)
-    assert (settings.model, settings.host, settings.container) == (str(tmp_path), "0.0.0.0", True)
-    settings, _ = gather_settings({}, {"HF_MODEL_ID": "org/name"}, model_folder=tmp_path)
-    assert (settings.model, settings.host) == ("org/name", "0.0.0.0")
-    settings, _ = gather_settings({"model": "smollm2"}, {}, model_folder=tmp_path)
-    assert (settings.model, settings.host) == ("smollm2", "127.0.0.1")
+@pytest.mark.parametrize("variables", [{}, {"HEADRACE_MODEL_FOLDER": ""}, {"HF_MODEL_ID": "org/name"}])
+def test_sagemakers_folder_opens_no_server_unless_the_process_is_said_to_be_a_container(variables, tmp_path):
+    env = {name: value or str(tmp_path) for name, value in variables.items()}
+    settings, notices = gather_settings({}, env, model_folder=tmp_path)
+    assert (settings.model, settings.host) == (variables.get("HF_MODEL_ID", str(tmp_path)), "127.0.0.1")
+    assert (settings.container, settings.trust_model_files) == (False, False)
+    assert any("set HEADRACE_CONTAINER=true" in notice.message for notice in notices)
+    settings, _ = gather_settings({}, {**env, "HEADRACE_CONTAINER": "true"}, model_folder=tmp_path)
+    assert (settings.host, settings.container, settings.trust_model_files) == ("0.0.0.0", True, True)
+    if "HEADRACE_MODEL_FOLDER" not in env:
+        settings, _ = gather_settings({"model": "smollm2"}, {}, model_folder=tmp_path)
+        assert (settings.model, settings.host) == ("smollm2", "127.0.0.1")
 
 
 @given(st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=5), st.text(max_size=200))

@@ -122,14 +122,14 @@ def find_user_code(
     """
     from headrace.handlers.torchserve_store import holds_models
 
-    folder, is_container, is_named = locate_model(overrides, env, model_folder=model_folder)
+    folder, is_mounted, is_named = locate_model(overrides, env, model_folder=model_folder)
     if not folder.parts and not is_named:
         folder = _configured_store(env)
     if not folder.parts or not (is_folder(folder) or folder.suffix == ".mar"):
         if empty_folder is None or family not in _CODE_FAMILIES:
             return None
         folder = empty_folder
-    search = _Search(folder, {**overrides, "model": str(folder)}, env, family, is_container)
+    search = _Search(folder, {**overrides, "model": str(folder)}, env, family, is_mounted)
     search.channels = channels or {}
     if search.settings.handler == "native":
         return None
@@ -142,7 +142,7 @@ class _Search:
     """The search for the code of a model that is a folder or an archive."""
 
     def __init__(
-        self, folder: Path, overrides: Mapping[str, object], env: Mapping[str, str], family: str, is_container: bool
+        self, folder: Path, overrides: Mapping[str, object], env: Mapping[str, str], family: str, is_mounted: bool
     ) -> None:
         from headrace.core.gpus import visible_gpus
 
@@ -150,13 +150,13 @@ class _Search:
         self._overrides = overrides
         self._env = env
         self._family = family
-        self._is_container = is_container
+        self._is_mounted = is_mounted
         self.channels: Mapping[str, Path] = {}
         """Folders of additional model data sources, by channel."""
         self._server_env = {
             name: value for name, value in env.items() if name.startswith(ENV_PREFIX) or name in SERVER_NAMES
         }
-        self.settings, notices = load_settings(overrides, self._server_env, container=is_container)
+        self.settings, notices = load_settings(overrides, self._server_env)
         self._notices = tuple(notices)
         self._num_gpus = len(visible_gpus(env)) if self.settings.device != "cpu" else 0
 
@@ -201,7 +201,8 @@ class _Search:
         """Read TorchServe's configuration: also that of the current folder, which is not a container's."""
         from headrace.handlers.torchserve_config import load_config
 
-        return load_config(self._env, [*folders, *(() if self._is_container else (Path.cwd(),))])
+        current = None if self._is_mounted else Path.cwd()
+        return load_config(self._env, folders, current=current, trusts_models=self.settings.trust_model_files)
 
     def _torchserve(
         self, config: "ServerConfig", folder: Path, models: "Sequence[StartupModel] | None" = None
@@ -220,7 +221,7 @@ class _Search:
             f"TorchServe's setting of {name} has no effect: the server's own setting of that name counts before it."
             for name in given.keys() - applied.keys()
         ]
-        settings, _ = load_settings({**applied, **own}, self._server_env, container=self._is_container)
+        settings, _ = load_settings({**applied, **own}, self._server_env)
         store = ModelStore(
             folder, env=config.env, cache_folder=_home(settings), family=self._family, num_gpus=self._num_gpus
         )
@@ -269,9 +270,14 @@ def formatters_of(code: UserCode, settings: ServerSettings, progress: "Progress"
 
 
 def formatted_overrides(overrides: Mapping[str, object], env: Mapping[str, str]) -> dict[str, object]:
-    """Return the overrides of an engine with formatters: they are DJL's, and so is its dialect by default."""
-    is_given = overrides.get("dialect") not in (None, "auto") or env.get(f"{ENV_PREFIX}DIALECT")
-    return {**overrides} if is_given else {**overrides, "dialect": "lmi-17"}
+    """
+    Return the overrides of an engine with formatters: they are DJL's, and so is its dialect by default.
+
+    Files beside code that is run are trusted by default: the code could do all that they ask for.
+    """
+    defaults = {"dialect": "lmi-17", "trust_model_files": "true"}
+    open_names = [name for name in defaults if overrides.get(name) in (None, "auto") and not env.get(env_name(name))]
+    return {**overrides, **{name: defaults[name] for name in open_names}}
 
 
 def formatted_notices(code: UserCode, notices: Sequence[Notice]) -> list[Notice]:

@@ -215,9 +215,10 @@ class _Worker:
             )
         facts = {"{host}": host, "{port}": str(self._assignment.port), "{model}": str(model or "")}
         command = [_fill_in(part, facts) for part in self._spec.command]
-        environment = {**os.environ, "SAGEMAKER_BIND_TO_PORT": str(self._assignment.port)}
+        # Headrace's own server in a custom image would otherwise listen on all addresses, as in a container.
+        environment = {**os.environ, "HEADRACE_HOST": host, "SAGEMAKER_BIND_TO_PORT": str(self._assignment.port)}
         if token:
-            environment |= {"HEADRACE_HOST": host, "HEADRACE_API_KEY": token}
+            environment["HEADRACE_API_KEY"] = token
         if model is not None:
             environment |= {"SM_MODEL_DIR": str(model), "HEADRACE_MODEL_FOLDER": str(model)}
         try:

@@ -13,9 +13,11 @@ from typing import Any, Final
 
 from headrace.core.errors import SettingsError
 from headrace.settings.addresses import split_address
+from headrace.settings.file_guard import TRUST_FLAG, file_scope
 from headrace.settings.model_folder import in_folder
 from headrace.settings.near_names import near_name
 from headrace.settings.properties_file import read_properties
+from headrace.settings.rules import FileScope
 from headrace.settings.server_settings import setting_rule
 from headrace.settings.values import read_value
 
@@ -36,6 +38,14 @@ SETTINGS: Final = {
 _TLS_SETTINGS: Final = {"certificate_file": "tls_cert", "private_key_file": "tls_key"}
 """Settings of the server if an address begins with `https://`."""
 _ADDRESSES: Final = ("inference_address", "management_address", "metrics_address")
+_OF_THE_HOST: Final = frozenset(
+    (
+        "inference_address",
+        *_TLS_SETTINGS,
+        *(key for key, name in SETTINGS.items() if file_scope(name) is FileScope.NEVER),
+    )
+)
+"""Keys that the files of a model may not set."""
 _OF_MODELS: Final = frozenset(
     (
         "allowed_urls",
@@ -139,17 +149,28 @@ class ServerConfig:
     file: Path | None = None
     keys: frozenset[str] = frozenset()
     """The keys in the file."""
+    notices: tuple[str, ...] = ()
+    """Sentences about keys of the file that do not count, because the file is the model's."""
 
 
-def load_config(env: Mapping[str, str], folders: Iterable[Path]) -> ServerConfig:
+def load_config(
+    env: Mapping[str, str], folders: Iterable[Path], *, current: Path | None = None, trusts_models: bool = False
+) -> ServerConfig:
     """
     Read the file that `TS_CONFIG_FILE` names, else the first `config.properties` in the folders.
+
+    Args:
+        env: the environment.
+        folders: folders of the model, whose file may not set what only the environment sets, unless it is trusted.
+        current: a folder whose file counts as the environment if the model has none.
+        trusts_models: trust the file of the model.
 
     Raises:
         SettingsError: it cannot be read.
     """
     named = env.get("TS_CONFIG_FILE", "").strip()
-    folders = list(folders)
+    own = list(folders)
+    folders = own if current is None else [*own, current]
     if named and folders:
         candidates = [Path(in_folder(named, root=folders[0], folder=folders[0]))]
     else:
@@ -160,7 +181,12 @@ def load_config(env: Mapping[str, str], folders: Iterable[Path]) -> ServerConfig
             raise SettingsError(f"TS_CONFIG_FILE is {named!r}; expected a file.", name="TS_CONFIG_FILE")
         return ServerConfig(env=env)
     keys = resolve_variables(read_properties(file), env)
-    return ServerConfig(env=merge_config(env, keys), file=file, keys=frozenset(keys))
+    is_bound = not (named or trusts_models) and any(file.parent.samefile(folder) for folder in own if folder.is_dir())
+    refused = sorted(keys.keys() & _OF_THE_HOST) if is_bound else []
+    applied = {key: value for key, value in keys.items() if key not in refused}
+    why = f"only options of the server set it, because the file is the model's; or pass {TRUST_FLAG}"
+    notices = tuple(f"TorchServe's {key} in {file} has no effect: {why}." for key in refused)
+    return ServerConfig(env=merge_config(env, applied), file=file, keys=frozenset(keys), notices=notices)
 
 
 def resolve_variables(properties: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
@@ -211,7 +237,8 @@ def check_config(config: ServerConfig) -> list[str]:
     for (key, refused), why in _REFUSED_VALUES.items():
         if given.get(key, "").lower() == refused:
             raise SettingsError(f"TorchServe's {key} is {refused}: {why}.", name=key)
-    notices = [f"TorchServe's {key} has no effect: {why}." for key, why in _NO_EFFECT.items() if key in given]
+    notices = [*config.notices]
+    notices += [f"TorchServe's {key} has no effect: {why}." for key, why in _NO_EFFECT.items() if key in given]
     notices += [
         f"TorchServe's {key} is {given[key]} and has no effect: it is always {value}."
         for key, value in _FIXED.items()

@@ -83,6 +83,17 @@ LOAD_FORMAT = vllm_argument(
 BLOCK_SIZE = vllm_argument("block_size", otherwise=NoEffect("the kernels determine the block size"))
 SEED = vllm_argument("seed", otherwise=NoEffect("the seed is a field of each request"))
 
+VLLM_LIMITS = frozenset(
+    (
+        *("async_scheduling", "block_size", "calculate_kv_scales", "config_format", "cpu_offload_gb"),
+        *("disable_custom_all_reduce", "disable_sliding_window", "enable_expert_parallel", "fully_sharded_loras"),
+        *("kv_cache_dtype", "kv_cache_memory_bytes", "load_format", "lora_dtype", "max_cpu_loras", "model_impl"),
+        *("num_gpu_blocks_override", "optimization_level", "pipeline_parallel_size", "quantization"),
+        *("safetensors_load_strategy", "scheduling_policy", "seed"),
+    )
+)
+"""Arguments of vLLM's engine that are formats and limits: they name no path, no other model and no code."""
+
 VLLM_OPTIONS: dict[str, Meaning] = {
     **{
         name: vllm_argument(name, otherwise=LORA_TUNING)

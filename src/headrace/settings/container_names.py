@@ -33,6 +33,7 @@ from headrace.settings.container_model_config import MODEL_CONFIG
 from headrace.settings.container_options import OPTIONS, PROPERTIES, VLLM
 from headrace.settings.engine_names import BACKENDS
 from headrace.settings.field_parts import FieldParts, read_part
+from headrace.settings.file_guard import FileGuard
 from headrace.settings.near_names import near_name
 
 
@@ -66,6 +67,7 @@ def read_container_names(
     *,
     container: bool,
     on_gpu: bool = False,
+    guard: FileGuard | None = None,
 ) -> ContainerSettings:
     """
     Read all foreign names; if two set the same field, the files of the model take precedence over the environment.
@@ -76,13 +78,17 @@ def read_container_names(
         model_config: the content of TorchServe's `model-config.yaml`, flat.
         container: also read names that are too general elsewhere, such as `PORT`.
         on_gpu: the model may run on a GPU of this host.
+        guard: bounds what the two files may set; None: they are trusted.
+
+    Raises:
+        SettingsError: a value is not as expected, or names a path that the guard refuses.
     """
-    reader = _Reader(on_gpu=on_gpu)
+    reader = _Reader(on_gpu=on_gpu, guard=guard)
     notices: list[Notice] = []
     is_lmi = False
+    in_files = [*_exact_first(_properties(properties)), *_model_config(model_config or {})]
     for setting in [
-        *_exact_first(_properties(properties)),
-        *_model_config(model_config or {}),
+        *(replace(setting, is_in_file=True) for setting in in_files),
         *_exact_first(_environment(env, container=container)),
     ]:
         is_lmi |= setting.is_lmi
@@ -108,6 +114,8 @@ class _ForeignSetting:
     """The names to suggest for a misspelt one."""
     spelling: str = "{}"
     """The format of a key of `family` in its source."""
+    is_in_file: bool = False
+    """A file of the model sets it."""
 
 
 def _properties(properties: Mapping[str, str]) -> Iterator[_ForeignSetting]:
@@ -170,8 +178,9 @@ def _check_value(setting: _ForeignSetting, meaning: Requires) -> None:
 class _Reader:
     """Collects the values and notices of names, the strongest first."""
 
-    def __init__(self, *, on_gpu: bool) -> None:
+    def __init__(self, *, on_gpu: bool, guard: FileGuard | None) -> None:
         self._on_gpu = on_gpu
+        self._guard = guard
         self._values: dict[str, tuple[str, str]] = {}
         self._parts = FieldParts()
 
@@ -219,6 +228,8 @@ class _Reader:
             text, remark = meaning.convert(setting.raw.strip())
         except ValueError as error:
             raise SettingsError(f"{setting.name} is {setting.raw!r}; expected {error}.", name=setting.name) from None
+        if text is not None and (refused := self._refusal(setting, meaning.field, text)):
+            return refused
         if text is not None:
             self._values[meaning.field] = (setting.name, text)
             is_secret = meaning.field == "api_key"
@@ -230,12 +241,20 @@ class _Reader:
     def _read_part(self, setting: _ForeignSetting, meaning: FillsPart) -> list[Notice]:
         earlier = self._parts.source(meaning.field)
         raw = setting.raw.strip()
-        if not read_part(setting.name, meaning, raw):
+        part = read_part(setting.name, meaning, raw)
+        if not part:
             return []
+        if refused := self._refusal(setting, meaning.field, json.dumps(part)):
+            return refused
         new = self._parts.add(setting.name, meaning, raw)
         if not new:
             return [_overruled(setting, earlier, meaning.field)]
         return [Notice(setting.name, "applied", f"{setting.name} sets {meaning.field} to {json.dumps(new)}.")]
+
+    def _refusal(self, setting: _ForeignSetting, field: str, text: str) -> list[Notice]:
+        """Return a notice if a file of the model may not set the field."""
+        why = self._guard.refusal(setting.name, field, text) if self._guard and setting.is_in_file else None
+        return [Notice(setting.name, "ignored", f"{setting.name} has no effect: {why}.")] if why else []
 
 
 def _if_served_by(backends: Iterable[str], notices: Iterable[Notice]) -> list[Notice]:

@@ -7,9 +7,11 @@ process environment nor the disk: callers pass both.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from headrace.settings.container_names import Notice, read_container_names
+from headrace.settings.file_guard import FileGuard
 from headrace.settings.server_checks import check_together
 from headrace.settings.server_settings import (
     ENV_PREFIX,
@@ -39,7 +41,7 @@ def load_settings(
     properties: Mapping[str, str] | None = None,
     model_config: Mapping[str, str] | None = None,
     *,
-    container: bool = False,
+    folder: Path | None = None,
     on_gpu: bool = False,
 ) -> tuple[ServerSettings, list[Notice]]:
     """
@@ -50,7 +52,7 @@ def load_settings(
         env: the environment.
         properties: the content of `serving.properties`, if there is one.
         model_config: the content of `model-config.yaml`, if there is one (`settings.model_folder.parse_model_config`).
-        container: whether the process seems to run as a container; the setting `container` takes precedence.
+        folder: the model's folder, which paths in its files may not leave unless they are trusted.
         on_gpu: whether a GPU and a backend for it are there; the settings `device` and `backend` take precedence.
 
     Returns:
@@ -65,15 +67,18 @@ def load_settings(
         for name, value in overrides.items()
         if value not in (None, ())  # an option that may be repeated and was not given
     }
-    is_container = bool(values.get("container", container))
+    is_container = values.get("container", False)
+    values.setdefault("trust_model_files", is_container)
     on_gpu &= values.get("device") != "cpu" and values.get("backend") != "native"
-    foreign = read_container_names(env, properties or {}, model_config or {}, container=is_container, on_gpu=on_gpu)
+    guard = None if values["trust_model_files"] else FileGuard(folder, frozenset(values))
+    foreign = read_container_names(
+        env, properties or {}, model_config or {}, container=is_container, on_gpu=on_gpu, guard=guard
+    )
     for name, (source, raw) in foreign.values.items():
         if name not in values:
             values[name] = _read(name, source, raw)
     notices = list(foreign.notices)
     if is_container:
-        values["container"] = True
         values.setdefault("host", "0.0.0.0")  # noqa: S104 -- a container's port is published by its platform
     if values.get("dialect", "auto") == "auto":
         values["dialect"] = "lmi-17" if foreign.is_lmi else "torchserve" if model_config else "tgi-3"

@@ -25,6 +25,8 @@ MODEL_FOLDER = Path("/opt/ml/model")
 PROPERTIES_FILE = "serving.properties"
 MODEL_CONFIG_FILE = "model-config.yaml"
 MODEL_ID = "option.model_id"
+_PATHS = (MODEL_ID, "option.s3url", "option.chat_template", "option.generation_config")
+"""Properties that may name something in the folder."""
 
 _MARKERS = (PROPERTIES_FILE, MODEL_CONFIG_FILE, "config.json", "params.json", "*.gguf", "MAR-INF")
 _WEIGHTS = ("config.json", "params.json", "*.gguf")
@@ -61,7 +63,7 @@ def read_model_folder(folder: Path) -> ModelFolder:
     """
     root = _root(folder)
     properties = {
-        name: in_folder(value.strip(), root=root, folder=folder) if name.strip().lower() == MODEL_ID else value
+        name: in_folder(value.strip(), root=root, folder=folder) if name.strip().lower() in _PATHS else value
         for name, value in read_properties(root / PROPERTIES_FILE).items()
     }
     config = parse_model_config(_read(root / MODEL_CONFIG_FILE))

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,9 +38,23 @@ class Rule:
     """True for a value that must never be shown or logged."""
 
 
-def setting(rule: Rule, default: Any) -> Any:
-    """Return a dataclass field whose text is parsed by `rule`."""
-    return field(default=default, metadata={"rule": rule})
+class FileScope(Enum):
+    """What the files of a model may do with a setting."""
+
+    NEVER = "only flags and the environment set it: it concerns others, this machine, or code"
+    ANY = "a format or a limit"
+    INSIDE = "a path, which must lie in the model's folder"
+    LIMITS = "arguments of an engine, of which files set formats and limits"
+
+
+def setting(rule: Rule, default: Any, files: FileScope = FileScope.NEVER) -> Any:
+    """Return a dataclass field whose text is parsed by `rule`, and which only flags and the environment set."""
+    return field(default=default, metadata={"rule": rule, "files": files})
+
+
+def model_setting(rule: Rule, default: Any, files: FileScope = FileScope.ANY) -> Any:
+    """Return a field that the files of a model may set too."""
+    return setting(rule, default, files)
 
 
 def text(expected: str) -> Rule:

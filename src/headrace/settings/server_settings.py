@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headrace.settings import rules
 from headrace.settings.engine_names import BACKENDS, ENGINES, engine_name
-from headrace.settings.rules import Rule, setting
+from headrace.settings.rules import FileScope, Rule, model_setting, setting
 from headrace.settings.values import masked_repr
 
 ENV_PREFIX = "HEADRACE_"
@@ -22,19 +22,21 @@ PLATFORM_PREFIX = "HEADRACE_UP_"
 class ServerSettings:
     """Settings of one model server. None and `auto` are resolved at the start, from the model and the machine."""
 
-    model: str = setting(rules.text("an alias, a Hub id, an s3:// prefix, a folder or a .gguf file"), "")
+    model: str = model_setting(
+        rules.text("an alias, a Hub id, an s3:// prefix, a folder or a .gguf file"), "", FileScope.INSIDE
+    )
     """Model to serve: an alias (`smollm2`), a Hub id, an `s3://` prefix, a folder or a `.gguf` file. No default."""
 
     revision: str | None = setting(rules.text("a branch, tag or commit"), None)
     """Branch, tag or commit of a Hub model. Default: its main branch."""
 
-    served_model_name: str | None = setting(rules.text("a name"), None)
+    served_model_name: str | None = model_setting(rules.text("a name"), None)
     """Name that clients use in `model`. Default: the value of `model`."""
 
     host: str = setting(rules.text("a host name or address"), "127.0.0.1")
     """
     Address to listen on. The default is loopback, because a server without a key should not be open to the network;
-    in a container it is 0.0.0.0.
+    with `container` it is 0.0.0.0.
     """
 
     port: int = setting(rules.integer(0, 65535), 8080)
@@ -51,9 +53,14 @@ class ServerSettings:
 
     container: bool = setting(rules.boolean(), False)
     """
-    Behave as a container: listen on 0.0.0.0 without a key (the platform around it guards the port), and read names that
-    are too general elsewhere (`PORT`, `DTYPE`, …). Default: true if no model is named and `/opt/ml/model` exists, which
-    is how SageMaker starts a container.
+    Behave as a container of SageMaker: listen on 0.0.0.0 without a key (the platform around it guards the port), read
+    names that are too general elsewhere (`PORT`, `DTYPE`, …), and trust the model's files. On the platform it is on.
+    """
+
+    trust_model_files: bool = setting(rules.boolean(), False)
+    """
+    Let files in the model's folder set what flags and the environment may: another model, paths outside the folder,
+    origins, code of a checkpoint. Otherwise they set formats and limits only. Default: that of `container`.
     """
 
     allow_anonymous: bool = setting(rules.boolean(), False)
@@ -72,13 +79,13 @@ class ServerSettings:
     prevents DNS rebinding.
     """
 
-    task: str = setting(rules.choice("auto", "generate", "embed", "score", "features"), "auto")
+    task: str = model_setting(rules.choice("auto", "generate", "embed", "score", "features"), "auto")
     """Use of the model, by default by its files. `features`: `embed`, and `/invocations` returns a vector per token."""
 
-    pooling: str = setting(rules.choice("auto", "last", "mean", "cls"), "auto")
+    pooling: str = model_setting(rules.choice("auto", "last", "mean", "cls"), "auto")
     """Pooling of embeddings. `auto` is what the model's files say, else `last` for decoders, `mean` for encoders."""
 
-    dialect: str = setting(
+    dialect: str = model_setting(
         rules.choice(
             "auto", "tgi-1.0", "tgi-3", "lmi-0.25", "lmi-0.26", "lmi-0.27", "lmi-17", "openai", "torchserve", "tei"
         ),
@@ -89,18 +96,20 @@ class ServerSettings:
     (`option.*`, `OPTION_*`), `torchserve` if the model's folder has a `model-config.yaml`, else `tgi-3`.
     """
 
-    output_formatter: str | None = setting(
+    output_formatter: str | None = model_setting(
         rules.choice("json", "jsonlines", "sse", "json_chat", "jsonlines_chat", "sse_chat"), None
     )
     """LMI's output formatter: the format of the answer on `/invocations`. Default: that of the dialect."""
 
-    tgi_compat: bool = setting(rules.boolean(), False)
+    tgi_compat: bool = model_setting(rules.boolean(), False)
     """With an LMI dialect: answer on `/invocations` in TGI's format (`option.tgi_compat`)."""
 
-    handler: str = setting(rules.choice("auto", "native", "handler"), "auto")
+    handler: str = setting(rules.choice("auto", "native", "handler", "djl", "sagemaker", "torchserve"), "auto")
     """
     Code that serves the model. `auto` is the model's own code, see docs/custom-code/README.md, or else Headrace's
-    engine; `native` is always the engine; with `handler` the server starts with the model's own code or not at all.
+    engine; `native` is always the engine; with `handler`, or the name of a contract, the server starts with the model's
+    own code or not at all. Setting any of these but `native` is the consent without which `headrace serve` runs no code
+    of a model.
     """
 
     management_address: str | None = setting(rules.address(), "http://127.0.0.1:8081")
@@ -119,7 +128,7 @@ class ServerSettings:
     not at all.
     """
 
-    rolling_batch: str = setting(rules.spelled(engine_name, *ENGINES), "auto")
+    rolling_batch: str = model_setting(rules.spelled(engine_name, *ENGINES), "auto")
     """
     LMI's name of an engine, which is preferred: if it cannot serve this model here, the backend that `auto` chooses
     does, and a notice says so. `backend` overrides it.
@@ -131,16 +140,16 @@ class ServerSettings:
     device: str = setting(rules.choice("auto", "cpu", "cuda"), "auto")
     """Device that runs the network. `auto` is `cuda` if the process sees a GPU and a backend for it is installed."""
 
-    tensor_parallel_size: int | None = setting(rules.count_or_max(), None)
+    tensor_parallel_size: int | None = model_setting(rules.count_or_max(), None)
     """Devices that the network is split over; `max`: all GPUs of this process. Default: 1."""
 
-    gpu_memory_utilization: float = setting(rules.share(), 0.9)
+    gpu_memory_utilization: float = model_setting(rules.share(), 0.9)
     """Share of a GPU's memory that this server may use, more than 0 to 1. The default leaves room for other buffers."""
 
-    enforce_eager: bool = setting(rules.boolean(), False)
+    enforce_eager: bool = model_setting(rules.boolean(), False)
     """Start sooner by capturing no CUDA graphs and compiling nothing (`torch`, `vllm`); decoding is slower."""
 
-    step_timeout_s: float = setting(rules.number(1, "seconds"), 300.0)
+    step_timeout_s: float = model_setting(rules.number(1, "seconds"), 300.0)
     """
     Longest step of vLLM. If none ends for so long while there are requests, they end with an error and `/ping` is 503,
     so that the server is replaced. The default is vLLM's own.
@@ -158,10 +167,12 @@ class ServerSettings:
     that this process can.
     """
 
-    vllm_args: Mapping[str, object] | None = setting(rules.json_object('{"kv_cache_dtype": "fp8"}'), None)
+    vllm_args: Mapping[str, object] | None = model_setting(
+        rules.json_object('{"kv_cache_dtype": "fp8"}'), None, FileScope.LIMITS
+    )
     """Arguments of vLLM's engine under their own names, which override the other settings. Default: none."""
 
-    dtype: str = setting(
+    dtype: str = model_setting(
         rules.choice("auto", "bf16", "fp16", "fp32", "fp8", "w8a16", "w8a8", "w4a16", "w4a8", "smoothquant"),
         "auto",
     )
@@ -173,40 +184,40 @@ class ServerSettings:
     `fp32` are for other backends than `native`, and `fp8` is for `torch` on a GPU.
     """
 
-    smoothquant_alpha: float | None = setting(rules.share_or_auto(), None)
+    smoothquant_alpha: float | None = model_setting(rules.share_or_auto(), None)
     """
     With `dtype` smoothquant: migration strength from activations to weights, 0 to 1. Default: searched for each layer
     group of the model.
     """
 
-    kv_dtype: str = setting(rules.choice("auto", "bf16", "int8"), "auto")
+    kv_dtype: str = model_setting(rules.choice("auto", "bf16", "int8"), "auto")
     """Format of the KV cache. `auto` is int8 with w8a8 and w4a8, else bf16."""
 
-    max_model_len: int | None = setting(rules.integer(2), None)
+    max_model_len: int | None = model_setting(rules.integer(2), None)
     """Longest prompt + answer, tokens. Default: the model's trained context, or less if memory is short."""
 
-    rope: Mapping[str, object] | None = setting(rules.json_object('{"rope_type": "yarn", "factor": 4.0}'), None)
+    rope: Mapping[str, object] | None = model_setting(rules.json_object('{"rope_type": "yarn", "factor": 4.0}'), None)
     """Rotary embedding: `rope_parameters` merged into the checkpoint's, for longer contexts. Default: as stored."""
 
-    max_prompt_tokens: int | None = setting(rules.integer(1), None)
+    max_prompt_tokens: int | None = model_setting(rules.integer(1), None)
     """Longest prompt, tokens. Default: `max_model_len` - 1."""
 
-    max_num_seqs: int = setting(rules.integer(1), 64)
+    max_num_seqs: int = model_setting(rules.integer(1), 64)
     """Sequences that run at the same time."""
 
-    max_num_batched_tokens: int = setting(rules.integer(1), 512)
+    max_num_batched_tokens: int = model_setting(rules.integer(1), 512)
     """Token budget of one step, prompt chunks and running sequences together."""
 
-    kv_cache_bytes: int | None = setting(rules.size(), None)
+    kv_cache_bytes: int | None = model_setting(rules.size(), None)
     """Size of the KV cache. Default: the rest of the memory that this process may use."""
 
-    max_kv_cache_tokens: int | None = setting(rules.integer(1), None)
+    max_kv_cache_tokens: int | None = model_setting(rules.integer(1), None)
     """
     Maximum number of tokens in the KV cache, over all sequences, even if there is more memory; rounded down to whole
     blocks of 32. Default: limited by memory only.
     """
 
-    max_memory_bytes: int | None = setting(rules.size(), None)
+    max_memory_bytes: int | None = model_setting(rules.size(), None)
     """
     Memory that this server may use for weights, workspace, KV cache and the rest of the process. A model that does not
     fit is refused before it is loaded. Default: the free memory.
@@ -218,10 +229,10 @@ class ServerSettings:
     isa: str | None = setting(rules.choice("avx512", "avx2", "portable"), None)
     """Kernels to run. Default: the fastest that this CPU supports."""
 
-    enable_prefix_caching: bool = setting(rules.boolean(), True)
+    enable_prefix_caching: bool = model_setting(rules.boolean(), True)
     """Keep the KV blocks of finished prompts, and reuse them for prompts with the same prefix."""
 
-    max_draft_tokens: int = setting(rules.integer(0), 8)
+    max_draft_tokens: int = model_setting(rules.integer(0), 8)
     """
     Maximum number of draft tokens per sequence and step, from prompt lookup (n-gram speculation); 0 turns it off.
     Answers do not change; fewer tokens are drafted, or none, if that would not be faster.
@@ -233,13 +244,13 @@ class ServerSettings:
     default, text appears as a steady flow.
     """
 
-    max_concurrent_requests: int = setting(rules.integer(1), 256)
+    max_concurrent_requests: int = model_setting(rules.integer(1), 256)
     """
     Simultaneous requests, running and waiting; further ones are answered 429 with `Retry-After`. The default is more
     than can run at once, so that the engine never idles, and few enough that the last one does not wait minutes.
     """
 
-    enable_lora: bool = setting(rules.boolean(), False)
+    enable_lora: bool = model_setting(rules.boolean(), False)
     """
     Reserve slots for LoRA adapters, which requests choose by name, and load those in the folder `adapters` of the
     model. Default: true if `adapter` is set.
@@ -248,13 +259,13 @@ class ServerSettings:
     adapter: tuple[str, ...] = setting(rules.assignments(), ())
     """Adapter to load at the start: `name=folder`, a folder that PEFT wrote. May be repeated."""
 
-    max_loras: int = setting(rules.integer(1, 1024), 4)
+    max_loras: int = model_setting(rules.integer(1, 1024), 4)
     """
     Adapters that may be loaded at the same time; with more in `adapter`, as many as those. Each takes memory for
     `max_lora_rank` once it is loaded.
     """
 
-    max_lora_rank: int = setting(rules.integer(1, 512), 16)
+    max_lora_rank: int = model_setting(rules.integer(1, 512), 16)
     """Largest rank of an adapter."""
 
     allow_runtime_lora_updating: bool = setting(rules.boolean(), False)
@@ -266,16 +277,16 @@ class ServerSettings:
     the model.
     """
 
-    max_best_of: int = setting(rules.integer(1), 8)
+    max_best_of: int = model_setting(rules.integer(1), 8)
     """Largest `n` and `best_of` of one request; each candidate is a sequence of its own."""
 
-    max_stop_sequences: int = setting(rules.integer(0), 16)
+    max_stop_sequences: int = model_setting(rules.integer(0), 16)
     """Largest number of stop strings of one request."""
 
-    max_top_n_tokens: int = setting(rules.integer(0), 20)
+    max_top_n_tokens: int = model_setting(rules.integer(0), 20)
     """Largest number of alternatives per token (`top_n_tokens`, `top_logprobs`). 20 is OpenAI's limit."""
 
-    default_max_new_tokens: int = setting(rules.integer(1), 50)
+    default_max_new_tokens: int = model_setting(rules.integer(1), 50)
     """Length of an answer if the body is only a prompt, as in the `torchserve` dialect."""
 
     eula_check: str = setting(rules.choice("ignore", "gated", "required"), "ignore")
@@ -285,7 +296,7 @@ class ServerSettings:
     model, as in SageMaker JumpStart's Llama containers.
     """
 
-    max_body_bytes: int = setting(rules.size(), 25 * 1024 * 1024)
+    max_body_bytes: int = model_setting(rules.size(), 25 * 1024 * 1024)
     """Largest request body. The default is SageMaker's limit."""
 
     max_buffered_bytes: int = setting(rules.size(), 256 * 1024 * 1024)
@@ -318,10 +329,12 @@ class ServerSettings:
     stored_responses_age_s: float = setting(rules.number(1, "seconds"), 86400.0)
     """Longest time that a response is stored. All stored responses are lost when the server stops."""
 
-    chat_template: str | None = setting(rules.text("a template or a file with one"), None)
+    chat_template: str | None = model_setting(rules.text("a template or a file with one"), None, FileScope.INSIDE)
     """A Jinja chat template, or a file with one, in place of the model's own."""
 
-    generation_config: str = setting(rules.text("auto, vllm or a folder with a generation_config.json"), "auto")
+    generation_config: str = model_setting(
+        rules.text("auto, vllm or a folder with a generation_config.json"), "auto", FileScope.INSIDE
+    )
     """
     Source of the [sampling defaults](models.md#sampling-defaults) of requests. `auto`: the checkpoint's
     `generation_config.json` or GGUF metadata, else the model card of a known model; `vllm`: none; a folder: the

@@ -19,6 +19,11 @@ from headrace.settings.server_settings import ServerSettings
 MODEL_FOLDER_VARIABLE = "HEADRACE_MODEL_FOLDER"
 """Names the folder that stands for `/opt/ml/model`; set by launchers that start a model server as a container."""
 
+_NO_CONTAINER = (
+    "this folder is served as on any host: on loopback unless host says otherwise, and its files set only formats and "
+    "limits. In a container of SageMaker, set HEADRACE_CONTAINER=true."
+)
+
 _MODEL_VARIABLES = ("HF_MODEL_ID", "MODEL_ID", "OPTION_MODEL_ID", "SM_VLLM_MODEL")
 """The variables in which containers expect the model."""
 
@@ -34,7 +39,8 @@ def gather_settings(
     Load the settings of a server that is about to start.
 
     The model may be a folder with a `serving.properties` or a `model-config.yaml`, or such a folder may be at
-    `model_folder`; the server then serves what these files name, or the folder itself if they name nothing.
+    `model_folder`; the server then serves what these files name, or the folder itself if they name nothing. What the
+    files may set depends on `trust_model_files`.
     `HEADRACE_MODEL_FOLDER` moves `/opt/ml/model` elsewhere; a model in `HEADRACE_MODEL` is served with the settings of
     that folder. For `on_gpu` see `load_settings`.
 
@@ -42,21 +48,23 @@ def gather_settings(
         SettingsError: see `load_settings`; or a file of the folder cannot be read.
     """
     overrides, env = dict(overrides), dict(env)
-    folder, container, is_named = locate_model(overrides, env, model_folder=model_folder)
+    folder, is_mounted, is_named = locate_model(overrides, env, model_folder=model_folder)
     files = read_model_folder(folder) if folder.parts and is_folder(folder) else ModelFolder(root=folder)
-    if container and is_named:
+    if is_mounted and is_named:
         files = _without_model(files)
     elif files.names_model:
         overrides.pop("model", None)
         for name in ("HEADRACE_MODEL", *_MODEL_VARIABLES):
             env.pop(name, None)
-    elif container:
+    elif is_mounted:
         _name_root(files.root, folder, overrides, env)
     elif files.root != folder:
         overrides["model"] = str(files.root)
     settings, notices = load_settings(
-        overrides, env, files.properties, files.model_config, container=container, on_gpu=on_gpu
+        overrides, env, files.properties, files.model_config, folder=folder, on_gpu=on_gpu
     )
+    if is_mounted and not settings.container:
+        notices = [Notice("container", "applied", f"{folder}: {_NO_CONTAINER}"), *notices]
     return settings, [*files.notices, *notices]
 
 
@@ -65,8 +73,8 @@ class Located(NamedTuple):
 
     folder: Path
     """The folder of its files; otherwise its name as a path, empty without a name."""
-    is_container: bool
-    """True if the folder stands for `/opt/ml/model`."""
+    is_mounted: bool
+    """True if the folder is `/opt/ml/model`, or stands for it."""
     is_named: bool
     """True if a flag or `HEADRACE_MODEL` names the model."""
 
@@ -83,9 +91,9 @@ def locate_model(
     named = overrides.get("model") or env.get("HEADRACE_MODEL") or None
     moved = _moved_folder(env)
     place = moved or model_folder
-    is_container = (moved is not None or named is None) and place.is_dir()
-    folder = place if is_container else Path(str(named or env.get("HF_MODEL_ID") or ""))
-    return Located(folder, is_container, named is not None)
+    is_mounted = (moved is not None or named is None) and place.is_dir()
+    folder = place if is_mounted else Path(str(named or env.get("HF_MODEL_ID") or ""))
+    return Located(folder, is_mounted, named is not None)
 
 
 def names_model(env: Mapping[str, str]) -> bool:

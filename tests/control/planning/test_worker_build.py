@@ -79,12 +79,11 @@ def test_a_worker_has_all_that_its_container_and_its_variant_say() -> None:
         share_of=share_of,
         own_images={"team/server": OwnImage(command=("serve", "{port}"))},
         environment={"A": "0", "AWS_REGION": "us-east-1"},
-        s3={"endpoint_url": "http://127.0.0.1:1"},
     )
     built = build_worker("w", workload, defaults)
     assert built.spec.command == ("serve", "{port}")
     assert built.spec.environment == {"A": "1", "AWS_REGION": "us-east-1"}
-    assert (built.spec.artifact_timeout_s, built.spec.threads, built.spec.s3) == (90.0, 1, defaults.s3)
+    assert (built.spec.artifact_timeout_s, built.spec.threads) == (90.0, 1)
     assert built.spec.resources == ResourceRequest(num_cpus=4, num_accelerators=1, memory_bytes=16 << 30)
     assert built.notices == ("ml.g5.xlarge has a GPU, which is not here.",)
 
@@ -217,7 +216,7 @@ def test_images_use_the_gpus_that_their_containers_use_and_the_others_get_a_noti
 ) -> None:
     built = built_on_gpus(image, environment)
 
-    settings, _ = load_settings({"model": "m"}, built.spec.environment, container=True, on_gpu=True)
+    settings, _ = load_settings({"model": "m", "container": "true"}, built.spec.environment, on_gpu=True)
     assert settings.tensor_parallel_size == (None if degree is None else 0 if degree == "max" else int(degree))
     assert built.spec.resources is not None
     assert built.spec.resources.num_accelerators == num_gpus
