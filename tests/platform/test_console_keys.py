@@ -1,8 +1,11 @@
 """Access keys over the console's API: by whom, and what is refused."""
 
 import asyncio
+import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,8 +19,10 @@ from headrace.platform.access_keys import AccessKey, AccessKeys, KeyRing
 from headrace.platform.app import Apps, PlatformApp
 from headrace.platform.console import ConsoleSources, console_app
 from headrace.platform.console_keys import MAX_NOTE_CHARACTERS
+from headrace.platform.folders import DataFolder
 from headrace.state.sql import SqlStore, open_store
 from tests import plain_http
+from tests.e2e.conftest import headrace_command
 from tests.waiting import WAIT_S
 
 from .broken_store import out_of_reach
@@ -95,6 +100,29 @@ def test_the_last_key_is_not_deleted(closed: Closed) -> None:
     assert "Create another one first" in refused.json()["message"]
     assert client.delete(f"{PATH}/HRAKMISSING").status_code == 404
     assert len(keys.list()) == 1
+
+
+@pytest.mark.parametrize("_turn", range(3))
+def test_of_keys_that_are_deleted_at_once_the_last_one_stays(_turn: int) -> None:
+    with platform(is_open=False) as (client, keys, mine):
+        pair = [f"{PATH}/{key_id}" for key_id in (mine.key_id, keys.create().key_id)]
+        with ThreadPoolExecutor(2) as threads:
+            statuses = [answer.status_code for answer in threads.map(client.delete, pair)]
+        assert len(keys.list()) == 1
+        assert sorted(statuses) in ([204, 409], [204, 403])  # 403: the caller's own key was deleted first
+
+
+def test_of_keys_that_commands_delete_at_once_the_last_one_stays(tmp_path: Path) -> None:
+    folder = DataFolder(tmp_path / "data")
+    folder.make()
+    with closing(open_store(folder.database)) as store:
+        pair = [AccessKeys(store).create().key_id for _ in range(2)]
+        command = [headrace_command(), "keys", "rm", "--data-dir", str(folder.root)]
+        removing = [subprocess.Popen([*command, key_id], stderr=subprocess.PIPE, text=True) for key_id in pair]
+        told = [process.communicate(timeout=WAIT_S)[1] for process in removing]
+        (left,) = AccessKeys(store).list()
+    assert {process.returncode: text for process, text in zip(removing, told, strict=True)}.keys() == {0, 2}
+    assert f"{left.key_id} is the last key" in "".join(told)
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])

@@ -318,7 +318,9 @@ def test_clients_of_other_machines_need_a_key(tmp_path: Path) -> None:
         for shell in (locked, elsewhere):
             listed = shell.headrace("ls", "--url", locked.url, env=made)
             assert listed.returncode == 0, listed.stderr
-        assert locked.headrace("keys", "rm", made["AWS_ACCESS_KEY_ID"]).returncode == 0
+        kept = locked.headrace("keys", "rm", made["AWS_ACCESS_KEY_ID"])
+        assert (kept.returncode, "is the last key" in kept.stderr) == (2, True), kept.stderr
+        assert locked.headrace("keys", "rm", made["AWS_ACCESS_KEY_ID"], "--last").returncode == 0
         until(lambda: locked.headrace("ls", "--url", locked.url, env=made).returncode != 0, "the key was refused")
     finally:
         locked.stop()

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from headrace.core.errors import SettingsError, Unavailable
-from headrace.state.records import AlreadyExists, Conflict, Record
+from headrace.state.records import AlreadyExists, Conflict, LastRecord, Record
 from headrace.state.selection import Entry, Selection
 from headrace.state.sql import open_store
 from tests.state.kinds import ACCESS_KEY, ENDPOINT, MODEL, ROUTE, WORKER
@@ -345,3 +345,23 @@ def test_a_name_is_found_whatever_its_case_but_best_as_it_is(store) -> None:
     assert store.find(ENDPOINT, "Big-Model") is None
     store.create(MODEL, "big-model", spec={"n": 2})
     assert store.find(MODEL, "big-model").spec == {"n": 2}
+
+
+def test_of_records_that_are_removed_at_once_the_last_one_stays(lasting_place) -> None:
+    with contextlib.closing(open_store(lasting_place)) as one, contextlib.closing(open_store(lasting_place)) as other:
+        one.create(ENDPOINT, "of another kind", spec={})
+        for turn in range(10):
+            pair = [(store, one.create(MODEL, f"{turn}-{store is one}", spec={})) for store in (one, other)]
+
+            def remove(store_and_record) -> bool:
+                store, record = store_and_record
+                try:
+                    store.remove(record, keep_last=True)
+                except LastRecord:
+                    return False
+                return True
+
+            with ThreadPoolExecutor(2) as pool:
+                assert sorted(pool.map(remove, pair)) == [False, True]
+            (left,) = one.list(MODEL)
+            one.remove(left)

@@ -75,12 +75,27 @@ def list_keys(*, data_dir: Path | None, database: str | None, as_json: bool) -> 
 
 
 @store_options
-@keys.command(cls=Examples, examples="headrace keys rm HRAK0123456789ABCDEF")
+@keys.command(
+    cls=Examples, examples="headrace keys rm HRAK0123456789ABCDEF\nheadrace keys rm HRAK0123456789ABCDEF --last"
+)
 @click.argument("key_id")
-def rm(*, key_id: str, data_dir: Path | None, database: str | None) -> None:
-    """Delete a key; requests signed with it are refused from then on."""
+@click.option("--last", is_flag=True, help="Delete the key even if no other one is left.")
+def rm(*, key_id: str, last: bool, data_dir: Path | None, database: str | None) -> None:
+    """
+    Delete a key; requests signed with it are refused from then on.
+
+    The last key is kept without `--last`, because no request would be admitted without one.
+    """
+    from headrace.state.records import LastRecord
+
     with _opened(data_dir, database) as access_keys:
-        is_removed = access_keys.remove(key_id)
+        try:
+            is_removed = access_keys.remove(key_id, keep_last=not last)
+        except LastRecord:
+            raise UserFailed(
+                f"{key_id} is the last key; expected another one to be left. "
+                "Create one with `headrace keys create`, or add --last: then no request is admitted."
+            ) from None
     if not is_removed:
         raise UserFailed(f"There is no access key {key_id}. `headrace keys ls` lists them.")
     click.echo(f"Deleted {key_id}.")

@@ -93,12 +93,17 @@ class AccessKeys:
             if isinstance(record, Record)
         ]
 
-    def remove(self, key_id: str) -> bool:
-        """Remove a key; return False if no key has the id."""
+    def remove(self, key_id: str, *, keep_last: bool = False) -> bool:
+        """
+        Remove a key; return False if no key has the id.
+
+        Raises:
+            LastRecord: it is the only key, and `keep_last` is set; the other one may have been removed at this moment.
+        """
         record = self._store.get(ACCESS_KEY, key_id)
         if record is None:
             return False
-        self._store.remove(record)
+        self._store.remove(record, keep_last=keep_last)
         if self._folder is not None:
             update_local_key(self, self._folder)
         return True

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from headrace.core.telemetry import get_logger
 from headrace.http.body import BodyTooLarge, read_body
 from headrace.platform.access_keys import AccessKey, AccessKeys
-from headrace.state.records import Json
+from headrace.state.records import Json, LastRecord
 
 MAX_KEYS = 500
 """Keys that the console can create; each unsigned request is compared with all of them."""
@@ -87,11 +87,12 @@ def _delete(keys: AccessKeys) -> Handler:
     async def handler(request: Request) -> Response:
         """Delete a key, unless it is the last one."""
         key_id = request.path_params["key_id"]
-        found = {key.key_id for key in await asyncio.to_thread(keys.list)}
-        if found == {key_id}:
+        try:
+            is_removed = await asyncio.to_thread(keys.remove, key_id, keep_last=True)
+        except LastRecord:
             why = "It is the last key: without one no request is admitted. Create another one first."
             return _reply({"message": why}, 409)
-        if key_id not in found or not await asyncio.to_thread(keys.remove, key_id):
+        if not is_removed:
             return _reply({"message": f"There is no access key {key_id}."}, 404)
         get_logger().info("access_key.deleted", key=key_id)
         return Response(status_code=204, headers=_HEADERS)

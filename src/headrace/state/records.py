@@ -146,6 +146,10 @@ class Conflict(Exception):
     """Raised for a write to a record that was written or removed since it was read: read it and decide again."""
 
 
+class LastRecord(Exception):
+    """Raised instead of removing the only record of a kind that must keep one."""
+
+
 class Fenced(Conflict):
     """Raised for a write by a leader whose term is over: another platform leads, and has made decisions since."""
 

@@ -28,6 +28,7 @@ from headrace.state.records import (
     Fenced,
     Json,
     Kind,
+    LastRecord,
     Record,
     StoredRecord,
     Unreadable,
@@ -254,14 +255,22 @@ class SqlStore:
             assert written is not None
             return decode_row(record.kind, written)
 
-    def remove(self, record: StoredRecord) -> None:
-        """Remove a record; do nothing if its `uid` does not exist. Raises `Conflict` if it was written since."""
+    def remove(self, record: StoredRecord, *, keep_last: bool = False) -> None:
+        """
+        Remove a record; do nothing if its `uid` does not exist.
+
+        Raises:
+            Conflict: the record was written since.
+            LastRecord: it is the only one of its kind, and `keep_last` is set.
+        """
         with self._writing() as write:
             old = write.read(record.uid)
             if old is None:
                 return
             if old.revision != record.revision:
                 raise Conflict(f"The {old.kind} {record.name!r} was written since it was read.")
+            if keep_last and write.num_records(old.kind) == 1:
+                raise LastRecord(f"The {old.kind} {record.name!r} is the only one.")
             write.next_revision()
             write.execute(sa.delete(RECORDS).where(RECORDS.c.uid == record.uid))
 
@@ -340,6 +349,11 @@ class _Write:
     def read(self, uid: str) -> "sa.Row[Any] | None":
         """Read the current row of a record."""
         return self._connection.execute(sa.select(RECORDS).where(RECORDS.c.uid == uid)).one_or_none()
+
+    def num_records(self, kind: str) -> int:
+        """Return the number of records of a kind; no other writer changes it during this transaction."""
+        counted = sa.select(sa.func.count()).select_from(RECORDS).where(RECORDS.c.kind == kind)
+        return int(self._connection.execute(counted).scalar_one())
 
     def execute(self, statement: sa.Executable) -> None:
         """Run a statement that returns nothing."""

@@ -91,8 +91,18 @@ class Store(Protocol):
         """
         ...
 
-    def remove(self, record: StoredRecord) -> None:
-        """Remove a record; do nothing if its `uid` does not exist. Raises `Conflict` if it was written since."""
+    def remove(self, record: StoredRecord, *, keep_last: bool = False) -> None:
+        """
+        Remove a record; do nothing if its `uid` does not exist.
+
+        Args:
+            record: the record as it was read.
+            keep_last: refuse to remove the only record of its kind, also if others are being removed.
+
+        Raises:
+            Conflict: the record was written since.
+            LastRecord: it is the only one of its kind, and `keep_last` is set.
+        """
         ...
 
     def revision(self) -> int:
