@@ -8,13 +8,14 @@ from typing import Any
 
 import uvicorn
 
+from headrace.http.connection_memory import ConnectionMemory
 from headrace.http.protocol import StreamingProtocol
 from headrace.http.server import http_limits
 from headrace.settings.platform_settings import PlatformSettings
 
 END_S = 0.1
 """Time for connections to end; uvicorn always sleeps this long."""
-PLATFORM_HTTP: Any = partial(StreamingProtocol, limits=http_limits(PlatformSettings()))
+PLATFORM_HTTP: Any = partial(StreamingProtocol, limits=http_limits(PlatformSettings()), memory=ConnectionMemory())
 """The HTTP protocol with the limits of a platform, for `uvicorn.Config(http=...)`."""
 
 

@@ -1,6 +1,7 @@
 """InvokeEndpoint, as boto3 sees it."""
 
 import asyncio
+import socket
 from contextlib import closing
 
 import pytest
@@ -21,6 +22,13 @@ LOG = (
 def failing(status: str, body: bytes):
     async def script(exchange: Exchange) -> None:
         exchange.whole(body, status=status)
+
+    return script
+
+
+def answering(body: bytes):
+    async def script(exchange: Exchange) -> None:
+        exchange.whole(body)
 
     return script
 
@@ -209,11 +217,26 @@ def test_too_large_payloads_have_the_error_text_of_aws():
 
 def test_the_total_size_of_waiting_bodies_is_limited():
     with running(max_buffered_bytes=1000) as gateway:
-        gateway.serve()
+        gateway.serve(answering(b"short"))
         with closing(client_of(gateway.url, retries={"total_max_attempts": 1})) as once:
             error = error_of(once.invoke_endpoint, Body=b"x" * (FREE_BYTES + 1001))
         assert error["Error"]["Code"] == "ThrottlingException"
         assert gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"x" * (FREE_BYTES + 1000))["Body"].read()
+
+
+def test_responses_that_clients_do_not_read_count_with_the_bodies():
+    with running(max_buffered_bytes=12_000_000) as gateway, closing(socket.socket()) as lazy:
+        worker = gateway.serve(answering(b"x" * 10_000_000))
+        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        lazy.connect(("127.0.0.1", int(gateway.url.rpartition(":")[2])))
+        lazy.sendall(b"POST /endpoints/ep/invocations HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2\r\n\r\n{}")
+        gateway.until(lambda: gateway.gateway.budget.held_bytes > 9_000_000, "the response is held")
+        with closing(client_of(gateway.url, retries={"total_max_attempts": 1})) as once:
+            assert error_of(once.invoke_endpoint)["Error"]["Code"] == "ThrottlingException"
+        worker.script = answering(b"short")
+        assert gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"{}")["Body"].read() == b"short"
+        lazy.close()
+        gateway.until(lambda: gateway.gateway.budget.held_bytes == 0, "nothing is held any more")
 
 
 def test_requests_in_flight_are_limited():

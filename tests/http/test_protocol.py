@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from headrace.http.connection_memory import ConnectionMemory
 from headrace.http.exchange import Exchange
 from headrace.http.protocol import MAX_PIPELINED, MAX_SMALL_CHUNKS, HttpLimits, StreamingProtocol
 from headrace.http.server import http_server
@@ -182,6 +183,9 @@ class Wire(asyncio.Transport):
     def is_closing(self):
         return self.is_closed.is_set()
 
+    def set_write_buffer_limits(self, high=None, low=None):
+        """Keep no buffer."""
+
     def pause_reading(self):
         """Read on: the test's requests are few."""
 
@@ -199,7 +203,7 @@ def connected(app, *, receive_timeout_s=WAIT_S):
     """Return a connection of a server, and its side of the wire."""
     limits = HttpLimits(max_connections=1, receive_timeout_s=receive_timeout_s, send_timeout_s=WAIT_S)
     server = http_server(app, limits=limits)
-    protocol = StreamingProtocol(server.config, server.server_state, {}, limits=limits)
+    protocol = StreamingProtocol(server.config, server.server_state, {}, limits=limits, memory=ConnectionMemory())
     wire = Wire()
     protocol.connection_made(wire)
     return protocol, wire

@@ -19,6 +19,7 @@ from selenium import webdriver
 from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import setup_logging
 from headrace.http.asgi import Receive, Scope, Send
+from headrace.http.connection_memory import ConnectionMemory
 from headrace.http.listener import bind, url_of
 from headrace.http.protocol import StreamingProtocol
 from headrace.http.server import http_limits
@@ -79,6 +80,7 @@ def serving(
     timeout_keep_alive: int = 75,
     fetch_adapter: FetchAdapter | None = None,
     tracer: Tracer = NO_TRACER,
+    memory: ConnectionMemory | None = None,
     **settings: Any,
 ) -> Iterator[Echo]:
     """Serve until the block ends, as `headrace serve` does or by plain uvicorn (`http="httptools"`)."""
@@ -98,7 +100,11 @@ def serving(
         finally:
             open_calls.discard(id(scope))
 
-    protocol: Any = partial(StreamingProtocol, limits=http_limits(resolved)) if http == "headrace" else http
+    protocol: Any = (
+        partial(StreamingProtocol, limits=http_limits(resolved), memory=memory or ConnectionMemory())
+        if http == "headrace"
+        else http
+    )
     config = uvicorn.Config(
         watched,
         http=protocol,

@@ -304,14 +304,14 @@ class Gateway:
             raise texts.overloaded(f"{config.max_in_flight} requests")
         max_bytes = min(config.max_body_bytes, MAX_INLINE_BYTES) if is_async else config.max_body_bytes
         try:
-            with self._service.budget.share() as share:
+            with self._service.budget.share() as share, exchange.held_in(self._service.budget):
                 body = await exchange.read_body(max_bytes=max_bytes, timeout_s=BODY_TIMEOUT_S, share=share)
                 async with exchange.cancelled_on_disconnect():
                     await handle(body)
         except BodyTooLarge:
             raise texts.body_too_large(max_bytes) from None
         except BudgetSpent:
-            raise texts.overloaded(f"{config.max_buffered_bytes} bytes of requests") from None
+            raise texts.overloaded(f"{config.max_buffered_bytes} bytes of bodies") from None
         except BodyTooSlow:
             raise AwsError("ValidationError", "The body of the request did not arrive in time.") from None
 

@@ -24,8 +24,8 @@ async def invoke(
         async with service.invoke(
             invocation.endpoint, query, request, record, timeout_s=service.config.invocation_timeout_s
         ) as response:
-            await service.check_status(response, invocation.endpoint)
-            content = await service.read(response, invocation.endpoint, max_bytes=service.config.max_response_bytes)
+            await service.check_status(response, invocation.endpoint, exchange.hold)
+            content = await service.read(response, invocation.endpoint, exchange.hold)
     except TimeoutError:
         raise service.texts.timed_out(invocation.endpoint) from None
     record.first_s = perf_counter()

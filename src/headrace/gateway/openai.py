@@ -43,6 +43,7 @@ from headrace.http.asgi import Scope
 from headrace.http.client import ClientRequest
 from headrace.http.client_response import ClientResponse, ResponseBroken
 from headrace.http.exchange import Exchange
+from headrace.http.response import Headers
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.framing import SSE_CONTENT_TYPE
 from headrace.wire.json_size import INLINE_BYTES, check_json_size
@@ -270,23 +271,26 @@ async def _forward(
             timeout_s=service.config.stream_timeout_s,
             heartbeat=lambda: _heartbeat(service, request.body, exchange, record),
         ) as response:
-            await _send_response(service, invocation, response, exchange, record, pending)
+            whole = await _relay_or_read(service, invocation, response, exchange, record, pending)
     except TimeoutError:
         raise EngineFailed("The model did not finish its answer in time.") from None
     except ResponseBroken:
         raise EngineFailed("The connection to the model broke in the middle of its answer.") from None
-    if not exchange.is_finished:
+    if whole is not None:
+        await exchange.respond(*whole)
+    else:
         await finish(exchange)
 
 
-async def _send_response(
+async def _relay_or_read(
     service: InvocationService,
     invocation: Invocation,
     response: ClientResponse,
     exchange: Exchange,
     record: InvocationRecord,
     pending: PendingResponse | None,
-) -> None:
+) -> tuple[int, Headers, bytes] | None:
+    """Relay a stream; return another response, which is sent when the worker is free again."""
     is_sse = response.headers.get("content-type", "").startswith(SSE_CONTENT_TYPE)
     headers = [*service.response_headers(invocation, record, response.headers).items(), *_headers(response)]
     if is_sse and 200 <= response.status < 300:
@@ -295,13 +299,13 @@ async def _send_response(
             await exchange.start(response.status, headers)
         if pending is None:
             await relay(response, exchange, record)
-            return
+            return None
         recorder = await pending.recorder()
         await relay(response, exchange, record, recorder.feed)
         if rest := recorder.rest():
             exchange.put(rest)
-        return
-    content = await service.read(response, invocation.endpoint, max_bytes=service.config.max_response_bytes)
+        return None
+    content = await service.read(response, invocation.endpoint, exchange.hold)
     if pending is not None:
         is_error = response.status >= 400
         content = pending.request.error_for_client(content) if is_error else (await pending.recorder()).whole(content)
@@ -309,9 +313,9 @@ async def _send_response(
     if exchange.is_started:  # by a heartbeat: a response that is not a stream becomes one event
         record.error = record.error or (str(response.status) if response.status >= 400 else None)
         exchange.put(b"data: " + b" ".join(content.split()) + b"\n\n")
-        return
+        return None
     record.status = response.status
-    await exchange.respond(response.status, headers, content)
+    return response.status, headers, content
 
 
 async def _is_streamed(body: bytes) -> bool:

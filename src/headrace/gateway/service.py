@@ -18,7 +18,7 @@ from headrace.gateway.stored_responses import StoredResponses
 from headrace.http.body import ClientGone
 from headrace.http.body_budget import BodyBudget
 from headrace.http.client import ClientRequest
-from headrace.http.client_response import ClientResponse, ResponseBroken, ResponseTooLarge
+from headrace.http.client_response import ClientResponse, Hold, ResponseBroken, ResponseTooLarge, uncounted
 from headrace.http.exchange import Exchange
 
 FLUSH_S = 30.0
@@ -126,19 +126,20 @@ class InvocationService:
             record.held_s += perf_counter() - since_s
             timeout.reschedule(loop.time() + timeout_s)
 
-    async def read(self, response: ClientResponse, endpoint: str, *, max_bytes: int) -> bytes:
+    async def read(self, response: ClientResponse, endpoint: str, hold: Hold) -> bytes:
         """
-        Read the whole body of a response.
+        Read the whole body of a response, counted by `hold`.
 
         Raises:
             AwsError: the body broke off, or is too long.
+            BudgetSpent: the bodies of all requests together are too large.
         """
         try:
-            return await response.read(max_bytes)
+            return await response.read(self.config.max_response_bytes, hold)
         except (ResponseBroken, ResponseTooLarge) as error:
             raise self.texts.incomplete_response(endpoint, response.status) from error
 
-    async def check_status(self, response: ClientResponse, endpoint: str) -> None:
+    async def check_status(self, response: ClientResponse, endpoint: str, hold: Hold = uncounted) -> None:
         """
         Check that the worker answered 2xx.
 
@@ -146,7 +147,7 @@ class InvocationService:
             AwsError: the worker answered another status.
         """
         if not 200 <= response.status < 300:
-            body = await self.read(response, endpoint, max_bytes=self.config.max_response_bytes)
+            body = await self.read(response, endpoint, hold)
             raise self.texts.refused(endpoint, response.status, body)
 
     def response_headers(

@@ -34,7 +34,7 @@ async def stream(
         async with service.invoke(
             invocation.endpoint, query, request, record, timeout_s=service.config.stream_timeout_s
         ) as response:
-            await service.check_status(response, invocation.endpoint)
+            await service.check_status(response, invocation.endpoint, exchange.hold)
             record.status = 200
             await exchange.start(200, _headers(service, invocation, record, response))
             await relay(response, exchange, record, eventstream.payload_part)

@@ -1,7 +1,7 @@
-"""A budget for the bytes of request bodies in memory, for all requests of a server together."""
+"""A budget for the bytes of bodies in memory, of all requests and whole responses of a server together."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 FREE_BYTES = 64 * 1024
 """The first bytes of each body are not counted, so that slow large bodies never keep out small ones."""
@@ -12,7 +12,7 @@ class BudgetSpent(Exception):
 
 
 class BodyBudget:
-    """The bytes that the request bodies of one server may hold."""
+    """The bytes that the bodies of one server may hold."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -30,6 +30,14 @@ class BodyBudget:
         finally:
             self.held_bytes -= share.counted_bytes
             self.on_release()
+
+    @contextmanager
+    def holding(self, num_bytes: int) -> Iterator[None]:
+        """Count a response until the block ends. It is never refused, as it is in memory already."""
+        with self.share() as share:
+            with suppress(BudgetSpent):
+                share.add(num_bytes)
+            yield
 
 
 class BodyShare:

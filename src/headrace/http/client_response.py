@@ -15,6 +15,12 @@ HIGH_WATER_BYTES = 256 * 1024
 
 Put = Callable[[bytes], bool]
 """Takes a part; False: wait for `drain` before the next one."""
+Hold = Callable[[int], None]
+"""Counts bytes of a whole response that have come into memory; may raise to refuse them."""
+
+
+def uncounted(_num_bytes: int) -> None:
+    """Count nothing; a `Hold`."""
 
 
 class NoResponse(Exception):
@@ -109,27 +115,36 @@ class ClientResponse:
         finally:
             self._put = None
 
-    async def read(self, max_bytes: int) -> bytes:
+    async def read(self, max_bytes: int, hold: Hold = uncounted) -> bytes:
         """
         Return the whole body.
+
+        Args:
+            max_bytes: the largest body to take.
+            hold: called at least every `HIGH_WATER_BYTES`.
 
         Raises:
             ResponseBroken: it is incomplete.
             ResponseTooLarge: it has more than `max_bytes`.
         """
         parts: list[bytes] = []
-        num_bytes = 0
+        num_bytes = num_held = 0
 
         def put(part: bytes) -> bool:
             nonlocal num_bytes
             parts.append(part)
             num_bytes += len(part)
-            return num_bytes <= max_bytes
+            return num_bytes <= max_bytes and num_bytes - num_held < HIGH_WATER_BYTES
 
-        async def refuse() -> None:
-            raise ResponseTooLarge(f"The response has more than {max_bytes} bytes.")
+        async def check() -> None:
+            nonlocal num_held
+            if num_bytes > max_bytes:
+                raise ResponseTooLarge(f"The response has more than {max_bytes} bytes.")
+            hold(num_bytes - num_held)
+            num_held = num_bytes
 
-        await self.relay(put, refuse)
+        await self.relay(put, check)
+        await check()
         return b"".join(parts)
 
     def add(self, part: bytes) -> None:

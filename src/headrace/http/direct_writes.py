@@ -1,10 +1,13 @@
 """Writes of a response past uvicorn's `send`: the parts of a stream, and a head together with the start of its body."""
 
+from collections.abc import Iterable
+
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from headrace.http.asgi import Message, WritePart
 
-_MAX_JOINED_BYTES = 256 * 1024
+PART_BYTES = 64 * 1024
+"""A larger part of a body is written in pieces of this size, each when the client has read most of the one before."""
 
 
 class HeadJoiner:
@@ -30,16 +33,26 @@ class HeadJoiner:
             self._head = data
             return
         self._cycle.transport = self._transport
-        if len(data) > _MAX_JOINED_BYTES:  # takes many system calls anyway: save the copy
-            self._transport.write(self._head)
-            self._transport.write(data)
-        else:
-            self._transport.write(self._head + data)
+        self._transport.write(self._head + data)
 
 
 def has_length(head: Message) -> bool:
     """Return whether the head of a response has a Content-Length."""
     return any(name.lower() == b"content-length" for name, _ in head.get("headers", ()))
+
+
+def pieces_of(message: Message) -> Iterable[Message]:
+    """
+    Return a message of a response; a large part of a body in pieces.
+
+    The application then waits, and holds what it counts, until its client has read most of the body.
+    """
+    rest = memoryview(message.get("body", b""))
+    if len(rest) <= PART_BYTES:
+        return (message,)
+    pieces = [rest[start : start + PART_BYTES] for start in range(0, len(rest), PART_BYTES)]
+    more = [True] * (len(pieces) - 1) + [message.get("more_body", False)]
+    return [{**message, "body": piece, "more_body": has_more} for piece, has_more in zip(pieces, more, strict=True)]
 
 
 def part_writer_of(cycle: RequestResponseCycle) -> WritePart:

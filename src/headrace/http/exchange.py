@@ -7,12 +7,12 @@ the socket within the call that delivers it; elsewhere it is sent through ASGI.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from headrace.http.asgi import Receive, Scope, Send, WritePart, content_length, part_writer
 from headrace.http.body import ClientGone, read_body
-from headrace.http.body_budget import BodyShare
+from headrace.http.body_budget import BodyBudget, BodyShare
 from headrace.http.response import Body, Headers, head_message, response_messages
 
 
@@ -31,6 +31,7 @@ class Exchange:
         """
         self._scope = scope
         self._receive = receive
+        self._share: BodyShare | None = None
         self._send = send
         self._write = part_writer(scope)
         self._direct: WritePart | None = None
@@ -56,6 +57,22 @@ class Exchange:
         return await read_body(
             self._receive, max_bytes=max_bytes, content_length=length, timeout_s=timeout_s, share=share
         )
+
+    @contextmanager
+    def held_in(self, budget: BodyBudget) -> Iterator[None]:
+        """Count what `hold` is given in `budget` until the block ends."""
+        with budget.share() as self._share:
+            yield
+
+    def hold(self, num_bytes: int) -> None:
+        """
+        Count bytes of the response that are in memory.
+
+        Raises:
+            BudgetSpent: the bodies of all requests together are too large.
+        """
+        if self._share is not None:
+            self._share.add(num_bytes)
 
     @asynccontextmanager
     async def cancelled_on_disconnect(self) -> AsyncIterator[None]:
@@ -142,7 +159,7 @@ class Exchange:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def respond(self, status: int, headers: Headers, body: Body) -> None:
-        """Send a whole response."""
+        """Send a whole response; on our server, return when the client has read most of it or is gone."""
         messages = response_messages(self._scope, status, headers, body)  # if it fails, an error can still be answered
         self.is_started = self.is_finished = True
         self.num_bytes = len(body)

@@ -4,7 +4,8 @@ Uvicorn's HTTP protocol, made strict and bounded, with a direct write for the pa
 Strict: a malformed request gets a JSON error and a closed connection (`http.head`), after the responses to earlier
 requests. An `Upgrade` to an unsupported protocol is ignored, as HTTP requires, with the body intact.
 
-Bounded: the size of the head, the time for head and body, the time that a client does not read, and the connections.
+Bounded: the size of the head, the time for head and body, the time that a client does not read, the connections, and
+the memory that they hold (`http.connection_memory`).
 
 Direct write: ASGI needs a coroutine call per part through every middleware, which costs several times as much as the
 write itself. It is an ASGI extension (`http.asgi.WRITE_PART`), optional for applications and servers.
@@ -20,14 +21,19 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from headrace.core.telemetry import get_logger
 from headrace.http.asgi import WRITE_PART, ASGIApp, Message, Receive, Scope, Send
-from headrace.http.direct_writes import HeadJoiner, has_length, part_writer_of
+from headrace.http.connection_memory import ConnectionMemory, ConnectionShare
+from headrace.http.direct_writes import HeadJoiner, has_length, part_writer_of, pieces_of
 from headrace.http.errors import ResponseAborted
 from headrace.http.head import MAX_HEAD_BYTES, MAX_HEADERS, HttpRefused, check_head, refusal_of
 
 LINGER_S = 2.0
 """Seconds for a client to read a refusal sent before the end of its request: closing at once would reset it."""
 MAX_PIPELINED = 32
-"""Requests that wait on a connection for the response before theirs; each takes about 4 KiB."""
+"""Requests that wait on a connection for the response before theirs."""
+PIPELINED_BYTES = 4096
+"""Memory of a pipelined request besides its body."""
+UNSENT_BYTES = 16 * 1024
+"""Unsent bytes above which an application waits for its client; the kernel's buffer comes before them."""
 MIN_BYTES_A_SECOND = 256 * 1024
 """A body that arrives at this rate never times out, whatever its size."""
 MAX_SMALL_CHUNKS = 16_384
@@ -52,15 +58,19 @@ class HttpLimits:
 class StreamingProtocol(HttpToolsProtocol):
     """A client's connection: uvicorn's protocol with checks, limits and timers."""
 
-    def __init__(self, *args: Any, limits: HttpLimits, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, limits: HttpLimits, memory: ConnectionMemory, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._limits = limits
+        self._memory = memory
+        self._share = ConnectionShare(memory, None)
         self._is_in_head = False
         self._num_parts = 0
         self._open_part = 0
         """Number of the head, or of the trailers, whose end has not arrived; 0 if there is none."""
         self._num_open_bytes = 0
         """Bytes of the reads that lie within it: the parser may hold them and report nothing."""
+        self._num_first_bytes = 0
+        """Bytes of the read in which it began; some of them may belong to what came before it."""
         self._num_head_bytes = 0
         """Bytes of the target, headers and trailers that the parser has reported."""
         self._is_replaying = False
@@ -83,6 +93,8 @@ class StreamingProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the idle timer, or refuse the connection above the limit."""
         super().connection_made(cast("asyncio.Transport", transport))
+        self.transport.set_write_buffer_limits(high=UNSENT_BYTES)
+        self._share = ConnectionShare(self._memory, self.client)
         if len(self.connections) > self._limits.max_connections:
             self._refuse(HttpRefused(503, "The server has too many connections. Try again.", (("retry-after", "1"),)))
             return
@@ -92,6 +104,7 @@ class StreamingProtocol(HttpToolsProtocol):
         """Stop all timers."""
         self._unset_keepalive_if_required()
         self._stop_receive_timer()
+        self._share.set(0)
         if self._send_timer is not None:
             self._send_timer.cancel()
         running = self._running
@@ -107,8 +120,11 @@ class StreamingProtocol(HttpToolsProtocol):
         part, cycle = self._open_part, self.cycle
         try:
             self._feed(data)
-            self._num_open_bytes = self._num_open_bytes + len(data) if part and part == self._open_part else 0
-            _check_head_size(self._num_open_bytes)
+            if part and part == self._open_part:
+                self._num_open_bytes += len(data)
+                _check_head_size(self._num_open_bytes)
+            else:
+                self._num_open_bytes, self._num_first_bytes = 0, len(data)
         except HttpRefused as refused:
             self._refuse(refused)
         except httptools.HttpParserError as error:
@@ -116,6 +132,8 @@ class StreamingProtocol(HttpToolsProtocol):
             is_first = self.cycle is cycle and (cycle is None or cycle.response_complete)
             known = reason if isinstance(reason, HttpRefused) else None
             self._refuse(known or refusal_of(str(error), data if is_first else b""))
+        if self._is_in_head or self.pipeline or self._share.num_bytes:
+            self._hold_memory()
 
     def _should_upgrade(self) -> bool:
         return False
@@ -238,6 +256,17 @@ class StreamingProtocol(HttpToolsProtocol):
         else:
             self._refuse(HttpRefused(408, "The body of the request did not arrive in time."))
 
+    def _hold_memory(self) -> None:
+        """Count what this connection holds while the server waits for its client; close it above the limits."""
+        num_bytes = self._num_first_bytes + self._num_open_bytes if self._is_in_head else 0
+        num_bytes += sum(PIPELINED_BYTES + len(cycle.body) for cycle, _ in self.pipeline)
+        if self.flow.write_paused:
+            num_bytes += self.transport.get_write_buffer_size()
+        if not self._share.set(num_bytes) and not self.transport.is_closing():
+            get_logger().warning("http.connection_dropped", held_bytes=num_bytes, all_held_bytes=self._memory.num_bytes)
+            self._is_closing = True
+            self.transport.abort()
+
     # Refusals and closing.
 
     def _refuse(self, refused: HttpRefused) -> None:
@@ -283,6 +312,8 @@ class StreamingProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Close after an early response, or send a pending refusal."""
         super().on_response_complete()
+        if self._share.num_bytes:
+            self._hold_memory()
         if self._closes_early:
             self._linger()
         elif self._refusal is not None and (self.cycle is None or self.cycle.response_complete) and not self.pipeline:
@@ -304,11 +335,13 @@ class StreamingProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Start the send timer: the client does not keep up."""
         super().pause_writing()
+        self._hold_memory()
         self._send_timer = self.loop.call_later(self._limits.send_timeout_s, self._reader_is_late)
 
     def resume_writing(self) -> None:
         """Stop the send timer: the client keeps up again."""
         super().resume_writing()
+        self._hold_memory()
         if self._send_timer is not None:
             self._send_timer.cancel()
             self._send_timer = None
@@ -338,7 +371,8 @@ class StreamingProtocol(HttpToolsProtocol):
                 message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
             if is_head and scope["method"] != "HEAD" and has_length(message):
                 cycle.transport = cast("asyncio.Transport", HeadJoiner(cycle))
-            await send(message)
+            for piece in pieces_of(message):
+                await send(piece)
             if is_early:
                 self._closes_early = cycle.keep_alive = True  # not closed by uvicorn at once, but by `_linger`
 

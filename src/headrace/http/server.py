@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import uvicorn
 
 from headrace.http.asgi import ASGIApp
+from headrace.http.connection_memory import ConnectionMemory
 from headrace.http.protocol import HttpLimits, StreamingProtocol
 from headrace.http.tls_listener import TlsListener
 from headrace.settings.platform_settings import PlatformSettings
@@ -44,11 +45,7 @@ class HttpServer(uvicorn.Server):
             return
         state = self.server_state
         make_protocol = partial(
-            StreamingProtocol,
-            limits=self._limits,
-            config=self.config,
-            server_state=state,
-            app_state=self.lifespan.state,
+            self.config.http_protocol_class, config=self.config, server_state=state, app_state=self.lifespan.state
         )
         listeners = [
             TlsListener(
@@ -90,7 +87,7 @@ def http_server(app: ASGIApp, *, limits: HttpLimits, tls: ssl.SSLContext | None 
     _allow_descriptors(limits.max_connections + _OTHER_DESCRIPTORS)
     config = uvicorn.Config(
         app,
-        http=cast("Any", partial(StreamingProtocol, limits=limits)),
+        http=cast("Any", partial(StreamingProtocol, limits=limits, memory=ConnectionMemory())),
         ws="none",
         lifespan="off",
         access_log=False,

@@ -149,7 +149,8 @@ class Generation:
     async def _respond(self, reply: Reply, content_type: str, body: bytes) -> None:
         self._record.status = 200
         headers = (("content-type", content_type), *reply.headers(self._timings()))
-        await self._exchange.respond(200, headers, body)
+        with self._service.budget.holding(len(body)):
+            await self._exchange.respond(200, headers, body)
 
     async def _relay(
         self, backend: Backend, parsed: ParsedRequest, take: Callable[[int, Chunk], bool], drain: Drain

@@ -11,7 +11,7 @@ from headrace.core.errors import HeadraceError
 from headrace.core.spans import Span
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import trace_of
-from headrace.handlers.errors import Refused, WholeResponse
+from headrace.handlers.errors import Refused
 from headrace.handlers.exchange import BrokenResponse, HandlerRequest, Pairs, PendingResponse, StreamHead
 from headrace.handlers.pool import HandlerPool
 from headrace.http.asgi import Receive, Scope, Send, header
@@ -115,7 +115,11 @@ class HandlerRoute:
             async with exchange.cancelled_on_disconnect():
                 head = await response.head()
                 outcome.status = clean_status(head.status)
-                await _relay(response, head, outcome.status, exchange)
+                if isinstance(head, StreamHead):
+                    await _stream(response, head, outcome.status, exchange)
+                else:
+                    with self._service.budget.holding(len(head.body)):
+                        await exchange.respond(outcome.status, clean_headers(head.headers), head.body)
                 outcome.finish = "complete"
         finally:
             response.close()
@@ -157,13 +161,6 @@ class _Outcome:
             bytes=num_bytes,
             duration_ms=duration_ms,
         )
-
-
-async def _relay(response: PendingResponse, head: WholeResponse | StreamHead, status: int, exchange: Exchange) -> None:
-    if isinstance(head, StreamHead):
-        await _stream(response, head, status, exchange)
-    else:
-        await exchange.respond(status, clean_headers(head.headers), head.body)
 
 
 async def _stream(response: PendingResponse, head: StreamHead, status: int, exchange: Exchange) -> None:
