@@ -1,10 +1,11 @@
 """A model's code is found before the settings of an engine are read."""
 
+import tarfile
 from pathlib import Path
 
 import pytest
 
-from headrace.cli.user_code import find_user_code, formatted_notices, formatted_overrides
+from headrace.cli.user_code import find_user_code, formatted_notices, formatted_overrides, unpacked
 from headrace.core.errors import SettingsError
 from headrace.settings.sources import gather_settings
 from tests.headrace_handler.torchserve_models import write_model
@@ -178,3 +179,45 @@ def test_a_folder_of_models_is_a_store_and_a_file_may_name_it(torchserve, tmp_pa
     assert [model.url for model in code.models] == ["other"]
     assert code.store is not None
     assert find_user_code({"model": str(torchserve.parent), "handler": "native"}, {}, model_folder=NONE) is None
+
+
+def pack(archive: Path, folder: Path, inner: str = ".") -> Path:
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(folder, inner)
+    return archive
+
+
+@pytest.mark.parametrize("name", ["m.tgz", "m.tar.gz", "M.TAR.GZ", "m.Tgz"])
+@pytest.mark.parametrize("inner", [".", "noop"])
+def test_archives_of_torchserve_are_served_by_any_of_their_names(torchserve, tmp_path, name, inner) -> None:
+    archive = pack(tmp_path / name, torchserve, inner)
+    (tmp_path / "store").mkdir()
+
+    named = find_user_code({"model": str(archive)}, {}, model_folder=NONE)
+    archive.rename(tmp_path / "store" / name)
+    loaded = find_user_code({"model": str(tmp_path / "store")}, {"TS_LOAD_MODELS": f"fast={name}"}, model_folder=NONE)
+
+    assert named is not None
+    assert loaded is not None
+    assert [model.plan.spec.contract for model in (*named.models, *loaded.models)] == ["torchserve"] * 2
+    assert [model.plan.spec.model_name for model in (*named.models, *loaded.models)] == ["noop", "fast"]
+
+
+@pytest.mark.parametrize("name", ["model.tar.gz", "MODEL.TGZ"])
+def test_other_archives_are_served_by_their_code_or_by_the_engine(tmp_path, name) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "config.json").write_text("{}")
+    overrides = {"model": str(pack(tmp_path / name, tmp_path / "files")), "cache_dir": tmp_path / "home"}
+
+    assert find_user_code(overrides, {}, model_folder=NONE) is None
+    root = Path(str(unpacked(overrides, {})["model"]))
+    assert (root / "config.json").read_text() == "{}"
+    assert root.name == name.partition(".")[0]
+
+    (tmp_path / "files" / "inference.py").write_text("def model_fn(folder): ...")
+    pack(tmp_path / name, tmp_path / "files")
+    code = find_user_code(overrides, {}, model_folder=NONE)
+    assert code is not None
+    assert code.plan.spec is not None
+    assert (code.plan.spec.contract, code.place) == ("sagemaker", tmp_path / name)
+    assert unpacked({"model": str(tmp_path / "files")}, {}) == {"model": str(tmp_path / "files")}

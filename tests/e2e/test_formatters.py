@@ -61,7 +61,8 @@ def served(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         "glossary",
         source='def expand(text):\n    return text.replace("FR", "France")\n',
     )
-    served = serve(folder, home, "--dialect", "lmi-0.26", env={"HEADRACE_HOME": str(home), "SERVING_OFFLINE": "true"})
+    env = {"HEADRACE_HOME": str(home), "SERVING_OFFLINE": "true"}
+    served = serve(folder, home, "--dialect", "lmi-0.26", "--handler", "auto", env=env)
     yield served
     assert served.stop() == 0
 

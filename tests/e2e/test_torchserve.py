@@ -76,7 +76,7 @@ def client(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[To
         "load_models=echo.mar\njob_queue_size=7\nblacklist_env_vars=SECRET\nvmargs=-Xmx1g\n"
     )
     env = {"TS_CONFIG_FILE": str(config), "SECRET": "x", "HEADRACE_HOME": str(folder)}
-    served = serve(store, folder, env=env)
+    served = serve(store, folder, "--handler", "torchserve", env=env)
     client = TorchServeClient(served, management, metrics)
     try:
         yield client

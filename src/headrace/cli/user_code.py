@@ -36,6 +36,8 @@ class UserCode:
 
     models: "Sequence[StartupModel]"
     settings: ServerSettings
+    place: Path
+    """The folder or archive that holds the code."""
     store: "ModelStore | None" = None
     """Where TorchServe's clients may register models from; None for other contracts."""
     config_notices: tuple[str, ...] = ()
@@ -59,6 +61,12 @@ class UserCode:
         from headrace.handlers.assembly import describe_python
 
         return {model.url: describe_python(model.plan) for model in self.models}
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """A sentence for each model about the file or setting by which its code was chosen."""
+        found = tuple(model.plan.choice.reason for model in self.models)
+        return found or ("Clients may register the models of TorchServe's store.",)
 
     @property
     def summaries(self) -> tuple[str, ...]:
@@ -92,7 +100,7 @@ class UserCode:
         """
         from headrace.handlers.assembly import install_packages
 
-        return install_packages(plan, _home(self.settings) / "environments")
+        return install_packages(plan, cache_home(self.settings) / "environments")
 
 
 def find_user_code(
@@ -120,12 +128,13 @@ def find_user_code(
     Raises:
         SettingsError: a setting is invalid, or a file of the model cannot be read.
     """
+    from headrace.handlers.torchserve_archive import is_archive
     from headrace.handlers.torchserve_store import holds_models
 
     folder, is_mounted, is_named = locate_model(overrides, env, model_folder=model_folder)
     if not folder.parts and not is_named:
         folder = _configured_store(env)
-    if not folder.parts or not (is_folder(folder) or folder.suffix == ".mar"):
+    if not folder.parts or not (is_folder(folder) or is_archive(folder)):
         if empty_folder is None or family not in _CODE_FAMILIES:
             return None
         folder = empty_folder
@@ -178,7 +187,7 @@ class _Search:
         from headrace.handlers.torchserve_config import variable
         from headrace.handlers.torchserve_store import StartupModel
 
-        root = unpack_model(self._folder, ContentCache(_home(self.settings) / "archives"))
+        root = unpack_model(self._folder, ContentCache(cache_home(self.settings) / "archives"))
         found = find_model(
             root,
             model_name=self.settings.served_model_name or root.resolve().name,
@@ -191,7 +200,8 @@ class _Search:
         if choice.contract != "torchserve":
             plan = plan_handler(found, choice=choice)
             models = [StartupModel(url=self._folder.name, plan=plan)]
-            return UserCode(models=models, settings=self.settings, server_notices=self._notices) if plan.spec else None
+            code = UserCode(models=models, settings=self.settings, place=self._folder, server_notices=self._notices)
+            return code if plan.spec else None
         config = self._config(self._folder if self._folder.is_dir() else self._folder.parent, root)
         plan = plan_handler(replace(found, env=config.env), choice=choice)
         store = variable(config.env, "MODEL_STORE") or self._folder.absolute().parent
@@ -223,16 +233,36 @@ class _Search:
         ]
         settings, _ = load_settings({**applied, **own}, self._server_env)
         store = ModelStore(
-            folder, env=config.env, cache_folder=_home(settings), family=self._family, num_gpus=self._num_gpus
+            folder, env=config.env, cache_folder=cache_home(settings), family=self._family, num_gpus=self._num_gpus
         )
         models = store.startup_models() if models is None else models
         return UserCode(
             models=models,
             settings=settings,
+            place=self._folder,
             store=store,
             config_notices=tuple(notices),
             server_notices=self._notices,
         )
+
+
+def unpacked(overrides: Mapping[str, object], env: Mapping[str, str]) -> dict[str, object]:
+    """
+    Return the overrides with the folder of a model that is an archive without code, such as SageMaker's model.tar.gz.
+
+    Raises:
+        SettingsError: the archive cannot be unpacked.
+    """
+    from headrace.cluster.content_cache import ContentCache
+    from headrace.handlers.assembly import unpack_model
+    from headrace.handlers.torchserve_archive import is_archive
+
+    place = locate_model(overrides, env).folder
+    if not is_archive(place):
+        return dict(overrides)
+    own = {name: value for name, value in env.items() if name.startswith(ENV_PREFIX)}
+    settings, _ = load_settings(overrides, own)
+    return {**overrides, "model": str(unpack_model(place, ContentCache(cache_home(settings) / "archives")))}
 
 
 def serve_user_code(code: UserCode) -> int:
@@ -260,7 +290,7 @@ def formatters_of(code: UserCode, settings: ServerSettings, progress: "Progress"
 
     def prepare(_spec: "HandlerSpec") -> "HandlerSpec":
         spec = code.prepare(code.plan)
-        home = _home(settings)
+        home = cache_home(settings)
         model = locate(settings.model, revision=settings.revision, home=home, progress=progress)
         options = {**spec.load.options, "model_id": str(model.path.absolute())}
         return replace(spec, load=replace(spec.load, options=options))
@@ -326,7 +356,8 @@ def _configured_store(env: Mapping[str, str]) -> Path:
     return Path(variable(load_config(env, ()).env, "MODEL_STORE"))
 
 
-def _home(settings: ServerSettings) -> Path:
+def cache_home(settings: ServerSettings) -> Path:
+    """Return the folder of a server's downloads, packages and answers."""
     from headrace.models.sources import home_folder
 
     return Path(settings.cache_dir) if settings.cache_dir else home_folder(os.environ)
