@@ -97,7 +97,7 @@ def unpack_model(path: Path, cache: ContentCache) -> Path:
     Raises:
         SettingsError: the archive cannot be unpacked.
     """
-    archives = [path] if is_archive(path) else listed(path, ["*.mar"])
+    archives = [path] if is_archive(path) else listed(path, ["*.[mM][aA][rR]"])
     if len(archives) != 1 or (path / MANIFEST_FILE).exists():
         return path
     (archive,) = archives

@@ -1,5 +1,6 @@
 """Unpacks TorchServe's archives, which are untrusted input: `.mar` (zip) and `.tgz` or `.tar.gz`."""
 
+import os
 import stat
 import zipfile
 import zlib
@@ -20,8 +21,8 @@ _BROKEN: Final = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError,
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether a path is an archive by its name."""
-    return path.name.endswith(ARCHIVE_SUFFIXES) and path.is_file()
+    """Return whether a path is an archive by its name, in any case."""
+    return path.name.lower().endswith(ARCHIVE_SUFFIXES) and os.path.isfile(path)  # noqa: PTH113 - no error for a bad name
 
 
 def unpack_archive(archive: Path, target: Path, guard: Guard | None = None) -> Path:
