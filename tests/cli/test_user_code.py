@@ -212,7 +212,8 @@ def test_other_archives_are_served_by_their_code_or_by_the_engine(tmp_path, name
     assert find_user_code(overrides, {}, model_folder=NONE) is None
     root = Path(str(unpacked(overrides, {})["model"]))
     assert (root / "config.json").read_text() == "{}"
-    assert root.name == name.partition(".")[0]
+    assert unpacked(overrides, {})["served_model_name"] == str(tmp_path / name)
+    assert unpacked(overrides, {"HEADRACE_SERVED_MODEL_NAME": "mine"})["served_model_name"] == "mine"
 
     (tmp_path / "files" / "inference.py").write_text("def model_fn(folder): ...")
     pack(tmp_path / name, tmp_path / "files")

@@ -262,7 +262,8 @@ def unpacked(overrides: Mapping[str, object], env: Mapping[str, str]) -> dict[st
         return dict(overrides)
     own = {name: value for name, value in env.items() if name.startswith(ENV_PREFIX)}
     settings, _ = load_settings(overrides, own)
-    return {**overrides, "model": str(unpack_model(place, ContentCache(cache_home(settings) / "archives")))}
+    folder = unpack_model(place, ContentCache(cache_home(settings) / "archives"))
+    return {**overrides, "model": str(folder), "served_model_name": settings.served_model_name or str(place)}
 
 
 def serve_user_code(code: UserCode) -> int:
