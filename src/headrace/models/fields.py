@@ -12,8 +12,6 @@ from headrace.core.errors import BrokenModel, UnsupportedModel
 
 _MAX_NUMBER: Final = 1e15
 _LEAST_POSITIVE: Final = 1e-30
-_MAX_ID: Final = 2**31 - 1
-"""Runners hold token ids in 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +101,6 @@ class Fields:
         if not isinstance(value, Mapping):
             raise self._wrong(key, value, "an object")
         return Fields(value, f"{self.source}, {key}")
-
-    def ids(self, key: str) -> frozenset[int]:
-        """Return token ids, given as a number or a list of numbers; empty when absent."""
-        value = self._get(key, [])
-        ids = value if isinstance(value, list) else [value]
-        if not all(isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= _MAX_ID for item in ids):
-            raise self._wrong(key, value, "a token id or a list of them")
-        return frozenset(item for item in ids if isinstance(item, int))
 
     def refuse(self, key: str, part: str, *, unless: tuple[object, ...] = ()) -> None:
         """Raise `UnsupportedModel` if the key has a value that is not in `unless`."""

@@ -1,15 +1,14 @@
 """Read a whole checkpoint from a GGUF file, or from the parts of one."""
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from headrace.core.errors import UnsupportedModel
 from headrace.core.generation import PoolingMethod
-from headrace.core.sampling_defaults import SamplingDefaults
 from headrace.models.checkpoint import Checkpoint, CheckpointText
 from headrace.models.fields import Fields
+from headrace.models.generation_config import read_sampling
 from headrace.models.gguf_reader import GgufWeights, read_gguf_spec
 from headrace.models.gguf_split import open_all_parts
 from headrace.models.gguf_tokenizer import read_gguf_tokenizer
@@ -18,6 +17,14 @@ from headrace.models.model_cards import gguf_card_name
 from headrace.models.pooling import Pooler
 
 _TEMPLATE: Final = "tokenizer.chat_template"
+_SAMPLING: Final = {
+    "temperature": "temp",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
+"""Keys below `general.sampling`."""
 _POOLING: Final[Mapping[int, PoolingMethod | None]] = {0: None, 1: "mean", 2: "cls", 3: "last"}
 """Values of `pooling_type`; 4 is a reranker."""
 
@@ -66,18 +73,6 @@ def _read_pooler(metadata: Fields) -> Pooler | None:
 
 def _read_defaults(metadata: Mapping[str, object], eos_token_ids: frozenset[int]) -> GenerationDefaults:
     """Return the recommended sampling, which llama.cpp's converter copies from `generation_config.json`."""
-
-    def number(key: str) -> float | None:
-        value = metadata.get(f"general.sampling.{key}")
-        return float(value) if isinstance(value, int | float) and math.isfinite(value) and value >= 0 else None
-
-    top_k = number("top_k")
-    sampling = SamplingDefaults(
-        temperature=number("temp"),
-        top_p=number("top_p"),
-        top_k=None if top_k is None else int(top_k),
-        min_p=number("min_p"),
-        repetition_penalty=number("penalty_repeat"),
-        source="the GGUF file's metadata",
-    )
-    return GenerationDefaults(eos_token_ids=eos_token_ids, sampling=sampling)
+    values = {name: metadata.get(f"general.sampling.{key}") for name, key in _SAMPLING.items()}
+    source = "the GGUF file's metadata"
+    return GenerationDefaults(eos_token_ids=eos_token_ids, sampling=read_sampling(Fields(values, source), source))

@@ -1,7 +1,7 @@
 """Read a whole checkpoint from a Hugging Face folder: config.json, weights, tokenizer, chat template."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -14,6 +14,7 @@ from headrace.models.families.family import Family
 from headrace.models.families.mistral_params import config_of_params
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
+from headrace.models.generation_config import read_sampling
 from headrace.models.hf_tokenizer import read_hf_tokenizer
 from headrace.models.model import GenerationDefaults
 from headrace.models.safetensors_reader import SafetensorsWeights
@@ -23,6 +24,9 @@ from headrace.models.spec import ModelSpec
 from headrace_handler.stray_files import listed
 
 GENERATION_CONFIG: Final = "generation_config.json"
+_HUB_SNAPSHOTS: Final = "snapshots"
+_HUB_BLOBS: Final = "blobs"
+"""A folder of the Hub's cache is `snapshots/REVISION`, with links into `blobs` beside `snapshots`."""
 _ESCAPED_SURROGATE: Final = "\\ud"
 _OLDER_QUANTIZATION: Final = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 """The files of AutoGPTQ and AutoAWQ from before `quantization_config`, with the method that they mean."""
@@ -67,7 +71,7 @@ def read_text_parts(folder: Path, config: Fields, *, vocab_size: int) -> Checkpo
         templates=read_templates(folder, settings),
         defaults=GenerationDefaults(
             eos_token_ids=tokenizer.eos_token_ids,
-            sampling=_sampling_defaults(generation, GENERATION_CONFIG),
+            sampling=read_sampling(generation, GENERATION_CONFIG),
         ),
     )
 
@@ -80,19 +84,7 @@ def read_generation_config(folder: Path) -> SamplingDefaults:
         BrokenModel: the file is missing or malformed.
     """
     path = folder / GENERATION_CONFIG
-    return _sampling_defaults(_read_json(path, required=True), str(path))
-
-
-def _sampling_defaults(generation: Fields, source: str) -> SamplingDefaults:
-    return SamplingDefaults(
-        temperature=_optional(generation, "temperature"),
-        top_p=_optional(generation, "top_p"),
-        top_k=_optional_whole(generation, "top_k", minimum=0),
-        min_p=_optional(generation, "min_p"),
-        repetition_penalty=_optional(generation, "repetition_penalty"),
-        max_new_tokens=_optional_whole(generation, "max_new_tokens", minimum=1),
-        source=source,
-    )
+    return read_sampling(_read_json(path, required=True), str(path))
 
 
 def read_hf_weights(folder: Path) -> SafetensorsWeights:
@@ -116,11 +108,12 @@ def _spec(config: Fields) -> tuple[Family, ModelSpec]:
 
 def read_templates(folder: Path, settings: Fields) -> dict[str, str]:
     """Return the chat templates by name: template files win over `tokenizer_config.json`, as in transformers."""
-    single = folder / "chat_template.jinja"
+    single, older_file = folder / "chat_template.jinja", folder / "chat_template.json"
     named = listed(folder / "additional_chat_templates", ["*.jinja"])
+    _refuse_links(folder, [single, older_file, *named])
     if single.is_file():
         return {path.stem: _read_text(path) for path in named} | {"default": _read_text(single)}
-    older = _read_json(folder / "chat_template.json")
+    older = _read_json(older_file)
     value = older.values.get("chat_template") or settings.values.get("chat_template")
     if isinstance(value, str):
         return {"default": value}
@@ -130,6 +123,20 @@ def read_templates(folder: Path, settings: Fields) -> dict[str, str]:
         for entry in entries
         if isinstance(entry, Mapping) and isinstance(entry.get("name"), str) and isinstance(entry.get("template"), str)
     }
+
+
+def _refuse_links(folder: Path, paths: Iterable[Path]) -> None:
+    """Refuse links out of a folder, but for those of the Hub's cache: clients may see the text of a template."""
+    at = folder.absolute()
+    places = [at, at.parents[1] / _HUB_BLOBS] if at.parent.name == _HUB_SNAPSHOTS else [at]
+    inside = tuple(place.resolve() for place in places)
+    for path in paths:
+        target = path.resolve()
+        if not any(target.is_relative_to(place) for place in inside):
+            raise BrokenModel(
+                f"{path} links to {target}; expected a file of the model. To use that template, pass --chat-template.",
+                path=str(path),
+            )
 
 
 def _read_settings(folder: Path) -> Fields:
@@ -166,14 +173,6 @@ def read_config(folder: Path) -> Fields:
             quantization = {"quant_method": method, **older.values}
             return Fields({**config.values, "quantization_config": quantization}, config.source)
     return config
-
-
-def _optional(fields: Fields, key: str) -> float | None:
-    return fields.number(key) if fields.has(key) else None
-
-
-def _optional_whole(fields: Fields, key: str, *, minimum: int) -> int | None:
-    return fields.whole(key, minimum=minimum) if fields.has(key) else None
 
 
 def _read_json(path: Path, *, required: bool = False) -> Fields:

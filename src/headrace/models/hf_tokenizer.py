@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.core.errors import BrokenModel, HeadraceError
 from headrace.models.fields import Fields
+from headrace.models.generation_config import token_ids
 from headrace.models.panics import is_panic
 from headrace.models.sentencepiece_backend import sentencepiece_backend
 from headrace.models.sentencepiece_file import SentencePieceModel, parse_sentencepiece
@@ -63,9 +64,9 @@ def read_hf_tokenizer(
     settings = settings.with_defaults(found.settings)
     bos, eos = _id_of(backend, names.get("bos_token")), _id_of(backend, names.get("eos_token"))
     _set_ends(backend, settings, names)
-    ends = sorted(generation.ids("eos_token_id") | config.ids("eos_token_id"))
+    ends = sorted(token_ids(generation, "eos_token_id") | token_ids(config, "eos_token_id"))
     if bos is None:
-        bos = min(config.ids("bos_token_id"), default=None)
+        bos = min(token_ids(config, "bos_token_id"), default=None)
     return Tokenizer(
         backend,
         vocab_size=vocab_size,

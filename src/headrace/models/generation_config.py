@@ -1,0 +1,76 @@
+"""
+Defaults that a checkpoint's files name: sampling values and ids of special tokens.
+
+Writers mark "off" in many ways (`top_k: -1`, `max_new_tokens: 0`, `eos_token_id: -1`), and a default is never a reason
+to refuse a model: what is unusable does not count, and the log says so. Libraries differ in the meaning of `do_sample`;
+here, as in vLLM, it is not read.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from headrace.core.errors import BrokenModel
+from headrace.core.sampling_defaults import SamplingDefaults
+from headrace.core.telemetry import get_logger
+from headrace.models.fields import Fields
+
+_MAX_ID: Final = 2**31 - 1
+"""Runners hold token ids in 32 bits."""
+_Range = tuple[str, Callable[[float], bool]]
+_RANGES: Final[dict[str, _Range]] = {
+    "temperature": ("a number from 0 up", lambda value: value >= 0),
+    "top_p": ("a number above 0, at most 1", lambda value: 0 < value <= 1),
+    "min_p": ("a number from 0 to 1", lambda value: 0 <= value <= 1),
+    "repetition_penalty": ("a number above 0", lambda value: value > 0),
+    "top_k": ("a whole number, of which 0 and -1 mean all tokens", lambda value: value >= 0 and value == int(value)),
+    "max_new_tokens": ("a whole number from 1 up", lambda value: value >= 1 and value == int(value)),
+}
+_OFF: Final = {"top_k": (-1,)}
+"""Values that mean 0: every token is a candidate."""
+_WHOLE: Final = ("top_k", "max_new_tokens")
+
+
+def read_sampling(fields: Fields, source: str) -> SamplingDefaults:
+    """Return the sampling values of a file, without those that are off or unusable."""
+    values = {name: value for name in _RANGES if (value := _value(fields, name)) is not None}
+    whole = {name: int(values.pop(name)) for name in _WHOLE if name in values}
+    return SamplingDefaults(**values, **whole, source=source)  # type: ignore[arg-type]  # by name, checked above
+
+
+def token_ids(fields: Fields, key: str) -> frozenset[int]:
+    """Return the token ids of a key, given as a number or a list of numbers, without those that no token can have."""
+    value = fields.values.get(key)
+    given = value if isinstance(value, list) else [] if value is None else [value]
+    ids = [_token_id(item) for item in given]
+    if None in ids:
+        _tell(fields, key, "token ids from 0 up")
+    return frozenset(index for index in ids if index is not None)
+
+
+def _value(fields: Fields, name: str) -> float | None:
+    if not fields.has(name):
+        return None
+    expected, is_usable = _RANGES[name]
+    try:
+        value = fields.number(name)
+    except BrokenModel:
+        value = None
+    if value in _OFF.get(name, ()):
+        return 0
+    if value is None or not is_usable(value):
+        _tell(fields, name, expected)
+        return None
+    return value
+
+
+def _token_id(value: object) -> int | None:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_ID:
+        return None
+    return value
+
+
+def _tell(fields: Fields, name: str, expected: str) -> None:
+    message = f"{fields.source}: {name} is {fields.values[name]!r:.200} and does not count; expected {expected}."
+    get_logger().warning("model.default_ignored", message=message)
