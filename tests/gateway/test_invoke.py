@@ -215,6 +215,13 @@ def test_too_large_payloads_have_the_error_text_of_aws():
         gateway.until(gateway.is_idle, "all requests ended")
 
 
+def test_the_coding_of_a_body_reaches_the_worker_which_refuses_it_or_decodes_it(gateway):
+    worker = gateway.serve(answering(b"{}"))
+    for api in ("invocations", "openai/v1/chat/completions"):
+        gateway.client.post(f"/endpoints/ep/{api}", content=b"packed", headers={"content-encoding": "gzip"})
+        assert worker.asked[-1].headers["content-encoding"] == "gzip"
+
+
 def test_the_total_size_of_waiting_bodies_is_limited():
     with running(max_buffered_bytes=1000) as gateway:
         gateway.serve(answering(b"short"))

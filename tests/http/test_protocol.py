@@ -227,20 +227,31 @@ async def test_a_head_that_the_server_does_not_read_is_not_late():
 
 
 @pytest.mark.parametrize(
-    ("method", "status", "body"),
-    [("GET", 200, b"1\r\nx\r\n0\r\n\r\n"), ("HEAD", 200, b""), ("GET", 204, b""), ("GET", 304, b"")],
+    ("method", "version", "status", "body"),
+    [
+        ("GET", "1.1", 200, b"1\r\nx\r\n2\r\nyz\r\n0\r\n\r\n"),
+        ("GET", "1.0", 200, b"xyz"),
+        ("GET", "1.0", 500, b"xyz"),
+        *((method, version, 200, b"") for method in ("HEAD",) for version in ("1.1", "1.0")),
+        *(("GET", version, status, b"") for status in (204, 304) for version in ("1.1", "1.0")),
+    ],
 )
-async def test_a_stream_has_no_parts_where_a_response_has_no_body(method, status, body):
+async def test_a_stream_has_chunks_or_ends_with_its_connection_and_has_no_parts_without_a_body(
+    method, version, status, body
+):
     async def stream(scope, receive, send):
         exchange = Exchange(scope, receive, send)
         await exchange.start(status, ())
-        exchange.put(b"x")
+        exchange.put(b"x")  # written past ASGI
+        await send({"type": "http.response.body", "body": b"yz", "more_body": True})
         await exchange.finish()
 
     protocol, wire = connected(stream)
-    protocol.data_received(b"%b / HTTP/1.1\r\n" % method.encode() + HOST + CLOSE + b"\r\n")
+    protocol.data_received(f"{method} / HTTP/{version}\r\n".encode() + HOST + CLOSE + b"\r\n")
     await closed(protocol, wire)
-    assert wire.sent.partition(b"\r\n\r\n")[2] == body
+    head, _, sent = wire.sent.partition(b"\r\n\r\n")
+    assert sent == body
+    assert (b"transfer-encoding: chunked" in head.lower()) is body.endswith(b"0\r\n\r\n")
 
 
 @pytest.mark.parametrize("status", [204, 304])

@@ -1,5 +1,7 @@
 """The routes that do not generate, the key, the log line and the metrics."""
 
+import gzip
+import json
 import re
 
 import pytest
@@ -210,6 +212,18 @@ def value(metrics, name, **labels):
     wanted = [f'{key}="{text}"' for key, text in labels.items()]
     assert rows, f"{name} is not among the metrics"
     return sum(float(row.rsplit(" ", 1)[1]) for row in rows if all(want in row for want in wanted))
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br", "Deflate", "zstd", "x" * 5000])
+def test_a_compressed_body_is_refused_by_the_name_of_its_coding(echo, encoding):
+    body = gzip.compress(json.dumps({"inputs": "a", "messages": [{"role": "user", "content": "a"}]}).encode())
+    headers = {"content-type": "application/json", "content-encoding": encoding}
+    for path in ("/generate", "/invocations", "/v1/chat/completions", "/v1/messages", "/api/chat", "/tokenize"):
+        answer = echo.client.post(path, content=body, headers=headers)
+        assert answer.status_code == 415, path
+        assert encoding[:100] in answer.text
+    plain = echo.client.post("/generate", json={"inputs": "a"}, headers={"content-encoding": "identity"})
+    assert plain.status_code == 200
 
 
 def test_metrics_count_requests_tokens_and_failures():

@@ -11,6 +11,7 @@ Every error that Headrace raises on purpose, in one tree.
     │   ├── NotFound              404  no such route, model or adapter
     │   ├── MethodNotAllowed      405  the route takes other methods, which are named
     │   ├── PayloadTooLarge       413  the body is over the limit
+    │   ├── UnsupportedEncoding   415  the body is compressed
     │   ├── SettingsError         -    a flag, environment variable or property is wrong: the start stops
     │   ├── ModelNotFound         404  no model by that name, folder or file
     │   ├── UnsupportedModel      422  the checkpoint uses a part that Headrace does not run, which is named
@@ -30,6 +31,8 @@ Every error that Headrace raises on purpose, in one tree.
 The message is a sentence for people and safe to show to a client: what, which value, what was expected, how to fix it.
 `facts` has the same values for logs, and for dialects that write their own message.
 """
+
+from headrace.core.client_text import shortened
 
 
 class HeadraceError(Exception):
@@ -137,6 +140,18 @@ class PayloadTooLarge(UserError):
 
     code = "payload_too_large"
     http_status = 413
+
+
+class UnsupportedEncoding(UserError):
+    """The body has a `Content-Encoding`; expected none."""
+
+    code = "unsupported_encoding"
+    http_status = 415
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__(
+            f"The body has the Content-Encoding {shortened(encoding)}; expected none. Send it uncompressed."
+        )
 
 
 class SettingsError(UserError):

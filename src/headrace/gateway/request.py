@@ -30,6 +30,9 @@ _FOR_PLATFORM = frozenset(
 )
 """Members of the asynchronous API for the platform itself."""
 
+_ENCODING, _ENCODING_HEADER = "ContentEncoding", "content-encoding"
+"""A header that is no member of the API: without it, a worker would take a compressed body for a broken one."""
+
 RawHeaders = Iterable[tuple[bytes, bytes]]
 
 
@@ -40,7 +43,7 @@ class Invocation:
     api: Api
     endpoint: str
     members: dict[str, str] = field(default_factory=dict)
-    """The API's input members from headers, by their names in botocore's model."""
+    """The API's input members from headers, by their names in botocore's model, and `ContentEncoding`."""
     trace: TraceContext = field(default_factory=TraceContext)
     """The ids of the request."""
     attempt: str = ""
@@ -58,7 +61,7 @@ class Invocation:
 
     def worker_headers(self) -> tuple[tuple[str, str], ...]:
         """Return the headers for the worker."""
-        names = _canonical_names(self.api)
+        names = {**_canonical_names(self.api), _ENCODING: _ENCODING_HEADER}
         headers = [("Accept", self.members.get("Accept", "*/*")), ("X-Amzn-SageMaker-Forwarded-Api", self.api)]
         if "ContentType" in self.members:
             headers.append(("Content-Type", self.members["ContentType"]))
@@ -85,19 +88,22 @@ def read(endpoint: str, api: Api, headers: RawHeaders, trace: TraceContext) -> I
     """
     members_by_header = _members(api)
     members: dict[str, str] = {}
+    encoding: dict[str, str] = {}
     attempt = ""
     for raw_name, raw_value in headers:
         name = raw_name.decode("latin-1")
         member = members_by_header.get(name)
         if member is not None:
             members[member] = raw_value.decode("latin-1").strip()
+        elif name == _ENCODING_HEADER:
+            encoding[_ENCODING] = raw_value.decode("latin-1")
         elif name == "amz-sdk-request":
             attempt = raw_value.decode("latin-1")
     operation = services.operation("sagemaker-runtime", api)
     shape = _input_shape(api)
     values = {name: scalars.from_text(text, shape.members[name], name) for name, text in members.items()}
     validation.check(operation, {"EndpointName": endpoint, "Body": b"", **values})
-    return Invocation(api=api, endpoint=endpoint, members=members, trace=trace, attempt=attempt)
+    return Invocation(api=api, endpoint=endpoint, members=members | encoding, trace=trace, attempt=attempt)
 
 
 @cache

@@ -34,6 +34,12 @@ def content_length(scope: Scope) -> int:
     return int(text) if text.isdigit() else 0
 
 
+def content_encoding(scope: Scope) -> str | None:
+    """Return the coding in which the body was sent; None if it was sent as it is."""
+    coding = (header(scope, b"content-encoding") or "").strip()
+    return None if coding.lower() in {"", "identity"} else coding
+
+
 def headers_of(scope: Scope) -> dict[str, str]:
     """Return the headers by their names in lower case; the values of a repeated one are joined with commas."""
     headers: dict[str, str] = {}

@@ -1,13 +1,17 @@
 """Writes of a response past uvicorn's `send`: the parts of a stream, and a head together with the start of its body."""
 
+import sys
 from collections.abc import Iterable
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from headrace.http.asgi import Message, WritePart
+from headrace.http.response import BODILESS
 
 PART_BYTES = 64 * 1024
 """A larger part of a body is written in pieces of this size, each when the client has read most of the one before."""
+
+_UNKNOWN_LENGTH = sys.maxsize
 
 
 class HeadJoiner:
@@ -55,14 +59,31 @@ def pieces_of(message: Message) -> Iterable[Message]:
     return [{**message, "body": piece, "more_body": has_more} for piece, has_more in zip(pieces, more, strict=True)]
 
 
+def end_by_close(cycle: RequestResponseCycle, message: Message) -> None:
+    """
+    Let the end of the connection end the body of a response to HTTP/1.0, which has no chunks (RFC 9112, section 6.3).
+
+    uvicorn frames a body by its length or by chunks: it gets a length that no body has, and the true one at the end.
+    """
+    if message["type"] == "http.response.start":
+        is_bodiless = cycle.scope["method"] == "HEAD" or message["status"] in BODILESS
+        if not is_bodiless and not has_length(message):
+            cycle.chunked_encoding, cycle.expected_content_length = False, _UNKNOWN_LENGTH
+    elif cycle.expected_content_length > _UNKNOWN_LENGTH // 2 and not message.get("more_body", False):
+        cycle.expected_content_length = len(message.get("body", b""))
+
+
 def part_writer_of(cycle: RequestResponseCycle) -> WritePart:
     """Return the writer for the parts of a response; see `WritePart`."""
     write, flow = cycle.transport.write, cycle.flow
 
     def write_part(part: bytes) -> bool:
-        if cycle.disconnected or not cycle.chunked_encoding:  # the response to HEAD, 204 and 304 have no body
+        if cycle.disconnected:
             return True
-        write(b"%x\r\n%b\r\n" % (len(part), part))
+        if cycle.chunked_encoding:
+            write(b"%x\r\n%b\r\n" % (len(part), part))
+        elif cycle.expected_content_length:  # not for HEAD, 204 and 304, which have no body
+            write(part)
         return not flow.write_paused
 
     return write_part

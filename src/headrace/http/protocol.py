@@ -22,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from headrace.core.telemetry import get_logger
 from headrace.http.asgi import WRITE_PART, ASGIApp, Message, Receive, Scope, Send
 from headrace.http.connection_memory import ConnectionMemory, ConnectionShare
-from headrace.http.direct_writes import HeadJoiner, has_length, part_writer_of, pieces_of
+from headrace.http.direct_writes import HeadJoiner, end_by_close, has_length, part_writer_of, pieces_of
 from headrace.http.errors import ResponseAborted
 from headrace.http.head import MAX_HEAD_BYTES, MAX_HEADERS, HttpRefused, check_head, refusal_of
 
@@ -372,6 +372,8 @@ class StreamingProtocol(HttpToolsProtocol):
             if is_head and scope["method"] != "HEAD" and has_length(message):
                 cycle.transport = cast("asyncio.Transport", HeadJoiner(cycle))
             for piece in pieces_of(message):
+                if scope["http_version"] == "1.0":
+                    end_by_close(cycle, piece)
                 await send(piece)
             if is_early:
                 self._closes_early = cycle.keep_alive = True  # not closed by uvicorn at once, but by `_linger`

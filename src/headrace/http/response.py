@@ -8,7 +8,7 @@ from headrace.wire.dialect import ErrorReply
 
 Headers = Iterable[tuple[str, str]]
 Body = bytes | bytearray | memoryview
-_BODILESS: Final = frozenset((204, 304))
+BODILESS: Final = frozenset((204, 304))
 """Statuses without a body, and so without its length (RFC 9110, section 8.6)."""
 
 
@@ -20,7 +20,7 @@ async def send_response(scope: Scope, send: Send, status: int, headers: Headers,
 
 def response_messages(scope: Scope, status: int, headers: Headers, body: Body) -> tuple[Message, Message]:
     """Return the messages of a response; see `send_response`."""
-    is_bodiless = status in _BODILESS
+    is_bodiless = status in BODILESS
     sent = b"" if is_bodiless or scope["method"] == "HEAD" else body
     length = () if is_bodiless else (("content-length", str(len(body))),)
     return (

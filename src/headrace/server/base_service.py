@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from enum import StrEnum
 from typing import TypeVar
 
-from headrace.core.errors import Unavailable
+from headrace.core.errors import Unavailable, UnsupportedEncoding
 from headrace.core.spans import NO_TRACER, Tracer
-from headrace.http.asgi import Receive, Scope
+from headrace.http.asgi import Receive, Scope, content_encoding
 from headrace.http.body_budget import BodyBudget
 from headrace.server.limits import RequestLimiter, read_request_body
 from headrace.settings.server_settings import ServerSettings
@@ -46,6 +46,9 @@ class BaseService(ABC):
 
     The server listens before the model is loaded, so that health checks are answered meanwhile.
     """
+
+    takes_encoded_bodies = False
+    """Bodies with a `Content-Encoding` are passed on as they are, for the model's own code to decode."""
 
     def __init__(self, settings: ServerSettings, *, is_ready: bool, tracer: Tracer = NO_TRACER) -> None:
         self.settings = settings
@@ -94,8 +97,12 @@ class BaseService(ABC):
         A request that is still arriving does not count: clients that send slowly would lock out all others.
 
         Raises:
+            UnsupportedEncoding: the body is compressed.
             PayloadTooLarge, Busy, ClientGone: see `server.limits`.
         """
+        encoding = content_encoding(scope)
+        if encoding is not None and not self.takes_encoded_bodies:
+            raise UnsupportedEncoding(encoding)
         self.limiter.check()
         with self.budget.share() as share:
             body = await read_request_body(scope, receive, share, max_bytes=self.settings.max_body_bytes)
