@@ -102,8 +102,11 @@ def _byte_level_bpe(fields: Fields, tokens: list[str]) -> "tokenizers.Tokenizer"
 
     pre = fields.text("pre", "default")
     if pre not in PRE_TOKENIZERS:
-        known = ", ".join(sorted(PRE_TOKENIZERS))
-        raise UnsupportedModel(f"{fields.source}: the pre-tokenizer is {pre!r}; expected one of {known}.")
+        raise UnsupportedModel(
+            f"{fields.source}: the pre-tokenizer is {pre!r:.100}; expected one that llama.cpp knows for byte-level "
+            "vocabularies, such as gpt-2, llama-bpe or qwen2. Convert the model with a current llama.cpp.",
+            tokenizer=pre,
+        )
     rules = PRE_TOKENIZERS[pre]
     merges = _merges(fields)
     vocab = {token: index for index, token in enumerate(tokens)}
