@@ -38,6 +38,13 @@ def test_variables_that_point_elsewhere_are_cleared() -> None:
     assert values["AWS_ENDPOINT_URL"] == TARGET.url
 
 
+def test_clients_of_openai_are_pointed_at_the_platform_unless_the_shell_has_a_key_for_them() -> None:
+    target = Target(url="http://127.0.0.1:7450", region="us-east-1", access_key="k", secret_key="s3cret")
+    values = variables(target, {"OPENAI_API_KEY": ""})
+    assert (values["OPENAI_BASE_URL"], values["OPENAI_API_KEY"]) == (f"{target.url}/v1", "s3cret")
+    assert not {"OPENAI_BASE_URL", "OPENAI_API_KEY"} & variables(target, {"OPENAI_API_KEY": "sk-own"}).keys()
+
+
 def test_proxies_are_told_to_leave_local_addresses_alone() -> None:
     values = variables(TARGET, {"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": "internal,localhost"})
     assert values["NO_PROXY"] == "internal,localhost,127.0.0.1"
@@ -83,33 +90,15 @@ def test_dotenv_files_have_names_and_values() -> None:
     assert f"AWS_ENDPOINT_URL={TARGET.url}" in dotenv_lines(TARGET, {"AWS_PROFILE": "work"})
 
 
-UTILS = """
-def sts_regional_endpoint(region):
-    return "https://sts." + region + ".amazonaws.com"
-"""
-
-
 @pytest.fixture
-def sdk(tmp_path: Path) -> Path:
-    """Modules laid out as those of the two SDKs, and a sitecustomize that existed before."""
-    for module, text in {
-        "sagemaker/__init__.py": "",
-        "sagemaker/core/__init__.py": "",
-        "sagemaker/core/helper/__init__.py": "",
-        "sagemaker/utils.py": UTILS,
-        "sagemaker/session.py": "from sagemaker.utils import sts_regional_endpoint\n",
-        "sagemaker/core/helper/session_helper.py": UTILS,
-        "sagemaker/core/other.py": UTILS,
-        "sitecustomize.py": "import os\nos.environ['CHAINED'] = 'yes'\n",
-    }.items():
-        path = tmp_path / module
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+def site(tmp_path: Path) -> Path:
+    """A folder with a sitecustomize that existed before."""
+    (tmp_path / "sitecustomize.py").write_text("import os\nos.environ['CHAINED'] = 'yes'\n")
     return tmp_path
 
 
-def python(code: str, sdk: Path, env: dict[str, str]) -> str:
-    path = os.pathsep.join([str(SHELL_FOLDER), str(sdk)])
+def python(code: str, site: Path, env: dict[str, str]) -> str:
+    path = os.pathsep.join([str(SHELL_FOLDER), str(site)])
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
         env={"PYTHONPATH": path, **env},
@@ -121,34 +110,54 @@ def python(code: str, sdk: Path, env: dict[str, str]) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("module", ["sagemaker.session", "sagemaker.utils", "sagemaker.core.helper.session_helper"])
-def test_the_sdk_asks_the_platform_for_its_identity(sdk: Path, module: str) -> None:
-    code = f"""
-    import {module} as m
-    print(m.sts_regional_endpoint("eu-west-1"))
-    """
-    assert python(code, sdk, {"AWS_ENDPOINT_URL": TARGET.url}) == TARGET.url
-    assert python(code, sdk, {"AWS_ENDPOINT_URL": "http://a", "AWS_ENDPOINT_URL_STS": TARGET.url}) == TARGET.url
+CLIENTS = """
+import boto3, botocore.session
+keys = {"region_name": "eu-west-1", "aws_access_key_id": "k", "aws_secret_access_key": "s"}
+for service, url in (
+    ("sts", "https://sts.eu-west-1.amazonaws.com"),
+    ("sts", "https://STS.cn-north-1.amazonaws.com.cn:443/"),
+    ("ecr", "https://ecr.eu-west-1.api.aws"),
+    ("s3", "http://minio:9000"),
+    ("s3", "http://minio/x.amazonaws.com"),
+    ("s3", "http://amazonaws.com.example"),
+    ("sagemaker", None),
+):
+    print(boto3.client(service, endpoint_url=url, **keys).meta.endpoint_url)
+print(boto3.resource("iam", endpoint_url="https://iam.amazonaws.com", **keys).meta.client.meta.endpoint_url)
+"""
+OF_OTHERS = ["http://minio:9000", "http://minio/x.amazonaws.com", "http://amazonaws.com.example"]
 
 
-def test_without_an_endpoint_the_sdk_is_left_as_it_is(sdk: Path) -> None:
-    code = "from sagemaker.session import sts_regional_endpoint as f; print(f('eu-west-1'))"
-    assert python(code, sdk, {}) == "https://sts.eu-west-1.amazonaws.com"
+@pytest.mark.parametrize("more", [{}, {"AWS_PROFILE": "stubborn", "AWS_CONFIG_FILE": "config"}])
+def test_a_client_that_names_an_address_of_aws_gets_the_platforms(site: Path, more: dict[str, str]) -> None:
+    """Also with a profile that ignores the variable: `headrace env` clears AWS_PROFILE, but a script may set it."""
+    (site / "config").write_text("[profile stubborn]\nignore_configured_endpoint_urls = true\n")
+    if more:
+        more = {**more, "AWS_CONFIG_FILE": str(site / "config")}
+    pointing = {name: value for name, value in variables(TARGET, {}).items() if value and name.startswith("AWS_")}
+    found = python(CLIENTS, site, {**pointing, **more}).splitlines()
+    assert found == [TARGET.url] * 3 + OF_OTHERS + [TARGET.url] * 2
+    of_sts = {**pointing, "AWS_ENDPOINT_URL_STS": "http://sts"}
+    assert python(CLIENTS, site, of_sts).splitlines()[0] == "http://sts"
 
 
-def test_nothing_is_imported_before_its_user_imports_it(sdk: Path) -> None:
+def test_without_an_endpoint_clients_are_left_as_they_are(site: Path) -> None:
+    found = python(CLIENTS, site, {}).splitlines()
+    assert found[0] == "https://sts.eu-west-1.amazonaws.com"
+    assert found[3:6] == OF_OTHERS
+    assert found[-1] == "https://iam.amazonaws.com"
+
+
+def test_nothing_is_imported_before_its_user_imports_it(site: Path) -> None:
     code = "import sys; print(sorted(name for name in sys.modules if name.startswith(('sagemaker', 'boto'))))"
-    assert python(code, sdk, {"AWS_ENDPOINT_URL": TARGET.url}) == "[]"
+    assert python(code, site, {"AWS_ENDPOINT_URL": TARGET.url}) == "[]"
 
 
-def test_other_modules_are_not_touched_and_source_can_be_read(sdk: Path) -> None:
-    code = """
-    import inspect, sagemaker.core.other, sagemaker.utils
-    print(sagemaker.core.other.sts_regional_endpoint("x"), len(inspect.getsource(sagemaker.utils)) > 10)
-    """
-    assert python(code, sdk, {"AWS_ENDPOINT_URL": TARGET.url}) == "https://sts.x.amazonaws.com True"
+def test_the_source_of_the_module_can_be_read(site: Path) -> None:
+    code = "import inspect, botocore.session; print(len(inspect.getsource(botocore.session)) > 10)"
+    assert python(code, site, {"AWS_ENDPOINT_URL": TARGET.url}) == "True"
 
 
-def test_a_sitecustomize_further_down_the_path_still_runs(sdk: Path) -> None:
+def test_a_sitecustomize_further_down_the_path_still_runs(site: Path) -> None:
     code = "import os, sitecustomize; print(os.environ.get('CHAINED'), sitecustomize.__file__)"
-    assert python(code, sdk, {}) == f"yes {sdk / 'sitecustomize.py'}"
+    assert python(code, site, {}) == f"yes {site / 'sitecustomize.py'}"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from tests.e2e.conftest import headrace_command
 from tests.pages import DOCS, steps_of, store_smollm2
 from tests.waiting import WAIT_S
 
+from .conftest import SDK_BUCKET
 from .running import Running, until
 
 pytestmark = pytest.mark.model
@@ -23,6 +25,7 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "sagemaker"
 RUN_ELSEWHERE = ("line_iterator", "components", "inferentia2", "llama3_autoscaling")
 """A helper, and what `test_sdks_components` and `test_inferentia2` run."""
 PATIENCE_S = 1100
+SESSION_HELPERS = Path(__file__).parent / "session_helpers.py"
 PIECES = {
     "tgi": ("at once:", "streamed:"),
     "lmi": ("the last ended by", "mean probability of a token: 0."),
@@ -121,6 +124,30 @@ def test_the_sdk_examples_run_in_parallel_and_leave_nothing(
         until(lambda name=prefix: not client.list_endpoints(NameContains=name)["Endpoints"], "endpoints were deleted")
         assert not client.list_models(NameContains=prefix)["Models"]
         assert not client.list_endpoint_configs(NameContains=prefix)["EndpointConfigs"]
+
+
+def check_session_helpers(python: str, shell: Mapping[str, str], *modules: str) -> None:
+    """The session helpers of an SDK are answered here, and so is each service that it has clients for, by an error."""
+    command = [python, "-W", "ignore", str(SESSION_HELPERS), *modules]
+    done = subprocess.run(command, env=dict(shell), capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr[-3000:]
+    calls = {found["name"]: found for found in map(json.loads, re.findall(r"^{.*", done.stdout, re.MULTILINE))}
+    assert [found for found in calls.values() if found["elsewhere"]] == []
+    for module in modules:
+        assert calls[f"{module}.get_execution_role"]["result"] == "arn:aws:iam::000000000000:role/HeadraceRole"
+        assert calls[f"{module}.default_bucket"]["result"] == SDK_BUCKET
+    services = {name.partition(" ")[2]: found["error"] for name, found in calls.items() if name.startswith("service ")}
+    assert {"ec2", "ecr", "lambda"} <= services.keys()
+    signed_as = {"resourcegroupstaggingapi": "tagging", "bedrock-agentcore-control": "bedrock-agentcore"}
+    for service, error in services.items():
+        named = signed_as.get(service, service)
+        assert re.search(rf": {named}( \w+)? is not supported by Headrace", error), (service, error)
+    assert not [found for name, found in calls.items() if not name.startswith("service ") and found["error"]]
+
+
+@pytest.mark.timeout(600)
+def test_no_session_helper_of_the_sdk_2_reaches_aws(shell: dict[str, str]) -> None:
+    check_session_helpers(sys.executable, shell, "sagemaker.session", "sagemaker_core.helper.session_helper")
 
 
 def aws(shell: Mapping[str, str], *arguments: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from .running import Running, clean_environment, until
-from .test_sdks import check_all, started
+from .test_sdks import check_all, check_session_helpers, started
 
 pytestmark = pytest.mark.model
 
@@ -54,6 +54,11 @@ def layered_python(sdk3_python: str, tmp_path_factory: pytest.TempPathFactory) -
     (sdk,) = Path(sdk3_python).parent.parent.glob("lib/python3.*/site-packages")
     (site / "layers.pth").write_text(f"{sdk}\n{sysconfig.get_path('purelib')}\n")
     return str(folder / "bin" / "python")
+
+
+@pytest.mark.timeout(600)
+def test_no_session_helper_of_the_sdk_3_reaches_aws(shell: dict[str, str], sdk3_python: str) -> None:
+    check_session_helpers(sdk3_python, shell, "sagemaker.core.helper.session_helper")
 
 
 @pytest.mark.timeout(1200)

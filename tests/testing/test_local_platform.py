@@ -2,8 +2,8 @@
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
-from types import ModuleType
 
 import boto3
 import pytest
@@ -46,14 +46,17 @@ def test_clients_of_the_default_session_follow_the_environment(monkeypatch: pyte
     assert boto3.DEFAULT_SESSION is session
 
 
-def test_an_sdk_that_was_imported_before_asks_the_platform_for_its_identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    utils = ModuleType("sagemaker.utils")
-    utils.sts_regional_endpoint = lambda region: f"https://sts.{region}.amazonaws.com"
-    monkeypatch.setitem(sys.modules, "sagemaker.utils", utils)
+def test_a_client_that_names_an_address_of_aws_gets_the_platforms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    with PLATFORM.environment():
-        assert utils.sts_regional_endpoint("eu-west-1") == PLATFORM.url
-    assert utils.sts_regional_endpoint("eu-west-1") == "https://sts.eu-west-1.amazonaws.com"
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+    keys = {"region_name": "eu-west-1", "aws_access_key_id": "k", "aws_secret_access_key": "s"}
+    found = []
+    for block in (PLATFORM.environment(), PLATFORM.environment(), nullcontext()):
+        with block:
+            client = boto3.client("sts", endpoint_url="https://sts.eu-west-1.amazonaws.com", **keys)
+        found.append(client.meta.endpoint_url)
+        client.close()
+    assert found == [PLATFORM.url, PLATFORM.url, "https://sts.eu-west-1.amazonaws.com"]
 
 
 def test_a_start_that_fails_shows_the_log(tmp_path: Path) -> None:

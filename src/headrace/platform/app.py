@@ -1,9 +1,9 @@
 """
 The platform's port: each request is authenticated by, and passed to, the first mount that it matches.
 
-In this order: requests that are signed for S3; the platform's own pages (`/console`, `/docs`, `/metrics`, `/health`);
-the runtime and OpenAI's API (the gateway); routes of other servers, which get an error that names the route to use
-here; other requests for S3; and the operations of AWS (control).
+In this order: requests that are signed for S3, or for a service that has no paths here; the platform's own pages
+(`/console`, `/docs`, `/metrics`, `/health`); the runtime and OpenAI's API (the gateway); routes of other servers, which
+get an error that names the route to use here; other requests for S3; and the operations of AWS (control).
 """
 
 import secrets
@@ -36,6 +36,7 @@ from headrace.platform.access import (
 from headrace.platform.api_docs import api_docs_app, is_api_docs
 from headrace.platform.console import CONSOLE_PATH, is_console, needs_key
 from headrace.platform.metrics_pages import is_metrics
+from headrace.platform.s3_upload import set_signed_payload
 from headrace.settings.server_settings import PLATFORM_PREFIX
 from headrace.state.records import Json
 from headrace.wire.aws import sigv2
@@ -120,6 +121,7 @@ class PlatformApp:
             except Unavailable as error:
                 raise AwsError("ServiceUnavailable", error.message) from error
             set_caller(scope, admission.access_key)
+            set_signed_payload(scope, admission.signed)
             receive = admission.receive
         await mount.app(scope, receive, send)
 
@@ -127,6 +129,7 @@ class PlatformApp:
         apps = self._apps
         return (
             Mount(lambda request, _: is_signed_for_s3(request), FOR_S3, apps.s3),
+            Mount(lambda request, _: is_signed_for_control(request), FOR_CONTROL, apps.control),
             Mount(lambda _, path: is_console(path) and needs_key(path), FOR_PAGES, apps.console),
             Mount(lambda _, path: is_console(path), None, apps.console),
             Mount(is_api_docs, None, api_docs_app()),
@@ -153,6 +156,8 @@ class PlatformApp:
         """Send the error of a refused request in the protocol of its service."""
         if is_signed_for_s3(request):
             spoken = Target(service="s3", protocol="rest-xml")
+        elif is_signed_for_control(request):
+            spoken = identify(request)
         elif isinstance(error, HostRefused) and is_navigation(scope):
             host = request.headers.get("host", "")
             await send_host_page(scope, send, host, program="platform", variable=f"{PLATFORM_PREFIX}ALLOWED_HOSTS")
@@ -176,6 +181,11 @@ def is_signed_for_s3(request: HttpRequest) -> bool:
     """Return whether the signature is for S3, whatever the path: buckets may be called `console` or `v1`."""
     is_old = request.headers.get("authorization", "").startswith("AWS ")
     return is_old or scope_service(request) in ("s3", "s3express") or sigv2.is_presigned(request)
+
+
+def is_signed_for_control(request: HttpRequest) -> bool:
+    """Return whether the signature is for a service without paths here: those of AWS Batch, too, begin with `/v1/`."""
+    return scope_service(request) not in (None, "s3", "s3express", "sagemaker")
 
 
 def is_openai(path: str) -> bool:

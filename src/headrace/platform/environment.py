@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SHELL_FOLDER = Path(__file__).parent / "shell"
-"""Contains the `sitecustomize.py` that redirects STS, and a configuration of the SageMaker SDK."""
+"""Contains the `sitecustomize.py` that redirects clients of AWS, and a configuration of the SageMaker SDK."""
 
 MARK = "_HEADRACE_ENV"
 """Lists the variables set in a shell that points at a platform."""
@@ -19,7 +19,6 @@ _OLD = "_HEADRACE_OLD_"
 _PROXIES = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 _LOCAL_HOSTS = ("127.0.0.1", "localhost")
 _CLEARED = (
-    "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
     "AWS_PROFILE",
     "AWS_DEFAULT_PROFILE",
     "AWS_SESSION_TOKEN",
@@ -57,6 +56,8 @@ def variables(target: Target, env: Mapping[str, str]) -> dict[str, str | None]:
     values: dict[str, str | None] = {
         **({} if env.get("OPENAI_API_KEY") else openai),  # code in this shell may need OpenAI's own service
         "AWS_ENDPOINT_URL": target.url,
+        "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "false",  # precedes a profile that ignores them
+        "AWS_DISABLE_HOST_PREFIX_INJECTION": "true",  # there is no `sync-127.0.0.1` and no `data-localhost`
         "AWS_ACCESS_KEY_ID": target.access_key,
         "AWS_SECRET_ACCESS_KEY": target.secret_key,
         "AWS_REGION": target.region,

@@ -69,10 +69,10 @@ class LocalPlatform:
         """
         Point AWS code of this process and of its children at the platform until the block ends.
 
-        The block has the variables of `headrace env`, a new default session of boto3, and the SageMaker SDKs' calls of
-        STS redirected. Existing clients keep their address.
+        The block has the variables of `headrace env`, a new default session of boto3, and new clients with an address
+        of AWS redirected, such as the SageMaker SDKs' for STS. Existing clients keep their address.
         """
-        with _set(variables(self._target(), os.environ)), _new_default_session(), _redirected_sts():
+        with _set(variables(self._target(), os.environ)), _new_default_session(), _redirected_clients():
             yield
 
     def deploy(self, model: str | Path, *options: str, name: str | None = None, env: Mapping[str, str] = {}) -> str:
@@ -252,22 +252,22 @@ def _new_default_session() -> Iterator[None]:
 
 
 @contextmanager
-def _redirected_sts() -> Iterator[None]:
-    """Redirect the SDKs' modules that are imported, and those that will be; later they follow AWS_ENDPOINT_URL."""
+def _redirected_clients() -> Iterator[None]:
+    """Redirect clients with an address of AWS, whether botocore is imported already or will be."""
     shell = _sitecustomize()
-    for name in shell.MODULES & sys.modules.keys():
-        shell.redirect(sys.modules[name])
-    sys.meta_path.insert(0, shell.StsRedirect)
+    if shell.MODULE in sys.modules:
+        shell.redirect(sys.modules[shell.MODULE])
+    sys.meta_path.insert(0, shell.EndpointRedirect)
     try:
         yield
     finally:
-        sys.meta_path.remove(shell.StsRedirect)
+        sys.meta_path.remove(shell.EndpointRedirect)
 
 
 @cache
 def _sitecustomize() -> ModuleType:
     """Return, under another name, the module that programs of a platform's shell load at their start."""
-    spec = spec_from_file_location("headrace_sts_redirect", SHELL_FOLDER / "sitecustomize.py")
+    spec = spec_from_file_location("headrace_endpoint_redirect", SHELL_FOLDER / "sitecustomize.py")
     assert spec is not None, "it is a Python file"
     assert spec.loader is not None, "it is a Python file"
     module = module_from_spec(spec)

@@ -227,7 +227,7 @@ def test_an_unknown_operation_is_named():
     ("headers", "body", "name", "code"),
     [
         (FORM, b"Action=CreateStack&Version=2010-05-15", "cloudformation CreateStack", "InvalidAction"),
-        ({"x-amz-target": "AmazonSSM.GetParameter"}, b"{}", "AmazonSSM GetParameter", "UnknownOperationException"),
+        ({"x-amz-target": "AmazonSSM.GetParameter"}, b"{}", "cloudformation GetParameter", "UnknownOperationException"),
         ({}, b"", "cloudformation", "UnknownOperationException"),
     ],
 )

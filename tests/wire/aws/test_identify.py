@@ -1,6 +1,7 @@
 """Identification of the service and operation of a request."""
 
 import pytest
+from botocore.loaders import Loader
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,23 @@ def scoped(service):
 
 
 S3 = Target(service="s3", protocol="rest-xml")
+SERVED = ("sagemaker", "sagemaker-runtime")
+
+
+def test_services_that_sign_as_sagemaker_are_named_by_their_paths():
+    """The table is compared with botocore's models; `/v1/training-sessions` belongs to OpenAI's API by its path."""
+    loader, found = Loader(), {}
+    for service in loader.list_available_services("service-2"):
+        if service.startswith("sagemaker") and service not in SERVED:
+            model = loader.load_service_model(service, "service-2")
+            if model["metadata"].get("signingName", model["metadata"]["endpointPrefix"]) == "sagemaker":
+                uris = (operation["http"]["requestUri"] for operation in model["operations"].values())
+                found |= {uri.split("/")[1]: service for uri in uris if not uri.startswith("/v1/")}
+    assert len(found) > 8
+    for part, service in found.items():
+        signed = request("POST", f"/{part}/x", authorization=scoped("sagemaker"))
+        assert identify(signed) == Target(service=service, protocol="rest-json")
+        assert identify(request("GET", f"/{part}/x", authorization=scoped("s3"))) == S3, "it may be a bucket"
 
 
 @pytest.mark.parametrize(
@@ -54,6 +72,14 @@ S3 = Target(service="s3", protocol="rest-xml")
         (
             request(x_amz_target="AnyScaleFrontendService.PutScalingPolicy"),
             Target(service="application-autoscaling", protocol="json", operation="PutScalingPolicy"),
+        ),
+        (
+            request(x_amz_target="TrentService.ListKeys", authorization=scoped("kms")),
+            Target(service="kms", protocol="json", operation="ListKeys"),
+        ),
+        (
+            request(x_amz_target="Foo.CreateModel", authorization=scoped("sagemaker")),
+            Target(service="Foo", protocol="json", operation="CreateModel"),
         ),
         (
             request(x_amz_target="DynamoDB_20120810.ListTables"),

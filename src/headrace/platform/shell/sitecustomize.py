@@ -1,12 +1,13 @@
 """
-Redirects the SageMaker SDKs' calls of STS to the platform.
+Redirects clients of botocore that name an address of AWS to the platform.
 
 Every Python of a shell that ran `eval "$(headrace env)"` loads this file, because its folder is on PYTHONPATH.
 
-The SageMaker SDKs ask STS at an address of AWS that no environment variable changes (2.x: `sagemaker.utils`, 3.x:
-`sagemaker.core`). When one of those modules is imported, its function for that address is replaced by one that gives
-the address in `AWS_ENDPOINT_URL`. Nothing is imported, and nothing else is changed. Standard library only, any Python
-from 3.8 up: this runs in environments that have no Headrace.
+The SageMaker SDKs (2.x, 3.x, and `sagemaker_core` alone) ask STS at an address of AWS that they compute themselves,
+which no environment variable changes. When botocore is imported, its function that creates clients is replaced by one
+that drops such an address while `AWS_ENDPOINT_URL` is set: the client then has the address in that variable. Nothing is
+imported, and nothing else is changed. Standard library only, any Python from 3.8 up: this runs in environments that
+have no Headrace.
 """
 
 # ruff: noqa: INP001, PTH100, PTH120
@@ -20,45 +21,48 @@ from importlib.machinery import PathFinder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-FUNCTION = "sts_regional_endpoint"
-MODULES = frozenset(
-    {
-        "sagemaker.utils",
-        "sagemaker.session",
-        "sagemaker.core.common_utils",
-        "sagemaker.core.helper.session_helper",
-    }
-)
+MODULE = "botocore.session"
+_AWS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws")
+_VARIABLE = "AWS_ENDPOINT_URL"
 _MARK = "is_headrace"
 
 
-def _redirected(original: Callable[[str], str]) -> Callable[[str], str]:
-    def sts_regional_endpoint(region: str) -> str:
-        """The address of STS: the platform's while this shell points at one."""
-        return os.environ.get("AWS_ENDPOINT_URL_STS") or os.environ.get("AWS_ENDPOINT_URL") or original(region)
-
-    setattr(sts_regional_endpoint, _MARK, True)
-    return sts_regional_endpoint
+def is_of_aws(url: object) -> bool:
+    """Return whether a URL is one of AWS's."""
+    if not isinstance(url, str):
+        return False
+    host = url.partition("://")[2].partition("/")[0].partition(":")[0]
+    return host.lower().endswith(_AWS)
 
 
 def redirect(module: ModuleType) -> None:
-    """Replace the function of one of the SDKs' modules, once."""
-    original = getattr(module, FUNCTION, None)
-    if original is not None and not hasattr(original, _MARK):
-        setattr(module, FUNCTION, _redirected(original))
+    """Replace the function of botocore's sessions that creates clients, once."""
+    session = module.Session
+    original = session.create_client
+    if hasattr(original, _MARK):
+        return
+
+    def create_client(self: object, *args: object, **kwargs: object) -> object:
+        """Create a client, of the platform where an address of AWS is named."""
+        if os.environ.get(_VARIABLE) and is_of_aws(kwargs.get("endpoint_url")):
+            kwargs["endpoint_url"] = None
+        return original(self, *args, **kwargs)
+
+    setattr(create_client, _MARK, True)
+    session.create_client = create_client
 
 
-class StsRedirect:
-    """Finds the SDKs' modules as Python would, and replaces the function after they were executed."""
+class EndpointRedirect:
+    """Finds botocore's module as Python would, and replaces the function after it was executed."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return the spec of one of the SDKs' modules; called by the import system."""
-        if name not in MODULES:
+        """Return the spec of the module; called by the import system."""
+        if name != MODULE:
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is None or spec.loader is None or not hasattr(spec.loader, "exec_module"):
@@ -88,5 +92,5 @@ def _next_sitecustomize() -> None:
 
 
 if __name__ == "sitecustomize":  # not where `headrace.testing` loads this file for a process that already runs
-    sys.meta_path.insert(0, StsRedirect)
+    sys.meta_path.insert(0, EndpointRedirect)
     _next_sitecustomize()

@@ -25,6 +25,25 @@ _RUNTIME_OPERATIONS = {
     "invocations-response-stream": "InvokeEndpointWithResponseStream",
 }
 _RUNTIME_PATH = re.compile(r"/endpoints/[^/]+/(?P<action>[a-z-]+)/?", re.ASCII)
+_SIGNED_AS_SAGEMAKER = {
+    "BatchGetMetrics": "sagemaker-metrics",
+    "BatchGetRecord": "sagemaker-featurestore-runtime",
+    "BatchPutMetrics": "sagemaker-metrics",
+    "BatchWriteRecord": "sagemaker-featurestore-runtime",
+    "FeatureGroup": "sagemaker-featurestore-runtime",
+    "GetDeployments": "sagemaker-edge",
+    "GetDeviceRegistration": "sagemaker-edge",
+    "SendHeartbeat": "sagemaker-edge",
+    "complete-rollout": "sagemakerjobruntime",
+    "global-inference-gateway": "sagemaker-gateway-runtime",
+    "human-loops": "sagemaker-a2i-runtime",
+    "inference-routers": "sagemaker-inference-router-runtime",
+    "sample": "sagemakerjobruntime",
+    "sample-with-response-stream": "sagemakerjobruntime",
+    "training-sessions": "sagemakertrainingsessionruntime",
+    "update-reward": "sagemakerjobruntime",
+}
+"""Services by the first part of their paths, whose signatures name sagemaker. They are not served, but named."""
 _RPC_V2_PATH = re.compile(r"/(?:.*/)?service/(?P<service>[^/]+)/operation/(?P<operation>[^/]+)/?", re.ASCII)
 _FORM_CONTENT_TYPE = "application/x-www-form-urlencoded"
 _MAX_CREDENTIAL_CHARACTERS = 1024
@@ -63,7 +82,8 @@ def identify(request: HttpRequest) -> Target:
     if target is not None:
         prefix, _, name = target.rpartition(".")
         prefix = prefix.rpartition("#")[2]
-        return Target(service=SERVICE_OF_TARGET.get(prefix, prefix or UNKNOWN), protocol="json", operation=name)
+        service = SERVICE_OF_TARGET.get(prefix) or _unknown_name(scoped) or prefix or UNKNOWN
+        return Target(service=service, protocol="json", operation=name)
     if scoped is not None:
         return _by_scope(request, scoped)
     return _by_form(request) or Target(service="s3", protocol="rest-xml")
@@ -110,12 +130,20 @@ def _runtime_operation(request: HttpRequest) -> str | None:
     return _RUNTIME_OPERATIONS.get(match["action"]) if match else None
 
 
+def _unknown_name(scoped: str | None) -> str | None:
+    """Return the name in a signature of a service that is not served: `kms` says more than `TrentService`."""
+    return None if scoped is None or scoped in SERVICE_OF_SIGNING_NAME else unquote(scoped)
+
+
 def _by_scope(request: HttpRequest, scoped: str) -> Target:
     service = SERVICE_OF_SIGNING_NAME.get(scoped, unquote(scoped))
     if service == "s3":
         return Target(service="s3", protocol="rest-xml")
     if service == "sagemaker" and request.path.startswith("/endpoints/"):
         return Target(service="sagemaker-runtime", protocol="rest-json")
+    first_part = request.path.lstrip("/").partition("/")[0]
+    if service == "sagemaker" and first_part in _SIGNED_AS_SAGEMAKER:
+        return Target(service=_SIGNED_AS_SAGEMAKER[first_part], protocol="rest-json")
     return _by_form(request, service=service) or Target(
         service=service, protocol="query" if service in ("sts", "iam") else "json"
     )
