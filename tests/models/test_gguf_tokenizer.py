@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
@@ -128,6 +129,31 @@ def test_the_end_of_a_message_ends_an_answer_unless_another_token_does(added, en
     assert read_gguf_tokenizer(byte_level(tokens=[*tokens, *added], token_type=types), 330).eos_token_ids == ends
 
 
+OPTIONAL_IDS = ("padding", "unknown", "eot", "eom", "seperator", "cls", "mask", "fim_pre", "fim_suf", "prefix")
+
+
+@pytest.mark.parametrize("index", [320, 4294967295, -1, 10**12])
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_ids_of_other_tokens_outside_the_vocabulary_are_ignored_with_one_notice(kind, index):
+    make = byte_level if kind == "gpt2" else sentencepiece
+    plain = read_gguf_tokenizer(make(), 320)
+    with capture_logs() as logs:
+        tokenizer = read_gguf_tokenizer(make(**{f"{name}_token_id": index for name in OPTIONAL_IDS}), 320)
+
+    assert tokenizer.encode("the fox 🦊") == plain.encode("the fox 🦊")
+    assert tokenizer.eos_token_ids == plain.eos_token_ids
+    (notice,) = [entry for entry in logs if entry["event"] == "model.ids_ignored"]
+    assert all(f"{name}_token_id {index}" in notice["message"] for name in OPTIONAL_IDS)
+
+
+@pytest.mark.parametrize("index", [4294967295, -1])
+def test_a_file_may_say_that_it_has_no_bos_and_no_eos(index):
+    tokenizer = read_gguf_tokenizer(byte_level(pre="llama-bpe", bos_token_id=index, eos_token_id=index), 320)
+
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_ids) == (None, frozenset())
+    assert tokenizer.decode(tokenizer.encode("fox"), skip_special_tokens=False) == "fox"
+
+
 def sentencepiece(**changes) -> GgufFile:
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     words = [
@@ -214,6 +240,7 @@ WITH_TEMPLATE = {"tokens": ["a:b", *TOKENS[1:]]}
         ({"merges": ["never seen"]}, BrokenModel, "is inconsistent"),
         ({"token_type": [1, 2]}, BrokenModel, "token_type"),
         ({"bos_token_id": 4000}, BrokenModel, "bos_token_id is 4000"),
+        ({"eos_token_id": 4000}, BrokenModel, "eos_token_id is 4000"),
         (WITH_TEMPLATE | {"add_bos_token": True}, BrokenModel, "'a:b' cannot be added to texts"),
         ({"add_bos_token": "yes"}, BrokenModel, "add_bos_token is 'yes'"),
     ],

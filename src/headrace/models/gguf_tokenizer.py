@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.core.telemetry import get_logger
 from headrace.models.fields import Fields
 from headrace.models.gguf_file import GgufFile
 from headrace.models.gguf_wordpiece import wordpiece, wordpieces
@@ -35,6 +36,9 @@ _WORDPIECE_ENDS: Final = (
     ("[SEP]", "seperator_token_id", "eos_token_id"),
 )
 """The usual first and last piece of a text, and the keys that name others, with GGUF's spelling."""
+_ID: Final = "_token_id"
+_NEEDED_IDS: Final = ("bos_token_id", "eos_token_id")
+_NO_TOKEN: Final = (-1, 0xFFFF_FFFF)
 _SPECIAL_NAMES: Final = {
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",
@@ -58,6 +62,7 @@ def read_gguf_tokenizer(file: GgufFile, vocab_size: int) -> Tokenizer:
     types = _numbers(fields, "token_type", len(tokens), default=NORMAL)
     if fields.text("model") == "bert":
         tokens = wordpieces(tokens, types)
+    fields = _without_unknown_ids(fields, len(tokens))
     backend = _backend(fields, tokens, types)
     add_special_pieces(backend, tokens, types)
     bos = _token_id(fields, "bos_token_id", len(tokens))
@@ -181,6 +186,28 @@ def _eos_ids(fields: Fields, tokens: list[str], types: list[float]) -> list[int]
 def _special_names(fields: Fields, tokens: list[str]) -> dict[str, str]:
     ids = {name: _token_id(fields, key, len(tokens)) for name, key in _SPECIAL_NAMES.items()}
     return {name: tokens[index] for name, index in ids.items() if index is not None}
+
+
+def _without_unknown_ids(fields: Fields, num_tokens: int) -> Fields:
+    """
+    Leave out the ids of tokens that the vocabulary lacks, with a notice.
+
+    Converters write them for padded vocabularies, and -1 for tokens that a model does not have. Any other id of bos or eos
+    stays and is refused where it is read: without them, other texts would be encoded and answers would not end.
+    """
+    outside = {
+        key: value
+        for key, value in fields.values.items()
+        if key.endswith(_ID)
+        and isinstance(value, int)
+        and not 0 <= value < num_tokens
+        and (key not in _NEEDED_IDS or value in _NO_TOKEN)
+    }
+    if outside:
+        listed = ", ".join(f"{key} {value}" for key, value in outside.items())
+        message = f"{fields.source}: the vocabulary has {num_tokens} tokens, so these ids are ignored: {listed}."
+        get_logger().warning("model.ids_ignored", message=message)
+    return fields.without(*outside)
 
 
 def _token_id(fields: Fields, key: str, num_tokens: int) -> int | None:
