@@ -82,6 +82,39 @@ def test_a_request_at_zero_is_answered_by_the_replica_that_it_has_woken(sleepy, 
     sleepy.until(lambda: '"held_ms"' in sleepy.log.getvalue(), "the log says so")
 
 
+NO_WORK = [
+    ("GET", "/endpoints/ep/openai/v1/models", 200),
+    ("HEAD", "/endpoints/ep/openai/v1/models", 200),
+    ("GET", "/endpoints/ep/openai/v1/models/tiny", 503),
+    ("GET", "/endpoints/ep/openai/v1/own-route", 503),
+    ("GET", "/v1/models", 200),
+    ("POST", "/v1/messages/count_tokens", 503),
+    ("POST", "/endpoints/ep/openai/v1/messages/count_tokens", 503),
+    ("POST", "/v1/responses/input_tokens", 503),
+    ("POST", "/endpoints/ep/openai/v1/load_lora_adapter", 503),
+]
+
+
+def test_a_request_that_asks_for_no_work_wakes_nothing_and_does_not_count(waker):
+    published = []
+    with running(wake=waker, publish=lambda record, _: published.append(record.api)) as gateway:
+        gateway.put(route(asleep()))
+        for method, path, status in NO_WORK:
+            answer = gateway.client.request(method, path, json={"model": "ep"} if method == "POST" else None)
+            assert answer.status_code == status, (method, path, answer.text)
+            assert status == 200 or "scaled to zero" in answer.json()["error"]["message"]
+        assert gateway.client.get(NO_WORK[0][1]).json()["data"][0]["id"] == "ep"
+        gateway.serve()
+        for method, path, _ in NO_WORK:
+            assert gateway.client.request(method, path, json={"model": "ep"}).status_code in {200, 404}, path
+        assert not waker.wanted
+        assert not published
+        assert not list(gateway.gateway.metrics.counters())
+        assert not gateway.gateway.metrics.refused
+        gateway.client.post("/v1/completions", json={"model": "ep"})
+        gateway.until(lambda: published, "work counts")
+
+
 def test_many_requests_at_zero_wake_once_and_are_all_answered(sleepy, waker):
     sleepy.put(route(asleep()))
     with ThreadPoolExecutor(8) as pool:

@@ -8,7 +8,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import perf_counter
 
 from headrace.core.errors import HeadraceError, Unavailable
@@ -27,7 +27,7 @@ from headrace.gateway.metrics import GatewayMetrics, InvocationRecord, labels_of
 from headrace.gateway.model_facts import FactsOfWorkers
 from headrace.gateway.objects import ObjectStore
 from headrace.gateway.openai import OpenAiPath
-from headrace.gateway.openai_models import find_models, is_models_path, render_models
+from headrace.gateway.openai_models import ListedModel, find_models, is_models_path, render_models
 from headrace.gateway.request import Api, Invocation
 from headrace.gateway.routing import Draw, all_replicas
 from headrace.gateway.service import InvocationService
@@ -281,6 +281,10 @@ class Gateway:
             if asked is None or (asked.endpoint is None and (method != "POST" or is_models_path(path))):
                 await self._models(method, path, exchange, record)
                 return
+            record.generates = openai.generates(method, asked.path)
+            if not record.generates and asked.path == MODELS and (asleep := await self._asleep(asked)) is not None:
+                await self._answer_models(MODELS, asleep, exchange, record)
+                return
             await self._with_body(
                 exchange, lambda body: openai.answer_openai(self._service, asked, scope, body, exchange, record)
             )
@@ -290,6 +294,19 @@ class Gateway:
         if not is_models_path(path) or method not in OPENAI_METHODS[MODELS]:
             raise openai.not_served(method, path)
         models = find_models(self._table.routes, path, can_wake=self._service.forwarder.wait_queue.can_hold)
+        await self._answer_models(path, models, exchange, record)
+
+    async def _asleep(self, asked: OpenAiPath) -> Sequence[ListedModel] | None:
+        """Return the models that a path names if none of them has a replica: their workers list them otherwise."""
+        assert asked.endpoint is not None
+        route = await self._service.forwarder.route(asked.endpoint)
+        path = MODELS if asked.component is None else f"{MODELS}/{asked.component}"
+        models = find_models({asked.endpoint: route}, path, can_wake=self._service.forwarder.wait_queue.can_hold)
+        return None if any(model.replicas for model in models) else models
+
+    async def _answer_models(
+        self, path: str, models: Sequence[ListedModel], exchange: Exchange, record: InvocationRecord
+    ) -> None:
         await self._facts.learn(replica for model in models for replica in model.replicas)
         body = render_models(path, [(model, self._facts.of(model.replicas)) for model in models])
         record.status = 200
@@ -332,6 +349,12 @@ class Gateway:
         record.ended_s = perf_counter()
         record.num_bytes = exchange.num_bytes
         record.status = record.status or CLIENT_GONE_STATUS
+        if record.generates:
+            self._count(record)
+        log_invocation(record)
+
+    def _count(self, record: InvocationRecord) -> None:
+        """Count a request in the metrics that people, scaling policies and the console look at."""
         self.metrics.count(record)
         route = self._table.routes.get(record.endpoint)
         if route is not None:
@@ -341,7 +364,6 @@ class Gateway:
             self.history.record(record.endpoint, record.variant, status, first_byte_s, record.total_s, time.time())
             if self._publish is not None:
                 self._publish(record, route)
-        log_invocation(record)
 
 
 def _check_method(method: str) -> None:

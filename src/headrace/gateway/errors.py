@@ -98,6 +98,13 @@ class ErrorTexts:
             f"Endpoint {endpoint} has no instance that can answer now. It is being started; try again.",
         )
 
+    def asleep(self, endpoint: str) -> AwsError:
+        """Return the error for a request that generates nothing, to an endpoint scaled to zero: it wakes nothing."""
+        return NoCapacity(
+            "ServiceUnavailable",
+            f"Endpoint {endpoint} is scaled to zero. A request that generates starts it; this one does not.",
+        )
+
     def no_copy(self) -> AwsError:
         """Return the error for a component without copies whose requests are not held."""
         return NoCapacity(

@@ -224,7 +224,8 @@ class Forwarder:
     async def _next_replica(self, state: _ForwardState) -> RoutingDecision | None:
         """Choose the replica to try next, holding the request until there is one; None if all of them have failed."""
         query, target = state.query, state.target
-        if query.worker is None and not state.has_failed and self.wait_queue.has_waiters(target):
+        may_queue = query.wakes and query.worker is None and not state.has_failed
+        if may_queue and self.wait_queue.has_waiters(target):
             await self._hold(state, None)
         while True:
             route = await self.route(state.endpoint)
@@ -246,7 +247,7 @@ class Forwarder:
             except ComponentNeeded:
                 raise self._texts.component_needed() from None
             else:
-                if decision.asleep is not None:
+                if decision.asleep is not None and query.wakes:
                     self.wait_queue.wake(_wake_target(target, decision.asleep))
                 return decision
 
@@ -268,7 +269,8 @@ class Forwarder:
             return choose(route, query, self.loads, self._draw)
 
     def _may_wait(self, state: _ForwardState) -> bool:
-        return self.wait_queue.can_hold and state.query.worker is None and state.num_broken < MAX_TRIES_TO_WAIT
+        query, can_hold = state.query, self.wait_queue.can_hold
+        return can_hold and query.wakes and query.worker is None and state.num_broken < MAX_TRIES_TO_WAIT
 
     def _variant_to_wait_for(self, route: Route, state: _ForwardState) -> VariantRoute | None:
         """Return a variant or component whose replicas all failed or are in quarantine: they will be replaced."""
@@ -304,6 +306,8 @@ class Forwarder:
             return
         if query.worker is not None:
             raise self._texts.session_lost((query.affinity or b"").decode("latin-1"))
+        if not query.wakes and any(variant.standby for variant in candidates(route, query)):
+            raise self._texts.asleep(route.endpoint)
         if query.component is not None:
             raise self._texts.no_copy()
         if route.status in {"Creating", "Failed"}:

@@ -26,6 +26,8 @@ class InvocationRecord:
     api: str
     endpoint: str
     started_s: float
+    generates: bool = True
+    """False for a request that is logged only: it asks for no work of the model, and must not look like load."""
     variant: str = ""
     """Empty until a variant has been chosen."""
     component: str = ""

@@ -49,6 +49,7 @@ from headrace.wire.framing import SSE_CONTENT_TYPE
 from headrace.wire.json_size import INLINE_BYTES, check_json_size
 from headrace.wire.openai.errors import render_error
 from headrace.wire.unknown_routes import (
+    COUNT_TOKENS,
     INPUT_TOKENS,
     MODELS,
     OPENAI_METHODS,
@@ -70,6 +71,8 @@ _ERRORS: dict[str, type[HeadraceError]] = {
 }
 """The OpenAI error for each code of the runtime API; any other code is a model error."""
 
+_WITHOUT_WORK = frozenset({INPUT_TOKENS, COUNT_TOKENS, "/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
+"""Paths to which a POST asks for no work of the model."""
 
 T = TypeVar("T")
 
@@ -108,6 +111,11 @@ def match(path: str) -> OpenAiPath | None:
         return OpenAiPath(path=path)
     found = _ENDPOINT_PATH.match(path)
     return None if found is None else OpenAiPath(endpoint=found[1], component=found[2], path=found[3])
+
+
+def generates(method: str, path: str) -> bool:
+    """Return whether a request asks the model for work; one that only reads, counts or manages wakes nothing."""
+    return method == "POST" and path not in _WITHOUT_WORK
 
 
 async def model_named(body: bytes) -> str:
@@ -261,7 +269,7 @@ async def _forward(
     record: InvocationRecord,
     pending: PendingResponse | None = None,
 ) -> None:
-    query = service.routing_query(invocation, request.body)
+    query = replace(service.routing_query(invocation, request.body), wakes=record.generates)
     try:
         async with service.invoke(
             invocation.endpoint,

@@ -42,6 +42,8 @@ class RoutingQuery:
     """The id of a session: requests with the same affinity go to the same replica under any strategy."""
     prefix: bytes = b""
     """Requests with the same prefix go to the same replica under the strategy PREFIX_AWARE."""
+    wakes: bool = True
+    """False for a request that asks for no work, such as the list of models: it wakes nothing and never waits."""
     excluded: AbstractSet[str] = frozenset()
     """Workers that must not be chosen: they failed this request before, or are in quarantine."""
 
