@@ -1,6 +1,8 @@
 """The mount that answers a request decides which credentials it takes, and little is done before they are checked."""
 
 import base64
+import hashlib
+import hmac
 import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,6 +15,11 @@ from botocore.auth import HmacV1QueryAuth, S3SigV4Auth, S3SigV4QueryAuth, SigV4A
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from headrace.http.asgi import Receive, Scope, Send, headers_of
+from headrace.http.response import send_response
+from headrace.platform.s3_upload import begun, open_upload, signed_payload_of
+from headrace.wire.aws.chunk_signatures import ChunkKey
+from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.sigv4 import MAX_SKEW_S
 from tests import plain_http
 from tests.waiting import WAIT_S
@@ -65,6 +72,8 @@ S3 = {"s3", "s3 url", "s3 url of version 2"}
 KINDS = (*sorted(BEARERS | S3), "sagemaker", "sagemaker url", "monitoring", "sts", "nothing", "wrong")
 UNKNOWN = {"sagemaker", "sagemaker url", "monitoring", "sts"}
 """Signed for another service than S3: an operation that this service does not have."""
+WITHOUT_PATHS = {"monitoring", "sts"}
+"""Signed for a service that has no paths here: another path is none of the platform's, either."""
 NO_URL_OF_VERSION_2 = {"runtime", "runtime, asynchronous", "JSON", "CBOR", "query"}
 """Requests that name an operation: such a URL names no service, so it is taken for S3 only if nothing else is named."""
 MOUNTS: dict[str, tuple[str, str, dict[str, str], str, set[str]]] = {
@@ -106,7 +115,7 @@ def test_every_mount_takes_its_kinds_of_credentials_and_no_other(closed: str, mo
             expected = "s3" if kind in S3 else server if kind in opening else None
             if kind == "s3 url of version 2" and mount in NO_URL_OF_VERSION_2:
                 expected = None
-            if mount == "S3" and kind in UNKNOWN:
+            if (kind in WITHOUT_PATHS and mount not in {"JSON", "CBOR"}) or (mount == "S3" and kind in UNKNOWN):
                 expected = "control"
             assert served == expected, (mount, kind, answer.text)
             assert served or 400 <= answer.status_code < 500
@@ -264,3 +273,90 @@ def test_credentials_that_take_long_to_check_are_refused_by_their_size(
         answer = plain_http.get(f"{closed}{path}?{query}", headers=headers, timeout=WAIT_S)
         assert 400 <= answer.status_code < 500
         assert "served_by" not in answer.text
+
+
+async def _store(scope: Scope, receive: Receive, send: Send) -> None:
+    """Take an upload as the proxy for S3 does; the answer is what would be stored."""
+    try:
+        upload = await begun(open_upload(headers_of(scope), receive, signed_payload_of(scope)))
+        stored = b"".join([part async for part in upload.body]) if upload.body is not None else b""
+    except AwsError as error:
+        await send_response(scope, send, error.http_status, (), error.code.encode())
+    else:
+        await send_response(scope, send, 200, (), stored)
+
+
+class _S3Signer(S3SigV4Auth):
+    """Signs what it is told to sign of the body."""
+
+    def __init__(self, payload: str | None) -> None:
+        super().__init__(Credentials(KEY, SECRET), "s3", "us-east-1")
+        self._payload = payload
+        self.chunks: ChunkKey | None = None
+
+    def _modify_request_before_signing(self, request: Any) -> None:
+        super()._modify_request_before_signing(request)
+        del request.headers["X-Amz-Content-SHA256"]
+        if self._payload is not None:
+            request.headers["X-Amz-Content-SHA256"] = self._payload
+
+    def payload(self, request: Any) -> str:
+        return self._payload or hashlib.sha256(b"").hexdigest()
+
+    def signature(self, string_to_sign: str, request: Any) -> str:
+        found: str = super().signature(string_to_sign, request)
+        stamp = request.context["timestamp"]
+        key = f"AWS4{SECRET}".encode()
+        for part in (stamp[:8], "us-east-1", "s3", "aws4_request"):
+            key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+        scope = f"{stamp[:8]}/us-east-1/s3/aws4_request"
+        self.chunks = ChunkKey(key=key, timestamp=stamp, scope=scope, seed=found)
+        return found
+
+
+def _in_chunks(key: ChunkKey, content: bytes) -> bytes:
+    """The content in two chunks and the last one, signed."""
+    body, previous = b"", key.seed
+    for chunk in (content[:3], content[3:], b""):
+        digests = f"{hashlib.sha256().hexdigest()}\n{hashlib.sha256(chunk).hexdigest()}"
+        text = f"AWS4-HMAC-SHA256-PAYLOAD\n{key.timestamp}\n{key.scope}\n{previous}\n{digests}"
+        previous = hmac.new(key.key, text.encode(), hashlib.sha256).hexdigest()
+        body += b"%x;chunk-signature=%b\r\n%b\r\n" % (len(chunk), previous.encode(), chunk)
+    return body
+
+
+CONTENT, DIGEST = b"content", hashlib.sha256(b"content").hexdigest()
+CHUNKED = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
+PAYLOADS = (
+    (None, CONTENT, "InvalidRequest"),
+    (None, b"", "InvalidRequest"),
+    ("nonsense", CONTENT, "InvalidArgument"),
+    (DIGEST.upper(), CONTENT, "InvalidArgument"),
+    ("STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD", CONTENT, "InvalidArgument"),
+    (DIGEST, CONTENT, CONTENT),
+    (DIGEST, b"another", "XAmzContentSHA256Mismatch"),
+    (DIGEST, b"", "XAmzContentSHA256Mismatch"),
+    (hashlib.sha256(b"").hexdigest(), CONTENT, "XAmzContentSHA256Mismatch"),
+    ("UNSIGNED-PAYLOAD", CONTENT, CONTENT),
+    (CHUNKED, "signed", CONTENT),
+    (CHUNKED, "changed", "SignatureDoesNotMatch"),
+    (CHUNKED, b"7\r\ncontent\r\n0\r\n\r\n", "SignatureDoesNotMatch"),
+    (CHUNKED, CONTENT, "IncompleteBody"),
+    (CHUNKED, b"", "IncompleteBody"),
+)
+
+
+def test_a_put_is_stored_only_with_the_body_that_was_signed() -> None:
+    with platform(is_open=False, s3=_store) as url, plain_http.Client(timeout=WAIT_S) as client:
+        for payload, body, expected in PAYLOADS:
+            sizes = {"X-Amz-Decoded-Content-Length": str(len(CONTENT))} if payload == CHUNKED else {}
+            signer = _S3Signer(payload)
+            _, headers = _signed(signer, f"{url}/bucket/key", "PUT", sizes)
+            assert signer.chunks is not None
+            sent = body
+            if isinstance(body, str):
+                sent = _in_chunks(signer.chunks, CONTENT)
+                sent = sent.replace(b"ent", b"eNt") if body == "changed" else sent
+            answer = client.put(f"{url}/bucket/key", content=sent, headers=headers)
+            told = answer.content if isinstance(expected, bytes) else expected if expected in answer.text else ""
+            assert told == expected, (payload, body, answer.text)

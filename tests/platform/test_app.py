@@ -51,15 +51,16 @@ def platform(
     max_bytes: int = 1 << 26,
     is_outdated: bool = False,
     is_reachable: bool = True,
+    s3: Any = None,
 ) -> Iterator[str]:
-    """A platform; `is_reachable` is False if its database is out of reach."""
+    """A platform; `is_reachable` is False if its database is out of reach, `s3` another application for objects."""
     store = open_store("sqlite://")
     store.create(ACCESS_KEY, KEY, spec=AccessKeySpec(secret=SECRET))
     apps = Apps(
         gateway=app_named("gateway"),
         gateway_owns=Gateway.owns,
         control=app_named("control"),
-        s3=app_named("s3"),
+        s3=s3 or app_named("s3"),
         console=app_named("console"),
         metrics=app_named("metrics"),
         health=lambda: {"service": "headrace", "status": status},

@@ -76,6 +76,8 @@ class Admission:
     receive: Receive
     access_key: str = ""
     """The id of the key; empty if no credentials are required."""
+    signed: sigv4.Identity | None = None
+    """What a signature says of a body that was not read; None: the request has no signature."""
 
 
 class HostRefused(AwsError):
@@ -156,12 +158,13 @@ class Authenticator:
         if bearer is not None:
             return Admission(receive, self._bearer_key(request, *bearer, policy))
         if self._known_key(request) is None or policy.is_streamed:
-            return Admission(receive, self._verify(request, policy))
+            identity = self._verify(request, policy)
+            return Admission(receive, identity.access_key, identity)
         body = await _read_signed_body(receive, share)
         whole = HttpRequest(request.method, request.path, request.query, request.headers, body)
         is_small = len(body) <= _INLINE_BODY_BYTES
-        key = self._verify(whole, policy) if is_small else await asyncio.to_thread(self._verify, whole, policy)
-        return Admission(replay(body, receive), key)
+        identity = self._verify(whole, policy) if is_small else await asyncio.to_thread(self._verify, whole, policy)
+        return Admission(replay(body, receive), identity.access_key)
 
     def _known_key(self, request: HttpRequest) -> str | None:
         """Return the access key that signed a request, checked before its body is read; None if it is unsigned."""
@@ -170,8 +173,8 @@ class Authenticator:
             raise fault_error(request, Fault.UNKNOWN_KEY)
         return access_key
 
-    def _verify(self, request: HttpRequest, policy: CredentialPolicy) -> str:
-        return sigv4.verify(request, self._ring.secret_of, self._now(), service=policy.service).access_key
+    def _verify(self, request: HttpRequest, policy: CredentialPolicy) -> sigv4.Identity:
+        return sigv4.verify(request, self._ring.secret_of, self._now(), service=policy.service)
 
     def _bearer_key(self, request: HttpRequest, kind: Credential, token: str, policy: CredentialPolicy) -> str:
         """Return the id of the access key that a bearer key, or a token derived from it, belongs to."""

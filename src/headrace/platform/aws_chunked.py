@@ -1,5 +1,5 @@
 r"""
-A decoder of AWS's chunked coding (`Content-Encoding: aws-chunked`), with or without signatures of chunks. Pure.
+A decoder of AWS's chunked coding (`Content-Encoding: aws-chunked`), which can verify signatures of chunks. Pure.
 
 A chunk is `<size in hex>[;chunk-signature=...]\r\n<bytes>\r\n`; the one of size 0 is the last, trailers may follow.
 Source: "Signature Calculations for the Authorization Header: Transferring Payload in Multiple Chunks" in the Amazon S3
@@ -8,7 +8,9 @@ API reference.
 
 import re
 
-_SIZE = re.compile(rb"([0-9a-fA-F]{1,8})(?:;[^\r\n]*)?")
+from headrace.wire.aws.chunk_signatures import ChunkVerifier
+
+_SIZE = re.compile(rb"([0-9a-fA-F]{1,8})(?:;(?:chunk-signature=([0-9a-f]{64})\Z)?[^\r\n]*)?")
 _MAX_LINE_BYTES = 4096
 _MAX_TRAILERS = 32
 
@@ -17,10 +19,23 @@ class BadChunk(ValueError):
     """The body is not in AWS's chunked coding; the message says where."""
 
 
+class BadSignature(BadChunk):
+    """A chunk, or the trailer, has another signature than its content."""
+
+
 class AwsChunkedReader:
     """Decodes a body from parts of any size."""
 
-    def __init__(self) -> None:
+    def __init__(self, verifier: ChunkVerifier | None = None, *, signs_trailer: bool = False) -> None:
+        """
+        Prepare for a body.
+
+        Args:
+            verifier: verifies the signatures of chunks; None: they are not looked at.
+            signs_trailer: whether the trailer must have a signature.
+        """
+        self._verifier = verifier
+        self._signs_trailer = signs_trailer
         self.is_complete = False
         self.trailers: dict[str, str] = {}
         self._buffer = bytearray()
@@ -55,15 +70,21 @@ class AwsChunkedReader:
             self.is_complete = True  # some clients omit the last empty line
         if not self.is_complete:
             raise BadChunk("it ends before its last chunk")
+        if self._verifier is not None and self._signs_trailer and not self._verifier.is_trailer_right(self.trailers):
+            raise BadSignature("the trailer does not have the right signature")
 
     def _step(self, content: bytearray) -> bool:
         """Read a line or the rest of a chunk; return False if more bytes are needed."""
         if self._left:
             part = self._buffer[: self._left]
             content += part
+            if self._verifier is not None:
+                self._verifier.update(part)
             del self._buffer[: len(part)]
             self._left -= len(part)
             self._wants_line_end = not self._left
+            if self._wants_line_end:
+                self._check_signature()
             return bool(part)
         line = self._line()
         if line is None:
@@ -80,7 +101,15 @@ class AwsChunkedReader:
                 raise BadChunk("a chunk does not begin with its size")
             self._left = int(match[1], 16)
             self._is_in_trailers = not self._left
+            if self._verifier is not None:
+                self._verifier.begin((match[2] or b"").decode("ascii"))
+            if self._is_in_trailers:
+                self._check_signature()
         return True
+
+    def _check_signature(self) -> None:
+        if self._verifier is not None and not self._verifier.is_right():
+            raise BadSignature("a chunk does not have the right signature")
 
     def _line(self) -> bytes | None:
         end = self._buffer.find(b"\r\n")

@@ -21,7 +21,7 @@ from headrace.http.response import send_response
 from headrace.platform.object_storage import ObjectStorage
 from headrace.platform.s3_access import S3Access, StorageMissing, StorageUnavailable
 from headrace.platform.s3_signing import canonical_path, canonical_query, signed_headers
-from headrace.platform.s3_upload import Upload, begun, open_upload
+from headrace.platform.s3_upload import Upload, begun, open_upload, signed_payload_of
 from headrace.wire.aws.calls import render_error
 from headrace.wire.aws.errors import AwsError
 
@@ -86,7 +86,7 @@ class S3Proxy:
         request_id = secrets.token_hex(8).upper()
         try:
             access = await self._storage.ready()
-            upload = await begun(open_upload(headers_of(scope), receive))
+            upload = await begun(open_upload(headers_of(scope), receive, signed_payload_of(scope)))
             response = await self._pool.handle_async_request(self._request(scope, access, upload))
         except ClientGone:
             return

@@ -13,16 +13,20 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from headrace.http.asgi import Receive
+from headrace.http.asgi import Receive, Scope
 from headrace.http.body import body_parts
-from headrace.platform.aws_chunked import AwsChunkedReader, BadChunk
+from headrace.platform.aws_chunked import AwsChunkedReader, BadChunk, BadSignature
 from headrace.platform.s3_signing import UNSIGNED_PAYLOAD
+from headrace.wire.aws.chunk_signatures import ChunkVerifier
 from headrace.wire.aws.errors import AwsError
+from headrace.wire.aws.sigv4 import Identity
 
 UNSIGNED_TRAILER = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 _SIGNED_CHUNKS = re.compile(r"STREAMING-AWS4-[A-Z0-9]+-[A-Z0-9]+-PAYLOAD(-TRAILER)?")
+_SIGNED_PAYLOAD = "headrace.signed_payload"
 _MAX_DIGITS = 18
 _HEX_DIGEST = re.compile(r"[0-9a-f]{64}")
+_EMPTY_DIGEST = hashlib.sha256().hexdigest()
 
 
 class _Digest(Protocol):
@@ -61,41 +65,57 @@ class Upload:
     """The parts of the body; None if there is none."""
 
 
-def open_upload(headers: Mapping[str, str], receive: Receive) -> Upload:
+def set_signed_payload(scope: Scope, identity: Identity | None) -> None:
+    """Pass on what the signature of a request says of its body, for `signed_payload_of`."""
+    scope[_SIGNED_PAYLOAD] = identity
+
+
+def signed_payload_of(scope: Scope) -> Identity | None:
+    """Return what the signature of a request says of its body; None if no signature is required."""
+    identity: Identity | None = scope.get(_SIGNED_PAYLOAD)
+    return identity
+
+
+def open_upload(headers: Mapping[str, str], receive: Receive, signed: Identity | None = None) -> Upload:
     """
     Read the framing of a request body.
+
+    Args:
+        headers: the headers of the request.
+        receive: the request's `receive`.
+        signed: the verified signature of the request, if it has one.
 
     Raises:
         AwsError: its length is missing or not a number.
     """
     declared = headers.get("x-amz-content-sha256", "")
     if _SIGNED_CHUNKS.fullmatch(declared):
-        return _open_signed_chunks(headers, receive)
+        return _open_signed_chunks(headers, receive, signed)
     is_chunked = "chunked" in headers.get("transfer-encoding", "").lower()
     length = headers.get("content-length")
+    expected = declared if _HEX_DIGEST.fullmatch(declared) else signed.body_sha256 if signed is not None else None
     if not is_chunked and (length is None or _number(length) == 0):
+        if expected not in (None, _EMPTY_DIGEST):
+            raise _other_digest()
         framing = (("content-length", "0"),) if length is not None else ()
         return Upload(framing, UNSIGNED_PAYLOAD, None)
     framing = (("transfer-encoding", "chunked"),) if is_chunked else (("content-length", str(length)),)
     if declared == UNSIGNED_TRAILER:
         return Upload((*framing, *_other_codings(headers)), UNSIGNED_TRAILER, _checked(receive, None))
-    expected = declared if _HEX_DIGEST.fullmatch(declared) else None
     return Upload(framing, UNSIGNED_PAYLOAD, _checked(receive, expected))
 
 
-def _open_signed_chunks(headers: Mapping[str, str], receive: Receive) -> Upload:
-    """
-    Remove the chunk framing.
-
-    The signature of the request covers its headers. A checksum in the trailer is verified; the signatures of chunks
-    are not.
-    """
+def _open_signed_chunks(headers: Mapping[str, str], receive: Receive, signed: Identity | None) -> Upload:
+    """Remove the chunk framing; verify the signatures of the chunks, and the checksum in the trailer."""
     length = headers.get("x-amz-decoded-content-length")
     if length is None:
         raise AwsError("MissingContentLength", "x-amz-decoded-content-length is missing.", status=411)
     framing = (("content-length", str(_number(length))), *_other_codings(headers))
     trailer = headers.get("x-amz-trailer", "").strip().lower()
-    return Upload(framing, UNSIGNED_PAYLOAD, _decoded(receive, _number(length), trailer))
+    verifier = ChunkVerifier(signed.chunks) if signed is not None and signed.chunks is not None else None
+    signs_trailer = headers["x-amz-content-sha256"].endswith("-TRAILER")
+    reader = AwsChunkedReader(verifier, signs_trailer=signs_trailer)
+    return Upload(framing, UNSIGNED_PAYLOAD, _decoded(receive, reader, _number(length), trailer))
 
 
 def _other_codings(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -139,16 +159,19 @@ async def _checked(receive: Receive, expected: str | None) -> AsyncIterator[byte
             yield held
         held = part
     if digest is not None and digest.hexdigest() != expected:
-        raise AwsError(
-            "XAmzContentSHA256Mismatch", "The provided 'x-amz-content-sha256' header does not match what was computed."
-        )
+        raise _other_digest()
     if held:
         yield held
 
 
-async def _decoded(receive: Receive, length: int, trailer: str) -> AsyncIterator[bytes]:
+def _other_digest() -> AwsError:
+    message = "The provided 'x-amz-content-sha256' header does not match what was computed."
+    return AwsError("XAmzContentSHA256Mismatch", message)
+
+
+async def _decoded(receive: Receive, reader: AwsChunkedReader, length: int, trailer: str) -> AsyncIterator[bytes]:
     """Yield the content of the chunks; the last part once length and checksum were compared."""
-    reader, held, num_bytes = AwsChunkedReader(), b"", 0
+    held, num_bytes = b"", 0
     digest = _TRAILER_DIGESTS[trailer]() if trailer in _TRAILER_DIGESTS else None
     try:
         async for part in body_parts(receive):
@@ -165,6 +188,8 @@ async def _decoded(receive: Receive, length: int, trailer: str) -> AsyncIterator
             held = content
         else:
             reader.finish()
+    except BadSignature as error:
+        raise AwsError("SignatureDoesNotMatch", f"The body is not the signed one: {error}.", status=403) from error
     except BadChunk as error:
         raise AwsError("IncompleteBody", f"The body is not aws-chunked: {error}.") from error
     if num_bytes != length:

@@ -65,6 +65,24 @@ def test_it_is_valid_for_s3_only():
     assert caught.value.code == "MissingAuthenticationTokenException"
 
 
+def test_a_url_is_valid_for_seven_days_at_most():
+    request, week_s = presigned(*ACTIONS[0]), 7 * 24 * 3600
+
+    assert sigv4.verify(request, SECRETS.get, expires_s(request) - week_s).access_key == ACCESS_KEY
+    for before_s in (week_s + 1, 365 * 24 * 3600):
+        assert refused(request, after_s=-before_s) == "AuthorizationHeaderMalformed"
+
+
+def test_a_header_that_differs_from_the_signed_one_is_refused():
+    params = {"Bucket": "b", "Key": "k", "ContentType": "text/plain", "Metadata": {"a": "b"}}
+    request = presigned("PUT", "put_object", params)
+    same = {"content-type": "text/plain", "x-amz-meta-a": "b"}
+
+    assert sigv4.verify(changed(request, headers=same), SECRETS.get, expires_s(request)).access_key == ACCESS_KEY
+    for other in ({"content-type": "text/html"}, {"x-amz-meta-a": "c"}, {"x-amz-acl": "public-read"}):
+        assert refused(changed(request, headers={**same, **other})) == "SignatureDoesNotMatch", other
+
+
 @pytest.mark.parametrize("query", ["AWSAccessKeyId=&Signature=", "AWSAccessKeyId=a&Signature=b&Expires=x"])
 def test_half_a_signature_is_refused(query):
     with pytest.raises(AwsError) as caught:

@@ -343,3 +343,22 @@ def test_any_invented_signature_is_refused(authorization, query, path, date):
     sigv4.access_key_of(request)
     with pytest.raises(AwsError):
         sigv4.verify(request, lambda _: "secret", 1_767_225_600.0)
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST", "GET", "DELETE"])
+def test_an_s3_request_must_say_what_was_signed_of_its_body(method):
+    other = {"X-Amz-Content-SHA256": "STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD"}
+
+    assert refused(signed("header", "s3", method=method, path="/b/k")) == ("InvalidRequest", 400)
+    for digest in (other, {"X-Amz-Content-SHA256": "x"}, {"X-Amz-Content-SHA256": "A" * 64}):
+        assert refused(signed("header", "s3", method=method, path="/b/k", headers=digest)) == ("InvalidArgument", 400)
+
+
+def test_a_presigned_url_may_have_the_digest_of_its_body():
+    digest = hashlib.sha256(b"data").hexdigest()
+    plain = signed("s3-query", "s3", method="PUT", path="/b/k")
+    query = f"X-Amz-Content-Sha256={digest}"
+
+    assert verify(plain).body_sha256 is None
+    assert refused(changed(plain, query=f"{plain.query}&{query}"))[0] == "SignatureDoesNotMatch"
+    assert refused(changed(plain, headers={"x-amz-content-sha256": digest}))[0] == "AccessDenied"

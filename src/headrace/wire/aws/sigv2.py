@@ -57,6 +57,10 @@ _SUBRESOURCES = frozenset(
 """Query parameters that are part of the signed resource."""
 
 
+MAX_EXPIRES_S = 7 * 24 * 3600
+"""Longest validity of a URL from now, as for version 4, although AWS has no limit for version 2."""
+
+
 def is_presigned(request: HttpRequest) -> bool:
     """Return whether the query has a signature of version 2. It is valid for S3 only, as it does not name a service."""
     names = ("AWSAccessKeyId", "Signature")
@@ -85,11 +89,20 @@ def verify(request: HttpRequest, secret_of: Callable[[str], str | None], now_s: 
         raise fault_error(request, Fault.UNKNOWN_KEY)
     if now_s > int(expires):
         raise fault_error(request, Fault.URL_EXPIRED, "Request has expired.")
+    if int(expires) > now_s + MAX_EXPIRES_S:
+        message = f"Expires is {expires}; expected at most {MAX_EXPIRES_S} seconds from now. Presign the URL for less."
+        raise fault_error(request, Fault.INCOMPLETE, message)
+    if any(request.headers.get(name, value) != value for name, value in fields.items() if _is_signed_header(name)):
+        raise fault_error(request, Fault.MISMATCH)
     # A bucket's path is signed with a trailing slash, even if it is sent without one.
     paths = (request.path, request.path + "/")
     if not any(_is_right(_string_to_sign(request, fields, path), secret, fields["Signature"]) for path in paths):
         raise fault_error(request, Fault.MISMATCH)
     return access_key
+
+
+def _is_signed_header(name: str) -> bool:
+    return name.startswith("x-amz-") or name in ("content-md5", "content-type")
 
 
 def _is_right(text: str, secret: str, signature: str) -> bool:

@@ -2,7 +2,8 @@
 Verification of AWS signatures of version 4, in the `Authorization` header and in the query string of a presigned URL.
 
 A signature covers method, path, query, the headers that it names and the body's digest, for a day, region and service.
-S3 bodies are streamed and not read here: `Identity.body_sha256` is the digest that such a body must have.
+S3 bodies are streamed and not read here: `Identity.body_sha256` is the digest that such a body must have, and
+`Identity.chunks` the key of its chunks if each is signed.
 Source: AWS General Reference, Signature Version 4; botocore `auth.py` is the same from the client's side.
 """
 
@@ -16,21 +17,26 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import quote, unquote
 
 from headrace.wire.aws import sigv2
+from headrace.wire.aws.chunk_signatures import ChunkKey
+from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.http import HttpRequest, query_parameter
 from headrace.wire.aws.identify import identify
 from headrace.wire.aws.services import SERVICE_OF_SIGNING_NAME
 from headrace.wire.aws.signature_faults import Fault, fault_error
+from headrace.wire.aws.sigv2 import MAX_EXPIRES_S
 
 MAX_SKEW_S = 15 * 60
 """Largest deviation of a client's clock."""
 
 _ALGORITHM = "AWS4-HMAC-SHA256"
-_MAX_EXPIRES_S = 7 * 24 * 3600
 _MAX_DATE_CHARACTERS = 64
 _TIMESTAMP = re.compile(r"[0-9]{8}T[0-9]{6}Z", re.ASCII)
 _HEX_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _CONTENT_SHA256 = "x-amz-content-sha256"
 _UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
+_SIGNED_CHUNKS = ("STREAMING-AWS4-HMAC-SHA256-PAYLOAD", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER")
+_S3_PAYLOADS = (_UNSIGNED_PAYLOAD, "STREAMING-UNSIGNED-PAYLOAD-TRAILER", *_SIGNED_CHUNKS)
+"""Values of `X-Amz-Content-SHA256` instead of a digest. Those for version 4A are not among them: it is not verified."""
 _MAX_PARAMETERS = 1000
 """Most parameters of a query that is signed; S3 has about thirty, and each is escaped and sorted on the event loop."""
 _MAX_SIGNED_HEADERS = 256
@@ -50,6 +56,8 @@ class Identity:
     """The service in the signature's scope: `sagemaker` also for the runtime."""
     body_sha256: str | None = None
     """Hex digest that an S3 body must have, not compared yet; None: not signed, or already compared."""
+    chunks: ChunkKey | None = None
+    """The key of the chunks of an S3 body, not verified yet; None: chunks are not signed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,15 +117,24 @@ def verify(request: HttpRequest, secret_of: SecretOf, now_s: float, *, service: 
     _check_time(request, signed, now_s)
     _check_service(request, signed, service or identify(request).service)
     _check_signed_headers(request, signed)
-    digest = _body_digest(request, signed)
-    if not _is_right(request, signed, secret, digest):
+    digest, key = _body_digest(request, signed), _signing_key(secret, signed)
+    if not _is_right(request, signed, key, digest):
         raise fault_error(request, Fault.MISMATCH)
     is_s3 = signed.service.startswith("s3")
     is_claimed = _CONTENT_SHA256 in signed.signed_headers
     if is_claimed and not is_s3 and digest != hashlib.sha256(request.body).hexdigest():
         raise fault_error(request, Fault.MISMATCH)
     body_sha256 = digest if is_s3 and _HEX_DIGEST.fullmatch(digest) else None
-    return Identity(access_key=signed.access_key, region=signed.region, service=signed.service, body_sha256=body_sha256)
+    chunks = None
+    if is_s3 and digest in _SIGNED_CHUNKS:
+        chunks = ChunkKey(key=key, timestamp=signed.timestamp, scope=signed.scope, seed=signed.signature)
+    return Identity(
+        access_key=signed.access_key,
+        region=signed.region,
+        service=signed.service,
+        body_sha256=body_sha256,
+        chunks=chunks,
+    )
 
 
 def _read(request: HttpRequest) -> _Signed:
@@ -157,9 +174,9 @@ def _header_timestamp(request: HttpRequest) -> str:
 
 
 def _expires_s(request: HttpRequest, text: str) -> int:
-    if text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= _MAX_EXPIRES_S:
+    if text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= MAX_EXPIRES_S:
         return int(text)
-    raise fault_error(request, Fault.INCOMPLETE, f"X-Amz-Expires must be a number of seconds up to {_MAX_EXPIRES_S}.")
+    raise fault_error(request, Fault.INCOMPLETE, f"X-Amz-Expires must be a number of seconds up to {MAX_EXPIRES_S}.")
 
 
 def _signed(request: HttpRequest, fields: dict[str, str], *, timestamp: str, expires_s: int | None) -> _Signed:
@@ -230,16 +247,27 @@ def _check_signed_headers(request: HttpRequest, signed: _Signed) -> None:
 
 
 def _body_digest(request: HttpRequest, signed: _Signed) -> str:
-    """Return the digest that represents the body in the canonical request."""
+    """
+    Return the digest that represents the body in the canonical request.
+
+    The body of an S3 request is not read here, so the request itself must say what was signed, as AWS requires. In a
+    presigned URL it may be missing: it is signed before there is a body.
+    """
+    if not signed.service.startswith("s3"):
+        claimed = request.headers.get(_CONTENT_SHA256, "") if _CONTENT_SHA256 in signed.signed_headers else ""
+        return claimed or hashlib.sha256(request.body).hexdigest()
     if _CONTENT_SHA256 in signed.signed_headers:
-        return request.headers.get(_CONTENT_SHA256, "")
-    if signed.service.startswith("s3") and signed.is_presigned:
-        return _UNSIGNED_PAYLOAD
-    return hashlib.sha256(request.body).hexdigest()
+        claimed = request.headers.get(_CONTENT_SHA256, "")
+    elif signed.is_presigned:
+        claimed = query_parameter(request.query, "X-Amz-Content-Sha256") or _UNSIGNED_PAYLOAD
+    else:
+        raise AwsError("InvalidRequest", f"Missing required header for this request: {_CONTENT_SHA256}")
+    if claimed not in _S3_PAYLOADS and not _HEX_DIGEST.fullmatch(claimed):
+        raise AwsError("InvalidArgument", f"{_CONTENT_SHA256} must be {', '.join(_S3_PAYLOADS)} or a SHA-256 digest.")
+    return claimed
 
 
-def _is_right(request: HttpRequest, signed: _Signed, secret: str, digest: str) -> bool:
-    key = _signing_key(secret, signed)
+def _is_right(request: HttpRequest, signed: _Signed, key: bytes, digest: str) -> bool:
     for path in _canonical_paths(request.path, signed.service):
         canonical = _canonical_request(request, signed, path, digest)
         text = f"{_ALGORITHM}\n{signed.timestamp}\n{signed.scope}\n{hashlib.sha256(canonical).hexdigest()}"
