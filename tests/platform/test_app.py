@@ -299,6 +299,14 @@ def test_a_wrong_secret_and_a_changed_body_are_refused(closed: str) -> None:
     assert changed.status_code in (400, 403)
 
 
+@pytest.mark.parametrize("path", ["/bucket/key", "/bucket", "/", "/v1x", "/metrics", "/endpoints/a/invocations"])
+def test_a_refusal_cannot_be_loaded_by_a_page_of_another_site(closed: str, path: str) -> None:
+    refused = plain_http.get(closed + path, timeout=WAIT_S)
+    assert refused.status_code in (400, 403)
+    assert refused.headers["cross-origin-resource-policy"] == "same-origin"
+    assert refused.headers["x-content-type-options"] == "nosniff"
+
+
 def test_boto3_reads_the_refusals(closed: str) -> None:
     config = Config(retries={"total_max_attempts": 1})
     for service, call in (

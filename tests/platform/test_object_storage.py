@@ -24,7 +24,7 @@ from headrace.platform.object_storage import (
     make_storage,
 )
 from headrace.platform.s3_access import S3Access
-from headrace.platform.s3_proxy import S3Proxy
+from headrace.platform.s3_proxy import ISOLATION_HEADERS, S3Proxy
 from tests import plain_http
 from tests.waiting import WAIT_S
 
@@ -94,6 +94,31 @@ def test_a_page_that_is_stored_as_an_object_runs_no_scripts(s3: Proxied) -> None
     assert answer.headers["content-type"] == "text/html"
     assert answer.headers["content-security-policy"].endswith("; sandbox")
     assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_no_page_of_another_site_can_load_what_the_storage_answers(s3: Proxied) -> None:
+    """Objects, parts of them, lists, errors, and answers without a body."""
+    s3.client.put_object(Bucket="bucket", Key="script", Body=b"alert(1)", ContentType="text/javascript")
+    cors = {"CORSRules": [{"AllowedMethods": ["GET"], "AllowedOrigins": ["*"]}]}
+    s3.client.put_bucket_cors(Bucket="bucket", CORSConfiguration=cors)
+    foreign = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
+    requests: tuple[tuple[str, str, dict[str, str], int], ...] = (
+        ("GET", "/bucket/script", {}, 200),
+        ("HEAD", "/bucket/script", {}, 200),
+        ("GET", "/bucket/script", {"Range": "bytes=0-1"}, 206),
+        ("GET", "/bucket/script?response-content-type=text/html", {}, 200),
+        ("GET", "/bucket/missing", {}, 404),
+        ("GET", "/missing/key", {}, 404),
+        ("GET", "/bucket?list-type=2", {}, 200),
+        ("GET", "/", {}, 200),
+        ("PUT", "/bucket/other", {"X-Amz-Content-SHA256": "0" * 64}, 400),
+    )
+    for method, path, headers, status in requests:
+        answer = plain_http.request(method, s3.url + path, headers={**foreign, **headers}, timeout=WAIT_S)
+        assert answer.status_code == status, (method, path, answer.text)
+        for name, value in ISOLATION_HEADERS:
+            assert answer.headers.get_list(name) == [value], (method, path, name)
+        assert not [name for name in answer.headers if name.startswith("access-control-allow")], path
 
 
 @pytest.mark.parametrize(

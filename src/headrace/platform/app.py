@@ -36,6 +36,7 @@ from headrace.platform.access import (
 from headrace.platform.api_docs import api_docs_app, is_api_docs
 from headrace.platform.console import CONSOLE_PATH, is_console, needs_key
 from headrace.platform.metrics_pages import is_metrics
+from headrace.platform.s3_proxy import ISOLATION_HEADERS
 from headrace.platform.s3_upload import set_signed_payload
 from headrace.settings.server_settings import PLATFORM_PREFIX
 from headrace.state.records import Json
@@ -174,7 +175,8 @@ class PlatformApp:
             "request.refused", path=shortened(request.path), status=error.http_status, error=error.code
         )
         response = render_aws_error(spoken, error, request_id)
-        await send_response(scope, send, response.status, response.headers, response.body)
+        headers = (*response.headers, *ISOLATION_HEADERS)
+        await send_response(scope, send, response.status, headers, response.body)
 
 
 def is_signed_for_s3(request: HttpRequest) -> bool:

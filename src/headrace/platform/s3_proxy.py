@@ -17,7 +17,7 @@ import httpcore
 from headrace.core.telemetry import get_logger
 from headrace.http.asgi import Receive, Scope, Send, headers_of
 from headrace.http.body import ClientGone
-from headrace.http.response import send_response
+from headrace.http.response import add_headers, send_response
 from headrace.platform.object_storage import ObjectStorage
 from headrace.platform.s3_access import S3Access, StorageMissing, StorageUnavailable
 from headrace.platform.s3_signing import canonical_path, canonical_query, signed_headers
@@ -53,15 +53,24 @@ and SeaweedFS fails without a key service.
 """
 _CHUNK_HEADERS = frozenset({"x-amz-decoded-content-length", "x-amz-trailer"})
 """Headers of the signed chunk coding, which is decoded here."""
+ISOLATION_HEADERS = (
+    (
+        "content-security-policy",
+        "default-src 'none'; img-src 'self'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox",
+    ),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("referrer-policy", "no-referrer"),
+    ("x-content-type-options", "nosniff"),
+)
+"""
+An object that a browser shows runs no scripts, which would have the origin of the console, and its rights; no page of
+another site can load or frame it; and it tells its own, presigned URL to no other site.
+"""
 _NOT_RETURNED = frozenset(
     {"connection", "keep-alive", "transfer-encoding", "date", "server"}
-    | {"content-security-policy", "x-content-type-options"}
+    | {f"access-control-allow-{part}" for part in ("credentials", "headers", "methods", "origin")}
+    | {name for name, _ in ISOLATION_HEADERS}
 )
-_OBJECT_HEADERS = (
-    (b"content-security-policy", b"default-src 'none'; img-src 'self'; style-src 'unsafe-inline'; sandbox"),
-    (b"x-content-type-options", b"nosniff"),
-)
-"""An object that a browser shows runs no scripts: they would have the origin of the console, and its rights."""
 _SIGNATURE_PARAMETERS = (
     *("x-amz-algorithm", "x-amz-credential", "x-amz-date", "x-amz-expires", "x-amz-signedheaders"),
     *("x-amz-signature", "x-amz-security-token"),
@@ -83,6 +92,7 @@ class S3Proxy:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward one request and its response."""
+        send = add_headers(send, ISOLATION_HEADERS)
         request_id = secrets.token_hex(8).upper()
         try:
             access = await self._storage.ready()
@@ -183,7 +193,7 @@ async def _answer(response: httpcore.Response, receive: Receive, send: Send, *, 
 async def _stream(response: httpcore.Response, send: Send) -> None:
     headers = [(name.lower(), value) for name, value in response.headers]
     kept = [(name, value) for name, value in headers if name.decode("latin-1") not in _NOT_RETURNED]
-    await send({"type": "http.response.start", "status": response.status, "headers": [*kept, *_OBJECT_HEADERS]})
+    await send({"type": "http.response.start", "status": response.status, "headers": kept})
     async for piece in response.aiter_stream():
         await send({"type": "http.response.body", "body": piece, "more_body": True})
     await send({"type": "http.response.body", "body": b""})
