@@ -2,13 +2,15 @@
 
 import itertools
 from collections import Counter
+from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from headrace.gateway.routing import NoReplica, RoutingQuery, UnknownVariant, choose, load_bound, prefix_of
-from headrace.state.routes import Route
+from headrace.state.routes import PrefixRouting, Route
 
 from .routes import route, variant
 
@@ -136,6 +138,24 @@ def test_prefixes_are_spread_over_the_replicas():
     homes = Counter(choose(of, RoutingQuery(prefix=b"%d" % n), {}, lambda: 0.5).replica.worker for n in range(1000))
     assert len(homes) == 4
     assert min(homes.values()) > 150
+
+
+def test_a_variant_sets_the_length_of_its_prefix_and_the_load_at_which_a_replica_gets_no_more() -> None:
+    def home(body: bytes, loads: dict[str, int], **routing: int) -> str:
+        of = route(replace(variant("a", WORKERS, strategy="PREFIX_AWARE"), prefix_routing=PrefixRouting(**routing)))
+        query = RoutingQuery(prefix=prefix_of("ep", "", body), longer_prefix=partial(prefix_of, "ep", "", body))
+        return choose(of, query, loads, lambda: 0.5).replica.worker
+
+    bodies = [b"x" * 1024 + b"%d" % number for number in range(50)]
+    assert len({home(body, {}) for body in bodies}) == 1
+    assert len({home(body, {}, num_bytes=1024) for body in bodies}) == 1
+    assert len({home(body, {}, num_bytes=2048) for body in bodies}) > 3
+    best = home(b"x", {}, max_load=2)
+    assert home(b"x", {best: 1}, max_load=2) == best
+    assert home(b"x", {best: 2}, max_load=2) != best
+    assert home(b"x", {best: 9}, max_load=10) == best
+    full = dict.fromkeys(WORKERS, 7)
+    assert home(b"x", full, max_load=2) == best, "all have reached the threshold"
 
 
 def test_bodies_that_differ_after_the_first_kilobyte_have_the_same_prefix():

@@ -26,10 +26,11 @@ from headrace.http.body_budget import BodyBudget, BodyShare, BudgetSpent
 from headrace.http.response import send_response
 from headrace.state.records import MAX_WRITE_TRIES, Conflict
 from headrace.state.store import Store
-from headrace.wire.aws import calls, compression, services
+from headrace.wire.aws import calls, compression, members, services
 from headrace.wire.aws.errors import AwsError, bodies_spent, throttled
 from headrace.wire.aws.http import AwsCall, HttpRequest, HttpResponse
 from headrace.wire.aws.identify import identify
+from headrace.wire.aws.member_table import MEMBERS
 from headrace.wire.aws.scope import AwsScope
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
@@ -106,6 +107,7 @@ class ControlApp:
                 self._handler_of(identified.service, identified.operation)
             free = frozenset() if self._is_strict else FREE_IN_FRIENDLY_MODE
             call = calls.parse(request, free_shapes=free)
+            self._name_unused(call, request_id)
             result = self._handle(call, request_id)
             response = calls.render(call, result, request_id)
         except AwsError as error:
@@ -116,6 +118,12 @@ class ControlApp:
         else:
             self._log_call(identified.service, identified.operation, response.status, started_s, request_id)
         return response
+
+    def _name_unused(self, call: AwsCall, request_id: str) -> None:
+        """Refuse members that are not supported, and log those without effect."""
+        operation = services.operation(call.service, call.operation)
+        for notice in members.check(operation, call.params, MEMBERS[call.service]):
+            self._log.info("call.member_kept", operation=call.operation, message=notice, request_id=request_id)
 
     def _handle(self, call: AwsCall, request_id: str) -> dict[str, Any]:
         handler = self._handler_of(call.service, call.operation)

@@ -13,10 +13,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from headrace.state.routes import Fleet, Replica, Route, VariantRoute
+from headrace.state.routes import Fleet, PrefixRouting, Replica, Route, VariantRoute
 
 PREFIX_BYTES = 1024
-"""Bytes of a body that are compared as its prefix. Source: SageMaker's smallest `PrefixLength`."""
+"""Bytes of a body that are compared as its prefix by default. Source: SageMaker's smallest `PrefixLength`."""
 
 MAX_OVERLOAD = 1.25
 """Load of a replica, relative to the mean, above which it gets no more requests for the prefixes that it has cached.
@@ -42,6 +42,8 @@ class RoutingQuery:
     """The id of a session: requests with the same affinity go to the same replica under any strategy."""
     prefix: bytes = b""
     """Requests with the same prefix go to the same replica under the strategy PREFIX_AWARE."""
+    longer_prefix: Callable[[int], bytes] | None = None
+    """Returns the prefix for a variant's `PrefixLength`; None: `prefix`, whatever the length."""
     wakes: bool = True
     """False for a request that asks for no work, such as the list of models: it wakes nothing and never waits."""
     excluded: AbstractSet[str] = frozenset()
@@ -147,9 +149,9 @@ def is_for_components(route: Route) -> bool:
     return bool(route.components) or (bool(route.variants) and not any(variant.fleets for variant in route.variants))
 
 
-def prefix_of(endpoint: str, prefix_id: str, body: bytes) -> bytes:
+def prefix_of(endpoint: str, prefix_id: str, body: bytes, num_bytes: int = PREFIX_BYTES) -> bytes:
     """Return the key that requests with the same prefix have in common, for the strategy PREFIX_AWARE."""
-    return b"\0".join((endpoint.encode(), prefix_id.encode("latin-1"), body[:PREFIX_BYTES]))
+    return b"\0".join((endpoint.encode(), prefix_id.encode("latin-1"), body[:num_bytes]))
 
 
 def candidates(route: Route, query: RoutingQuery) -> Sequence[VariantRoute]:
@@ -229,13 +231,23 @@ def _choose_replica(
     if query.affinity is not None:
         return _by_affinity(replicas, query.affinity)[0]
     if variant.strategy == "PREFIX_AWARE":
-        bound = load_bound([loads.get(replica.worker, 0) for replica in replicas])
-        ranked = _by_affinity(replicas, query.prefix)
-        return next(replica for replica in ranked if loads.get(replica.worker, 0) < bound)
+        return _by_prefix(replicas, variant.prefix_routing, query, loads)
     if variant.strategy == "LEAST_OUTSTANDING_REQUESTS":
         least = min(loads.get(replica.worker, 0) for replica in replicas)
         replicas = [replica for replica in replicas if loads.get(replica.worker, 0) == least]
     return replicas[min(int(draw() * len(replicas)), len(replicas) - 1)]
+
+
+def _by_prefix(
+    replicas: Sequence[Replica], routing: PrefixRouting, query: RoutingQuery, loads: Mapping[str, int]
+) -> Replica:
+    """Return the replica that has the prefix cached, or the next one below the bound on its load."""
+    counts = [loads.get(replica.worker, 0) for replica in replicas]
+    key = query.prefix
+    if routing.num_bytes is not None and query.longer_prefix is not None:
+        key = query.longer_prefix(routing.num_bytes)
+    bound = load_bound(counts) if routing.max_load is None else max(routing.max_load, min(counts) + 1)
+    return next(replica for replica in _by_affinity(replicas, key) if loads.get(replica.worker, 0) < bound)
 
 
 def load_bound(loads: Sequence[int]) -> int:

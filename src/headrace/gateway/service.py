@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 
 from headrace.gateway.config import GatewayConfig
@@ -55,6 +56,7 @@ class InvocationService:
             worker=worker,
             affinity=affinity,
             prefix=prefix_of(component or invocation.endpoint, invocation.prefix_id, body),
+            longer_prefix=partial(prefix_of, component or invocation.endpoint, invocation.prefix_id, body),
         )
 
     @asynccontextmanager

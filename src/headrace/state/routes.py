@@ -7,7 +7,7 @@ The reconciler derives routes and writes them to the store, from which the gatew
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from headrace.state.records import Kind, NoStatus
+from headrace.state.records import Json, Kind, NoStatus
 
 RoutingStrategy = Literal["LEAST_OUTSTANDING_REQUESTS", "RANDOM", "PREFIX_AWARE"]
 
@@ -45,6 +45,16 @@ class AdapterRoute:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixRouting:
+    """The `PrefixAwareRoutingConfig` of a variant."""
+
+    num_bytes: int | None = None
+    """Bytes of a body that are compared as its prefix."""
+    max_load: int | None = None
+    """In-flight requests of a replica at which it gets no more of them for the prefixes that it has cached."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VariantRoute:
     """The fleets and routing of a production variant."""
 
@@ -52,6 +62,8 @@ class VariantRoute:
     weight: float
     fleets: tuple[Fleet, ...]
     strategy: RoutingStrategy = "RANDOM"
+    prefix_routing: PrefixRouting = PrefixRouting()
+    """Replaces defaults of the strategy PREFIX_AWARE."""
     instance_type: str = ""
     standby: bool = False
     """No replica serves, but requests may wait for one: the variant is scaled to zero, or its first copies start."""
@@ -97,5 +109,10 @@ class Route:
     async_output: AsyncOutput | None = None
 
 
-ROUTE: Final = Kind("route", Route, NoStatus)
+def _with_prefix_routing(spec: Json, status: Json) -> tuple[Json, Json]:
+    """Migrate from version 1, which had no `prefix_routing`."""
+    return spec, status
+
+
+ROUTE: Final = Kind("route", Route, NoStatus, migrations=(_with_prefix_routing,))
 """A route has the name of its endpoint."""

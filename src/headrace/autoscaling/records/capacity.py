@@ -13,7 +13,7 @@ import msgspec
 from headrace.autoscaling.planning.targets import TargetKey
 from headrace.control.model.component import INFERENCE_COMPONENT, ComponentRecord, with_copies
 from headrace.control.model.endpoint import ENDPOINT, EndpointRecord, EndpointStatus, with_capacities
-from headrace.control.model.names import arn_of
+from headrace.control.model.names import arn_of, find
 from headrace.control.model.workload import (
     Revision,
     Workload,
@@ -83,11 +83,11 @@ def write_capacity(store: Store, aws_scope: AwsScope, key: TargetKey, number: in
         LookupError: the target is gone.
     """
     if key.component:
-        component = _living(store.find(INFERENCE_COMPONENT, key.component), key)
+        component = _living(find(store, INFERENCE_COMPONENT, key.component), key)
         arn = arn_of(aws_scope, INFERENCE_COMPONENT, component.name)
         store.update(component, spec=with_copies(component, number, arn=arn))
         return
-    endpoint = _living(store.find(ENDPOINT, key.endpoint), key)
+    endpoint = _living(find(store, ENDPOINT, key.endpoint), key)
     desired = dict(settled_revision(endpoint).desired)
     if key.variant not in desired:
         raise LookupError(key.name)
@@ -100,15 +100,15 @@ def find_scaled(store: Store, key: TargetKey) -> ScaledRecord | None:
     """Return the record of the endpoint or the component; None if it is gone, being deleted, or cannot be read."""
     try:
         if key.component:
-            return _living(store.find(INFERENCE_COMPONENT, key.component), key)
-        return _living(store.find(ENDPOINT, key.endpoint), key)
+            return _living(find(store, INFERENCE_COMPONENT, key.component), key)
+        return _living(find(store, ENDPOINT, key.endpoint), key)
     except LookupError:
         return None
 
 
 def is_unreadable(store: Store, key: TargetKey) -> bool:
     """Return whether the record of the endpoint or component cannot be read, for example because it is newer."""
-    record = store.find(INFERENCE_COMPONENT, key.component) if key.component else store.find(ENDPOINT, key.endpoint)
+    record = find(store, INFERENCE_COMPONENT, key.component) if key.component else find(store, ENDPOINT, key.endpoint)
     return isinstance(record, Unreadable)
 
 

@@ -132,7 +132,7 @@ def describe_alarm_history(context: CloudWatchCall, params: Json) -> Json:
     size = params.get("MaxRecords", _HISTORY_PAGE_SIZE)
     later = (
         (key, item)
-        for key, item in _history(context, params)
+        for key, item in _history(context, params, sign=-1 if is_descending else 1)
         if last is None or (key < last if is_descending else key > last)
     )
     first = (nlargest if is_descending else nsmallest)(size + 1, later, key=lambda keyed: keyed[0])
@@ -140,8 +140,8 @@ def describe_alarm_history(context: CloudWatchCall, params: Json) -> Json:
     return {"AlarmHistoryItems": [item for _, item in chosen], **token}
 
 
-def _history(context: CloudWatchCall, params: Json) -> Iterator[tuple[Key, Json]]:
-    """Yield the items of alarm history that pass the filters, each with a key that orders it."""
+def _history(context: CloudWatchCall, params: Json, *, sign: int) -> Iterator[tuple[Key, Json]]:
+    """Yield the items of alarm history that pass the filters, each with a key; `sign` orders those of one moment."""
     names = [params["AlarmName"]] if "AlarmName" in params else None
     for record in context.store.each(ALARM, Selection(names=names)):
         for number, item in enumerate(record.status.history if isinstance(record, Record) else ()):
@@ -149,7 +149,7 @@ def _history(context: CloudWatchCall, params: Json) -> Iterator[tuple[Key, Json]
             start_s, end_s = params.get("StartDate", item.timestamp), params.get("EndDate", item.timestamp)
             if is_of_type and start_s <= item.timestamp <= end_s:
                 rendered = {"AlarmName": record.name, "AlarmType": "MetricAlarm", **msgspec.to_builtins(item)}
-                yield (item.timestamp, record.name, number), rendered
+                yield (item.timestamp, record.name, sign * number), rendered
 
 
 def tag_resource(context: CloudWatchCall, params: Json) -> Json:

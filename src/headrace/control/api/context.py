@@ -9,7 +9,7 @@ from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.control.api.quotas import check_number
 from headrace.control.model.images import OwnImage
 from headrace.control.model.log_reader import LogReader
-from headrace.control.model.names import TITLES, arn_of, unreadable_message
+from headrace.control.model.names import TITLES, arn_of, find, unreadable_message
 from headrace.state.records import AlreadyExists, AnyKind, Kind, Record, Unreadable
 from headrace.state.store import Store
 from headrace.wire.aws.errors import AwsError, not_found, validation_error
@@ -59,7 +59,7 @@ class CallContext:
         Raises:
             AwsError: "Could not find ...", a text that waiters and SDKs match.
         """
-        record = self.store.find(kind, name)
+        record = find(self.store, kind, name)
         if record is None:
             raise not_found(TITLES[kind], self.arn(kind, name))
         return record
@@ -71,7 +71,7 @@ class CallContext:
         Raises:
             AwsError: "Cannot create already existing ...", a text that SDKs match.
         """
-        if self.store.find(kind, name) is not None:
+        if find(self.store, kind, name) is not None:
             raise self._already_exists(kind, name)
 
     def create(self, kind: Kind[SpecT, StatusT], name: str, *, spec: SpecT, params: dict[str, Any]) -> str:

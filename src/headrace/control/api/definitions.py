@@ -13,13 +13,6 @@ from headrace.state.records import Json, Kind, NoStatus
 from headrace.state.selection import Selection
 from headrace.wire.aws.errors import validation_error
 
-_UNSUPPORTED_IN_CONTAINERS = {
-    "ModelPackageName": "Model packages",
-    "MultiModelConfig": "Multi-model containers",
-    "InferenceSpecificationName": "Inference specifications",
-}
-_UNSUPPORTED_IN_CONFIGS = ("ShadowProductionVariants", "ExplainerConfig")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefinitionCalls:
@@ -105,9 +98,6 @@ def _check_model(context: CallContext, params: dict[str, Any]) -> None:
 
 
 def _check_container(context: CallContext, container: dict[str, Any]) -> None:
-    for member, title in _UNSUPPORTED_IN_CONTAINERS.items():
-        if container.get(member):
-            raise validation_error(f"{title} ({member}) are not supported by Headrace yet.")
     if container.get("Mode") == "MultiModel":
         raise validation_error("Mode MultiModel is not supported by Headrace yet. Create an endpoint for each model.")
     check_environment(container)
@@ -115,19 +105,7 @@ def _check_container(context: CallContext, container: dict[str, Any]) -> None:
         raise validation_error("The container has no Image. Name the image that serves the model.")
     if container.get("ModelDataUrl") and container.get("ModelDataSource"):
         raise validation_error("Both ModelDataUrl and ModelDataSource were given. Give one of them.")
-    for source in _s3_sources(container):
-        for member in ("ManifestS3Uri", "HubAccessConfig"):
-            if source.get(member):
-                raise validation_error(
-                    f"{member} is not supported by Headrace yet. Give the S3Uri of the files themselves."
-                )
     image_profile(container, own_images=context.own_images, is_strict=context.is_strict)
-
-
-def _s3_sources(container: dict[str, Any]) -> list[dict[str, Any]]:
-    primary = (container.get("ModelDataSource") or {}).get("S3DataSource")
-    additional = [source["S3DataSource"] for source in container.get("AdditionalModelDataSources") or []]
-    return [*([primary] if primary else []), *additional]
 
 
 def create_endpoint_config(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
@@ -155,9 +133,6 @@ def _check_config(context: CallContext, params: dict[str, Any]) -> None:
     Raises:
         AwsError: ValidationException, with AWS's text where AWS refuses it too.
     """
-    for member in _UNSUPPORTED_IN_CONFIGS:
-        if params.get(member):
-            raise validation_error(f"{member} is not supported by Headrace yet. Leave it out.")
     asynchronous = params.get("AsyncInferenceConfig")
     if asynchronous and not asynchronous["OutputConfig"].get("S3OutputPath"):
         raise validation_error(

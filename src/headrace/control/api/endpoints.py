@@ -103,8 +103,6 @@ def update_weights(context: CallContext, params: dict[str, Any]) -> dict[str, An
             raise validation_error(
                 f'Variant "{name}" does not exist in endpoint "{arn}". It has: {", ".join(desired)}.'
             )
-        if "ServerlessUpdateConfig" in change:
-            raise validation_error("ServerlessUpdateConfig is not supported by Headrace yet.")
         desired[name] = DesiredCapacity(
             weight=float(change.get("DesiredWeight", desired[name].weight)),
             count=int(change.get("DesiredInstanceCount", desired[name].count)),
@@ -273,7 +271,7 @@ def _variant_summary(workload: Workload, revision: EndpointRevision, record: End
             }
             for pool in config["InstancePools"]
         ]
-    if status := _variant_status(workload.variant, record):
+    if status := _variant_status(workload, record):
         summary["VariantStatus"] = [status]
     return summary
 
@@ -283,7 +281,7 @@ def _image(model: Json, resolved_s: float) -> dict[str, Any]:
     return {"SpecifiedImage": image, "ResolvedImage": image, "ResolutionTime": resolved_s}
 
 
-def _variant_status(variant: str, record: EndpointRecord) -> dict[str, Any] | None:
+def _variant_status(workload: Workload, record: EndpointRecord) -> dict[str, Any] | None:
     """
     Return the status of a variant, with the GPUs of its workers and its notices.
 
@@ -291,7 +289,8 @@ def _variant_status(variant: str, record: EndpointRecord) -> dict[str, Any] | No
     ActivatingTraffic, on which no client acts.
     """
     state = visible_state(record)
-    message = status_message(record.status.placements.get(variant, ()), record.status.notices.get(variant, ()))
+    notices = dict.fromkeys([*record.status.notices.get(workload.variant, ()), *workload.notices])
+    message = status_message(record.status.placements.get(workload.variant, ()), tuple(notices))
     statuses = {
         State.CREATING: "Creating",
         State.UPDATING: _updating_status(record),

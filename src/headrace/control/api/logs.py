@@ -26,6 +26,8 @@ _MAX_EVENTS = 10_000
 _MAX_ANSWER_CHARACTERS = 1_000_000
 """Source: CloudWatch Logs, FilterLogEvents: a response has at most 1 MB."""
 _PAGE_SIZE = 50
+_CLASS = "STANDARD"
+"""The class of all log groups."""
 _MAX_SCANNED = 200_000
 """Maximum lines scanned in a call; a pattern that rarely matches continues with `nextToken`."""
 
@@ -36,7 +38,13 @@ def describe_log_groups(context: CallContext, params: dict[str, Any]) -> dict[st
     for stream in all_streams(context):
         groups.setdefault(stream.group, []).append(stream)
     prefix, part = params.get("logGroupNamePrefix", ""), params.get("logGroupNamePattern", "").lower()
-    found = [name for name in groups if name.startswith(prefix) and part in name.lower()]
+    named = {_group_name(identifier) for identifier in params.get("logGroupIdentifiers") or []}
+    is_standard = params.get("logGroupClass", _CLASS) == _CLASS
+    found = [
+        name
+        for name in groups
+        if is_standard and name.startswith(prefix) and part in name.lower() and (not named or name in named)
+    ]
     size = params.get("limit", _PAGE_SIZE)
     page, token = _PAGES.page(found, params, listing="log groups", key=lambda name: (name,), size=size)
     return {"logGroups": [_group(context, name, groups[name]) for name in page], **token}
@@ -156,11 +164,16 @@ def _streams(context: CallContext, params: dict[str, Any]) -> list[LogStream]:
     group = params.get("logGroupName") or params.get("logGroupIdentifier", "")
     if not group:
         raise _invalid("Neither logGroupName nor logGroupIdentifier was given. Give one of them.")
-    group = group.partition(":log-group:")[2].removesuffix(":*") or group
+    group = _group_name(group)
     found = [stream for stream in all_streams(context) if stream.group == group]
     if not found:
         raise AwsError("ResourceNotFoundException", "The specified log group does not exist.")
     return found
+
+
+def _group_name(identifier: str) -> str:
+    """Return the name of a log group that is given by its name or its ARN."""
+    return identifier.partition(":log-group:")[2].removesuffix(":*") or identifier
 
 
 def _named(streams: list[LogStream], name: str) -> LogStream:
@@ -179,7 +192,7 @@ def _group(context: CallContext, name: str, streams: list[LogStream]) -> dict[st
         "arn": f"{arn}:*",
         "logGroupArn": arn,
         "storedBytes": sum(context.logs.size_bytes(stream.worker) for stream in streams),
-        "logGroupClass": "STANDARD",
+        "logGroupClass": _CLASS,
     }
 
 

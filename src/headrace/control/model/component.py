@@ -5,7 +5,7 @@ from typing import Final, Self, TypeGuard
 
 import msgspec
 
-from headrace.control.model.endpoint import progress_in_revisions, variant_notices
+from headrace.control.model.endpoint import progress_in_revisions, specification_notices, variant_notices
 from headrace.control.model.resources import read_requirements, read_strategy
 from headrace.control.model.workload import (
     DOWNLOAD_TIMEOUT_S,
@@ -74,7 +74,7 @@ class ComponentRevision(Revision, frozen=True, kw_only=True, dict=True):
             max_memory_mb=None if max_mb is None else float(max_mb),
             placement=read_strategy(self.specification),
             adapter_url=self.artifact_url if self.base else "",
-            notices=variant_notices({}, {}, self.model),
+            notices=variant_notices({}, {}, self.model) + specification_notices(self.specification),
         )
         return (workload,)
 

@@ -19,8 +19,11 @@ from headrace.control.model.workload import (
     visible_state,
 )
 from headrace.state.records import Json, Kind, Record, RecordPart
-from headrace.state.routes import AsyncOutput, RoutingStrategy
+from headrace.state.routes import AsyncOutput, PrefixRouting, RoutingStrategy
+from headrace.wire.aws import services
 from headrace.wire.aws.errors import AwsError, validation_error
+from headrace.wire.aws.hosting_members import HOSTING
+from headrace.wire.aws.members import notices
 
 MAX_WORKERS: Final = 100
 """Maximum workers of an endpoint: a mistyped count must not fill the machine with processes."""
@@ -79,6 +82,8 @@ class EndpointRevision(Revision, frozen=True, kw_only=True, dict=True):
             model=model,
             instance_type=config.get("InstanceType") or _first_pool(config).get("InstanceType", ""),
             strategy=cast("RoutingStrategy", strategy if strategy in _STRATEGIES else "PREFIX_AWARE"),
+            prefix_routing=_prefix_routing(config),
+            provision_timeout_s=config.get("VariantInstanceProvisionTimeoutInSeconds"),
             download_timeout_s=float(config.get("ModelDataDownloadTimeoutInSeconds", DOWNLOAD_TIMEOUT_S)),
             health_timeout_s=float(config.get("ContainerStartupHealthCheckTimeoutInSeconds", HEALTH_TIMEOUT_S)),
             managed_scaling=config.get("ManagedInstanceScaling") or {},
@@ -174,6 +179,12 @@ def model_name_of(variant: Json) -> str | None:
     return _first_pool(variant).get("ModelNameOverride") or variant.get("ModelName")
 
 
+def _prefix_routing(variant: Json) -> PrefixRouting:
+    """Return a production variant's `PrefixAwareRoutingConfig`."""
+    config = (variant.get("RoutingConfig") or {}).get("PrefixAwareRoutingConfig") or {}
+    return PrefixRouting(num_bytes=config.get("PrefixLength"), max_load=config.get("ConcurrencyThreshold"))
+
+
 def _first_pool(variant: Json) -> Json:
     """Return the first choice of a variant's `InstancePools`; empty if it has none."""
     pools: list[Json] = variant.get("InstancePools") or []
@@ -260,21 +271,21 @@ def variant_notices(config: Json, variant: Json, model: Json | None) -> tuple[st
         variant: the production variant's members.
         model: CreateModel's members.
     """
-    is_isolated = config.get("EnableNetworkIsolation") or (model or {}).get("EnableNetworkIsolation")
-    notices = {
-        "DataCaptureConfig is kept, nothing is captured yet.": (config.get("DataCaptureConfig") or {}).get(
-            "EnableCapture"
-        ),
-        "No network is isolated (EnableNetworkIsolation).": is_isolated,
-        "ServerlessConfig has one worker that always runs; its limits are not enforced.": "ServerlessConfig" in variant,
-        "CoreDumpConfig is kept, core dumps are not uploaded.": "CoreDumpConfig" in variant,
-        "VolumeSizeInGB is kept: workers share the disk of this machine.": "VolumeSizeInGB" in variant,
-        "InferenceAmiVersion is kept: workers are processes of this machine.": "InferenceAmiVersion" in variant,
-        "AcceleratorType is kept: the model runs on the CPU.": "AcceleratorType" in variant,
-        "EnableSSMAccess is kept: there are no instances to log in to.": variant.get("EnableSSMAccess"),
-        "CapacityReservationConfig is kept: nothing is reserved.": "CapacityReservationConfig" in variant,
-        "KV_AWARE routing is done as PREFIX_AWARE.": (
-            (variant.get("RoutingConfig") or {}).get("RoutingStrategy") == "KV_AWARE"
-        ),
-    }
-    return tuple(notice for notice, is_so in notices.items() if is_so)
+    config_alone = {name: value for name, value in config.items() if name != "ProductionVariants"}
+    found = [
+        *_notices("CreateEndpointConfigInput", config_alone),
+        *_notices("CreateModelInput", model or {}),
+        *_notices("ProductionVariant", variant),
+    ]
+    if (variant.get("RoutingConfig") or {}).get("RoutingStrategy") == "KV_AWARE":
+        found.append("KV_AWARE routing is done as PREFIX_AWARE.")
+    return tuple(found)
+
+
+def specification_notices(specification: Json) -> tuple[str, ...]:
+    """Return such sentences about the specification of an inference component."""
+    return _notices("InferenceComponentSpecification", specification)
+
+
+def _notices(shape: str, members: Json) -> tuple[str, ...]:
+    return notices(members, services.model("sagemaker").shape_for(shape), HOSTING)

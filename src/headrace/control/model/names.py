@@ -5,12 +5,17 @@ Names in ARNs are in lower case, as on AWS; the lookup of names therefore ignore
 """
 
 import re
+from typing import TypeVar
 
 from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL
 from headrace.control.model.endpoint import ENDPOINT
-from headrace.state.records import AnyKind, Unreadable
+from headrace.state.records import AnyKind, Kind, Record, Unreadable
+from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope, partition_of
+
+SpecT = TypeVar("SpecT")
+StatusT = TypeVar("StatusT")
 
 ARN_TYPES: dict[AnyKind, str] = {
     MODEL: "model",
@@ -48,6 +53,11 @@ def parse_arn(arn: str) -> tuple[AnyKind, str] | None:
     kinds = {arn_type: kind for kind, arn_type in ARN_TYPES.items()}
     kind = kinds.get(found["type"])
     return (kind, found["name"]) if kind is not None else None
+
+
+def find(store: Store, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT] | Unreadable | None:
+    """Return the record with a name, ignoring case."""
+    return store.find(kind, name)
 
 
 def unreadable_message(record: Unreadable) -> str:

@@ -17,7 +17,7 @@ import msgspec
 from headrace.control.model.resources import Resources, Strategy
 from headrace.control.model.rollout_config import Rollout, read_rollout
 from headrace.state.records import Json, Record, RecordPart, Unreadable
-from headrace.state.routes import AsyncOutput, RoutingStrategy
+from headrace.state.routes import AsyncOutput, PrefixRouting, RoutingStrategy
 
 DOWNLOAD_TIMEOUT_S: Final = 1200.0
 """Default of `ModelDataDownloadTimeoutInSeconds`."""
@@ -50,6 +50,9 @@ class Workload:
     """CreateModel's members, which may contain secrets; None for a host of inference components and an adapter."""
     instance_type: str
     strategy: RoutingStrategy = "RANDOM"
+    prefix_routing: PrefixRouting = PrefixRouting()
+    provision_timeout_s: float | None = None
+    """Time that a worker may wait for resources; None: as long as for its health."""
     download_timeout_s: float = DOWNLOAD_TIMEOUT_S
     health_timeout_s: float = HEALTH_TIMEOUT_S
     need: Resources | None = None
@@ -118,9 +121,11 @@ class Revision(RecordPart, frozen=True, kw_only=True, dict=True):
     @property
     def startup_bound_s(self) -> float:
         """Longest time from the start of a worker until it must be ready."""
-        return max(
-            (workload.download_timeout_s + workload.health_timeout_s for workload in self.workloads), default=0.0
+        times_s = (
+            workload.download_timeout_s + workload.health_timeout_s + (workload.provision_timeout_s or 0.0)
+            for workload in self.workloads
         )
+        return max(times_s, default=0.0)
 
     @property
     def async_output(self) -> AsyncOutput | None:

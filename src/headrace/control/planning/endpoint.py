@@ -251,7 +251,7 @@ def _component_routes(
             continue
         route = plan.variants[0]
         if (variant := variants.get(route.name)) is not None:
-            route = replace(route, strategy=variant.strategy)
+            route = replace(route, strategy=variant.strategy, prefix_routing=variant.prefix_routing)
         routes.append(ComponentRoute(name=name, variant=route.name, route=route))
     return tuple(routes)
 

@@ -25,7 +25,7 @@ from headrace.control.planning.pool import (
     with_leaving,
 )
 from headrace.control.planning.worker_actions import Action, Start
-from headrace.state.routes import RoutingStrategy
+from headrace.state.routes import PrefixRouting, RoutingStrategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +81,7 @@ class VariantInstances:
     instance_type: str
     strategy: RoutingStrategy
     """The strategy by which the gateway routes requests to a component's copies."""
+    prefix_routing: PrefixRouting
     rules: PoolRules
     instances: list[HostInstance]
     placed: list[Placed]
@@ -229,6 +230,7 @@ def _state(
         whole=whole,
         instance_type=variant.instance_type,
         strategy=variant.strategy,
+        prefix_routing=variant.prefix_routing,
         rules=rules,
         instances=with_leaving(
             instances,

@@ -144,6 +144,7 @@ def _route(workload: Workload, weight: float, fleets: tuple[Fleet, ...]) -> Vari
         weight=weight,
         fleets=fleets,
         strategy=workload.strategy,
+        prefix_routing=workload.prefix_routing,
         instance_type=workload.instance_type,
     )
 

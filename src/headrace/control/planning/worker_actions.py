@@ -172,6 +172,7 @@ def _give_up(
             worker,
             download_s=workload.download_timeout_s,
             health_s=workload.health_timeout_s,
+            provision_s=workload.provision_timeout_s,
             now_s=now_s,
             config=config,
         )
@@ -303,12 +304,19 @@ def surplus(workers: Sequence[WorkerView], wanted: int) -> list[WorkerView]:
 
 
 def overdue_reason(
-    worker: WorkerView, *, download_s: float, health_s: float, now_s: float, config: ReconcilerConfig
+    worker: WorkerView,
+    *,
+    download_s: float,
+    health_s: float,
+    provision_s: float | None = None,
+    now_s: float,
+    config: ReconcilerConfig,
 ) -> str:
     """Return which time limit a worker has passed, in a few words; empty if none."""
     in_phase_s = config.waited_s(worker.phase_since_s, now_s)
-    if worker.phase is None and worker.waiting and in_phase_s > health_s:
-        return f"it could not be started within {health_s:g} s. {worker.waiting}"
+    wait_s = health_s if provision_s is None else provision_s
+    if worker.phase is None and worker.waiting and in_phase_s > wait_s:
+        return f"it could not be started within {wait_s:g} s. {worker.waiting}"
     if worker.phase is WorkerPhase.FETCHING and in_phase_s > download_s + config.slack_s / 4:
         return f"its model data did not arrive within {download_s:g} s"
     if worker.phase is WorkerPhase.STARTING and in_phase_s > health_s:

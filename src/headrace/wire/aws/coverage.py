@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from botocore.model import StructureShape
 
 from headrace.wire.aws import services
+from headrace.wire.aws.member_table import MEMBERS
 
 Handled = Collection[tuple[str, str]]
 """Pairs of service and operation in boto3's names: `("sagemaker", "CreateModel")`."""
@@ -90,11 +91,25 @@ def _service(service: str, handled: set[str]) -> str:
     if handled:
         lines += ["", "| operation | request members | response members |", "|---|---|---|"]
         lines += [_row(service, name) for name in sorted(handled)]
+    lines += _members_without_effect(service)
     if others:
         lines += ["", f"Not supported; a call returns an error that says so ({len(others)}):", ""]
         lines += [", ".join(f"`{name}`" for name in others[at : at + _PER_LINE]) + "," for at in _starts(others)]
         lines[-1] = lines[-1].rstrip(",") + "."
     return "\n".join(lines)
+
+
+def _members_without_effect(service: str) -> list[str]:
+    """Return a table of the members that are not applied: what they are answered with, and what that means."""
+    rows = [
+        f"| `{structure}.{member}` | {how} | {why} |"
+        for structure, members in sorted(MEMBERS[service].items())
+        for how, found in (("accepted, without effect", members.kept), ("refused", members.refused))
+        for member, why in sorted(found.items())
+    ]
+    if not rows:
+        return []
+    return ["", "Members that are not applied, by their structure:", "", "| member | it is | |", "|---|---|---|", *rows]
 
 
 def _starts(names: Sequence[str]) -> range:
