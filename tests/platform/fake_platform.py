@@ -10,7 +10,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -124,10 +124,20 @@ class FakePlatform:
         """The parts that the console shows; tests change the fields behind them."""
         return ConsoleSources(
             components=self.overview,
+            counts=self.counts,
             home=self.home,
             models=lambda: {"models": self.stored, "packed_bytes": 0},
             keys=self.keys,
         )
+
+    def counts(self, names: Sequence[str]) -> dict[str, Any]:
+        """The instances of endpoints, all of their variants together."""
+        fields = {"current": "CurrentInstanceCount", "desired": "DesiredInstanceCount"}
+        variants = {name: self.endpoints[name]["ProductionVariants"] for name in names if name in self.endpoints}
+        return {
+            name: {count: sum(variant[field] for variant in own) for count, field in fields.items()}
+            for name, own in variants.items()
+        }
 
     def home(self) -> dict[str, Any]:
         """The state of the whole platform."""

@@ -37,7 +37,9 @@ def platform(*, is_open: bool) -> Iterator[tuple[httpx.Client, AccessKeys, Acces
     store = open_store("sqlite://")
     keys = AccessKeys(store)
     key = keys.create(note="the first")
-    sources = ConsoleSources(components=lambda _: {}, home=dict, models=dict, keys=None if is_open else keys)
+    sources = ConsoleSources(
+        components=lambda _: {}, counts=lambda _: {}, home=dict, models=dict, keys=None if is_open else keys
+    )
 
     async def none(_scope: Any, _receive: Any, send: Any) -> None:
         raise AssertionError("not of the console")

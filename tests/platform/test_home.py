@@ -9,7 +9,7 @@ from headrace.cloudwatch.metrics.worker_page import WorkerReading
 from headrace.cluster.instance_types import Host
 from headrace.control.model.worker import WORKER
 from headrace.core.gpus import Gpu
-from headrace.platform.home import read_home, read_models, this_machine
+from headrace.platform.home import read_counts, read_home, read_models, this_machine
 from tests.control.broken_records import insert_record
 from tests.control.calls import host, model
 from tests.control.support import Platform, running_platform
@@ -46,6 +46,7 @@ def test_endpoints_instances_and_workers_are_counted_with_their_load(platform: P
     assert seen["endpoints"] == {"InService": 1}
     assert seen["instances"] == {"current": 2, "desired": 2}
     assert (seen["num_workers"], seen["tokens_per_s"], seen["num_waiting"]) == (2, 40.0, 2)
+    assert read_counts(platform.store, ["ep", "none"]) == {"ep": {"current": 2, "desired": 2}}
     told = {worker["output_tokens_per_s"]: worker for worker in seen["workers"]}
     assert {(worker["endpoint"], worker["component"], worker["state"]) for worker in seen["workers"]} == {
         ("ep", "", "serving")

@@ -106,9 +106,10 @@ def _row(endpoint: Mapping[str, Any]) -> tuple[str, ...]:
     variants = endpoint.get("ProductionVariants") or ()
     current = sum(variant.get("CurrentInstanceCount") or 0 for variant in variants)
     desired = sum(variant.get("DesiredInstanceCount") or 0 for variant in variants)
+    is_asleep = endpoint["EndpointStatus"] == "InService" and variants and not (current or desired)
     return (
         endpoint["EndpointName"],
-        endpoint["EndpointStatus"],
+        "InService (asleep)" if is_asleep else endpoint["EndpointStatus"],
         f"{current}/{desired}" + (" instances" if all(_unit(variant) == "instances" for variant in variants) else ""),
         age(endpoint["CreationTime"], datetime.now(UTC)),
     )

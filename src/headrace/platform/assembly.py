@@ -39,7 +39,7 @@ from headrace.platform.app import Apps, PlatformApp
 from headrace.platform.cluster import Cluster, make_cluster
 from headrace.platform.console import ConsoleSources, ask_none, console_app
 from headrace.platform.folders import Address, DataFolder
-from headrace.platform.home import read_home, read_models, this_machine
+from headrace.platform.home import read_counts, read_home, read_models, this_machine
 from headrace.platform.leading import Leading
 from headrace.platform.local_key import LocalKey, read_local_key
 from headrace.platform.membership import Membership
@@ -208,6 +208,7 @@ def _console_sources(
 
     return ConsoleSources(
         components=partial(read_overview, store),
+        counts=partial(read_counts, store),
         home=home,
         models=lambda: read_models(home_folder(env)),
         keys=None if settings.open else AccessKeys(store, folder),

@@ -95,6 +95,8 @@ class ConsoleSources:
 
     components: Callable[[str], Json]
     """Returns the inference components of an endpoint, and where their copies are."""
+    counts: Callable[[Sequence[str]], Json]
+    """Returns the numbers of current and of desired instances of endpoints, by name."""
     home: Callable[[], Json]
     """Returns the state of the whole platform."""
     models: Callable[[], Json]
@@ -138,12 +140,14 @@ def console_app(
         return _json_response((await of_all([name], since_s)).series(name, since_s=since_s, now_s=now_s))
 
     async def rates(request: Request) -> Response:
-        """Handle `?endpoint=NAME&endpoint=NAME…`: return the rates of the last minute."""
+        """Handle `?endpoint=NAME&endpoint=NAME…`: return the rates of the last minute, and the numbers of instances."""
         names = request.query_params.getlist("endpoint")
         if len(names) > MAX_RATES:
             return _refusal(f"The request names {len(names)} endpoints; expected at most {MAX_RATES}.")
         now_s = clock()
-        return _json_response((await of_all(names, now_s - RATE_WINDOW_S)).rates(names, now_s=now_s))
+        rates = (await of_all(names, now_s - RATE_WINDOW_S)).rates(names, now_s=now_s)
+        counts = await asyncio.to_thread(sources.counts, names)
+        return _json_response({name: {**rates.get(name, {}), **counts.get(name, {})} for name in {*rates, *counts}})
 
     async def placed(request: Request) -> Response:
         """Handle `?endpoint=NAME`: return the time, the inference components, and the instances of their copies."""

@@ -87,6 +87,12 @@ def _instances(endpoints: Iterable[EndpointRecord | Unreadable]) -> Json:
     return {"current": sum(current for current, _ in counts), "desired": sum(desired for _, desired in counts)}
 
 
+def read_counts(store: Store, names: Iterable[str]) -> Json:
+    """Return the numbers of current and of desired instances of each endpoint that exists."""
+    records = ((name, store.get(ENDPOINT, name)) for name in names)
+    return {name: _instances([record]) for name, record in records if isinstance(record, Record)}
+
+
 def _worker_json(worker: WorkerRecord, reading: WorkerReading) -> Json:
     return {
         "endpoint": worker.spec.endpoint,

@@ -26,6 +26,29 @@ def test_endpoints_are_listed_with_state_and_reason_and_kept_fresh(
     page.until_listed("chat")
 
 
+@pytest.mark.parametrize(
+    ("current", "desired", "shown", "kind"),
+    [
+        (0, 0, "Asleep", "asleep"),
+        (0, 1, "InService", "moving"),
+        (1, 2, "InService", "good"),
+        (2, 2, "InService", "good"),
+    ],
+)
+def test_an_endpoint_without_a_worker_is_asleep_or_waits_for_one(
+    driver: webdriver.Chrome, platform: FakePlatform, current: int, desired: int, shown: str, kind: str
+) -> None:
+    (variant,) = platform.add("chat")["ProductionVariants"]
+    variant |= {"CurrentInstanceCount": current, "DesiredInstanceCount": desired}
+    component = {"name": "c", "status": "InService", "serving": current, "desired": desired, "base": "", "model": "m"}
+    need = {"cpus": 1, "accelerators": 0, "memory_mb": 512}
+    platform.overviews["chat"] = {"components": [{**component, "need": need, "failure_reason": ""}], "hosts": []}
+    page = Console(driver, platform, "#/chat")
+    for place in ("#rows .state", "#state", "#components .state"):
+        page.until(lambda place=place: page.texts(place) == [shown], place)
+        page.until(lambda place=place: kind in page.find(place).get_attribute("class").split(), place)
+
+
 def test_a_creating_endpoint_says_what_it_is_doing(driver: webdriver.Chrome, platform: FakePlatform) -> None:
     variant = platform.add("new", "Creating")["ProductionVariants"][0]
     variant["VariantStatus"] = [{"Status": "Creating", "StatusMessage": "1 of 2 workers is loading."}]

@@ -41,7 +41,7 @@ export class Components {
 
   rows(endpoint, component) {
     const state = element("span");
-    showState(state, component.status);
+    showState(state, component.status, component.base ? {} : { current: component.serving, desired: component.desired });
     const cells = [
       element("strong", { textContent: component.name }),
       state,

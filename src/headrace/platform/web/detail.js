@@ -7,7 +7,7 @@ import { isMadeHere } from "./deployment.js";
 import { Dialog } from "./dialog.js";
 import { $, element } from "./dom.js";
 import { Failure, showReason } from "./failure.js";
-import { ago, notesOf, showState, stateLines } from "./format.js";
+import { ago, countsOf, notesOf, showState, stateLines } from "./format.js";
 import { Logs } from "./logs.js";
 import { Playground } from "./playground.js";
 import { Poll } from "./poll.js";
@@ -144,7 +144,7 @@ export class Detail {
     const isOther = this.found?.EndpointStatus !== found.EndpointStatus;
     this.found = found;
     if (isOther) this.showTraffic();
-    if ($("state").textContent !== found.EndpointStatus) showState($("state"), found.EndpointStatus);
+    showState($("state"), found.EndpointStatus, countsOf(found.ProductionVariants ?? []));
     $("delete").disabled = found.EndpointStatus === "Deleting";
     this.tell(found.FailureReason ?? "", { isLogShown: found.EndpointStatus === "Failed" });
     this.tellParts(found.ProductionVariants ?? [], placed);

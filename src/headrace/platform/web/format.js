@@ -8,15 +8,28 @@ const KINDS = {
   UpdateRollbackFailed: "bad",
   OutOfService: "bad",
   Deleting: "leaving",
+  Asleep: "asleep",
 };
+const ASLEEP_NOTE = "InService and scaled to zero: a request starts it.";
+const EMPTY_NOTE = "InService, but no worker serves now.";
 
 /** The class of a state: good, bad, leaving or moving. */
 export const kindOf = (status) => KINDS[status] ?? "moving";
 
-/** Show a state in an element, as text and colour. */
-export function showState(node, status) {
-  node.className = `state ${kindOf(status)}`;
-  node.textContent = status;
+/** Show a state in an element, as text and colour; `InService` without a worker is asleep, or waits for one (amber). */
+export function showState(node, status, { current, desired } = {}) {
+  const isEmpty = status === "InService" && current === 0;
+  const isAsleep = isEmpty && desired === 0;
+  const shown = isAsleep ? "Asleep" : status;
+  node.className = `state ${isEmpty && !isAsleep ? "moving" : kindOf(shown)}`;
+  node.textContent = shown;
+  node.title = isAsleep ? ASLEEP_NOTE : isEmpty ? EMPTY_NOTE : "";
+}
+
+/** The workers or instances of all variants, for `showState`. */
+export function countsOf(variants) {
+  const sum = (field) => variants.reduce((all, variant) => all + (variant[field] ?? 0), 0);
+  return variants.length ? { current: sum("CurrentInstanceCount"), desired: sum("DesiredInstanceCount") } : {};
 }
 
 /** "3 min ago"; the exact time is the title. */
@@ -39,10 +52,8 @@ export function short(value) {
   return value < 10 ? value.toFixed(1) : Math.round(value).toLocaleString("en");
 }
 
-/** A count; fractional if it is a mean over time. */
-export function count(value) {
-  return value === null || value === undefined ? "–" : String(Number(value.toFixed(1)));
-}
+/** A count, or a dash if it is not known. */
+export const count = (value) => (value === null || value === undefined ? "–" : String(value));
 
 /** A value on an axis: "0", "5 s", "0.05 %" where `format` gives "0 ms", "5.0 s", "0.050 %". */
 export const tick = (value, format) => (value === 0 ? "0" : format(value).replace(/(\.\d*?)0+(?!\d)/, "$1").replace(/\.(?!\d)/, ""));

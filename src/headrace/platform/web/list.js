@@ -60,7 +60,7 @@ export class EndpointList {
     this.show(endpoints);
     const query = endpoints.map((endpoint) => `endpoint=${encodeURIComponent(endpoint.EndpointName)}`).join("&");
     const [rates] = await Promise.all([numbers(`rates?${query}`, signal), this.findReasons(endpoints, signal)]);
-    for (const [name, row] of this.rows) row.showRate(rates[name]);
+    for (const [name, row] of this.rows) row.showNumbers(rates[name]);
   }
 
   /** Fetch why endpoints are not in service, which `ListEndpoints` omits. Settled endpoints are fetched once. */
@@ -149,12 +149,17 @@ class Row {
   }
 
   showEndpoint({ EndpointStatus: status, CreationTime: created }) {
-    if (this.state.textContent !== status) showState(this.state, status);
+    if (this.status !== status) showState(this.state, status, this.numbers);
+    this.status = status;
     this.since.replaceChildren(ago(created));
   }
 
-  showRate(rate) {
-    this.rate.textContent = rate ? `${short(rate.requests_per_s)}/s · ${duration(rate.first_byte_p50_ms)}` : "";
+  /** Show the rate of requests, if there were any, and the state by the workers that serve. */
+  showNumbers(numbers = {}) {
+    const { requests_per_s: rate, first_byte_p50_ms: firstByte, current, desired } = numbers;
+    if (current !== this.numbers?.current || desired !== this.numbers?.desired) showState(this.state, this.status, numbers);
+    this.numbers = numbers;
+    this.rate.textContent = rate ? `${short(rate)}/s · ${duration(firstByte)}` : "";
     this.rate.title = rate ? "Requests a second in the last minute, and the median time to the first byte" : "";
   }
 

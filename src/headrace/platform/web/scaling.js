@@ -63,9 +63,9 @@ export class Scaling {
     this.offer(registered, target);
     const rangeS = Number($("scaling-range").value);
     const endS = Date.now() / 1000 + this.skewS;
-    const span = { startS: endS - rangeS, endS, bucketS: BUCKETS_S[rangeS] };
-    const found = await readScaling(target, span, signal);
     const bounds = registered.get(target.resourceId);
+    const span = { startS: endS - rangeS, endS, bucketS: BUCKETS_S[rangeS], min: bounds?.MinCapacity };
+    const found = await readScaling(target, span, signal);
     const capacity = { ...found.capacity, unit: target.unit, min: bounds?.MinCapacity ?? null, max: bounds?.MaxCapacity ?? null };
     this.found = { ...found, capacity, bounds, target };
     this.show();

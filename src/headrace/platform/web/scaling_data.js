@@ -63,8 +63,8 @@ export async function readRegistered(targets, signal) {
   return registered;
 }
 
-/** Everything about one target from `startS` to `endS`, in buckets of at least `bucketS`. */
-export async function readScaling(target, { startS, endS, bucketS }, signal) {
+/** Everything about one target from `startS` to `endS`, in buckets of at least `bucketS`; `min` is its smallest capacity, if registered. */
+export async function readScaling(target, { startS, endS, bucketS, min }, signal) {
   const identity = { ServiceNamespace: NAMESPACE, ResourceId: target.resourceId, ScalableDimension: target.dimension };
   const span = { startS, endS, bucketS };
   const [capacity, policies, activities] = await Promise.all([
@@ -75,7 +75,7 @@ export async function readScaling(target, { startS, endS, bucketS }, signal) {
   const alarms = await readAlarms(policies, signal);
   const [lanes, bands] = await Promise.all([
     Promise.all(lanesOf(policies, alarms).map((lane) => readLane(lane, span, signal))),
-    Promise.all(alarms.map((alarm) => readBands(alarm, span, signal))),
+    Promise.all(alarms.map((alarm) => readBands(alarm, isOnlyScalingIn(alarm, policies, min), span, signal))),
   ]);
   return { startS, endS, capacity, policies, activities, lanes, alarms: bands };
 }
@@ -83,7 +83,7 @@ export async function readScaling(target, { startS, endS, bucketS }, signal) {
 async function readCapacity({ namespace, metrics, dimensions }, { startS, endS, bucketS }, signal) {
   const queries = Object.entries(metrics).map(([id, name]) => ({
     Id: id,
-    MetricStat: { Metric: { Namespace: namespace, MetricName: name, Dimensions: dimensions }, Period: bucketS, Stat: "Average" },
+    MetricStat: { Metric: { Namespace: namespace, MetricName: name, Dimensions: dimensions }, Period: bucketS, Stat: "Maximum" }, // a mean would show half instances
   }));
   const found = await readPoints(queries, startS, endS, signal);
   return { bucketS, current: found.get("current") ?? [], desired: found.get("desired") ?? [] };
@@ -189,11 +189,11 @@ async function readLine(queries, startS, endS, signal) {
 }
 
 /** An alarm with its past states: `{ label, meaning, isCalm, rule, lastsS, state, bands: [{ fromS, toS, state }] }`. */
-async function readBands(alarm, { startS, endS }, signal) {
+async function readBands(alarm, isCalm, { startS, endS }, signal) {
   const asked = { AlarmName: alarm.AlarmName, ScanBy: "TimestampAscending", MaxRecords: 100 };
   const { AlarmHistoryItems: items } = await call(`${CLOUDWATCH}.DescribeAlarmHistory`, asked, signal);
   const lastsS = alarm.EvaluationPeriods * periodOf(alarm);
-  return { ...labelOf(alarm), rule: ruleOf(alarm), lastsS, state: alarm.StateValue, bands: bandsOf(alarm, items, startS, endS) };
+  return { ...labelOf(alarm), isCalm, rule: ruleOf(alarm), lastsS, state: alarm.StateValue, bands: bandsOf(alarm, items, startS, endS) };
 }
 
 /** The spans between changes, as far as the history goes back. */
@@ -214,7 +214,17 @@ function bandsOf(alarm, items, startS, endS) {
 function labelOf(alarm) {
   const side = /-Alarm(High|Low)-[0-9a-f-]{36}$/.exec(alarm.AlarmName)?.[1];
   const meaning = { High: "too little for the load", Low: "more than the load needs" }[side] ?? "";
-  return { label: side ?? alarm.AlarmName, meaning, isCalm: side === "Low" };
+  return { label: side ?? alarm.AlarmName, meaning };
+}
+
+/** Whether an alarm can only remove capacity: it is in ALARM while nothing is wrong, as at night. */
+function isOnlyScalingIn(alarm, policies, min) {
+  const served = policies.filter((policy) => policy.Alarms.some((reference) => reference.AlarmName === alarm.AlarmName));
+  return served.length > 0 && served.every((policy) => {
+    const { AdjustmentType: type, StepAdjustments: steps } = policy.StepScalingPolicyConfiguration ?? {};
+    if (!steps) return /-AlarmLow-/.test(alarm.AlarmName);
+    return steps.every(({ ScalingAdjustment: change }) => (type === "ExactCapacity" ? change <= (min ?? 0) : change < 0));
+  });
 }
 
 const SIGNS = {
