@@ -40,8 +40,9 @@ def render(template, messages, **values):
     return ChatTemplate(template, special_names=NAMES).render(prompt)
 
 
-@pytest.mark.parametrize("template", [CHATML, WITH_TOOLS, LLAMA2], ids=["chatml", "with tools", "llama2"])
-@pytest.mark.parametrize("tools", [None, TOOLS], ids=["no tools", "tools"])
+@pytest.mark.parametrize(
+    ("template", "tools"), [(CHATML, None), (LLAMA2, None), (WITH_TOOLS, None), (WITH_TOOLS, TOOLS)]
+)
 @pytest.mark.parametrize("add_generation_prompt", [True, False])
 def test_a_template_renders_as_in_transformers(template, tools, add_generation_prompt):
     expected, _ = render_jinja_template(

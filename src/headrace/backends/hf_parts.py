@@ -56,6 +56,7 @@ def model_info(
         num_parameters=runner.num_parameters,
         has_chat_template=model.chat_template is not None,
         answer_format=None if model.chat_template is None else model.chat_template.answer_format,
+        tool_support=None if model.chat_template is None else model.chat_template.tool_support,
         created_s=int(time.time()),
         format_reason=f"{runner.info.dtype} {'as requested' if config.dtype != 'auto' else 'as in the checkpoint'}",
         sampling_defaults=model.defaults.sampling,

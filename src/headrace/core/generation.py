@@ -80,6 +80,8 @@ class SamplingParams:
     """None: until the context is full, or `default_max_new_tokens`."""
     default_max_new_tokens: int | None = None
     """The cap of an answer without `max_new_tokens`; unlike it, it may exceed the context."""
+    max_total_tokens: int | None = None
+    """The cap of prompt and answer without `max_new_tokens`: transformers' `max_length`."""
     min_new_tokens: int = 0
     """No end-of-sequence token before this many tokens."""
     temperature: float = 0.0
@@ -141,6 +143,9 @@ class ChatPrompt:
     continues_final_message: bool = False
     template_values: Mapping[str, object] = field(default_factory=dict)  # `chat_template_kwargs`
 
+
+ToolSupport = Literal["native", "generic"]
+"""The chat template shows tools to the model, or the prompt describes them as text."""
 
 PoolingMethod = Literal["last", "mean", "cls", "all"]
 """The hidden state of the last token, the mean of all, that of the first token, or all of them."""
@@ -304,6 +309,8 @@ class PoolingInfo:
     normalizes: bool = True
     labels: tuple[str, ...] = ()
     """The names of the scores of a classifier or reranker; empty for embeddings."""
+    problem_type: str = ""
+    """What the scores mean, in transformers' names, such as `multi_label_classification`; empty: not said."""
     prompts: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Prompts that precede a text, by name."""
     default_prompt: str = ""
@@ -345,6 +352,8 @@ class ModelInfo:
     """Time of loading, seconds since 1970."""
     answer_format: AnswerFormat | None = None
     """The separators of reasoning in chats; None: the model has none."""
+    tool_support: ToolSupport | None = None
+    """None: the model has no chat template."""
     rope: str = ""
     """The rotary embedding in use, with its scaling."""
     format_reason: str = ""

@@ -36,11 +36,13 @@ class ModelFacts:
 
     max_model_len: int | None = None
     has_chat_template: bool | None = None
+    tool_support: str | None = None
 
 
 class _Listed(msgspec.Struct):
     max_model_len: int | None = None
     has_chat_template: bool | None = None
+    tool_support: str | None = None
 
 
 class _Page(msgspec.Struct):
@@ -138,13 +140,15 @@ def first_replicas(variants: Iterable[VariantRoute]) -> tuple[Replica, ...]:
 
 
 def combined(all_facts: Sequence[ModelFacts]) -> ModelFacts:
-    """Return the facts that hold for several models: the shortest context, and the chat template if they agree."""
+    """Return the facts that hold for several models: the shortest context, and the others if they agree."""
     lengths = [facts.max_model_len for facts in all_facts]
     templates = {facts.has_chat_template for facts in all_facts}
+    tools = {facts.tool_support for facts in all_facts}
     known = [length for length in lengths if length is not None]
     return ModelFacts(
         max_model_len=min(known) if known and len(known) == len(lengths) else None,
         has_chat_template=templates.pop() if len(templates) == 1 else None,
+        tool_support=tools.pop() if len(tools) == 1 else None,
     )
 
 
@@ -156,4 +160,4 @@ def _facts_of(page: bytes) -> ModelFacts:
         return UNKNOWN
     if not listed:
         return UNKNOWN
-    return ModelFacts(max_model_len=listed[0].max_model_len, has_chat_template=listed[0].has_chat_template)
+    return ModelFacts(**msgspec.structs.asdict(listed[0]))

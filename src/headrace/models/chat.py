@@ -6,17 +6,25 @@ Templates are untrusted, so they run in a sandbox. The conventions (trimmed bloc
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.core.answer_format.formats import AnswerFormat, find_format
 from headrace.core.errors import InvalidRequest, SettingsError
-from headrace.core.generation import ChatPrompt
+from headrace.core.generation import ChatPrompt, ToolSupport
 from headrace.models.chat_builtins import BUILT_IN_TEMPLATES
+from headrace.models.chat_probes import PROBE_LIMITS, ContentForms, as_parts, find_content_forms, shows_tools
+from headrace.models.chat_turns import joined_chats
+from headrace.models.generic_tools import uses_tools, with_tools_as_text
 from headrace.models.render_limits import FULL_LIMITS, RenderingTooLong, RenderLimits
 
 if TYPE_CHECKING:
     import jinja2
+
+_TOOL_USE: Final = "tool_use"
+"""The name of the template for chats with tools, where a checkpoint has several."""
 
 
 class ChatTemplate:
@@ -40,6 +48,8 @@ class ChatTemplate:
         self.templates = {"default": templates} if isinstance(templates, str) else dict(templates)
         self.source = source
         self._special_names = dict(special_names or {})
+        self._tool_support: ToolSupport | None = None
+        self._known_forms: dict[str, ContentForms] = {}
 
     def render(self, prompt: ChatPrompt, *, limits: RenderLimits = FULL_LIMITS) -> str:
         """
@@ -49,17 +59,99 @@ class ChatTemplate:
             RenderingTooLong: the template needs more work than the limits allow.
             InvalidRequest: the template refuses the messages (the error has its message), or fails on them.
         """
-        text = self._choose(prompt)
+        if uses_tools(prompt) and self.tool_support == "generic":
+            text = self._choose(None)
+            prompt = with_tools_as_text(prompt, reads_system="system" in self._forms(text).shown)
+        text = self._choose(prompt.tools)
+        prompt = replace(prompt, messages=[_with_plain_content(message) for message in prompt.messages])
+        rendered = self._render_turns(text, prompt, limits)
+        self._check_shown(text, prompt, rendered)
+        return _open_end(rendered, prompt.messages[-1]) if prompt.continues_final_message else rendered
+
+    @property
+    def tool_support(self) -> ToolSupport:
+        """Native if the template shows tools to the model."""
+        if self._tool_support is None:
+            may_show = any("tools" in text for text in self.templates.values())  # saves the import of Jinja
+            is_native = _TOOL_USE in self.templates or (may_show and shows_tools(self._probe))
+            self._tool_support = "native" if is_native else "generic"
+        return self._tool_support
+
+    def _render_turns(self, text: str, prompt: ChatPrompt, limits: RenderLimits) -> str:
+        """Render a chat; if the template refuses its turns, with neighbouring ones joined."""
+        try:
+            return self._render(text, prompt, limits)
+        except RenderingTooLong:
+            raise
+        except InvalidRequest:
+            joined = self._render_joined(text, prompt, limits)
+            if joined is None:
+                raise
+            return joined
+
+    def _render_joined(self, text: str, prompt: ChatPrompt, limits: RenderLimits) -> str | None:
+        for messages in joined_chats(prompt.messages):
+            try:
+                return self._render(text, replace(prompt, messages=messages), limits)
+            except RenderingTooLong:
+                raise
+            except InvalidRequest:
+                continue
+        return None
+
+    def _render(self, text: str, prompt: ChatPrompt, limits: RenderLimits) -> str:
+        """Render a chat with content as text, or as a list of parts if the template reads only that."""
+        known = self._known_forms.get(text)
+        if known is None or not known.in_parts:
+            try:
+                rendered = self._render_messages(text, prompt, prompt.messages, limits)
+            except RenderingTooLong:
+                raise  # without further work for this template
+            except InvalidRequest:
+                if not self._forms(text).in_parts:
+                    raise
+            else:
+                if not self._forms(text).in_parts:
+                    return rendered
+        in_parts = self._forms(text).in_parts
+        return self._render_messages(text, prompt, [as_parts(message, in_parts) for message in prompt.messages], limits)
+
+    def _render_messages(
+        self, text: str, prompt: ChatPrompt, messages: Sequence[Mapping[str, object]], limits: RenderLimits
+    ) -> str:
         values = {
             **self._special_names,
-            **prompt.template_values,
-            "messages": [_with_plain_content(message) for message in prompt.messages],
-            "tools": prompt.tools,
             "documents": None,
+            **prompt.template_values,
+            "messages": [dict(message) for message in messages],
+            "tools": None if prompt.tools is None else [*prompt.tools],
             "add_generation_prompt": prompt.add_generation_prompt,
         }
-        rendered = _render(_compiled(text, self.source), values, limits)
-        return _open_end(rendered, prompt.messages[-1]) if prompt.continues_final_message else rendered
+        return _render(_compiled(text, self.source), values, limits)
+
+    def _probe(
+        self, messages: Sequence[Mapping[str, object]], tools: Sequence[Mapping[str, object]] | None, text: str = ""
+    ) -> str:
+        prompt = ChatPrompt(messages=messages, tools=tools)
+        return self._render_messages(text or self._choose(tools), prompt, messages, PROBE_LIMITS)
+
+    def _forms(self, text: str) -> ContentForms:
+        """Return the forms of content that a template reads, found by its first chat."""
+        if text not in self._known_forms:
+            self._known_forms[text] = find_content_forms(partial(self._probe, text=text))
+        return self._known_forms[text]
+
+    def _check_shown(self, text: str, prompt: ChatPrompt, rendered: str) -> None:
+        """Refuse a prompt without the text of any message: the template reads content in an unknown form."""
+        if "user" in self._forms(text).shown or "messages" not in text:
+            return
+        contents = [str(message.get("content") or "").strip() for message in prompt.messages]
+        if any(contents) and not any(content and content in rendered for content in contents):
+            raise InvalidRequest(
+                f"The chat template of {self.source} shows the text of no message; expected one that reads content "
+                "as a text or as a list of parts. Start the server with another --chat-template.",
+                param="messages",
+            )
 
     @property
     def answer_format(self) -> AnswerFormat | None:
@@ -71,9 +163,9 @@ class ChatTemplate:
         for text in self.templates.values():
             _compiled(text, self.source)
 
-    def _choose(self, prompt: ChatPrompt) -> str:
-        if prompt.tools and "tool_use" in self.templates:
-            return self.templates["tool_use"]
+    def _choose(self, tools: Sequence[Mapping[str, object]] | None) -> str:
+        if tools and _TOOL_USE in self.templates:
+            return self.templates[_TOOL_USE]
         if "default" in self.templates:
             return self.templates["default"]
         names = ", ".join(sorted(self.templates))

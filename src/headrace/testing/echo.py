@@ -110,6 +110,7 @@ class EchoBackend:
             vocab_size=VOCAB_SIZE,
             num_parameters=0,
             has_chat_template=has_chat_template,
+            tool_support="generic" if has_chat_template else None,
             answer_format=answer_format,
             created_s=int(time.time()),
             recommended=RecommendedSampling(temperature=0.7, top_k=40),
@@ -261,7 +262,7 @@ class EchoBackend:
         if request.pooling is not None:
             yield pooled_chunk(request.pooling, pieces, self._info.pooling)
             return
-        room = self._info.max_model_len - len(pieces)
+        room = min(self._info.max_model_len, sampling.max_total_tokens or self._info.max_model_len) - len(pieces)
         limit = room if sampling.max_new_tokens is None else sampling.max_new_tokens
         words = _answer(request.prompt)
         prompt = None

@@ -185,6 +185,7 @@ def _model_info(
         num_parameters=0,
         has_chat_template=model.chat_template is not None,
         answer_format=None if model.chat_template is None else model.chat_template.answer_format,
+        tool_support=None if model.chat_template is None else model.chat_template.tool_support,
         created_s=int(time.time()),
         format_reason=f"{config.dtype} as requested" if config.dtype != "auto" else "as vLLM chooses",
         sampling_defaults=model.defaults.sampling,

@@ -133,6 +133,7 @@ def _model_info(
         num_parameters=model.spec.num_parameters,
         has_chat_template=model.chat_template is not None,
         answer_format=None if model.chat_template is None else model.chat_template.answer_format,
+        tool_support=None if model.chat_template is None else model.chat_template.tool_support,
         rope=describe_ropes(model.spec, limits.max_model_len),
         created_s=int(time.time()),
         format_reason=format_reason,

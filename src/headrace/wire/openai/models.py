@@ -49,4 +49,5 @@ def _model(model: ModelInfo, name: str) -> dict[str, object]:
         "parent": None,
         "max_model_len": model.max_model_len,
         "has_chat_template": model.has_chat_template,
+        "tool_support": model.tool_support,
     }

@@ -24,6 +24,7 @@ class ServedModel(Struct):
     parent: str | UnsetType | None = UNSET
     max_model_len: int | UnsetType = UNSET
     has_chat_template: bool | UnsetType = UNSET
+    tool_support: Literal["native", "generic"] | UnsetType | None = UNSET
 
 
 class ServedModels(Struct):
