@@ -1,5 +1,6 @@
 """Archives are unpacked completely, or refused with one clear error and nothing written outside."""
 
+import bz2
 import gzip
 import io
 import lzma
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from headrace.cluster.archives import safe_path, unpack
 from headrace.cluster.fetch_bounds import Deadline, DiskFull, FetchFailed, Guard
-from tests.cluster.archive_maker import DEVICE, PIPE, archive, file, folder, link, special
+from tests.cluster.archive_maker import DEVICE, PIPE, archive, file, folder, header, link, special
 
 MIB = 1 << 20
 
@@ -185,6 +186,39 @@ def test_a_header_that_needs_much_memory_is_refused(tmp_path) -> None:
     header = tarfile.TarInfo("././@LongLink")
     header.type, header.size = tarfile.GNUTYPE_LONGNAME, 1 << 40
     assert "a header of" in refused(tmp_path, gzip.compress(header.tobuf(tarfile.GNU_FORMAT) + bytes(4096)))
+
+
+DAMAGED = {
+    "a negative size": header("w", size=b"\xff" * 12),
+    "a size without digits": header("w", size=b"z" * 12),
+    "a huge size of a file that is left out": header("._w", size=b"\x80" + b"\xff" * 11),
+    "a huge size of a sparse file": header("w", kind=tarfile.GNUTYPE_SPARSE, size=b"\x80" + b"\xff" * 11),
+    "an extended header of length 0": header("x", b"0 path=y\n", kind=tarfile.XHDTYPE) + header("w"),
+    "an extended header with a wrong size": header("x", b"13 size=-512\n", kind=tarfile.XHDTYPE) + header("w"),
+    "a sparse file without a map": header("x", b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n", kind=tarfile.XHDTYPE)
+    + header("w", b"no number"),
+    "a sparse map of no numbers": header("x", b"20 GNU.sparse.map=a\n", kind=tarfile.XHDTYPE) + header("w"),
+    "extended headers one in another": header("x", kind=tarfile.XHDTYPE) * 2000,
+    "long names one in another": header("x", b"n", kind=tarfile.GNUTYPE_LONGNAME) * 2000,
+    "an extended header at the end": header("x", b"9 path=y\n", kind=tarfile.XHDTYPE),
+    "no header": os.urandom(4096),
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+@pytest.mark.parametrize(
+    "compress", [bytes, gzip.compress, bz2.compress, lzma.compress], ids=lambda pack: pack.__name__
+)
+def test_a_damaged_archive_is_one_clear_error_that_names_it(tmp_path, content, compress) -> None:
+    assert "model.tar.gz" in refused(tmp_path, compress(content + bytes(1024)))
+
+
+def test_extended_headers_count_as_content(tmp_path) -> None:
+    """They are no files, but take memory and time."""
+    bomb = b"".join(
+        header("g", b"1048576 %08d=" % n + b"a" * (MIB - 18) + b"\n", kind=tarfile.XGLTYPE) for n in range(9)
+    )
+    assert "more than 100 times its size" in refused(tmp_path, gzip.compress(bomb), unrationed_bytes=MIB)
 
 
 def test_an_archive_bomb_is_refused(tmp_path) -> None:

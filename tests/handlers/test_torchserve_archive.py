@@ -1,13 +1,19 @@
 """Archives of TorchServe, good and hostile."""
 
+import os
 import tarfile
+import tempfile
 import zipfile
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from headrace.cluster.fetch_bounds import FetchFailed
 from headrace.handlers.torchserve_archive import is_archive, unpack_archive
+from tests.cluster.archive_maker import archive as tar_of
+from tests.cluster.archive_maker import file as tar_file
 
 
 def write_zip(path: Path, *members: tuple[str, bytes]) -> Path:
@@ -75,6 +81,33 @@ def test_a_member_that_is_there_twice_is_refused(tmp_path: Path, target: Path) -
 
     with pytest.raises(FetchFailed):
         unpack_archive(archive, target)
+
+
+def said(archive: Path, target: Path) -> str:
+    """Return the error of an archive, or its name if it is unpacked."""
+    try:
+        unpack_archive(archive, target)
+    except FetchFailed as error:
+        return str(error)
+    return archive.name
+
+
+@pytest.mark.parametrize("suffix", [".mar", ".tgz"])
+@given(st.integers(0, 5200), st.integers(0, 255), st.booleans())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+def test_a_damaged_archive_is_unpacked_or_one_clear_error_that_names_it(
+    tmp_path: Path, suffix: str, position: int, byte: int, is_cut: bool
+) -> None:
+    with tempfile.TemporaryDirectory(dir=tmp_path) as name:
+        archive = Path(name) / f"m{suffix}"
+        if suffix == ".mar":
+            content = write_zip(archive, ("a", os.urandom(5000))).read_bytes()
+        else:
+            content = tar_of([tar_file("a", os.urandom(5000))])
+        archive.write_bytes(content[:position] + (b"" if is_cut else bytes([byte]) + content[position + 1 :]))
+        target = Path(name) / "in"
+        target.mkdir()
+        assert archive.name in said(archive, target)
 
 
 def test_a_truncated_archive_is_refused(tmp_path: Path, target: Path) -> None:

@@ -33,7 +33,11 @@ _HEADER_TYPES: Final = (
 _REPACK: Final = "Pack it with `tar czf model.tar.gz -C FOLDER .`."
 _MAX_XZ_BYTES: Final = 128 << 20
 """Memory for the dictionary of an xz archive: `xz -9` needs 65 MiB, and an archive may ask for 4 GiB."""
+_MAX_EMPTY_READS: Final = 64
+"""Reads after the end of the content; `tarfile` skips the declared size of a member without looking for the end."""
 _BROKEN: Final = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
+DAMAGED_HEADERS: Final = (ValueError, IndexError, KeyError, OverflowError, RecursionError, AttributeError)
+"""Raised by `tarfile` for damaged headers, such as extended ones without a length or one inside another."""
 
 
 def unpack(read: Callable[[int], bytes], target: Path, guard: Guard, *, name: str) -> None:
@@ -52,15 +56,16 @@ def unpack(read: Callable[[int], bytes], target: Path, guard: Guard, *, name: st
     packed = _Packed(read)
     try:
         with _decompressed(packed, name) as plain:
-            with tarfile.open(fileobj=plain, mode="r|", bufsize=1 << 20, tarinfo=_Member) as archive:
+            counted = _Plain(plain, packed, guard, name)
+            with tarfile.open(fileobj=counted, mode="r|", bufsize=1 << 20, tarinfo=_Member) as archive:
                 _Extraction(archive, packed, target, guard, name).run()
             for _ in range(_PADDING_READS):  # read up to the checksum, which follows the padding
                 if not plain.read(1 << 20):
                     break
-    except (*_BROKEN, OSError) as error:
+    except (*_BROKEN, *DAMAGED_HEADERS, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the network or the disk; decompressors raise OSError without a number
-        reason = str(error) or type(error).__name__
+        reason = "a header is damaged" if isinstance(error, DAMAGED_HEADERS) else str(error) or type(error).__name__
         raise FetchFailed(f"{name} is not a complete tar.gz archive ({reason}). {_REPACK}") from error
 
 
@@ -106,6 +111,29 @@ class _Packed(io.RawIOBase):
         buffer[: len(piece)] = piece
         self.num_bytes += len(piece)
         return len(piece)
+
+
+class _Plain:
+    """The unpacked content, headers included, as a stream within the limits of the fetch."""
+
+    def __init__(self, content: IO[bytes], packed: _Packed, guard: Guard, name: str) -> None:
+        self._content = content
+        self._packed = packed
+        self._guard = guard
+        self._name = name
+        self._num_bytes = 0
+        self._num_empty = 0
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes; raise EOFError if the caller goes on at the end."""
+        self._guard.deadline.check()
+        piece = self._content.read(size)
+        self._num_bytes += len(piece)
+        self._num_empty = 0 if piece else self._num_empty + 1
+        if self._num_empty > _MAX_EMPTY_READS:
+            raise EOFError("it ends within a member")
+        self._guard.check_ratio(self._packed.num_bytes, self._name, num_bytes=self._num_bytes)
+        return piece
 
 
 class _Xz(io.RawIOBase):
@@ -204,7 +232,7 @@ class _Extraction:
             missing.mkdir(mode=0o755)
 
     def _write(self, member: tarfile.TarInfo, path: Path) -> None:
-        self._guard.expect(member.size)
+        self._guard.expect(member.size, f"{member.name!r} of {self._name}")
         source = self._archive.extractfile(member)
         assert source is not None
         path.unlink(missing_ok=True)  # a later member of the same name replaces the earlier one

@@ -73,11 +73,12 @@ class Guard:
     num_bytes: int = 0
     _unchecked_bytes: int = 0
 
-    def expect(self, num_bytes: int) -> None:
-        """Raise `DiskFull` if the disk has no space for `num_bytes` more."""
+    def expect(self, num_bytes: int, name: str = "") -> None:
+        """Raise `DiskFull` if the disk has no space for `num_bytes` more, those of `name`."""
         free_bytes = self.free_bytes(self.folder)
         if num_bytes > free_bytes - self.reserve_bytes:
             raise DiskFull(
+                f"{f'{name} cannot be stored: ' if name else ''}"
                 f"The disk of {self.folder} is full: {format_size(max(num_bytes, 1))} more are needed, "
                 f"{format_size(max(free_bytes, 0))} are free, of which {format_size(self.reserve_bytes)} are reserved. "
                 "Free some space, or put the data folder on a larger disk."
@@ -101,9 +102,9 @@ class Guard:
             self._unchecked_bytes = 0
             self.expect(0)
 
-    def check_ratio(self, packed_bytes: int, name: str) -> None:
-        """Raise `FetchFailed` if an archive unpacks to more than `MAX_RATIO` times its size."""
-        if self.num_bytes > self.unrationed_bytes + MAX_RATIO * packed_bytes:
+    def check_ratio(self, packed_bytes: int, name: str, *, num_bytes: int | None = None) -> None:
+        """Raise `FetchFailed` if an archive unpacks to more than `MAX_RATIO` times its size; by default the files."""
+        if (self.num_bytes if num_bytes is None else num_bytes) > self.unrationed_bytes + MAX_RATIO * packed_bytes:
             raise FetchFailed(
                 f"{name} unpacks to more than {MAX_RATIO} times its size; models do not compress that well. "
                 "Pack the model's files only."
@@ -128,3 +129,20 @@ def copy_stream(read: Callable[[int], bytes], target: Path, guard: Guard, *, mod
         while piece := read(1 << 20):
             guard.add_bytes(len(piece))
             file.write(piece)
+
+
+def sized_reader(next_piece: Callable[[], bytes]) -> Callable[[int], bytes]:
+    """Turn an iterator of pieces into a `read(size)`."""
+    held = b""
+
+    def read(size: int) -> bytes:
+        nonlocal held
+        while not held:
+            try:
+                held = next_piece()
+            except StopIteration:
+                return b""
+        piece, held = held[:size], held[size:]
+        return piece
+
+    return read

@@ -17,7 +17,15 @@ _LATE: Final = "The archive was not unpacked within {timeout_s:g} s. Use smaller
 _SYMLINK: Final = 0o120000
 _METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """Compression methods that TorchServe's Java reads. LZMA would also need up to 4 GiB of memory for its dictionary."""
-_BROKEN: Final = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, UnicodeDecodeError)
+_BROKEN: Final = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+    OverflowError,
+)
 
 
 def is_archive(path: Path) -> bool:
@@ -73,7 +81,7 @@ def _extract(file: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, guard
             f"{archive.name} has {member.filename!r} in compression method {member.compress_type}; expected deflate, "
             "which torch-model-archiver uses. Pack it again."
         )
-    guard.expect(member.file_size)
+    guard.expect(member.file_size, f"{member.filename!r} of {archive.name}")
     path.parent.mkdir(parents=True, exist_ok=True)
     with file.open(member) as source:
 

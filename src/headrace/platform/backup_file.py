@@ -21,6 +21,7 @@ from typing import IO, Final
 import msgspec
 
 from headrace import __version__
+from headrace.cluster.archives import DAMAGED_HEADERS
 from headrace.core.errors import SettingsError
 from headrace.core.progress import Progress
 from headrace.state.records import Json
@@ -39,7 +40,7 @@ _BROKEN: Final = (
     EOFError,
     zlib.error,
     msgspec.MsgspecError,
-    UnicodeDecodeError,
+    *DAMAGED_HEADERS,
     FileExistsError,
     gzip.BadGzipFile,
 )
