@@ -3,11 +3,15 @@
 import hashlib
 import re
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
+
+from headrace.cluster.launcher import WorkerSpec
+from headrace.platform.object_grants import ObjectGrants
+from headrace.platform.s3_access import S3Access
 
 
 @dataclass
@@ -25,8 +29,12 @@ class Objects:
     url: str = ""
 
     @property
-    def s3(self) -> dict[str, str]:
-        return {"endpoint_url": self.url, "access_key": "a", "secret_key": "s", "region": "us-east-1"}
+    def access(self) -> S3Access:
+        return S3Access(endpoint_url=self.url, access_key="a", secret_key="s", region="us-east-1")
+
+    def granted(self, spec: WorkerSpec) -> WorkerSpec:
+        """Return the specification with what the platform grants its worker."""
+        return replace(spec, grants=ObjectGrants(self.access).for_worker(spec))
 
 
 @cache

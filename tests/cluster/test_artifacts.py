@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from headrace.cluster.artifacts import Fetcher, redacted
 from headrace.cluster.content_cache import ContentCache
 from headrace.cluster.fetch_bounds import Deadline, FetchFailed, Guard
-from headrace.cluster.launcher import ArtifactSource
+from headrace.cluster.launcher import ArtifactSource, WorkerSpec
+from headrace.cluster.object_grants import GrantedObjects
+from headrace.cluster.object_source import ObjectLocation, StoredObject
 from tests.cluster.archive_maker import archive, file
 from tests.cluster.object_server import Objects, ObjectServer
 
@@ -45,9 +48,30 @@ def fetcher(cache: ContentCache, objects: Objects | None = None, *, timeout_s: f
     def make_guard(folder: Path) -> Guard:
         return Guard(folder=folder, deadline=deadline, **{"reserve_bytes": 0, **bounds})
 
-    s3 = objects.s3 if objects is not None else {}
     scratch = cache.folder.parent / "scratch"
-    return Fetcher(s3=s3, cache=cache, scratch=scratch, deadline=deadline, make_guard=make_guard)
+    opened = partial(GrantedObjects, ()) if objects is None else partial(Granted, objects)
+    return Fetcher(objects=opened, cache=cache, scratch=scratch, deadline=deadline, make_guard=make_guard)
+
+
+class Granted(GrantedObjects):
+    """All objects of a server, each granted when it is asked for, as the platform grants it."""
+
+    def __init__(self, objects: Objects, deadline: Deadline) -> None:
+        super().__init__((), deadline)
+        self._objects, self._opened_at = objects, deadline
+        self.endpoint = objects.url
+
+    def head(self, location: ObjectLocation) -> StoredObject:
+        return self._with_grant(location, is_prefix=False).head(location)
+
+    def list_prefix(self, location: ObjectLocation) -> Iterator[StoredObject]:
+        return self._with_grant(location, is_prefix=True).list_prefix(location)
+
+    def _with_grant(self, location: ObjectLocation, *, is_prefix: bool) -> GrantedObjects:
+        source = ArtifactSource(uri=str(location), is_prefix=is_prefix)
+        grants = self._objects.granted(WorkerSpec(name="w", artifacts=(source,), command=("x",))).grants
+        super().__init__(grants, self._opened_at)
+        return super()
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
@@ -136,6 +160,8 @@ def test_an_empty_prefix_is_accepted_only_for_the_model_and_only_if_allowed(obje
     ("source", "said"),
     [
         (ArtifactSource(uri="s3://b/nothing.tar.gz"), "s3://b/nothing.tar.gz does not exist"),
+        (ArtifactSource(uri="s3://djl-ai/a.tar.gz"), "s3://djl-ai/a.tar.gz does not exist. djl-ai is a bucket of AWS"),
+        (ArtifactSource(uri="s3://djl-ai/a/", is_prefix=True), "djl-ai is a bucket of AWS"),
         (ArtifactSource(uri="s3://nobucket/x/", is_prefix=True), "no such bucket"),
         (ArtifactSource(uri="s3://b/empty/", is_prefix=True), "no objects below s3://b/empty/"),
         (ArtifactSource(uri="s3://b/denied.tar.gz"), "is denied"),

@@ -4,19 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.launcher import Handle, WorkerSpec
+from headrace.cluster.launcher import GrantedObject, Handle, ObjectGrant, WorkerSpec
 from headrace.cluster.ray_messages import ActorAssignment
 from headrace.cluster.worker_files import Assignment, worker_files
 from headrace.state.routes import Replica
 
 SECRET = "sesame"
-SPEC = WorkerSpec(name="w", environment={"HF_TOKEN": SECRET}, s3={"secret_key": SECRET})
+GRANT = ObjectGrant(uri="s3://b/m", objects=(GrantedObject(key="m", etag="e", num_bytes=1, url=f"http://s/{SECRET}"),))
+SPEC = WorkerSpec(name="w", environment={"HF_TOKEN": SECRET}, grants=(GRANT,))
 
 
 @pytest.mark.parametrize(
     "value",
     [
         SPEC,
+        GRANT,
         Handle(launcher="ray", url="http://127.0.0.1:1", facts={}, token=SECRET),
         ActorAssignment(spec=SPEC, token=SECRET, namespace="n", log_position=0, version="0"),
         Assignment(spec=SPEC, port=1, cache_folder="c", log_position=0, token=SECRET),

@@ -151,7 +151,7 @@ async def test_an_empty_prefix_is_skipped_if_the_environment_names_a_model(launc
     made_up = ArtifactSource(uri="s3://b/made-up/", is_prefix=True, is_archive=False)
     with ObjectServer() as objects:
         objects.contents["/b/x"] = b"1"
-        spec = WorkerSpec(name="w", artifacts=(made_up,), environment=environment, s3=objects.s3)
+        spec = objects.granted(WorkerSpec(name="w", artifacts=(made_up,), environment=environment))
         seen = await seen_as(launcher, await launcher.start(spec), WorkerPhase.EXITED)
     assert said in seen.message
 
@@ -160,7 +160,7 @@ async def test_submitted_code_is_fetched_and_unpacked_as_untrusted_input(launche
     with ObjectServer() as objects:
         objects.contents["/b/sourcedir.tar.gz"] = archive([file("../inference.py", b"")])
         environment = {"SAGEMAKER_SUBMIT_DIRECTORY": "s3://b/sourcedir.tar.gz"}
-        spec = WorkerSpec(name="w", environment=environment, s3=objects.s3)
+        spec = objects.granted(WorkerSpec(name="w", environment=environment))
         seen = await seen_as(launcher, await launcher.start(spec), WorkerPhase.EXITED)
     assert seen.message.startswith("s3://b/sourcedir.tar.gz contains '../inference.py', which would be outside")
 
@@ -259,9 +259,8 @@ async def test_a_model_in_a_bucket_named_by_properties_in_an_archive_is_served(
             options={"dialect": "lmi-0.26"},
             environment={"SM_NUM_GPUS": "4"},
             threads=2,
-            s3=objects.s3,
         )
-        handle = await launcher.start(spec)
+        handle = await launcher.start(objects.granted(spec))
         seen = await seen_as(launcher, handle, WorkerPhase.READY)
     assert [notice for notice in seen.notices if "SM_NUM_GPUS" in notice], seen.notices
     async with plain_http.AsyncClient(timeout=WAIT_S) as client:

@@ -7,6 +7,7 @@ import os
 import socket
 import zlib
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,12 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from headrace.cluster.fetch_bounds import Deadline
+from headrace.cluster.launcher import ArtifactSource, WorkerSpec
+from headrace.cluster.object_grants import GrantedObjects
+from headrace.cluster.object_source import ObjectLocation
 from headrace.core.errors import SettingsError
+from headrace.platform.object_grants import ObjectGrants
 from headrace.platform.object_storage import (
     ExternalStorage,
     NoStorage,
@@ -39,6 +45,7 @@ class Proxied:
     def __init__(self, url: str, folder: Path | None = None, **config: Any) -> None:
         self.url = url
         self.folder = folder
+        self.access: S3Access | None = None
         self.client = boto3.client(
             "s3",
             endpoint_url=url,
@@ -74,6 +81,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
     storage = make_storage(None, folder, "us-east-1", os.environ)
     with proxied(storage) as url:
         made = Proxied(url, folder)
+        made.access = storage.access
         made.client.create_bucket(Bucket="bucket")
         yield made
         made.client.close()
@@ -86,6 +94,41 @@ def test_an_object_is_read_back(s3: Proxied) -> None:
     assert s3.get("a key/with ünicode + and (signs)~", Range="bytes=-7") == body[-7:]
     head = s3.client.head_object(Bucket="bucket", Key="a key/with ünicode + and (signs)~")
     assert head["ContentLength"] == len(body)
+
+
+def test_a_missing_bucket_of_aws_is_explained_whatever_asks_for_it(s3: Proxied) -> None:
+    bucket, key = "sagemaker-example-files-prod-us-east-1", "datasets/churn.txt"
+    asked = {
+        "get_object": {"Key": key},
+        "list_objects": {},
+        "list_objects_v2": {"Prefix": "datasets/"},
+        "put_object": {"Key": key, "Body": b"x"},
+        "get_bucket_location": {},
+        "create_multipart_upload": {"Key": key},
+    }
+    for operation, more in asked.items():
+        with pytest.raises(ClientError, match=f"does not exist. {bucket} is a bucket of AWS, .*upload") as caught:
+            getattr(s3.client, operation)(Bucket=bucket, **more)
+        assert caught.value.response["Error"]["Code"] == "NoSuchBucket", operation
+    for operation, more in {"head_object": {"Key": key}, "head_bucket": {}}.items():
+        with pytest.raises(ClientError) as caught:
+            getattr(s3.client, operation)(Bucket=bucket, **more)
+        headers = caught.value.response["ResponseMetadata"]["HTTPHeaders"]
+        assert (headers["x-amz-error-code"], bucket in headers["x-amz-error-message"]) == ("NoSuchBucket", True)
+    s3.client.create_bucket(Bucket=bucket)
+    try:
+        with pytest.raises(s3.client.exceptions.NoSuchKey) as missing:
+            s3.client.get_object(Bucket=bucket, Key=key)
+        assert "of AWS" not in str(missing.value)
+        s3.client.put_object(Bucket=bucket, Key=key, Body=b"x")
+        with s3.client.get_object(Bucket=bucket, Key=key)["Body"] as body:
+            assert body.read() == b"x"
+        s3.client.delete_object(Bucket=bucket, Key=key)
+    finally:
+        s3.client.delete_bucket(Bucket=bucket)
+    with pytest.raises(ClientError) as other:
+        s3.client.get_object(Bucket="of-a-user", Key=key)
+    assert "of AWS" not in str(other.value)
 
 
 def test_a_page_that_is_stored_as_an_object_runs_no_scripts(s3: Proxied) -> None:
@@ -218,6 +261,24 @@ def test_an_object_is_copied_within_the_server(s3: Proxied) -> None:
     s3.put("original", b"content")
     s3.client.copy_object(Bucket="bucket", Key="copied", CopySource={"Bucket": "bucket", "Key": "original"})
     assert s3.get("copied") == b"content"
+
+
+def test_a_worker_reads_the_granted_object_and_no_other_one_with_its_url(s3: Proxied, tmp_path: Path) -> None:
+    content = os.urandom(20 * MIB)
+    s3.put("model a/w+1.bin", content)
+    s3.put("secret", b"of another model")
+    assert s3.access is not None
+    source = ArtifactSource(uri="s3://bucket/model a/", is_prefix=True)
+    grants = ObjectGrants(s3.access).for_worker(WorkerSpec(name="w", artifacts=(source,)))
+    with closing(GrantedObjects(grants, Deadline(WAIT_S))) as objects:
+        (stored,) = objects.list_prefix(ObjectLocation("bucket", "model a/"))
+        counted: list[int] = []
+        objects.download(stored, tmp_path / "w", counted.append)
+    assert (tmp_path / "w").read_bytes() == content
+    assert sum(counted) == len(content)
+    url = grants[0].objects[0].url
+    assert plain_http.get(url.replace("model%20a/w%2B1.bin", "secret")).status_code == 403
+    assert plain_http.get(url.partition("?")[0].replace("model%20a/w%2B1.bin", "secret")).status_code == 403
 
 
 def test_presigned_urls_of_both_signature_versions_work(s3: Proxied) -> None:

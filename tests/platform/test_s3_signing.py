@@ -1,7 +1,11 @@
 """Requests are signed as botocore signs them."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
+from urllib.parse import urlsplit
 
+import httpx
+import pytest
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
@@ -9,8 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.platform.s3_access import S3Access
-from headrace.platform.s3_signing import UNSIGNED_PAYLOAD, canonical_path, canonical_query, signed_headers
+from headrace.platform.s3_signing import (
+    UNSIGNED_PAYLOAD,
+    canonical_path,
+    canonical_query,
+    presigned_url,
+    signed_headers,
+)
 from headrace.wire.aws import sigv4
+from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.http import HttpRequest
 
 ACCESS = S3Access(endpoint_url="http://127.0.0.1:8333", access_key="AK/ID", secret_key="se+cret", region="us-east-1")
@@ -44,6 +55,23 @@ def test_our_signature_equals_botocores() -> None:
     canonical = auth.canonical_request(request)
     signature = auth.signature(auth.string_to_sign(request, canonical), request)
     assert ours["authorization"].endswith(f"Signature={signature}")
+
+
+@given(TEXT, st.sampled_from(["http://127.0.0.1:8333", "https://s3.example.com:443/base", "http://minio"]))
+def test_a_presigned_url_reads_its_own_object_only_and_for_its_time(key: str, endpoint: str) -> None:
+    access = replace(ACCESS, endpoint_url=endpoint)
+    url = urlsplit(presigned_url(access, bucket="bucket", key=f"m/{key}", now_s=NOW_S, lifetime_s=60))
+    host = str(httpx.Request("GET", url.geturl()).headers["host"])
+    request = HttpRequest("GET", url.path, url.query, {"host": host})
+    assert sigv4.verify(request, {"AK/ID": "se+cret"}.get, NOW_S + 59).service == "s3"
+    for changed, now_s in (
+        (replace(request, path=url.path + "x"), NOW_S),
+        (replace(request, method="PUT"), NOW_S),
+        (replace(request, query=url.query.replace("Expires=60", "Expires=600")), NOW_S),
+        (request, NOW_S + 61),
+    ):
+        with pytest.raises(AwsError):
+            sigv4.verify(changed, {"AK/ID": "se+cret"}.get, now_s)
 
 
 @given(TEXT, st.dictionaries(TEXT.filter(bool), TEXT, max_size=4), st.sampled_from(["GET", "PUT", "DELETE"]))

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from headrace_handler.stray_files import listed
 
 if TYPE_CHECKING:
     from headrace.cluster.worker import PreparedWorker
+    from headrace.server.service import FetchAdapter
     from headrace.settings.container_names import Notice
     from headrace.settings.server_settings import ServerSettings
 
@@ -130,13 +131,16 @@ def _with_gpu_share(settings: "ServerSettings", workers_per_gpu: int) -> "Server
     return replace(settings, gpu_memory_utilization=default / workers_per_gpu)
 
 
-def _adapter_fetcher(prepared: "PreparedWorker") -> Callable[[str], Path]:
+def _adapter_fetcher(prepared: "PreparedWorker") -> "FetchAdapter":
     """Return the function that fetches an adapter by the location of its artifacts."""
-    from headrace.cluster.fetch_bounds import FetchFailed
+    import msgspec
 
-    def fetch(uri: str) -> Path:
+    from headrace.cluster.fetch_bounds import FetchFailed
+    from headrace.cluster.launcher import ObjectGrant
+
+    def fetch(uri: str, grant: Mapping[str, object] | None) -> Path:
         try:
-            return _model_root(prepared.fetch_adapter(uri))
+            return _model_root(prepared.fetch_adapter(uri, msgspec.convert(grant, ObjectGrant | None)))
         except FetchFailed as error:
             raise InvalidRequest(str(error), param="src") from error
 

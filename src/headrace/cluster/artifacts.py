@@ -16,14 +16,22 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from headrace.cluster.archives import safe_path, unpack
 from headrace.cluster.content_cache import ContentCache, content_key
-from headrace.cluster.fetch_bounds import Deadline, FetchFailed, Guard, NothingFound, copy_stream, translate_os_errors
+from headrace.cluster.fetch_bounds import (
+    Deadline,
+    FetchFailed,
+    Guard,
+    NothingFound,
+    copy_stream,
+    sized_reader,
+    translate_os_errors,
+)
 from headrace.cluster.launcher import ArtifactSource
-from headrace.cluster.object_source import ObjectLocation, ObjectSource, StoredObject, parse_location
+from headrace.cluster.object_source import ObjectLocation, Objects, OpenObjects, StoredObject, parse_location
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Json
 from headrace_handler.stray_files import is_stray
 
 _ARCHIVE_ENDINGS: Final = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar")
+_SINGLE_FILES: Final = (".gguf",)
 _HTTP_CONNECT_S: Final = 10.0
 _HTTP_READ_S: Final = 60.0
 _MAX_NAME: Final = 100
@@ -48,7 +56,7 @@ class Fetcher:
     def __init__(
         self,
         *,
-        s3: Json,
+        objects: OpenObjects,
         cache: ContentCache,
         scratch: Path,
         deadline: Deadline,
@@ -59,14 +67,14 @@ class Fetcher:
         Prepare to fetch.
 
         Args:
-            s3: see `ObjectSource`.
+            objects: opens the object storage.
             cache: the cache for fetched files.
             scratch: a folder of the worker, for links to single files on this disk.
             deadline: the deadline for all sources together.
             make_guard: creates limits other than the defaults.
             follows_redirects: follow the redirects of http(s) URLs.
         """
-        self._s3 = s3
+        self._open_objects = objects
         self._follows_redirects = follows_redirects
         self._cache = cache
         self._scratch = scratch
@@ -117,12 +125,12 @@ class Fetcher:
 
     def _from_s3(self, source: ArtifactSource) -> Path:
         location = parse_location(source.uri)
-        objects = ObjectSource(self._s3, self._deadline)
+        objects = self._open_objects(self._deadline)
         try:
             if source.is_prefix:
                 return self._from_prefix(objects, location)
             stored = objects.head(location)
-            key = content_key("s3", self._s3.get("endpoint_url"), source.uri, stored.etag, source.is_archive)
+            key = content_key("s3", objects.endpoint, source.uri, stored.etag, source.is_archive)
             if source.is_archive:
                 return self._entry(key, source.uri, lambda folder: self._unpack_object(objects, stored, folder))
             single = {_file_name(location.key): stored}
@@ -130,8 +138,8 @@ class Fetcher:
         finally:
             objects.close()
 
-    def _from_prefix(self, objects: ObjectSource, location: ObjectLocation) -> Path:
-        prefix = location.key if not location.key or location.key.endswith("/") else f"{location.key}/"
+    def _from_prefix(self, objects: Objects, location: ObjectLocation) -> Path:
+        prefix = folder_prefix(location.key)
         objects_by_name: dict[str, StoredObject] = {}
         guard = self._make_guard(self._cache.folder)
         for stored in objects.list_prefix(ObjectLocation(location.bucket, prefix)):
@@ -145,17 +153,17 @@ class Fetcher:
                 "in HF_MODEL_ID."
             )
         version = sorted((name, stored.etag, stored.num_bytes) for name, stored in objects_by_name.items())
-        key = content_key("s3", self._s3.get("endpoint_url"), str(location), version)
+        key = content_key("s3", objects.endpoint, str(location), version)
         return self._entry(
             key, location.key or location.bucket, lambda folder: self._download(objects, objects_by_name, folder)
         )
 
-    def _unpack_object(self, objects: ObjectSource, stored: StoredObject, folder: Path) -> None:
+    def _unpack_object(self, objects: Objects, stored: StoredObject, folder: Path) -> None:
         guard = self._make_guard(folder)
         guard.expect(stored.num_bytes)
         objects.read(stored, lambda read: unpack(read, folder, guard, name=str(stored.location)))
 
-    def _download(self, objects: ObjectSource, objects_by_name: dict[str, StoredObject], folder: Path) -> None:
+    def _download(self, objects: Objects, objects_by_name: dict[str, StoredObject], folder: Path) -> None:
         guard = self._make_guard(folder)
         guard.expect(sum(stored.num_bytes for stored in objects_by_name.values()))
         for name, stored in objects_by_name.items():
@@ -183,7 +191,7 @@ class Fetcher:
                 key = content_key(
                     "http", source.uri, version, response.headers.get("content-length"), source.is_archive
                 )
-                read = _sized_reader(response.iter_bytes(1 << 20).__next__)
+                read = sized_reader(response.iter_bytes(1 << 20).__next__)
                 return self._entry(key, source.uri, lambda folder: self._store(read, source, folder))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             self._deadline.check()
@@ -237,6 +245,17 @@ class Fetcher:
         return self._cache.entry(key, fill_named, self._deadline) / name
 
 
+def source_of(uri: str) -> ArtifactSource:
+    """Return the source that a URI alone names: an archive, a single file, or else a folder."""
+    is_archive = uri.endswith((".tar.gz", ".tgz"))
+    return ArtifactSource(uri=uri, is_prefix=not is_archive and not uri.endswith(_SINGLE_FILES), is_archive=is_archive)
+
+
+def folder_prefix(key: str) -> str:
+    """Return the prefix of the keys below a key: `llama` does not contain `llama2/config.json`."""
+    return key if not key or key.endswith("/") else f"{key}/"
+
+
 def redacted(uri: str) -> str:
     """Return the URI without the parts that may be secret: user, password and query."""
     parts = urlsplit(uri)
@@ -250,23 +269,6 @@ def _scheme(uri: str) -> str:
         return urlsplit(uri).scheme
     except ValueError as error:
         raise FetchFailed(f"{uri!r} is not a valid URI: {error}.") from error
-
-
-def _sized_reader(next_piece: Callable[[], bytes]) -> Callable[[int], bytes]:
-    """Turn an iterator of pieces into a `read(size)`."""
-    held = b""
-
-    def read(size: int) -> bytes:
-        nonlocal held
-        while not held:
-            try:
-                held = next_piece()
-            except StopIteration:
-                return b""
-        piece, held = held[:size], held[size:]
-        return piece
-
-    return read
 
 
 def _file_name(path: str) -> str:

@@ -27,6 +27,31 @@ class ArtifactSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GrantedObject:
+    """One object that a worker may read."""
+
+    key: str
+    etag: str
+    num_bytes: int
+    url: str = field(repr=False)
+    """A URL that is signed for this object, for a limited time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectGrant:
+    """The objects at a location that a worker may read; it has no keys of the object storage."""
+
+    uri: str
+    """`s3://bucket/key`; of a prefix, with a slash at the end unless it is the whole bucket."""
+    is_prefix: bool = False
+    endpoint: str = ""
+    """URL of the object storage."""
+    objects: tuple[GrantedObject, ...] = ()
+    error: str = ""
+    """The reason why nothing could be granted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceRequest:
     """The resources to reserve for a worker, for launchers that reserve resources."""
 
@@ -92,8 +117,8 @@ class WorkerSpec:
     group: str = ""
     """Its fleet; workers of the same fleet and another `revision` replace each other. Empty: none."""
     revision: int = 0
-    s3: Json = field(default_factory=dict, repr=False)
-    """Object storage of the artifacts: `endpoint_url`, `access_key`, `secret_key`, `region`."""
+    grants: tuple[ObjectGrant, ...] = field(default=(), repr=False)
+    """The objects in the object storage that it may read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

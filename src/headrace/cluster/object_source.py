@@ -1,17 +1,15 @@
-"""Read objects of an S3 service, for workers. The only module that handles boto3's errors."""
+"""Read objects of an S3 service with its keys. The only module of this package that handles boto3's errors."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from headrace.cluster.fetch_bounds import Deadline, FetchFailed
+from headrace.models.aws_buckets import explain_missing_bucket
 from headrace.state.records import Json
-
-if TYPE_CHECKING:
-    from botocore.exceptions import ClientError
 
 _CONNECT_S: Final = 10.0
 _READ_S: Final = 60.0
@@ -40,6 +38,39 @@ class StoredObject:
     num_bytes: int
 
 
+class Objects(Protocol):
+    """Objects of an S3 service, as far as the caller may read them. Methods raise `FetchFailed`."""
+
+    @property
+    def endpoint(self) -> str | None:
+        """URL of the service; None: AWS."""
+        ...
+
+    def head(self, location: ObjectLocation) -> StoredObject:
+        """Look up one object."""
+        ...
+
+    def list_prefix(self, location: ObjectLocation) -> Iterator[StoredObject]:
+        """Yield all objects whose keys begin with the location's key, without folder markers."""
+        ...
+
+    def read(self, stored: StoredObject, use: Callable[[Callable[[int], bytes]], None]) -> None:
+        """Call `use` with a sequential reader of an object's bytes."""
+        ...
+
+    def download(self, stored: StoredObject, target: Path, count: Callable[[int], None]) -> None:
+        """Download an object to a file; `count` gets the numbers of bytes, in any thread."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
+OpenObjects = Callable[[Deadline], Objects]
+"""Opens the object storage for a fetch with a deadline."""
+
+
 class ObjectSource:
     """The objects of one S3 endpoint, read with one key pair."""
 
@@ -59,8 +90,9 @@ class ObjectSource:
             read_timeout=max(min(_READ_S, deadline.remaining_s()), 1.0),
             retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
             s3={"addressing_style": "path"} if s3.get("endpoint_url") else None,
-            proxies={} if _is_local(s3.get("endpoint_url") or "") else None,
+            proxies={} if is_local(s3.get("endpoint_url") or "") else None,
         )
+        self.endpoint: str | None = s3.get("endpoint_url")
         self._deadline = deadline
         with self._translate_errors("The object storage"):
             self._client = boto3.client(
@@ -119,7 +151,9 @@ class ObjectSource:
         try:
             yield
         except ClientError as error:
-            raise FetchFailed(_sentence(error, name)) from error
+            details: dict[str, Any] = error.response.get("Error", {})
+            text = refusal(str(details.get("Code", "")), str(details.get("Message", "")), name)
+            raise FetchFailed(text) from error
         except (BotoCoreError, Boto3Error, HTTPError, ValueError) as error:
             self._deadline.check()
             reason = str(error).rstrip(".") or type(error).__name__
@@ -139,14 +173,17 @@ def parse_location(uri: str) -> ObjectLocation:
     return ObjectLocation(bucket, key)
 
 
-def _is_local(url: str) -> bool:
+def is_local(url: str) -> bool:
     """Return whether the URL is on this machine, so that no proxy is used."""
     return urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
 
 
-def _sentence(error: "ClientError", name: str) -> str:
-    details: dict[str, Any] = error.response.get("Error", {})
-    code, message = str(details.get("Code", "")), str(details.get("Message", "")).rstrip(".")
+def refusal(code: str, message: str, name: str) -> str:
+    """Return the sentence for an error of S3 about the object or prefix `name`."""
+    message = message.rstrip(".")
+    why = explain_missing_bucket(name.removeprefix("s3://").partition("/")[0])
+    if why is not None and code in {"NoSuchBucket", *_MISSING}:
+        return f"{name} does not exist. {why}"
     if code == "NoSuchBucket":
         return f"{name} does not exist: there is no such bucket. Check ModelDataUrl or S3Uri."
     if code in _MISSING:

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
 
-from headrace.cluster.artifacts import Fetched, Fetcher
+from headrace.cluster.artifacts import Fetched, Fetcher, source_of
 from headrace.cluster.containers import ContainerEngine, environment_lines, pull_image, run_command
 from headrace.cluster.content_cache import ContentCache
 from headrace.cluster.fetch_bounds import Deadline, FetchFailed
 from headrace.cluster.host_resources import chosen_of_given
-from headrace.cluster.launcher import ArtifactSource, ContainerImage, WorkerPhase, WorkerSpec
+from headrace.cluster.launcher import ArtifactSource, ContainerImage, ObjectGrant, WorkerPhase, WorkerSpec
 from headrace.cluster.local import local_handle
+from headrace.cluster.object_grants import GrantedObjects
 from headrace.cluster.worker_files import (
     LOOPBACK,
     Assignment,
@@ -45,7 +46,6 @@ _OOM_SCORE: Final = "500"
 _CHANNELS: Final = "additional-model-data-sources"
 _SUBMIT_DIRECTORY: Final = "SAGEMAKER_SUBMIT_DIRECTORY"
 """The folder of a user's code, or its archive in object storage. Source: sagemaker-containers, `_params.py`."""
-_SINGLE_FILES: Final = (".gguf",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class PreparedWorker:
     """Folders of AdditionalModelDataSources, by channel."""
     fetch_model: Callable[[str], Path]
     """Fetches a model that the settings name by an `s3://` URI; returns its folder."""
-    fetch_adapter: Callable[[str], Path]
+    fetch_adapter: Callable[[str, ObjectGrant | None], Path]
     """Fetches the artifacts of an adapter while the server runs; returns their folder. Callable from any thread."""
     workers_per_gpu: int = 1
     """Workers that may use its GPUs."""
@@ -162,7 +162,7 @@ class _Worker:
 
     def _fetch_model(self, uri: str) -> Path:
         self._report(WorkerPhase.FETCHING)
-        folder = self._fetcher.fetch(_source_of(uri))
+        folder = self._fetcher.fetch(source_of(uri))
         self._report(WorkerPhase.STARTING)
         return folder
 
@@ -177,13 +177,13 @@ class _Worker:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return folder
 
-    def _fetch_adapter(self, uri: str) -> Path:
-        return self._make_fetcher().fetch(_source_of(uri))
+    def _fetch_adapter(self, uri: str, grant: ObjectGrant | None) -> Path:
+        return self._make_fetcher(*([grant] if grant is not None else [])).fetch(source_of(uri))
 
-    def _make_fetcher(self) -> Fetcher:
+    def _make_fetcher(self, *more: ObjectGrant) -> Fetcher:
         """Return a fetcher whose time begins now."""
         return Fetcher(
-            s3=self._spec.s3,
+            objects=lambda deadline: GrantedObjects((*self._spec.grants, *more), deadline),
             cache=self._cache,
             scratch=self._files.scratch,
             deadline=Deadline(self._spec.artifact_timeout_s),
@@ -275,12 +275,6 @@ def _read_assignment(path: Path) -> Assignment:
 
 def _engine_of(image: ContainerImage) -> ContainerEngine:
     return ContainerEngine(name=image.engine, program=image.program, variables=image.variables)
-
-
-def _source_of(uri: str) -> ArtifactSource:
-    """Return the source that a URI alone names: an archive, a single file, or else a folder."""
-    is_archive = uri.endswith((".tar.gz", ".tgz"))
-    return ArtifactSource(uri=uri, is_prefix=not is_archive and not uri.endswith(_SINGLE_FILES), is_archive=is_archive)
 
 
 def _fill_in(text: str, facts: dict[str, str]) -> str:

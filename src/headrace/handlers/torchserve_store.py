@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -16,6 +17,7 @@ from headrace.cluster.artifacts import Fetcher
 from headrace.cluster.content_cache import ContentCache
 from headrace.cluster.fetch_bounds import Deadline, FetchFailed
 from headrace.cluster.launcher import ArtifactSource
+from headrace.cluster.object_grants import GrantedObjects
 from headrace.core.errors import SettingsError
 from headrace.core.telemetry import get_logger
 from headrace.handlers.assembly import HandlerPlan, install_packages, plan_handler, unpack_model
@@ -48,8 +50,10 @@ class StartupModel:
 
 
 def holds_models(folder: Path) -> bool:
-    """Return whether a folder that is not a model contains models."""
-    return folder.is_dir() and not (folder / MANIFEST_FILE).exists() and bool(_stored(folder))
+    """Return whether a folder that is not a model contains models, or other archives that `load_models` may name."""
+    if not folder.is_dir() or (folder / MANIFEST_FILE).exists():
+        return False
+    return bool(_stored(folder)) or any(map(is_archive, listed(folder)))
 
 
 def is_model_store(folder: Path, env: Mapping[str, str]) -> bool:
@@ -181,7 +185,7 @@ class ModelStore:
 
     def _download(self, url: str, cache: ContentCache) -> Path:
         fetcher = Fetcher(
-            s3={},
+            objects=partial(GrantedObjects, ()),
             cache=cache,
             scratch=cache.folder,
             deadline=Deadline(_DOWNLOAD_S, late=_LATE),
@@ -200,8 +204,8 @@ def _not_found(message: str) -> ApiError:
 
 
 def _stored(folder: Path) -> list[Path]:
-    """Return the archives and models in a folder."""
-    return [path for path in listed(folder) if path.suffix == ".mar" or (path / MANIFEST_FILE).is_file()]
+    """Return the models that TorchServe loads without being told their names: other archives are named."""
+    return [path for path in listed(folder) if path.suffix.lower() == ".mar" or (path / MANIFEST_FILE).is_file()]
 
 
 def _default_name(url: str) -> str:

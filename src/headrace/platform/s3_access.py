@@ -19,7 +19,7 @@ class S3Access:
         return f"S3Access(endpoint_url={self.endpoint_url!r}, access_key={self.access_key!r}, secret_key='***')"
 
     def to_json(self) -> Json:
-        """Return the JSON form that workers get (`cluster.launcher.WorkerSpec.s3`)."""
+        """Return the form that `cluster.object_source.ObjectSource` takes."""
         return {
             "endpoint_url": self.endpoint_url,
             "access_key": self.access_key,

@@ -1,19 +1,22 @@
 """
-Signs requests to an S3 server: AWS Signature Version 4 in the Authorization header. Pure.
+Signs requests to an S3 server: AWS Signature Version 4 in the Authorization header or in a URL. Pure.
 
-Source: "Authenticating Requests: Using the Authorization Header" in the Amazon S3 API reference.
+Source: "Authenticating Requests: Using the Authorization Header" and "Using Query Parameters" in the Amazon S3 API
+reference.
 """
 
 import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes, urlencode, urlsplit
 
 from headrace.platform.s3_access import S3Access
 
 UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
 _ALGORITHM = "AWS4-HMAC-SHA256"
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}
+"""Clients leave them out of the header Host."""
 
 
 def canonical_path(raw_path: str) -> str:
@@ -64,12 +67,39 @@ def signed_headers(
     names = ";".join(sorted(signed))
     lines = "".join(f"{name}:{' '.join(signed[name].split())}\n" for name in sorted(signed))
     canonical = f"{method}\n{path}\n{query}\n{lines}\n{names}\n{payload_hash}"
-    scope = f"{stamp[:8]}/{access.region}/s3/aws4_request"
-    to_sign = f"{_ALGORITHM}\n{stamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
-    signature = hmac.new(_key(access, stamp[:8]), to_sign.encode(), hashlib.sha256).hexdigest()
-    credential = f"{access.access_key}/{scope}"
+    credential = f"{access.access_key}/{_scope(access, stamp)}"
+    signature = _signature(access, stamp, canonical)
     added["authorization"] = f"{_ALGORITHM} Credential={credential}, SignedHeaders={names}, Signature={signature}"
     return added
+
+
+def presigned_url(access: S3Access, *, bucket: str, key: str, now_s: float, lifetime_s: int) -> str:
+    """Return a URL that reads one object without keys, for a limited time."""
+    stamp = datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%dT%H%M%SZ")
+    endpoint = urlsplit(access.endpoint_url)
+    host = endpoint.netloc.removesuffix(_DEFAULT_PORTS.get(endpoint.scheme, ""))
+    path = quote(f"{endpoint.path}/{bucket}/{key}", safe="/-_.~")
+    parameters = {
+        "X-Amz-Algorithm": _ALGORITHM,
+        "X-Amz-Credential": f"{access.access_key}/{_scope(access, stamp)}",
+        "X-Amz-Date": stamp,
+        "X-Amz-Expires": str(lifetime_s),
+        "X-Amz-SignedHeaders": "host",
+    }
+    query = urlencode(parameters, quote_via=quote, safe="-_.~")
+    canonical = f"GET\n{path}\n{query}\nhost:{host}\n\nhost\n{UNSIGNED_PAYLOAD}"
+    signature = _signature(access, stamp, canonical)
+    return f"{endpoint.scheme}://{host}{path}?{query}&X-Amz-Signature={signature}"
+
+
+def _scope(access: S3Access, stamp: str) -> str:
+    return f"{stamp[:8]}/{access.region}/s3/aws4_request"
+
+
+def _signature(access: S3Access, stamp: str, canonical: str) -> str:
+    digest = hashlib.sha256(canonical.encode()).hexdigest()
+    to_sign = f"{_ALGORITHM}\n{stamp}\n{_scope(access, stamp)}\n{digest}"
+    return hmac.new(_key(access, stamp[:8]), to_sign.encode(), hashlib.sha256).hexdigest()
 
 
 def _key(access: S3Access, day: str) -> bytes:

@@ -151,7 +151,7 @@ class _AdapterRoutes:
 
     async def _fetch_and_load(self, change: AdapterChange, fetch: FetchAdapter) -> None:
         backend = self._changeable_by_platform()
-        folder = await asyncio.to_thread(fetch, change.source)
+        folder = await asyncio.to_thread(fetch, change.source, change.grant)
         _warn_of_code(change.name, folder)
         await backend.load_adapter(change.name, folder, replaces=True)
 

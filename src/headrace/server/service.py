@@ -1,7 +1,7 @@
 """State shared by the routes of a server around an engine; `Service.backend` raises `Unavailable` until it loads."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 KEEP_ALIVE_S = 15.0
 """A stream that was silent for this long gets the dialect's keep-alive bytes, as in TGI."""
 
-FetchAdapter = Callable[[str], Path]
+FetchAdapter = Callable[[str, Mapping[str, object] | None], Path]
+"""Fetches an adapter by its location and what the platform grants of it."""
 """Fetch an adapter from the location of its artifacts; return its folder, or raise `HeadraceError`. Blocks."""
 
 _CHAT_NAMES = ("tgi", "lmi")

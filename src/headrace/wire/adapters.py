@@ -23,6 +23,8 @@ class AdapterChange:
 
     name: str
     source: str = ""
+    grant: dict[str, object] | None = None
+    """What the platform lets its worker read of the source; None: nothing, or it is elsewhere."""
     replaces: bool = False
 
 
@@ -43,6 +45,8 @@ class RegisterBody(msgspec.Struct):
     """Accepted without effect: an adapter is always loaded at once."""
     pin: bool = False
     """Accepted without effect: a loaded adapter is never evicted."""
+    grant: dict[str, object] | None = None
+    """Only of the platform to its workers; ignored elsewhere."""
 
 
 _vllm_decoder = msgspec.json.Decoder(LoraBody)
@@ -75,7 +79,7 @@ def parse_register(body: bytes, query: Mapping[str, str]) -> AdapterChange:
     for field, value in (("name", name), ("src", source)):
         if not value:
             raise InvalidRequest(f"`{field}` is missing; expected it in the query or in a JSON body.", param=field)
-    return AdapterChange(name=name, source=source)
+    return AdapterChange(name=name, source=source, grant=decoded.grant)
 
 
 def render_adapters(adapters: Iterable[AdapterInfo]) -> bytes:

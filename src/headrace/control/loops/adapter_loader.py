@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from headrace.cluster.object_grants import NO_GRANTS, Grants
 from headrace.control.model.worker import WORKER, AdapterState, adapter_status
 from headrace.control.planning.worker_actions import AdapterAction, LoadAdapter
 from headrace.core.telemetry import get_logger
@@ -41,8 +42,9 @@ async def call_worker(url: str, request: ClientRequest) -> tuple[int, bytes]:
 class AdapterLoader:
     """Owns the calls that load and unload adapters; `close` cancels them."""
 
-    def __init__(self, store: Store, *, clock: Callable[[], float]) -> None:
+    def __init__(self, store: Store, *, grants: Grants = NO_GRANTS, clock: Callable[[], float]) -> None:
         self._store = store
+        self._grants = grants
         self._clock = clock
         self.call: CallWorker = call_worker
         """Sends a request to a worker."""
@@ -84,7 +86,8 @@ class AdapterLoader:
         if action.token:
             headers.append(("Authorization", f"Bearer {action.token}"))
         if isinstance(action, LoadAdapter):
-            body = msgspec.json.encode({"name": action.adapter, "src": action.source})
+            grant = await asyncio.to_thread(self._grants.for_uri, action.source)
+            body = msgspec.json.encode({"name": action.adapter, "src": action.source, "grant": grant})
             request = ClientRequest(path="/adapters", headers=tuple(headers), body=body)
             timeout_s = action.timeout_s
         else:

@@ -68,7 +68,7 @@ class Reconciler:
         config = config or ReconcilerConfig()
         clock, deadline_clock = clocks.wall, DeadlineClock(config, clocks)
         self._store = store
-        self.adapters = AdapterLoader(store, clock=clock)
+        self.adapters = AdapterLoader(store, grants=defaults.grants, clock=clock)
         """The calls that load and unload adapters."""
         self._workers = WorkerManager(
             store=store,

@@ -8,13 +8,14 @@ does nothing.
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.cluster.launcher import (
     Handle,
     InsufficientCapacity,
     Launcher,
     LaunchFailed,
+    ObjectGrant,
     Observation,
     StartPending,
     WorkerPhase,
@@ -62,6 +63,8 @@ from headrace.wire.aws.errors import AwsError
 
 _LAUNCHER_PATIENCE_S = 30.0
 """Timeout of a call to the launcher."""
+_GRANTS_AGE_S = 60.0
+"""Age at which the objects of a worker that waits for its start are listed again."""
 _NUM_TAIL_LINES = 10
 
 
@@ -102,6 +105,8 @@ class WorkerManager:
         self._defaults = defaults
         self._config = config
         self._clock = clock
+        self._grants: dict[str, tuple[float, tuple[ObjectGrant, ...]]] = {}
+        """Worker that waits for its start → when its objects were listed, and these."""
         self._log = get_logger()
 
     async def observe(self, record: WorkerRecord) -> WorkerRecord:
@@ -199,7 +204,7 @@ class WorkerManager:
             spec = record.spec
             group = f"{spec.copy.component if spec.copy is not None else spec.endpoint}/{spec.variant}"
             built = build_worker(record.name, workload, self._defaults, group=group, revision=spec.revision)
-            handle = await self._started(built.spec)
+            handle = await self._started(await self._granted(built.spec))
         except (StartPending, TimeoutError) as error:
             why = str(error) or f"The launcher did not answer within {_LAUNCHER_PATIENCE_S:g} s."
             status = waiting_status(record.status, why=why)
@@ -216,9 +221,20 @@ class WorkerManager:
             self._log.info("worker.started", worker=record.name, notices=built.notices)
         await self._write(owned, record.name, status=status)
 
+    async def _granted(self, spec: WorkerSpec) -> WorkerSpec:
+        """Return the specification with what the worker may read, listed again only now and then while it waits."""
+        now_s = self._clock()
+        granted_s, grants = self._grants.pop(spec.name, (0.0, ()))
+        if now_s - granted_s > _GRANTS_AGE_S:
+            granted_s, grants = now_s, await asyncio.to_thread(self._defaults.grants.for_worker, spec)
+        self._grants[spec.name] = granted_s, grants
+        return replace(spec, grants=grants)
+
     async def _started(self, spec: WorkerSpec) -> Handle:
         async with asyncio.timeout(_LAUNCHER_PATIENCE_S):
-            return await self._launcher.start(spec)
+            handle = await self._launcher.start(spec)
+        self._grants.pop(spec.name, None)
+        return handle
 
     async def _stop(self, owned: WorkerSet, name: str, grace_s: float) -> None:
         record = owned.records[name]
@@ -237,6 +253,7 @@ class WorkerManager:
 
     async def _forget(self, owned: WorkerSet, name: str) -> None:
         """Remove everything of a worker except its log; its record is removed even if its folder cannot be."""
+        self._grants.pop(name, None)
         await self._keep_log(owned.records[name])
         try:
             async with asyncio.timeout(_LAUNCHER_PATIENCE_S):

@@ -92,11 +92,15 @@ SPLIT_VARIABLES = (
     "OPTION_TENSOR_PARALLEL_DEGREE",
     "TENSOR_PARALLEL_DEGREE",
     "SM_VLLM_TENSOR_PARALLEL_SIZE",
+    *("SM_SGLANG_TP", "SM_SGLANG_TP_SIZE", "SM_SGLANG_TENSOR_PARALLEL_SIZE"),
     "SM_NUM_GPUS",
     "NUM_SHARD",
 )
 """Variables of containers for the number of GPUs over which a model is split, in order of precedence."""
-_STAGE_VARIABLES = ("OPTION_PIPELINE_PARALLEL_DEGREE", "SM_VLLM_PIPELINE_PARALLEL_SIZE", "PIPELINE_PARALLEL_DEGREE")
+_STAGE_VARIABLES = (
+    *("OPTION_PIPELINE_PARALLEL_DEGREE", "SM_VLLM_PIPELINE_PARALLEL_SIZE", "PIPELINE_PARALLEL_DEGREE"),
+    *("SM_SGLANG_PP", "SM_SGLANG_PP_SIZE", "SM_SGLANG_PIPELINE_PARALLEL_SIZE"),
+)
 """Variables of containers for the number of pipeline stages, each of which is split."""
 _ENGINE_VARIABLES = ("OPTION_ROLLING_BATCH", "HEADRACE_ROLLING_BATCH", "HEADRACE_BACKEND")
 _TGI_LIMITS = {
@@ -165,9 +169,9 @@ FAMILIES: tuple[Family, ...] = (
         title="Hugging Face Inference Toolkit",
         repository=re.compile(r"(?:^|/)huggingface-pytorch-inference"),
         version=re.compile(rf"transformers({_NUMBER}(?:\.{_NUMBER})*)"),
-        dialects=(((0,), "tgi-1.0"),),
-        remark="Headrace's engine answers text-generation in TGI's form, feature-extraction and text-classification; "
-        "other tasks of HF_TASK and code/inference.py run as in the Hugging Face Inference Toolkit.",
+        dialects=(((0,), "hf-toolkit"),),
+        remark="Headrace's engine answers text-generation, feature-extraction and text-classification as the toolkit "
+        "does; other tasks of HF_TASK and code/inference.py run as in the toolkit.",
     ),
     Family(
         name="torchserve",
@@ -192,7 +196,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
 )
 
-_KEYS_OF_SERVERS = ("API_KEY", "SM_VLLM_API_KEY", "HEADRACE_API_KEY")
+_KEYS_OF_SERVERS = (*("API_KEY", "SM_VLLM_API_KEY", "SM_SGLANG_API_KEY", "SM_LLAMA_CPP_API_KEY", "HEADRACE_API_KEY"),)
 """Variables that would make the worker refuse the gateway's requests, as they make containers refuse SageMaker's."""
 
 

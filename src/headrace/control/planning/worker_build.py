@@ -7,10 +7,10 @@ from typing import Protocol
 
 from headrace.cluster.instance_types import find_instance_type
 from headrace.cluster.launcher import ContainerImage, Limits, ResourceRequest, WorkerSpec
+from headrace.cluster.object_grants import NO_GRANTS, Grants
 from headrace.control.model.definitions import artifacts_of, container_of, image_profile
 from headrace.control.model.images import ImageProfile, OwnImage, num_split_gpus, split_degree
 from headrace.control.model.workload import Workload
-from headrace.state.records import Json
 
 _MIB = 1 << 20
 
@@ -49,8 +49,8 @@ class WorkerDefaults:
     is_strict: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that SageMaker sets in every container: AWS_REGION, ..."""
-    s3: Json = field(default_factory=dict)
-    """Endpoint and keys with which artifacts are read."""
+    grants: Grants = NO_GRANTS
+    """Lets workers read their artifacts in object storage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,6 @@ def build_worker(
         resources=room_of(workload, num_gpus=num_split_gpus(image)),
         group=group,
         revision=revision,
-        s3=defaults.s3,
     )
     idle = _idle_gpus(workload, image, share)
     notices = [*image.notices, *share.notices, *([idle] if idle else []), *workload.notices]
