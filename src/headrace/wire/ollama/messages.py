@@ -13,7 +13,7 @@ class CalledFunction(msgspec.Struct):
     """The function of an earlier tool call."""
 
     name: str
-    arguments: dict[str, object] = {}
+    arguments: dict[str, object] | None = None
 
 
 class ToolCall(msgspec.Struct):

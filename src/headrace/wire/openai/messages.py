@@ -30,7 +30,7 @@ class CalledFunction(msgspec.Struct):
     """The function of an earlier tool call."""
 
     name: str
-    arguments: str | dict[str, object] = ""
+    arguments: str | dict[str, object] | None = None
 
 
 class ToolCall(msgspec.Struct):
@@ -110,16 +110,21 @@ def _part_text(part: ContentPart, param: str) -> str:
 
 
 def _template_call(call: ToolCall) -> dict[str, object]:
-    arguments: object = call.function.arguments
-    if isinstance(arguments, str):
-        arguments = _decoded(arguments)
-    written: dict[str, object] = {"type": "function", "function": {"name": call.function.name, "arguments": arguments}}
+    function = {"name": call.function.name, "arguments": _decoded(call.function.arguments)}
+    written: dict[str, object] = {"type": "function", "function": function}
     return written if call.id is None else {"id": call.id, **written}
 
 
-def _decoded(arguments: str) -> object:
-    """Return arguments as an object; text that does not parse, which a model may have written, is unchanged."""
+def _decoded(arguments: str | dict[str, object] | None) -> object:
+    """
+    Return arguments as an object; text that does not parse, which a model may have written, is unchanged.
+
+    Clients write no arguments as nothing, as an empty text or as `null`.
+    """
+    if not isinstance(arguments, str):
+        return arguments or {}
     try:
-        return msgspec.json.decode(arguments) if arguments.strip() else {}
+        decoded = msgspec.json.decode(arguments) if arguments.strip() else None
     except (msgspec.DecodeError, RecursionError):
         return arguments
+    return {} if decoded is None else decoded
