@@ -59,6 +59,54 @@ async def test_an_unreachable_storage_is_one_clear_error():
         await objects.close()
 
 
+async def test_a_missing_object_of_a_bucket_of_aws_is_explained():
+    async def storage(exchange: Exchange) -> None:
+        exchange.raw(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        raise ConnectionResetError  # no connection is left for the end of the test
+
+    worker = Worker(storage)
+    await worker.start()
+    objects = objects_at(worker.url, config=Config(retries={"total_max_attempts": 1}))
+    try:
+        for reading in (objects.size, lambda uri: objects.get(uri, max_bytes=1)):
+            with pytest.raises(ObjectFailed, match=r"s3://djl-ai/a cannot be read: .* djl-ai is a bucket of AWS"):
+                await reading("s3://djl-ai/a")
+            with pytest.raises(ObjectFailed) as other:
+                await reading("s3://mine/a")
+            assert "of AWS" not in str(other.value)
+    finally:
+        await objects.close()
+        await worker.stop()
+
+
+@pytest.mark.parametrize(
+    ("uri", "paths"),
+    [
+        ("s3://b/é 日+.json", ["/b/%C3%A9%20%E6%97%A5%2B.json"]),
+        ("s3://b/%C3%A9%20%2B.json", ["/b/%25C3%25A9%2520%252B.json", "/b/%C3%A9%20%2B.json"]),
+        ("s3://b/a%2520b", ["/b/a%252520b", "/b/a%2520b"]),
+        ("s3://b/50%", ["/b/50%25"]),
+        ("https://b.s3.us-east-1.amazonaws.com/%C3%A9", ["/b/%C3%A9"]),
+    ],
+)
+async def test_a_key_is_read_as_it_is_given_or_else_percent_decoded(uri, paths):
+    async def storage(exchange: Exchange) -> None:
+        if exchange.asked.path == paths[-1]:
+            exchange.whole(b"found")
+        else:
+            exchange.whole(b"<Error><Code>NoSuchKey</Code></Error>", status="404 Not Found")
+
+    worker = Worker(storage)
+    await worker.start()
+    objects = objects_at(worker.url)
+    try:
+        assert await objects.get(uri, max_bytes=5) == b"found"
+        assert [asked.path for asked in worker.asked] == paths
+    finally:
+        await objects.close()
+        await worker.stop()
+
+
 async def test_the_size_of_an_object_is_read_without_it():
     async def storage(exchange: Exchange) -> None:
         assert exchange.asked.method == "HEAD"

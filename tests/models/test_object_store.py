@@ -55,6 +55,11 @@ def test_the_files_of_a_model_are_copied_and_those_of_other_formats_are_not(stor
     assert reports[-1] == (f"Downloading {URI}", total, total)
 
 
+def test_a_bucket_of_aws_that_is_not_here_is_explained(storage, tmp_path):
+    with pytest.raises(ModelNotFound, match=r"s3://djl-ai/opt .*NoSuchBucket\): djl-ai is a bucket of AWS"):
+        fetch(tmp_path, "s3://djl-ai/opt")
+
+
 def test_a_second_start_downloads_nothing_and_a_changed_object_again(storage, tmp_path):
     folder = fetch(tmp_path)
     del storage.gets[:]

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, ParamSpec, Protocol, TypeVar
 from urllib.parse import unquote
 
 from headrace.core.telemetry import get_logger
+from headrace.models.aws_buckets import explain_missing_bucket
 
 _VIRTUAL_HOST = re.compile(r"^(?P<bucket>[^/]+?)\.s3[.-][a-z0-9.-]*amazonaws\.com(\.cn)?$")
 _PATH_HOST = re.compile(r"^s3[.-][a-z0-9.-]*amazonaws\.com(\.cn)?$")
@@ -147,24 +148,24 @@ class S3Objects:
     def _size(self, uri: str) -> int:
         from botocore.exceptions import BotoCoreError, ClientError
 
-        bucket, key = split_uri(uri)
+        bucket, _ = split_uri(uri)
         try:
-            return int(self._s3().head_object(Bucket=bucket, Key=key)["ContentLength"])
+            return int(_found(self._s3().head_object, uri)["ContentLength"])
         except (BotoCoreError, ClientError) as error:
-            raise _failure_of(error, f"{uri} cannot be read: {error}") from error
+            raise _failure_of(error, f"{uri} cannot be read: {error}", bucket) from error
 
     def _get(self, uri: str, max_bytes: int) -> bytes:
         from botocore.exceptions import BotoCoreError, ClientError
 
-        bucket, key = split_uri(uri)
+        bucket, _ = split_uri(uri)
         try:
-            response = self._s3().get_object(Bucket=bucket, Key=key)
+            response = _found(self._s3().get_object, uri)
             with response["Body"] as stream:
                 if response["ContentLength"] > max_bytes:
                     raise ObjectFailed(f"{uri} has {response['ContentLength']} bytes; expected at most {max_bytes}.")
                 body: bytes = stream.read()
         except (BotoCoreError, ClientError) as error:
-            raise _failure_of(error, f"{uri} cannot be read: {error}") from error
+            raise _failure_of(error, f"{uri} cannot be read: {error}", bucket) from error
         return body
 
     def _put(self, uri: str, body: bytes | BinaryIO, content_type: str) -> None:
@@ -176,7 +177,7 @@ class S3Objects:
         try:
             self._s3().put_object(Bucket=bucket, Key=key, Body=body, ContentType=content_type)
         except (BotoCoreError, ClientError) as error:
-            raise _failure_of(error, f"{uri} cannot be written: {error}") from error
+            raise _failure_of(error, f"{uri} cannot be written: {error}", bucket) from error
 
     def _s3(self) -> Any:
         with self._making:  # a client may be used, but not created, in several threads at once
@@ -194,13 +195,29 @@ class S3Objects:
         return self._client
 
 
-def _failure_of(error: Exception, message: str) -> ObjectFailed:
-    """Convert an error of botocore."""
+def _found(read: Callable[..., Any], uri: str) -> Any:
+    """Read an object by its key as it is given, or else percent-decoded, as `OutputLocation` encodes it."""
+    from botocore.exceptions import ClientError
+
+    bucket, key = split_uri(uri)
+    try:
+        return read(Bucket=bucket, Key=key)
+    except ClientError as error:
+        decoded = unquote(key)
+        if error.response["ResponseMetadata"]["HTTPStatusCode"] != HTTPStatus.NOT_FOUND or decoded == key:
+            raise
+    return read(Bucket=bucket, Key=decoded)
+
+
+def _failure_of(error: Exception, message: str, bucket: str) -> ObjectFailed:
+    """Convert an error of botocore; that of a missing object says what a bucket of AWS is."""
     from botocore import exceptions
 
     if isinstance(error, exceptions.ClientError):
         status = error.response["ResponseMetadata"]["HTTPStatusCode"]
         code = error.response["Error"]["Code"]  # the status for HEAD, whose response has no body
+        why = explain_missing_bucket(bucket) if status == HTTPStatus.NOT_FOUND else None
+        message = f"{message}. {why}" if why is not None else message
         is_unavailable = status >= 500 or status == HTTPStatus.TOO_MANY_REQUESTS or code in _TRY_AGAIN
     else:
         temporary = (exceptions.ConnectionError, exceptions.HTTPClientError, exceptions.IncompleteReadError)

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from headrace.core.errors import ModelNotFound
 from headrace.core.progress import Progress
 from headrace.core.telemetry import get_logger
+from headrace.models.aws_buckets import explain_missing_bucket
 from headrace.models.gguf_split import split_parts
 from headrace.models.snapshots import choose_files
 
@@ -338,4 +339,7 @@ _REASONS: Final = {
 def _sentence(error: "ClientError", uri: str) -> str:
     details: dict[str, Any] = error.response.get("Error", {})
     code, message = str(details.get("Code", "")), str(details.get("Message", "")).rstrip(".")
+    why = explain_missing_bucket(uri.removeprefix("s3://").partition("/")[0]) if code == "NoSuchBucket" else None
+    if why is not None:
+        return f"{uri} cannot be read ({code}): {why}"
     return f"{uri} cannot be read: {_REASONS.get(code, message or 'no reason was given')} ({code})."

@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from http import HTTPStatus
 from urllib.parse import urlsplit
 
 import httpcore
@@ -18,6 +19,7 @@ from headrace.core.telemetry import get_logger
 from headrace.http.asgi import Receive, Scope, Send, headers_of
 from headrace.http.body import ClientGone
 from headrace.http.response import add_headers, send_response
+from headrace.models.aws_buckets import explain_missing_bucket
 from headrace.platform.object_storage import ObjectStorage
 from headrace.platform.s3_access import S3Access, StorageMissing, StorageUnavailable
 from headrace.platform.s3_signing import canonical_path, canonical_query, signed_headers
@@ -98,6 +100,7 @@ class S3Proxy:
             access = await self._storage.ready()
             upload = await begun(open_upload(headers_of(scope), receive, signed_payload_of(scope)))
             response = await self._pool.handle_async_request(self._request(scope, access, upload))
+            await self._check_bucket(scope, receive, access, response)
         except ClientGone:
             return
         except AwsError as error:
@@ -116,6 +119,26 @@ class S3Proxy:
     async def close(self) -> None:
         """Close the connections."""
         await self._pool.aclose()
+
+    async def _check_bucket(
+        self, scope: Scope, receive: Receive, access: S3Access, response: httpcore.Response
+    ) -> None:
+        """
+        Refuse a request for a bucket of AWS that is missing here by an error that says so.
+
+        The storage is asked for the bucket: its response to HEAD does not tell whether only the object is missing.
+        """
+        bucket = str(scope["path"]).lstrip("/").partition("/")[0]
+        why = explain_missing_bucket(bucket) if response.status == HTTPStatus.NOT_FOUND else None
+        if why is None:
+            return
+        head = {**scope, "method": "HEAD", "raw_path": f"/{bucket}".encode(), "query_string": b"", "headers": []}
+        found = await self._pool.handle_async_request(self._request(head, access, open_upload({}, receive)))
+        await found.aclose()
+        if found.status == HTTPStatus.NOT_FOUND:
+            await response.aclose()
+            get_logger().warning("storage.bucket_of_aws", reason=why)  # SDKs show no message of a response to HEAD
+            raise AwsError("NoSuchBucket", f"The specified bucket does not exist. {why}", status=404)
 
     def _request(self, scope: Scope, access: S3Access, upload: Upload) -> httpcore.Request:
         url = urlsplit(access.endpoint_url)
@@ -206,4 +229,8 @@ async def _gone(receive: Receive) -> None:
 
 async def _refuse(scope: Scope, send: Send, error: AwsError, request_id: str) -> None:
     response = render_error("rest-xml", error, request_id)
-    await send_response(scope, send, response.status, response.headers, response.body)
+    headers = response.headers
+    if scope["method"] == "HEAD" and error.message.isascii() and error.message.isprintable():
+        # The response has no body. S3 has headers for errors where it does not answer with a body in XML.
+        headers = (*headers, ("x-amz-error-code", error.code), ("x-amz-error-message", error.message))
+    await send_response(scope, send, response.status, headers, response.body)
