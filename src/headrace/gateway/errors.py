@@ -7,7 +7,7 @@ has it (InvokeEndpoint; for streams they wait and retry). Only if nothing has ru
 is full) are they told to retry.
 
 Sources of the texts: answers of SageMaker that its users quote (aws/amazon-sagemaker-examples issues 293, 2815;
-aws/sagemaker-python-sdk issues 171, 2955).
+1026; aws/sagemaker-python-sdk issues 171, 2955).
 """
 
 from headrace.core.client_text import shortened
@@ -33,6 +33,14 @@ STREAM_BROKEN = (
 )
 TIME_EXCEEDED_CODE = "ModelInvocationTimeExceeded"
 STREAM_BROKEN_CODE = "StreamBroken"
+
+
+_UNSERVED = {
+    "TargetModel": ("is not a multi-model endpoint", "target model"),
+    "TargetContainerHostname": ("is not a multi-container endpoint", "target container hostname"),
+    "EnableExplanations": ("does not have an explainer", "enable explanations"),
+}
+"""What an endpoint would need for a member, and the name of its header. AWS's text is known for the first."""
 
 
 class UnknownTarget(AwsError):
@@ -69,6 +77,11 @@ class ErrorTexts:
     def variant_not_found(self, variant: str) -> AwsError:
         """Return the error for a `TargetVariant` that the endpoint does not have."""
         return _invalid(f"Variant {shortened(variant)} not found for Request")
+
+    def member_not_served(self, endpoint: str, member: str) -> AwsError:
+        """Return the error for a member that addresses a part of an endpoint that none has."""
+        what, header = _UNSERVED[member]
+        return _invalid(f"Endpoint {endpoint} {what} and does not support {header} header.")
 
     def component_not_found(self, component: str) -> AwsError:
         """Return the error for an inference component that the endpoint does not have."""

@@ -26,6 +26,7 @@ from headrace.gateway.routing import (
     RoutingQuery,
     UnknownComponent,
     UnknownVariant,
+    UnservedMember,
     all_replicas,
     candidates,
     choose,
@@ -240,6 +241,8 @@ class Forwarder:
                     state.excluded.clear()  # a broken connection does not mean a dead worker; quarantine covers those
                 else:
                     await self._hold(state, _wake_target(target, awaited))
+            except UnservedMember as error:
+                raise self._texts.member_not_served(state.endpoint, str(error)) from None
             except UnknownVariant as error:
                 raise self._texts.variant_not_found(str(error)) from None
             except UnknownComponent as error:
@@ -324,7 +327,7 @@ class Forwarder:
             quarantined = self._quarantined_workers(route, query) if self._quarantine else set[str]()
             replicas = usable_replicas(route, replace(query, excluded=quarantined))
             is_standby = any(variant.standby for variant in candidates(route, query))
-        except (UnknownVariant, UnknownComponent, ComponentNeeded):
+        except (UnservedMember, UnknownVariant, UnknownComponent, ComponentNeeded):
             return None
         if not replicas:
             return 0 if is_standby or quarantined else None

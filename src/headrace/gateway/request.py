@@ -14,6 +14,7 @@ from botocore.model import StructureShape
 
 from headrace.core.tracing import TraceContext
 from headrace.wire.aws import scalars, services, validation
+from headrace.wire.aws.hosting_members import INVOCATIONS
 
 Api = Literal["InvokeEndpoint", "InvokeEndpointWithResponseStream", "InvokeEndpointAsync"]
 
@@ -55,6 +56,11 @@ class Invocation:
         return self.members.get("SessionId")
 
     @property
+    def unserved_member(self) -> str | None:
+        """A member that addresses something that no endpoint has."""
+        return next((member for member in INVOCATIONS[f"{self.api}Input"].refused if member in self.members), None)
+
+    @property
     def prefix_id(self) -> str:
         """An id that separates unrelated requests with the same prefix."""
         return self.members.get("PrefixAwareId", "")
@@ -94,7 +100,7 @@ def read(endpoint: str, api: Api, headers: RawHeaders, trace: TraceContext) -> I
         name = raw_name.decode("latin-1")
         member = members_by_header.get(name)
         if member is not None:
-            members[member] = raw_value.decode("latin-1").strip()
+            members[member] = _text(raw_value).strip()
         elif name == _ENCODING_HEADER:
             encoding[_ENCODING] = raw_value.decode("latin-1")
         elif name == "amz-sdk-request":
@@ -104,6 +110,18 @@ def read(endpoint: str, api: Api, headers: RawHeaders, trace: TraceContext) -> I
     values = {name: scalars.from_text(text, shape.members[name], name) for name, text in members.items()}
     validation.check(operation, {"EndpointName": endpoint, "Body": b"", **values})
     return Invocation(api=api, endpoint=endpoint, members=members | encoding, trace=trace, attempt=attempt)
+
+
+def _text(value: bytes) -> str:
+    """
+    Decode a header: SDKs send UTF-8, some programs Latin-1.
+
+    Only `InputLocation` can have more than ASCII: the patterns of the members for the worker refuse it.
+    """
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 @cache

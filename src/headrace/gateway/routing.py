@@ -36,6 +36,8 @@ class RoutingQuery:
     target_variant: str | None = None
     component: str | None = None
     """Name of an inference component."""
+    unserved_member: str | None = None
+    """A member of the request that addresses something that no endpoint has, such as `TargetModel`."""
     worker: str | None = None
     """The only worker that can answer, because it has the session."""
     affinity: bytes | None = None
@@ -64,6 +66,10 @@ class UnknownVariant(Exception):
     """The request names a variant that the endpoint does not have."""
 
 
+class UnservedMember(Exception):
+    """The request addresses a part of an endpoint that none has, such as one of several containers."""
+
+
 class UnknownComponent(Exception):
     """The request names an inference component that the endpoint does not have."""
 
@@ -86,6 +92,7 @@ def choose(route: Route, query: RoutingQuery, loads: Mapping[str, int], draw: Dr
     Choose the replica for one request.
 
     Raises:
+        UnservedMember: the request addresses something that no endpoint has.
         UnknownVariant: the endpoint has no variant of that name.
         UnknownComponent: the endpoint has no inference component of that name.
         ComponentNeeded: the endpoint has inference components, and the request names none.
@@ -156,6 +163,8 @@ def prefix_of(endpoint: str, prefix_id: str, body: bytes, num_bytes: int = PREFI
 
 def candidates(route: Route, query: RoutingQuery) -> Sequence[VariantRoute]:
     """Return the variants that may answer, or the copies of the component; raises as `choose` does."""
+    if query.unserved_member is not None:
+        raise UnservedMember(query.unserved_member)
     if query.component is not None:
         return (_component(route, query.component, query.target_variant),)
     if is_for_components(route):

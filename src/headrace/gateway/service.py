@@ -53,6 +53,7 @@ class InvocationService:
         return RoutingQuery(
             target_variant=invocation.members.get("TargetVariant"),
             component=component,
+            unserved_member=invocation.unserved_member,
             worker=worker,
             affinity=affinity,
             prefix=prefix_of(component or invocation.endpoint, invocation.prefix_id, body),
