@@ -36,6 +36,7 @@ from headrace.platform.operations import OPERATIONS
 from headrace.server.handlers.metrics import families as handler_families
 from headrace.server.torchserve_metrics import server_families as torchserve_families
 from headrace.settings.container_env import ENVIRONMENT, GENERAL_NAMES
+from headrace.settings.container_flags import FLAGS
 from headrace.settings.container_meanings import (
     Fills,
     FillsPart,
@@ -47,7 +48,7 @@ from headrace.settings.container_meanings import (
     UsedElsewhere,
 )
 from headrace.settings.container_model_config import MODEL_CONFIG
-from headrace.settings.container_options import OPTIONS, PROPERTIES, VLLM
+from headrace.settings.container_options import OPTIONS, PROPERTIES
 from headrace.settings.docs import SettingRow, setting_rows
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.settings.values import flag_name
@@ -87,6 +88,7 @@ def settings_page() -> Iterator[str]:
     yield "Each setting is a flag of `headrace serve` and an environment variable."
     yield "They take precedence in this order: the flag, the `HEADRACE_*` variable, files in the model's folder"
     yield "(`serving.properties`, `model-config.yaml`), the [names of other servers](container-names.md), the default."
+    yield "Those files set what is marked \\*: formats, limits and paths in their folder (see `--trust-model-files`)."
     yield "With an invalid value or an unknown `HEADRACE_*` name, the server does not start.\n"
     yield from settings_table(setting_rows())
     yield "\n## Settings of the platform\n"
@@ -100,7 +102,8 @@ def settings_table(rows: Iterable[SettingRow]) -> Iterator[str]:
     yield "|---|---|---|---|"
     for row in rows:
         default = f"`{row.default_text}`" if row.default_text else ""
-        names = f"`{row.flag}`<br>`{row.env}`"
+        mark = " \\*" if row.is_for_files else ""
+        names = f"`{row.flag}`{mark}<br>`{row.env}`"
         yield f"| {names} | {escape(row.rule.expected)} | {default} | {escape(row.help)} |"
 
 
@@ -131,16 +134,20 @@ def meaning_text(meaning: Meaning) -> str:
 def container_names_page() -> Iterator[str]:
     """Yield the page of other servers' names, by their origin."""
     yield "# Names of other servers\n"
-    yield "Headrace reads existing configuration for the containers of SageMaker, TGI, LMI (DJL), vLLM and TorchServe."
+    yield "Headrace reads existing configuration for the containers of SageMaker, TGI, LMI (DJL), vLLM, SGLang,"
+    yield "llama.cpp and TorchServe."
     yield "A name is applied, or accepted with a warning that says why it has no effect."
     yield "With a value that Headrace does not support (another task, a custom handler), the server does not start."
-    yield "For an unknown `option.*` or `OPTION_*`, a warning suggests the most similar known name."
+    yield "For an unknown name that begins with `option.`, `OPTION_`, `SERVING_`, `SM_`, `HF_`, `TS_`, `MMS_` or"
+    yield "`SAGEMAKER_`, a warning suggests the most similar known name."
+    yield "The files of a model set formats, limits and paths in their own folder; for anything else they need"
+    yield "[`--trust-model-files`](settings.md), which is on in containers and on the platform."
     yield "All variables that begin with `NEURON_` have no effect: no Neuron device or compiler is used.\n"
     tables: tuple[tuple[str, dict[str, Meaning], str], ...] = (
         ("Environment variables", ENVIRONMENT, "{}"),
         ("`option.*` in `serving.properties`, `OPTION_*` in the environment", OPTIONS, "option.{}"),
         ("Other keys of `serving.properties`, `SERVING_*` in the environment", PROPERTIES, "{}"),
-        ("`SM_VLLM_*` in the environment", VLLM, "SM_VLLM_{}"),
+        *((f"`{prefix}*` in the environment", dict(flags), f"{prefix}{{}}") for prefix, flags in FLAGS.items()),
         ("TorchServe's `model-config.yaml`", MODEL_CONFIG, "{}"),
     )
     for title, table, spelling in tables:
@@ -148,7 +155,7 @@ def container_names_page() -> Iterator[str]:
         yield "| name | effect |"
         yield "|---|---|"
         for key, meaning in table.items():
-            name = spelling.format(key.upper() if spelling.startswith("SM_VLLM") else key)
+            name = spelling.format(key.upper() if spelling.startswith("SM_") else key)
             note = " (as a container only)" if table is ENVIRONMENT and key in GENERAL_NAMES else ""
             yield f"| `{name}` | {escape(meaning_text(meaning))}{note} |"
         yield ""

@@ -18,7 +18,8 @@ def test_nothing_of_headrace_reaches_the_code_and_all_else_does(given: dict[str,
 
 def test_keys_of_the_server_by_all_their_names_are_withheld_and_credentials_of_the_model_are_not() -> None:
     credentials = {"HF_TOKEN": "t", "AWS_SECRET_ACCESS_KEY": "k", **dict.fromkeys(CODE_ENV_NAMES, "true")}
-    secrets = dict.fromkeys(("HEADRACE_API_KEY", "API_KEY", "SM_VLLM_API_KEY", "HEADRACE_DATABASE"), "secret")
+    servers = (f"{prefix}API_KEY" for prefix in ("HEADRACE_", "", "SM_VLLM_", "SM_SGLANG_", "SM_LLAMA_CPP_"))
+    secrets = dict.fromkeys((*servers, "HEADRACE_DATABASE"), "secret")
     assert child_environment(credentials | secrets) == credentials | {"PYTHONUNBUFFERED": "1"}
 
 

@@ -57,6 +57,7 @@ EXAMPLES = {
     "shutdown_delay_s": ("3", 3.0),
     "cors_allow_origins": ("https://a.example,https://b.example", ("https://a.example", "https://b.example")),
     "allowed_hosts": ("devbox, *.Example.com", ("devbox", "*.example.com")),
+    "threads": ("3", 3),
     "cache_dir": ("cache", Path("cache")),
     "otlp_traces_endpoint": ("https://c.example", "https://c.example"),
 }

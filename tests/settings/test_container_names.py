@@ -7,6 +7,7 @@ import pytest
 
 from headrace.core.errors import SettingsError
 from headrace.settings.container_env import ENVIRONMENT, GENERAL_NAMES
+from headrace.settings.container_flags import FLAGS
 from headrace.settings.container_meanings import (
     Fills,
     FillsPart,
@@ -53,6 +54,28 @@ SPECIAL = {
     "hf_overrides": ('{"rope_parameters": {"factor": 8}, "rope_theta": 5}', {"factor": 8, "rope_theta": 5}),
     "ROPE_SCALING": ("linear", {"rope_type": "linear", "factor": 1.0}),
     "ROPE_FACTOR": ("4", {"rope_type": "linear", "factor": 4.0}),
+    "SM_SGLANG_quantization": ("fp8", "w8a8"),
+    "SM_SGLANG_is_embedding": ("true", "embed"),
+    "SM_SGLANG_device": ("cpu", "cpu"),
+    "SM_SGLANG_log_level": ("WARN", "warning"),
+    "SM_SGLANG_sampling_defaults": ("openai", "vllm"),
+    "SM_SGLANG_disable_radix_cache": ("true", False),
+    "SM_SGLANG_json_model_override_args": ('{"rope_scaling": {"type": "yarn"}}', {"rope_type": "yarn"}),
+    "SM_LLAMA_CPP_ctx_size": ("4096", 4096),
+    "SM_LLAMA_CPP_cache_type_k": ("q8_0", "int8"),
+    "SM_LLAMA_CPP_cache_type_v": ("q4_0", "int8"),
+    **{f"SM_LLAMA_CPP_{name}": ("true", "embed") for name in ("embedding", "embeddings")},
+    **{f"SM_LLAMA_CPP_{name}": ("true", "score") for name in ("reranking", "rerank")},
+    "SM_LLAMA_CPP_rope_scaling": ("linear", {"rope_type": "linear", "factor": 1.0}),
+    "SM_LLAMA_CPP_rope_scale": ("4", {"rope_type": "linear", "factor": 4.0}),
+    "SM_LLAMA_CPP_rope_freq_base": ("1e6", {"rope_theta": 1e6}),
+    "SM_LLAMA_CPP_yarn_orig_ctx": ("2048", {"original_max_position_embeddings": 2048}),
+    **{f"SM_LLAMA_CPP_{name}": ("0", "cpu") for name in ("n_gpu_layers", "gpu_layers")},
+    "SM_LLAMA_CPP_no_cache_prompt": ("true", False),
+    **{f"SM_LLAMA_CPP_{name}": ("true", False) for name in ("no_webui", "no_ui")},
+    **{f"SM_LLAMA_CPP_{name}": ("false", False) for name in ("webui", "ui")},
+    "SM_LLAMA_CPP_verbose": ("true", "debug"),
+    "SM_LLAMA_CPP_log_jsonl": ("true", "json"),
 }
 
 VLLM_ARGUMENTS = {
@@ -61,6 +84,13 @@ VLLM_ARGUMENTS = {
     "speculative_draft_model": {"speculative_config": {"model": 5}},
     "speculative_length": {"speculative_config": {"num_speculative_tokens": 5}},
     "draft_model_tp_size": {"speculative_config": {"draft_tensor_parallel_size": 5}},
+    "sm_sglang_page_size": {"block_size": 5},
+    "sm_sglang_random_seed": {"seed": 5},
+    "sm_sglang_cpu_offload_gb": {"cpu_offload_gb": 5},
+    "sm_sglang_model_impl": {"model_impl": 5},
+    "sm_sglang_load_format": {"load_format": 5},
+    **{f"sm_sglang_{name}": {"pipeline_parallel_size": 5} for name in ("pp", "pp_size", "pipeline_parallel_size")},
+    "sm_llama_cpp_seed": {"seed": 5},
 }
 
 
@@ -75,8 +105,9 @@ def rows():
         yield "properties", key, key, meaning
         if f"SERVING_{key.upper()}" not in ENVIRONMENT:
             yield "env", f"SERVING_{key.upper()}", key, meaning
-    for key, meaning in VLLM.items():
-        yield "env", f"SM_VLLM_{key.upper()}", key, meaning
+    for prefix, flags in FLAGS.items():
+        for key, meaning in flags.items():
+            yield "env", f"{prefix}{key.upper()}", key if flags is VLLM else f"{prefix}{key}", meaning
     for key, meaning in MODEL_CONFIG.items():
         yield "model config", key, key, meaning
 
@@ -172,7 +203,7 @@ def check_name_for_backends(kind, name, key, meaning, *, on_gpu):
 
 def test_every_field_that_a_name_sets_exists():
     known = {spec.name for spec in fields(ServerSettings)}
-    tables = (ENVIRONMENT, OPTIONS, PROPERTIES, VLLM, MODEL_CONFIG)
+    tables = (ENVIRONMENT, OPTIONS, PROPERTIES, MODEL_CONFIG, *FLAGS.values())
     meanings = [meaning for table in tables for meaning in table.values()]
     assert {part.field for meaning in meanings for part in parts_of(meaning)} <= known
     assert set(ENVIRONMENT) >= GENERAL_NAMES
@@ -325,6 +356,86 @@ def test_the_notice_of_an_unknown_option_suggests_the_nearest_known_name(env, pr
     (notice,) = load_settings(MODEL, env, properties)[1]
     assert notice.kind == "unknown"
     assert notice.message.endswith(f"Did you mean {near}?")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "field", "expected"),
+    [
+        ("OPTION_MODEL", "org/name", "model", "org/name"),
+        ("OPTION_S3URL", "s3://bucket/model/*", "model", "s3://bucket/model/"),
+        ("SM_SGLANG_MODEL_PATH", "org/name", "model", "org/name"),
+        ("SM_SGLANG_CONTEXT_LENGTH", "4096", "max_model_len", 4096),
+        ("SM_SGLANG_MAX_RUNNING_REQUESTS", "7", "max_num_seqs", 7),
+        ("SM_SGLANG_DISABLE_RADIX_CACHE", "false", "enable_prefix_caching", True),
+        ("SM_SGLANG_CHUNKED_PREFILL_SIZE", "-1", "max_num_batched_tokens", 512),
+        ("SM_SGLANG_LORA_PATHS", "a=/tmp/a b=/tmp/b", "adapter", ("a=/tmp/a", "b=/tmp/b")),
+        ("SM_SGLANG_QUANTIZATION", "modelopt_fp8", "dtype", "auto"),
+        ("SM_LLAMA_CPP_MODEL", "/models/a.gguf", "model", "/models/a.gguf"),
+        ("SM_LLAMA_CPP_CTX_SIZE", "0", "max_model_len", None),
+        ("SM_LLAMA_CPP_PARALLEL", "4", "max_num_seqs", 4),
+        ("SM_LLAMA_CPP_THREADS", "-1", "threads", None),
+        ("SM_LLAMA_CPP_POOLING", "rank", "pooling", "auto"),
+        ("SM_LLAMA_CPP_ROPE_SCALING", "none", "rope", {"rope_type": "default", "factor": 1.0}),
+    ],
+)
+def test_flags_of_awss_containers_set_what_they_set_there(variable, value, field, expected):
+    settings, notices = load_one("env", variable, value, **({} if field == "model" else MODEL))
+    assert getattr(settings, field) == expected
+    assert not [notice for notice in notices if notice.kind == "unknown"]
+
+
+def test_the_repository_and_the_file_of_llama_cpp_are_one_model():
+    env = {"SM_LLAMA_CPP_HF_REPO": "org/name-GGUF:Q8_0", "SM_LLAMA_CPP_HF_FILE": "name-q8_0.gguf"}
+    settings, (notice,) = load_settings(CONTAINER | {"model": None}, env)
+    assert settings.model == "org/name-GGUF/name-q8_0.gguf"
+    assert (notice.name, notice.kind) == ("SM_LLAMA_CPP_HF_REPO", "applied")
+
+
+def test_older_and_newer_names_of_the_model_in_properties():
+    for key in ("option.s3url", "option.model", "option.model_id"):
+        settings, _ = load_one("properties", key, "s3://bucket/x/")
+        assert settings.model == "s3://bucket/x/"
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("HF_MODEL_IDD", "HF_MODEL_ID"),
+        ("HF_TASKS", "HF_TASK"),
+        ("MAX_INPUT_LENGHT", "MAX_INPUT_LENGTH"),
+        ("SM_NUM_GPU", "SM_NUM_GPUS"),
+        ("TS_JOB_QUEUE_SIZES", "TS_JOB_QUEUE_SIZE"),
+        ("MMS_MAX_REQUEST_SIZES", "MMS_MAX_REQUEST_SIZE"),
+        ("SAGEMAKER_BIND_PORT", "SAGEMAKER_BIND_TO_PORT"),
+        ("SM_SGLANG_CONTEXT_LEN", "SM_SGLANG_CONTEXT_LENGTH"),
+        ("SM_LLAMA_CPP_CTX_SIZES", "SM_LLAMA_CPP_CTX_SIZE"),
+        ("OPTION_S3_URL", "OPTION_S3URL"),
+        ("TS_SERVICE_ENVELOPE", ""),
+        ("HF_PETS", ""),
+    ],
+)
+def test_a_name_that_nothing_reads_is_named_with_the_nearest_one(name, near):
+    (notice,) = load_settings(MODEL, {name: "x"})[1]
+    assert (notice.name, notice.kind) == (name, "unknown")
+    assert notice.message.endswith(f"Did you mean {near}?" if near else "is unknown and has no effect.")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "HF_HUB_ENABLE_HF_TRANSFER",
+            "HF_HUB_CACHE",
+            "HF_DATASETS_CACHE",
+            "HF_ENDPOINT",
+            "HF_TOKEN_PATH",
+            "HF_XET_CACHE",
+        ),
+        *("SM_MODEL_DIR", "SM_CHANNEL_TRAINING", "SM_HP_EPOCHS", "SM_HOSTS", "MAX_JOBS", "MAX_AGE", "HFX", "SM"),
+    ],
+)
+def test_a_name_of_a_library_gets_no_notice(name):
+    assert load_settings(MODEL, {name: "x"})[1] == []
 
 
 @pytest.mark.parametrize("name", ["option.xyz", "OPTION_MAX", "SM_VLLM_FOO", "option.a_b"])

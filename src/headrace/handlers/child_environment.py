@@ -11,14 +11,14 @@ from typing import Final
 
 from headrace.http.otlp import SECRETS as EXPORT_SECRETS
 from headrace.settings.container_env import ENVIRONMENT
+from headrace.settings.container_flags import FLAGS
 from headrace.settings.container_meanings import Fills
-from headrace.settings.container_options import VLLM
 from headrace.settings.loading import CODE_ENV_NAMES
 from headrace.settings.server_settings import ENV_PREFIX
 
 THREADS_VARIABLE: Final = "OMP_NUM_THREADS"
 """Also read by torch, OpenBLAS, MKL and XGBoost."""
-_TABLES: Final = ((ENVIRONMENT, ""), (VLLM, "SM_VLLM_"))
+_TABLES: Final = ((ENVIRONMENT, ""), *((flags, prefix) for prefix, flags in FLAGS.items()))
 _SERVER_KEYS: Final = frozenset(
     f"{prefix}{name}".upper()
     for table, prefix in _TABLES

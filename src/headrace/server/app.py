@@ -60,14 +60,17 @@ def app_of(service: Service) -> Starlette:
 
 
 def _routes(service: Service) -> list[Route]:
-    return [
+    inference = [
         *openai_routes(service),
         *anthropic_routes(service),
         *ollama_routes(service),
         *pooling_routes(service),
         *tgi_routes(service),
         *tokenizer_routes(service),
-        *sagemaker_routes(service),
+    ]
+    return [
+        *inference,
+        *sagemaker_routes(service, inference),
         *adapter_routes(service),
         *openapi_routes(service),
         *(page_routes() if service.settings.web else ()),

@@ -5,15 +5,16 @@ JumpStart's handlers answer 424 until it is true. Source: the model scripts that
 """
 
 import json
+from collections.abc import Mapping
 from typing import Final
 
 from headrace.core.telemetry import get_logger
 from headrace.http.asgi import ASGIApp, Receive, Scope, Send
 from headrace.http.response import send_reply
+from headrace.server.attribute_routes import attributes_of
 from headrace.settings.server_settings import ServerSettings
 from headrace.wire.dialect import ErrorReply
 
-HEADER: Final = b"x-amzn-sagemaker-custom-attributes"
 GATED: Final = ("meta-llama/",)
 """Prefixes of the models whose licence JumpStart requires to be accepted in each request."""
 STATUS: Final = 424
@@ -25,11 +26,10 @@ _BODY: Final = {
 }
 
 
-def accepted_eula(attributes: str) -> bool | None:
+def accepted_eula(attributes: Mapping[str, str]) -> bool | None:
     """Return the value of `accept_eula` in custom attributes; None if they have none."""
-    pairs = (part.partition("=") for part in attributes.replace(";", ",").split(","))
-    values = [value.strip().lower() == "true" for name, _, value in pairs if name.strip().lower() == "accept_eula"]
-    return values[-1] if values else None
+    value = attributes.get("accept_eula")
+    return None if value is None else value.lower() == "true"
 
 
 class EulaCheck:
@@ -41,8 +41,7 @@ class EulaCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer it."""
-        attributes = b",".join(value for name, value in scope["headers"] if name == HEADER).decode("latin-1")
-        accepted = accepted_eula(attributes)
+        accepted = accepted_eula(attributes_of(scope))
         if accepted or (accepted is None and not self._is_required):
             await self._app(scope, receive, send)
             return

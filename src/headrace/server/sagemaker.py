@@ -4,10 +4,13 @@ The container contract of SageMaker: `/ping` and `/invocations`.
 Source: SageMaker developer guide, "Custom inference code with hosting services".
 """
 
+from collections.abc import Iterable
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from headrace.server.attribute_routes import RoutedInvocations, posted
 from headrace.server.base_service import NOT_READY, ServerPhase
 from headrace.server.dialects import invocations_dialect
 from headrace.server.eula import with_eula_check
@@ -23,8 +26,8 @@ _STATUS = {
 }
 
 
-def sagemaker_routes(service: Service) -> list[Route]:
-    """Return the routes `/ping` and `/invocations`."""
+def sagemaker_routes(service: Service, others: Iterable[Route]) -> list[Route]:
+    """Return the routes `/ping` and `/invocations`, of which the latter also leads to `others`."""
 
     async def ping(_request: Request) -> Response:
         info = service.info()
@@ -36,7 +39,8 @@ def sagemaker_routes(service: Service) -> list[Route]:
 
     dialect, choose = invocations_dialect(service.settings, service.info)
     invocations = GenerationRoute(service, route="/invocations", dialect=dialect, choose=choose)
+    routed = RoutedInvocations(invocations, posted(others))
     return [
         Route("/ping", ping, methods=["GET", "POST"]),
-        Route("/invocations", with_eula_check(invocations, service.settings), methods=["POST"]),
+        Route("/invocations", with_eula_check(routed, service.settings), methods=["POST"]),
     ]

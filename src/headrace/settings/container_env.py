@@ -1,5 +1,7 @@
 """Meanings of the environment variables of SageMaker, TGI, LMI and TorchServe containers."""
 
+import re
+
 from headrace.settings.container_backends import (
     CUDA_GRAPHS,
     GPU_MEMORY,
@@ -113,6 +115,15 @@ ENVIRONMENT: dict[str, Meaning] = {
         ("SAGEMAKER_ENABLE_STATEFUL_SESSIONS", "SAGEMAKER_SESSIONS_EXPIRATION", "SAGEMAKER_SESSIONS_PATH"),
         NO_SESSIONS,
     ),
+    "SAGEMAKER_REGION": UsedElsewhere("AWS's SDKs"),
+    **dict.fromkeys(
+        ("SAGEMAKER_MODEL_SERVER_VMARGS", "SAGEMAKER_MAX_HEAP_SIZE", "SAGEMAKER_MAX_DIRECT_MEMORY_SIZE"),
+        NoEffect("there is no Java virtual machine"),
+    ),
+    "SAGEMAKER_SAFE_PORT_RANGE": NoEffect("the server needs no further port"),
+    "SAGEMAKER_SERVING_MODULE": NoEffect("the image decides how the model is served"),
+    "SAGEMAKER_USE_NGINX": NoEffect("no proxy is started"),
+    "SAGEMAKER_BASE_DIR": NoEffect("the container's folders are below /opt/ml", ("/opt/ml", "/opt/ml/")),
     "SAGEMAKER_ENABLE_LOAD_AWARE": NoEffect("the load is reported on /metrics"),
     **dict.fromkeys(
         (
@@ -212,6 +223,16 @@ GENERAL_NAMES = frozenset(
     }
 )
 """Names that often mean something else outside a container, and are read only inside one."""
+
+FAMILY_PREFIXES = ("HF_", "MAX_", "MMS_", "SAGEMAKER_", "SM_", "TS_")
+"""Beginnings of names above: another name with one of them, unless it is of the pattern below, is probably meant."""
+
+USED_ELSEWHERE = re.compile(
+    r"HF_(HUB|DATASETS|EVALUATE|MODULES|METRICS|XET|ENDPOINT|ASSETS|TOKEN|INFERENCE|DEBUG|UPDATE|ALLOW|DEACTIVATE)(_.*)?|"
+    r"SM_(MODEL_DIR|CHANNELS?|HPS?|HOSTS|CURRENT|INPUT|OUTPUT|LOG_LEVEL|MODULE|USER|FRAMEWORK|TRAINING|NETWORK|NUM_CPUS|"
+    r"NUM_NEURONS|RESOURCE|INTERMEDIATE|INSTANCE|MASTER)(_.*)?|MAX_JOBS"
+)
+"""Names of libraries and of SageMaker's toolkits with those beginnings."""
 
 _SERVER_FIELDS = frozenset(
     {"port", "api_key", "max_body_bytes", "shutdown_grace_s", "cors_allow_origins", "log_format", "log_level"}

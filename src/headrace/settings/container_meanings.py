@@ -102,6 +102,11 @@ def parts_of(meaning: Meaning) -> Iterator[Fills | FillsPart]:
             yield meaning
 
 
+def sets_model(meaning: Meaning) -> bool:
+    """Return whether a name names the model."""
+    return isinstance(meaning, Fills) and meaning.field == "model"
+
+
 def by_value(expected: str, values: Mapping[str, Converted]) -> Callable[[str], Converted]:
     """Return a converter that looks up the value; its error for an unknown one is `expected`."""
 
@@ -202,13 +207,13 @@ _GPU_DTYPES: dict[str, Converted] = {
 }
 _8_BIT = "8-bit weights run as w8a8"
 _4_BIT = "4-bit weights run as w4a8"
-_IN_CHECKPOINT = "it names the format of a checkpoint, which the checkpoint's files name too; choose with dtype"
-_QUANTIZERS: dict[str, Converted] = {
+IN_CHECKPOINT = "it names the format of a checkpoint, which the checkpoint's files name too; choose with dtype"
+QUANTIZERS: dict[str, Converted] = {
     **dict.fromkeys(("bitsandbytes", "bitsandbytes8", "fp8", "dynamic_int8", "static_int8", "eetq"), ("w8a8", _8_BIT)),
     "smoothquant": ("smoothquant", ""),
     **dict.fromkeys(("bitsandbytes4", "bitsandbytes-nf4", "bitsandbytes-fp4"), ("w4a8", _4_BIT)),
-    **dict.fromkeys(("awq", "gptq", "squeezellm", "marlin", "exl2", "compressed-tensors"), (None, _IN_CHECKPOINT)),
-    **dict.fromkeys(("awq_marlin", "gptq_marlin", "modelopt", "moe_wna16", "torchao"), (None, _IN_CHECKPOINT)),
+    **dict.fromkeys(("awq", "gptq", "squeezellm", "marlin", "exl2", "compressed-tensors"), (None, IN_CHECKPOINT)),
+    **dict.fromkeys(("awq_marlin", "gptq_marlin", "modelopt", "moe_wna16", "torchao"), (None, IN_CHECKPOINT)),
 }
 _OURS_ALONE = ("bitsandbytes4", "bitsandbytes8", "dynamic_int8", "eetq", "exl2", "smoothquant", "static_int8")
 """Methods of TGI and LMI that vLLM does not have under these names."""
@@ -226,6 +231,7 @@ _KV_DTYPES: dict[str, Converted] = {
     "bfloat16": ("bf16", ""),
     "int8": ("int8", ""),
     **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_e4m3fn"), ("int8", "8-bit KV is int8 on a CPU")),
+    "fp4_e2m1": ("int8", "8 bits are the fewest of the KV cache"),
 }
 LOG_LEVELS: dict[str, Converted] = {
     "10": ("debug", ""),
@@ -239,7 +245,7 @@ _EXPECTED_DTYPE = f"one of {', '.join(_DTYPES)}"
 DTYPE = OnGpu(
     Fills("dtype", by_value(_EXPECTED_DTYPE, _GPU_DTYPES)), Fills("dtype", by_value(_EXPECTED_DTYPE, _DTYPES))
 )
-QUANTIZE = Fills("dtype", by_value(f"one of {', '.join(_QUANTIZERS)}", _QUANTIZERS), read_vllm_quantization)
+QUANTIZE = Fills("dtype", by_value(f"one of {', '.join(QUANTIZERS)}", QUANTIZERS), read_vllm_quantization)
 KV_DTYPE = Fills(
     "kv_dtype", by_value(f"one of {', '.join(_KV_DTYPES)}", _KV_DTYPES), lambda raw: {"kv_cache_dtype": raw.lower()}
 )

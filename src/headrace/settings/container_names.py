@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from headrace.core.errors import SettingsError
-from headrace.settings.container_env import ENVIRONMENT, GENERAL_NAMES
+from headrace.settings.container_env import ENVIRONMENT, FAMILY_PREFIXES, GENERAL_NAMES, USED_ELSEWHERE
+from headrace.settings.container_flags import FLAGS
 from headrace.settings.container_meanings import (
     NO_CUSTOM_CODE,
     NO_NEURON,
@@ -28,9 +29,10 @@ from headrace.settings.container_meanings import (
     NoEffect,
     OnGpu,
     Requires,
+    sets_model,
 )
 from headrace.settings.container_model_config import MODEL_CONFIG
-from headrace.settings.container_options import OPTIONS, PROPERTIES, VLLM
+from headrace.settings.container_options import OPTIONS, PROPERTIES
 from headrace.settings.engine_names import BACKENDS
 from headrace.settings.field_parts import FieldParts, read_part
 from headrace.settings.file_guard import FileGuard
@@ -47,6 +49,18 @@ class Notice:
     message: str
     backends: frozenset[str] = frozenset()
     """The message holds if one of these backends serves; empty: whichever serves."""
+
+
+_HUB_FILE = ("SM_LLAMA_CPP_HF_REPO", "SM_LLAMA_CPP_HF_FILE")
+
+MODEL_VARIABLES = (
+    *(name for name, meaning in ENVIRONMENT.items() if sets_model(meaning)),
+    *(f"OPTION_{key.upper()}" for key, meaning in OPTIONS.items() if sets_model(meaning)),
+    *(f"{prefix}{key.upper()}" for prefix, flags in FLAGS.items() for key in flags if sets_model(flags[key])),
+)
+"""The variables in which containers expect the model."""
+MODEL_OPTIONS = tuple(f"option.{key}" for key, meaning in OPTIONS.items() if sets_model(meaning))
+"""The properties that name it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +159,15 @@ def _model_config(config: Mapping[str, str]) -> Iterator[_ForeignSetting]:
 
 
 def _environment(env: Mapping[str, str], *, container: bool) -> Iterator[_ForeignSetting]:
-    """Yield prefixed names first, which are more specific, then the short names in order."""
+    """Yield prefixed names first, which are more specific, then the short names in order, then unknown ones."""
+    env = _with_hub_file(env)
     for name in sorted(env):
         if name.startswith("OPTION_"):
             key = name.removeprefix("OPTION_").lower()
             yield _ForeignSetting(name, env[name], OPTIONS.get(key), True, OPTIONS, "OPTION_{}")
-        elif name.startswith("SM_VLLM_"):
-            key = name.removeprefix("SM_VLLM_").lower()
-            yield _ForeignSetting(name, env[name], VLLM.get(key), False, VLLM, "SM_VLLM_{}")
+        elif prefix := next((prefix for prefix in FLAGS if name.startswith(prefix)), ""):
+            key, flags = name.removeprefix(prefix).lower(), FLAGS[prefix]
+            yield _ForeignSetting(name, env[name], flags.get(key), False, flags, f"{prefix}{{}}")
         elif name.startswith("SERVING_") and name not in ENVIRONMENT:
             key = name.removeprefix("SERVING_").lower()
             known = {key.lower(): meaning for key, meaning in PROPERTIES.items()}
@@ -162,6 +177,23 @@ def _environment(env: Mapping[str, str], *, container: bool) -> Iterator[_Foreig
     for name, meaning in ENVIRONMENT.items():
         if name in env and (container or name not in GENERAL_NAMES):
             yield _ForeignSetting(name, env[name], meaning)
+    for name in sorted(env.keys() - ENVIRONMENT.keys()):
+        prefix = next((prefix for prefix in FAMILY_PREFIXES if name.startswith(prefix)), "")
+        if not prefix or USED_ELSEWHERE.fullmatch(name) or name.startswith(tuple(FLAGS)):
+            continue
+        family = {known.removeprefix(prefix): ENVIRONMENT[known] for known in ENVIRONMENT if known.startswith(prefix)}
+        # Many names begin with MAX_: only one that resembles TGI's is probably meant for it.
+        if prefix != "MAX_" or near_name(name.removeprefix(prefix), family):
+            yield _ForeignSetting(name, env[name], None, False, family, f"{prefix}{{}}")
+
+
+def _with_hub_file(env: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment with the repository and the file that llama.cpp takes from the Hub as one name."""
+    repository, file = (env.get(name, "").strip() for name in _HUB_FILE)
+    if not repository or not file:
+        return env
+    others = {name: value for name, value in env.items() if name not in _HUB_FILE}
+    return {**others, _HUB_FILE[0]: f"{repository.partition(':')[0]}/{file}"}
 
 
 def _exact_first(settings: Iterable[_ForeignSetting]) -> list[_ForeignSetting]:

@@ -37,6 +37,7 @@ from headrace.settings.container_meanings import (
     RUNNER,
     SPECULATIVE_CONFIG,
     TASK,
+    Converted,
     Fills,
     Meaning,
     NoEffect,
@@ -46,8 +47,16 @@ from headrace.settings.container_meanings import (
 )
 from headrace.settings.rope_names import ROPE_FACTOR, ROPE_FLAGS, ROPE_TYPE
 
+
+def _read_s3url(raw: str) -> Converted:
+    """Accept DJL's older name for the location of a model; s5cmd's wildcard at its end means the whole prefix."""
+    return raw.removesuffix("*"), "model_id is its newer name"
+
+
 OPTIONS: dict[str, Meaning] = {
     "model_id": Fills("model"),
+    "model": Fills("model"),
+    "s3url": Fills("model", _read_s3url),
     "revision": Fills("revision"),
     "dtype": DTYPE,
     "data_type": DTYPE,
@@ -159,7 +168,6 @@ OPTIONS: dict[str, Meaning] = {
     "predict_timeout": NO_TIMEOUT,
     "enable_venv": NO_CUSTOM_CODE,
     "python_executable": NO_CUSTOM_CODE,
-    "s3url": NoEffect("models are read from folders and the Hub; copy the files to a folder"),
     **dict.fromkeys(
         ("triangular_masking", "return_tuple", "enable_cuda_graph", "replace_method", "checkpoint"), COMPILER
     ),
@@ -196,7 +204,6 @@ OPTIONS: dict[str, Meaning] = {
 
 VLLM: dict[str, Meaning] = {
     **OPTIONS,
-    "model": Fills("model"),
     "host": Fills("host"),
     "port": Fills("port"),
     "api_key": Fills("api_key"),

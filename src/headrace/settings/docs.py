@@ -14,10 +14,11 @@ from pathlib import Path
 
 from headrace.core.sizes import format_size
 from headrace.settings.container_env import ENVIRONMENT
+from headrace.settings.container_flags import FLAGS
 from headrace.settings.container_meanings import Meaning, parts_of
-from headrace.settings.container_options import OPTIONS, PROPERTIES, VLLM
+from headrace.settings.container_options import OPTIONS, PROPERTIES
 from headrace.settings.platform_settings import PlatformSettings
-from headrace.settings.rules import Rule
+from headrace.settings.rules import FileScope, Rule
 from headrace.settings.server_settings import ENV_PREFIX, PLATFORM_PREFIX, ServerSettings
 from headrace.settings.values import flag_name
 
@@ -39,6 +40,8 @@ class SettingRow:
     """Meaning, unit, default and why, on one line."""
     container_names: tuple[str, ...]
     """Names of other servers that set it."""
+    is_for_files: bool
+    """True if the files of a model may set it."""
 
 
 @cache
@@ -55,6 +58,7 @@ def setting_rows(kind: type = ServerSettings) -> tuple[SettingRow, ...]:
             default_text=_default_text(spec.name, spec.default),
             help=helps[spec.name],
             container_names=_container_names(spec.name) if kind is ServerSettings else (),
+            is_for_files=spec.metadata["files"] is not FileScope.NEVER,
         )
         for spec in fields(kind)
     )
@@ -91,10 +95,13 @@ def _container_names(field: str) -> tuple[str, ...]:
         (ENVIRONMENT, "{}"),
         (OPTIONS, "option.{}"),
         (PROPERTIES, "{}"),
-        ({key: meaning for key, meaning in VLLM.items() if key not in OPTIONS}, "SM_VLLM_{}"),
+        *(
+            ({key: meaning for key, meaning in flags.items() if OPTIONS.get(key) is not meaning}, f"{prefix}{{}}")
+            for prefix, flags in FLAGS.items()
+        ),
     )
     return tuple(
-        spelling.format(key.upper() if spelling.startswith("SM_VLLM") else key)
+        spelling.format(key.upper() if spelling.startswith("SM_") else key)
         for table, spelling in tables
         for key, meaning in table.items()
         if any(part.field == field for part in parts_of(meaning))

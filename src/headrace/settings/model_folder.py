@@ -15,7 +15,7 @@ import yaml
 
 from headrace.core.errors import SettingsError
 from headrace.settings.container_model_config import MODEL_KEYS
-from headrace.settings.container_names import Notice
+from headrace.settings.container_names import MODEL_OPTIONS, Notice
 from headrace.settings.properties_file import read_properties
 from headrace_handler.stray_files import listed
 
@@ -24,8 +24,7 @@ MODEL_FOLDER = Path("/opt/ml/model")
 
 PROPERTIES_FILE = "serving.properties"
 MODEL_CONFIG_FILE = "model-config.yaml"
-MODEL_ID = "option.model_id"
-_PATHS = (MODEL_ID, "option.s3url", "option.chat_template", "option.generation_config")
+_PATHS = (*MODEL_OPTIONS, "option.chat_template", "option.generation_config")
 """Properties that may name something in the folder."""
 
 _MARKERS = (PROPERTIES_FILE, MODEL_CONFIG_FILE, "config.json", "params.json", "*.gguf", "MAR-INF")
@@ -50,7 +49,7 @@ class ModelFolder:
     @property
     def names_model(self) -> bool:
         """True if a file names the model, so that the folder itself is not the model."""
-        in_properties = any(name.strip().lower() == MODEL_ID and value for name, value in self.properties.items())
+        in_properties = any(name.strip().lower() in MODEL_OPTIONS and value for name, value in self.properties.items())
         return in_properties or any(key in self.model_config for key in MODEL_KEYS)
 
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from headrace.core.errors import SettingsError
 from headrace.settings.container_model_config import MODEL_KEYS
-from headrace.settings.container_names import Notice
+from headrace.settings.container_names import MODEL_OPTIONS, MODEL_VARIABLES, Notice
 from headrace.settings.loading import load_settings
-from headrace.settings.model_folder import MODEL_FOLDER, MODEL_ID, ModelFolder, in_folder, is_folder, read_model_folder
+from headrace.settings.model_folder import MODEL_FOLDER, ModelFolder, in_folder, is_folder, read_model_folder
 from headrace.settings.server_settings import ServerSettings
 
 MODEL_FOLDER_VARIABLE = "HEADRACE_MODEL_FOLDER"
@@ -23,9 +23,6 @@ _NO_CONTAINER = (
     "this folder is served as on any host: on loopback unless host says otherwise, and its files set only formats and "
     "limits. In a container of SageMaker, set HEADRACE_CONTAINER=true."
 )
-
-_MODEL_VARIABLES = ("HF_MODEL_ID", "MODEL_ID", "OPTION_MODEL_ID", "SM_VLLM_MODEL")
-"""The variables in which containers expect the model."""
 
 
 def gather_settings(
@@ -54,7 +51,7 @@ def gather_settings(
         files = _without_model(files)
     elif files.names_model:
         overrides.pop("model", None)
-        for name in ("HEADRACE_MODEL", *_MODEL_VARIABLES):
+        for name in ("HEADRACE_MODEL", *MODEL_VARIABLES):
             env.pop(name, None)
     elif is_mounted:
         _name_root(files.root, folder, overrides, env)
@@ -98,7 +95,7 @@ def locate_model(
 
 def names_model(env: Mapping[str, str]) -> bool:
     """Return whether an environment names a model outside the model's folder."""
-    named = [env.get(name, "").strip() for name in ("HEADRACE_MODEL", *_MODEL_VARIABLES)]
+    named = [env.get(name, "").strip() for name in ("HEADRACE_MODEL", *MODEL_VARIABLES)]
     return any(name and not f"{name}/".startswith(f"{MODEL_FOLDER}/") for name in named)
 
 
@@ -111,7 +108,7 @@ def _moved_folder(env: Mapping[str, str]) -> Path | None:
 
 def _without_model(files: ModelFolder) -> ModelFolder:
     """Return the folder's settings for a model that another source names."""
-    properties = {name: value for name, value in files.properties.items() if name.strip().lower() != MODEL_ID}
+    properties = {name: value for name, value in files.properties.items() if name.strip().lower() not in MODEL_OPTIONS}
     config = {key: value for key, value in files.model_config.items() if key not in MODEL_KEYS}
     return replace(files, properties=properties, model_config=config)
 
@@ -119,7 +116,7 @@ def _without_model(files: ModelFolder) -> ModelFolder:
 def _name_root(root: Path, folder: Path, overrides: dict[str, object], env: dict[str, str]) -> None:
     """Serve the model that the environment names (possibly the folder or a path in it), else the folder."""
     is_named = False
-    for name in _MODEL_VARIABLES:
+    for name in MODEL_VARIABLES:
         if env.get(name, "").strip():
             is_named = True
             env[name] = in_folder(env[name].strip(), root=root, folder=folder)

@@ -91,7 +91,7 @@ def expected_dialect(framework, version, uri):
         minor = int(version.split(".")[1])
         return {25: "lmi-0.25", 26: "lmi-0.26"}.get(minor, "lmi-0.25" if minor < 25 else "lmi-0.27")
     return {
-        "huggingface": "tgi-1.0",
+        "huggingface": "hf-toolkit",
         "huggingface-llm-neuronx": "tgi-3",
         "huggingface-vllm-neuronx": "openai",
     }.get(framework, "torchserve")
@@ -143,7 +143,9 @@ def test_the_environment_is_the_containers_own():
     assert strict["MAX_BEST_OF"] == "2"
 
 
-@pytest.mark.parametrize("name", ["API_KEY", "SM_VLLM_API_KEY", "HEADRACE_API_KEY"])
+@pytest.mark.parametrize(
+    "name", ["API_KEY", "SM_VLLM_API_KEY", "SM_SGLANG_API_KEY", "SM_LLAMA_CPP_API_KEY", "HEADRACE_API_KEY"]
+)
 def test_a_key_that_would_lock_the_gateway_out_is_dropped_with_a_notice(name):
     found = of(TGI, {name: "s3cret"})
     assert name not in found.environment

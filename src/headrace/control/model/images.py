@@ -169,9 +169,9 @@ FAMILIES: tuple[Family, ...] = (
         title="Hugging Face Inference Toolkit",
         repository=re.compile(r"(?:^|/)huggingface-pytorch-inference"),
         version=re.compile(rf"transformers({_NUMBER}(?:\.{_NUMBER})*)"),
-        dialects=(((0,), "hf-toolkit"),),
-        remark="Headrace's engine answers text-generation, feature-extraction and text-classification as the toolkit "
-        "does; other tasks of HF_TASK and code/inference.py run as in the toolkit.",
+        dialects=(((0,), "tgi-1.0"),),
+        remark="Headrace's engine answers text-generation in TGI's form, feature-extraction and text-classification; "
+        "other tasks of HF_TASK and code/inference.py run as in the Hugging Face Inference Toolkit.",
     ),
     Family(
         name="torchserve",
@@ -196,7 +196,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
 )
 
-_KEYS_OF_SERVERS = (*("API_KEY", "SM_VLLM_API_KEY", "SM_SGLANG_API_KEY", "SM_LLAMA_CPP_API_KEY", "HEADRACE_API_KEY"),)
+_KEYS_OF_SERVERS = ("API_KEY", "SM_VLLM_API_KEY", "SM_SGLANG_API_KEY", "SM_LLAMA_CPP_API_KEY", "HEADRACE_API_KEY")
 """Variables that would make the worker refuse the gateway's requests, as they make containers refuse SageMaker's."""
 
 
