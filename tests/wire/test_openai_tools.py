@@ -229,6 +229,76 @@ def test_references_of_a_function_lead_into_its_own_schema():
     assert not accepts(schema, '[{"name": "walk", "arguments": {"left": [{"name": "walk", "arguments": {}}]}}]')
 
 
+INTEGER = {"type": "integer"}
+
+
+def with_a(value, **others):
+    return {"type": "object", "properties": {"a": value}, "required": ["a"], "additionalProperties": False, **others}
+
+
+REFERENCES = {
+    "pointer": with_a({"$ref": "#/$defs/q"}, **{"$defs": {"q": INTEGER}}),
+    "escaped pointer": {
+        "type": "object",
+        "properties": {"x/y~z 1": INTEGER, "a": {"$ref": "#/properties/x~1y~0z%201"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    },
+    "anchor": with_a({"$ref": "#x"}, **{"$defs": {"q": {"$anchor": "x", **INTEGER}}}),
+    "anchor of draft 7": with_a(
+        {"$ref": "#x"},
+        definitions={"q": {"$id": "#x", **INTEGER}},
+        **{"$schema": "http://json-schema.org/draft-07/schema#"},
+    ),
+    "own id": with_a({"$ref": "https://e.com/t#/$defs/q"}, **{"$id": "https://e.com/t", "$defs": {"q": INTEGER}}),
+    "pointer beside an id": with_a({"$ref": "#/$defs/q"}, **{"$id": "https://e.com/t", "$defs": {"q": INTEGER}}),
+    "urn": with_a({"$ref": "urn:t#x"}, **{"$id": "urn:t", "$defs": {"q": {"$anchor": "x", **INTEGER}}}),
+    "relative id": with_a({"$ref": "q"}, **{"$id": "https://e.com/t", "$defs": {"q": {"$id": "q", **INTEGER}}}),
+    "relative id without a root": with_a({"$ref": "q"}, **{"$defs": {"q": {"$id": "q", **INTEGER}}}),
+    "inner id": with_a(
+        {"$id": "https://n.com/", "$ref": "#/$defs/z", "$defs": {"z": INTEGER}}, **{"$defs": {"z": {"type": "string"}}}
+    ),
+    "id of draft 4": with_a(
+        {"$ref": "http://e.com/t#/definitions/q"},
+        definitions={"q": INTEGER},
+        id="http://e.com/t",
+        **{"$schema": "http://json-schema.org/draft-04/schema#"},
+    ),
+    "unknown keyword": with_a({"$ref": "#/components/x"}, components={"x": {"$ref": "#/components/y"}, "y": INTEGER}),
+    "const with a reference": with_a({"const": {"$ref": "#/x"}}),
+    "enum with a reference": with_a({"enum": [{"$ref": "#/x"}, 1]}),
+    "property named as a keyword": {
+        "type": "object",
+        "properties": {"$ref": {"type": "string"}, "const": {"$ref": "#/$defs/q"}, "$id": INTEGER},
+        "additionalProperties": False,
+        "$defs": {"q": INTEGER},
+    },
+}
+ARGUMENTS = [
+    *('{"a": 1}', '{"a": "s"}', '{"a": {"$ref": "#/x"}}', '{"a": {"$ref": "#/$defs/f/x"}}'),
+    *('{"$ref": "s", "const": 1, "$id": 1}', '{"const": "s"}'),
+]
+
+
+@pytest.mark.parametrize("parameters", REFERENCES.values(), ids=REFERENCES)
+def test_the_schema_of_a_function_means_the_same_alone_and_beside_others(parameters):
+    tools = [Tool(function=Function(name=name, parameters=parameters)) for name in ("f", "g")]
+    alone = grammar_of(plan_tools(tools, "f", parallel=True))
+    together = grammar_of(plan_tools(tools, "required", parallel=True))
+    found = {text: accepts(alone, text) for text in ARGUMENTS}
+    assert True in found.values()
+    for name in ("f", "g"):
+        assert {text: accepts(together, f'[{{"name": "{name}", "arguments": {text}}}]') for text in ARGUMENTS} == found
+
+
+def test_a_reference_to_nothing_is_refused_alone_and_beside_others():
+    tools = [Tool(function=Function(name=name, parameters=with_a({"$ref": "#missing"}))) for name in ("f", "g")]
+    for choice in ("f", "required"):
+        schema = json.dumps(grammar_of(plan_tools(tools, choice, parallel=True)))
+        tokenizer = llguidance.LLTokenizer("byte")
+        assert llguidance.LLMatcher(tokenizer, llguidance.LLMatcher.grammar_from_json_schema(schema)).is_error()
+
+
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
 @pytest.mark.parametrize("tools", [None, []])
 def test_a_call_cannot_be_forced_without_tools(choice, tools):

@@ -9,13 +9,14 @@ training, and `openai.tool_stream` detects them.
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from headrace.core.errors import InvalidRequest
 from headrace.core.generation import Grammar
 from headrace.wire.framing import to_json
+from headrace.wire.openai.schema_refs import moved_schema
 
 _NAME = re.compile(r"^[a-zA-Z0-9_.-]{1,64}$")
 _MAX_PARALLEL_CALLS = 16
@@ -188,7 +189,7 @@ def _calls_schema(functions: Iterable[Function], max_calls: int) -> dict[str, ob
     calls = []
     for function in functions:
         place = f"#/$defs/{function.name}"
-        definitions[function.name] = _with_moved_root(_parameters(function), place)
+        definitions[function.name] = moved_schema(_parameters(function), place)
         calls.append(
             {
                 "type": "object",
@@ -198,16 +199,3 @@ def _calls_schema(functions: Iterable[Function], max_calls: int) -> dict[str, ob
             }
         )
     return {"type": "array", "minItems": 1, "maxItems": max_calls, "items": {"anyOf": calls}, "$defs": definitions}
-
-
-def _with_moved_root(value: Any, place: str) -> Any:
-    """Return the schema with its references to `#` moved to `place`."""
-    if isinstance(value, list):
-        return [_with_moved_root(item, place) for item in value]
-    if not isinstance(value, dict):
-        return value
-    moved = {key: _with_moved_root(item, place) for key, item in value.items()}
-    reference = value.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#"):
-        moved["$ref"] = place + reference[1:]
-    return moved
