@@ -107,6 +107,39 @@ def test_blocks_become_messages_of_the_chat_template():
     assert tool["function"]["parameters"] == WEATHER["input_schema"]
 
 
+USED = {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "weather", "input": {}}]}
+RAIN = {"type": "tool_result", "tool_use_id": "t1", "content": "rain"}
+
+
+def said(role, text):
+    return {"role": role, "content": text}
+
+
+@pytest.mark.parametrize(
+    ("messages", "turns"),
+    [
+        ([said("user", "a"), said("user", [{"type": "text", "text": "b"}])], [("user", "a\nb")]),
+        ([*HI, said("assistant", "a"), said("assistant", "b")], [("user", "Hi"), ("assistant", "a\nb")]),
+        ([*HI, said("assistant", "a"), USED, *HI], [("user", "Hi"), ("assistant", "a"), ("user", "Hi")]),
+        (
+            [*HI, USED, said("user", [RAIN]), said("user", [{**RAIN, "tool_use_id": "t2"}]), said("user", "So?")],
+            [("user", "Hi"), ("assistant", ""), ("tool", "rain"), ("tool", "rain"), ("user", "So?")],
+        ),
+        (
+            [*HI, USED, said("user", "So?"), said("user", [RAIN])],
+            [("user", "Hi"), ("assistant", ""), ("tool", "rain"), ("user", "So?")],
+        ),
+    ],
+)
+def test_neighbouring_messages_of_one_role_are_one_turn(messages, turns):
+    assert [(message["role"], message["content"]) for message in messages_of(parse(messages=messages))] == turns
+
+
+def test_a_block_in_a_joined_turn_is_named_by_its_own_message():
+    with pytest.raises(InvalidRequest, match=r"^messages\.1\.content\.0: "):
+        parse(messages=[*HI, said("user", [{"type": "image", "source": {"type": "url"}}])])
+
+
 def test_a_last_message_of_the_assistant_is_continued():
     parsed = parse(messages=PREFILLED, reasons=True)
     (request,) = parsed.requests

@@ -1,11 +1,13 @@
 """
 Conversion of Anthropic's messages to those of OpenAI, which the chat template reads.
 
-A user message may hold results of tools beside text: each result becomes a message of its own, in front of the text.
+Neighbouring messages of one role are one turn, as in Anthropic's API. A turn of the user may hold results of tools
+beside text: each result becomes a message of its own, in front of the text.
 Source: Anthropic API reference, "Messages"; "Tool use".
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Literal
 
 import msgspec
@@ -38,6 +40,8 @@ class Block(msgspec.Struct, kw_only=True):
 
 
 Content = str | list[Block]
+_Placed = tuple[str, Block]
+"""A block with its place in the body, for errors."""
 
 
 class InputMessage(msgspec.Struct):
@@ -57,26 +61,30 @@ def chat_messages(system: Content | None, messages: Sequence[InputMessage]) -> l
     if not messages:
         raise InvalidRequest("messages: at least one message is required", param="messages")
     result = [] if system is None else [Message(role="system", content=_text(system, "system"))]
-    for number, message in enumerate(messages):
-        param = f"messages.{number}.content"
-        if message.role == "assistant":
-            result.append(_assistant(message.content, param))
-        elif message.role == "system":
-            result.append(Message(role="system", content=_text(message.content, param)))
-        else:
-            result.extend(_user(message.content, param))
+    for role, turn in groupby(enumerate(messages), key=lambda message: message[1].role):
+        if role == "system":
+            result += [Message(role="system", content=_text(message.content, _place(n))) for n, message in turn]
+            continue
+        blocks = [block for number, message in turn for block in _blocks(message, _place(number))]
+        result += [_assistant(blocks)] if role == "assistant" else _user(blocks)
     return result
 
 
-def _user(content: Content, param: str) -> Iterator[Message]:
-    if isinstance(content, str):
-        yield Message(role="user", content=content)
-        return
-    if not content:
+def _place(number: int) -> str:
+    return f"messages.{number}.content"
+
+
+def _blocks(message: InputMessage, param: str) -> list[_Placed]:
+    if isinstance(message.content, str):
+        return [(param, Block(type="text", text=message.content))]
+    if not message.content and message.role == "user":
         raise InvalidRequest(f"{param}: user messages must have non-empty content", param=param)
+    return [(f"{param}.{number}", block) for number, block in enumerate(message.content)]
+
+
+def _user(blocks: Sequence[_Placed]) -> Iterator[Message]:
     texts = []
-    for number, block in enumerate(content):
-        place = f"{param}.{number}"
+    for place, block in blocks:
         if block.type == "tool_result":
             yield Message(role="tool", tool_call_id=block.tool_use_id, content=_result(block, place))
         else:
@@ -90,17 +98,15 @@ def _result(block: Block, param: str) -> str:
     return f"Error: {text}" if block.is_error else text
 
 
-def _assistant(content: Content, param: str) -> Message:
-    if isinstance(content, str):
-        return Message(role="assistant", content=content)
+def _assistant(blocks: Sequence[_Placed]) -> Message:
     texts, reasoning, calls = [], [], []
-    for number, block in enumerate(content):
+    for place, block in blocks:
         if block.type == "thinking":
             reasoning.append(block.thinking or "")
         elif block.type == "tool_use":
-            calls.append(_call(block, f"{param}.{number}"))
+            calls.append(_call(block, place))
         elif block.type != "redacted_thinking":  # another provider's ciphertext
-            texts.append(_block_text(block, f"{param}.{number}"))
+            texts.append(_block_text(block, place))
     return Message(
         role="assistant",
         content="\n".join(texts) if texts else None,
