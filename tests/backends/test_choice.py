@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 from headrace.backends.choice import HostFacts, ModelFacts, Request, choose_backend
 from headrace.backends.quantization import Quantization
 from headrace.core.errors import HeadraceError, SettingsError, UnsupportedModel
+from headrace.core.installing import pip_install
 from headrace.settings.engine_names import BACKENDS, ENGINES
 
 ALL = frozenset(BACKENDS)
 NATIVE_ONLY = frozenset({"native"})
 LLAMA = ModelFacts(architecture="LlamaForCausalLM", model_type="llama")
+VLLM = pip_install("headrace[vllm]")
 REFUSAL = "model_type is 'bloom'; expected one of llama."
 BLOOM = ModelFacts(
     architecture="BloomForCausalLM", model_type="bloom", native_error=REFUSAL, torch_error="torch: no alibi"
@@ -124,14 +126,14 @@ def test_a_backend_that_is_named_serves_if_it_can(backend):
             NATIVE_ONLY,
             {"backend": "vllm"},
             SettingsError,
-            "backend is vllm, which is not installed. Install it: pip install 'headrace[vllm]'.",
+            f"backend is vllm, which is not installed. Install it: {VLLM}.",
         ),
         (
             LLAMA,
             NATIVE_ONLY,
             {"backend": "transformers"},
             SettingsError,
-            "backend is transformers, which is not installed. Install it: pip install 'headrace[torch]'.",
+            f"backend is transformers, which is not installed. Install it: {pip_install('headrace[torch]')}.",
         ),
         (BLOOM, ALL, {"backend": "native"}, UnsupportedModel, REFUSAL),
         (BLOOM, ALL, {"backend": "torch"}, UnsupportedModel, "torch: no alibi"),
@@ -199,8 +201,8 @@ def test_a_model_that_no_installed_backend_runs_is_refused_with_both_extras():
         choose(BLOOM, installed=NATIVE_ONLY)
 
     assert refused.value.message == (
-        f"{REFUSAL} Other backends: transformers is not installed (pip install 'headrace[torch]'); "
-        "vllm is not installed (pip install 'headrace[vllm]')."
+        f"{REFUSAL} Other backends: transformers is not installed ({pip_install('headrace[torch]')}); "
+        f"vllm is not installed ({VLLM})."
     )
 
 
@@ -237,13 +239,13 @@ def test_the_code_of_a_checkpoint_serves_if_it_is_trusted(backend):
             "vllm",
             NATIVE_ONLY,
             "native",
-            "rolling_batch vllm asks for vllm, which is not installed (pip install 'headrace[vllm]'): native serves.",
+            f"rolling_batch vllm asks for vllm, which is not installed ({VLLM}): native serves.",
         ),
         (
             "lmi-dist",
             NATIVE_ONLY,
             "native",
-            "rolling_batch lmi-dist asks for vllm, which is not installed (pip install 'headrace[vllm]'): native",
+            f"rolling_batch lmi-dist asks for vllm, which is not installed ({VLLM}): native",
         ),
         (
             "trtllm",

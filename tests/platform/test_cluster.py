@@ -9,6 +9,7 @@ from headrace.cluster.containers import ContainerLauncher
 from headrace.cluster.instance_types import Host
 from headrace.cluster.worker_files import write_value
 from headrace.core.errors import SettingsError
+from headrace.core.installing import pip_install
 from headrace.core.processes import is_running, reap, spawn
 from headrace.platform.cluster import Cluster, make_cluster
 from headrace.platform.folders import DataFolder
@@ -37,12 +38,12 @@ def test_an_instance_type_is_a_share_of_this_machine_or_decided_where_the_worker
 @pytest.mark.parametrize(
     ("cluster", "missing", "said"),
     [
-        ("ray", "ray", "cluster is 'ray', and Ray is not installed: `pip install 'headrace[ray]'`"),
+        ("ray", "ray", f"cluster is 'ray', and Ray is not installed: `{pip_install('headrace[ray]')}`"),
         ("10.0.0.1:6379", "ray", "cluster is '10.0.0.1:6379', and Ray is not installed"),
         (
             "ray://h:1",
             "grpc",
-            "cluster is 'ray://h:1', and Ray's client is not installed: `pip install 'headrace[ray]'",
+            f"cluster is 'ray://h:1', and Ray's client is not installed: `{pip_install('headrace[ray]')}",
         ),
     ],
 )

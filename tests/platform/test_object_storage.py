@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import socket
 import zlib
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from headrace.cluster.launcher import ArtifactSource, WorkerSpec
 from headrace.cluster.object_grants import GrantedObjects
 from headrace.cluster.object_source import ObjectLocation
 from headrace.core.errors import SettingsError
+from headrace.core.installing import pip_install
 from headrace.platform.object_grants import ObjectGrants
 from headrace.platform.object_storage import (
     ExternalStorage,
@@ -383,7 +385,7 @@ def test_a_client_that_expects_100_continue_gets_it(s3: Proxied) -> None:
 def test_without_object_storage_the_error_says_how_to_enable_it() -> None:
     with proxied(NoStorage()) as url:
         made = Proxied(url)
-        with pytest.raises(ClientError, match=r"pip install 'headrace\[s3\]'"):
+        with pytest.raises(ClientError, match=re.escape(pip_install("headrace[s3]"))):
             made.client.list_buckets()
         assert plain_http.head(f"{url}/bucket", timeout=WAIT_S).status_code == 501
         made.client.close()

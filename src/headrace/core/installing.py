@@ -1,15 +1,69 @@
-"""The command that installs a missing package."""
+"""The command that installs a missing package, as this copy of Headrace was installed: it is not on PyPI."""
 
+import json
+import re
 import sys
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 _TOOL_FILES: Final = ("uv-receipt.toml", "pipx_metadata.json")
 """Files that uv and pipx leave in the environment of a tool, which no shell activates."""
+_PROJECT: Final = "headrace"
+_OURS: Final = re.compile(rf"{_PROJECT}\[([\w,-]+)\]")
+_EXTRA: Final = re.compile(r"""\s*;\s*(?:\((.+)\)\s+and\s+)?extra\s*==\s*["']([\w-]+)["']\s*$""")
 
 
 def pip_install(*requirements: str, prefix: str = sys.prefix, executable: str = sys.executable) -> str:
-    """Return a command that installs requirements into the environment of this process."""
+    """
+    Return a command that installs requirements into the environment of this process.
+
+    `headrace[extra]` becomes the clone or the wheel that Headrace was installed from, with the extra; if that is gone,
+    the packages of the extra.
+    """
     is_tool = any((Path(prefix) / name).exists() for name in _TOOL_FILES)
-    quoted = (f"'{text}'" if "[" in text else text for text in requirements)
-    return " ".join([f"{executable} -m pip" if is_tool else "pip", "install", *quoted])
+    resolved = [option for text in requirements for option in _options(text)]
+    return " ".join([f"{executable} -m pip" if is_tool else "pip", "install", *map(_quoted, resolved)])
+
+
+def extra_options(extras: str, installed: Distribution) -> list[str]:
+    """
+    Return pip's arguments for extras of an installed Headrace.
+
+    Source: PEP 610, `direct_url.json`; it is missing after an installation from an index, which then has the name.
+    """
+    origin: dict[str, Any] = json.loads(installed.read_text("direct_url.json") or "{}")
+    if not origin:
+        return [f"{_PROJECT}[{extras}]"]
+    url = urlsplit(origin["url"])
+    if url.scheme != "file":
+        return [f"{_PROJECT}[{extras}] @ {origin['url']}"]
+    path = unquote(url.path)
+    if not Path(path).exists():
+        return _packages(set(extras.split(",")), installed)
+    is_editable = origin.get("dir_info", {}).get("editable", False)
+    return [*(["-e"] if is_editable else []), f"{path}[{extras}]"]
+
+
+def _options(requirement: str) -> list[str]:
+    ours = _OURS.fullmatch(requirement)
+    if ours is None:
+        return [requirement]
+    try:
+        return extra_options(ours[1], distribution(_PROJECT))
+    except PackageNotFoundError:  # it runs from its source, without an installation
+        return [requirement]
+
+
+def _packages(extras: set[str], installed: Distribution) -> list[str]:
+    found = []
+    for requirement in installed.requires or ():
+        marker = _EXTRA.search(requirement)
+        if marker is not None and marker[2] in extras:
+            found.append(requirement[: marker.start()] + (f"; {marker[1]}" if marker[1] else ""))
+    return found
+
+
+def _quoted(text: str) -> str:
+    return text if re.fullmatch(r"[\w./=-]+", text) else f"'{text}'"
