@@ -246,6 +246,17 @@ def test_limits_and_gpus_become_options_of_the_engine() -> None:
     assert "--gpus" not in command_of(image)
 
 
+def test_containers_keep_only_the_rights_over_users_and_files() -> None:
+    command = " ".join(command_of(ContainerImage(uri=URI, engine="docker", program="docker", name="n")))
+    assert (
+        "--cap-drop ALL --cap-add CHOWN --cap-add DAC_OVERRIDE --cap-add KILL --cap-add SETGID --cap-add SETUID"
+        in command
+    )
+    assert command.count("--cap-add") == 5
+    assert "--security-opt no-new-privileges --pids-limit 16384" in command
+    assert "--privileged" not in command
+
+
 def test_channels_are_mounted_beside_the_model() -> None:
     command = run_command(
         ContainerImage(uri=URI, engine="docker", program="docker", name="n"),

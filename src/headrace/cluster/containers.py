@@ -35,6 +35,10 @@ MODEL_MOUNT: Final = "/opt/ml/model"
 CHANNELS_MOUNT: Final = "/opt/ml/additional-model-data-sources"
 _SHARED_MEMORY: Final = "1g"
 """Size of `/dev/shm`: PyTorch's loaders and NCCL need more than the 64 MiB that engines give by default."""
+_KEPT_CAPABILITIES: Final = ("CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETUID")
+"""Root's rights over users and files in the container: nginx gives them up itself; files may be another user's."""
+_MAX_PROCESSES: Final = 16_384
+"""Processes and threads of a container; model servers on large hosts have thousands of threads."""
 _ANSWER_S: Final = 30.0
 """Timeout of an engine's short commands, such as the removal of a container."""
 _PLATFORM_LABEL: Final = "headrace.platform"
@@ -188,6 +192,7 @@ def run_command(
     command = [image.program, "run", "--rm", "--name", image.name, "--env-file", str(environment_file)]
     command += ["--label", f"{_PLATFORM_LABEL}={image.platform}", "--label", f"{_WORKER_LABEL}={spec.name}"]
     command += ["--publish", f"{assignment.host}:{assignment.port}:{CONTAINER_PORT}", "--shm-size", _SHARED_MEMORY]
+    command += _confinement()
     for target, folder in mounts.items():
         command += ["--mount", f"type=bind,source={folder.resolve()},target={target},readonly"]
     if spec.limits.num_cpus is not None:
@@ -197,6 +202,13 @@ def run_command(
         command += ["--memory", memory, "--memory-swap", memory]  # no swap: instances have none
     command += _gpu_options(image.engine, given.gpus)
     return [*command, image.uri, "serve"]
+
+
+def _confinement() -> list[str]:
+    """Return the options that bound what code in a container may do; the root file system stays writable, as on AWS."""
+    kept = [option for capability in _KEPT_CAPABILITIES for option in ("--cap-add", capability)]
+    limit = ["--pids-limit", str(_MAX_PROCESSES)]
+    return ["--cap-drop", "ALL", *kept, "--security-opt", "no-new-privileges", *limit]
 
 
 def _gpu_options(engine: str, gpus: Sequence[int]) -> list[str]:
