@@ -315,7 +315,9 @@ def test_keys_are_made_listed_and_removed(headrace, tmp_path: Path) -> None:
     assert lines["AWS_ACCESS_KEY_ID"] in listed.stdout
     assert "for CI" in listed.stdout
     assert lines["AWS_SECRET_ACCESS_KEY"] not in listed.stdout + listed.stderr
-    assert headrace("keys", "rm", lines["AWS_ACCESS_KEY_ID"], "--data-dir", tmp_path).exit_code == 0
+    kept = headrace("keys", "rm", lines["AWS_ACCESS_KEY_ID"], "--data-dir", tmp_path)
+    assert (kept.exit_code, "--last" in kept.stderr) == (2, True)
+    assert headrace("keys", "rm", lines["AWS_ACCESS_KEY_ID"], "--last", "--data-dir", tmp_path).exit_code == 0
     gone = headrace("keys", "rm", lines["AWS_ACCESS_KEY_ID"], "--data-dir", tmp_path)
     assert gone.exit_code == 2
     assert "headrace keys ls" in gone.stderr

@@ -282,6 +282,8 @@ def translate_errors() -> Iterator[None]:
     """Translate boto3's errors to messages of one sentence."""
     from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError, HTTPClientError, SSLError
 
+    from headrace.wire.aws.signature_faults import KEY_HINT
+
     try:
         yield
     except EndpointConnectionError as error:
@@ -297,7 +299,7 @@ def translate_errors() -> Iterator[None]:
                 'The platform requires an access key: eval "$(headrace env)" takes that of its data folder, '
                 "whose keys `headrace keys ls` lists; --data-dir names another folder than the default one."
             )
-            raise UserFailed(f"{message.rstrip('.')}. {hint}") from error
+            raise UserFailed(f"{message.removesuffix(KEY_HINT).strip().rstrip('.')}. {hint}") from error
         if code.isdigit():
             raise Failed(not_a_platform(code, error.operation_name)) from error
         raise (UserFailed if code in _CLIENT_ERRORS else Failed)(message) from error

@@ -45,6 +45,7 @@ from headrace.wire.aws.calls import render_error as render_aws_error
 from headrace.wire.aws.errors import AwsError, bodies_spent
 from headrace.wire.aws.http import HttpRequest
 from headrace.wire.aws.identify import Target, identify, scope_service
+from headrace.wire.aws.signature_faults import KEY_HINT
 from headrace.wire.dialect import ErrorReply
 from headrace.wire.openai.errors import render_error as render_openai_error
 from headrace.wire.unknown_routes import is_foreign, render_error_for, unknown_route
@@ -230,5 +231,5 @@ def _openai_reply(path: str, error: AwsError) -> ErrorReply:
         refusal = Unavailable(error.message)
     else:
         hint = "Send the secret of an access key as `Authorization: Bearer <secret>`."
-        refusal = Unauthorized(f"The API key is missing or wrong. {hint}")
+        refusal = Unauthorized(f"The API key is missing or wrong. {hint} {KEY_HINT}")
     return render_error_for(path, refusal, default=render_openai_error)

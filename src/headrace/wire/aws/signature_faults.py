@@ -26,6 +26,9 @@ class Fault(Enum):
     """The presigned URL has expired."""
 
 
+KEY_HINT = "`headrace env` on the platform's machine prints an access key."
+"""Follows AWS's text where a request has no key or a wrong one, such as the made-up one of a test for AWS."""
+_HINTED = frozenset({Fault.MISSING, Fault.UNKNOWN_KEY, Fault.MISMATCH})
 _UNKNOWN_TOKEN = "The security token included in the request is invalid."  # noqa: S105
 _DIFFERENT = (
     "The request signature we calculated does not match the signature you provided. Check your AWS Secret Access Key "
@@ -86,4 +89,5 @@ def fault_error(request: HttpRequest, fault: Fault, message: str = "") -> AwsErr
     is_bad_request = protocol in ("json", "smithy-rpc-v2-cbor") or (
         fault is Fault.INCOMPLETE and protocol != "rest-json"
     )
-    return AwsError(code, message or usual, status=400 if is_bad_request else 403)
+    text = message or (f"{usual.rstrip('.')}. {KEY_HINT}" if fault in _HINTED else usual)
+    return AwsError(code, text, status=400 if is_bad_request else 403)
