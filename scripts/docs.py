@@ -64,6 +64,9 @@ from headrace.wire.openai.chat import FIELDS as CHAT_FIELDS
 from headrace.wire.openai.completions import FIELDS as COMPLETIONS_FIELDS
 from headrace.wire.openai.responses import FIELDS as RESPONSES_FIELDS
 from headrace.wire.tgi.parameters import PARAMETER_FIELDS as TGI_FIELDS
+from headrace.wire.toolkit.classification import PARAMETER_FIELDS as TOOLKIT_CLASSIFICATION_FIELDS
+from headrace.wire.toolkit.features import PARAMETER_FIELDS as TOOLKIT_FEATURES_FIELDS
+from headrace.wire.toolkit.generation import PARAMETER_FIELDS as TOOLKIT_GENERATION_FIELDS
 from headrace.wire.torchserve.dialect import PARAMETER_FIELDS as TORCHSERVE_FIELDS
 from headrace_handler.contract import Load
 
@@ -324,6 +327,9 @@ def fields_page() -> Iterator[str]:
         ("TGI: `parameters`", TGI_FIELDS),
         ("LMI: `parameters`", LMI_FIELDS),
         ("TorchServe: `parameters`", TORCHSERVE_FIELDS),
+        ("Hugging Face toolkit, text-generation: `parameters`", TOOLKIT_GENERATION_FIELDS),
+        ("Hugging Face toolkit, text-classification: `parameters`", TOOLKIT_CLASSIFICATION_FIELDS),
+        ("Hugging Face toolkit, feature-extraction: `parameters`", TOOLKIT_FEATURES_FIELDS),
     )
     for title, table in tables:
         yield f"## {title}\n"

@@ -14,12 +14,14 @@ from headrace.core.errors import Busy, EngineFailed, HeadraceError, InvalidReque
 from headrace.core.generation import Chunk, Finish, FinishReason, Pooled, PoolingInfo
 from headrace.wire.answers import Collector
 from headrace.wire.dialect import Dialect
+from headrace.wire.openai.chat import OpenAIChat
 from headrace.wire.openai.embeddings import OpenAIEmbeddings
 from headrace.wire.pooled import activated
 from headrace.wire.registry import select_dialect
 from headrace.wire.rerank import Rerank, Score
 from headrace.wire.tei.dialect import Tei
 from headrace.wire.tgi.dialect import Tgi
+from headrace.wire.toolkit.dialect import Toolkit
 from tests.wire.samples import CONTEXT, MODEL, body
 
 EMBEDDINGS = replace(
@@ -124,8 +126,8 @@ def test_tei_embeds_one_text_and_many_as_lists_of_vectors():
 def test_tei_embed_all_and_the_feature_extraction_pipeline_return_vectors_of_tokens():
     vectors = [1, 2, 3, 4, 5, 6]
     assert reply(parse(Tei("embed_all"), inputs="a"), vectors, size=3) == [[[1, 2, 3], [4, 5, 6]]]
-    assert reply(parse(Tei("features"), inputs="a"), vectors, size=3) == [[[1, 2, 3], [4, 5, 6]]]
-    many = reply(parse(Tei("features"), inputs=["a", "b"]), vectors, vectors, size=3)
+    assert reply(parse(Toolkit("feature-extraction"), inputs="a"), vectors, size=3) == [[[1, 2, 3], [4, 5, 6]]]
+    many = reply(parse(Toolkit("feature-extraction"), inputs=["a", "b"]), vectors, vectors, size=3)
     assert many == [[[[1, 2, 3], [4, 5, 6]]], [[[1, 2, 3], [4, 5, 6]]]]
 
 
@@ -235,8 +237,17 @@ def test_the_fields_of_a_body_on_invocations_select_its_dialect(fields, model, d
     assert select_dialect(body(**fields), Tgi(), model) == dialect
 
 
+def test_classes_have_the_form_of_the_toolkit_on_its_image_and_of_tei_elsewhere():
+    for configured, dialect in ((Toolkit(), Toolkit("text-classification")), (Tei("embed"), Tei("predict"))):
+        assert select_dialect(body(inputs="a"), configured, CLASSIFIER) == dialect
+        assert select_dialect(body(text="a", text_pair="b"), configured, CLASSIFIER) == dialect
+        assert select_dialect(body(query="q", texts=["x"]), configured, RERANKER) == Tei("rerank")
+    assert select_dialect(body(inputs="a"), Toolkit(), MODEL) == Toolkit()
+    assert select_dialect(body(messages=[]), Toolkit(), MODEL) == OpenAIChat()
+
+
 def test_feature_extraction_changes_the_answer_to_inputs_alone():
-    assert select_dialect(body(inputs="a"), Tgi(), EMBEDDINGS, returns_features=True) == Tei("features")
+    assert select_dialect(body(inputs="a"), Tgi(), EMBEDDINGS, returns_features=True) == Toolkit("feature-extraction")
 
 
 @given(scores=st.lists(st.floats(-1e4, 1e4), min_size=1, max_size=8))

@@ -11,7 +11,7 @@ from tests.wire.samples import CONTEXT, answer, streamed, whole
 
 def test_every_name_gives_a_dialect():
     lmi = {"lmi-17", "lmi-0.27", "lmi-0.26", "lmi-0.25"}
-    assert set(DIALECT_NAMES) == {"tgi-3", "tgi-1.0", *lmi, "openai", "torchserve", "tei"}
+    assert set(DIALECT_NAMES) == {"tgi-3", "tgi-1.0", *lmi, "openai", "torchserve", "tei", "hf-toolkit"}
     for name in DIALECT_NAMES:
         assert get_dialect(name).name.startswith(name)
 

@@ -69,6 +69,8 @@ class Pooler:
     normalizes: bool = True
     """Embeddings are L2-normalised unless a request says otherwise."""
     labels: tuple[str, ...] = ()
+    problem_type: str = ""
+    """See `PoolingInfo`."""
     prompts: Mapping[str, str] = field(default_factory=dict)
     """Prompts by name (`query`, `document`), which precede a text."""
     default_prompt: str = ""

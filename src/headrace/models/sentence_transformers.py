@@ -138,7 +138,13 @@ def _length(folder: Path) -> int:
 def _read_head(folder: Path, config: Fields) -> Pooler:
     tensors, _ = open_folder(folder)
     method, layers = _head(folder, tensors, config)
-    return Pooler(method=method, layers=layers, normalizes=False, labels=_labels(config, len(layers[-1].weight)))
+    return Pooler(
+        method=method,
+        layers=layers,
+        normalizes=False,
+        labels=_labels(config, len(layers[-1].weight)),
+        problem_type=str(config.values.get("problem_type") or ""),
+    )
 
 
 def _head(

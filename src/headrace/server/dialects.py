@@ -13,7 +13,7 @@ from headrace.wire.tgi.parameters import Version
 
 def tgi_version(settings: ServerSettings) -> Version:
     """Return the version of TGI that the settings name, else the current one."""
-    return "1.0" if settings.dialect == "tgi-1.0" else "3"
+    return "1.0" if settings.dialect in ("tgi-1.0", "hf-toolkit") else "3"
 
 
 def tgi_dialect(settings: ServerSettings, route: Route) -> Dialect:

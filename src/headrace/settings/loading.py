@@ -81,7 +81,9 @@ def load_settings(
     if is_container:
         values.setdefault("host", "0.0.0.0")  # noqa: S104 -- a container's port is published by its platform
     if values.get("dialect", "auto") == "auto":
-        values["dialect"] = "lmi-17" if foreign.is_lmi else "torchserve" if model_config else "tgi-3"
+        by_files = "lmi-17" if foreign.is_lmi else "torchserve" if model_config else "tgi-3"
+        is_toolkit = foreign.values.get("task", ("", ""))[0] == "HF_TASK" and values["task"] in ("features", "score")
+        values["dialect"] = "hf-toolkit" if is_toolkit else by_files
     values.setdefault("enable_lora", bool(values.get("adapter")))
     settings = ServerSettings(**values)
     if settings.smoothquant_alpha is not None and settings.dtype != "smoothquant":

@@ -87,13 +87,15 @@ class ServerSettings:
 
     dialect: str = model_setting(
         rules.choice(
-            "auto", "tgi-1.0", "tgi-3", "lmi-0.25", "lmi-0.26", "lmi-0.27", "lmi-17", "openai", "torchserve", "tei"
+            *("auto", "tgi-1.0", "tgi-3", "lmi-0.25", "lmi-0.26", "lmi-0.27", "lmi-17"),
+            *("openai", "torchserve", "tei", "hf-toolkit"),
         ),
         "auto",
     )
     """
     Dialect of `/invocations`; every other route has a fixed dialect. `auto` is `lmi-17` if settings have LMI's names
-    (`option.*`, `OPTION_*`), `torchserve` if the model's folder has a `model-config.yaml`, else `tgi-3`.
+    (`option.*`, `OPTION_*`), `torchserve` if the model's folder has a `model-config.yaml`, `hf-toolkit` if `HF_TASK`
+    names a task without generated text, else `tgi-3`.
     """
 
     output_formatter: str | None = model_setting(

@@ -98,8 +98,16 @@ def vector_of(answer: Answer) -> list[float]:
 
 def activated(scores: Sequence[float]) -> list[float]:
     """Return probabilities: the sigmoid of a single score, the softmax of several."""
-    if len(scores) == 1:
-        return [0.5 * math.tanh(0.5 * scores[0]) + 0.5]
+    return sigmoid(scores) if len(scores) == 1 else softmax(scores)
+
+
+def sigmoid(scores: Sequence[float]) -> list[float]:
+    """Return independent probabilities."""
+    return [0.5 * math.tanh(0.5 * score) + 0.5 for score in scores]
+
+
+def softmax(scores: Sequence[float]) -> list[float]:
+    """Return probabilities that add up to 1."""
     largest = max(scores)
     powers = [math.exp(score - largest) for score in scores]
     return [power / sum(powers) for power in powers]

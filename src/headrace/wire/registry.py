@@ -17,6 +17,7 @@ from headrace.wire.openai.embeddings import OpenAIEmbeddings
 from headrace.wire.rerank import Rerank, Score
 from headrace.wire.tei.dialect import Tei
 from headrace.wire.tgi.dialect import Tgi
+from headrace.wire.toolkit.dialect import Toolkit
 from headrace.wire.torchserve.dialect import TorchServe
 
 _DIALECTS: dict[str, Dialect] = {
@@ -29,6 +30,7 @@ _DIALECTS: dict[str, Dialect] = {
     "openai": OpenAIChat(),
     "torchserve": TorchServe(),
     "tei": Tei("embed"),
+    "hf-toolkit": Toolkit(),
 }
 
 DIALECT_NAMES = tuple(_DIALECTS)
@@ -77,7 +79,8 @@ def select_dialect(
     names = field_names(body)
     pools = isinstance(configured, Tei) or (model is not None and not model.generates)
     if pools and model is not None and model.pooling is not None:
-        return _pooling_dialect(names, model.pooling, returns_features=returns_features)
+        is_toolkit = isinstance(configured, Toolkit)
+        return _pooling_dialect(names, model.pooling, is_toolkit=is_toolkit, returns_features=returns_features)
     framing = configured.openai_framing if isinstance(configured, Lmi) else "sse"
     if "inputs" in names:
         return configured
@@ -88,14 +91,14 @@ def select_dialect(
     return configured
 
 
-def _pooling_dialect(names: frozenset[str], info: PoolingInfo, *, returns_features: bool) -> Dialect:
-    """Return the dialect of a body that asks for vectors or scores: TEI's unless its fields are another's."""
+def _pooling_dialect(names: frozenset[str], info: PoolingInfo, *, is_toolkit: bool, returns_features: bool) -> Dialect:
+    """Return the dialect of a body that asks for vectors or scores: TEI's or the toolkit's, unless it is another's."""
     for required, dialect in _POOLING_BODIES:
         if required <= names:
             return dialect
     if info.labels:
-        return Tei("predict")
-    return Tei("features" if returns_features else "embed")
+        return Toolkit("text-classification") if is_toolkit else Tei("predict")
+    return Toolkit("feature-extraction") if returns_features else Tei("embed")
 
 
 _POOLING_BODIES: tuple[tuple[frozenset[str], Dialect], ...] = (

@@ -25,6 +25,7 @@ from headrace.wire.openai.tokenizer import is_tokens_body, parse_detokenize, par
 from headrace.wire.registry import get_dialect, select_dialect
 from headrace.wire.rerank import Rerank, Score
 from headrace.wire.tei.dialect import Tei
+from headrace.wire.toolkit.dialect import Toolkit
 from headrace.wire.torchserve.management import ApiError, read_registration
 from headrace.wire.torchserve.model_paths import read_model_path
 from tests.engine.support import LIMITS as ENGINE_LIMITS
@@ -115,6 +116,9 @@ TARGETS = (
     _dialect("tei-embed", Tei("embed"), _pooled(EMBEDDINGS)),
     _dialect("tei-rerank", Tei("rerank"), _pooled(RERANKER)),
     _dialect("tei-predict", Tei("predict"), _pooled(CLASSIFIER)),
+    _dialect("toolkit-generation", Toolkit()),
+    _dialect("toolkit-classification", Toolkit("text-classification"), _pooled(CLASSIFIER)),
+    _dialect("toolkit-features", Toolkit("feature-extraction"), _pooled(EMBEDDINGS)),
     _dialect("rerank", Rerank(), _pooled(RERANKER)),
     _dialect("score", Score(), _pooled(RERANKER)),
     _other("anthropic-count", lambda data: parse_count(data, CONTEXT)),

@@ -169,9 +169,9 @@ FAMILIES: tuple[Family, ...] = (
         title="Hugging Face Inference Toolkit",
         repository=re.compile(r"(?:^|/)huggingface-pytorch-inference"),
         version=re.compile(rf"transformers({_NUMBER}(?:\.{_NUMBER})*)"),
-        dialects=(((0,), "tgi-1.0"),),
-        remark="Headrace's engine answers text-generation in TGI's form, feature-extraction and text-classification; "
-        "other tasks of HF_TASK and code/inference.py run as in the Hugging Face Inference Toolkit.",
+        dialects=(((0,), "hf-toolkit"),),
+        remark="Headrace's engine answers text-generation, feature-extraction and text-classification as the toolkit "
+        "does; other tasks of HF_TASK and code/inference.py run as in the toolkit.",
     ),
     Family(
         name="torchserve",

@@ -81,6 +81,7 @@ def pooling_info(use: Use, *, hidden_size: int, max_tokens: int) -> PoolingInfo 
         max_tokens=min(max_tokens, pooler.max_tokens or max_tokens),
         normalizes=pooler.normalizes,
         labels=pooler.labels,
+        problem_type=pooler.problem_type,
         prompts=pooler.prompts,
         default_prompt=pooler.default_prompt,
     )

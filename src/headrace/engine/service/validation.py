@@ -68,6 +68,10 @@ def check_lengths(num_prompt_tokens: int, params: SamplingParams, limits: Engine
     max_total_tokens = limits.max_model_len
     if num_prompt_tokens > limits.max_prompt_tokens:
         raise PromptTooLong(prompt_tokens=num_prompt_tokens, max_prompt_tokens=limits.max_prompt_tokens)
+    if params.max_new_tokens is None and params.max_total_tokens is not None:
+        expected = f"more than the {num_prompt_tokens} tokens of the prompt, which count"
+        _require(params.max_total_tokens > num_prompt_tokens, "max_length", params.max_total_tokens, expected)
+        return min(params.max_total_tokens, max_total_tokens)
     if params.max_new_tokens is None:
         most = params.default_max_new_tokens
         return max_total_tokens if most is None else min(num_prompt_tokens + most, max_total_tokens)

@@ -25,7 +25,7 @@ from headrace.wire.tei.bodies import (
 )
 from headrace.wire.tei.errors import EmptyInput, render_error
 
-TeiRoute = Literal["embed", "embed_all", "rerank", "predict", "similarity", "features"]
+TeiRoute = Literal["embed", "embed_all", "rerank", "predict", "similarity"]
 
 _embed_decoder = msgspec.json.Decoder(EmbedBody)
 _rerank_decoder = msgspec.json.Decoder(RerankBody)
@@ -35,12 +35,7 @@ _similarity_decoder = msgspec.json.Decoder(SimilarityBody)
 
 @dataclass(frozen=True, slots=True)
 class Tei:
-    """
-    TEI on one of its routes.
-
-    `features` is no route of TEI: `/invocations` of Hugging Face's inference toolkit with the task
-    `feature-extraction`, which takes the same body and answers with the vectors of all tokens of each input.
-    """
+    """TEI on one of its routes."""
 
     route: TeiRoute
 
@@ -86,20 +81,6 @@ def _embed_all(body: bytes, context: RequestContext) -> ParsedRequest:
 
 def _all_vectors(answers: Sequence[Answer]) -> bytes:
     return to_json([pooled_of(answer).vectors() for answer in answers])
-
-
-def _features(body: bytes, context: RequestContext) -> ParsedRequest:
-    """Parse the body of the pipeline `feature-extraction`, which cuts long inputs and knows no prompts."""
-    fields = decode_body(body, _embed_decoder)
-    inputs = read_inputs(fields.inputs, vocab_size=context.model.vocab_size)
-    params = PoolingParams(task="embed_tokens", normalize=False, truncate="right")
-    is_one = isinstance(fields.inputs, str)
-
-    def render(answers: Sequence[Answer]) -> bytes:
-        features = [[pooled_of(answer).vectors()] for answer in answers]
-        return to_json(features[0] if is_one else features)
-
-    return parsed_pooling(inputs, params, context, render, _ignored(body, EmbedBody))
 
 
 def _rerank(body: bytes, context: RequestContext) -> ParsedRequest:
@@ -206,5 +187,4 @@ _PARSERS: dict[TeiRoute, Callable[[bytes, RequestContext], ParsedRequest]] = {
     "rerank": _rerank,
     "predict": _predict,
     "similarity": _similarity,
-    "features": _features,
 }

@@ -79,7 +79,7 @@ class Tgi:
         return ParsedRequest(
             requests=(request,),
             stream=stream,
-            reply=TgiReply(self._options(decoded.inputs, parameters, stream=stream)),
+            reply=TgiReply(self.options(decoded.inputs, parameters, stream=stream)),
             ignored=ignored,
         )
 
@@ -87,7 +87,8 @@ class Tgi:
         """Render `{"error": ..., "error_type": ...}` with TGI's status."""
         return render_error(error)
 
-    def _options(self, inputs: str, parameters: GenerateParameters, *, stream: bool) -> TgiOptions:
+    def options(self, inputs: str, parameters: GenerateParameters, *, stream: bool) -> TgiOptions:
+        """Return the form of the answer to a prompt."""
         full_text = parameters.return_full_text
         return TgiOptions(
             version=self.version,
