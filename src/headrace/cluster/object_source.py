@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from headrace.cluster.fetch_bounds import Deadline, FetchFailed
-from headrace.models.aws_buckets import explain_missing_bucket
+from headrace.core.aws_buckets import explain_missing_bucket
 from headrace.models.aws_buckets import explain_missing_bucket
 from headrace.state.records import Json
 

@@ -13,8 +13,8 @@ from http import HTTPStatus
 from typing import Any, BinaryIO, ParamSpec, Protocol, TypeVar
 from urllib.parse import unquote
 
+from headrace.core.aws_buckets import explain_missing_bucket
 from headrace.core.telemetry import get_logger
-from headrace.models.aws_buckets import explain_missing_bucket
 
 _VIRTUAL_HOST = re.compile(r"^(?P<bucket>[^/]+?)\.s3[.-][a-z0-9.-]*amazonaws\.com(\.cn)?$")
 _PATH_HOST = re.compile(r"^s3[.-][a-z0-9.-]*amazonaws\.com(\.cn)?$")

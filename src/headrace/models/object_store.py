@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from urllib.parse import urlsplit
 
+from headrace.core.aws_buckets import explain_missing_bucket
 from headrace.core.errors import ModelNotFound
 from headrace.core.progress import Progress
 from headrace.core.telemetry import get_logger
-from headrace.models.aws_buckets import explain_missing_bucket
 from headrace.models.gguf_split import split_parts
 from headrace.models.snapshots import choose_files
 

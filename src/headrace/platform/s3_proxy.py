@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 
 import httpcore
 
+from headrace.core.aws_buckets import explain_missing_bucket
 from headrace.core.telemetry import get_logger
 from headrace.http.asgi import Receive, Scope, Send, headers_of
 from headrace.http.body import ClientGone
 from headrace.http.response import add_headers, send_response
-from headrace.models.aws_buckets import explain_missing_bucket
 from headrace.platform.object_storage import ObjectStorage
 from headrace.platform.s3_access import S3Access, StorageMissing, StorageUnavailable
 from headrace.platform.s3_signing import canonical_path, canonical_query, signed_headers

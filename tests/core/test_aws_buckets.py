@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.models.aws_buckets import explain_missing_bucket
+from headrace.core.aws_buckets import explain_missing_bucket
 
 OF_AWS = [
     "jumpstart-cache-prod-us-east-1",
