@@ -96,6 +96,7 @@ def test_the_name_of_a_contract_chooses_among_several_programs_and_is_an_error_w
         ({"config.json": '{"architectures": ["BertForSequenceClassification"]}'}, {}, "transformers", None),
         ({"config.json": '["no configuration"]'}, {}, "transformers", None),
         ({**LLM}, {"HF_TASK": "text-generation"}, "", None),
+        ({**LLM}, {"HF_TASK": "sentiment-analysis"}, "transformers", None),
         ({**LLM}, {"HF_TASK": "fill-mask"}, "transformers", "sagemaker"),
         ({**LLM}, {"HF_TASK": "text-generation"}, "transformers", None),
         ({**LLM, "code/inference.py": ""}, {"HF_TASK": "text-generation"}, "transformers", "sagemaker"),

@@ -506,3 +506,21 @@ def test_general_names_are_read_only_in_containers():
     assert (settings.port, settings.api_key, settings.revision, notices) == (8080, None, None, [])
     settings, _ = load_settings(CONTAINER, env)
     assert (settings.port, settings.api_key, settings.revision, settings.host) == (3000, "other", "abc", "0.0.0.0")
+
+
+@pytest.mark.parametrize(
+    ("env", "overrides", "dialect"),
+    [
+        ({"HF_TASK": "text-classification"}, {}, "hf-toolkit"),
+        ({"HF_TASK": "sentiment-analysis"}, {}, "hf-toolkit"),
+        ({"HF_TASK": "feature-extraction"}, {}, "hf-toolkit"),
+        ({"HF_TASK": "text-classification"}, {"dialect": "tei"}, "tei"),
+        ({"HF_TASK": "text-generation"}, {}, "tgi-3"),
+        ({"HF_TASK": "sentence-similarity"}, {}, "tgi-3"),
+        ({"OPTION_TASK": "text_embedding"}, {}, "lmi-17"),
+        ({}, {"task": "score"}, "tgi-3"),
+    ],
+)
+def test_the_task_of_the_toolkit_chooses_its_form(env, overrides, dialect):
+    settings, _ = load_settings({"model": "m", **overrides}, env)
+    assert settings.dialect == dialect

@@ -20,7 +20,7 @@ _SKLEARN_FILES: Final = (".skops", ".joblib", ".pkl", ".pickle", ".cloudpkl")
 _OTHER_ENTRIES: Final = ("djl_python.sklearn_handler", "djl_python.sagemaker")
 """DJL's modules that do not generate text; Headrace's engine replaces all others."""
 _FORMATTERS: Final = ("@input_formatter", "@output_formatter")
-_NATIVE_TASKS: Final = ("text-generation", "feature-extraction", "text-classification")
+_NATIVE_TASKS: Final = ("text-generation", "feature-extraction", "text-classification", "sentiment-analysis")
 """Values of `HF_TASK` that Headrace's engine serves."""
 _PIPELINES: Final = ("ForQuestionAnswering", "ForTokenClassification", "ForMaskedLM")
 """Suffixes of architectures whose task in the Hugging Face images the engine does not serve. Source: the toolkit's

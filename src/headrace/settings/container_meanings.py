@@ -268,7 +268,11 @@ _TASKS: dict[str, Converted] = {
         ("embed", ""),
     ),
     **dict.fromkeys(
-        ("score", "reward", "classify", "rerank", "reranking", "text-classification", "text-ranking"), ("score", "")
+        (
+            *("score", "reward", "classify", "rerank", "reranking", "text-ranking"),
+            *("text-classification", "sentiment-analysis"),
+        ),
+        ("score", ""),
     ),
     "feature-extraction": ("features", ""),
 }
