@@ -4,7 +4,7 @@ from threading import Event
 import pytest
 from rich.console import Console
 
-from headrace.cli.progress import BarProgress, LineProgress, showing_stage, watching
+from headrace.cli.progress import BETWEEN_LINES_S, BarProgress, LineProgress, StageLines, showing_stage, watching
 from tests.waiting import WAIT_S
 
 
@@ -13,6 +13,86 @@ def test_a_log_gets_a_line_when_a_task_begins_and_one_when_it_ends(capsys) -> No
     for completed in range(11):
         progress("Packing weights", completed * 2**20, 10 * 2**20)
     assert capsys.readouterr().err.splitlines() == ["Packing weights: 10 MiB …", "Packing weights: done"]
+
+
+class Clock:
+    """A clock that tests set."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_a_log_gets_a_line_every_few_seconds_of_a_long_task(capsys) -> None:
+    clock = Clock()
+    progress = LineProgress(clock=clock)
+    for layer in range(31):
+        progress("Quantizing", layer, 30, "layers")
+        clock.now_s += BETWEEN_LINES_S / 2.5
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:3] == [
+        "Quantizing: 30 layers …",
+        "Quantizing: 3 of 30 layers, 6 s",
+        "Quantizing: 6 of 30 layers, 12 s",
+    ]
+    assert (lines[-1], len(lines)) == ("Quantizing: done", 11)
+
+
+def test_a_log_gets_a_line_of_a_task_that_reports_nothing_for_long(capsys) -> None:
+    clock = Clock()
+    progress = LineProgress(clock=clock)
+    progress("Packing weights", 0, 4, "parts")
+    progress("Downloading", 1, 4, "parts")
+    progress("Packing weights", 1, 4, "parts")
+    clock.now_s += BETWEEN_LINES_S
+    progress.tell()
+    progress.tell()
+    assert capsys.readouterr().err.splitlines()[2:] == [
+        "Packing weights: 1 of 4 parts, 5 s",
+        "Downloading: 1 of 4 parts, 5 s",
+    ]
+    progress.stop()
+    clock.now_s += BETWEEN_LINES_S
+    progress.tell()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_log_says_what_goes_on_without_a_task(capsys) -> None:
+    clock = Clock()
+    progress = LineProgress(idle="Loading smollm2", clock=clock)
+    clock.now_s += 1
+    progress.tell()
+    progress("Packing weights", 1, 4, "parts")
+    progress("Packing weights", 4, 4, "parts")
+    clock.now_s += BETWEEN_LINES_S
+    progress.tell()
+    progress.stop()
+    assert capsys.readouterr().err.splitlines() == [
+        "Loading smollm2, 1 s",
+        "Packing weights: 4 parts …",
+        "Packing weights: done",
+        "Loading smollm2, 5 s",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("is_counter", "expected"),
+    [
+        (False, ["chat: 1", "chat: 2", "chat: 2, 5 s", "chat: 3"]),
+        (True, ["chat: 1", "chat: 2, 6 s"]),
+    ],
+)
+def test_a_stage_is_repeated_while_it_lasts_and_a_counter_is_not_printed_each_time(
+    is_counter, expected, capsys
+) -> None:
+    clock = Clock()
+    show = StageLines("chat", is_counter=is_counter, clock=clock)
+    for stage, pause_s in (("1", 1.0), ("2", 1.0), ("2", BETWEEN_LINES_S - 1), ("2", 1.0), ("3", 0.0)):
+        show(stage)
+        clock.now_s += pause_s
+    assert capsys.readouterr().err.splitlines() == expected
 
 
 def test_a_call_that_blocks_shows_what_it_waits_for(capsys, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from headrace.bench.session import BenchOptions, OnRecord, run_benchmark
 from headrace.bench.workload import Arrivals, Dataset, Synthetic, parse_dataset, parse_lengths
 from headrace.cli.api_key import api_key_for, ca_bundle_for
 from headrace.cli.group import Examples
+from headrace.cli.progress import watching
 from headrace.core.errors import SettingsError
 
 EXAMPLES = """
@@ -222,22 +223,18 @@ def _run(options: BenchOptions, on_record: OnRecord) -> Report:
 
 @contextmanager
 def _showing(options: BenchOptions) -> Iterator[OnRecord]:
-    """Count answers as they arrive, in a status line on a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda _, __: None
-        return
-    from rich.console import Console
-
+    """Show how many answers have arrived."""
     counts: dict[str, tuple[int, int, int]] = {}
+    shown = ["querying the server"]
     total = "" if options.num_requests is None else f" of {options.num_requests}"
-    with Console(stderr=True).status("Querying the server …") as status:
 
-        def on_record(label: str, record: RequestRecord) -> None:
-            num_done, num_failed, num_tokens = counts.get(label, (0, 0, 0))
-            num_failed += record.failure is not None
-            counts[label] = (num_done + 1, num_failed, num_tokens + record.num_output_tokens)
-            failed = f", {num_failed} failed" if num_failed else ""
-            speed = counts[label][2] / max(record.end_s, 1e-9)
-            status.update(f"{label}: {num_done + 1}{total} answers{failed}, {speed:,.0f} output tokens/s")
+    def on_record(label: str, record: RequestRecord) -> None:
+        num_done, num_failed, num_tokens = counts.get(label, (0, 0, 0))
+        num_failed += record.failure is not None
+        counts[label] = (num_done + 1, num_failed, num_tokens + record.num_output_tokens)
+        failed = f", {num_failed} failed" if num_failed else ""
+        speed = counts[label][2] / max(record.end_s, 1e-9)
+        shown[0] = f"{label}: {num_done + 1}{total} answers{failed}, {speed:,.0f} output tokens/s"
 
+    with watching("bench", lambda: shown[0], is_counter=True):
         yield on_record

@@ -1,8 +1,10 @@
 """Progress bars on stderr for long work, or lines if stderr is not a terminal."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Event, RLock, Thread, Timer
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 1.0
 """Time for which a call may block before something is shown, and between two looks at what it waits for."""
+BETWEEN_LINES_S = 5.0
+"""Time between two lines of a log about the same work."""
+_IDLE = ""
+"""The task of work that has reported none."""
 
 
 class BarProgress:
@@ -87,35 +93,104 @@ class BarProgress:
         return bars
 
 
-class LineProgress:
-    """Prints a line when a task starts and when it ends, for logs."""
+@dataclass(slots=True)
+class _Running:
+    """A task of which a line was printed."""
 
-    def __init__(self) -> None:
-        self._begun: set[str] = set()
+    began_s: float
+    told_s: float
+    text: str
+
+
+class LineProgress:
+    """
+    Prints a line when a task starts, every few seconds while it runs, and when it ends, for logs.
+
+    Args:
+        idle: what is printed when a second has passed without a task; None: nothing.
+        clock: the time in seconds.
+    """
+
+    def __init__(self, *, idle: str | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = RLock()
+        self._timer: Timer | None = None
+        self._tasks: dict[str, _Running] = {}
+        self._idle = idle
+        if idle is not None:
+            self._begin_idle(idle)
 
     def __call__(self, task: str, completed: int, total: int, unit: str = "bytes") -> None:
         """Report that `completed` of `total` units of `task` are done."""
-        if task not in self._begun and completed < total:
-            self._begun.add(task)
-            click.echo(f"{task}: {_amount(total, unit)} …", err=True)
-        elif completed >= total and task in self._begun:
-            self._begun.discard(task)
-            click.echo(f"{task}: done", err=True)
+        with self._lock:
+            running, now_s = self._tasks.get(task), self._clock()
+            text = f"{task}: {_number(completed, unit)} of {_amount(total, unit)}"
+            if running is not None and completed < total:
+                running.text = text
+                self._tell_if_due(running, now_s)
+            elif running is not None:
+                del self._tasks[task]
+                click.echo(f"{task}: done", err=True)
+                if not self._tasks and self._idle is not None:
+                    self._begin_idle(self._idle)
+            elif completed < total:
+                self._tasks.pop(_IDLE, None)
+                self._tasks[task] = _Running(now_s, now_s, text)
+                click.echo(f"{task}: {_amount(total, unit)} …", err=True)
+                self._arm(BETWEEN_LINES_S)
+
+    def tell(self) -> None:
+        """Print a line for each task that has been silent for long, and come back later."""
+        with self._lock:
+            if self._timer is None:
+                return
+            self._timer = None
+            now_s = self._clock()
+            for running in self._tasks.values():
+                self._tell_if_due(running, now_s)
+            if self._tasks:
+                self._arm(BETWEEN_LINES_S)
+
+    def stop(self) -> None:
+        """Print nothing more."""
+        with self._lock:
+            self._tasks.clear()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    def _begin_idle(self, text: str) -> None:
+        now_s = self._clock()
+        self._tasks[_IDLE] = _Running(now_s, now_s - BETWEEN_LINES_S + _PATIENCE_S, text)
+        self._arm(_PATIENCE_S)
+
+    def _arm(self, delay_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = Timer(delay_s, self.tell)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _tell_if_due(self, running: _Running, now_s: float) -> None:
+        if now_s - running.told_s >= BETWEEN_LINES_S:
+            running.told_s = now_s
+            click.echo(f"{running.text}, {now_s - running.began_s:.0f} s", err=True)
 
 
 @contextmanager
 def showing_progress(idle: str | None = None) -> Iterator[Progress]:
-    """Yield a `Progress` suited to stderr; on a terminal it shows `idle` when a second passes without a task."""
-    if not sys.stderr.isatty():
-        yield LineProgress()
-        return
-    from rich.console import Console
+    """Yield a `Progress` suited to stderr, which shows `idle` when a second passes without a task."""
+    progress: BarProgress | LineProgress
+    if sys.stderr.isatty():
+        from rich.console import Console
 
-    bars = BarProgress(Console(stderr=True), idle=idle)
+        progress = BarProgress(Console(stderr=True), idle=idle)
+    else:
+        progress = LineProgress(idle=idle)
     try:
-        yield bars
+        yield progress
     finally:
-        bars.stop()
+        progress.stop()
 
 
 _SPINNER_COLUMNS = 4
@@ -134,19 +209,37 @@ class ShowStage(Protocol):
         ...
 
 
-class _StageLines:
-    """A line for each change."""
+class StageLines:
+    """
+    A line for each change, and one every few seconds without a change.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        name: what waits.
+        is_counter: the stage changes all the time: print it every few seconds only.
+        clock: the time in seconds.
+    """
+
+    def __init__(self, name: str, *, is_counter: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._name = name
-        self._last: str | None = None
+        self._is_counter = is_counter
+        self._clock = clock
+        self._stage: str | None = None
+        self._began_s = self._told_s = 0.0
 
     def __call__(self, stage: str) -> None:
-        if stage != self._last:
-            self._last = stage
+        """Show a stage in place of the one before."""
+        now_s = self._clock()
+        is_new, is_due = stage != self._stage, now_s - self._told_s >= BETWEEN_LINES_S
+        if (is_new and not self._is_counter) or self._stage is None:
+            self._began_s = self._told_s = now_s
             self.note(f"{self._name}: {stage}")
+        elif is_due:
+            self._told_s = now_s
+            self.note(f"{self._name}: {stage}, {now_s - self._began_s:.0f} s")
+        self._stage = stage
 
     def note(self, text: str) -> None:
+        """Print a line that stays."""
         click.echo(text, err=True)
 
 
@@ -170,10 +263,10 @@ class _StageStatus:
 
 
 @contextmanager
-def showing_stage(name: str) -> Iterator[ShowStage]:
-    """Show the stage of a wait as a status line on a terminal, and as a line for each change elsewhere."""
+def showing_stage(name: str, *, is_counter: bool = False) -> Iterator[ShowStage]:
+    """Show the stage of a wait as a status line on a terminal, and elsewhere as lines (see `StageLines`)."""
     if not sys.stderr.isatty():
-        yield _StageLines(name)
+        yield StageLines(name, is_counter=is_counter)
         return
     from rich.console import Console
     from rich.markup import escape
@@ -184,7 +277,7 @@ def showing_stage(name: str) -> Iterator[ShowStage]:
 
 
 @contextmanager
-def watching(name: str, look: Callable[[], str | None]) -> Iterator[Callable[[], None]]:
+def watching(name: str, look: Callable[[], str | None], *, is_counter: bool = False) -> Iterator[Callable[[], None]]:
     """
     Show what a call that blocks this thread waits for, as another thread finds it by `look`, after a second.
 
@@ -195,7 +288,7 @@ def watching(name: str, look: Callable[[], str | None]) -> Iterator[Callable[[],
     def watch() -> None:
         if is_over.wait(_PATIENCE_S):
             return
-        with showing_stage(name) as show:
+        with showing_stage(name, is_counter=is_counter) as show:
             while not is_over.is_set():
                 if stage := look():
                     show(stage)
