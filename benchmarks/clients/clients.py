@@ -40,6 +40,14 @@ CLIENTS = (
     ),
     Client(name="AI SDK (@ai-sdk/openai)", packages=("@ai-sdk/openai", "ai"), script="ai_sdk.mjs", guide=_OPENAI),
     Client(name="anthropic", packages=("anthropic",), script="anthropic_py.py", guide="dialects/anthropic.md"),
+    Client(
+        name="Claude Code",
+        packages=("@anthropic-ai/claude-code",),
+        script="claude_code.mjs",
+        guide="guides/coding-agents.md",
+    ),
+    Client(name="Codex", packages=("@openai/codex",), script="codex.mjs", guide="guides/coding-agents.md"),
+    Client(name="OpenCode", packages=("opencode-ai",), script="opencode.mjs", guide="guides/coding-agents.md"),
     Client(name="ollama (Python)", packages=("ollama",), script="ollama_py.py", guide="dialects/ollama.md"),
     Client(name="ollama (JavaScript)", packages=("ollama",), script="ollama_js.mjs", guide="dialects/ollama.md"),
     Client(

@@ -41,7 +41,7 @@ def command_of(client: Client, root: Path) -> list[str]:
         _install_npm(client, folder) if client.is_javascript else _install_python(client, folder, root)
         complete.write_text(wanted, encoding="utf-8")
     if client.is_javascript:
-        for script in ("common.mjs", client.script):  # Node.js looks for packages beside the script
+        for script in ("common.mjs", "agents.mjs", client.script):  # Node.js looks for packages beside the script
             shutil.copy(_SCRIPTS / script, folder)
         return ["node", str(folder / client.script)]
     return [str(folder / "bin" / "python"), str(_SCRIPTS / client.script)]

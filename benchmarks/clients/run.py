@@ -29,6 +29,7 @@ import httpx
 from benchmarks.clients.clients import CLIENTS, Client
 from benchmarks.clients.environments import NotInstalled, command_of, version_of
 from benchmarks.clients.report import render
+from benchmarks.clients.scripted import scripted_server
 
 from headrace.models.folder_export import export_files
 from headrace.models.loading import load_model
@@ -142,9 +143,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         logs = Path(folder)
         tokenizer = write_tokenizer(logs / "tokenizer")
-        with server(logs) as url, local_platform(logs) as platform:
+        with server(logs) as url, local_platform(logs) as platform, scripted_server() as (scripted, model):
             platform.deploy(MODEL, name=MODEL)
             addresses = {"CLIENT_SERVER_URL": url, "CLIENT_PLATFORM_URL": platform.url}
+            addresses |= {"CLIENT_SCRIPTED_URL": scripted, "CLIENT_SCRIPTED_MODEL": model}
             variables = {**addresses, "CLIENT_MODEL": MODEL, "CLIENT_TOKENIZER": str(tokenizer)}
             with platform.environment():
                 return _run_all(clients, root, variables, results)

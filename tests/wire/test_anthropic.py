@@ -60,6 +60,19 @@ def messages_of(parsed) -> list[dict]:
     return [dict(message) for message in request.prompt.messages]
 
 
+@pytest.mark.parametrize(
+    "kind", ["web_search_20250305", "web_fetch_20250910", "code_execution_20250825", "mcp_toolset"]
+)
+def test_tools_of_anthropics_servers_are_left_out_beside_tools_of_the_client(kind):
+    parsed = parse(tools=[{"type": kind, "name": "hosted"}, WEATHER], context_management={"edits": [{"type": "clear"}]})
+    assert [tool["function"]["name"] for tool in parsed.requests[0].prompt.tools] == ["weather"]
+    assert set(parsed.ignored) == {f"tools.0.{kind}", "context_management"}
+    with pytest.raises(InvalidRequest, match=f"'{kind}' runs on Anthropic's servers"):
+        parse(tools=[{"type": kind, "name": "hosted"}])
+    with pytest.raises(InvalidRequest, match="has a schema that models here do not know"):
+        parse(tools=[{"type": "bash_20250124", "name": "bash"}, WEATHER])
+
+
 def test_a_body_becomes_a_request():
     parsed = parse(system="Be brief.", temperature=0.5, top_p=0.9, top_k=40, stop_sequences=["X"], max_tokens=7)
     sampling = parsed.requests[0].sampling

@@ -12,7 +12,7 @@ import math
 import re
 import time
 import zlib
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,6 +48,8 @@ TEMPLATE = (
 )
 """The chat template, as `/tokenizer_info` shows it."""
 
+Prompt = str | tuple[int, ...] | ChatPrompt
+
 _PIECE = re.compile(r"\s*\S+|\s+")
 
 
@@ -61,6 +63,8 @@ class EchoScript:
     """Raised instead of the first chunk."""
     fail_after_tokens: int | None = None
     """End with an ERROR chunk after this many tokens."""
+    answer: Callable[[Prompt], str] | None = None
+    """Returns the text of an answer; None: it repeats the words of the prompt."""
     start_failure: HeadraceError | None = None
     """Raised by `start`."""
     start_delay_s: float = 0.0
@@ -264,7 +268,8 @@ class EchoBackend:
             return
         room = min(self._info.max_model_len, sampling.max_total_tokens or self._info.max_model_len) - len(pieces)
         limit = room if sampling.max_new_tokens is None else sampling.max_new_tokens
-        words = _answer(request.prompt)
+        script = self.script.answer
+        words = _words_of(request.prompt) if script is None else tuple(_PIECE.findall(script(request.prompt)))
         prompt = None
         if sampling.prompt_logprobs is not None:
             prompt = tuple(_token(piece, sampling.prompt_logprobs) for piece in pieces)
@@ -342,7 +347,7 @@ def _aborted(index: int) -> Chunk:
     return Chunk(index=index, finish=finish)
 
 
-def _answer(prompt: str | tuple[int, ...] | ChatPrompt) -> tuple[str, ...]:
+def _words_of(prompt: Prompt) -> tuple[str, ...]:
     if isinstance(prompt, tuple):
         return FALLBACK_WORDS
     text = prompt if isinstance(prompt, str) else _content(prompt.messages[-1]) if prompt.messages else ""

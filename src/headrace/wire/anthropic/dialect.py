@@ -99,7 +99,6 @@ class MessagesBody(PromptFields, kw_only=True):
 
 _REFUSED: Mapping[str, Refused] = {
     "container": Refused("code is not executed on the server"),
-    "context_management": Refused("the conversation is used as it is sent"),
     "mcp_servers": Refused("the server calls no tools", "Call them from the client."),
 }
 _NO_EFFECT = frozenset(
@@ -107,6 +106,7 @@ _NO_EFFECT = frozenset(
         "anthropic_version",
         "betas",
         "cache_control",
+        "context_management",  # only lets a server drop parts of the history
         "diagnostics",
         "inference_geo",
         "metadata",
@@ -116,6 +116,9 @@ _NO_EFFECT = frozenset(
         "workspace_id",
     }
 )
+
+_HOSTED = ("code_execution_", "mcp_toolset", "tool_search_", "web_fetch_", "web_search_")
+"""Beginnings of the types of tools that run on Anthropic's servers."""
 
 _decoder = msgspec.json.Decoder(MessagesBody)
 _prompt_decoder = msgspec.json.Decoder(PromptFields)
@@ -142,7 +145,7 @@ class AnthropicMessages:
         """
         fields = decode_body(body, _decoder)
         context, adapter = model_named(fields.model, context)
-        ignored = FIELDS.check(body)
+        ignored = (*FIELDS.check(body), *_hosted_tools(fields))
         plan = _tool_plan(fields)
         prompt = _prompt(fields, plan, context)
         is_prefilled = prompt.continues_final_message
@@ -219,11 +222,22 @@ def _is_thinking(fields: PromptFields) -> bool:
     return fields.thinking is not None and fields.thinking.type != "disabled"
 
 
+def _hosted_tools(fields: PromptFields) -> tuple[str, ...]:
+    """Return the tools that are left out, for the log: agents name them in requests that have tools of their own."""
+    tools = enumerate(fields.tools or ())
+    return tuple(f"tools.{number}.{tool.type}" for number, tool in tools if (tool.type or "").startswith(_HOSTED))
+
+
 def _tools(fields: PromptFields) -> list[Tool]:
     tools = []
+    is_only_hosted = len(_hosted_tools(fields)) == len(fields.tools or ())
     for number, tool in enumerate(fields.tools or ()):
+        is_hosted = (tool.type or "").startswith(_HOSTED)
+        if is_hosted and not is_only_hosted:
+            continue
         if tool.type not in {None, "custom"}:
-            text = f"tools.{number}.type: '{tool.type}' runs on Anthropic's servers; expected a tool of the client"
+            where = "runs on Anthropic's servers" if is_hosted else "has a schema that models here do not know"
+            text = f"tools.{number}.type: '{tool.type}' {where}; expected a tool of the client with an 'input_schema'"
             raise InvalidRequest(text, param=f"tools.{number}.type")
         function = Function(name=tool.name, description=tool.description, parameters=tool.input_schema)
         tools.append(Tool(function=function))

@@ -229,3 +229,8 @@ def _stop_token_ids(fields: CommonFields, context: RequestContext) -> tuple[int,
     for token_id in fields.stop_token_ids or ():
         check_range("stop_token_ids", token_id, low=0, high=context.model.vocab_size - 1)
     return tuple(fields.stop_token_ids or ())
+
+
+def missing(param: str) -> InvalidRequest:
+    """Return the error for a parameter that an object of its type must have."""
+    return InvalidRequest(f"Missing required parameter: '{param}'.", param=param)

@@ -12,7 +12,6 @@ from typing import Literal
 
 import msgspec
 
-from headrace.core.client_text import shortened
 from headrace.core.errors import HeadraceError, InvalidRequest
 from headrace.core.generation import ChatPrompt, GenerationRequest, Grammar, SamplingParams
 from headrace.wire.constraints import read_schema, refuse_two
@@ -24,9 +23,10 @@ from headrace.wire.openai.answer_stream import AnswerPlan
 from headrace.wire.openai.chat import ChatBody, chat_prompt
 from headrace.wire.openai.errors import render_error
 from headrace.wire.openai.fields import COMMON_REFUSED
-from headrace.wire.openai.parameters import CommonFields, check_range, is_stream, sampling_params, served_model
-from headrace.wire.openai.responses_items import InputItem, chat_messages, missing, stored_items
+from headrace.wire.openai.parameters import CommonFields, check_range, is_stream, missing, sampling_params, served_model
+from headrace.wire.openai.responses_items import InputItem, chat_messages, stored_items
 from headrace.wire.openai.responses_reply import ResponseOptions, ResponseReply
+from headrace.wire.openai.responses_tools import ResponseTool, ResponseToolChoice, read_choice, read_tools
 from headrace.wire.openai.stored_responses import (
     NO_ITEMS,
     ResponseKey,
@@ -35,43 +35,9 @@ from headrace.wire.openai.stored_responses import (
     joined,
     previous_response,
 )
-from headrace.wire.openai.tools import (
-    AllowedTools,
-    Function,
-    NamedFunction,
-    Tool,
-    ToolChoice,
-    ToolPlan,
-    plan_tools,
-)
+from headrace.wire.openai.tools import Tool, ToolPlan, plan_tools
 
 _LOGPROBS = "message.output_text.logprobs"
-
-
-class ResponseTool(msgspec.Struct):
-    """A tool of the client; tools that OpenAI's servers run have other types."""
-
-    type: str
-    name: str | None = None
-    description: str | None = None
-    parameters: dict[str, object] | None = None
-    strict: bool | None = None
-
-
-class AllowedTool(msgspec.Struct):
-    """A tool that `tool_choice` allows, by its name."""
-
-    type: str
-    name: str | None = None
-
-
-class ResponseToolChoice(msgspec.Struct, omit_defaults=True):
-    """The value of `tool_choice` that is not a mode: one function, or several that are allowed."""
-
-    type: str
-    name: str | None = None
-    mode: Literal["auto", "required"] | None = None
-    tools: list[AllowedTool] | None = None
 
 
 class TextFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -126,7 +92,6 @@ _REFUSED: Mapping[str, Refused] = {
     "prompt": Refused("prompts are not stored", "Send 'instructions' and 'input'."),
     "background": Refused("a response ends with its connection", "Wait for the response, or set 'stream'."),
     "truncation": Refused("items are not dropped from a conversation", "Send fewer items.", neutral="disabled"),
-    "context_management": Refused("the conversation is used as it is sent"),
     "moderation": Refused("the server has no moderation"),
     "personality": Refused("models here have no style presets", "Describe the style in 'instructions'."),
     "max_tokens": Refused("the Responses API names it differently", "Use 'max_output_tokens'."),
@@ -139,6 +104,7 @@ _REFUSED: Mapping[str, Refused] = {
 _NO_EFFECT = SAMPLING_NO_EFFECT | {
     "access_programs",
     "background_options",
+    "context_management",  # only lets a server shorten the history
     "image",
     "max_tool_calls",
     "priority",
@@ -157,10 +123,15 @@ class _InputOfBody(msgspec.Struct):
     input: msgspec.Raw
 
 
+class _ToolsOfBody(msgspec.Struct):
+    tools: msgspec.Raw
+
+
 _PREVIOUS = b"previous_response_id"
 _decoder = msgspec.json.Decoder(ResponsesBody)
 _decode_previous = msgspec.json.Decoder(_PreviousOfBody).decode
 _decode_own = msgspec.json.Decoder(_InputOfBody).decode
+_decode_tools = msgspec.json.Decoder(_ToolsOfBody).decode
 _decode_items = msgspec.json.Decoder(list[InputItem]).decode
 FIELDS = FieldTable(applied=struct_fields(ResponsesBody) - _REFUSED.keys(), refused=_REFUSED, no_effect=_NO_EFFECT)
 
@@ -194,8 +165,10 @@ class OpenAIResponses:
         context, adapter = served_model(fields, context)
         before = self._before(fields, context)
         earlier = _decode_items(before)
-        tools = _tools(fields.tools or ())
-        plan = plan_tools(tools, _tool_choice(fields.tool_choice), parallel=fields.parallel_tool_calls is not False)
+        tools = read_tools(fields.tools or ())
+        ignored = (*ignored, *tools.without_effect)
+        choice, is_parallel = read_choice(fields.tool_choice), fields.parallel_tool_calls is not False
+        plan = plan_tools(tools.functions, choice, parallel=is_parallel)
         sampling = _sampling(fields, context, plan)
         known = context.model.answer_format
         options = ResponseOptions(
@@ -206,12 +179,13 @@ class OpenAIResponses:
             is_stream=is_stream(fields),
             num_top_logprobs=sampling.logprobs,
             with_special=not sampling.skip_special_tokens,
-            echoed=_echoed(fields, sampling, is_stored=self._is_stored(fields)),
+            echoed=_echoed(fields, body, sampling, is_stored=self._is_stored(fields)),
+            origins=tools.origins,
             keep=self._keep(fields, body, before, context),
         )
         request = GenerationRequest(
             request_id=context.request_id,
-            prompt=chat_prompt(_chat(fields, tools, earlier), plan, known),
+            prompt=chat_prompt(_chat(fields, tools.functions, earlier), plan, known),
             sampling=sampling,
             truncate_prompt_tokens=fields.truncate_prompt_tokens,
             cache_salt=fields.cache_salt or "",
@@ -293,58 +267,14 @@ def _check_settings(fields: ResponsesBody) -> None:
         raise InvalidRequest(text, param="reasoning.mode")
 
 
-def _chat(fields: ResponsesBody, tools: list[Tool], before: Sequence[InputItem]) -> ChatBody:
+def _chat(fields: ResponsesBody, tools: Sequence[Tool], before: Sequence[InputItem]) -> ChatBody:
     """Return the parts of the body that make the prompt, as a chat."""
     return ChatBody(
         messages=chat_messages(fields.instructions, fields.input, before),
-        tools=tools,
+        tools=list(tools),
         reasoning_effort=None if fields.reasoning is None else fields.reasoning.effort,
         chat_template_kwargs=fields.chat_template_kwargs,
     )
-
-
-def _tools(tools: Sequence[ResponseTool]) -> list[Tool]:
-    result = []
-    for number, tool in enumerate(tools):
-        _check_is_function(tool.type, f"tools[{number}].type")
-        if tool.name is None:
-            raise missing(f"tools[{number}].name")
-        function = Function(
-            name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict
-        )
-        result.append(Tool(function=function))
-    return result
-
-
-def _tool_choice(choice: str | ResponseToolChoice | None) -> str | ToolChoice | None:
-    """Return the choice in the form of chat completions."""
-    if choice is None or isinstance(choice, str):
-        return choice
-    if choice.type == "allowed_tools":
-        tools = [
-            _named(tool.type, tool.name, f"tool_choice.tools[{number}]")
-            for number, tool in enumerate(choice.tools or ())
-        ]
-        if choice.mode is None or not tools:
-            text = "Invalid 'tool_choice': expected a mode and at least one tool."
-            raise InvalidRequest(text, param="tool_choice")
-        return ToolChoice(type="allowed_tools", allowed_tools=AllowedTools(mode=choice.mode, tools=tools))
-    return _named(choice.type, choice.name, "tool_choice")
-
-
-def _named(kind: str, name: str | None, param: str) -> ToolChoice:
-    _check_is_function(kind, f"{param}.type")
-    if name is None:
-        raise missing(f"{param}.name")
-    return ToolChoice(function=NamedFunction(name=name))
-
-
-def _check_is_function(kind: str, param: str) -> None:
-    if kind != "function":
-        text = (
-            f"Invalid '{param}': '{shortened(kind)}' is not supported. Expected 'function': the client runs the tools."
-        )
-        raise InvalidRequest(text, param=param)
 
 
 def _sampling(fields: ResponsesBody, context: RequestContext, plan: ToolPlan) -> SamplingParams:
@@ -370,7 +300,7 @@ def _text_grammar(text: TextConfig | None) -> Grammar | None:
     return read_schema(text.format.schema, param="text.format.schema")
 
 
-def _echoed(fields: ResponsesBody, sampling: SamplingParams, *, is_stored: bool) -> dict[str, object]:
+def _echoed(fields: ResponsesBody, body: bytes, sampling: SamplingParams, *, is_stored: bool) -> dict[str, object]:
     """Return the settings that a response repeats."""
     text = fields.text or TextConfig()
     return {
@@ -387,7 +317,7 @@ def _echoed(fields: ResponsesBody, sampling: SamplingParams, *, is_stored: bool)
         "temperature": sampling.temperature,
         "text": {"format": msgspec.to_builtins(text.format or TextFormat(type="text"))},
         "tool_choice": msgspec.to_builtins(fields.tool_choice or "auto"),
-        "tools": msgspec.to_builtins(fields.tools or []),
+        "tools": _decode_tools(body).tools if fields.tools else [],
         "top_logprobs": fields.top_logprobs or 0,
         "top_p": sampling.top_p,
         "truncation": "disabled",

@@ -14,12 +14,18 @@ from headrace.core.client_text import shortened
 from headrace.core.errors import InvalidRequest
 from headrace.wire.framing import to_json
 from headrace.wire.openai.messages import CalledFunction, ContentPart, Message, Role, ToolCall
+from headrace.wire.openai.parameters import missing
+from headrace.wire.openai.responses_tools import custom_arguments, function_name
 
 _NULL = b"null"
 _MESSAGE, _USER, _ASSISTANT = (msgspec.Raw(b'"%b"' % name) for name in (b"message", b"user", b"assistant"))
 _decode_input = msgspec.json.Decoder(str | list[dict[str, msgspec.Raw]]).decode
 _decode_text = msgspec.json.Decoder(str).decode
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "reasoning_text", "summary_text"})
+
+_CALLS = ("function_call", "custom_tool_call")
+_OUTPUTS = tuple(f"{call}_output" for call in _CALLS)
+_ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
 
 Content = str | list[ContentPart]
 
@@ -34,6 +40,10 @@ class InputItem(msgspec.Struct, kw_only=True):
     summary: list[ContentPart] | None = None
     name: str | None = None
     arguments: str | None = None
+    input: str | None = None
+    """The input of a call of a custom tool."""
+    namespace: str | None = None
+    """The namespace of a called tool."""
     call_id: str | None = None
     output: Content | None = None
 
@@ -72,9 +82,11 @@ class _Turn:
 
     def add(self, item: InputItem, param: str) -> None:
         """Add an item."""
-        if item.type == "function_call":
+        if item.type in _CALLS:
             name, call_id = _required(item.name, f"{param}.name"), _required(item.call_id, f"{param}.call_id")
-            function = CalledFunction(name=name, arguments=item.arguments or "")
+            is_custom = item.type == "custom_tool_call"
+            arguments = custom_arguments(item.input or "") if is_custom else item.arguments or ""
+            function = CalledFunction(name=function_name(name, item.namespace), arguments=arguments)
             self._calls.append(ToolCall(id=call_id, function=function))
         elif item.type == "reasoning":
             self._reasoning.append(_reasoning(item, param))
@@ -112,7 +124,7 @@ def stored_items(items: bytes, suffix: str) -> bytes:
 def _stored_item(item: Mapping[str, msgspec.Raw], suffix: str) -> dict[str, object]:
     item = {key: value for key, value in item.items() if bytes(value) != _NULL}
     kind = _decode_text(item.get("type", _MESSAGE))
-    prefix = {"message": "msg", "reasoning": "rs", "function_call": "fc"}.get(kind, "fco")
+    prefix = _ID_PREFIXES.get(kind, "fco")
     fields: dict[str, object] = {"type": kind, "id": f"{prefix}_{suffix}", **item, "status": "completed"}
     if kind == "reasoning":
         return {"summary": [], **fields}
@@ -133,7 +145,7 @@ def _messages(items: Sequence[InputItem], *, first: int) -> Iterator[Message]:
     turn = _Turn()
     for number, item in enumerate(items, -first):
         param = f"input[{number}]"
-        if item.type in {"function_call", "reasoning"} or (item.type == "message" and item.role == "assistant"):
+        if item.type in {*_CALLS, "reasoning"} or (item.type == "message" and item.role == "assistant"):
             turn.add(item, param)
             continue
         yield from turn.messages()
@@ -144,7 +156,7 @@ def _messages(items: Sequence[InputItem], *, first: int) -> Iterator[Message]:
 
 def _message(item: InputItem, param: str) -> Message:
     """Return an item that is not the assistant's as a message."""
-    if item.type == "function_call_output":
+    if item.type in _OUTPUTS:
         call_id = _required(item.call_id, f"{param}.call_id")
         output = _text(item.output, f"{param}.output")
         return Message(role="tool", tool_call_id=call_id, content=output)
@@ -152,7 +164,7 @@ def _message(item: InputItem, param: str) -> Message:
         text = f"Invalid '{param}.type': items cannot be referred to by their ids. Send the item itself."
         raise InvalidRequest(text, param=f"{param}.type")
     if item.type != "message":
-        expected = "Expected 'message', 'function_call', 'function_call_output' or 'reasoning'"
+        expected = f"Expected 'message', 'reasoning', {', '.join(map(repr, _CALLS))} or one of their outputs"
         text = f"Invalid '{param}.type': {expected}, but got '{shortened(item.type)}'."
         raise InvalidRequest(text, param=f"{param}.type")
     if item.role is None:
@@ -190,8 +202,3 @@ def _required(value: str | None, param: str) -> str:
     if value is None:
         raise missing(param)
     return value
-
-
-def missing(param: str) -> InvalidRequest:
-    """Return the error for a parameter that an item, a tool or a format must have."""
-    return InvalidRequest(f"Missing required parameter: '{param}'.", param=param)

@@ -7,6 +7,7 @@ Source: OpenAI API reference, "Streaming events".
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from headrace.wire.openai.responses_tools import ToolOrigin, custom_input
 from headrace.wire.openai.tool_stream import CallStart
 
 Event = tuple[str, dict[str, object]]
@@ -33,11 +34,11 @@ class TextItem:
         yield _item_event("added", self._index, self._object("in_progress", []))
         yield self._part_event("added")
 
-    def add(self, text: str, logprobs: Sequence[dict[str, object]]) -> Event:
+    def add(self, text: str, logprobs: Sequence[dict[str, object]]) -> Iterator[Event]:
         """Append text."""
         self._texts.append(text)
         self._logprobs += logprobs
-        return self._text_event("delta", {"delta": text}, logprobs)
+        yield self._text_event("delta", {"delta": text}, logprobs)
 
     def end(self, status: str) -> Iterator[Event]:
         """Yield the events after the last delta."""
@@ -72,13 +73,13 @@ class TextItem:
 
 
 class CallItem:
-    """A call of a function."""
+    """A call of a tool, of which the model has called the function that stands for it."""
 
-    def __init__(self, start: CallStart, request_id: str, index: int) -> None:
+    def __init__(self, start: CallStart, origin: ToolOrigin, request_id: str, index: int) -> None:
         """Create item number `index` of the output."""
-        self._id = f"fc_{request_id}_{index}"
+        self._id = f"{'ctc' if origin.is_custom else 'fc'}_{request_id}_{index}"
         self._call_id = f"call_{request_id}_{start.index}"
-        self._name = start.name
+        self._origin = origin
         self._index = index
         self._texts: list[str] = []
 
@@ -86,28 +87,39 @@ class CallItem:
         """Yield the event before the first delta."""
         yield _item_event("added", self._index, self.item("in_progress"))
 
-    def add(self, text: str, logprobs: Sequence[object]) -> Event:
-        """Append text to the arguments, which have no logprobs."""
+    def add(self, text: str, logprobs: Sequence[object]) -> Iterator[Event]:
+        """Append text to the arguments, which have no logprobs; the input of a custom tool is known at their end."""
         del logprobs
         self._texts.append(text)
-        return "response.function_call_arguments.delta", {**self._place(), "delta": text}
+        if not self._origin.is_custom:
+            yield "response.function_call_arguments.delta", {**self._place(), "delta": text}
 
     def end(self, status: str) -> Iterator[Event]:
         """Yield the events after the last delta."""
-        done = {**self._place(), "name": self._name, "arguments": "".join(self._texts)}
-        yield "response.function_call_arguments.done", done
+        if self._origin.is_custom:
+            text = self._input()
+            yield "response.custom_tool_call_input.delta", {**self._place(), "delta": text}
+            yield "response.custom_tool_call_input.done", {**self._place(), "input": text}
+        else:
+            done = {**self._place(), "name": self._origin.name, "arguments": "".join(self._texts)}
+            yield "response.function_call_arguments.done", done
         yield _item_event("done", self._index, self.item(status))
 
     def item(self, status: str) -> dict[str, object]:
         """Return the item with its arguments so far."""
+        is_custom, namespace = self._origin.is_custom, self._origin.namespace
         return {
             "id": self._id,
-            "type": "function_call",
+            "type": "custom_tool_call" if is_custom else "function_call",
             "status": status,
             "call_id": self._call_id,
-            "name": self._name,
-            "arguments": "".join(self._texts),
+            "name": self._origin.name,
+            **({} if namespace is None else {"namespace": namespace}),
+            **({"input": self._input()} if is_custom else {"arguments": "".join(self._texts)}),
         }
+
+    def _input(self) -> str:
+        return custom_input("".join(self._texts)) if self._texts else ""
 
     def _place(self) -> dict[str, object]:
         return {"item_id": self._id, "output_index": self._index}

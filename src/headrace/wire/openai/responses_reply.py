@@ -8,7 +8,7 @@ Source: OpenAI API reference, "Responses"; "Streaming events".
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.core.errors import Busy, HeadraceError, UserError
 from headrace.core.generation import Chunk, Finish, FinishReason, Token
@@ -19,6 +19,7 @@ from headrace.wire.openai.answer_stream import AnswerPlan, AnswerStream, ChatDel
 from headrace.wire.openai.errors import error_object
 from headrace.wire.openai.logprobs import token_logprobs, visible
 from headrace.wire.openai.responses_output import CallItem, Event, TextItem, TextKind
+from headrace.wire.openai.responses_tools import ToolOrigin
 from headrace.wire.openai.token_places import by_token
 from headrace.wire.openai.tool_stream import CallStart, TextDelta
 from headrace.wire.streams import ClosingStream
@@ -38,6 +39,8 @@ class ResponseOptions:
     with_special: bool
     echoed: Mapping[str, object]
     """The settings that a response repeats."""
+    origins: Mapping[str, ToolOrigin] = field(default_factory=dict)
+    """The tools that functions stand for."""
     keep: Callable[[bytes], None] | None = None
     """Stores the response at its end; None: it is not stored."""
 
@@ -224,7 +227,8 @@ class _Builder:
     def _delta(self, delta: ChatDelta) -> Iterator[Event]:
         if isinstance(delta, CallStart):
             yield from self._close("completed")
-            yield from self._begin(CallItem(delta, self._options.request_id, len(self._done)))
+            origin = self._options.origins.get(delta.name) or ToolOrigin(name=delta.name)
+            yield from self._begin(CallItem(delta, origin, self._options.request_id, len(self._done)))
             return
         if isinstance(delta, TextDelta | ReasoningDelta):
             kind: TextKind = "message" if isinstance(delta, TextDelta) else "reasoning"
@@ -232,7 +236,7 @@ class _Builder:
                 yield from self._close("completed")
                 yield from self._begin(TextItem(kind, self._options.request_id, len(self._done)))
         if self._open is not None:
-            yield self._open.add(delta.text, self._logprobs(delta))
+            yield from self._open.add(delta.text, self._logprobs(delta))
 
     def _logprobs(self, delta: ChatDelta) -> list[dict[str, object]]:
         """Return the logprobs of a delta's tokens; only messages have them."""

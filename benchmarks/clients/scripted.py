@@ -1,0 +1,68 @@
+"""
+A stand-in for a model that can use tools: it copies a file with the tools that a coding agent offers.
+
+What is tried is the way of the calls and their results between agent and server, not what a small model would answer.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from headrace.core.generation import ChatPrompt
+from headrace.testing.echo import EchoBackend, EchoScript, Prompt
+from headrace.testing.server import MODEL, echo_server
+
+MAX_MODEL_LEN = 200_000
+ANSWER = "The file is copied."
+_TASK = re.compile(r"Copy (\S+) to (\S+) with your tools")
+_CONTENT = re.compile(r"tulip \d+")
+
+_READERS = {
+    "Read": lambda source: {"file_path": source},
+    "read": lambda source: {"filePath": source},
+    "exec_command": lambda source: {"cmd": f"cat {source}"},
+}
+_WRITERS = {
+    "Write": lambda target, text: {"file_path": target, "content": text},
+    "write": lambda target, text: {"filePath": target, "content": text},
+    "exec_command": lambda target, text: {"cmd": f"echo '{text}' > {target}"},
+}
+"""The tools of Claude Code, OpenCode and Codex with their arguments."""
+
+
+@contextmanager
+def scripted_server() -> Iterator[tuple[str, str]]:
+    """Serve the stand-in until the block ends; yield the address and the name of the model."""
+    backend = EchoBackend(max_model_len=MAX_MODEL_LEN, script=EchoScript(answer=answer))
+    with echo_server(backend) as server:
+        yield server.url, MODEL
+
+
+def answer(prompt: Prompt) -> str:
+    """Return the next text of the model: read the file, write what its reader returned, then say so."""
+    messages: list[Mapping[str, Any]] = list(prompt.messages) if isinstance(prompt, ChatPrompt) else []
+    found = [match for message in messages for match in _TASK.findall(str(message.get("content")))]
+    names = [str(tool["function"]["name"]) for tool in _tools(prompt)]
+    if not found or not names:
+        return "A title"
+    source, target = found[-1]
+    results = [str(message.get("content")) for message in messages if message.get("role") == "tool"]
+    if not results:
+        name = next(name for name in _READERS if name in names)
+        return _call(name, _READERS[name](source))
+    if len(results) == 1:
+        name = next(name for name in _WRITERS if name in names)
+        read = _CONTENT.search(results[0])
+        return _call(name, _WRITERS[name](target, read[0] if read else f"not found in: {results[0]}"))
+    return ANSWER
+
+
+def _tools(prompt: Prompt) -> list[dict[str, Any]]:
+    return [dict(tool) for tool in prompt.tools or ()] if isinstance(prompt, ChatPrompt) else []
+
+
+def _call(name: str, arguments: Mapping[str, str]) -> str:
+    call = json.dumps({"name": name, "arguments": arguments})
+    return f"I use {name}.\n<tool_call>\n{call}\n</tool_call>"
