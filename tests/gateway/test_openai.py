@@ -1,6 +1,7 @@
 """OpenAI's API on endpoints, as its own client sees it."""
 
 import asyncio
+import codecs
 import json
 import re
 from collections.abc import Iterator
@@ -253,6 +254,13 @@ def test_the_error_of_a_worker_is_passed_on(gateway, client):
     gateway.serve(refuse)
     with pytest.raises(openai.BadRequestError, match="too long"):
         client.chat.completions.create(model="ep", messages=MESSAGES)
+
+
+def test_a_body_may_begin_with_a_byte_order_mark(gateway):
+    gateway.serve()
+    answer = gateway.client.post("/v1/completions", content=codecs.BOM_UTF8 + b'{"model": "ep"}')
+    assert answer.status_code == 200
+    assert answer.json() == {"model": "ep"}, "what the worker got"
 
 
 def test_an_unknown_model_is_not_found(gateway):

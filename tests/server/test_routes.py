@@ -1,5 +1,6 @@
 """The routes that do not generate, the key, the log line and the metrics."""
 
+import codecs
 import gzip
 import json
 import re
@@ -224,6 +225,23 @@ def test_a_compressed_body_is_refused_by_the_name_of_its_coding(echo, encoding):
         assert encoding[:100] in answer.text
     plain = echo.client.post("/generate", json={"inputs": "a"}, headers={"content-encoding": "identity"})
     assert plain.status_code == 200
+
+
+def test_json_may_begin_with_a_byte_order_mark(echo):
+    messages = [{"role": "user", "content": "a"}]
+    bodies = {
+        "/generate": {"inputs": "a"},
+        "/invocations": {"inputs": "a"},
+        "/v1/chat/completions": {"model": "echo", "messages": messages},
+        "/v1/responses": {"model": "echo", "input": "a"},
+        "/v1/messages": {"model": "echo", "messages": messages, "max_tokens": 3},
+        "/v1/messages/count_tokens": {"model": "echo", "messages": messages},
+        "/api/chat": {"model": "echo", "messages": messages},
+        "/tokenize": {"inputs": "a"},
+    }
+    for path, body in bodies.items():
+        answer = echo.client.post(path, content=codecs.BOM_UTF8 + json.dumps(body).encode())
+        assert answer.status_code == 200, (path, answer.text)
 
 
 def test_metrics_count_requests_tokens_and_failures():

@@ -169,6 +169,28 @@ def test_messages_become_those_of_the_chat_template():
     assert parsed.requests[0].prompt.tools[0]["function"]["name"] == "weather"
 
 
+def test_null_is_an_absent_field_and_roles_are_in_any_case():
+    """Go, in which Ollama is written, leaves a field at its zero for null; Ollama makes roles lower-case."""
+    call = {"function": {"name": "clock", "arguments": None}, "id": None}
+    nulls = {"images": None, "thinking": None, "tool_name": None}
+    messages = [
+        {"role": "System", "content": None, **nulls},
+        {"role": "User", "content": "Time?", "tool_calls": None, **nulls},
+        {"role": "ASSISTANT", "content": None, "tool_calls": [call]},
+        {"role": "Tool", "content": "noon"},
+    ]
+    named = ("tools", "format", "options", "think", "stream", "keep_alive", "logprobs", "template", "suffix")
+    absent = dict.fromkeys(named)
+    parsed = chat(messages=messages, **{**absent, "options": {"temperature": None, "stop": None}})
+    assert [message["role"] for message in messages_of(parsed)] == ["system", "user", "assistant", "tool"]
+    assert messages_of(parsed)[0]["content"] == ""
+    assert messages_of(parsed)[2]["tool_calls"][0]["function"]["arguments"] == {}
+    assert generate(**{**absent, "system": None, "raw": None, "context": None, "images": None}).requests
+    assert not generate(prompt=None).requests, "it asks to load the model"
+    with pytest.raises(InvalidRequest, match=r"`messages\[0\].role` is 'judge'; expected one of system, user"):
+        chat(messages=[{"role": "judge", "content": "x"}])
+
+
 def test_a_last_message_of_the_assistant_is_continued():
     prefilled = [*HI, {"role": "assistant", "content": "The weather is"}]
     parsed = chat(messages=prefilled, facts=THINKING, stream=False)

@@ -45,7 +45,7 @@ from headrace.http.client_response import ClientResponse, ResponseBroken
 from headrace.http.exchange import Exchange
 from headrace.http.response import Headers
 from headrace.wire.aws.errors import AwsError
-from headrace.wire.framing import SSE_CONTENT_TYPE
+from headrace.wire.framing import SSE_CONTENT_TYPE, without_bom
 from headrace.wire.json_size import INLINE_BYTES, check_json_size
 from headrace.wire.openai.errors import render_error
 from headrace.wire.unknown_routes import (
@@ -162,6 +162,7 @@ async def answer_openai(
         HeadraceError: the request failed, and nothing has been sent.
     """
     endpoint, component = asked.endpoint, asked.component
+    body = without_bom(body)
     if endpoint is None:
         endpoint, component = await _resolve_body(service, scope["method"], asked.path, body)
     record.endpoint = shortened(endpoint)  # a name from the body, of any length

@@ -13,6 +13,7 @@ from headrace.http.asgi import Receive, Scope, content_encoding
 from headrace.http.body_budget import BodyBudget
 from headrace.server.limits import RequestLimiter, read_request_body
 from headrace.settings.server_settings import ServerSettings
+from headrace.wire.framing import without_bom
 from headrace.wire.json_size import INLINE_BYTES, UNCOUNTED_BYTES, check_json_size
 
 T = TypeVar("T")
@@ -47,8 +48,8 @@ class BaseService(ABC):
     The server listens before the model is loaded, so that health checks are answered meanwhile.
     """
 
-    takes_encoded_bodies = False
-    """Bodies with a `Content-Encoding` are passed on as they are, for the model's own code to decode."""
+    reads_json = True
+    """False: bodies are passed on as they are, also with a `Content-Encoding`, for the model's own code to decode."""
 
     def __init__(self, settings: ServerSettings, *, is_ready: bool, tracer: Tracer = NO_TRACER) -> None:
         self.settings = settings
@@ -101,13 +102,13 @@ class BaseService(ABC):
             PayloadTooLarge, Busy, ClientGone: see `server.limits`.
         """
         encoding = content_encoding(scope)
-        if encoding is not None and not self.takes_encoded_bodies:
+        if encoding is not None and self.reads_json:
             raise UnsupportedEncoding(encoding)
         self.limiter.check()
         with self.budget.share() as share:
             body = await read_request_body(scope, receive, share, max_bytes=self.settings.max_body_bytes)
             with self.limiter.admit():
-                yield body
+                yield without_bom(body) if self.reads_json else body
 
     async def understand(self, body: bytes, read: Callable[[bytes], T], *, num_more_bytes: int = 0) -> T:
         """

@@ -1,5 +1,6 @@
 """JSON on the wire: decoding of bodies with actionable errors, encoding, and framing of streamed events."""
 
+import codecs
 import heapq
 import re
 from collections.abc import Iterable, Iterator
@@ -72,6 +73,11 @@ def sse_event(data: bytes, *, space: bool = True) -> bytes:
 def json_line(data: bytes) -> bytes:
     """Frame one line of JSON lines."""
     return data + b"\n"
+
+
+def without_bom(body: bytes) -> bytes:
+    """Return a JSON text without the byte order mark that some clients begin it with; RFC 8259, section 8.1."""
+    return body.removeprefix(codecs.BOM_UTF8)
 
 
 def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:

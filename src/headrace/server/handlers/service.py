@@ -13,7 +13,7 @@ from headrace.settings.server_settings import ServerSettings
 class CodeService(BaseService):
     """The state of a server whose models are served by their own code."""
 
-    takes_encoded_bodies = True
+    reads_json = False
     contract: ContractName
     model_name: str
     """Name of the only model, for DJL's health check."""

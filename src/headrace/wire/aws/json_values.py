@@ -16,6 +16,7 @@ from botocore.model import OperationModel, Shape
 from headrace.core.errors import PayloadTooLarge
 from headrace.wire.aws import scalars
 from headrace.wire.aws.errors import malformed, too_many_values
+from headrace.wire.framing import without_bom
 from headrace.wire.json_size import UNCOUNTED_BYTES, check_json_size
 
 _A = MappingProxyType(
@@ -37,6 +38,7 @@ def decode(body: bytes) -> Any:
     Raises:
         AwsError: the body is not JSON, or has too many values.
     """
+    body = without_bom(body)
     if not body.strip():
         return {}
     try:

@@ -55,7 +55,7 @@ class ChatBody(CommonFields, kw_only=True):
 class GenerateBody(CommonFields, kw_only=True):
     """The body of a request to answer a prompt; without one it asks to load the model."""
 
-    prompt: str = ""
+    prompt: str | None = None
     system: str | None = None
     raw: bool | None = None
 
@@ -177,10 +177,11 @@ def _generate_prompt(fields: GenerateBody, context: RequestContext) -> str | Cha
         param = "system" if fields.system else "think"
         reason = "'raw' prompts are used unchanged" if fields.raw else "the model has no chat template"
         raise InvalidRequest(f"'{param}' cannot be applied: {reason}. Leave it out.", param=param)
+    prompt = fields.prompt or ""
     if is_text:
-        return fields.prompt
+        return prompt
     system = [openai.Message(role="system", content=fields.system)] if fields.system else []
-    return _chat_prompt([*system, openai.Message(role="user", content=fields.prompt)], fields, context)
+    return _chat_prompt([*system, openai.Message(role="user", content=prompt)], fields, context)
 
 
 def _chat_prompt(

@@ -24,7 +24,7 @@ class EmbedBody(msgspec.Struct, kw_only=True):
     """The body of `/api/embed`: one or more inputs."""
 
     model: str
-    input: str | list[str]
+    input: str | list[str] | None = None
     truncate: bool | None = None
     dimensions: int | None = None
 
@@ -33,7 +33,7 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
     """The body of `/api/embeddings`: a single prompt."""
 
     model: str
-    prompt: str
+    prompt: str | None = None
 
 
 _NO_EFFECT = frozenset({"keep_alive", "options"})
@@ -66,7 +66,7 @@ class OllamaEmbed:
         ignored = EMBED_FIELDS.check(body)
         info = context.model.pooling
         check_range("dimensions", fields.dimensions, low=1, high=None if info is None else info.size)
-        inputs = with_prompt(read_inputs(fields.input, context), None, info)
+        inputs = with_prompt(read_inputs(fields.input or "", context), None, info)
         params = PoolingParams(dimensions=fields.dimensions, truncate=None if fields.truncate is False else "right")
         render = partial(_render_all, context=context)
         return parsed_pooling(inputs, params, context, render, ignored, adapter=adapter)
@@ -97,7 +97,7 @@ class OllamaEmbeddings:
         context, adapter = named_model(fields.model, context)
         ignored = EMBEDDINGS_FIELDS.check(body)
         info = context.model.pooling
-        inputs = with_prompt(read_inputs(fields.prompt, context), None, info)
+        inputs = with_prompt(read_inputs(fields.prompt or "", context), None, info)
         params = PoolingParams(normalize=info is None or info.normalizes, truncate="right")
         return parsed_pooling(inputs, params, context, _render_one, ignored, adapter=adapter)
 

@@ -1,12 +1,14 @@
 """Conversion of Ollama's messages to those of OpenAI, which the chat template reads. Source: Ollama `docs/api.md`."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 import msgspec
 
+from headrace.core.client_text import shortened
 from headrace.core.errors import InvalidRequest
 from headrace.wire.openai import messages as openai
+
+_ROLES: dict[str, openai.Role] = {"system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 
 class CalledFunction(msgspec.Struct):
@@ -24,10 +26,10 @@ class ToolCall(msgspec.Struct):
 
 
 class Message(msgspec.Struct):
-    """A chat message of any role."""
+    """A chat message of any role; null is the same as an absent field, and roles may be in any case."""
 
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str = ""
+    role: str
+    content: str | None = None
     thinking: str | None = None
     images: list[str] | None = None
     tool_calls: list[ToolCall] | None = None
@@ -43,11 +45,15 @@ def openai_messages(messages: Sequence[Message]) -> list[openai.Message]:
         InvalidRequest: a message has images, or the last one is the assistant's and cannot be continued.
     """
     for number, message in enumerate(messages):
+        if message.role.lower() not in _ROLES:
+            param = f"messages[{number}].role"
+            expected = ", ".join(_ROLES)
+            raise InvalidRequest(f"`{param}` is {shortened(message.role)!r}; expected one of {expected}.", param=param)
         if message.images:
             param = f"messages[{number}].images"
             raise InvalidRequest(f"`{param}`: this model reads text only.", param=param)
     last = messages[-1]
-    if last.role == "assistant" and (not last.content or last.tool_calls):
+    if last.role.lower() == "assistant" and (not last.content or last.tool_calls):
         text = "`messages`: the last message is the assistant's without text or with a call; expected text to continue."
         raise InvalidRequest(text, param="messages")
     return [_openai_message(message) for message in messages]
@@ -55,8 +61,8 @@ def openai_messages(messages: Sequence[Message]) -> list[openai.Message]:
 
 def _openai_message(message: Message) -> openai.Message:
     return openai.Message(
-        role=message.role,
-        content=message.content,
+        role=_ROLES[message.role.lower()],
+        content=message.content or "",
         name=message.tool_name,
         tool_calls=[_openai_call(call) for call in message.tool_calls or ()] or None,
         tool_call_id=message.tool_call_id,
