@@ -74,7 +74,8 @@ def test_golden_answer():
         b'{"id":"chatcmpl-r1","object":"chat.completion","created":7,"model":"smol",'
         + FINGERPRINT
         + b'"choices":[{"index":0,'
-        b'"message":{"role":"assistant","content":" a b","refusal":null},"logprobs":null,"finish_reason":"stop"}],'
+        b'"message":{"role":"assistant","content":" a b","refusal":null,"annotations":null,"audio":null,'
+        b'"function_call":null,"reasoning":null,"reasoning_content":null},"logprobs":null,"finish_reason":"stop"}],'
         b'"usage":{"prompt_tokens":4,"completion_tokens":3,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":0}}}'
     )
 

@@ -322,10 +322,8 @@ def test_golden_calls_of_an_answer():
     parsed = chat(tool_choice="required")
     (choice,) = json.loads(whole(parsed, answer(REQUIRED_TEXT)))["choices"]
     assert choice["finish_reason"] == "tool_calls"
-    assert choice["message"] == {
+    assert {name: value for name, value in choice["message"].items() if value is not None} == {
         "role": "assistant",
-        "content": None,
-        "refusal": None,
         "tool_calls": [
             {"id": "call_r1_0_0", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bern"}'}},
             {"id": "call_r1_0_1", "type": "function", "function": {"name": "now", "arguments": "{}"}},

@@ -23,6 +23,8 @@ KIND = "chat.completion"
 CHUNK_KIND = "chat.completion.chunk"
 REASONING_FIELDS = ("reasoning", "reasoning_content")
 """The same text twice: vLLM's field, and the one of older vLLM, SGLang and DeepSeek, which clients still read."""
+_NULL_FIELDS = ("refusal", "annotations", "audio", "function_call", *REASONING_FIELDS)
+"""Members of a whole message that are null without a value, as in vLLM (`ChatMessage`); those of a delta are absent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,7 @@ class ChatReply(EnvelopeReply):
 
     def _choice(self, choice: FinishedChoice, answer: AnswerStream) -> dict[str, object]:
         deltas = [*answer.feed(choice.text, choice.tokens), *answer.finish()]
-        message: dict[str, object] = {"role": "assistant", "content": None, "refusal": None}
+        message: dict[str, object] = {"role": "assistant", "content": None, **dict.fromkeys(_NULL_FIELDS)}
         text = "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
         reasoning = "".join(delta.text for delta in deltas if isinstance(delta, ReasoningDelta))
         calls = [delta for delta in deltas if isinstance(delta, CallStart)]

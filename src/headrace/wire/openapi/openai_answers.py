@@ -107,8 +107,11 @@ class ChatMessage(Struct):
     role: Literal["assistant"]
     content: str | None
     refusal: None
-    reasoning: str | UnsetType = UNSET
-    reasoning_content: str | UnsetType = UNSET
+    annotations: None
+    audio: None
+    function_call: None
+    reasoning: str | None
+    reasoning_content: str | None
     tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
