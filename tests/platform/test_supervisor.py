@@ -25,6 +25,7 @@ def run(child):
     if behaviour == "unusable":
         return 2 if index == 1 else wait()
     (folder / f"{index}-{os.getpid()}-{is_first}").touch()
+    (folder / f"member-{child.member_id}-after-{child.predecessor}").touch()
     child.is_ready()
     if behaviour == "crashes" and is_first and index == 0:
         raise RuntimeError("a bug")
@@ -85,6 +86,11 @@ def test_a_killed_process_is_started_again(tmp_path: Path) -> None:
         os.kill(pid, signal.SIGKILL)
         until(lambda: len(started(tmp_path)) == 3, "the first one runs again")
         assert [(index, is_first) for index, _, is_first in started(tmp_path)].count((0, False)) == 1
+        names = [path.name.split("-") for path in tmp_path.glob("member-*")]
+        members, predecessors = {name[1] for name in names}, [name[3] for name in names if name[3]]
+        assert len(members) == 3
+        assert len(predecessors) == 1
+        assert set(predecessors) < members, "the new process knows whose lease has ended"
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_S) == 0
 

@@ -94,6 +94,17 @@ def test_a_member_that_leaves_is_succeeded_at_once(join: Join) -> None:
     assert (standing.leader, [found.id for found in standing.members]) == ("b", ["b"])
 
 
+def test_a_member_that_is_buried_is_succeeded_at_once_in_a_new_term(join: Join) -> None:
+    a, b = join("a"), join("b")
+    term = a.heartbeat().term
+    b.bury("a")
+    standing = b.heartbeat()
+    assert (standing.leader, [found.id for found in standing.members]) == ("b", ["b"])
+    assert standing.term == term + 1
+    b.bury("never there")
+    assert b.heartbeat().leader == "b"
+
+
 def test_a_member_that_is_no_candidate_gives_the_lease_up_and_takes_none(join: Join) -> None:
     a, b = join("a"), join("b")
     a.heartbeat()

@@ -51,9 +51,11 @@ def up(*, detach: bool, takeover: bool, **overrides: Any) -> None:
 
     With --detach it runs in the background until `headrace down`, and logs to platform.log in the data folder.
 
-    With --takeover a new platform replaces the running one, as after an upgrade: the old one
-    needs --supervised or --processes 2 or more. It ends when the new one answers and its own requests have finished;
-    workers go on.
+    The process that serves is supervised: if it dies, another one takes its place in about a second, and no connection
+    is refused. --no-supervised serves from one process without that.
+
+    With --takeover a new platform replaces the running one, as after an upgrade: the old one must be supervised. It
+    ends when the new one answers and its own requests have finished; workers go on.
     """
     settings = load_platform_settings(overrides, os.environ)
     if detach and takeover:

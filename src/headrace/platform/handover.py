@@ -55,8 +55,8 @@ def take_over(folder: Path) -> Handover:
         control.close()
         raise SettingsError(
             f"No platform hands its port over in {folder}: {error.strerror or error}. `--takeover` needs a running "
-            "platform on the same data folder that was started with `--supervised`, `--processes` above 1 or "
-            "`--takeover`: only then another process than the one that serves has the port.",
+            "platform on the same data folder that is supervised (`--supervised`, the default): only then another "
+            "process than the one that serves has the port.",
             name="data_dir",
         ) from error
     sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]

@@ -23,6 +23,7 @@ from headrace.platform.leading import Leading
 from headrace.platform.membership import Membership, Shared, Sole
 from headrace.platform.peers import Peers, Report
 from headrace.platform.siblings import Siblings
+from headrace.platform.supervisor import Child
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.state.changes import followed
 from headrace.state.coordination import Coordination, Member, Standing
@@ -56,22 +57,22 @@ def join(
     store: SqlStore,
     address: Address,
     *,
-    is_supervised: bool,
+    child: Child | None = None,
 ) -> Iterator[Sharing]:
     """
     Join the platforms on a database; `Coordination.leave` is the caller's.
 
-    Without `is_supervised` no other process uses a file of SQLite.
+    Without a supervisor, of which this process is a `child`, no other process uses a file of SQLite.
 
     Raises:
         SettingsError: they run on another machine, with other settings, or write records of a newer form.
     """
     is_own = is_sqlite(url_of(where))
-    if is_own and not is_supervised:
+    if is_own and child is None:
         yield Sharing(folder=folder, home=folder)
         return
     member = Member(
-        id=secrets.token_hex(8),
+        id=child.member_id if child is not None else secrets.token_hex(8),
         url=address.url,
         host=host_id(),
         data_dir=str(folder.root),
@@ -82,6 +83,8 @@ def join(
     coordination = Coordination(str(folder.members if is_own else where), member, agreed=agreed)
     try:
         home = coordination.open(term=store.term())
+        if child is not None and child.predecessor:
+            coordination.bury(child.predecessor)
         if home.host != member.host:
             raise SettingsError(
                 f"database is used by a platform on another machine or in another container (its folder there is "

@@ -1,7 +1,7 @@
 """
 Start of a platform: lock its folder, bind its port, and serve with one process or several, until a signal.
 
-With several processes, or if it is asked to, this one supervises them (`platform.supervisor`). With `is_takeover` it
+This process supervises those that serve (`platform.supervisor`), unless `supervised` is off. With `is_takeover` it
 first gets the sockets of the platform that runs on the folder, which ends as soon as the processes here accept
 requests.
 """
@@ -154,38 +154,45 @@ class _Start:
         own = listeners[child.index]
         _close(bound for listener in listeners if listener is not own for bound in listener.sockets)
         on_ready = self.on_ready if child.is_first and child.index == 0 else None
-        return _exit_code_of(lambda: self._serve(own, on_ready, on_serving=child.is_ready))
+        return _exit_code_of(lambda: self._serve(own, on_ready, child))
 
-    def _serve(
-        self, listener: Listener, on_ready: OnReady | None, *, on_serving: Callable[[], None] = lambda: None
-    ) -> int:
+    def _serve(self, listener: Listener, on_ready: OnReady | None, child: Child | None = None) -> int:
         """Serve on the sockets of one process until a signal."""
         settings, database = self.settings, self._database
         with ExitStack() as stack:
             store = _when_reachable(lambda: open_store(database))
             stack.callback(store.close)
-            sharing = _when_reachable(lambda: stack.enter_context(self._join(store, listener)))
+            sharing = _when_reachable(lambda: stack.enter_context(self._join(store, listener, child)))
             is_alone = sharing.coordination is None
             storage = make_storage(
                 settings.s3_endpoint, sharing.home.objects, settings.region, self.env, is_keeper=is_alone
             )
             lifecycle = PlatformLifecycle(
-                settings, store, sharing, listener, storage, on_ready=on_ready, on_serving=on_serving, env=self.env
+                settings,
+                store,
+                sharing,
+                listener,
+                storage,
+                on_ready=on_ready,
+                on_serving=child.is_ready if child is not None else lambda: None,
+                env=self.env,
             )
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(lifecycle.run())
 
-    def _join(self, store: SqlStore, listener: Listener) -> AbstractContextManager[Sharing]:
-        return join(
-            self.settings, self._database, self.folder, store, listener.address, is_supervised=self._is_supervised
-        )
+    def _join(self, store: SqlStore, listener: Listener, child: Child | None) -> AbstractContextManager[Sharing]:
+        return join(self.settings, self._database, self.folder, store, listener.address, child=child)
 
     def _bound(self, inherited: Sequence[socket.socket]) -> list[socket.socket]:
         """Bind a socket for each process that has none yet, on one port."""
-        port, sockets = self.settings.port, list(inherited)
-        while len(sockets) < self.settings.processes:
-            port = sockets[0].getsockname()[1] if sockets else port
-            sockets.append(self._stack.enter_context(bind(self.settings.host, port, is_shared=self._is_supervised)))
+        settings, sockets = self.settings, list(inherited)
+        if not sockets:  # not shared yet: a platform of another folder must not get a part of its connections
+            sockets.append(self._stack.enter_context(bind(settings.host, settings.port)))
+        while len(sockets) < settings.processes:
+            for bound in sockets:
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            port = sockets[0].getsockname()[1]
+            sockets.append(self._stack.enter_context(bind(settings.host, port, is_shared=True)))
         return sockets
 
     def _listeners(self, sockets: Sequence[socket.socket]) -> list[Listener]:

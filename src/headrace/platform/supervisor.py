@@ -1,5 +1,5 @@
 """
-The processes of a platform with `processes` above 1: forked from one that binds their sockets and restarts them.
+The processes that serve a platform: forked from one that binds their sockets and restarts them.
 
 Each process has a socket of its own on the port. The supervisor keeps them all open, so that the connections to a
 process that dies wait for its successor instead of being refused. It has one thread and no asyncio loop: a fork copies
@@ -10,6 +10,7 @@ drain.
 """
 
 import os
+import secrets
 import selectors
 import signal
 import socket
@@ -43,6 +44,10 @@ class Child:
     index: int
     is_first: bool
     """It is the first process of its index."""
+    member_id: str
+    """Its id as a member of the platform."""
+    predecessor: str
+    """The id of the process of its index that has ended; empty if it is the first."""
     is_ready: Callable[[], None]
     """Tells the supervisor that the process accepts requests."""
 
@@ -61,6 +66,7 @@ class _Slot:
     """When to start the next process; monotonic."""
     pause_s: float = 0.0
     num_started: int = 0
+    member_id: str = ""
     is_ready: bool = False
 
 
@@ -154,16 +160,25 @@ class Supervisor:
                 self._start(index, slot)
 
     def _start(self, index: int, slot: _Slot) -> None:
+        member_id = secrets.token_hex(8)
+        child = Child(
+            index=index,
+            is_first=slot.num_started == 0,
+            member_id=member_id,
+            predecessor=slot.member_id,
+            is_ready=lambda: self._tell_ready(index),
+        )
         try:
-            slot.pid = self._fork(index, is_first=slot.num_started == 0)
+            slot.pid = self._fork(child)
         except OSError as error:  # too many processes, or no memory: the others serve on
             slot.restart_s = self._clock() + _FORK_RETRY_S
             get_logger().error("process.not_started", index=index, reason=str(error), retry_s=_FORK_RETRY_S)
             return
         slot.started_s = self._clock()
         slot.num_started += 1
+        slot.member_id = member_id
 
-    def _fork(self, index: int, *, is_first: bool) -> int:
+    def _fork(self, child: Child) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)  # until the child has its own handlers
@@ -180,10 +195,9 @@ class Supervisor:
             end_with(self._process)
             os.setpgid(0, 0)  # Ctrl-C is for the supervisor, which passes it on
             self._forget_supervision()
-            child = Child(index=index, is_first=is_first, is_ready=lambda: self._tell_ready(index))
             code = self._run(child)
         except BaseException:  # noqa: BLE001 -- nothing of the supervisor may run in this process
-            get_logger().exception("process.crashed", index=index)
+            get_logger().exception("process.crashed", index=child.index)
         finally:
             sys.stdout.flush()
             sys.stderr.flush()

@@ -46,10 +46,10 @@ class PlatformSettings:
     metrics. When it dies, another one leads. Limits such as `max_connections` are for each process.
     """
 
-    supervised: bool = setting(rules.boolean(), False)
+    supervised: bool = setting(rules.boolean(), True)
     """
-    Serve from a separate process, which is restarted when it dies, and whose port the next platform can take over
-    (`--takeover`). Several `processes`, and a takeover, imply this setting.
+    Serve from a separate process, which is restarted when it dies without a refused connection, and whose port the next
+    platform can take over (`--takeover`). Several `processes`, and a takeover, imply this setting.
     """
 
     tls_cert: Path | None = setting(rules.file(), None)  # noqa: RUF009 -- a field, as all others

@@ -218,6 +218,16 @@ class Coordination:
             connection.execute(sa.delete(_MEMBERS).where(_MEMBERS.c.id == self.member.id))
             return bool(self._standing(connection, now_s=now_s).members)
 
+    def bury(self, member_id: str) -> None:
+        """
+        Remove another member, whose process has ended as its parent knows, and end its lease.
+
+        The next leader begins a new term all the same, which fences what the ended process may have sent before.
+        """
+        with self._writing() as connection:
+            connection.execute(sa.update(_LEADER).where(_LEADER.c.member == member_id).values(expires_s=0.0))
+            connection.execute(sa.delete(_MEMBERS).where(_MEMBERS.c.id == member_id))
+
     def has_others(self) -> bool:
         """Return whether there are other live members; one that was killed counts until its heartbeat expires."""
         with self._translated(), self._engine.connect() as connection:
