@@ -49,7 +49,7 @@ class RoutedInvocations:
             known = ", ".join(sorted(self._routes))
             raise NotFound(f"The custom attribute route is {path[:100]!r}; expected one of {known}.")
         # In place, so that errors and the log are those of the route.
-        scope |= {"path": path, "raw_path": path.encode()}
+        scope.update(path=path, raw_path=path.encode())
         await app(scope, receive, send)
 
 
