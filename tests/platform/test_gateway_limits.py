@@ -27,7 +27,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("limits") / "data"
     running = dumb_up(folder, "--hold-timeout-s", f"{HOLD_S:g}", "--max-held", "2")
     made = Scene(running)
-    running.clients.append(openai_client(running.url))
+    running.clients.append(openai_client(running.url, running.key.secret))
     made.model(NAME, PING_AFTER_S="3600")
     made.host(HOST)
     made.create(NAME, HOST, NAME, copies=0)
