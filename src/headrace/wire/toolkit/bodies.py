@@ -77,7 +77,7 @@ def split_body(body: bytes, table: FieldTable) -> tuple[bytes, bytes, tuple[str,
         MalformedBody: the body is not JSON.
         InvalidRequest: it is no object, or a parameter is refused.
     """
-    fields = dict(decode_body(body, _decoder))
+    fields = decode_body(body, _decoder)
     parameters = bytes(fields.pop("parameters", msgspec.Raw(b"null")))
     inputs = bytes(fields.pop("inputs")) if "inputs" in fields else msgspec.json.encode(fields)
     if parameters == b"null":

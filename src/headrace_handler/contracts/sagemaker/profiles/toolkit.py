@@ -59,8 +59,8 @@ class Toolkit(Profile):
         if isinstance(error, UnsupportedOutput):
             return server_error(503, "Unsupported model output data type.")
         status = error.status if isinstance(error, InvalidBody) else 500
-        is_known = isinstance(error, BaseInferenceToolkitError)
-        known = error if is_known else GenericInferenceToolkitError(status, str(error))
+        known = error if isinstance(error, BaseInferenceToolkitError) else None
+        known = known or GenericInferenceToolkitError(status, str(error))
         trace = "".join(traceback.format_exception(error)) if shows_traceback() else ""
         phrase = " ".join(str(known.phrase).splitlines())
         return Response(status=int(known.status_code), phrase=phrase, body=f"{known.message}\n{trace}")
