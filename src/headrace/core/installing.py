@@ -19,8 +19,8 @@ def pip_install(*requirements: str, prefix: str = sys.prefix, executable: str = 
     """
     Return a command that installs requirements into the environment of this process.
 
-    `headrace[extra]` becomes the clone or the wheel that Headrace was installed from, with the extra; if that is gone,
-    the packages of the extra.
+    For an extra of Headrace these are the clone or the wheel that it was installed from, with the extra; if that is
+    gone, the packages of the extra.
     """
     is_tool = any((Path(prefix) / name).exists() for name in _TOOL_FILES)
     resolved = [option for text in requirements for option in _options(text)]
