@@ -44,9 +44,8 @@ class HttpServer(uvicorn.Server):
             await super().startup(sockets)
             return
         state = self.server_state
-        make_protocol = partial(
-            self.config.http_protocol_class, config=self.config, server_state=state, app_state=self.lifespan.state
-        )
+        protocol = cast("type[StreamingProtocol]", self.config.http_protocol_class)  # with its limits, see http_server
+        make_protocol = partial(protocol, config=self.config, server_state=state, app_state=self.lifespan.state)
         listeners = [
             TlsListener(
                 listener, self._tls, make_protocol, limits=self._limits, num_connections=lambda: len(state.connections)
