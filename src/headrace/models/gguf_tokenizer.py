@@ -192,7 +192,7 @@ def _without_unknown_ids(fields: Fields, num_tokens: int) -> Fields:
     """
     Leave out the ids of tokens that the vocabulary lacks, with a notice.
 
-    Converters write them for padded vocabularies, and -1 for tokens that a model does not have. Any other id of bos or eos
+    Converters write them for padded vocabularies, and -1 for tokens that a model lacks. Any other id of bos or eos
     stays and is refused where it is read: without them, other texts would be encoded and answers would not end.
     """
     outside = {

@@ -140,12 +140,13 @@ def _refuse_links(folder: Path, paths: Iterable[Path]) -> None:
 
 
 def _read_settings(folder: Path) -> Fields:
-    """Return `tokenizer_config.json`, with the added tokens that older writers kept in a file of their own."""
+    """Return `tokenizer_config.json`, with what older writers kept in files of their own: added and special tokens."""
     settings = _read_json(folder / "tokenizer_config.json")
     added = _read_json(folder / "added_tokens.json")
-    special = _token_texts(_read_json(folder / "special_tokens_map.json"))
+    names = _read_json(folder / "special_tokens_map.json")
+    special = _token_texts(names)
     decoder = {str(index): {"content": token, "special": token in special} for token, index in added.values.items()}
-    return settings.with_defaults({"added_tokens_decoder": decoder})
+    return settings.with_defaults({**names.values, "added_tokens_decoder": decoder})
 
 
 def _token_texts(names: Fields) -> set[str]:

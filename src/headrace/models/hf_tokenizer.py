@@ -2,18 +2,19 @@
 Build a tokenizer from the files of a Hugging Face folder.
 
 `tokenizer.json` is complete. Without it the folder has the vocabulary of another library: `tokenizer.model` of
-SentencePiece or tiktoken, `*.tiktoken`, or `tekken.json`; `tokenizer_config.json` adds special tokens.
+SentencePiece or tiktoken, `*.tiktoken`, or `tekken.json`; or that of an older transformers: `vocab.json` with
+`merges.txt`, or `vocab.txt`. `tokenizer_config.json` adds special tokens.
 """
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from headrace.core.errors import BrokenModel, HeadraceError
 from headrace.models.fields import Fields
 from headrace.models.generation_config import token_ids
+from headrace.models.hf_vocabulary import VOCAB_JSON, VOCAB_TXT, Vocabulary, hf_vocabulary, token_text
 from headrace.models.panics import is_panic
 from headrace.models.sentencepiece_backend import sentencepiece_backend
 from headrace.models.sentencepiece_file import SentencePieceModel, parse_sentencepiece
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     import tokenizers
 
 TOKENIZER: Final = "tokenizer.json"
-_VOCABULARIES: Final = ("tokenizer.model", "tekken.json", "*.tiktoken")
-"""Vocabulary files of other libraries, in order of preference."""
+_VOCABULARIES: Final = ("tokenizer.model", "tekken.json", "*.tiktoken", VOCAB_JSON, VOCAB_TXT)
+"""Vocabulary files of other libraries and of older transformers, in order of preference."""
 _MAX_BYTES: Final = 256 << 20
 """Ten times the largest vocabulary known."""
 _SAMPLE: Final = "The quick\nbrown  fox 123 \u00e9\u4e2d"
@@ -56,11 +57,13 @@ def read_hf_tokenizer(
         UnsupportedModel: the vocabulary is of a kind that is not supported; the message names it.
     """
     file = _find(folder)
-    found = _read(file, config.text("model_type", ""))
+    found = _read(file, settings, config)
     backend = found.backend
     _add_tokens(backend, settings)
-    names = {name: text for name in _NAMES if (text := _token_text(settings.values.get(name))) is not None}
+    names = {name: text for name in _NAMES if (text := token_text(settings.values.get(name))) is not None}
     names = {**found.names, **names}
+    if found.has_plain_specials:
+        _mark_special(backend, settings, names)
     settings = settings.with_defaults(found.settings)
     bos, eos = _id_of(backend, names.get("bos_token")), _id_of(backend, names.get("eos_token"))
     _set_ends(backend, settings, names)
@@ -77,26 +80,17 @@ def read_hf_tokenizer(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Vocabulary:
-    """A tokenizer, with the names of special tokens and the settings that its file implies."""
-
-    backend: "tokenizers.Tokenizer"
-    names: Mapping[str, str]
-    settings: Mapping[str, object]
-
-
 def _find(folder: Path) -> Path:
     if files := listed(folder, (TOKENIZER, *_VOCABULARIES)):
         return files[0]
     raise BrokenModel(f"{folder} has no tokenizer: {TOKENIZER} does not exist, nor do {', '.join(_VOCABULARIES)}.")
 
 
-def _read(file: Path, model_type: str) -> _Vocabulary:
+def _read(file: Path, settings: Fields, config: Fields) -> Vocabulary:
     if file.stat().st_size > _MAX_BYTES:
         raise BrokenModel(f"{file} has {file.stat().st_size} bytes; expected at most {_MAX_BYTES}.", path=str(file))
     try:
-        found = _build(file, file.read_bytes(), model_type)
+        found = _build(file, file.read_bytes(), settings, config)
         with suppress(Exception):  # a vocabulary need not express the sample
             found.backend.encode(_SAMPLE)
     except HeadraceError:
@@ -109,7 +103,7 @@ def _read(file: Path, model_type: str) -> _Vocabulary:
     return found
 
 
-def _build(file: Path, content: bytes, model_type: str) -> _Vocabulary:
+def _build(file: Path, content: bytes, settings: Fields, config: Fields) -> Vocabulary:
     from tokenizers import Tokenizer as Backend
 
     if file.name == TOKENIZER:
@@ -117,17 +111,21 @@ def _build(file: Path, content: bytes, model_type: str) -> _Vocabulary:
         backend = Backend.from_str(content.decode())
         backend.no_padding()
         backend.no_truncation()
-        return _Vocabulary(backend, {}, {})
+        return Vocabulary(backend=backend)
+    if file.name in (VOCAB_JSON, VOCAB_TXT):
+        return hf_vocabulary(file, content, settings, config)
     if file.name != "tekken.json" and not is_tiktoken(content):
         model = parse_sentencepiece(content, str(file))
-        return _Vocabulary(sentencepiece_backend(model), _special_pieces(model), {"add_bos_token": model.bos_id >= 0})
+        adds_bos = {"add_bos_token": model.bos_id >= 0}
+        return Vocabulary(backend=sentencepiece_backend(model), names=_special_pieces(model), settings=adds_bos)
     is_tekken = file.name == "tekken.json"
+    model_type = config.text("model_type", "")
     ranks = parse_tekken(content, str(file)) if is_tekken else parse_tiktoken(content, str(file), model_type)
     names = {"bos_token": ranks.bos, "eos_token": ranks.eos}
-    return _Vocabulary(
-        tiktoken_backend(ranks),
-        {name: text for name, text in names.items() if text is not None},
-        {"add_bos_token": ranks.bos is not None},
+    return Vocabulary(
+        backend=tiktoken_backend(ranks),
+        names={name: text for name, text in names.items() if text is not None},
+        settings={"add_bos_token": ranks.bos is not None},
     )
 
 
@@ -159,6 +157,22 @@ def _add_tokens(backend: "tokenizers.Tokenizer", settings: Fields) -> None:
             raise BrokenModel(f"{entry.source}: the token {entry.text('content')!r} has another id in the vocabulary.")
 
 
+def _mark_special(backend: "tokenizers.Tokenizer", settings: Fields, names: Mapping[str, str]) -> None:
+    """Split off the named special tokens of the vocabulary before any other tokenisation."""
+    from tokenizers import AddedToken
+
+    listed: list[object] = [settings.values.get(name) or text for name, text in names.items()]
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        more = settings.values.get(key)
+        listed += more if isinstance(more, list) else []
+    added = {token.content for token in backend.get_added_tokens_decoder().values()}
+    for token in listed:
+        text = token_text(token)
+        if text and text not in added and backend.token_to_id(text) is not None:
+            flags = {name: _mapping(token).get(name) is True for name in _FLAGS}
+            backend.add_special_tokens([AddedToken(text, **{**flags, "special": True})])
+
+
 def _set_ends(backend: "tokenizers.Tokenizer", settings: Fields, names: Mapping[str, str]) -> None:
     """Apply `add_bos_token` and `add_eos_token`, which override tokenizer.json (as in transformers 5)."""
     from tokenizers import processors
@@ -176,13 +190,6 @@ def _set_ends(backend: "tokenizers.Tokenizer", settings: Fields, names: Mapping[
             f"{settings.source}: the tokens {bos!r:.50} and {eos!r:.50} cannot be added to texts: {exc}. "
             "Expected tokens of the vocabulary in bos_token and eos_token."
         ) from exc
-
-
-def _token_text(value: object) -> str | None:
-    """Return the text of a token given as a string or as an object with `content`."""
-    if isinstance(value, Mapping):
-        value = value.get("content")
-    return value if isinstance(value, str) else None
 
 
 def _mapping(value: object) -> Mapping[str, object]:

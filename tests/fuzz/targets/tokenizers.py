@@ -14,7 +14,7 @@ from headrace.models.fields import Fields
 from headrace.models.hf_checkpoint import read_text_parts
 from tests.fuzz.target import Target
 from tests.fuzz.targets.archives import scene
-from tests.models.model_files import CORPUS, byte_level_tokenizer
+from tests.models.model_files import CORPUS, byte_level_tokenizer, vocabulary
 
 _REFUSALS = (BrokenModel, UnsupportedModel)
 _TEXT = "The quick\nbrown  fox 123 \u00e9\u4e2d"
@@ -42,6 +42,19 @@ def _settings(data):
     (folder / "tokenizer_config.json").write_bytes(data)
     text = read_text_parts(folder, Fields({}, "config.json"), vocab_size=1000)
     text.tokenizer.encode(_TEXT)
+
+
+def _vocab_json(data):
+    """`vocab.json`, and after an empty line `merges.txt`."""
+    vocab, _, merges = data.partition(b"\n\n")
+    (scene("vocab.json") / "merges.txt").write_bytes(merges)
+    _file("vocab.json", {"model_type": "gpt2"}, vocab)
+
+
+def _vocab_json_seeds() -> Mapping[str, bytes]:
+    tokens, merges = vocabulary(byte_level_tokenizer())
+    vocab = json.dumps({token: index for index, token in enumerate(tokens)})
+    return {"bytes": "\n".join([vocab, "", "#version: 0.2", *merges, ""]).encode()}
 
 
 def _sentencepiece_seeds() -> Mapping[str, bytes]:
@@ -119,6 +132,24 @@ TARGETS = (
         _tekken_seeds,
         words=(b"default_num_special_tokens", b"default_vocab_size", b"pattern", b"special_tokens", b"rank"),
         is_json=True,
+        suite_cases=150,
+        limit_s=4,
+    ),
+    Target(
+        "vocab-json",
+        _vocab_json,
+        _REFUSALS,
+        _vocab_json_seeds,
+        words=(b"\n\n", b"#version", b"T h\n", b" ", b": 999999999", b": -1", b"\xc4\xa0t h\n"),
+        suite_cases=150,
+        limit_s=4,
+    ),
+    Target(
+        "vocab-txt",
+        partial(_file, "vocab.txt", {"model_type": "bert"}),
+        _REFUSALS,
+        lambda: {"words": "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abc123", "the", "##e"]).encode()},
+        words=(b"[UNK]", b"[CLS]\n", b"[SEP]\n", b"##", b"\r\n", b"\n\n", b"\xc3\xa9\n"),
         suite_cases=150,
         limit_s=4,
     ),
