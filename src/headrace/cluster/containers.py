@@ -24,6 +24,7 @@ from typing import Final
 
 from headrace.cluster.launcher import ContainerImage, Handle, Observation, WorkerPhase, WorkerSpec
 from headrace.cluster.local import LocalLauncher
+from headrace.cluster.worker_exit import is_exit_line
 from headrace.cluster.worker_files import Assignment, read_value, worker_files
 from headrace.cluster.worker_logs import WorkerLogs
 from headrace.core.errors import SettingsError
@@ -332,7 +333,7 @@ class ContainerLauncher:
         if not code or code < 0:
             return ""
         events = self._logs.read(name, limit=5, is_backward=True)
-        said = last_line("\n".join(event.message for event in events))
+        said = last_line("\n".join(event.message for event in events if not is_exit_line(event.message)))
         if code == _ENGINE_FAILED:
             return f"{self._engine.name} could not run the container: {said or 'it gave no reason'}"
         killed = " (it was killed, often for lack of memory)" if code == _KILLED else ""

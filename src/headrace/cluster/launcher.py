@@ -160,6 +160,8 @@ class Observation:
     """The phase in which an exited worker ended; None if unknown."""
     message: str = ""
     """Reason of a failure in one sentence, if the worker logged one (`Error: ...`) or `was_lost`."""
+    cause: str = ""
+    """Likely cause of an exited worker's end; empty if its exit code or `message` says enough."""
     was_lost: bool = False
     """The worker ended with its machine, or its cluster ended it: another one may succeed."""
     notices: tuple[str, ...] = ()

@@ -26,6 +26,7 @@ from headrace.cluster.host_resources import Given, Holding, HostResources, give,
 from headrace.cluster.launcher import Handle, LaunchFailed, Observation, WorkerPhase, WorkerSpec
 from headrace.cluster.ports import WORKER_PORTS, free_ports
 from headrace.cluster.worker_environment import worker_environment
+from headrace.cluster.worker_exit import ExitLog
 from headrace.cluster.worker_files import (
     LOOPBACK,
     Assignment,
@@ -136,6 +137,7 @@ class LocalLauncher:
         self._ended: dict[str, dict[ProcessId, int | None]] = {}
         """Worker → its ended processes, whose sessions were killed, with the exit codes if known; until `forget`."""
         self._kills: dict[ProcessId, asyncio.TimerHandle] = {}
+        self._exits = ExitLog(self._logs, now_s=now_s)
 
     async def start(self, spec: WorkerSpec) -> Handle:
         """
@@ -157,9 +159,8 @@ class LocalLauncher:
             is_healthy = await ping(handle.url, self._ping_timeout_s)
             if is_healthy and not state.was_ready:
                 await asyncio.to_thread(try_touch, self._files(name).ready)
-            phase = (
-                WorkerPhase.READY if is_healthy else WorkerPhase.UNHEALTHY if state.was_ready else WorkerPhase.STARTING
-            )
+            failing = WorkerPhase.UNHEALTHY if state.was_ready else WorkerPhase.STARTING
+            phase = WorkerPhase.READY if is_healthy else failing
         return Observation(phase=phase, notices=state.report.notices, placement=self._placement(name, handle))
 
     async def look(self, name: str, handle: Handle) -> Observation:
@@ -228,6 +229,7 @@ class LocalLauncher:
         process = spawn([*self._command, str(files.assignment)], {**self._environment, **variables}, files.log)
         if self._cgroups is not None:
             self._cgroups.bound(spec.name, process.pid, spec.limits)
+        self._exits.saw_running(spec.name)
         handle = local_handle(process, assignment)
         write_value(files.handle, handle)
         return handle
@@ -238,15 +240,22 @@ class LocalLauncher:
         has_ended = not is_running(facts.process)
         report = read_value(files.report, Report) or Report(phase=WorkerPhase.STARTING)
         if not has_ended:
+            self._exits.saw_running(name)
             return _LivingWorker(report, files.ready.exists())
+        is_first_look = facts.process not in self._ended.get(name, {})
         exit_code = self._clean_up(name, facts.process)
-        is_current = read_value(files.handle, Handle) == handle
-        if not is_current:
+        if read_value(files.handle, Handle) != handle:
             return Observation(phase=WorkerPhase.EXITED, exit_code=exit_code)
+        exit_code = report.exit_code if exit_code is None else exit_code
+        ended_in = report.ended_in if report.phase is WorkerPhase.EXITED else report.phase
+        cause = self._exits.cause(name, exit_code, was_stopped=files.stopping.exists())
+        if is_first_look:
+            self._exits.note(name, exit_code, cause, phase="ready" if files.ready.exists() else str(ended_in or ""))
         return Observation(
             phase=WorkerPhase.EXITED,
-            exit_code=report.exit_code if exit_code is None else exit_code,
-            ended_in=report.ended_in if report.phase is WorkerPhase.EXITED else report.phase,
+            exit_code=exit_code,
+            ended_in=ended_in,
+            cause=cause,
             message=last_error_line(self._logs, name, facts.log_position),
             notices=report.notices,
         )
@@ -318,6 +327,7 @@ class LocalLauncher:
             return
         self._remove_cgroup(name)
         self._ended.pop(name, None)
+        self._exits.forget(name)
         if files.folder.is_dir():
             shutil.rmtree(files.folder)
 

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 from headrace.cluster.fetch_bounds import Deadline, FetchFailed
 from headrace.core.aws_buckets import explain_missing_bucket
-from headrace.models.aws_buckets import explain_missing_bucket
 from headrace.state.records import Json
 
 _CONNECT_S: Final = 10.0
@@ -182,9 +181,6 @@ def is_local(url: str) -> bool:
 def refusal(code: str, message: str, name: str) -> str:
     """Return the sentence for an error of S3 about the object or prefix `name`."""
     message = message.rstrip(".")
-    why = explain_missing_bucket(name.removeprefix("s3://").partition("/")[0])
-    if why is not None and code in {"NoSuchBucket", *_MISSING}:
-        return f"{name} does not exist. {why}"
     why = explain_missing_bucket(name.removeprefix("s3://").partition("/")[0])
     if why is not None and code in {"NoSuchBucket", *_MISSING}:
         return f"{name} does not exist. {why}"

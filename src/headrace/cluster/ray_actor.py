@@ -93,6 +93,7 @@ class WorkerActor:
         return {
             "phase": observation.phase.value,
             "exit_code": observation.exit_code,
+            "cause": observation.cause,
             "ended_in": None if observation.ended_in is None else observation.ended_in.value,
             "notices": list(observation.notices),
             "position": start,

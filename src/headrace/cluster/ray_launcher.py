@@ -11,6 +11,7 @@ import base64
 import secrets
 import shutil
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from headrace.cluster.local import PING_TIMEOUT_S, last_error_line, ping, try_to
 from headrace.cluster.ray_head import RayHead
 from headrace.cluster.ray_link import CONNECT_S, ClusterUnreachable, RayLink, WorkerGone
 from headrace.cluster.ray_messages import ActorAssignment, Connection
+from headrace.cluster.worker_exit import exit_line
 from headrace.cluster.worker_files import WorkerFiles, read_value, worker_files, write_value
 from headrace.cluster.worker_logs import WorkerLogs
 from headrace.core.telemetry import get_logger
@@ -209,6 +211,7 @@ class RayLauncher:
             phase=WorkerPhase(answer["phase"]),
             exit_code=answer.get("exit_code"),
             ended_in=WorkerPhase(answer["ended_in"]) if answer.get("ended_in") else None,
+            cause=answer.get("cause", ""),
             notices=(*facts.notices, *answer.get("notices", ())),
         )
 
@@ -223,6 +226,9 @@ class RayLauncher:
         """Store the worker's exit, then remove it from the cluster."""
         error_line = await asyncio.to_thread(last_error_line, self._logs, name, _facts(handle).log_position)
         was_lost = bool(message) and not error_line
+        if message:  # nothing on the node could write the line
+            line = exit_line(None, message, phase="", now_s=time.time())
+            await asyncio.to_thread(self._logs.add_line, name, line)
         seen = replace(seen, phase=WorkerPhase.EXITED, message=error_line or message, was_lost=was_lost)
         files = self._files(name)
         if files.folder.is_dir():

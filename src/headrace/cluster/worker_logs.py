@@ -137,6 +137,12 @@ class WorkerLogs:
         with files.log.open("ab") as file:
             file.write(content[end - position :])
 
+    def add_line(self, worker: str, line: bytes) -> None:
+        """Append a line to the log of a worker that has ended, perhaps in the middle of one. Not thread-safe."""
+        end = self.end_position(worker)
+        _, last = self.read_bytes(worker, end - 1, 1) if end else (0, b"\n")
+        self.append(worker, end, line if last in (b"", b"\n") else b"\n" + line)
+
     def trim(self, worker: str, *, max_bytes: int = MAX_LOG_BYTES, kept_bytes: int = KEPT_LOG_BYTES) -> bool:
         """
         Cut off the beginning of a log that is larger than `max_bytes`; returns whether it was.

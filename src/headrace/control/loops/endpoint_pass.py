@@ -16,7 +16,7 @@ from headrace.control.model.component import (
     ComponentStatus,
 )
 from headrace.control.model.endpoint import EndpointRecord, EndpointRevision, EndpointStatus, HostInstance
-from headrace.control.model.worker import WorkerRecord, WorkerView, notices_of, placements_of
+from headrace.control.model.worker import WorkerRecord, WorkerView, notices_of, placements_of, restarts_of
 from headrace.control.model.workload import Progress, ready_key
 from headrace.control.planning.config import PassContext
 from headrace.control.planning.deployment import Deployment
@@ -190,7 +190,7 @@ class EndpointPass:
             progress=deployment.progress,
             revisions=cast("dict[int, ComponentRevision]", deployment.revisions),
             ready=self._ready(deployment, copies),
-            notices=notices_of(copies),
+            notices=_together(notices_of(copies), restarts_of(copies)),
         )
         return await store_access.write(self._store, record, status=status)
 
@@ -225,3 +225,9 @@ def copies_by_component(workers: Sequence[WorkerRecord]) -> dict[str, list[Worke
         copy = worker.spec.copy
         grouped.setdefault(copy.component_uid if copy is not None else "", []).append(worker)
     return grouped
+
+
+def _together(*texts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Return the sentences of several sources by variant."""
+    variants = dict.fromkeys(variant for source in texts for variant in source)
+    return {variant: [text for source in texts for text in source.get(variant, ())] for variant in variants}

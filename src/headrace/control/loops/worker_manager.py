@@ -21,6 +21,7 @@ from headrace.cluster.launcher import (
     WorkerPhase,
     WorkerSpec,
 )
+from headrace.cluster.worker_exit import exit_reason
 from headrace.control.loops import store_access
 from headrace.control.loops.adapter_loader import AdapterLoader
 from headrace.control.model.component import ComponentRecord, is_component
@@ -34,7 +35,6 @@ from headrace.control.model.worker import (
     WorkerRecord,
     changed,
     component_replica,
-    exit_reason,
     failed_status,
     given_up_status,
     launched_status,

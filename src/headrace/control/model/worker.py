@@ -4,11 +4,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 
 from headrace.cluster.launcher import Handle, Observation, WorkerPhase
+from headrace.cluster.worker_exit import is_exit_line
 from headrace.control.model.component import ComponentRecord
 from headrace.control.model.names import component_log_group_of, log_group_of, log_stream_of
 from headrace.control.model.resources import Resources, read_requirements
@@ -253,14 +255,30 @@ def notices_of(records: Sequence[WorkerRecord]) -> dict[str, list[str]]:
 
 
 def placements_of(records: Sequence[WorkerRecord]) -> dict[str, list[str]]:
-    """Return the sentences about the GPUs of wanted workers, and the reasons why workers wait, by variant."""
-    placements: dict[str, list[str]] = {}
+    """Return the sentences about lost workers, the GPUs of wanted ones, and why workers wait, by variant."""
+    placements = restarts_of(records)
     for record in records:
         found = [text for text in (record.status.placement, record.status.waiting) if text]
         if record.deleting_s is None and found:
             texts = placements.setdefault(record.spec.variant, [])
             texts.extend(text for text in found if text not in texts)
     return placements
+
+
+def restarts_of(records: Sequence[WorkerRecord]) -> dict[str, list[str]]:
+    """Return a sentence by variant about workers that were lost after they were ready; the newest records are kept."""
+    lost: dict[str, list[WorkerRecord]] = {}
+    for record in records:
+        if record.status.failed_s is not None and record.status.ready_s is not None:
+            lost.setdefault(record.spec.variant, []).append(record)
+    return {variant: [_restarts_text(workers)] for variant, workers in lost.items()}
+
+
+def _restarts_text(lost: Sequence[WorkerRecord]) -> str:
+    last = max(lost, key=lambda record: record.status.failed_s or 0.0)
+    at = datetime.fromtimestamp(last.status.failed_s or 0.0, UTC)
+    count = "1 restart" if len(lost) == 1 else f"{len(lost)} restarts"
+    return f"{count} of workers, the last at {at:%Y-%m-%d %H:%M:%S} UTC after log stream {last.spec.log_stream}."
 
 
 def changed(status: ReplicaStatus, **changes: Any) -> ReplicaStatus:
@@ -349,7 +367,7 @@ def failure_text(opening: str, *, why: str, log: str, log_tail: Sequence[str]) -
     text = _cut(text, _MAX_REASON_CHARACTERS - len(title) - len(colon)) + title
     lines: list[str] = []
     room = _MAX_REASON_CHARACTERS - len(text) - len(colon)
-    for line in reversed([_printed(text) for text in log_tail if text.strip()]):
+    for line in reversed([_printed(text) for text in log_tail if text.strip() and not is_exit_line(text)]):
         short = _cut(line, 300)
         if len(short) + 1 > room:
             break
@@ -365,17 +383,6 @@ def _printed(line: str) -> str:
     except (ValueError, RecursionError):
         return line.strip()
     return str(event["line"]).strip() if isinstance(event, dict) and "line" in event else line.strip()
-
-
-def exit_reason(seen: Observation) -> str:
-    """Return the reason why a worker ended, as far as it is known."""
-    if seen.message:
-        return seen.message
-    if seen.exit_code is None:
-        return "it ended without an exit status."
-    if seen.exit_code < 0:
-        return f"it was ended by signal {-seen.exit_code}."
-    return f"it ended with exit status {seen.exit_code}."
 
 
 def _cut(text: str, length: int) -> str:
