@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from headrace.autoscaling.api import policies, schedules, targets
+from headrace.autoscaling.api import endpoint_updates, policies, schedules, targets
 from headrace.cloudwatch.api import alarms, metrics, put_metric_data
 from headrace.control.api import components, definitions, endpoints, identity, logs, tags
 from headrace.control.api.context import Handler
@@ -19,7 +19,7 @@ OPERATIONS: Mapping[tuple[str, str], Handler] = {
     ("sagemaker", "CreateEndpoint"): endpoints.create_endpoint,
     ("sagemaker", "DescribeEndpoint"): endpoints.describe_endpoint,
     ("sagemaker", "ListEndpoints"): endpoints.list_endpoints,
-    ("sagemaker", "UpdateEndpoint"): endpoints.update_endpoint,
+    ("sagemaker", "UpdateEndpoint"): endpoint_updates.update_scaled_endpoint,
     ("sagemaker", "UpdateEndpointWeightsAndCapacities"): endpoints.update_weights,
     ("sagemaker", "DeleteEndpoint"): endpoints.delete_endpoint,
     ("sagemaker", "CreateInferenceComponent"): components.create_inference_component,

@@ -54,6 +54,9 @@ class PrefixRouting:
     """In-flight requests of a replica at which it gets no more of them for the prefixes that it has cached."""
 
 
+DEFAULT_PREFIX_ROUTING: Final = PrefixRouting()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariantRoute:
     """The fleets and routing of a production variant."""
@@ -62,7 +65,7 @@ class VariantRoute:
     weight: float
     fleets: tuple[Fleet, ...]
     strategy: RoutingStrategy = "RANDOM"
-    prefix_routing: PrefixRouting = PrefixRouting()
+    prefix_routing: PrefixRouting = DEFAULT_PREFIX_ROUTING
     """Replaces defaults of the strategy PREFIX_AWARE."""
     instance_type: str = ""
     standby: bool = False

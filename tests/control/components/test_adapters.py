@@ -278,3 +278,21 @@ async def test_an_adapter_has_no_copies_to_scale_and_keeps_its_base(scene: Scene
     other = {"ModelName": "m", "ComputeResourceRequirements": NEED}
     with pytest.raises(AwsError, match="BaseInferenceComponentName is missing; expected base"):
         update_inference_component(scene.context, {"InferenceComponentName": "a", "Specification": other})
+
+
+async def test_an_update_of_an_adapter_names_only_what_changes(scene: Scene, servers: Servers) -> None:
+    adapter(scene)
+    await settle(scene)
+    for given in (
+        {"Container": {"ArtifactUrl": "s3://b/new.tar.gz"}},
+        {"BaseInferenceComponentName": "BASE", "Container": {"ArtifactUrl": "s3://b/newer.tar.gz"}},
+        {"BaseInferenceComponentName": "base"},
+    ):
+        update_inference_component(scene.context, {"InferenceComponentName": "a", "Specification": given})
+        await settle(scene)
+        assert state(scene) == "InService"
+        found = scene.record("a").spec.revision
+        assert found.base.lower() == "base"
+        url = given.get("Container", {}).get("ArtifactUrl", "s3://b/newer.tar.gz")
+        assert found.artifact_url == url
+        assert [set(adapters.values()) for adapters in servers.loaded.values()] == [{url}, {url}]

@@ -74,7 +74,7 @@ def check_adapter_params(params: Mapping[str, Any], specification: Json) -> None
 
 def refuse_other_base(record: ComponentRecord, params: Mapping[str, Any]) -> None:
     """
-    Refuse an update by which a component would become an adapter, stop being one, or get another base.
+    Refuse an update by which a component would become an adapter or get another base; no name leaves it as it is.
 
     Raises:
         AwsError: ValidationException.
@@ -82,7 +82,8 @@ def refuse_other_base(record: ComponentRecord, params: Mapping[str, Any]) -> Non
     base = record.spec.revision.base
     given = [params["Specification"]] if params.get("Specification") else params.get("Specifications") or []
     for specification in given:
-        other = str(specification.get("BaseInferenceComponentName") or "")
+        is_whole = bool(specification.get("ModelName"))  # the specification of a component of its own
+        other = str(specification.get("BaseInferenceComponentName") or ("" if is_whole else base))
         if other.lower() != base.lower():
             raise validation_error(
                 f"BaseInferenceComponentName is {other or 'missing'}; expected {base or 'none'}, as when "

@@ -16,6 +16,9 @@ from headrace.control.model.workload import Workload
 from headrace.state.records import Json
 from headrace.wire.aws.errors import validation_error
 
+_ALTERNATIVES = {"ModelName": "Container", "Container": "ModelName"}
+"""Members of a specification that replace each other."""
+
 
 def chosen_specification(params: Json, instance_type: str) -> Json:
     """
@@ -53,6 +56,36 @@ def _refuse_ambiguous(specifications: Sequence[Json]) -> None:
         seen.add(kind)
 
 
+def with_unchanged(params: Json, old: ComponentRevision, *, deployment: Json) -> Json:
+    """
+    Return the parameters of UpdateInferenceComponent with what they leave out, which stays as it is.
+
+    Args:
+        params: the parameters; they have a specification.
+        old: the revision that is described.
+        deployment: the last `DeploymentConfig`.
+    """
+    completed = {"DeploymentConfig": deployment, **params}
+    if single := params.get("Specification"):
+        completed["Specification"] = _merged(old.specification, single)
+    by_type = {known.get("InstanceType", old.instance_type): known for known in old.specifications}
+    by_type.setdefault(old.instance_type, old.specification)
+    if several := params.get("Specifications"):
+        completed["Specifications"] = [
+            _merged(by_type.get(given.get("InstanceType", old.instance_type), {}), given) for given in several
+        ]
+    return completed
+
+
+def _merged(old: Json, given: Json) -> Json:
+    """Return a structure with the given members, and the old ones that are not given; a map is replaced whole."""
+    merged = {name: value for name, value in old.items() if _ALTERNATIVES.get(name) not in given}
+    for name, value in given.items():
+        is_structure = isinstance(value, dict) and name != "Environment"
+        merged[name] = _merged(merged.get(name) or {}, value) if is_structure else value
+    return merged
+
+
 def check_specification(context: CallContext, specification: Json, host: Workload) -> None:
     """
     Refuse a specification that cannot be served, or whose copy fits on no empty instance.
@@ -81,7 +114,14 @@ def check_specification(context: CallContext, specification: Json, host: Workloa
 
 
 def make_revision(
-    context: CallContext, name: str, params: Json, *, host: Workload, number: int, copies: int
+    context: CallContext,
+    name: str,
+    params: Json,
+    *,
+    host: Workload,
+    number: int,
+    copies: int,
+    old: ComponentRevision | None = None,
 ) -> ComponentRevision:
     """
     Return a revision of a component.
@@ -93,6 +133,7 @@ def make_revision(
         host: the variant on which the component is placed.
         number: the revision's number.
         copies: the number of copies.
+        old: the revision before, whose copy of a model is kept while the name of the model stays.
 
     Raises:
         AwsError: the component cannot be served or placed, the model does not exist, the image is unknown (strict
@@ -110,16 +151,19 @@ def make_revision(
         instance_type=host.instance_type,
         specification=specification,
         specifications=params.get("Specifications") or [],
-        model=_model_of(context, name, specification),
+        model=_model_of(context, name, specification, old),
         copies=copies,
         deployment=params.get("DeploymentConfig") or {},
     )
 
 
-def _model_of(context: CallContext, name: str, specification: Json) -> Json:
+def _model_of(context: CallContext, name: str, specification: Json, old: ComponentRevision | None) -> Json:
     if specification.get("BaseInferenceComponentName"):
         return {}
     if model_name := specification.get("ModelName"):
+        is_same = old is not None and old.specification.get("ModelName") == model_name
+        if old is not None and is_same and context.store.find(MODEL, model_name) is None:
+            return old.model  # deleted since, which does not affect what serves it
         return context.get(MODEL, model_name).spec.members
     given: Json = specification["Container"]
     container: Json = {"Image": given["Image"], "Environment": given.get("Environment") or {}}

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from headrace.control.api.adapter_specs import adapters_of, base_of, refuse_other_base
-from headrace.control.api.component_specs import make_revision
+from headrace.control.api.component_specs import make_revision, with_unchanged
 from headrace.control.api.context import CallContext
 from headrace.control.api.listing import Listed, list_page
 from headrace.control.model.component import (
@@ -36,6 +36,7 @@ from headrace.control.model.workload import (
     changed_s,
     failure_reason,
     serving_revision,
+    settled_revision,
     unreadable_state,
     visible_state,
 )
@@ -85,13 +86,15 @@ def update_inference_component(context: CallContext, params: dict[str, Any]) -> 
     endpoint = context.get(ENDPOINT, record.spec.endpoint)
     refuse_other_base(record, params)
     host = _host_of(context, endpoint, record.spec.revision.variant)
+    old = settled_revision(record)
     revision = make_revision(
         context,
         record.name,
-        params,
+        with_unchanged(params, old, deployment=record.spec.revision.deployment),
         host=host,
         number=record.spec.generation + 1,
         copies=record.spec.revision.copies if copies is None else int(copies),
+        old=old,
     )
     spec = msgspec.structs.replace(
         record.spec,
@@ -236,8 +239,8 @@ def _details(record: ComponentRecord) -> dict[str, Any]:
         }
     if reason := failure_reason(record):
         answer["FailureReason"] = reason
-    if current.deployment:
-        answer["LastDeploymentConfig"] = current.deployment
+    if record.spec.revision.deployment:
+        answer["LastDeploymentConfig"] = record.spec.revision.deployment
     return answer
 
 

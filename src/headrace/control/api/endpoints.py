@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headrace.control.api.context import CallContext
+from headrace.control.api.endpoint_updates import refuse_other_kind
 from headrace.control.api.listing import Listed, list_page
 from headrace.control.model.component import INFERENCE_COMPONENT, ComponentRecord, owner_of
 from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL, container_of
@@ -72,9 +73,10 @@ def update_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, A
     current = updatable_revision(record, context.arn(ENDPOINT, record.name))
     deployment = params.get("DeploymentConfig") or {}
     if params.get("RetainDeploymentConfig") and not deployment:
-        deployment = current.deployment
+        deployment = record.spec.revision.deployment
     check_deployment_config(deployment)
     config, models = _snapshot(context, params["EndpointConfigName"])
+    refuse_other_kind(record.name, current.config, config)
     _check_component_hosts(context, record, config)
     desired = _initial_capacities(config)
     if params.get("RetainAllVariantProperties"):
@@ -93,7 +95,8 @@ def update_weights(context: CallContext, params: dict[str, Any]) -> dict[str, An
     """Answer UpdateEndpointWeightsAndCapacities."""
     record = context.get(ENDPOINT, params["EndpointName"])
     arn = context.arn(ENDPOINT, record.name)
-    desired = dict(updatable_revision(record, arn).desired)
+    current = updatable_revision(record, arn)
+    desired = dict(current.desired)
     names = [change["VariantName"] for change in params["DesiredWeightsAndCapacities"]]
     for change in params["DesiredWeightsAndCapacities"]:
         name = change["VariantName"]
@@ -102,6 +105,10 @@ def update_weights(context: CallContext, params: dict[str, Any]) -> dict[str, An
         if name not in desired:
             raise validation_error(
                 f'Variant "{name}" does not exist in endpoint "{arn}". It has: {", ".join(desired)}.'
+            )
+        if "DesiredInstanceCount" in change and "ServerlessConfig" in current.variant_config(name):
+            raise validation_error(
+                f'Variant "{name}" is serverless and has no instances. Leave out DesiredInstanceCount.'
             )
         desired[name] = DesiredCapacity(
             weight=float(change.get("DesiredWeight", desired[name].weight)),
@@ -228,8 +235,8 @@ def _details(record: EndpointRecord) -> dict[str, Any]:
     }
     if reason := failure_reason(record):
         answer["FailureReason"] = reason
-    if current.deployment:
-        answer["LastDeploymentConfig"] = current.deployment
+    if record.spec.revision.deployment:
+        answer["LastDeploymentConfig"] = record.spec.revision.deployment
     pending = _pending_revision(record)
     if pending is not None:
         answer["PendingDeploymentSummary"] = _pending_deployment(pending, record)

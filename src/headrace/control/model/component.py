@@ -237,7 +237,7 @@ def with_copies(record: ComponentRecord, copies: int, *, arn: str, density: Dens
         record.spec,
         density=density,
         generation=record.spec.generation + 1,
-        revision=msgspec.structs.replace(current, copies=copies),
+        revision=msgspec.structs.replace(current, copies=copies, deployment=record.spec.revision.deployment),
     )
 
 

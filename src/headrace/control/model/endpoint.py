@@ -220,7 +220,8 @@ def with_capacities(record: EndpointRecord, desired: Mapping[str, DesiredCapacit
     """
     current = updatable_revision(record, arn)
     check_num_workers(desired)
-    return EndpointSpec(generation=record.spec.generation + 1, revision=current.with_desired(desired))
+    revision = msgspec.structs.replace(current.with_desired(desired), deployment=record.spec.revision.deployment)
+    return EndpointSpec(generation=record.spec.generation + 1, revision=revision)
 
 
 def check_num_workers(desired: Mapping[str, DesiredCapacity]) -> None:

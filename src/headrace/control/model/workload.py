@@ -17,7 +17,7 @@ import msgspec
 from headrace.control.model.resources import Resources, Strategy
 from headrace.control.model.rollout_config import Rollout, read_rollout
 from headrace.state.records import Json, Record, RecordPart, Unreadable
-from headrace.state.routes import AsyncOutput, PrefixRouting, RoutingStrategy
+from headrace.state.routes import DEFAULT_PREFIX_ROUTING, AsyncOutput, PrefixRouting, RoutingStrategy
 
 DOWNLOAD_TIMEOUT_S: Final = 1200.0
 """Default of `ModelDataDownloadTimeoutInSeconds`."""
@@ -50,7 +50,7 @@ class Workload:
     """CreateModel's members, which may contain secrets; None for a host of inference components and an adapter."""
     instance_type: str
     strategy: RoutingStrategy = "RANDOM"
-    prefix_routing: PrefixRouting = PrefixRouting()
+    prefix_routing: PrefixRouting = DEFAULT_PREFIX_ROUTING
     provision_timeout_s: float | None = None
     """Time that a worker may wait for resources; None: as long as for its health."""
     download_timeout_s: float = DOWNLOAD_TIMEOUT_S
@@ -83,7 +83,7 @@ class Revision(RecordPart, frozen=True, kw_only=True, dict=True):
 
     number: int
     deployment: Json = msgspec.field(default_factory=dict)
-    """`DeploymentConfig` of the rollout to this revision."""
+    """`DeploymentConfig` of the rollout to this revision, or of a later one that was rolled back to it."""
 
     def __post_init__(self) -> None:
         """Refuse members that cannot be parsed, so that the record becomes unreadable."""
