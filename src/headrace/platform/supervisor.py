@@ -224,13 +224,13 @@ class Supervisor:
             self._on_ready()
 
     def _reap(self) -> None:
-        for index, slot in enumerate(self._slots):
-            if slot.pid is None:
-                continue
-            pid, status = os.waitpid(slot.pid, os.WNOHANG)
-            if pid:
-                slot.pid = None
-                self._ended(index, slot, os.waitstatus_to_exitcode(status))
+        """Wait for all that has ended: as process 1 of a container this one also inherits workers."""
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                for index, slot in enumerate(self._slots):
+                    if slot.pid == ended[0]:
+                        slot.pid = None
+                        self._ended(index, slot, os.waitstatus_to_exitcode(ended[1]))
 
     def _ended(self, index: int, slot: _Slot, code: int) -> None:
         """Restart a process that ended on its own; an error that the user has to fix stops them all."""
