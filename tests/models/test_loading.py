@@ -10,6 +10,7 @@ from headrace.core.generation import ChatPrompt
 from headrace.core.sampling_defaults import SamplingDefaults
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
+from headrace.models.hf_checkpoint import read_templates
 from headrace.models.loading import load_hf_model, load_model
 from headrace.models.places import gguf_name
 from headrace.models.weights import Encoding, as_float32
@@ -221,3 +222,41 @@ def test_a_gguf_file_is_for_the_native_backend_only(tmp_path):
     path.write_bytes(b"GGUF")
     with pytest.raises(UnsupportedModel, match="--backend native"):
         load_hf_model(str(path))
+
+
+@pytest.mark.parametrize(
+    ("files", "templates"),
+    [
+        ({"chat_template.jinja": "a", "tokenizer_config.json": {"chat_template": "b"}}, {"default": "a"}),
+        (
+            {"chat_template.json": {"chat_template": "a"}, "tokenizer_config.json": {"chat_template": "b"}},
+            {"default": "a"},
+        ),
+        (
+            {"tokenizer_config.json": {"chat_template": "b"}, "processor_config.json": {"chat_template": "c"}},
+            {"default": "b"},
+        ),
+        ({"processor_config.json": {"chat_template": "c"}}, {"default": "c"}),
+        (
+            {"chat_template.jinja": "a", "additional_chat_templates/tool_use.jinja": "t"},
+            {"default": "a", "tool_use": "t"},
+        ),
+        (
+            {
+                "tokenizer_config.json": {"chat_template": [{"name": "default", "template": "b"}]},
+                "additional_chat_templates/tool_use.jinja": "t",
+            },
+            {"default": "b", "tool_use": "t"},
+        ),
+        (
+            {"additional_chat_templates/tool_use.jinja": "t", "additional_chat_templates/._tool_use.jinja": "x"},
+            {"tool_use": "t"},
+        ),
+    ],
+)
+def test_chat_templates_are_read_from_every_file_that_may_hold_them(files, templates, tmp_path):
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text()) if "tokenizer_config.json" in files else {}
+    assert read_templates(tmp_path, Fields(settings, "tokenizer_config.json")) == templates

@@ -74,6 +74,25 @@ def test_a_second_start_downloads_nothing_and_a_changed_object_again(storage, tm
     assert names(folder) == ["config.json", "model.safetensors"]
 
 
+def test_templates_modules_and_adapters_are_copied_from_their_folders_and_deleted_with_their_objects(storage, tmp_path):
+    inner = {
+        "additional_chat_templates/tool_use.jinja": b"tools",
+        "1_Pooling/config.json": b"{}",
+        "adapters/law/adapter_config.json": b"{}",
+    }
+    more = {"additional_chat_templates/._tool_use.jinja": b"twin", "additional_chat_templates/../../out.jinja": b"no"}
+    storage.contents |= {f"/bucket/models/mine/{name}": content for name, content in (inner | more).items()}
+    folder = fetch(tmp_path)
+
+    assert {name: (folder / name).read_bytes() for name in inner} == inner
+    assert not list(tmp_path.rglob("out.jinja"))
+    assert not list(tmp_path.rglob("._*"))
+    del storage.contents["/bucket/models/mine/additional_chat_templates/tool_use.jinja"]
+    fetch(tmp_path)
+    assert not (folder / "additional_chat_templates" / "tool_use.jinja").exists()
+    assert (folder / "1_Pooling" / "config.json").exists()
+
+
 def test_a_download_goes_on_where_it_stopped(storage, tmp_path, monkeypatch):
     monkeypatch.setattr(object_store, "_ATTEMPTS", 1)
     monkeypatch.setattr(object_store, "_PIECE_BYTES", 1000)

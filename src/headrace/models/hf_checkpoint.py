@@ -107,14 +107,20 @@ def _spec(config: Fields) -> tuple[Family, ModelSpec]:
 
 
 def read_templates(folder: Path, settings: Fields) -> dict[str, str]:
-    """Return the chat templates by name: template files win over `tokenizer_config.json`, as in transformers."""
+    """Return the chat templates by name: template files win over those in JSON files, as in transformers."""
     single, older_file = folder / "chat_template.jinja", folder / "chat_template.json"
+    processor = folder / "processor_config.json"
     named = listed(folder / "additional_chat_templates", ["*.jinja"])
-    _refuse_links(folder, [single, older_file, *named])
+    _refuse_links(folder, [single, older_file, processor, *named])
+    files = {path.stem: _read_text(path) for path in named}
     if single.is_file():
-        return {path.stem: _read_text(path) for path in named} | {"default": _read_text(single)}
-    older = _read_json(older_file)
-    value = older.values.get("chat_template") or settings.values.get("chat_template")
+        return files | {"default": _read_text(single)}
+    return _older_templates(_read_json(older_file), settings, _read_json(processor)) | files
+
+
+def _older_templates(*sources: Fields) -> dict[str, str]:
+    """Return the templates of the first file that has any under the key `chat_template`."""
+    value = next(filter(None, (source.values.get("chat_template") for source in sources)), None)
     if isinstance(value, str):
         return {"default": value}
     entries = value if isinstance(value, list) else []

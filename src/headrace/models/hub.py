@@ -4,13 +4,13 @@ Models on the Hugging Face Hub: download and cache.
 `huggingface_hub` does the work and honours its own environment variables (`HF_TOKEN`, `HF_HUB_OFFLINE`, `HF_HOME` ...).
 """
 
+import glob
 import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -19,13 +19,17 @@ from urllib.request import getproxies
 from headrace.core.errors import HeadraceError, ModelNotFound
 from headrace.core.progress import Progress
 from headrace.models.gguf_split import split_parts
-from headrace.models.snapshots import PICKLES, UNWANTED, WANTED
+from headrace.models.snapshots import choose_files
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo, HFCacheInfo
 
 _ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _CONNECT_S: Final = 5.0
+_EXPECTED: Final = ("config.json", "*.safetensors")
+_NOT_EXPECTED: Final = ("*/*", ".*", "consolidated*")
+"""The files without which the library refuses a cached model offline: fewer than `choose_files`, so that models that an
+earlier version downloaded go on working."""
 _GGUF_ID: Final = re.compile(rf"({_ID.pattern})/(.+\.gguf)")
 
 
@@ -65,9 +69,18 @@ def fetch_from_hub(ref: HubRef, revision: str | None, progress: Progress) -> Pat
             names = [str(part) for part in split_parts(Path(ref.file_name))]
             files = [hf_hub_download(ref.repo_id, name, **source) for name in names]
             return Path(files[0])
-        download = partial(snapshot_download, ref.repo_id, ignore_patterns=list(UNWANTED), **source)
-        folder = Path(download(allow_patterns=list(WANTED)))
-        return folder if any(folder.glob("*.safetensors")) else Path(download(allow_patterns=list(PICKLES)))
+        if source["local_files_only"]:
+            expected = {"allow_patterns": list(_EXPECTED), "ignore_patterns": list(_NOT_EXPECTED)}
+            return Path(snapshot_download(ref.repo_id, **expected, **source))
+        chosen = choose_files(_names(ref.repo_id, revision), ref.repo_id)
+        return Path(snapshot_download(ref.repo_id, allow_patterns=list(map(glob.escape, chosen)), **source))
+
+
+def _names(repo_id: str, revision: str | None) -> list[str]:
+    """Return the paths of all files of a repository."""
+    from huggingface_hub import HfApi
+
+    return [file.rfilename for file in HfApi().model_info(repo_id, revision=revision).siblings or ()]
 
 
 def fetch_config(repo_id: str, revision: str | None) -> Path:
@@ -115,6 +128,8 @@ def _connect(endpoint: str) -> None:
 def _translated(repo_id: str, revision: str | None) -> Iterator[None]:
     try:
         yield
+    except HeadraceError:
+        raise
     except Exception as exc:
         # The library does not wrap the errors of its HTTP client, and the client differs between versions.
         raise translate(exc, repo_id, revision) from exc

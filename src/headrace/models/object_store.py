@@ -25,7 +25,7 @@ from headrace.core.errors import ModelNotFound
 from headrace.core.progress import Progress
 from headrace.core.telemetry import get_logger
 from headrace.models.gguf_split import split_parts
-from headrace.models.snapshots import choose_files
+from headrace.models.snapshots import choose_files, is_wanted_folder
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
@@ -130,7 +130,7 @@ def _find(client: Any, bucket: str, key: str, uri: str) -> dict[str, _Object]:
     folder, _, name = key.rpartition("/")
     is_file = name.endswith(".gguf")
     prefix = f"{folder}/" if is_file and folder else "" if is_file else f"{key}/"
-    found = {entry.key.removeprefix(prefix): entry for entry in _listed(client, bucket, prefix, uri)}
+    found = {entry.key.removeprefix(prefix): entry for entry in _listed(client, bucket, prefix, uri, deep=not is_file)}
     if is_file:
         chosen = [part.name for part in split_parts(Path(name))]
         missing = [part for part in chosen if part not in found]
@@ -143,15 +143,32 @@ def _find(client: Any, bucket: str, key: str, uri: str) -> dict[str, _Object]:
     return {part: found[part] for part in chosen}
 
 
-def _listed(client: Any, bucket: str, prefix: str, uri: str) -> Iterator[_Object]:
-    pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix, Delimiter="/")
+def _listed(client: Any, bucket: str, prefix: str, uri: str, *, deep: bool) -> Iterator[_Object]:
+    """Yield the objects at the top of a prefix; with `deep`, also those of its folders that loaders read."""
+    listing = client.get_paginator("list_objects_v2")
+    folders: list[str] = []
     count = 0
-    for page in pages:
-        for entry in page.get("Contents", ()):
-            count += 1
-            yield _Object(entry["Key"], entry["ETag"], entry["Size"])
-        if count > _MAX_OBJECTS:
-            raise ModelNotFound(f"{uri} has more than {_MAX_OBJECTS} objects, so it is not the prefix of a model.")
+    for page in listing.paginate(Bucket=bucket, Prefix=prefix, Delimiter="/"):
+        folders += [entry["Prefix"] for entry in page.get("CommonPrefixes", ())]
+        count += len(page.get("Contents", ()))
+        _check_count(count + len(folders), uri)
+        yield from _objects(page)
+    for folder in folders if deep else ():
+        if is_wanted_folder(folder.removeprefix(prefix).rstrip("/")):
+            for page in listing.paginate(Bucket=bucket, Prefix=folder):
+                count += len(page.get("Contents", ()))
+                _check_count(count, uri)
+                yield from _objects(page)
+
+
+def _objects(page: Mapping[str, Any]) -> Iterator[_Object]:
+    for entry in page.get("Contents", ()):
+        yield _Object(entry["Key"], entry["ETag"], entry["Size"])
+
+
+def _check_count(count: int, uri: str) -> None:
+    if count > _MAX_OBJECTS:
+        raise ModelNotFound(f"{uri} has more than {_MAX_OBJECTS} objects, so it is not the prefix of a model.")
 
 
 class _Copy:
@@ -186,8 +203,9 @@ class _Copy:
     def finish(self, objects: Mapping[str, _Object]) -> None:
         """Delete files that the model no longer has, and mark the copy as complete."""
         self._etags = {name: entry.etag for name, entry in objects.items()}
-        for path in self.folder.iterdir():
-            if path.name not in {*objects, _MANIFEST, _LOCK}:
+        kept = {self.folder / name for name in (*objects, _MANIFEST, _LOCK)}
+        for path in list(self.folder.rglob("*")):
+            if path not in kept and not path.is_dir():
                 path.unlink()
         self.write(complete=True)
 
@@ -252,6 +270,7 @@ class _Download:
         from botocore.exceptions import IncompleteReadError, ReadTimeoutError, ResponseStreamingError
 
         path = self._copy.partial(name, entry)
+        path.parent.mkdir(exist_ok=True, parents=True)
         with path.open("ab") as file:
             if file.tell() > entry.num_bytes:
                 file.seek(0)

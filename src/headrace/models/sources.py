@@ -52,16 +52,20 @@ def locate(ref: str | Located, *, revision: str | None, home: Path, progress: Pr
     if ref.startswith(SCHEME):
         if revision is not None:
             raise UnsupportedModel(f"{ref} has no revisions; expected no revision beside an s3:// address.")
-        copy = fetch_from_s3(ref, home, progress)
-        is_gguf = copy.is_dir() and not (copy / "config.json").exists() and any(listed(copy, ["*.gguf"]))
-        return Located(ref.rstrip("/"), _local(copy).path if is_gguf else copy)
+        return Located(ref.rstrip("/"), _model_path(fetch_from_s3(ref, home, progress)))
     path = Path(os.path.expanduser(ref))  # noqa: PTH111 - leaves an unknown ~user alone
     if ref and path.exists():
         return _local(path)
     hub_ref = parse_hub_ref(ref)
     if hub_ref is None or _names_a_path(ref):
         raise not_found(ref)
-    return Located(ref, fetch_from_hub(hub_ref, revision, progress))
+    return Located(ref, _model_path(fetch_from_hub(hub_ref, revision, progress)))
+
+
+def _model_path(copy: Path) -> Path:
+    """Return a downloaded folder, or the GGUF file that it consists of."""
+    is_gguf = copy.is_dir() and not (copy / "config.json").exists() and any(listed(copy, ["*.gguf"]))
+    return _local(copy).path if is_gguf else copy
 
 
 def _local(path: Path) -> Located:
