@@ -229,3 +229,29 @@ def test_an_endpoint_that_does_not_serve_publishes_nothing() -> None:
     assert ("Invocations", "ep") not in sampled(route(variant("v")), [], held=1)
     asynchronous = route(variant("v", ["a"]), async_output=AsyncOutput(output_path="s3://b"))
     assert ("Invocations", "ep") not in sampled(asynchronous, [])
+
+
+def test_requests_are_measured_for_the_configuration_of_their_worker_too() -> None:
+    series = MemorySeries()
+    publisher = Publisher(series, clock=lambda: T0)
+    for latency_s, config, status in ((0.1, "old", 200), (0.3, "old", 500), (0.2, "new", 200), (0.2, "", 200)):
+        publisher.publish(record(ended_s=10.002 + latency_s, config=config, status=status), two())
+    publisher.publish_configs()
+    publisher.publish_configs()
+
+    def point(name: str, config: str) -> Point:
+        dimensions = (("EndpointConfigName", config), *VARIANT)
+        metric = Metric(namespace=NAMESPACE, name=name, dimensions=dimensions)
+        (found,) = series.read(metric, start_s=T0, end_s=T0 + 60, period_s=60)
+        return found
+
+    assert (point("Invocations", "old").total, point("Invocations", "new").total) == (2.0, 1.0)
+    assert (point("Invocation5XXErrors", "old").total, point("Invocation5XXErrors", "new").total) == (1.0, 0.0)
+    old = point("ModelLatency", "old")
+    assert (old.unit, old.count, round(old.minimum), round(old.maximum)) == ("Microseconds", 2.0, 100_000, 300_000)
+    configs = {
+        metric.dimensions[0][1]
+        for metric in series.list(namespace=NAMESPACE)
+        if metric.dimensions[0][0] == "EndpointConfigName"
+    }
+    assert configs == {"old", "new"}

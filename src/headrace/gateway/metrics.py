@@ -33,6 +33,8 @@ class InvocationRecord:
     component: str = ""
     """The inference component that the request names; empty if it names none."""
     worker: str = ""
+    config: str = ""
+    """Name of the endpoint configuration by which the worker was started; empty for a component's copy."""
     inference_id: str = ""
     attempt: str = ""
     """The SDK's own retry information (`amz-sdk-request`)."""

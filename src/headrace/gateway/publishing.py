@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.cloudwatch.metrics.metric import Dimensions, Metric, MetricSink
+from headrace.cloudwatch.metrics.metric import Dimensions, Metric, MetricSink, StatisticSink
 from headrace.core.telemetry import get_logger
+from headrace.gateway.config_series import ConfigSeries
 from headrace.gateway.metrics import MODEL_ERRORS, InvocationLabels, InvocationRecord
 from headrace.gateway.routing import replicas_of
 from headrace.state.routes import Route, VariantRoute
@@ -49,7 +50,7 @@ class _InvocationMetrics:
 class Publisher:
     """Publishes requests that have ended. Used by one thread, the event loop's."""
 
-    def __init__(self, sink: MetricSink, *, is_strict: bool = False, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, sink: StatisticSink, *, is_strict: bool = False, clock: Callable[[], float] = time.time) -> None:
         self._sink = sink
         self.counts_hosts = not is_strict
         """Whether requests to components also count for the variants that host them."""
@@ -57,6 +58,7 @@ class Publisher:
         self._ready: dict[InvocationLabels, _InvocationMetrics] = {}
         self._busy: set[InvocationLabels] = set()
         """Variants and components with requests since the last `take_busy`."""
+        self._configs = ConfigSeries(NAMESPACE)
 
     def publish(self, record: InvocationRecord, route: Route) -> None:
         """Publish a request that has ended."""
@@ -66,6 +68,8 @@ class Publisher:
                 self._sink.put(ready.no_capacity, 1.0, now_s=now_s)
         if not record.variant:
             return
+        if record.config:
+            self._configs.add(record)
         variant = next((variant for variant in route.variants if variant.name == record.variant), None)
         if record.component:
             component = next((found.route for found in route.components if found.name == record.component), None)
@@ -98,6 +102,11 @@ class Publisher:
         if record.held_s:
             put(ready.held, 1.0, now_s=now_s)
             put(ready.hold_time, record.held_s * 1e6, now_s=now_s, unit="Microseconds")
+
+    def publish_configs(self) -> None:
+        """Publish the requests since the last call for their endpoint configurations; called every second."""
+        for metric, point in self._configs.take(at_s=self._clock()):
+            self._sink.put_point(metric, point)
 
     def take_busy(self) -> set[InvocationLabels]:
         """Return the variants and components with requests since the last call."""
@@ -191,6 +200,7 @@ class Sampler:
 
     def sample(self) -> None:
         """Count the requests in flight now; publish the window that has ended."""
+        self.publisher.publish_configs()
         window = int(self.clock() // WINDOW_S)
         if window != self._window:
             self._publish()

@@ -58,6 +58,8 @@ class RoutingDecision:
 
     variant: VariantRoute
     replica: Replica
+    config: str = ""
+    """Name of the endpoint configuration by which the replica was started; empty for a component."""
     asleep: VariantRoute | None = None
     """A variant scaled to zero that the request would have been sent to; it should be woken."""
 
@@ -108,9 +110,12 @@ def choose(route: Route, query: RoutingQuery, loads: Mapping[str, int], draw: Dr
         raise NoReplica(asleep)
     weights = [variant.weight for variant, _ in usable]
     variant, fleets = usable[0] if len(usable) == 1 else usable[_draw(weights, draw)]
-    _, replicas = fleets[0] if len(fleets) == 1 else fleets[_draw([fleet.share for fleet, _ in fleets], draw)]
+    fleet, replicas = fleets[0] if len(fleets) == 1 else fleets[_draw([fleet.share for fleet, _ in fleets], draw)]
     return RoutingDecision(
-        variant=variant, replica=_choose_replica(replicas, variant, query, loads, draw), asleep=asleep
+        variant=variant,
+        replica=_choose_replica(replicas, variant, query, loads, draw),
+        config=fleet.config,
+        asleep=asleep,
     )
 
 
@@ -208,7 +213,7 @@ def _with_session(variants: Sequence[VariantRoute], worker: str, excluded: Abstr
         for fleet in variant.fleets:  # also those without new traffic, which still serve their sessions
             for replica in fleet.replicas:
                 if replica.worker == worker and worker not in excluded:
-                    return RoutingDecision(variant=variant, replica=replica)
+                    return RoutingDecision(variant=variant, replica=replica, config=fleet.config)
     raise NoReplica
 
 

@@ -90,6 +90,7 @@ class InvocationService:
 
         def on_decision(decision: RoutingDecision) -> None:
             record.variant, record.worker = decision.variant.name, decision.replica.worker
+            record.config = decision.config
             record.num_tries += 1
             if record.asked_s is None:
                 record.asked_s = perf_counter()

@@ -32,6 +32,8 @@ class Fleet:
     share: float
     """Share of the variant's traffic, 0 to 1; the shares of a variant add up to 1. 0 while baking or draining."""
     replicas: tuple[Replica, ...]
+    config: str = ""
+    """Name of the endpoint configuration; empty for a component."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +115,7 @@ class Route:
 
 
 def _with_prefix_routing(spec: Json, status: Json) -> tuple[Json, Json]:
-    """Migrate from version 1, which had no `prefix_routing`."""
+    """Migrate from version 1, which had neither `prefix_routing` nor `config`."""
     return spec, status
 
 

@@ -35,6 +35,7 @@ from headrace.control.model.workload import (
     Workload,
     changed_s,
     failure_reason,
+    last_deployment,
     serving_revision,
     settled_revision,
     unreadable_state,
@@ -239,8 +240,8 @@ def _details(record: ComponentRecord) -> dict[str, Any]:
         }
     if reason := failure_reason(record):
         answer["FailureReason"] = reason
-    if record.spec.revision.deployment:
-        answer["LastDeploymentConfig"] = record.spec.revision.deployment
+    if deployment := last_deployment(record):
+        answer["LastDeploymentConfig"] = deployment
     return answer
 
 

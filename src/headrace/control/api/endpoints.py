@@ -37,6 +37,7 @@ from headrace.control.model.workload import (
     changed_s,
     failure_reason,
     is_observed,
+    last_deployment,
     serving_revision,
     unreadable_state,
     visible_state,
@@ -235,8 +236,8 @@ def _details(record: EndpointRecord) -> dict[str, Any]:
     }
     if reason := failure_reason(record):
         answer["FailureReason"] = reason
-    if record.spec.revision.deployment:
-        answer["LastDeploymentConfig"] = record.spec.revision.deployment
+    if deployment := last_deployment(record):
+        answer["LastDeploymentConfig"] = deployment
     pending = _pending_revision(record)
     if pending is not None:
         answer["PendingDeploymentSummary"] = _pending_deployment(pending, record)

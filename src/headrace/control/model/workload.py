@@ -89,6 +89,11 @@ class Revision(RecordPart, frozen=True, kw_only=True, dict=True):
         """Refuse members that cannot be parsed, so that the record becomes unreadable."""
         _ = self.workloads, self.rollout, self.rollback_alarms
 
+    @property
+    def config_name(self) -> str:
+        """`EndpointConfigName`; empty for a component."""
+        return ""
+
     @cached_property
     def workloads(self) -> tuple[Workload, ...]:
         """The workloads of the revision."""
@@ -285,6 +290,12 @@ def settled_revision(record: Record[DeployableSpec[RevisionT], DeployableStatus[
     if progress.stable is None or progress.state is State.UPDATING:
         return record.spec.revision
     return record.status.revisions[progress.stable]
+
+
+def last_deployment(record: Record[DeployableSpec[RevisionT], DeployableStatus[RevisionT]]) -> Json:
+    """Return the `DeploymentConfig` of the last request that has ended, also if it was rolled back."""
+    is_busy = visible_state(record) in TRANSIENT
+    return (serving_revision(record) if is_busy else record.spec.revision).deployment
 
 
 def is_updatable(record: Deployable) -> bool:

@@ -78,7 +78,8 @@ def _without_empty(routes: Sequence[VariantRoute]) -> tuple[VariantRoute, ...]:
 
 def _plain_variant(workload: Workload, revision: Revision, serving: Sequence[WorkerView]) -> VariantRoute:
     replicas = _replicas(serving, workload.variant, revision.number)
-    fleets = () if workload.is_host else (Fleet(generation=revision.number, share=1.0, replicas=replicas),)
+    fleet = Fleet(generation=revision.number, share=1.0, replicas=replicas, config=revision.config_name)
+    fleets = () if workload.is_host else (fleet,)
     return _route(workload, workload.weight, fleets)
 
 
@@ -102,10 +103,12 @@ def _mixed_variant(
     }
     shown = after if before is None or (after is not None and fraction >= 1) else before
     assert shown is not None
+    configs = {revision.number: revision.config_name for revision in (old, new)}
     replicas = {number: _replicas(serving, name, number) for number in intended}
     shares = effective_shares(intended, {number for number, found in replicas.items() if found})
     fleets = tuple(
-        Fleet(generation=number, share=shares[number], replicas=replicas[number]) for number in sorted(intended)
+        Fleet(generation=number, share=shares[number], replicas=replicas[number], config=configs[number])
+        for number in sorted(intended)
     )
     return _route(shown, weight, fleets)
 
