@@ -56,16 +56,22 @@ def this_machine(host: Host, cluster: str) -> Machine:
 
 def read_home(store: Store, machine: Machine, readings: Mapping[str, WorkerReading]) -> Json:
     """Return the machine, the endpoints by state, the instances, and the workers; `readings` are by worker."""
-    endpoints = store.list(ENDPOINT)
-    workers = [
-        worker for worker in store.list(WORKER) if isinstance(worker, Record) and not view_worker(worker).is_gone
-    ]
+    states, instances = Counter[str](), Counter[str]()
+    for endpoint in store.each(ENDPOINT):
+        states[_state_of(endpoint)] += 1
+        instances.update(_instances([endpoint]))
+    workers, num_workers = [], 0
+    for worker in store.each(WORKER):
+        if isinstance(worker, Record) and not view_worker(worker).is_gone:
+            num_workers += 1
+            if num_workers <= MAX_WORKERS:
+                workers.append(_worker_json(worker, readings.get(worker.name, _NO_READING)))
     return {
         "machine": msgspec.to_builtins(machine),
-        "endpoints": dict(Counter(_state_of(endpoint) for endpoint in endpoints)),
-        "instances": _instances(endpoints),
-        "num_workers": len(workers),
-        "workers": [_worker_json(worker, readings.get(worker.name, _NO_READING)) for worker in workers[:MAX_WORKERS]],
+        "endpoints": dict(states),
+        "instances": {"current": instances["current"], "desired": instances["desired"]},
+        "num_workers": num_workers,
+        "workers": workers,
         "tokens_per_s": _total(reading.output_tokens_per_s for reading in readings.values()),
         "num_waiting": _total(reading.num_waiting for reading in readings.values()),
     }

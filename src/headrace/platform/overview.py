@@ -31,10 +31,10 @@ def read_overview(store: Store, endpoint: str) -> Json:
     record = store.get(ENDPOINT, endpoint)
     if record is None:
         return {"components": [], "hosts": []}
-    components = [component for component in store.list(INFERENCE_COMPONENT) if _is_on(component, record)]
+    components = [component for component in store.each(INFERENCE_COMPONENT) if _is_on(component, record)]
     workers = [
         worker
-        for worker in store.list(WORKER)
+        for worker in store.each(WORKER)
         if isinstance(worker, Record)
         and worker.spec.copy is not None
         and worker.spec.endpoint_uid == record.uid
