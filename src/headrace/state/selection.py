@@ -1,5 +1,5 @@
 """
-Which records of a kind are read, and in which order: filters, sort and resumption by key happen in the database.
+Lists of records by filters, order and last key, all of which the database evaluates.
 
 A list operation reads no more than its page needs: decoding all records of a kind costs several times their size.
 """

@@ -1,5 +1,5 @@
 """
-How many resources there may be, and how large a container's environment: a key holder cannot fill disk and memory.
+Limits on the number of resources and the size of a container's environment: no key holder fills disk and memory.
 
 SageMaker has quotas for the same things, which vary by account and region; these are the same for all platforms.
 """

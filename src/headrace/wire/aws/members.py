@@ -1,5 +1,5 @@
 """
-How the members of requests are treated: applied, refused by name, or accepted without effect and named.
+Treatment of the members of requests: applied, refused by name, or accepted without effect and named.
 
 `member_table` puts every member of every supported operation into one of them, by the structure that has it; a test
 compares it with botocore's models. What a request asks for is therefore never ignored silently. Pure.
