@@ -39,7 +39,7 @@ class Rule:
 
 
 class FileScope(Enum):
-    """What the files of a model may do with a setting."""
+    """The right of a model's files to set a setting."""
 
     NEVER = "only flags and the environment set it: it concerns others, this machine, or code"
     ANY = "a format or a limit"
