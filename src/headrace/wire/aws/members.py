@@ -64,10 +64,10 @@ def check(operation: OperationModel, params: Mapping[str, Any], table: Table) ->
     Raises:
         AwsError: a member is refused; the message names it.
     """
-    notices = []
+    notices: dict[tuple[int, str], str] = {}  # one for each member, of a list of which many may have it
     for path, member, how in _with_treatment(params, operation.input_shape, table):
         if how.treatment(member) == "kept":
-            notices.append(notice_of(path, how.kept[member]))
+            notices.setdefault((id(how), member), notice_of(path, how.kept[member]))
         elif advice := how.refused[member]:
             service = operation.service_model.service_name
             message = f"{path} is not supported by Headrace: {advice}."
@@ -76,7 +76,7 @@ def check(operation: OperationModel, params: Mapping[str, Any], table: Table) ->
                 if service == "cloudwatch"
                 else constraint_error(service, message)
             )
-    return tuple(notices)
+    return tuple(notices.values())
 
 
 def notices(value: Mapping[str, Any], shape: Shape, table: Table) -> tuple[str, ...]:
