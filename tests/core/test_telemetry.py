@@ -1,5 +1,6 @@
 """The log and the metrics, without a server."""
 
+import contextlib
 import io
 import json
 import logging
@@ -263,3 +264,15 @@ def test_each_line_is_one_write_however_long_it_is():
         logging.getLogger("library").warning("%s", "y" * length)
     assert len(raw.writes) == 4
     assert all(line.endswith(b"}\n") and line.count(b"\n") == 1 for line in raw.writes)
+
+
+def test_a_line_that_cannot_be_written_fails_nothing():
+    """Such as on a full disk."""
+    with open("/dev/full", "w", buffering=1) as full:  # noqa: PTH123 -- buffered by lines as stderr
+        setup_logging(format="json", stream=full)
+        for _ in range(1000):
+            get_logger().warning("request.refused", path="/" * 100)
+        logging.getLogger("library").warning("text")
+        with contextlib.suppress(OSError):
+            full.close()
+    setup_logging()

@@ -18,6 +18,9 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from tests import plain_http
+from tests.waiting import WAIT_S
+
 from .running import IMAGE, Running, until, up
 from .test_end_to_end import answered, delete_endpoint, make_endpoint
 
@@ -92,7 +95,7 @@ def pids(disk: SmallDisk) -> set[int]:
 
 
 def test_a_full_disk_stops_no_worker_and_loses_no_record(disk: SmallDisk, smollm2_path: Path) -> None:
-    platform = up(disk.folder / "data", inside=disk.inside)
+    platform = up(disk.folder / "data", "--open", inside=disk.inside)
     try:
         check_full_disk(platform, disk, {"Image": IMAGE, "Environment": {"HF_MODEL_ID": str(smollm2_path)}})
     finally:
@@ -114,13 +117,17 @@ def check_full_disk(platform: Running, disk: SmallDisk, container: dict[str, Any
     assert client.describe_endpoint(EndpointName="kept")["EndpointStatus"] == "InService"
     with s3.get_object(Bucket="bucket", Key="before")["Body"] as body:
         assert body.read() == b"content"
+    until(lambda: health(platform)[0] == 503, "the full disk is noticed")
+    assert "is full: " in health(platform)[1]
     status, message = refusal(client.create_model, ModelName="new", PrimaryContainer=container)
     assert (status, "full" in message) == (503, True), message
     status, message = refusal(s3.put_object, Bucket="bucket", Key="new", Body=os.urandom(8 * 1024 * 1024))
-    assert status >= 500, message
+    assert (status, "is full: " in message) == (507, True), message
+    s3.delete_object(Bucket="bucket", Key="before")
     assert answered(platform, "kept") == answer
 
     disk.empty()
+    until(lambda: health(platform) == (200, ""), "the room is noticed")
     until(lambda: stored(s3), "objects are stored again")
     client.create_model(ModelName="new", PrimaryContainer=container)
     (worker,) = pids(disk)
@@ -130,6 +137,11 @@ def check_full_disk(platform: Running, disk: SmallDisk, container: dict[str, Any
     until(lambda: answers(platform, "kept"), "the new worker answers")
     assert answered(platform, "kept") == answer
     delete_endpoint(platform, "kept")
+
+
+def health(platform: Running) -> tuple[int, str]:
+    answer = plain_http.get(f"{platform.url}/health", timeout=WAIT_S)
+    return answer.status_code, answer.json().get("reason", "")
 
 
 def stored(s3: Any) -> bool:
@@ -147,14 +159,14 @@ def answers(platform: Running, name: str) -> bool:
 
 def test_a_platform_killed_on_a_full_disk_restarts_on_it(disk: SmallDisk, smollm2_path: Path) -> None:
     folder = disk.folder / "data"
-    platform = up(folder, inside=disk.inside)
+    platform = up(folder, "--open", inside=disk.inside)
     make_endpoint(platform, "kept", {"Image": IMAGE, "Environment": {"HF_MODEL_ID": str(smollm2_path)}})
     platform.until_in_service("kept")
     answer = answered(platform, "kept")
     disk.fill()
     platform.close()
     platform.kill()
-    platform = up(folder, inside=disk.inside)
+    platform = up(folder, "--open", inside=disk.inside)
     try:
         until(lambda: answers(platform, "kept"), "the worker is adopted")
         assert answered(platform, "kept") == answer

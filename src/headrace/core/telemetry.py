@@ -7,8 +7,9 @@ at its end (`log_request`); prompts are logged only if a setting says so.
 
 import logging
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -49,7 +50,8 @@ def setup_logging(*, format: str = "auto", level: str = "info", stream: TextIO |
     structlog.configure(
         processors=[*shared, *tracebacks, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(target),  # one write for a line: several processes share the log
+        # one write for a line: several processes share the log
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _LossyOutput(target))),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(target)
@@ -59,6 +61,21 @@ def setup_logging(*, format: str = "auto", level: str = "info", stream: TextIO |
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(number, logging.WARNING))
+
+
+class _LossyOutput:
+    """An output that drops lines which cannot be written: a full disk must not fail the requests they are about."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
 
 
 def log_options() -> tuple[str, str]:

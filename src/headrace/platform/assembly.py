@@ -1,14 +1,11 @@
 """Assembly of a platform's parts from its settings; nothing runs yet."""
 
 import os
-import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from headrace import __version__
 from headrace.autoscaling.loops.waker import Waker
 from headrace.cloudwatch.metrics.worker_page import WorkerReading
 from headrace.cloudwatch.series.file import FileSeries
@@ -22,7 +19,6 @@ from headrace.control.model.images import OwnImage
 from headrace.control.model.own_images import read_own_images
 from headrace.control.planning.worker_build import WorkerDefaults
 from headrace.core.errors import SettingsError
-from headrace.core.gpus import Gpu
 from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import get_logger
 from headrace.gateway.app import Gateway
@@ -38,7 +34,9 @@ from headrace.platform.access_keys import ACCESS_KEY, AccessKeys, KeyRing, updat
 from headrace.platform.app import Apps, PlatformApp
 from headrace.platform.cluster import Cluster, make_cluster
 from headrace.platform.console import ConsoleSources, ask_none, console_app
+from headrace.platform.disk_space import DiskSpace
 from headrace.platform.folders import Address, DataFolder
+from headrace.platform.health import make_health
 from headrace.platform.home import read_counts, read_home, read_models, this_machine
 from headrace.platform.leading import Leading
 from headrace.platform.local_key import LocalKey, read_local_key
@@ -78,6 +76,7 @@ class Parts:
     waker: Waker
     cluster: Cluster
     s3: S3Proxy
+    disk: DiskSpace
     objects: S3Objects | None
 
 
@@ -137,8 +136,9 @@ def assemble(
         series=series,
     )
     control.budget = gateway.budget
-    s3 = S3Proxy(storage)
-    health = _health(settings, storage, host.gpus)
+    disk = DiskSpace((home.root, sharing.folder.root))
+    s3 = S3Proxy(storage, disk=disk if settings.s3_endpoint is None else None)
+    health = make_health(settings, storage, disk, host.gpus)
 
     def readings() -> Mapping[str, WorkerReading]:
         return leading.readings or (peers.readings if peers is not None else {})
@@ -157,6 +157,7 @@ def assemble(
         waker=waker,
         cluster=cluster,
         s3=s3,
+        disk=disk,
         objects=objects,
     )
 
@@ -359,22 +360,3 @@ def _container_environment(
     if address.ca_bundle is not None:
         environment["AWS_CA_BUNDLE"] = address.ca_bundle
     return environment
-
-
-def _health(settings: PlatformSettings, storage: ObjectStorage, gpus: Sequence[Gpu]) -> Callable[[], Json]:
-    started_s = time.time()
-    names = Counter(gpu.name for gpu in gpus)
-
-    def health() -> Json:
-        return {
-            "service": "headrace",
-            "status": "ok",
-            "version": __version__,
-            "region": settings.region,
-            "asks_for_keys": not settings.open,
-            "object_storage": storage.state,
-            "gpus": ", ".join(f"{count} x {name}" for name, count in names.items()) or "none",
-            "uptime_s": round(time.time() - started_s),
-        }
-
-    return health

