@@ -52,14 +52,15 @@ def platform(
     is_outdated: bool = False,
     is_reachable: bool = True,
     s3: Any = None,
+    control: Any = None,
 ) -> Iterator[str]:
-    """A platform; `is_reachable` is False if its database is out of reach, `s3` another application for objects."""
+    """A platform; `is_reachable` is False if its database is out of reach; `s3` and `control` are its applications."""
     store = open_store("sqlite://")
     store.create(ACCESS_KEY, KEY, spec=AccessKeySpec(secret=SECRET))
     apps = Apps(
         gateway=app_named("gateway"),
         gateway_owns=Gateway.owns,
-        control=app_named("control"),
+        control=control or app_named("control"),
         s3=s3 or app_named("s3"),
         console=app_named("console"),
         metrics=app_named("metrics"),

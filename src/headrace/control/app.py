@@ -9,18 +9,21 @@ Requests are already authenticated. A handler writes at most once; after a write
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from headrace.cloudwatch.metrics.metric import SeriesStore
 from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.control.api.context import CallContext, Handler
 from headrace.control.api.identity import assumed_role_arn
+from headrace.control.call_resource import resource_of
 from headrace.control.model.images import OwnImage
 from headrace.control.model.log_reader import LogReader
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.http.asgi import Receive, Scope, Send, content_length, request_of
+from headrace.http.audit import AuditedCall, AuditLog
 from headrace.http.body import BodyTooLarge, BodyTooSlow, ClientGone, read_body
 from headrace.http.body_budget import BodyBudget, BodyShare, BudgetSpent
 from headrace.http.response import send_response
@@ -28,8 +31,8 @@ from headrace.state.records import MAX_WRITE_TRIES, Conflict
 from headrace.state.store import Store
 from headrace.wire.aws import calls, compression, members, services
 from headrace.wire.aws.errors import AwsError, bodies_spent, throttled
-from headrace.wire.aws.http import AwsCall, HttpRequest, HttpResponse
-from headrace.wire.aws.identify import identify
+from headrace.wire.aws.http import AwsCall, HttpRequest, HttpResponse, header_value
+from headrace.wire.aws.identify import Target, identify
 from headrace.wire.aws.member_table import MEMBERS
 from headrace.wire.aws.scope import AwsScope
 
@@ -39,6 +42,11 @@ FREE_IN_FRIENDLY_MODE = frozenset({"RoleArn", "Url"})
 """Shapes whose patterns are not enforced in friendly mode: any role, and local paths for `ModelDataUrl`."""
 MAX_BUFFERED_BYTES = 256 * 1024 * 1024
 """Maximum size of all request bodies in memory, unless a budget is shared with other applications."""
+NOTICE_HEADER = "x-headrace-notice"
+"""Header of a response whose request has members without effect."""
+_MAX_NOTICE_CHARACTERS = 2048
+_FREQUENT = frozenset({"PutMetricData"})
+"""Operations that programs call all the time: their notices are logged at the level debug only."""
 _SMALL_BYTES = 16 * 1024
 """Bodies up to this size are parsed concurrently; 48 KiB of CBOR, with a list in each byte, take 0.1 s."""
 _BODY_TIMEOUT_S = 60.0
@@ -71,6 +79,7 @@ class ControlApp:
         self._large_bodies = asyncio.Semaphore(1)
         self._clock = clock
         self._log = get_logger()
+        self._audit = AuditLog()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -80,50 +89,64 @@ class ControlApp:
         try:
             with self.budget.share() as share:
                 body = await _read_body(scope, receive, share)
-                response = await self._answer(request_of(scope, body), request_id)
+                response = await self._answer(scope, request_of(scope, body), request_id)
         except ClientGone:
             return
         except BudgetSpent:
-            error = bodies_spent(self.budget.max_bytes)
-            response = calls.render_error(identify(request_of(scope)), error, request_id)
+            response = self._refuse(scope, bodies_spent(self.budget.max_bytes), request_id)
         except AwsError as error:
-            response = calls.render_error(identify(request_of(scope)), error, request_id)
+            response = self._refuse(scope, error, request_id)
         await send_response(scope, send, response.status, response.headers, response.body)
 
-    async def _answer(self, request: HttpRequest, request_id: str) -> HttpResponse:
+    async def _answer(self, scope: Scope, request: HttpRequest, request_id: str) -> HttpResponse:
         """Run a call in a thread; one large body at a time, so that small ones find a thread."""
         if len(request.body) <= _SMALL_BYTES and "content-encoding" not in request.headers:
-            return await asyncio.to_thread(self._respond, request, request_id)
+            return await asyncio.to_thread(self._respond, scope, request, request_id)
         async with self._large_bodies:
-            return await asyncio.to_thread(self._respond, request, request_id)
+            return await asyncio.to_thread(self._respond, scope, request, request_id)
 
-    def _respond(self, request: HttpRequest, request_id: str) -> HttpResponse:
-        started_s, identified = time.perf_counter(), identify(request)
+    def _refuse(self, scope: Scope, error: AwsError, request_id: str) -> HttpResponse:
+        """Return the response to a request whose body was not read."""
+        started_s, identified = time.perf_counter(), identify(request_of(scope))
+        response = calls.render_error(identified, error, request_id)
+        self._log_call(scope, _audited(identified, error=error.code), response, started_s, request_id)
+        return response
+
+    def _respond(self, scope: Scope, request: HttpRequest, request_id: str) -> HttpResponse:
+        started_s, identified = time.perf_counter(), None
+        call: AwsCall | None = None
         try:
             request = compression.inflated(request, max_bytes=MAX_BODY_BYTES)
-            identified = identify(request)  # a form names its operation only in its body
+            identified = identify(request)
             if identified.operation in services.operation_names(identified.service):
                 # report unsupported operations before validation errors
                 self._handler_of(identified.service, identified.operation)
             free = frozenset() if self._is_strict else FREE_IN_FRIENDLY_MODE
             call = calls.parse(request, free_shapes=free)
-            self._name_unused(call, request_id)
-            result = self._handle(call, request_id)
-            response = calls.render(call, result, request_id)
-        except AwsError as error:
-            response = calls.render_error(identified, error, request_id)
-            self._log_call(
-                identified.service, identified.operation, response.status, started_s, request_id, error.message
+            notices = members.check(
+                services.operation(call.service, call.operation), call.params, MEMBERS[call.service]
             )
+            result = self._handle(call, request_id)
+            response = self._with_notices(calls.render(call, result, request_id), call, notices, request_id)
+        except AwsError as error:
+            identified = identified or identify(request)
+            response = calls.render_error(identified, error, request_id)
+            self._log_call(scope, _audited(identified, call, error.code), response, started_s, request_id)
         else:
-            self._log_call(identified.service, identified.operation, response.status, started_s, request_id)
+            self._log_call(scope, _audited(identified, call), response, started_s, request_id)
         return response
 
-    def _name_unused(self, call: AwsCall, request_id: str) -> None:
-        """Refuse members that are not supported, and log those without effect."""
-        operation = services.operation(call.service, call.operation)
-        for notice in members.check(operation, call.params, MEMBERS[call.service]):
-            self._log.info("call.member_kept", operation=call.operation, message=notice, request_id=request_id)
+    def _with_notices(
+        self, response: HttpResponse, call: AwsCall, notices: Sequence[str], request_id: str
+    ) -> HttpResponse:
+        """Return the response with a header about the members without effect, and log them."""
+        log = self._log.debug if call.operation in _FREQUENT else self._log.info
+        for notice in notices:
+            log("call.member_kept", operation=call.operation, message=notice, request_id=request_id)
+        if not notices:
+            return response
+        header = (NOTICE_HEADER, header_value(" ".join(notices))[:_MAX_NOTICE_CHARACTERS])
+        return replace(response, headers=(*response.headers, header))
 
     def _handle(self, call: AwsCall, request_id: str) -> dict[str, Any]:
         handler = self._handler_of(call.service, call.operation)
@@ -165,18 +188,16 @@ class ControlApp:
         return handler
 
     def _log_call(
-        self,
-        service: str,
-        operation: str | None,
-        status: int,
-        started_s: float,
-        request_id: str,
-        error: str = "",
+        self, scope: Scope, call: AuditedCall, response: HttpResponse, started_s: float, request_id: str
     ) -> None:
-        level = self._log.debug if status < 400 else self._log.info
-        taken_ms = round((time.perf_counter() - started_s) * 1000, 1)
-        facts = {"service": service, "operation": operation, "status": status, "total_ms": taken_ms}
-        level("call.finished", **facts, request_id=request_id, **({"error": error[:200]} if error else {}))
+        total_s = time.perf_counter() - started_s
+        self._audit.write(scope, call, status=response.status, total_s=total_s, request_id=request_id)
+
+
+def _audited(target: Target, call: AwsCall | None = None, error: str = "") -> AuditedCall:
+    """Return the facts of a call for the audit log; None for a call that could not be parsed."""
+    resource = resource_of(call.operation, call.params) if call is not None else ""
+    return AuditedCall(service=target.service, operation=target.operation or "", resource=resource, error=error)
 
 
 async def _read_body(scope: Scope, receive: Receive, share: BodyShare) -> bytes:

@@ -6,6 +6,7 @@ import secrets
 import string
 import time
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -208,7 +209,10 @@ class KeyRing:
             self._note_failure(str(error))
             asyncio.get_running_loop().call_later(MAX_AGE_S, self._begin_reading)
         else:
-            self._secrets = {key.key_id: key.secret for key in found}
+            secrets_by_id = {key.key_id: key.secret for key in found}
+            if self._read_s is not None:
+                _log_change(self._secrets.keys(), secrets_by_id.keys())
+            self._secrets = secrets_by_id
             self._read_s = self._clock()
             self._is_out_of_reach = False
         finally:
@@ -218,3 +222,9 @@ class KeyRing:
         if not self._is_out_of_reach:
             get_logger().warning("access_keys.out_of_reach", reason=reason)
         self._is_out_of_reach = True
+
+
+def _log_change(before: AbstractSet[str], after: AbstractSet[str]) -> None:
+    """Log keys that have come and gone, also by `headrace keys` and other members, which call no operation here."""
+    if before != after:
+        get_logger().info("access_keys.changed", added=sorted(after - before), removed=sorted(before - after))

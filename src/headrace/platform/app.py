@@ -18,6 +18,7 @@ from headrace.core.telemetry import get_logger
 from headrace.core.tracing import bind_to_log, trace_of
 from headrace.gateway import openai
 from headrace.http.asgi import ASGIApp, Receive, Scope, Send, request_of, set_caller
+from headrace.http.audit import client_address
 from headrace.http.body import ClientGone
 from headrace.http.body_budget import BodyBudget, BodyShare, BudgetSpent
 from headrace.http.host_refusal import is_navigation, send_host_page
@@ -34,6 +35,7 @@ from headrace.platform.access import (
     HostRefused,
 )
 from headrace.platform.api_docs import api_docs_app, is_api_docs
+from headrace.platform.audit import audited, bucket_call, console_call
 from headrace.platform.console import CONSOLE_PATH, is_console, needs_key
 from headrace.platform.metrics_pages import is_metrics
 from headrace.platform.s3_proxy import ISOLATION_HEADERS
@@ -46,6 +48,7 @@ from headrace.wire.aws.errors import AwsError, bodies_spent
 from headrace.wire.aws.http import HttpRequest
 from headrace.wire.aws.identify import Target, identify, scope_service
 from headrace.wire.aws.signature_faults import KEY_HINT
+from headrace.wire.aws.sigv4 import access_key_of
 from headrace.wire.dialect import ErrorReply
 from headrace.wire.openai.errors import render_error as render_openai_error
 from headrace.wire.unknown_routes import is_foreign, render_error_for, unknown_route
@@ -129,10 +132,11 @@ class PlatformApp:
 
     def _make_mounts(self) -> tuple[Mount, ...]:
         apps = self._apps
+        s3, console = audited(apps.s3, bucket_call), audited(apps.console, console_call)
         return (
-            Mount(lambda request, _: is_signed_for_s3(request), FOR_S3, apps.s3),
+            Mount(lambda request, _: is_signed_for_s3(request), FOR_S3, s3),
             Mount(lambda request, _: is_signed_for_control(request), FOR_CONTROL, apps.control),
-            Mount(lambda _, path: is_console(path) and needs_key(path), FOR_PAGES, apps.console),
+            Mount(lambda _, path: is_console(path) and needs_key(path), FOR_PAGES, console),
             Mount(lambda _, path: is_console(path), None, apps.console),
             Mount(is_api_docs, None, api_docs_app()),
             Mount(_is_browser_at_root, None, _redirect_to_console),
@@ -141,7 +145,7 @@ class PlatformApp:
             Mount(lambda _, path: is_openai(path), FOR_OPENAI, apps.gateway),
             Mount(lambda _, path: apps.gateway_owns(path), FOR_RUNTIME, apps.gateway),
             Mount(_is_foreign, None, _answer_alternative),
-            Mount(lambda request, _: identify(request).service == "s3", FOR_S3, apps.s3),
+            Mount(lambda request, _: identify(request).service == "s3", FOR_S3, s3),
             Mount(lambda *_: True, FOR_CONTROL, apps.control),
         )
 
@@ -156,6 +160,15 @@ class PlatformApp:
 
     async def _refuse(self, scope: Scope, send: Send, request: HttpRequest, error: AwsError) -> None:
         """Send the error of a refused request in the protocol of its service."""
+        get_logger().warning(
+            "request.refused",
+            address=client_address(scope),
+            claimed_key=shortened(access_key_of(request) or ""),
+            method=request.method,
+            path=shortened(request.path),
+            status=error.http_status,
+            error=error.code,
+        )
         if is_signed_for_s3(request):
             spoken = Target(service="s3", protocol="rest-xml")
         elif is_signed_for_control(request):
@@ -172,9 +185,6 @@ class PlatformApp:
         else:
             spoken = identify(request)
         request_id = secrets.token_hex(8).upper()
-        get_logger().warning(
-            "request.refused", path=shortened(request.path), status=error.http_status, error=error.code
-        )
         response = render_aws_error(spoken, error, request_id)
         headers = (*response.headers, *ISOLATION_HEADERS)
         await send_response(scope, send, response.status, headers, response.body)

@@ -15,7 +15,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from headrace.core.telemetry import get_logger
+from headrace.core.tracing import trace_of
+from headrace.http.audit import AuditedCall, AuditLog
 from headrace.http.body import BodyTooLarge, read_body
 from headrace.platform.access_keys import AccessKey, AccessKeys
 from headrace.state.records import Json, LastRecord
@@ -24,6 +25,7 @@ MAX_KEYS = 500
 """Keys that the console can create; each unsigned request is compared with all of them."""
 MAX_NOTE_CHARACTERS = 200
 _MAX_BODY_BYTES = 4096
+_AUDIT = AuditLog()
 _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 _CLOSED = (
     "This platform requires no keys, so the console does not manage them: anyone on this machine could create a key "
@@ -59,6 +61,7 @@ def _list(keys: AccessKeys) -> Handler:
     async def handler(request: Request) -> Response:
         """Return the keys without their secrets, and which one the caller uses."""
         found = await asyncio.to_thread(keys.list)
+        _audit(request, "ListAccessKeys", "", 200)
         token = request.headers.get("authorization", "").partition(" ")[2].strip()
         return _reply({"is_managed": True, "keys": [_key_json(key, token) for key in found]})
 
@@ -77,7 +80,7 @@ def _create(keys: AccessKeys) -> Handler:
         if len(await asyncio.to_thread(keys.list)) >= MAX_KEYS:
             return _reply({"message": f"There are {MAX_KEYS} keys, the most that can be created. Delete some."}, 409)
         made = await asyncio.to_thread(keys.create, note=wanted.note)
-        get_logger().info("access_key.created", key=made.key_id)
+        _audit(request, "CreateAccessKey", made.key_id, 201)
         return _reply({**_key_json(made, ""), "secret": made.secret}, 201)
 
     return handler
@@ -91,13 +94,19 @@ def _delete(keys: AccessKeys) -> Handler:
             is_removed = await asyncio.to_thread(keys.remove, key_id, keep_last=True)
         except LastRecord:
             why = "It is the last key: without one no request is admitted. Create another one first."
+            _audit(request, "DeleteAccessKey", key_id, 409)
             return _reply({"message": why}, 409)
         if not is_removed:
             return _reply({"message": f"There is no access key {key_id}."}, 404)
-        get_logger().info("access_key.deleted", key=key_id)
+        _audit(request, "DeleteAccessKey", key_id, 204)
         return Response(status_code=204, headers=_HEADERS)
 
     return handler
+
+
+def _audit(request: Request, operation: str, key_id: str, status: int) -> None:
+    call = AuditedCall(service="headrace", operation=operation, resource=key_id)
+    _AUDIT.write(request.scope, call, status=status, request_id=trace_of(request.scope).request_id)
 
 
 def _key_json(key: AccessKey, token: str) -> Json:
