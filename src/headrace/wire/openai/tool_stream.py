@@ -157,6 +157,9 @@ class ToolStream:
             if start[:1] == "{" or (start[:1] == "[" and start[1:].lstrip().startswith("{")):
                 self._open_block("")
                 return
+        if "<" not in self._buffer and "[" not in self._buffer:  # nearly all text
+            yield from self._text(self._take(len(self._buffer)))
+            return
         markers = [(place, marker) for marker in CALL_STARTS if (place := self._buffer.find(marker)) >= 0]
         if markers:
             place, marker = min(markers)
