@@ -330,7 +330,7 @@ def test_a_call_is_whole_and_has_an_object_as_arguments():
     assert (call.function.name, call.function.arguments) == ("weather", {"city": "Bonn"})
 
 
-def test_a_call_that_was_cut_off_is_left_out():
+def test_a_call_that_was_cut_off_is_no_call():
     for text in (CALL[:-30], '<tool_call>{"name": "weather"'):
         message = answer_of(chat(stream=False, tools=[WEATHER]), text, reason=FinishReason.LENGTH).message
         assert message.tool_calls is None
