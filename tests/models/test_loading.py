@@ -152,6 +152,19 @@ def copied(folder, target):
     return target
 
 
+def test_defaults_that_are_off_or_unusable_refuse_no_model(saved, tmp_path):
+    folder = copied(saved[0], tmp_path / "off")
+    off = {"bos_token_id": -1, "eos_token_id": [-1, 7.0, "end"], "pad_token_id": -1}
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **off}))
+    generation = {**off, "do_sample": False, "temperature": "hot", "top_k": -1, "top_p": 0, "max_new_tokens": 0}
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+    defaults = load_model(str(folder)).defaults
+    assert defaults.sampling.values() == {"top_k": 0}
+    assert 7 in defaults.eos_token_ids
+    assert min(defaults.eos_token_ids) >= 0
+
+
 @pytest.mark.parametrize(
     ("name", "content", "named"),
     [
