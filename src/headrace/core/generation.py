@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Literal
 
 from headrace.core.answer_format.formats import AnswerFormat
+from headrace.core.model_kinds import PoolingTask, ToolSupport
 from headrace.core.sampling_defaults import RecommendedSampling, SamplingDefaults
 
 
@@ -144,14 +145,8 @@ class ChatPrompt:
     template_values: Mapping[str, object] = field(default_factory=dict)  # `chat_template_kwargs`
 
 
-ToolSupport = Literal["native", "generic"]
-"""The chat template shows tools to the model, or the prompt describes them as text."""
-
 PoolingMethod = Literal["last", "mean", "cls", "all"]
 """The hidden state of the last token, the mean of all, that of the first token, or all of them."""
-
-PoolingTask = Literal["embed", "embed_tokens", "score"]
-"""One vector per input, one vector per token, or the outputs of the model's classification head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,8 +347,7 @@ class ModelInfo:
     """Time of loading, seconds since 1970."""
     answer_format: AnswerFormat | None = None
     """The separators of reasoning in chats; None: the model has none."""
-    tool_support: ToolSupport | None = None
-    """None: the model has no chat template."""
+    tool_support: ToolSupport | None = None  # None without a chat template
     rope: str = ""
     """The rotary embedding in use, with its scaling."""
     format_reason: str = ""

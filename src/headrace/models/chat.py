@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.core.answer_format.formats import AnswerFormat, find_format
 from headrace.core.errors import InvalidRequest, SettingsError
-from headrace.core.generation import ChatPrompt, ToolSupport
+from headrace.core.generation import ChatPrompt
+from headrace.core.model_kinds import ToolSupport
 from headrace.models.chat_builtins import BUILT_IN_TEMPLATES
 from headrace.models.chat_probes import PROBE_LIMITS, ContentForms, as_parts, find_content_forms, shows_tools
 from headrace.models.chat_turns import joined_chats

@@ -6,7 +6,8 @@ import msgspec
 
 from headrace.core.client_text import shortened
 from headrace.core.errors import InvalidRequest
-from headrace.core.generation import PoolingParams, PoolingTask
+from headrace.core.generation import PoolingParams
+from headrace.core.model_kinds import PoolingTask
 from headrace.wire.pooled import MAX_INPUTS, Input
 from headrace.wire.tei.errors import EmptyInput
 

@@ -5,7 +5,8 @@ from typing import TypeVar
 import msgspec
 
 from headrace.core.errors import InvalidRequest
-from headrace.core.generation import PoolingParams, PoolingTask
+from headrace.core.generation import PoolingParams
+from headrace.core.model_kinds import PoolingTask
 from headrace.wire.fields import FieldTable, Refused, struct_fields
 from headrace.wire.framing import decode_body, raw_fields
 
