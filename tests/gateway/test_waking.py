@@ -115,6 +115,19 @@ def test_a_request_that_asks_for_no_work_wakes_nothing_and_does_not_count(waker)
         gateway.until(lambda: published, "work counts")
 
 
+@pytest.mark.parametrize("prefer", ["wait", "respond-async, Wait=100"])
+def test_a_client_that_prefers_to_wait_gets_the_list_of_the_worker_that_it_has_woken(sleepy, waker, prefer):
+    async def models(exchange: Exchange) -> None:
+        exchange.whole(b'{"data": [{"id": "tiny"}]}')
+
+    sleepy.put(route(asleep()))
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(sleepy.client.get, "/endpoints/ep/openai/v1/models", headers={"prefer": prefer})
+        wake(sleepy, waker, models)
+        assert asking.result(WAIT_S).json() == {"data": [{"id": "tiny"}]}
+    assert not list(sleepy.gateway.metrics.counters())
+
+
 def test_many_requests_at_zero_wake_once_and_are_all_answered(sleepy, waker):
     sleepy.put(route(asleep()))
     with ThreadPoolExecutor(8) as pool:

@@ -135,7 +135,7 @@ class Platform:
             timeout_s: time to wait; an endpoint without an instance is started first.
         """
         url = f"{self.url}/endpoints/{quote(target)}/openai/v1/models"
-        request = Request(url, headers={"Authorization": f"Bearer {self.secret_key}", **headers})  # noqa: S310
+        request = Request(url, headers={"Authorization": f"Bearer {self.secret_key}", "Prefer": "wait", **headers})  # noqa: S310
         try:
             value = self._get_json(request, timeout_s=timeout_s)
         except (OSError, ValueError):

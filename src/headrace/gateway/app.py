@@ -282,7 +282,8 @@ class Gateway:
                 await self._models(method, path, exchange, record)
                 return
             record.generates = openai.generates(method, asked.path)
-            if not record.generates and asked.path == MODELS and (asleep := await self._asleep(asked)) is not None:
+            record.wakes = record.generates or openai.prefers_to_wait(scope)
+            if not record.wakes and asked.path == MODELS and (asleep := await self._asleep(asked)) is not None:
                 await self._answer_models(MODELS, asleep, exchange, record)
                 return
             await self._with_body(

@@ -28,6 +28,8 @@ class InvocationRecord:
     started_s: float
     generates: bool = True
     """False for a request that is logged only: it asks for no work of the model, and must not look like load."""
+    wakes: bool = True
+    """False for a request that is answered at once, whatever is asleep."""
     variant: str = ""
     """Empty until a variant has been chosen."""
     component: str = ""

@@ -39,7 +39,7 @@ from headrace.gateway.request import Invocation
 from headrace.gateway.routing import is_for_components
 from headrace.gateway.service import InvocationService, finish, relay
 from headrace.gateway.stored_responses import PendingResponse, StoredResponses
-from headrace.http.asgi import Scope
+from headrace.http.asgi import Scope, header
 from headrace.http.client import ClientRequest
 from headrace.http.client_response import ClientResponse, ResponseBroken
 from headrace.http.exchange import Exchange
@@ -116,6 +116,12 @@ def match(path: str) -> OpenAiPath | None:
 def generates(method: str, path: str) -> bool:
     """Return whether a request asks the model for work; one that only reads, counts or manages wakes nothing."""
     return method == "POST" and path not in _WITHOUT_WORK
+
+
+def prefers_to_wait(scope: Scope) -> bool:
+    """Return whether the client asks to wait for a model that is asleep: `Prefer: wait`, as in RFC 7240."""
+    preferences = (header(scope, b"prefer") or "").lower().split(",")
+    return any(preference.partition("=")[0].strip() == "wait" for preference in preferences)
 
 
 async def model_named(body: bytes) -> str:
@@ -270,7 +276,7 @@ async def _forward(
     record: InvocationRecord,
     pending: PendingResponse | None = None,
 ) -> None:
-    query = replace(service.routing_query(invocation, request.body), wakes=record.generates)
+    query = replace(service.routing_query(invocation, request.body), wakes=record.wakes)
     try:
         async with service.invoke(
             invocation.endpoint,
