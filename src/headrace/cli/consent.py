@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import click
 
-from headrace.cli.terminal import printable
 from headrace.cli.user_code import UserCode, cache_home
 from headrace.core.errors import SettingsError
 from headrace.settings.server_settings import env_name
@@ -39,6 +38,8 @@ def ask_on_terminal(code: UserCode, is_changed: bool) -> bool:
     """Return the answer of the user; False without a terminal. `is_changed`: an earlier version was allowed."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
+    from headrace.cli.terminal import printable
+
     lines = [f"{code.place} brings code{', which has changed since you allowed it' if is_changed else ''}:"]
     lines += [f"  {summary}" for summary in code.summaries or code.reasons]
     lines.append("It runs as your user, with all rights that you have. Run it only if you trust its author.")
