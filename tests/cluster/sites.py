@@ -26,6 +26,7 @@ from headrace.cluster.local import LocalLauncher
 from headrace.cluster.ray_launcher import RayLauncher
 from headrace.cluster.ray_link import ClusterUnreachable
 from headrace.cluster.ray_messages import Connection
+from headrace.cluster.worker_exit import is_exit_line
 from headrace.cluster.worker_files import read_value
 from headrace.cluster.worker_logs import WorkerLogs
 from headrace.core.processes import ProcessId, process_id
@@ -68,7 +69,12 @@ class Site:
         return child
 
     def said(self, name: str) -> list[str]:
-        return [event.message for event in self.logs.read(name)]
+        """What a worker has written itself."""
+        return [event.message for event in self.logs.read(name) if not is_exit_line(event.message)]
+
+    def ends(self, name: str) -> list[dict[str, object]]:
+        """The lines about the ends of the processes of a worker."""
+        return [json.loads(event.message) for event in self.logs.read(name) if is_exit_line(event.message)]
 
     async def healthy(self, name: str, *, resources: ResourceRequest = SMALL, **script: object) -> Handle:
         handle = await started(self.launcher, spec(name, resources=resources, **script))

@@ -63,6 +63,7 @@ async def test_failed_workers_are_observed_with_exit_code_reason_and_log(site: S
         assert (seen.exit_code, seen.message) == (3, message)
         assert await site.launcher.poll(name, handle) == seen
         assert site.said(name) == lines
+        assert [(end["exit_code"], end["level"]) for end in site.ends(name)] == [(3, "error")]
 
     await asyncio.gather(*(fail(name, *case) for name, case in cases.items()))
     assert not cases.keys() & (await site.launcher.known()).keys()
@@ -82,7 +83,11 @@ async def test_a_kill_9_of_a_worker_is_observed_as_its_signal_and_ends_its_child
     handle = await site.healthy("killed", child=True)
     child = site.child("killed")
     os.kill(site.process("killed").pid, signal.SIGKILL)
-    assert (await seen_as(site.launcher, "killed", handle, WorkerPhase.EXITED)).exit_code == -signal.SIGKILL
+    seen = await seen_as(site.launcher, "killed", handle, WorkerPhase.EXITED)
+    assert seen.exit_code == -signal.SIGKILL
+    (end,) = site.ends("killed")
+    assert (end["signal"], end["cause"]) == ("SIGKILL", seen.cause)
+    assert end.get("phase") in ("ready", None), "only the platform pings a worker on another node"
     await until(lambda: asyncio.to_thread(lambda: not is_running(child)))
 
 

@@ -169,6 +169,7 @@ async def test_the_workers_of_a_lost_node_exit_and_another_node_is_used(site: Si
         assert seen.was_lost
         assert (await site.launcher.poll("stays", stays)).phase is WorkerPhase.READY
         assert site.said("lost") == ["last words"]
+        assert ["node" in str(end["cause"]) for end in site.ends("lost")] == [True]
         await until(lambda: asyncio.to_thread(lambda: not is_running(process)))
         back = await site.healthy("back")
         assert back.facts["node"] == stays.facts["node"]

@@ -137,7 +137,7 @@ class LocalLauncher:
         self._ended: dict[str, dict[ProcessId, int | None]] = {}
         """Worker → its ended processes, whose sessions were killed, with the exit codes if known; until `forget`."""
         self._kills: dict[ProcessId, asyncio.TimerHandle] = {}
-        self._exits = ExitLog(self._logs, now_s=now_s)
+        self._exits = ExitLog(self._logs, now_s=now_s, is_pinged=not self._options.dies_with_parent)
 
     async def start(self, spec: WorkerSpec) -> Handle:
         """

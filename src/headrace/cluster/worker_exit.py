@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from headrace.cluster.launcher import Observation
+from headrace.cluster.launcher import Observation, WorkerPhase
 from headrace.cluster.worker_logs import WorkerLogs
 from headrace.core.telemetry import get_logger
 
@@ -91,10 +91,25 @@ class ExitLog:
     """Notes the ends of workers in their logs, which killed ones cannot do themselves. Not thread-safe."""
 
     def __init__(
-        self, logs: WorkerLogs, *, now_s: Callable[[], float], oom_kills: Callable[[], int] = num_oom_kills
+        self,
+        logs: WorkerLogs,
+        *,
+        now_s: Callable[[], float],
+        is_pinged: bool = True,
+        oom_kills: Callable[[], int] = num_oom_kills,
     ) -> None:
+        """
+        Create a log of ends.
+
+        Args:
+            logs: the logs of the workers.
+            now_s: a clock, seconds since 1970.
+            is_pinged: whether this process finds out that a worker is ready; if not, another one does.
+            oom_kills: returns how many processes the kernel has killed for lack of memory.
+        """
         self._logs = logs
         self._now_s = now_s
+        self._is_pinged = is_pinged
         self._num_oom_kills = oom_kills
         self._seen: dict[str, int] = {}
         """Worker → the count of processes killed for lack of memory when it was last seen running."""
@@ -110,7 +125,8 @@ class ExitLog:
         return likely_cause(code, was_stopped=was_stopped, ran_out_of_memory=ran_out_of_memory)
 
     def note(self, worker: str, code: int | None, cause: str, *, phase: str) -> None:
-        """Add the line about a worker's end to its log."""
+        """Add the line about a worker's end to its log, with the phase if it is known."""
+        phase = "" if phase == WorkerPhase.STARTING and not self._is_pinged else phase
         try:
             self._logs.add_line(worker, exit_line(code, cause, phase=phase, now_s=self._now_s()))
         except OSError as error:  # a full disk
