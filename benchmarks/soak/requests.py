@@ -79,7 +79,9 @@ class ModelClient:
         target = urlsplit(str(self.http.base_url))
         content = json.dumps(self._chat(random)).encode()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {target.netloc}\r\nContent-Length: {len(content)}\r\n"
-        kind = "Content-Type: application/json\r\n\r\n"
+        key = self.http.headers.get("authorization")
+        kind = f"Authorization: {key}\r\n" if key else ""
+        kind += "Content-Type: application/json\r\n\r\n"
         with socket.create_connection((target.hostname or "", target.port or 80), timeout=TIMEOUT_S) as client:
             client.sendall(head.encode() + kind.encode() + content[: random.randrange(len(content))])
 

@@ -4,9 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-
-from headrace.cli.scale import scale
 
 from .running import IMAGE, Running, until
 from .test_end_to_end import delete_endpoint, invoke, make_endpoint
@@ -70,8 +67,8 @@ def test_a_variant_scales_out_then_to_zero_and_is_woken_by_a_request(platform: R
 
     until(is_doubled, "it scaled out")
     cloudwatch.delete_alarms(AlarmNames=["busy"])
-    command = [NAME, "--min", "0", "--max", "2", "--idle-s", "10", "--url", platform.url]
-    assert CliRunner().invoke(scale, command).exit_code == 0
+    asleep = platform.headrace("scale", NAME, "--min", "0", "--max", "2", "--idle-s", "10", "--url", platform.url)
+    assert asleep.returncode == 0, asleep.stderr
     until(lambda: counts() == (0, 0), "it went to sleep without requests")
 
     (answer,) = invoke(platform, NAME)
@@ -83,5 +80,5 @@ def test_a_variant_scales_out_then_to_zero_and_is_woken_by_a_request(platform: R
         f"monitor alarm headrace-idle-{IDENTITY['ResourceId']} in state ALARM triggered policy headrace-idle",
         "a request arrived while capacity was 0",
     ]
-    assert CliRunner().invoke(scale, [NAME, "--off", "--url", platform.url]).exit_code == 0
+    assert platform.headrace("scale", NAME, "--off", "--url", platform.url).returncode == 0
     delete_endpoint(platform, NAME)
