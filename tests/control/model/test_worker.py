@@ -8,6 +8,7 @@ from headrace.control.model.worker import (
     notices_of,
     observed_status,
     placements_of,
+    restarts_of,
 )
 from headrace.state.records import Record
 
@@ -44,3 +45,12 @@ def test_placements_and_notices_of_a_variant_are_those_of_its_wanted_workers() -
     workers = [worker(status), worker(status, variant="w", deleting_s=5.0), worker(waiting, variant="x")]
     assert placements_of(workers) == {"v": ["w runs on GPU 0."], "x": ["All GPUs are taken."]}
     assert notices_of(workers) == {"v": ["A notice."], "x": []}
+
+
+def test_workers_that_were_lost_after_they_were_ready_are_counted_where_placements_are_shown() -> None:
+    lost = [worker(ReplicaStatus(ready_s=1.0, failed_s=failed_s)) for failed_s in (60.0, 120.0)]
+    never_ready = worker(ReplicaStatus(failed_s=180.0))
+    (text,) = placements_of([*lost, never_ready])["v"]
+    assert text.startswith("2 restarts of workers, the last at 1970-01-01 00:02:00 UTC after log stream ")
+    assert restarts_of([lost[0]])["v"][0].startswith("1 restart of workers")
+    assert restarts_of([never_ready]) == {}
