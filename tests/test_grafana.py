@@ -78,6 +78,7 @@ def test_promtool_accepts_the_configuration_and_every_query(tmp_path: Path) -> N
     expressions = [query.replace("$__rate_interval", "1m").replace("$endpoint", "e") for query in QUERIES]
     rules = [{"record": f"query:n{number}", "expr": expr} for number, expr in enumerate(expressions)]
     (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
-    for arguments in (["config", "--syntax-only", str(FOLDER / "prometheus.yml")], ["rules", str(tmp_path / "rules.yml")]):
+    checks = (["config", "--syntax-only", str(FOLDER / "prometheus.yml")], ["rules", str(tmp_path / "rules.yml")])
+    for arguments in checks:
         done = subprocess.run([promtool, "check", *arguments], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr + done.stdout

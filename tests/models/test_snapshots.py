@@ -155,14 +155,14 @@ for ref in ("org/tiny", "org/one", "org/two"):
 
 def test_a_model_of_the_hub_is_copied_with_its_templates_modules_and_vocabulary(hub, tmp_path):
     done = run_with_hub(LOCATE, tmp_path, HF_ENDPOINT=hub, HF_HUB_OFFLINE="0")
-    tiny, one, two = done.stdout.splitlines()
+    tiny, first, second = done.stdout.splitlines()
 
     copied = {path.relative_to(tiny).as_posix() for path in Path(tiny).rglob("*") if path.is_file()}
     assert copied == set(TEMPLATED)
-    assert one.endswith(f"models--org--one/snapshots/{COMMIT}/m.gguf")
-    assert two == "org/two has several GGUF files (a.gguf, b.gguf). Name one of them."
+    assert first.endswith(f"models--org--one/snapshots/{COMMIT}/m.gguf")
+    assert second == "org/two has several GGUF files (a.gguf, b.gguf). Name one of them."
     offline = run_with_hub(LOCATE, tmp_path, HF_ENDPOINT=hub, HF_HUB_OFFLINE="1").stdout.splitlines()
-    assert offline[:2] == [tiny, one]
+    assert offline[:2] == [tiny, first]
 
 
 def test_a_repository_without_a_model_says_so():

@@ -126,9 +126,7 @@ def test_a_template_without_tools_shows_them_as_text(template, before):
 
 def test_results_of_several_calls_are_one_turn_of_the_user():
     text = rendered(NO_SYSTEM, ASKED, CALLED, RESULT, {**RESULT, "content": "cold"})
-    assert text.endswith(
-        "<user><tool_response>\nsunny\n</tool_response>\n<tool_response>\ncold\n</tool_response>"
-    )
+    assert text.endswith("<user><tool_response>\nsunny\n</tool_response>\n<tool_response>\ncold\n</tool_response>")
 
 
 @pytest.mark.parametrize("templates", [NATIVE, {"default": CHATML, "tool_use": NATIVE}])

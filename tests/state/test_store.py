@@ -348,10 +348,13 @@ def test_a_name_is_found_whatever_its_case_but_best_as_it_is(store) -> None:
 
 
 def test_of_records_that_are_removed_at_once_the_last_one_stays(lasting_place) -> None:
-    with contextlib.closing(open_store(lasting_place)) as one, contextlib.closing(open_store(lasting_place)) as other:
-        one.create(ENDPOINT, "of another kind", spec={})
+    with (
+        contextlib.closing(open_store(lasting_place)) as first,
+        contextlib.closing(open_store(lasting_place)) as second,
+    ):
+        first.create(ENDPOINT, "of another kind", spec={})
         for turn in range(10):
-            pair = [(store, one.create(MODEL, f"{turn}-{store is one}", spec={})) for store in (one, other)]
+            pair = [(store, first.create(MODEL, f"{turn}-{store is first}", spec={})) for store in (first, second)]
 
             def remove(store_and_record) -> bool:
                 store, record = store_and_record
@@ -363,5 +366,5 @@ def test_of_records_that_are_removed_at_once_the_last_one_stays(lasting_place) -
 
             with ThreadPoolExecutor(2) as pool:
                 assert sorted(pool.map(remove, pair)) == [False, True]
-            (left,) = one.list(MODEL)
-            one.remove(left)
+            (left,) = first.list(MODEL)
+            first.remove(left)

@@ -1,4 +1,4 @@
-"""What a model computes from an input, and how it learns of tools."""
+"""Kinds of models: the tasks of a pooled model, and the ways in which a model learns of tools."""
 
 from typing import Literal
 
