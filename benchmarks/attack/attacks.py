@@ -17,7 +17,10 @@ from time import perf_counter
 HOST = "127.0.0.1"
 MIB = 1024 * 1024
 MAX_ANSWER_BYTES = 64 * 1024
+_FORM = "application/x-www-form-urlencoded"
 _JSON_CALL = "X-Amz-Target: SageMaker.CreateModel\r\n"
+_LIST_CALL = "X-Amz-Target: SageMaker.ListModels\r\n"
+_IMAGE = "763104351884.dkr.ecr.us-east-1.amazonaws.com/huggingface-pytorch-tgi-inference:2.7.0-tgi3.3.6-gpu-py311"
 _CBOR_CALL = "smithy-protocol: rpc-v2-cbor\r\n"
 _CBOR_PATH = "/service/GraniteServiceVersion20100801/operation/PutMetricData"
 _CONTROL_BYTES = 4 * MIB - 1024
@@ -26,10 +29,10 @@ Attack = Callable[[int, float], Awaitable[int]]
 """Takes the port and the time to end at (`perf_counter`); returns how often it acted."""
 
 
-def head(path: str, num_bytes: int, more: str = "") -> bytes:
-    """Return the head of a request with a JSON body."""
+def head(path: str, num_bytes: int, more: str = "", *, content_type: str = "application/json") -> bytes:
+    """Return the head of a request with a body."""
     return (
-        f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: {content_type}\r\n"
         f"Content-Length: {num_bytes}\r\n{more}\r\n"
     ).encode()
 
@@ -86,6 +89,37 @@ def post(path: str, content: bytes) -> bytes:
 def aws(content: bytes, *, path: str = "/", call: str = _JSON_CALL) -> Attack:
     """Call an AWS operation of a platform; a server answers 404."""
     return repeated(head(path, len(content), call + "Connection: close\r\n") + content)
+
+
+def form(content: bytes, content_type: str, *, path: str = "/invocations") -> Attack:
+    """Send a form to a server of a model's own code, or to another path."""
+    return repeated(head(path, len(content), "Connection: close\r\n", content_type=content_type) + content)
+
+
+def multipart(part: bytes, num_parts: int) -> Attack:
+    """Send a form of many equal parts."""
+    return form(b"--B\r\n%b\r\n\r\nx\r\n" % part * num_parts + b"--B--", "multipart/form-data; boundary=B")
+
+
+def unsigned(query: str = "", headers: str = "") -> Attack:
+    """Send a request that a platform with keys refuses."""
+    return repeated(
+        f"GET /b/k?{query} HTTP/1.1\r\nHost: {HOST}\r\n{headers}Connection: close\r\n\r\n".encode(), at_once=4
+    )
+
+
+def stored_models(count: int) -> Attack:
+    """Store models with as much environment as SageMaker accepts, whatever time it takes."""
+    environment = {f"k{number}": "x" * 900 for number in range(100)}
+
+    async def attack(port: int, _ends_s: float) -> int:
+        for number in range(count):
+            container = {"Image": _IMAGE, "Environment": environment}
+            call = json.dumps({"ModelName": f"stored-{number}", "PrimaryContainer": container}).encode()
+            await send(port, head("/", len(call), _JSON_CALL + "Connection: close\r\n") + call)
+        return count
+
+    return attack
 
 
 def chunked(path: str, num_chunks: int) -> Attack:
@@ -161,6 +195,8 @@ def deep(levels: int) -> object:
 
 _STREAM = completion(prompt="Tell me a long story.", max_tokens=2000, ignore_eos=True, stream=True)
 _PING = f"GET /health HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode()
+_PAGE_FILE = f"GET /console/web/vendor/katex/katex.min.js HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode()
+_CREDENTIAL = "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/s3/aws4_request"
 _RECURSIVE = {
     "$defs": {"n": {"type": "object", "properties": {"l": {"$ref": "#/$defs/n"}, "r": {"$ref": "#/$defs/n"}}}}
 }
@@ -190,6 +226,34 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
         gzip.compress(b'{"x":[' + b"[]," * (_CONTROL_BYTES // 3) + b"[]]}"),
         call=_JSON_CALL + "Content-Encoding: gzip\r\n",
     ),
+    "form without a key: an action of 1 MB": lambda: form(b"Action=" + b"%41" * 340_000, _FORM, path="/"),
+    "form without a key: 250,000 fields": lambda: form(b"a=%41&" * 170_000 + b"Action=GetRole", _FORM, path="/"),
+    "URL without a key: 8,000 parameters": lambda: unsigned("%41&" * 3900 + "AWSAccessKeyId=a&Signature=b"),
+    "header without a key: 8,000 signed headers": lambda: unsigned(
+        headers=f"Authorization: {_CREDENTIAL}, SignedHeaders={'a;' * 16_000}host, Signature=x\r\n"
+    ),
+    "token without a key: 60 KB of base64": lambda: unsigned(
+        headers=f"Authorization: Bearer sagemaker-api-key-{'QUFB' * 15_000}\r\n"
+    ),
+    "form of a handler: a boundary of 60,000 semicolons": lambda: form(
+        b"--x", 'multipart/form-data; boundary="' + ";" * 60_000
+    ),
+    "form of a handler: 100 parts of 15,900 semicolons": lambda: multipart(
+        b"Content-Disposition: form-data; " + b";" * 15_900, 100
+    ),
+    "form of a handler: 999 parts under the limits": lambda: multipart(
+        b"\r\n".join([b"Content-Disposition: form-data" + b"; a=b" * 30] * 15), 999
+    ),
+    "form of a handler: parts of 3,000 headers": lambda: multipart(b"\r\n".join([b"a:b"] * 3000), 100),
+    "form of a handler: a field of 6 MB": lambda: form(b"a=" + b"%41" * 2_000_000, _FORM),
+    "memory: 1,000 models of 90 KB": lambda: stored_models(1000),
+    "memory: 16 lists of one of these models": lambda: repeated(
+        head("/", 17, _LIST_CALL + "Connection: close\r\n") + b'{"MaxResults": 1}', at_once=16
+    ),
+    "memory: 100 responses of 24 MB, not read": lambda: held(
+        100, post("/endpoints/model/invocations", b'{"num_bytes": 24000000}')
+    ),
+    "memory: 3,000 connections with 33 page files each, not read": lambda: held(3000, _PAGE_FILE * 33),
     "8 million empty lists for a model": lambda: body(
         "/v1/completions", b'{"model":"model","x":[' + b"[]," * 8_000_000 + b"[]]}"
     ),

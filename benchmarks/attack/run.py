@@ -3,6 +3,8 @@ Measure the longest gap between two tokens of other clients' streams while a ser
 
     python -m benchmarks.attack.run "$(headrace models path smollm2)"
     python -m benchmarks.attack.run MODEL --target platform --only "AWS"
+    python -m benchmarks.attack.run MODEL --target keyed --only "without a key" --streams 8
+    python -m benchmarks.attack.run MODEL --target code --only "form of a handler" --streams 8
     python -m benchmarks.attack.run MODEL --only tokenize,lists --seconds 5
 
 It attacks only the server that it starts itself, on a loopback address. The last line is one JSON object.
@@ -21,10 +23,10 @@ from pathlib import Path
 from time import perf_counter
 
 from benchmarks.attack.attacks import ATTACKS, HOST, head
-from benchmarks.attack.targets import START_TIMEOUT_S, clear, launch_of, prepare
+from benchmarks.attack.targets import NAMES, START_TIMEOUT_S, Target, clear, launch_of, make_target, prepare
 from benchmarks.attack.watched import STACKS, holds_ms
 from benchmarks.cpu_serving.proc import session_memory
-from benchmarks.cpu_serving.server_process import ServerProcess
+from benchmarks.cpu_serving.server_process import ServerFailed, ServerProcess
 
 from headrace.bench.environment import describe_environment
 
@@ -55,15 +57,17 @@ class Measured:
     """Requests of other clients that were not answered 200."""
     rss_before_mib: float = 0.0
     rss_after_mib: float = 0.0
+    rss_peak_mib: float = 0.0
+    """The most that was measured during the attack, every quarter of a second."""
     gaps_ms: list[float] = field(default_factory=list, repr=False)
 
 
-async def ask(port: int, content: bytes, seen: Measured, *, is_stream: bool) -> None:
+async def ask(target: Target, port: int, content: bytes, seen: Measured, *, is_stream: bool) -> None:
     """Send one request of another client; note the gaps between the pieces of a stream."""
     started_s = perf_counter()
     reader, writer = await asyncio.open_connection(HOST, port)
     try:
-        writer.write(head("/v1/completions", len(content), "Connection: close\r\n") + content)
+        writer.write(head(target.path, len(content), "Connection: close\r\n" + target.headers) + content)
         status = await reader.readline()
         if b" 200 " not in status:
             seen.refused += 1
@@ -82,18 +86,38 @@ async def ask(port: int, content: bytes, seen: Measured, *, is_stream: bool) -> 
         writer.close()
 
 
-async def others(port: int, seen: Measured, num_streams: int) -> None:
+async def until_it_streams(target: Target, port: int) -> None:
+    """Wait until a stream arrives."""
+    async with asyncio.timeout(START_TIMEOUT_S):
+        while True:
+            seen = Measured(name="")
+            with suppress(OSError):
+                await ask(target, port, _STREAM, seen, is_stream=True)
+            if seen.gaps_ms:
+                return
+            await asyncio.sleep(0.1)
+
+
+async def watch_memory(server: ServerProcess, seen: Measured) -> None:
+    """Note the most resident memory, until cancelled."""
+    while True:
+        rss_bytes = (await asyncio.to_thread(session_memory, server.session)).rss_bytes
+        seen.rss_peak_mib = max(seen.rss_peak_mib, round(rss_bytes / MIB))
+        await asyncio.sleep(0.25)
+
+
+async def others(target: Target, port: int, seen: Measured, num_streams: int) -> None:
     """Run streams one after the other, and a small request every second, until cancelled."""
 
     async def stream() -> None:
         while True:
             with suppress(OSError):
-                await ask(port, _STREAM, seen, is_stream=True)
+                await ask(target, port, _STREAM, seen, is_stream=True)
 
     async def small() -> None:
         while True:
             with suppress(OSError):
-                await ask(port, _SMALL, seen, is_stream=False)
+                await ask(target, port, _SMALL, seen, is_stream=False)
             await asyncio.sleep(1)
 
     async with asyncio.TaskGroup() as tasks:
@@ -102,10 +126,11 @@ async def others(port: int, seen: Measured, num_streams: int) -> None:
         tasks.create_task(small())
 
 
-async def measure(name: str, server: ServerProcess, options: argparse.Namespace) -> Measured:
+async def measure(name: str, target: Target, server: ServerProcess, options: argparse.Namespace) -> Measured:
     """Measure the other clients during an attack and for two seconds after it."""
     seen = Measured(name=name, rss_before_mib=round(session_memory(server.session).rss_bytes / MIB))
-    asking = asyncio.create_task(others(server.port, seen, options.streams))
+    asking = asyncio.create_task(others(target, server.port, seen, options.streams))
+    watching = asyncio.create_task(watch_memory(server, seen))
     await asyncio.sleep(1)
     seen.gaps_ms.clear()
     seen.begun_s = round(perf_counter(), 3)
@@ -116,7 +141,8 @@ async def measure(name: str, server: ServerProcess, options: argparse.Namespace)
     told, said = await attack.communicate()
     await asyncio.sleep(2)
     asking.cancel()
-    await asyncio.wait({asking})
+    watching.cancel()
+    await asyncio.wait({asking, watching})
     seen.num_attacks = json.loads(told or b'{"count": 0}')["count"]
     seen.first_answer = said.decode().partition("\n")[0].removeprefix("HTTP/1.1 ")
     seen.num_events = len(seen.gaps_ms)
@@ -131,13 +157,13 @@ async def measure(name: str, server: ServerProcess, options: argparse.Namespace)
 def table(rows: list[Measured]) -> str:
     """Return the results as a table."""
     lines = [
-        "| attack | times | answer | gap, ms | loop held, ms | gaps > 100 ms | small request | refused | RSS, MiB |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| attack | times | answer | gap, ms | loop held, ms | gaps > 100 ms | small, ms | refused | RSS, MiB | peak |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     lines += [
         f"| {row.name} | {row.num_attacks} | {row.first_answer} | {row.longest_gap_ms:.0f} | {row.longest_hold_ms:.0f} "
         f"| {row.gaps_over_goal} | {row.slowest_small_request_ms:.0f} | {row.refused} "
-        f"| {row.rss_before_mib:.0f} → {row.rss_after_mib:.0f} |"
+        f"| {row.rss_before_mib:.0f} → {row.rss_after_mib:.0f} | {row.rss_peak_mib:.0f} |"
         for row in rows
     ]
     return "\n".join(lines)
@@ -158,7 +184,7 @@ def parse_arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a file, a folder or an alias")
-    parser.add_argument("--target", choices=("server", "platform"), default="server", help="what is attacked")
+    parser.add_argument("--target", choices=NAMES, default="server", help="what is attacked")
     parser.add_argument("--streams", type=int, default=4, help="of the others")
     parser.add_argument("--seconds", type=float, default=6.0, help="of each attack")
     parser.add_argument("--only", default="", help="parts of attacks' names, separated by commas")
@@ -177,16 +203,19 @@ def main() -> None:
         if options.stalls:
             os.environ[STACKS] = "1"
         options.stalls = options.stalls or Path(folder) / "stalls.txt"
-        launch = launch_of(options.target, options.model, Path(folder), stalls=options.stalls)
-        server = ServerProcess(launch, log=Path(folder) / "server.log")
+        target = make_target(options.target, options.model, Path(folder))
+        log = Path(folder) / "server.log"
+        server = ServerProcess(launch_of(target, stalls=options.stalls), log=log)
         try:
-            prepare(options.target, options.model, server.url)
-            server.wait_for_token(timeout_s=START_TIMEOUT_S)
+            prepare(target, server.url)
+            asyncio.run(until_it_streams(target, server.port))
             for name in names:
-                rows.append(asyncio.run(measure(name, server, options)))
+                rows.append(asyncio.run(measure(name, target, server, options)))
                 print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
+        except TimeoutError:
+            raise ServerFailed(f"No stream within {START_TIMEOUT_S:.0f} s:\n{log.read_text()[-2000:]}") from None
         finally:
-            clear(options.target, server.url)
+            clear(target, server.url)
             server.close()
     if options.output:
         store(rows, options.output)
