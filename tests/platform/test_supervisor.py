@@ -14,7 +14,7 @@ from .running import until
 SCRIPT = """
 import os, signal, sys, time
 from pathlib import Path
-from headrace.platform.supervisor import Supervisor
+from headrace.platform.supervisor import NOT_RESTARTED, Supervisor
 
 folder, behaviour = Path(sys.argv[1]), sys.argv[2]
 
@@ -26,8 +26,10 @@ def run(child):
         return 2 if index == 1 else wait()
     (folder / f"{index}-{os.getpid()}-{is_first}").touch()
     (folder / f"member-{child.member_id}-after-{child.predecessor}").touch()
+    if behaviour == "displaced" and index == 0 and not is_first:
+        return NOT_RESTARTED
     child.is_ready()
-    if behaviour == "crashes" and is_first and index == 0:
+    if behaviour in ("crashes", "displaced") and is_first and index == 0:
         raise RuntimeError("a bug")
     return wait()
 
@@ -105,6 +107,11 @@ def test_a_process_that_crashes_is_started_again(tmp_path: Path) -> None:
 def test_settings_that_are_wrong_stop_all_processes(tmp_path: Path) -> None:
     with start(tmp_path, "unusable") as process:
         assert process.wait(WAIT_S) == 2
+
+
+def test_a_process_whose_successor_would_end_too_stops_all_processes(tmp_path: Path) -> None:
+    with start(tmp_path, "displaced") as process:
+        assert process.wait(WAIT_S) == 1
 
 
 def test_the_processes_end_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:

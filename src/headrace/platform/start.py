@@ -34,8 +34,9 @@ from headrace.platform.kinds import refuse_newer
 from headrace.platform.life import Listener, OnReady, PlatformLifecycle
 from headrace.platform.object_storage import make_storage
 from headrace.platform.sharing import Sharing, agreed_settings, forget_members, join
-from headrace.platform.supervisor import Child, Supervisor
+from headrace.platform.supervisor import NOT_RESTARTED, Child, Supervisor
 from headrace.settings.platform_settings import PlatformSettings, data_folder
+from headrace.state.coordination import Displaced
 from headrace.state.database_lock import locked_database
 from headrace.state.sql import SqlStore, open_store
 
@@ -154,7 +155,7 @@ class _Start:
         own = listeners[child.index]
         _close(bound for listener in listeners if listener is not own for bound in listener.sockets)
         on_ready = self.on_ready if child.is_first and child.index == 0 else None
-        return _exit_code_of(lambda: self._serve(own, on_ready, child))
+        return _exit_code_of(lambda: self._serve(own, on_ready, child), when_displaced=NOT_RESTARTED)
 
     def _serve(self, listener: Listener, on_ready: OnReady | None, child: Child | None = None) -> int:
         """Serve on the sockets of one process until a signal."""
@@ -221,12 +222,14 @@ def _when_reachable(use: Callable[[], T]) -> T:
         time.sleep(_RETRY_S)
 
 
-def _exit_code_of(run: Callable[[], int]) -> int:
+def _exit_code_of(run: Callable[[], int], *, when_displaced: int = 1) -> int:
     """Return the exit code of a run; write its error to stderr."""
     try:
         return run()
     except HeadraceError as error:
         print(f"Error: {error.message}", file=sys.stderr, flush=True)
+        if isinstance(error, Displaced):
+            return when_displaced
         return 2 if isinstance(error, UserError) else 1
 
 

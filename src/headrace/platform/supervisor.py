@@ -36,6 +36,9 @@ _POLL_S: Final = 0.1
 _UNUSABLE: Final = 2
 """Exit code of a process whose settings are wrong; the first one of each index stops the platform by it."""
 
+NOT_RESTARTED: Final = 3
+"""Exit code of a process whose successor would end as well: it stops the platform."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Child:
@@ -234,8 +237,10 @@ class Supervisor:
 
     def _ended(self, index: int, slot: _Slot, code: int) -> None:
         """Restart a process that ended on its own; an error that the user has to fix stops them all."""
-        if self._is_stopping or (code == _UNUSABLE and slot.num_started == 1):
-            self._exit_code = self._exit_code or (code if code >= 0 else 128 - code)
+        is_final = code == NOT_RESTARTED or (code == _UNUSABLE and slot.num_started == 1)
+        if self._is_stopping or is_final:
+            shown = 1 if code == NOT_RESTARTED else code if code >= 0 else 128 - code
+            self._exit_code = self._exit_code or shown
             if not self._is_stopping:
                 self.stop()
             return
