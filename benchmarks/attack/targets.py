@@ -40,7 +40,7 @@ def handle(inputs):
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What is attacked, and how its other clients reach it."""
+    """A server to attack, and the way in which its other clients reach it."""
 
     name: str
     folder: Path
@@ -53,7 +53,7 @@ class Target:
 
     @property
     def is_platform(self) -> bool:
-        """Whether it is a platform with one endpoint."""
+        """True for a platform with one endpoint."""
         return self.name in ("platform", "keyed", "code-platform")
 
     @property

@@ -69,7 +69,7 @@ class Site:
         return child
 
     def said(self, name: str) -> list[str]:
-        """What a worker has written itself."""
+        """The lines that a worker has written itself."""
         return [event.message for event in self.logs.read(name) if not is_exit_line(event.message)]
 
     def ends(self, name: str) -> list[dict[str, object]]:

@@ -11,8 +11,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from headrace.control.app import ControlApp
-from headrace.control.call_resource import resource_of
+from headrace.control.app import ControlApp, resource_of
 from headrace.core.telemetry import setup_logging
 from headrace.http.audit import REPEAT_S, AuditedCall, AuditLog
 from headrace.platform.audit import bucket_call, console_call

@@ -7,6 +7,7 @@ Requests are already authenticated. A handler writes at most once; after a write
 """
 
 import asyncio
+import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,6 @@ from headrace.cloudwatch.metrics.metric import SeriesStore
 from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.control.api.context import CallContext, Handler
 from headrace.control.api.identity import assumed_role_arn
-from headrace.control.call_resource import resource_of
 from headrace.control.model.images import OwnImage
 from headrace.control.model.log_reader import LogReader
 from headrace.core.errors import Unavailable
@@ -50,6 +50,13 @@ _FREQUENT = frozenset({"PutMetricData"})
 _SMALL_BYTES = 16 * 1024
 """Bodies up to this size are parsed concurrently; 48 KiB of CBOR, with a list in each byte, take 0.1 s."""
 _BODY_TIMEOUT_S = 60.0
+_VERB = re.compile(r"[A-Z][a-z]+")
+_RESOURCE_NAMES = (
+    *("InferenceComponentName", "EndpointName", "EndpointConfigName", "ModelName"),
+    *("ResourceArn", "ResourceId", "AlarmName", "AlarmNames", "DashboardName", "logGroupName", "Namespace"),
+    *("RoleName", "RoleArn", "PolicyName"),
+)
+"""Members that name a resource, the most specific first."""
 
 
 class ControlApp:
@@ -211,3 +218,20 @@ async def _read_body(scope: Scope, receive: Receive, share: BodyShare) -> bytes:
         raise AwsError("RequestEntityTooLargeException", message, status=413) from None
     except BodyTooSlow:
         raise AwsError("RequestTimeout", "The body of the request did not arrive in time.", status=408) from None
+
+
+def resource_of(operation: str, params: Mapping[str, Any]) -> str:
+    """
+    Return the name of the resource of a call, or several with commas; empty if it names none.
+
+    The member `EndpointConfigName` of CreateEndpointConfig comes first, then the known names. No other member is read:
+    it may be a secret.
+    """
+    noun = _VERB.sub("", operation, count=1)
+    for name in (f"{noun}Name", f"{noun}Arn", *_RESOURCE_NAMES):
+        value = params.get(name)
+        if isinstance(value, str) and value:
+            return value
+        if isinstance(value, list) and value:
+            return ",".join(str(item) for item in value)
+    return ""

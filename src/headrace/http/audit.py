@@ -34,7 +34,7 @@ class AuditedCall:
 
     @property
     def is_read(self) -> bool:
-        """Whether the operation changes nothing, by its name."""
+        """True if the operation changes nothing, by its name."""
         return self.operation.startswith(_READING)
 
 

@@ -38,7 +38,7 @@ _MAX_CREDENTIAL_BYTES = 8 * 1024
 
 
 class Credential(Enum):
-    """The kinds of credentials."""
+    """The kinds of credentials that a mount may take."""
 
     SIGNATURE = auto()
     """AWS's signature of version 4, in a header or in a presigned URL; for S3 also a presigned URL of version 2."""

@@ -1,4 +1,4 @@
-"""What a platform says of itself at `/health`."""
+"""The state of a platform, as `/health` reports it."""
 
 import time
 from collections import Counter
