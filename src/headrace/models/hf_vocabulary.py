@@ -224,6 +224,6 @@ def _set_ends(
     missing = [f"{names[name]!r:.50} ({name})" for name in needed if names[name] not in vocab]
     if missing:
         raise BrokenModel(f"{source} has no {', '.join(missing)}. Check tokenizer_config.json.", path=source)
-    ends = [(names[name], vocab[names[name]]) for name in ("sep_token", "cls_token")]
+    sep, cls = ((names[name], vocab[names[name]]) for name in ("sep_token", "cls_token"))
     process = processors.BertProcessing if is_bert else processors.RobertaProcessing
-    backend.post_processor = process(*ends)
+    backend.post_processor = process(sep, cls)

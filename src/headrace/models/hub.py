@@ -70,10 +70,11 @@ def fetch_from_hub(ref: HubRef, revision: str | None, progress: Progress) -> Pat
             files = [hf_hub_download(ref.repo_id, name, **source) for name in names]
             return Path(files[0])
         if source["local_files_only"]:
-            expected = {"allow_patterns": list(_EXPECTED), "ignore_patterns": list(_NOT_EXPECTED)}
-            return Path(snapshot_download(ref.repo_id, **expected, **source))
-        chosen = choose_files(_names(ref.repo_id, revision), ref.repo_id)
-        return Path(snapshot_download(ref.repo_id, allow_patterns=list(map(glob.escape, chosen)), **source))
+            patterns, ignored = list(_EXPECTED), list(_NOT_EXPECTED)
+        else:
+            chosen = choose_files(_names(ref.repo_id, revision), ref.repo_id)
+            patterns, ignored = list(map(glob.escape, chosen)), []
+        return Path(snapshot_download(ref.repo_id, allow_patterns=patterns, ignore_patterns=ignored, **source))
 
 
 def _names(repo_id: str, revision: str | None) -> list[str]:
