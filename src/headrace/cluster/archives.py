@@ -15,7 +15,7 @@ import tarfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import IO, Final
+from typing import IO, Final, cast
 
 from headrace.cluster.fetch_bounds import FetchFailed, Guard, copy_stream, translate_os_errors
 from headrace_handler.stray_files import is_stray
@@ -56,7 +56,7 @@ def unpack(read: Callable[[int], bytes], target: Path, guard: Guard, *, name: st
     packed = _Packed(read)
     try:
         with _decompressed(packed, name) as plain:
-            counted = _Plain(plain, packed, guard, name)
+            counted = cast("IO[bytes]", _Plain(plain, packed, guard, name))  # has what a stream needs
             with tarfile.open(fileobj=counted, mode="r|", bufsize=1 << 20, tarinfo=_Member) as archive:
                 _Extraction(archive, packed, target, guard, name).run()
             for _ in range(_PADDING_READS):  # read up to the checksum, which follows the padding
