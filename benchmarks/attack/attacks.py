@@ -110,7 +110,7 @@ def unsigned(query: str = "", headers: str = "") -> Attack:
 
 def stored_models(count: int) -> Attack:
     """Store models with as much environment as SageMaker accepts, whatever time it takes."""
-    environment = {f"k{number}": "x" * 900 for number in range(100)}
+    environment = {f"k{number}": "x" * 900 for number in range(35)}
 
     async def attack(port: int, _ends_s: float) -> int:
         for number in range(count):
@@ -246,14 +246,14 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     ),
     "form of a handler: parts of 3,000 headers": lambda: multipart(b"\r\n".join([b"a:b"] * 3000), 100),
     "form of a handler: a field of 6 MB": lambda: form(b"a=" + b"%41" * 2_000_000, _FORM),
-    "memory: 1,000 models of 90 KB": lambda: stored_models(1000),
+    "memory: 2000 models of 32 KB": lambda: stored_models(2000),
     "memory: 16 lists of one of these models": lambda: repeated(
         head("/", 17, _LIST_CALL + "Connection: close\r\n") + b'{"MaxResults": 1}', at_once=16
     ),
     "memory: 100 responses of 24 MB, not read": lambda: held(
         100, post("/endpoints/model/invocations", b'{"num_bytes": 24000000}')
     ),
-    "memory: 3,000 connections with 33 page files each, not read": lambda: held(3000, _PAGE_FILE * 33),
+    "memory: 3000 connections with 33 page files each, not read": lambda: held(3000, _PAGE_FILE * 33),
     "8 million empty lists for a model": lambda: body(
         "/v1/completions", b'{"model":"model","x":[' + b"[]," * 8_000_000 + b"[]]}"
     ),
