@@ -9,6 +9,7 @@ import gzip
 import itertools
 import json
 import resource
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -145,14 +146,27 @@ def schema(content: object) -> bytes:
     return chat(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": content}})
 
 
-def held(num_connections: int, first: bytes, *, drip: bytes = b"", reads: bool = False) -> Attack:
+async def connected(port: int, *, window_bytes: int = 0) -> asyncio.StreamWriter:
+    """Connect; a small window leaves what is not read with the server instead of the kernel."""
+    sock = socket.socket()
+    if window_bytes:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window_bytes)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, (HOST, port))
+    _, writer = await asyncio.open_connection(sock=sock, limit=1024)
+    return writer
+
+
+def held(
+    num_connections: int, first: bytes, *, drip: bytes = b"", reads: bool = False, window_bytes: int = 0
+) -> Attack:
     """Keep many connections open after sending `first`, and drip a few bytes a second into each."""
 
     async def attack(port: int, ends_s: float) -> int:
         connections = []
         for _ in range(num_connections):
             with suppress(OSError):
-                _, writer = await asyncio.open_connection(HOST, port, limit=1024)
+                writer = await connected(port, window_bytes=window_bytes)
                 if not reads:
                     writer.transport.pause_reading()  # type: ignore[attr-defined]
                 writer.write(first)
@@ -253,7 +267,9 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "memory: 100 responses of 24 MB, not read": lambda: held(
         100, post("/endpoints/model/invocations", b'{"num_bytes": 24000000}')
     ),
-    "memory: 3000 connections with 33 page files each, not read": lambda: held(3000, _PAGE_FILE * 33),
+    "memory: 3000 connections with 33 page files each, not read": lambda: held(
+        3000, _PAGE_FILE * 33, window_bytes=4096
+    ),
     "8 million empty lists for a model": lambda: body(
         "/v1/completions", b'{"model":"model","x":[' + b"[]," * 8_000_000 + b"[]]}"
     ),

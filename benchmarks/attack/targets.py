@@ -106,7 +106,7 @@ def clear(target: Target, url: str) -> None:
 
 
 def _run(target: Target, *arguments: str, check: bool = True) -> None:
-    variables = ()
+    variables: tuple[str, ...] = ()
     if target.headers:
         secret = target.headers.split()[-1]
         listed = subprocess.run(
