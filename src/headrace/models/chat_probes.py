@@ -59,7 +59,8 @@ class ContentForms:
 def as_parts(message: Mapping[str, object], roles: frozenset[str]) -> Mapping[str, object]:
     """Return a message of one of the roles with its text as a list of one part."""
     content = message.get("content")
-    if message.get("role") not in roles or not isinstance(content, str):
+    role = message.get("role")
+    if not isinstance(role, str) or role not in roles or not isinstance(content, str):
         return message
     return {**message, "content": [{"type": "text", "text": content}]}
 

@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import Final
 
 Message = Mapping[str, object]
-_JOINED: Final = frozenset({"system", "user", "assistant"})
+_JOINED: Final = ("system", "user", "assistant")
 
 
 def joined_chats(messages: Sequence[Message]) -> Iterator[list[Message]]:

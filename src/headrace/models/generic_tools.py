@@ -14,7 +14,7 @@ from headrace.core.generation import ChatPrompt
 from headrace.models.chat_turns import joined_text, joined_turns
 
 Message = Mapping[str, object]
-_RESULT_ROLES: Final = frozenset({"tool", "function"})
+_RESULT_ROLES: Final = ("tool", "function")
 _INSTRUCTIONS: Final = f"""\
 You can call functions to answer the user. Their signatures are between these tags:
 <tools>
@@ -77,9 +77,8 @@ def _with_calls_as_text(message: Message) -> Message:
         return message
     content = message.get("content")
     for call in calls:
-        content = joined_text(
-            content, f"{TOOL_CALL}\n{json.dumps(call['function'], ensure_ascii=False)}\n{TOOL_CALL_END}"
-        )
+        function = call.get("function") if isinstance(call, Mapping) else call
+        content = joined_text(content, f"{TOOL_CALL}\n{json.dumps(function, ensure_ascii=False)}\n{TOOL_CALL_END}")
     return {**{key: value for key, value in message.items() if key != "tool_calls"}, "content": content}
 
 

@@ -41,6 +41,9 @@ class _Transport(asyncio.Transport):
     def get_write_buffer_size(self):
         return 0
 
+    def set_write_buffer_limits(self, high=None, low=None):
+        pass
+
     def can_write_eof(self):
         return True
 
