@@ -1,6 +1,7 @@
 """The clients that people already have read our streams without change, on the real model."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -195,7 +196,7 @@ def test_the_parser_of_the_torchserve_article_reads_a_folder_as_it_was_packed(
 ) -> None:
     packed = tmp_path / "model" / "packed"
     packed.mkdir(parents=True)
-    (packed / "weights.gguf").symlink_to(smollm2_path)
+    shutil.copyfile(smollm2_path, packed / "weights.gguf")
     (packed / "model-config.yaml").write_text("minWorkers: 1\nhandler:\n  model_path: weights.gguf\n  max_length: 8\n")
     (packed / "inf2_handler.py").write_text("raise SystemExit\n")
     served = serve(tmp_path / "model", tmp_path)

@@ -178,7 +178,7 @@ def test_a_platform_loads_and_unloads_by_location_without_the_setting_and_may_re
     (tmp_path / "one").mkdir()
     asked = []
 
-    def fetch(uri):
+    def fetch(uri, _grant):
         asked.append(uri)
         if uri.endswith("missing"):
             raise InvalidRequest("There is nothing.", param="src")
@@ -201,7 +201,7 @@ def test_a_platform_loads_and_unloads_by_location_without_the_setting_and_may_re
 
 
 def test_a_platform_is_told_how_to_make_slots_for_adapters(tmp_path):
-    with serving(fetch_adapter=lambda _: tmp_path) as echo:
+    with serving(fetch_adapter=lambda *_: tmp_path) as echo:
         refused = echo.post("/adapters", {"name": "a", "src": "s3://b/one"})
         assert refused.status_code == 403
         assert "OPTION_ENABLE_LORA=true" in refused.text

@@ -7,10 +7,11 @@ import msgspec
 from headrace.core.errors import InvalidRequest
 from headrace.core.generation import PoolingParams
 from headrace.core.model_kinds import PoolingTask
-from headrace.wire.fields import FieldTable, Refused, struct_fields
+from headrace.wire.fields import MISPLACED_CONSTRAINTS, FieldTable, Refused, struct_fields
 from headrace.wire.framing import decode_body, raw_fields
 
 _RUN_CODE = {name: Refused("it runs the code of a repository") for name in ("custom_generate", "trust_remote_code")}
+_BODY_FIELDS = FieldTable(applied=frozenset({"inputs", "parameters", "stream"}), refused=MISPLACED_CONSTRAINTS)
 T = TypeVar("T")
 _decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _CUT: tuple[object, ...] = (True, "longest_first")
@@ -70,18 +71,19 @@ def decode_part(name: str, part: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 
 def split_body(body: bytes, table: FieldTable) -> tuple[bytes, bytes, tuple[str, ...]]:
     """
-    Return the JSON of the inputs and of the parameters, and the names of parameters without effect.
+    Return the JSON of the inputs and of the parameters, and the names of fields without effect.
 
     Without `inputs` the rest of the body is the input.
 
     Raises:
         MalformedBody: the body is not JSON.
-        InvalidRequest: it is no object, or a parameter is refused.
+        InvalidRequest: it is no object, a parameter is refused, or a constraint is beside the parameters.
     """
     fields = decode_body(body, _decoder)
+    beside_inputs = _BODY_FIELDS.check(body) if "inputs" in fields else ()
     parameters = bytes(fields.pop("parameters", msgspec.Raw(b"null")))
     inputs = bytes(fields.pop("inputs")) if "inputs" in fields else msgspec.json.encode(fields)
     if parameters == b"null":
         parameters = b"{}"
     ignored = table.check(parameters, prefix="parameters.") if raw_fields(parameters) else ()
-    return inputs, parameters, ignored
+    return inputs, parameters, (*beside_inputs, *ignored)
