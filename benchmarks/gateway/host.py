@@ -40,6 +40,10 @@ class OneRoute:
             kind=ROUTE, name=ENDPOINT, uid="", revision=1, spec=route, status=NoStatus(), created_s=0, modified_s=0
         )
 
+    def revision(self) -> int:
+        """Return the revision of the store, which never changes."""
+        return 1
+
     def list(self, _kind: AnyKind) -> list[Record[Route, NoStatus]]:
         """Return the one route."""
         return [self._record]
