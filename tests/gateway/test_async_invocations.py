@@ -188,8 +188,9 @@ def test_a_folder_that_cannot_be_listed_is_listed_again(tmp_path, objects, soon)
     with accepting(folder, objects) as gateway:
         gateway.serve(async_output=OUTPUT)
         gateway.until(lambda: "cannot be listed: File name too long" in gateway.log.getvalue(), "a retry")
-        folder.unlink()
-        PendingFolder(folder).save(replace(pending(1, expires_s=time.time() + 600), timeout_s=600))
+        PendingFolder(tmp_path / "ready").save(replace(pending(1, expires_s=time.time() + 600), timeout_s=600))
+        (tmp_path / "link").symlink_to("ready")
+        (tmp_path / "link").replace(folder)  # at once: a folder that is missing for a moment is listed as empty
         gateway.until(lambda: objects.puts, "the outcome")
 
 
