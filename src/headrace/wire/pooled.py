@@ -18,8 +18,8 @@ Input = str | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class PooledReply:
-    """Renders the response to a request for vectors or scores, which is never streamed."""
+class WholeReply:
+    """Renders the response to a request whose answer is never streamed, such as vectors and scores."""
 
     body: Callable[[Sequence[Answer]], bytes]
 
@@ -34,8 +34,8 @@ class PooledReply:
         return ()
 
     def stream(self) -> StreamRenderer:
-        """Raise: no parser of these dialects asks for a stream."""
-        raise Internal("Vectors and scores are not streamed.")
+        """Raise: no parser asks this reply for a stream."""
+        raise Internal("This answer is not streamed.")
 
     def render(self, answers: Sequence[Answer]) -> bytes:
         """Render the whole body from one answer per input."""
@@ -62,7 +62,7 @@ def parsed_pooling(
         )
         for number, (text, own) in enumerate(zip(inputs, each, strict=True))
     )
-    return ParsedRequest(requests=requests, stream=False, reply=PooledReply(body), ignored=ignored)
+    return ParsedRequest(requests=requests, stream=False, reply=WholeReply(body), ignored=ignored)
 
 
 def with_prompt(inputs: Sequence[Input], name: str | None, info: PoolingInfo | None) -> list[Input]:

@@ -8,17 +8,19 @@ images' clients use with Headrace. As in `generate`, only `do_sample` samples. S
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import msgspec
 
-from headrace.core.errors import Internal, InvalidRequest
+from headrace.core.errors import InvalidRequest
 from headrace.core.generation import ChatPrompt, GenerationRequest, SamplingParams
 from headrace.wire.answers import Answer
-from headrace.wire.dialect import MAX_CHOICES, ParsedRequest, Reply, RequestContext, StreamRenderer, Timings
+from headrace.wire.dialect import MAX_CHOICES, ParsedRequest, Reply, RequestContext
 from headrace.wire.fields import NO_BEAM_SEARCH, SAMPLING_REFUSED, Refused, struct_fields
-from headrace.wire.framing import JSON_CONTENT_TYPE, raw_fields, to_json
+from headrace.wire.framing import raw_fields, to_json
 from headrace.wire.openai.chat import OpenAIChat
+from headrace.wire.pooled import WholeReply
 from headrace.wire.tgi.dialect import Tgi
 from headrace.wire.tgi.parameters import GenerateParameters, sampling_params
 from headrace.wire.tgi.reply import TgiReply
@@ -197,10 +199,10 @@ def _reply(prompts: list[Prompt], parameters: Parameters, *, is_list: bool, stre
             param="inputs",
         )
     full = parameters.return_full_text is not False
-    return PipelineReply(
-        [_Prefix(prompt, full, not isinstance(prompt, str) and _continues(prompt, parameters)) for prompt in prompts],
-        is_list,
-    )
+    prefixes = [
+        _Prefix(prompt, full, not isinstance(prompt, str) and _continues(prompt, parameters)) for prompt in prompts
+    ]
+    return WholeReply(partial(_rendered, prefixes=prefixes, is_list=is_list))
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,31 +225,10 @@ class _Prefix:
         return [*before, {**last, "content": f"{last.get('content') or ''}{text}"}]
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineReply:
-    """Renders the generated texts of each prompt."""
-
-    prefixes: Sequence[_Prefix]
-    is_list: bool
-
-    @property
-    def content_type(self) -> str:
-        """The content type of the body."""
-        return JSON_CONTENT_TYPE
-
-    def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
-        """Return additional response headers: none."""
-        del timings
-        return ()
-
-    def stream(self) -> StreamRenderer:
-        """Raise: the parser answers streams by TGI's reply."""
-        raise Internal("The texts of a pipeline are not streamed.")
-
-    def render(self, answers: Sequence[Answer]) -> bytes:
-        """Render the whole body."""
-        results: list[list[Mapping[str, object]]] = [
-            [{"generated_text": prefix.before(choice.text)} for choice in answer.choices]
-            for prefix, answer in zip(self.prefixes, answers, strict=True)
-        ]
-        return to_json(results if self.is_list else results[0])
+def _rendered(answers: Sequence[Answer], *, prefixes: Sequence[_Prefix], is_list: bool) -> bytes:
+    """Render the generated texts of each prompt."""
+    results: list[list[Mapping[str, object]]] = [
+        [{"generated_text": prefix.before(choice.text)} for choice in answer.choices]
+        for prefix, answer in zip(prefixes, answers, strict=True)
+    ]
+    return to_json(results if is_list else results[0])
