@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from headrace.settings.loading import load_settings
+
 MODEL = {"model": "echo"}
 CONTAINER = {**MODEL, "container": "true"}
 
@@ -61,3 +63,10 @@ EXAMPLES = {
     "cache_dir": ("cache", Path("cache")),
     "otlp_traces_endpoint": ("https://c.example", "https://c.example"),
 }
+
+
+def load_one(kind, name, value, *, on_gpu=False, **overrides):
+    """Load the settings with one foreign name, in one of the places where it may stand."""
+    given_here = {name: value}
+    env, properties, config = (given_here if kind == source else {} for source in ("env", "properties", "model config"))
+    return load_settings({**overrides, "container": "true"}, env, properties, config, on_gpu=on_gpu)

@@ -26,7 +26,7 @@ from headrace.settings.model_folder import parse_model_config
 from headrace.settings.properties_file import parse_properties
 from headrace.settings.server_settings import ServerSettings
 
-from .setting_examples import CONTAINER, EXAMPLES, MODEL
+from .setting_examples import CONTAINER, EXAMPLES, MODEL, load_one
 
 SPECIAL = {
     "HF_MODEL_QUANTIZE": ("bitsandbytes-nf4", "w4a8"),
@@ -110,12 +110,6 @@ def rows():
             yield "env", f"{prefix}{key.upper()}", key if flags is VLLM else f"{prefix}{key}", meaning
     for key, meaning in MODEL_CONFIG.items():
         yield "model config", key, key, meaning
-
-
-def load_one(kind, name, value, *, on_gpu=False, **overrides):
-    given_here = {name: value}
-    env, properties, config = (given_here if kind == source else {} for source in ("env", "properties", "model config"))
-    return load_settings({**overrides, "container": "true"}, env, properties, config, on_gpu=on_gpu)
 
 
 def given_on(meaning, *, on_gpu):
@@ -336,113 +330,10 @@ def test_max_new_tokens_takes_precedence_over_max_length_in_a_model_config():
     assert load_settings(MODEL, {}, {}, config)[0].default_max_new_tokens == 20
 
 
-@pytest.mark.parametrize(
-    ("env", "properties", "near"),
-    [
-        ({"OPTION_DTYP": "fp16"}, {}, "OPTION_DTYPE"),
-        ({}, {"option.max_rolling_batch_sise": "4"}, "option.max_rolling_batch_size"),
-        ({"SM_VLLM_MAX_MODEL_LENGTH": "4"}, {}, "SM_VLLM_MAX_MODEL_LEN"),
-        ({"SERVING_JOB_QUEUE_SIZ": "4"}, {}, "SERVING_JOB_QUEUE_SIZE"),
-        ({}, {"option.max_rolling_batch": "32"}, "option.max_rolling_batch_size"),
-        ({"OPTION_MAX_ROLLING_BATCH": "32"}, {}, "OPTION_MAX_ROLLING_BATCH_SIZE"),
-        ({}, {"option.max_rolling_batch_prefill": "32"}, "option.max_rolling_batch_prefill_tokens"),
-        ({}, {"option.rolling_batch_size": "32"}, "option.max_rolling_batch_size"),
-        ({}, {"option.tensor_parallel": "2"}, "option.tensor_parallel_degree"),
-        ({}, {"option.maxRollingBatchSize": "2"}, "option.max_rolling_batch_size"),
-        ({}, {"option.model-id": "m"}, "option.model_id"),
-    ],
-)
-def test_the_notice_of_an_unknown_option_suggests_the_nearest_known_name(env, properties, near):
-    (notice,) = load_settings(MODEL, env, properties)[1]
-    assert notice.kind == "unknown"
-    assert notice.message.endswith(f"Did you mean {near}?")
-
-
-@pytest.mark.parametrize(
-    ("variable", "value", "field", "expected"),
-    [
-        ("OPTION_MODEL", "org/name", "model", "org/name"),
-        ("OPTION_S3URL", "s3://bucket/model/*", "model", "s3://bucket/model/"),
-        ("SM_SGLANG_MODEL_PATH", "org/name", "model", "org/name"),
-        ("SM_SGLANG_CONTEXT_LENGTH", "4096", "max_model_len", 4096),
-        ("SM_SGLANG_MAX_RUNNING_REQUESTS", "7", "max_num_seqs", 7),
-        ("SM_SGLANG_DISABLE_RADIX_CACHE", "false", "enable_prefix_caching", True),
-        ("SM_SGLANG_CHUNKED_PREFILL_SIZE", "-1", "max_num_batched_tokens", 512),
-        ("SM_SGLANG_LORA_PATHS", "a=/tmp/a b=/tmp/b", "adapter", ("a=/tmp/a", "b=/tmp/b")),
-        ("SM_SGLANG_QUANTIZATION", "modelopt_fp8", "dtype", "auto"),
-        ("SM_LLAMA_CPP_MODEL", "/models/a.gguf", "model", "/models/a.gguf"),
-        ("SM_LLAMA_CPP_CTX_SIZE", "0", "max_model_len", None),
-        ("SM_LLAMA_CPP_PARALLEL", "4", "max_num_seqs", 4),
-        ("SM_LLAMA_CPP_THREADS", "-1", "threads", None),
-        ("SM_LLAMA_CPP_POOLING", "rank", "pooling", "auto"),
-        ("SM_LLAMA_CPP_ROPE_SCALING", "none", "rope", {"rope_type": "default", "factor": 1.0}),
-    ],
-)
-def test_flags_of_awss_containers_set_what_they_set_there(variable, value, field, expected):
-    settings, notices = load_one("env", variable, value, **({} if field == "model" else MODEL))
-    assert getattr(settings, field) == expected
-    assert not [notice for notice in notices if notice.kind == "unknown"]
-
-
-def test_the_repository_and_the_file_of_llama_cpp_are_one_model():
-    env = {"SM_LLAMA_CPP_HF_REPO": "org/name-GGUF:Q8_0", "SM_LLAMA_CPP_HF_FILE": "name-q8_0.gguf"}
-    settings, (notice,) = load_settings(CONTAINER | {"model": None}, env)
-    assert settings.model == "org/name-GGUF/name-q8_0.gguf"
-    assert (notice.name, notice.kind) == ("SM_LLAMA_CPP_HF_REPO", "applied")
-
-
 def test_older_and_newer_names_of_the_model_in_properties():
     for key in ("option.s3url", "option.model", "option.model_id"):
         settings, _ = load_one("properties", key, "s3://bucket/x/")
         assert settings.model == "s3://bucket/x/"
-
-
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [
-        ("HF_MODEL_IDD", "HF_MODEL_ID"),
-        ("HF_TASKS", "HF_TASK"),
-        ("MAX_INPUT_LENGHT", "MAX_INPUT_LENGTH"),
-        ("SM_NUM_GPU", "SM_NUM_GPUS"),
-        ("TS_JOB_QUEUE_SIZES", "TS_JOB_QUEUE_SIZE"),
-        ("MMS_MAX_REQUEST_SIZES", "MMS_MAX_REQUEST_SIZE"),
-        ("SAGEMAKER_BIND_PORT", "SAGEMAKER_BIND_TO_PORT"),
-        ("SM_SGLANG_CONTEXT_LEN", "SM_SGLANG_CONTEXT_LENGTH"),
-        ("SM_LLAMA_CPP_CTX_SIZES", "SM_LLAMA_CPP_CTX_SIZE"),
-        ("OPTION_S3_URL", "OPTION_S3URL"),
-        ("TS_SERVICE_ENVELOPE", ""),
-        ("HF_PETS", ""),
-    ],
-)
-def test_a_name_that_nothing_reads_is_named_with_the_nearest_one(name, near):
-    (notice,) = load_settings(MODEL, {name: "x"})[1]
-    assert (notice.name, notice.kind) == (name, "unknown")
-    assert notice.message.endswith(f"Did you mean {near}?" if near else "is unknown and has no effect.")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(
-            "HF_HUB_ENABLE_HF_TRANSFER",
-            "HF_HUB_CACHE",
-            "HF_DATASETS_CACHE",
-            "HF_ENDPOINT",
-            "HF_TOKEN_PATH",
-            "HF_XET_CACHE",
-        ),
-        *("SM_MODEL_DIR", "SM_CHANNEL_TRAINING", "SM_HP_EPOCHS", "SM_HOSTS", "MAX_JOBS", "MAX_AGE", "HFX", "SM"),
-    ],
-)
-def test_a_name_of_a_library_gets_no_notice(name):
-    assert load_settings(MODEL, {name: "x"})[1] == []
-
-
-@pytest.mark.parametrize("name", ["option.xyz", "OPTION_MAX", "SM_VLLM_FOO", "option.a_b"])
-def test_a_name_that_is_like_no_other_gets_no_hint(name):
-    env, properties = ({name: "1"}, {}) if name.isupper() else ({}, {name: "1"})
-    (notice,) = load_settings(MODEL, env, properties)[1]
-    assert notice.message == f"{name} is unknown and has no effect."
 
 
 @pytest.mark.parametrize(
