@@ -32,5 +32,10 @@ async def chat(exchange: Exchange) -> None:
     exchange.whole(json.dumps(body).encode(), content_type="application/json")
 
 
+def response_event(number: int, kind: str, **fields: object) -> bytes:
+    data = json.dumps({"type": kind, "sequence_number": number, **fields}).encode()
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
+
+
 def client_of_openai(gateway: Running, base: str) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{gateway.url}{base}", api_key="secret-key", timeout=WAIT_S)

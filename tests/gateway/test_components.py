@@ -11,8 +11,8 @@ from headrace.state.routes import AdapterRoute
 from tests.waiting import WAIT_S
 
 from .conftest import Running
+from .openai_worker import chat
 from .routes import asleep, component, route, variant
-from .test_openai import chat
 from .workers import Exchange, Worker
 
 MESSAGES = [{"role": "user", "content": "hi"}]

@@ -15,7 +15,7 @@ from tests.waiting import WAIT_S
 from tests.wire.test_unknown_routes import FOREIGN, message_of
 
 from .conftest import running
-from .openai_worker import MESSAGES, chat, client_of_openai, event
+from .openai_worker import MESSAGES, chat, client_of_openai, event, response_event
 from .workers import Exchange
 
 
@@ -162,11 +162,6 @@ def test_a_stream_that_breaks_ends_with_an_error_event(gateway, client):
     ):
         got.extend(chunk.choices[0].delta.content for chunk in stream)
     assert got == ["one"]
-
-
-def response_event(number: int, kind: str, **fields: object) -> bytes:
-    data = json.dumps({"type": kind, "sequence_number": number, **fields}).encode()
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
 
 
 def test_responses_are_passed_on_and_a_broken_one_ends_with_an_error_that_the_sdk_raises(gateway, client):

@@ -17,8 +17,8 @@ from headrace.wire.json_size import INLINE_BYTES
 from headrace.wire.openai.stored_responses import PreviousResponseNotFound, ResponseKey, ResponseMemory, StoredResponse
 
 from .conftest import Running, running
+from .openai_worker import client_of_openai, response_event
 from .routes import component, route, variant
-from .test_openai import client_of, response_event
 from .workers import Exchange
 
 
@@ -65,7 +65,7 @@ async def respond(exchange: Exchange) -> None:
 @pytest.fixture(params=["/v1", "/endpoints/ep/openai/v1"])
 def client(gateway: Running, request: pytest.FixtureRequest) -> Iterator[openai.OpenAI]:
     gateway.serve(respond)
-    with client_of(gateway, request.param) as made:
+    with client_of_openai(gateway, request.param) as made:
         yield made
 
 
@@ -126,7 +126,7 @@ def test_a_client_that_leaves_stores_nothing(gateway: Running) -> None:
         await exchange.until_gone()
 
     worker = gateway.serve(begin)
-    with client_of(gateway, "/v1") as client:
+    with client_of_openai(gateway, "/v1") as client:
         with client.responses.create(model="ep", input="one", stream=True) as stream:
             begun = next(iter(stream))
         gateway.until(lambda: worker.num_gone == 1, "the worker saw that its client has gone")
@@ -140,7 +140,7 @@ def test_a_conversation_goes_on_with_the_model_that_the_request_names(gateway: R
         route(variant("AllTraffic", [worker.url]), endpoint="ep"),
         route(variant(), endpoint="host", components=[component("part", [worker.url])]),
     )
-    with client_of(gateway, "/v1") as client:
+    with client_of_openai(gateway, "/v1") as client:
         first = client.responses.create(model="ep", input="one")
         second = client.responses.create(model="part", input="two", previous_response_id=first.id)
     assert second.output_text == "part 3"
@@ -156,7 +156,7 @@ def test_input_tokens_are_counted_with_the_conversation_that_is_continued(gatewa
         exchange.whole(body, content_type="application/json")
 
     worker = gateway.serve(count)
-    with client_of(gateway, "/v1") as client:
+    with client_of_openai(gateway, "/v1") as client:
         first = client.responses.create(model="ep", input="one")
         num_stored = gateway.gateway.metrics.stored_responses()[0]
         counted = client.responses.input_tokens.count(model="ep", input="two", previous_response_id=first.id)
@@ -174,7 +174,7 @@ def test_an_error_of_the_worker_counts_the_items_of_the_request(gateway: Running
         exchange.whole(body, status="400 Bad Request", content_type="application/json")
 
     gateway.serve(refuse_continued)
-    with client_of(gateway, "/v1") as client:
+    with client_of_openai(gateway, "/v1") as client:
         first = client.responses.create(model="ep", input="one")
         with pytest.raises(openai.BadRequestError, match=r"'input\[1\].role'"):
             client.responses.create(model="ep", input=[{}, {}], previous_response_id=first.id)
