@@ -35,7 +35,6 @@ from headrace.models.families.registry import FAMILIES, NESTED, refused_networks
 from headrace.platform.operations import OPERATIONS
 from headrace.server.handlers.metrics import families as handler_families
 from headrace.server.torchserve_metrics import server_families as torchserve_families
-from headrace.settings.container_env import ENVIRONMENT, GENERAL_NAMES
 from headrace.settings.container_flags import FLAGS
 from headrace.settings.container_meanings import (
     Fills,
@@ -47,8 +46,7 @@ from headrace.settings.container_meanings import (
     Requires,
     UsedElsewhere,
 )
-from headrace.settings.container_model_config import MODEL_CONFIG
-from headrace.settings.container_options import OPTIONS, PROPERTIES
+from headrace.settings.container_tables import ENVIRONMENT, GENERAL_NAMES, MODEL_CONFIG, OPTIONS, PROPERTIES
 from headrace.settings.docs import SettingRow, setting_rows
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.settings.values import flag_name

@@ -6,7 +6,6 @@ from dataclasses import fields, replace
 import pytest
 
 from headrace.core.errors import SettingsError
-from headrace.settings.container_env import ENVIRONMENT, GENERAL_NAMES
 from headrace.settings.container_flags import FLAGS
 from headrace.settings.container_meanings import (
     Fills,
@@ -18,8 +17,7 @@ from headrace.settings.container_meanings import (
     UsedElsewhere,
     parts_of,
 )
-from headrace.settings.container_model_config import MODEL_CONFIG
-from headrace.settings.container_options import OPTIONS, PROPERTIES, VLLM
+from headrace.settings.container_tables import ENVIRONMENT, GENERAL_NAMES, MODEL_CONFIG, OPTIONS, PROPERTIES, VLLM
 from headrace.settings.engine_names import BACKENDS, ENGINES, OTHER_SPELLINGS
 from headrace.settings.loading import load_settings
 from headrace.settings.model_folder import parse_model_config

@@ -9,8 +9,7 @@ import pytest
 from headrace.core.errors import SettingsError
 from headrace.settings.container_backends import VLLM_LIMITS
 from headrace.settings.container_meanings import parts_of
-from headrace.settings.container_model_config import MODEL_CONFIG
-from headrace.settings.container_options import OPTIONS, PROPERTIES
+from headrace.settings.container_tables import MODEL_CONFIG, OPTIONS, PROPERTIES
 from headrace.settings.file_guard import file_scope
 from headrace.settings.rules import FileScope
 from headrace.settings.server_settings import ServerSettings, setting_names

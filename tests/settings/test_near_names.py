@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.settings.container_options import OPTIONS
+from headrace.settings.container_tables import OPTIONS
 from headrace.settings.loading import load_settings
 from headrace.settings.near_names import near_name
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import click
 
+from headrace.settings.container_meanings import FieldParts
+from headrace.settings.container_values import ROPE_FLAGS, WHOLE_ROPE
 from headrace.settings.docs import SettingRow, setting_rows
-from headrace.settings.field_parts import FieldParts
 from headrace.settings.loading import load_settings
 from headrace.settings.platform_settings import PlatformSettings
-from headrace.settings.rope_names import ROPE_FLAGS, WHOLE_ROPE
 from headrace.settings.server_settings import ServerSettings
 from headrace.settings.values import flag_name
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from headrace.cli.ready import print_code_ready, print_models_ready
-from headrace.settings.container_env import SERVER_NAMES
 from headrace.settings.container_names import Notice
+from headrace.settings.container_tables import SERVER_NAMES
 from headrace.settings.loading import load_settings
 from headrace.settings.model_folder import MODEL_FOLDER, is_folder
 from headrace.settings.server_settings import ENV_PREFIX, ServerSettings, env_name

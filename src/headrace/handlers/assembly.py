@@ -23,8 +23,8 @@ from headrace.handlers.requirements import has_neuron_device, neuron_lines, read
 from headrace.handlers.spec import ContractName, HandlerSpec
 from headrace.handlers.torchserve_archive import is_archive, unpack_archive
 from headrace.handlers.torchserve_config import visible_environment
-from headrace.settings.container_meanings import NO_NEURON
 from headrace.settings.container_names import read_container_names
+from headrace.settings.container_values import NO_NEURON
 from headrace_handler.container_folders import CHANNELS, CODE, MODEL
 from headrace_handler.stray_files import listed
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from headrace.http.otlp import SECRETS as EXPORT_SECRETS
-from headrace.settings.container_env import ENVIRONMENT
 from headrace.settings.container_flags import FLAGS
 from headrace.settings.container_meanings import Fills
+from headrace.settings.container_tables import ENVIRONMENT
 from headrace.settings.loading import CODE_ENV_NAMES
 from headrace.settings.server_settings import ENV_PREFIX
 

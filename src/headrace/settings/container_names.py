@@ -1,8 +1,8 @@
 """
 Settings under the names of other model servers: SageMaker, TGI, LMI (DJL), vLLM and TorchServe containers.
 
-The tables `container_options`, `container_model_config` and `container_env` define each name: it sets a field after
-conversion, it has no effect for a stated reason, or it is refused unless its value asks for the default behaviour.
+The tables in `container_tables` and `container_flags` define each name: it sets a field after conversion, it has no
+effect for a stated reason, or it is refused unless its value asks for the default behaviour.
 No name is dropped silently: `read_container_names` returns a notice for every name that it finds, unless its value asks
 for the default behaviour.
 
@@ -16,12 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from headrace.core.errors import SettingsError
-from headrace.settings.container_env import ENVIRONMENT, FAMILY_PREFIXES, GENERAL_NAMES, USED_ELSEWHERE
 from headrace.settings.container_flags import FLAGS
 from headrace.settings.container_meanings import (
-    NO_CUSTOM_CODE,
-    NO_NEURON,
-    QUANTIZE,
+    FieldParts,
     Fills,
     FillsPart,
     ForBackends,
@@ -29,12 +26,20 @@ from headrace.settings.container_meanings import (
     NoEffect,
     OnGpu,
     Requires,
+    read_part,
     sets_model,
 )
-from headrace.settings.container_model_config import MODEL_CONFIG
-from headrace.settings.container_options import OPTIONS, PROPERTIES
+from headrace.settings.container_tables import (
+    ENVIRONMENT,
+    FAMILY_PREFIXES,
+    GENERAL_NAMES,
+    MODEL_CONFIG,
+    OPTIONS,
+    PROPERTIES,
+    USED_ELSEWHERE,
+)
+from headrace.settings.container_values import NO_CUSTOM_CODE, NO_NEURON, QUANTIZE
 from headrace.settings.engine_names import BACKENDS
-from headrace.settings.field_parts import FieldParts, read_part
 from headrace.settings.file_guard import FileGuard
 from headrace.settings.near_names import near_name
 

@@ -13,10 +13,9 @@ from functools import cache
 from pathlib import Path
 
 from headrace.core.sizes import format_size
-from headrace.settings.container_env import ENVIRONMENT
 from headrace.settings.container_flags import FLAGS
 from headrace.settings.container_meanings import Meaning, parts_of
-from headrace.settings.container_options import OPTIONS, PROPERTIES
+from headrace.settings.container_tables import ENVIRONMENT, OPTIONS, PROPERTIES
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.settings.rules import FileScope, Rule
 from headrace.settings.server_settings import ENV_PREFIX, PLATFORM_PREFIX, ServerSettings

@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 
 from headrace.core.errors import SettingsError
-from headrace.settings.container_model_config import MODEL_KEYS
 from headrace.settings.container_names import MODEL_OPTIONS, Notice
+from headrace.settings.container_tables import MODEL_KEYS
 from headrace.settings.properties_file import read_properties
 from headrace_handler.stray_files import listed
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.core.errors import SettingsError
-from headrace.settings.container_model_config import MODEL_KEYS
 from headrace.settings.container_names import MODEL_OPTIONS, MODEL_VARIABLES, Notice
+from headrace.settings.container_tables import MODEL_KEYS
 from headrace.settings.loading import load_settings
 from headrace.settings.model_folder import MODEL_FOLDER, ModelFolder, in_folder, is_folder, read_model_folder
 from headrace.settings.server_settings import ServerSettings
