@@ -11,12 +11,11 @@ from jsonschema import Draft202012Validator
 from starlette.routing import Route
 
 from headrace.core.answer_format.formats import REASONING_TAGS
-from headrace.http.api_page import DOCS_PATH
+from headrace.http.pages import DOCS_PATH
 from headrace.server.app import app_of
 from headrace.testing.echo import EchoBackend
-from headrace.wire.openapi.document import DocumentInfo, render_openapi
-from headrace.wire.openapi.operations import Operation, with_model
-from headrace.wire.openapi.server_operations import SERVER_OPERATIONS
+from headrace.wire.openapi.document import DocumentInfo, Operation, render_openapi
+from headrace.wire.openapi.operations import SERVER_OPERATIONS, with_model
 
 from .conftest import Echo, serving
 

@@ -8,8 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from headrace.wire.openapi.document import DocumentInfo, render_openapi
-from headrace.wire.openapi.platform_operations import PLATFORM_OPERATIONS
-from headrace.wire.openapi.server_operations import SERVER_OPERATIONS
+from headrace.wire.openapi.operations import PLATFORM_OPERATIONS, SERVER_OPERATIONS
 from headrace.wire.unknown_routes import OPENAI_METHODS
 
 INFO = DocumentInfo(title="Headrace", version="1", description="")

@@ -8,11 +8,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.http.api_page import DOCS_PATH, api_page_routes
+from headrace.http.pages import DOCS_PATH, api_page_routes
 from headrace.wire.aws.http import HttpRequest
 from headrace.wire.openapi.document import DocumentInfo, render_openapi
-from headrace.wire.openapi.operations import OPENAPI_PATH
-from headrace.wire.openapi.platform_operations import PLATFORM_OPERATIONS
+from headrace.wire.openapi.operations import OPENAPI_PATH, PLATFORM_OPERATIONS
 
 _ABOUT = (
     "`model` is the name of an endpoint or of an inference component; GET /v1/models lists those that can answer. "

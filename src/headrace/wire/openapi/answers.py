@@ -1,147 +1,91 @@
-"""The types of responses and events, by method and path."""
+"""
+The schemas of responses and events, from the interfaces of `answers.ts`.
 
+The renderers write dicts and byte templates for speed; `tests/server/test_openapi.py` holds their output against these
+schemas, in which no unnamed member is allowed.
+"""
+
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
-from headrace.wire.openapi.anthropic_answers import MESSAGE_EVENTS, AnthropicMessage, TokenCount
-from headrace.wire.openapi.ollama_answers import (
-    OllamaChat,
-    OllamaDescription,
-    OllamaModels,
-    OllamaText,
-    OllamaVector,
-    OllamaVectors,
-    VersionAnswer,
-)
-from headrace.wire.openapi.openai_answers import (
-    ChatCompletion,
-    ChatCompletionChunk,
-    Embeddings,
-    ServedModel,
-    ServedModels,
-    TextCompletion,
-)
-from headrace.wire.openapi.operations import AnswerType, Operation
-from headrace.wire.openapi.responses_answers import (
-    RESPONSE_EVENTS,
-    DeletedResponse,
-    InputItems,
-    InputTokens,
-    ModelResponse,
-)
-from headrace.wire.openapi.server_answers import (
-    Adapters,
-    Change,
-    ChatTokens,
-    GeneratedText,
-    Health,
-    LabelScore,
-    ListedAdapter,
-    PairScores,
-    Prompt,
-    RankedText,
-    Reranked,
-    TextSpan,
-    TgiEvent,
-    TokenizerFacts,
-    Tokens,
-)
-from headrace.wire.unknown_routes import (
-    CHAT,
-    COMPLETIONS,
-    COUNT_TOKENS,
-    DETOKENIZE,
-    EMBEDDINGS,
-    INPUT_TOKENS,
-    MESSAGES,
-    MODELS,
-    RERANK,
-    RESPONSES,
-    SCORE,
-    TOKENIZE,
-    TOKENIZER_INFO,
-    VERSION,
-)
+from headrace.wire.framing import to_json
 
-_ANY_OBJECT: Final = dict[str, object]
-_STORED = f"{RESPONSES}/{{id}}"
-_TEXTS: tuple[AnswerType, ...] = (GeneratedText, list[GeneratedText])
-_OF_ANY_METHOD: Mapping[str, tuple[AnswerType, ...]] = {
-    MODELS: (ServedModels,),
-    f"{MODELS}/{{name:path}}": (ServedModel,),
-    CHAT: (ChatCompletion,),
-    COMPLETIONS: (TextCompletion,),
-    RESPONSES: (ModelResponse,),
-    INPUT_TOKENS: (InputTokens,),
-    f"{_STORED}/input_items": (InputItems,),
-    EMBEDDINGS: (Embeddings,),
-    MESSAGES: (AnthropicMessage,),
-    COUNT_TOKENS: (TokenCount,),
-    "/api/chat": (OllamaChat,),
-    "/api/generate": (OllamaText,),
-    "/api/embed": (OllamaVectors,),
-    "/api/embeddings": (OllamaVector,),
-    "/api/show": (OllamaDescription,),
-    "/api/tags": (OllamaModels,),
-    "/api/ps": (OllamaModels,),
-    "/api/version": (VersionAnswer,),
-    "/invocations": (*_TEXTS, ChatCompletion, TextCompletion),
-    "/ping": (Health,),
-    "/generate": (GeneratedText,),
-    "/info": (_ANY_OBJECT,),
-    "/chat_tokenize": (ChatTokens,),
-    TOKENIZE: (Tokens, list[TextSpan]),
-    DETOKENIZE: (Prompt,),
-    TOKENIZER_INFO: (TokenizerFacts,),
-    VERSION: (VersionAnswer,),
-    "/embed": (list[list[float]],),
-    "/embed_all": (list[list[list[float]]],),
-    "/predict": (list[LabelScore], list[list[LabelScore]]),
-    "/similarity": (list[float],),
-    "/rerank": (Reranked, list[RankedText]),
-    RERANK: (Reranked,),
-    "/v2/rerank": (Reranked,),
-    SCORE: (PairScores,),
-    "/score": (PairScores,),
-    "/openapi.json": (_ANY_OBJECT,),
-}
-_OF_ONE_METHOD: Mapping[tuple[str, str], tuple[AnswerType, ...]] = {
-    ("POST", "/"): _TEXTS,
-    ("GET", _STORED): (ModelResponse,),
-    ("DELETE", _STORED): (DeletedResponse,),
-    **{
-        (method, f"{prefix}/adapters{path}"): answer
-        for prefix in ("", "/models/{model}")
-        for method, path, answer in (
-            ("GET", "", (Adapters,)),
-            ("POST", "", (Change,)),
-            ("GET", "/{name}", (list[ListedAdapter],)),
-            ("DELETE", "/{name}", (Change,)),
-            ("POST", "/{name}/update", (Change,)),
-        )
-    },
-}
-_EVENTS: Mapping[str, tuple[AnswerType, ...]] = {
-    CHAT: (ChatCompletionChunk,),
-    COMPLETIONS: (TextCompletion,),
-    RESPONSES: RESPONSE_EVENTS,
-    MESSAGES: MESSAGE_EVENTS,
-    "/api/chat": (OllamaChat,),
-    "/api/generate": (OllamaText,),
-    "/": (TgiEvent,),
-    "/generate_stream": (TgiEvent,),
-    "/invocations": (TgiEvent, ChatCompletionChunk, TextCompletion),
+Schema = dict[str, object]
+REFERENCE = "#/components/schemas/{name}"
+
+_ALIAS = re.compile(r"^type (\w+) = (.+)$", re.MULTILINE)
+_INTERFACE = re.compile(
+    r"^/\*\* (?P<about>.+) \*/\ninterface (?P<name>\w+)(?: extends (?P<base>\w+))? \{(?P<members>[^}]*)\}",
+    re.MULTILINE,
+)
+_MEMBER = re.compile(r"(?P<name>\w+)(?P<is_optional>\??): (?P<type>[^;\n]*[^;\s])")
+_CONTINUED = re.compile(r"\|\n\s+")
+_OR = re.compile(r" \| (?![^(]*\))")
+"""Between the members of a union, not inside of parentheses."""
+_RECORD = "Record<string, "
+_BASIC: Mapping[str, Schema] = {
+    **{name: {"type": name} for name in ("string", "integer", "number", "boolean", "null")},
+    "unknown": {"description": "Any JSON value."},
 }
 
 
-def with_answers(operations: Iterable[Operation]) -> tuple[Operation, ...]:
-    """Return the operations with the types of their responses and events."""
-    return tuple(
-        replace(
-            operation,
-            answers=_OF_ONE_METHOD.get((operation.method, operation.path), _OF_ANY_METHOD.get(operation.path, ())),
-            events=_EVENTS.get(operation.path, ()) if operation.bodies else (),
-        )
-        for operation in operations
+@dataclass(frozen=True, slots=True)
+class AnswerTypes:
+    """The declarations of a file of interfaces."""
+
+    aliases: Mapping[str, str]
+    interfaces: Mapping[str, re.Match[str]]
+
+    def schema(self, kind: str) -> Schema:
+        """Return the schema of a type; interfaces are referred to."""
+        options = _OR.split(self.aliases.get(kind, kind))
+        literals = [option.strip('"') for option in options if option.startswith('"')]
+        schemas: list[Schema] = [{"enum": literals}] if literals else []
+        schemas += [self._single(option) for option in options if not option.startswith('"')]
+        return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+
+    def components(self, kinds: Iterable[str]) -> dict[str, Schema]:
+        """Return the schemas of all interfaces that the types refer to, directly or not."""
+        found: dict[str, Schema] = {}
+        pending = [self.schema(kind) for kind in kinds]
+        while pending:
+            for name in re.findall(rb'"#/components/schemas/(\w+)"', to_json(pending.pop())):
+                if name.decode() not in found:
+                    found[name.decode()] = self._interface(self.interfaces[name.decode()])
+                    pending.append(found[name.decode()])
+        return found
+
+    def _single(self, kind: str) -> Schema:
+        if kind in self.aliases:
+            return self.schema(kind)
+        if kind.endswith("[]"):
+            return {"type": "array", "items": self.schema(kind[:-2].removeprefix("(").removesuffix(")"))}
+        if kind.startswith(_RECORD):
+            return {"type": "object", "additionalProperties": self.schema(kind[len(_RECORD) : -1])}
+        return _BASIC.get(kind) or {"$ref": REFERENCE.format(name=kind)}
+
+    def _interface(self, declared: re.Match[str]) -> Schema:
+        texts = [declared["members"]]
+        if declared["base"] is not None:
+            texts.insert(0, self.interfaces[declared["base"]]["members"])
+        members = [member for text in texts for member in _MEMBER.finditer(text)]
+        return {
+            "title": declared["name"],
+            "description": declared["about"],
+            "type": "object",
+            "properties": {member["name"]: self.schema(member["type"]) for member in members},
+            "required": [member["name"] for member in members if not member["is_optional"]],
+        }
+
+
+@cache
+def answer_types() -> AnswerTypes:
+    """Return the declarations of `answers.ts`."""
+    text = _CONTINUED.sub("| ", Path(__file__).with_name("answers.ts").read_text(encoding="utf-8"))
+    return AnswerTypes(
+        aliases=dict(_ALIAS.findall(text)),
+        interfaces={found["name"]: found for found in _INTERFACE.finditer(text)},
     )

@@ -6,61 +6,69 @@ Source: OpenAPI Specification 3.1.1, whose schemas are those of JSON Schema 2020
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from headrace.wire.fields import FieldTable
-from headrace.wire.framing import JSON_CONTENT_TYPE, to_json
-from headrace.wire.openapi.operations import AnswerType, Api, Operation
+from headrace.wire.framing import JSON_CONTENT_TYPE, SSE_CONTENT_TYPE, to_json
+from headrace.wire.openapi.answers import REFERENCE, answer_types
 
 _Object = dict[str, object]
 
 _TEXT: _Object = {"type": "string"}
-ERRORS: dict[str, _Object] = {
-    "OpenAIError": {
-        "type": "object",
-        "required": ["error"],
-        "properties": {
-            "error": {
-                "type": "object",
-                "required": ["message", "type"],
-                "properties": {
-                    "message": _TEXT,
-                    "type": _TEXT,
-                    "param": {"type": ["string", "null"]},
-                    "code": {"type": ["string", "null"]},
-                },
-            }
-        },
-    },
-    "AnthropicError": {
-        "type": "object",
-        "required": ["type", "error"],
-        "properties": {
-            "type": {"const": "error"},
-            "error": {
-                "type": "object",
-                "required": ["type", "message"],
-                "properties": {"type": _TEXT, "message": _TEXT},
-            },
-        },
-    },
-    "TextError": {"type": "object", "required": ["error"], "properties": {"error": _TEXT}},
-    "TypedError": {
-        "type": "object",
-        "required": ["error", "error_type"],
-        "properties": {"error": _TEXT, "error_type": _TEXT},
-    },
-    "AwsError": {"type": "object", "properties": {"message": _TEXT, "Message": _TEXT}},
-}
-"""The formats of errors, by the name of their schema."""
-
 _PATH_PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
 _MODULE_PREFIX = b"headrace.wire."
 """Schemas of structs with the same name are distinguished by their modules."""
 _STREAMED = "The response. The schema of a stream is that of the `data` of each event, or of each line."
-_TEMPLATE = "#/components/schemas/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """A group of routes that share clients and a format of errors."""
+
+    name: str
+    about: str
+    error: str
+    """The type of its errors in `answers.ts`."""
+    stream: str = SSE_CONTENT_TYPE
+    """The content type of its streams."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One method of one path."""
+
+    api: Api
+    method: str
+    path: str
+    """As the router has it; parameters are `{name}` or `{name:path}`."""
+    summary: str
+    answer: str
+    """The type of a JSON response in `answers.ts`, or the content type of another one; empty: none."""
+    event: str = ""
+    """The type of the `data` of a stream's events, or of its lines; empty: it does not stream."""
+    bodies: tuple[type, ...] = ()
+    """The structs that parse the body, one of which it must match; empty: it has no body."""
+    example: Mapping[str, object] = field(default_factory=dict)
+    """A body that works as it is."""
+    fields: Mapping[str, FieldTable] = field(default_factory=dict)
+    """The tables of the fields that the structs lack, by the prefix of their names."""
+    query: Mapping[str, str] = field(default_factory=dict)
+    """Optional parameters of the query, each with a description."""
+    is_open: bool = False
+    """True if no key is required."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The types of its responses, events and errors."""
+        return tuple(kind for kind in (self.answer, self.event, self.api.error) if kind and "/" not in kind)
+
+    @property
+    def produces(self) -> tuple[str, ...]:
+        """The content types of a successful response."""
+        whole = self.answer if "/" in self.answer else JSON_CONTENT_TYPE
+        return (*((whole,) if self.answer else ()), *((self.api.stream,) if self.event else ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,31 +82,30 @@ class DocumentInfo:
 
 def render_openapi(operations: Sequence[Operation], info: DocumentInfo) -> bytes:
     """Render the document as JSON."""
-    types = list(dict.fromkeys(kind for operation in operations for kind in _types_of(operation)))
-    found, components = msgspec.json.schema_components(types, schema_hook=_any_value, ref_template=_TEMPLATE)
-    references = dict(zip(types, found, strict=True))
+    bodies = list(dict.fromkeys(body for operation in operations for body in operation.bodies))
+    found, components = msgspec.json.schema_components(bodies, schema_hook=_any_value, ref_template=REFERENCE)
+    references = dict(zip(bodies, found, strict=True))
+    answers = answer_types().components(kind for operation in operations for kind in operation.kinds)
+    assert not answers.keys() & components.keys(), "an interface of answers.ts has the name of a request's struct"
     paths: dict[str, _Object] = {}
     for operation in operations:
         path = _PATH_PARAMETER.sub(r"{\1}", operation.path)
         paths.setdefault(path, {})[operation.method.lower()] = _operation(operation, references)
+    apis = dict.fromkeys(operation.api for operation in operations)
     document = to_json(
         {
             "openapi": "3.1.1",
             "info": {"title": info.title, "version": info.version, "description": info.description},
-            "tags": [{"name": api.name, "description": api.about} for api in _apis(operations)],
+            "tags": [{"name": api.name, "description": api.about} for api in apis],
             "security": [{"key": []}, {}],
             "paths": paths,
             "components": {
-                "schemas": {**ERRORS, **components},
+                "schemas": {**components, **answers},
                 "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "The server's key."}},
             },
         }
     )
     return document.replace(_MODULE_PREFIX, b"")
-
-
-def _types_of(operation: Operation) -> tuple[AnswerType, ...]:
-    return (*operation.bodies, *operation.answers, *operation.events)
 
 
 def _any_value(kind: type) -> _Object:
@@ -108,62 +115,46 @@ def _any_value(kind: type) -> _Object:
     raise NotImplementedError
 
 
-def _apis(operations: Iterable[Operation]) -> Iterable[Api]:
-    return dict.fromkeys(operation.api for operation in operations)
-
-
-def _operation(operation: Operation, references: Mapping[AnswerType, _Object]) -> _Object:
+def _operation(operation: Operation, references: Mapping[type, _Object]) -> _Object:
+    words = re.findall(r"\w+", operation.path) or ["root"]
     described: _Object = {
         "tags": [operation.api.name],
         "summary": operation.summary,
-        "operationId": _identifier(operation),
-        "responses": _responses(operation, references),
+        "operationId": "_".join((operation.method.lower(), *words)),
+        "responses": _responses(operation),
     }
-    description = "\n\n".join(_field_notes(operation))
+    description = "\n\n".join(
+        note for prefix, table in operation.fields.items() for note in _field_notes(prefix, table)
+    )
     if description:
         described["description"] = description
-    parameters = [*_path_parameters(operation.path), *_query_parameters(operation)]
+    parameters = [*_parameters(operation)]
     if parameters:
         described["parameters"] = parameters
     if operation.bodies:
-        described["requestBody"] = _request_body(operation, [references[body] for body in operation.bodies])
+        schemas = [references[body] for body in operation.bodies]
+        content: _Object = {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}
+        if operation.example:
+            content["example"] = operation.example
+        described["requestBody"] = {"required": not operation.query, "content": {JSON_CONTENT_TYPE: content}}
     if operation.is_open:
         described["security"] = []
     return described
 
 
-def _identifier(operation: Operation) -> str:
-    words = re.findall(r"\w+", operation.path) or ["root"]
-    return "_".join((operation.method.lower(), *words))
-
-
-def _path_parameters(path: str) -> Iterator[_Object]:
-    for name in _PATH_PARAMETER.findall(path):
+def _parameters(operation: Operation) -> Iterator[_Object]:
+    for name in _PATH_PARAMETER.findall(operation.path):
         yield {"name": name, "in": "path", "required": True, "schema": _TEXT}
-
-
-def _query_parameters(operation: Operation) -> Iterator[_Object]:
     for name, description in operation.query.items():
         yield {"name": name, "in": "query", "required": False, "description": description, "schema": _TEXT}
 
 
-def _request_body(operation: Operation, schemas: Sequence[_Object]) -> _Object:
-    content: _Object = {"schema": _any_of(schemas)}
-    if operation.example:
-        content["example"] = operation.example
-    return {"required": not operation.query, "content": {JSON_CONTENT_TYPE: content}}
-
-
-def _any_of(schemas: Sequence[_Object]) -> _Object:
-    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
-
-
-def _responses(operation: Operation, references: Mapping[AnswerType, _Object]) -> _Object:
-    content = {kind: {"schema": _response_schema(operation, kind, references)} for kind in operation.produces}
-    success: _Object = {"description": _STREAMED if operation.events else "The response."}
+def _responses(operation: Operation) -> _Object:
+    content = {kind: {"schema": _response_schema(operation, kind)} for kind in operation.produces}
+    success: _Object = {"description": _STREAMED if operation.event else "The response."}
     if content:
         success["content"] = content
-    error = {"schema": {"$ref": _TEMPLATE.format(name=operation.api.error)}}
+    error = {"schema": {"$ref": REFERENCE.format(name=operation.api.error)}}
     refusal = {
         "description": "An error. Its text names the value, what was expected, and the fix.",
         "content": {JSON_CONTENT_TYPE: error},
@@ -171,21 +162,15 @@ def _responses(operation: Operation, references: Mapping[AnswerType, _Object]) -
     return {"200": success, "default": refusal}
 
 
-def _response_schema(operation: Operation, kind: str, references: Mapping[AnswerType, _Object]) -> _Object:
+def _response_schema(operation: Operation, kind: str) -> _Object:
     """Return the schema of a response; that of a stream describes one event, as in OpenAI's own document."""
-    types = operation.answers if kind == JSON_CONTENT_TYPE else operation.events
-    if types:
-        return _any_of([references[kind] for kind in types])
-    return {} if kind == JSON_CONTENT_TYPE else _TEXT
+    if kind == operation.answer:
+        return _TEXT
+    return answer_types().schema(operation.answer if kind == JSON_CONTENT_TYPE else operation.event)
 
 
-def _field_notes(operation: Operation) -> Iterator[str]:
+def _field_notes(prefix: str, table: FieldTable) -> Iterator[str]:
     """Yield notes on the fields that the schema lacks."""
-    for prefix, table in operation.fields.items():
-        yield from _table_notes(prefix, table)
-
-
-def _table_notes(prefix: str, table: FieldTable) -> Iterator[str]:
     if table.no_effect:
         yield f"Accepted without effect: {_names(prefix, table.no_effect)}."
     if table.refused:

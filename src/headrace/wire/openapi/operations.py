@@ -1,54 +1,278 @@
-"""Descriptions of routes for OpenAPI: the requests and the responses of each path."""
+"""
+The operations of the model server and of the platform, a line each, and the bodies that they take.
 
-from collections.abc import Iterable, Mapping
+A test compares the server's with the routes of the application, and responses with the types of `answers.ts`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from types import GenericAlias
 
+from headrace.wire import rerank, unknown_routes
+from headrace.wire.adapters import LoraBody, RegisterBody
+from headrace.wire.anthropic import dialect as anthropic
 from headrace.wire.fields import FieldTable
-from headrace.wire.framing import JSON_CONTENT_TYPE, SSE_CONTENT_TYPE
+from headrace.wire.lmi import parameters as lmi
+from headrace.wire.ollama import dialect as ollama
+from headrace.wire.ollama import embeddings as ollama_embeddings
+from headrace.wire.ollama import options as ollama_options
+from headrace.wire.ollama.models import ShowBody
+from headrace.wire.openai import chat, completions, embeddings, responses, tokenizer
+from headrace.wire.openapi.document import Api, Operation
+from headrace.wire.tei import bodies as tei
+from headrace.wire.tgi import parameters as tgi
+from headrace.wire.tgi.pages import TokenizeBody
+from headrace.wire.unknown_routes import (
+    CHAT,
+    COMPLETIONS,
+    COUNT_TOKENS,
+    DETOKENIZE,
+    EMBEDDINGS,
+    INPUT_TOKENS,
+    MESSAGES,
+    MODELS,
+    RERANK,
+    RESPONSES,
+    SCORE,
+    TOKENIZE,
+)
 
 OPENAPI_PATH = "/openapi.json"
-JSON = (JSON_CONTENT_TYPE,)
-AnswerType = type | GenericAlias
-"""A struct, or a list or mapping."""
-JSON_OR_EVENTS = (JSON_CONTENT_TYPE, SSE_CONTENT_TYPE)
+_STORED = f"{RESPONSES}/{{id}}"
+_PLAIN = "text/plain"
+_ANY_OBJECT = "Record<string, unknown>"
+
+_OPENAI = Api("OpenAI", "OpenAI's API, with the fields of vLLM and SGLang.", "OpenAIError")
+_ANTHROPIC = Api("Anthropic", "Anthropic's Messages API.", "AnthropicError")
+_OLLAMA = Api("Ollama", "Ollama's API for the model that is served.", "TextError", "application/x-ndjson")
+_SAGEMAKER = Api("SageMaker", "The container contract of Amazon SageMaker.", "TypedError")
+_TGI = Api("TGI", "The API of Hugging Face's Text Generation Inference.", "TypedError")
+_TOKENIZER = Api("Tokenizer", "vLLM's routes around the tokenizer.", "OpenAIError")
+_POOLING = Api("Embeddings", "Vectors and scores, as TEI, Cohere, Jina and vLLM serve them.", "TypedError")
+_ADAPTERS = Api("Adapters", "LoRA adapters: vLLM's routes and LMI's.", "TypedError")
+_SERVER = Api("Server", "Health, metrics and this description.", "TypedError")
+_RUNTIME = Api("SageMaker runtime", "The invocation of endpoints; clients of AWS sign these requests.", "AwsError")
+_PLATFORM = Api("Platform", "Health, metrics and this description.", "TypedError")
 
 
 @dataclass(frozen=True, slots=True)
-class Api:
-    """A group of routes that share clients and a format of errors."""
+class _Body:
+    """The body of a POST: the structs that parse it, an example, and the tables of the fields that they lack."""
 
-    name: str
-    about: str
-    error: str
-    """The name of the schema of its errors, one of `document.ERRORS`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
-    """One method of one path."""
-
-    api: Api
-    method: str
-    path: str
-    """As the router has it; parameters are `{name}` or `{name:path}`."""
-    summary: str
-    bodies: tuple[type, ...] = ()
-    """The structs that parse the body, one of which it must match; empty: it has no body."""
+    types: tuple[type, ...]
     example: Mapping[str, object] = field(default_factory=dict)
-    """A body that works as it is."""
     fields: Mapping[str, FieldTable] = field(default_factory=dict)
-    """The tables of the fields that the structs lack, by the prefix of their names."""
-    produces: tuple[str, ...] = JSON
-    """Content types of a successful response; empty: it has no body."""
-    answers: tuple[AnswerType, ...] = ()
-    """The types of a JSON response, one of which it has; empty: any value."""
-    events: tuple[AnswerType, ...] = ()
-    """The types of the `data` of a stream's events, or of its lines."""
-    query: Mapping[str, str] = field(default_factory=dict)
-    """Optional parameters of the query, each with a description."""
-    is_open: bool = False
-    """True if no key is required."""
+
+
+_ANY = {"model": "any"}
+_HELLO = [{"role": "user", "content": "Say hello."}]
+_COLOURS = "red, green, blue,"
+_TEXTS = ["a river", "a bank"]
+_PAIR = {"query": "water", "documents": _TEXTS}
+_INPUTS = {"inputs": _COLOURS, "parameters": {"max_new_tokens": 16}}
+_OPTIONS = {"options.": ollama_options.FIELDS}
+_GENERATE = _Body((tgi.GenerateBody,), _INPUTS, {"": tgi.BODY_FIELDS, "parameters.": tgi.PARAMETER_FIELDS})
+_EMBED = _Body((tei.EmbedBody,), {"inputs": _TEXTS})
+_RERANK = _Body((rerank.RerankBody,), _ANY | _PAIR, {"": rerank.RERANK_FIELDS})
+_SCORE = _Body((rerank.ScoreBody,), _ANY | {"queries": "water", "documents": _TEXTS}, {"": rerank.SCORE_FIELDS})
+_SENTENCES = {"inputs": {"source_sentence": "a river", "sentences": _TEXTS}}
+_BODIES: Mapping[str, _Body] = {
+    CHAT: _Body((chat.ChatBody,), _ANY | {"messages": _HELLO, "max_tokens": 16}, {"": chat.FIELDS}),
+    COMPLETIONS: _Body(
+        (completions.CompletionsBody,), _ANY | {"prompt": _COLOURS, "max_tokens": 16}, {"": completions.FIELDS}
+    ),
+    RESPONSES: _Body(
+        (responses.ResponsesBody,), _ANY | {"input": "Say hello.", "max_output_tokens": 16}, {"": responses.FIELDS}
+    ),
+    INPUT_TOKENS: _Body((responses.ResponsesBody,), _ANY | {"input": "Say hello."}, {"": responses.FIELDS}),
+    EMBEDDINGS: _Body((embeddings.EmbeddingsBody,), _ANY | {"input": _TEXTS}, {"": embeddings.FIELDS}),
+    MESSAGES: _Body((anthropic.MessagesBody,), _ANY | {"messages": _HELLO, "max_tokens": 16}, {"": anthropic.FIELDS}),
+    COUNT_TOKENS: _Body((anthropic.PromptFields,), _ANY | {"messages": _HELLO}),
+    "/api/chat": _Body(
+        (ollama.ChatBody,), _ANY | {"messages": _HELLO, "stream": False}, {"": ollama.CHAT_FIELDS, **_OPTIONS}
+    ),
+    "/api/generate": _Body(
+        (ollama.GenerateBody,),
+        _ANY | {"prompt": "Say hello.", "stream": False},
+        {"": ollama.GENERATE_FIELDS, **_OPTIONS},
+    ),
+    "/api/embed": _Body((ollama_embeddings.EmbedBody,), _ANY | {"input": _TEXTS}, {"": ollama_embeddings.EMBED_FIELDS}),
+    "/api/embeddings": _Body(
+        (ollama_embeddings.EmbeddingsBody,), _ANY | {"prompt": _TEXTS[0]}, {"": ollama_embeddings.EMBEDDINGS_FIELDS}
+    ),
+    "/api/show": _Body((ShowBody,), _ANY),
+    "/invocations": replace(
+        _GENERATE, types=(tgi.GenerateBody, lmi.LmiBody, chat.ChatBody, completions.CompletionsBody)
+    ),
+    "/": _GENERATE,
+    "/generate": _GENERATE,
+    "/generate_stream": _GENERATE,
+    "/chat_tokenize": _Body((chat.ChatBody,), {"messages": _HELLO}),
+    TOKENIZE: _Body(
+        (tokenizer.TextTokensBody, tokenizer.ChatTokensBody, TokenizeBody),
+        {"prompt": _COLOURS},
+        {"": tokenizer.CHAT_FIELDS},
+    ),
+    DETOKENIZE: _Body((tokenizer.DetokenizeBody,), {"tokens": [2]}),
+    "/embed": _EMBED,
+    "/embed_all": _EMBED,
+    "/predict": _Body((tei.PredictBody,), {"inputs": _TEXTS}),
+    "/similarity": _Body((tei.SimilarityBody,), _SENTENCES),
+    "/rerank": _Body((rerank.RerankBody, tei.RerankBody), _PAIR, _RERANK.fields),
+    **dict.fromkeys((RERANK, "/v2/rerank"), _RERANK),
+    **dict.fromkeys((SCORE, "/score"), _SCORE),
+    **dict.fromkeys(("/v1/load_lora_adapter", "/v1/unload_lora_adapter"), _Body((LoraBody,))),
+}
+_QUERIES: Mapping[tuple[str, str], Mapping[str, str]] = {
+    ("GET", f"{_STORED}/input_items"): {
+        "limit": "Items, 1 to 100.",
+        "order": "`asc` or `desc`.",
+        "after": "The last item of the page before.",
+    },
+}
+_OPEN = frozenset({("GET", "/"), ("GET", "/ping"), ("POST", "/ping"), ("GET", "/health"), ("GET", OPENAPI_PATH)})
+"""Operations that need no key."""
+
+
+def _routes(api: Api, *rows: tuple[str, ...]) -> Iterator[Operation]:
+    """Yield operations of rows with a method, a path, a summary, the type of the response and that of events."""
+    for method, path, summary, answer, *event in rows:
+        body = _BODIES.get(path, _Body(())) if method == "POST" else _Body(())
+        yield Operation(
+            api=api,
+            method=method,
+            path=path,
+            summary=summary,
+            answer=answer,
+            event="".join(event),
+            bodies=body.types,
+            example=body.example,
+            fields=body.fields,
+            query=_QUERIES.get((method, path), {}),
+            is_open=(method, path) in _OPEN,
+        )
+
+
+def _adapters() -> Iterator[Operation]:
+    for row in (
+        ("POST", "/v1/load_lora_adapter", "Load an adapter, as vLLM does.", _PLAIN),
+        ("POST", "/v1/unload_lora_adapter", "Unload an adapter, as vLLM does.", _PLAIN),
+    ):
+        yield from _routes(_ADAPTERS, row)
+    query = {"name": "The adapter's name, instead of a body.", "src": "Its folder, instead of a body."}
+    for prefix in ("", "/models/{model}"):
+        adapters, adapter = f"{prefix}/adapters", f"{prefix}/adapters/{{name}}"
+        for operation in _routes(
+            _ADAPTERS,
+            ("GET", adapters, "List the adapters.", "Adapters"),
+            ("POST", adapters, "Load an adapter.", "Change"),
+            ("GET", adapter, "Describe an adapter.", "ListedAdapter[]"),
+            ("DELETE", adapter, "Unload an adapter.", "Change"),
+            ("POST", f"{adapter}/update", "Load other content under its name.", "Change"),
+        ):
+            if operation.method == "POST":
+                yield replace(operation, bodies=(RegisterBody,), query=query if operation.path == adapters else {})
+            else:
+                yield operation
+
+
+_TEXT_ANSWERS = "GeneratedText | GeneratedText[]"
+SERVER_OPERATIONS = (
+    *_routes(
+        _OPENAI,
+        ("GET", MODELS, "List the models and adapters.", "ServedModels"),
+        ("GET", f"{MODELS}/{{name:path}}", "Describe a model.", "ServedModel"),
+        ("POST", CHAT, "Answer messages, through the model's chat template.", "ChatCompletion", "ChatCompletionChunk"),
+        ("POST", COMPLETIONS, "Continue a text.", "TextCompletion", "TextCompletion"),
+        ("POST", RESPONSES, "Answer items of a conversation (Responses API).", "ModelResponse", "ResponsesEvent"),
+        (
+            "POST",
+            INPUT_TOKENS,
+            "Count the tokens of items of a conversation; the body is that of a response.",
+            "InputTokens",
+        ),
+        ("GET", _STORED, "Return a stored response.", "ModelResponse"),
+        ("DELETE", _STORED, "Delete a stored response.", "DeletedResponse"),
+        ("GET", f"{_STORED}/input_items", "List the input of a stored response, newest first.", "InputItems"),
+        ("POST", f"{_STORED}/cancel", "Refused: no response runs in the background.", "unknown"),
+        ("POST", EMBEDDINGS, "Return a vector for each text.", "Embeddings"),
+        ("POST", RERANK, "Order documents by a query.", "Reranked"),
+        ("POST", SCORE, "Score pairs of texts.", "PairScores"),
+    ),
+    *_routes(
+        _ANTHROPIC,
+        ("POST", MESSAGES, "Answer messages.", "AnthropicMessage", "MessageEvent"),
+        ("POST", COUNT_TOKENS, "Count the tokens of messages.", "TokenCount"),
+    ),
+    *_routes(
+        _OLLAMA,
+        ("POST", "/api/chat", "Answer messages; streamed unless `stream` is false.", "OllamaChat", "OllamaChat"),
+        ("POST", "/api/generate", "Answer a prompt; streamed unless `stream` is false.", "OllamaText", "OllamaText"),
+        ("POST", "/api/embed", "Return vectors of length 1.", "OllamaVectors"),
+        ("POST", "/api/embeddings", "Return one vector; `/api/embed` replaces it.", "OllamaVector"),
+        ("POST", "/api/show", "Describe the model.", "OllamaDescription"),
+        ("GET", "/api/tags", "List the model and its adapters.", "OllamaModels"),
+        ("GET", "/api/ps", "List what is loaded.", "OllamaModels"),
+        ("GET", "/api/version", "Return the version of Ollama's API.", "VersionAnswer"),
+    ),
+    *_routes(
+        _SAGEMAKER,
+        (
+            "POST",
+            "/invocations",
+            "Generate text; `inputs` is in the dialect of the server, `messages` and `prompt` are OpenAI's.",
+            f"{_TEXT_ANSWERS} | ChatCompletion | TextCompletion",
+            "TgiEvent | ChatCompletionChunk | TextCompletion",
+        ),
+        *(
+            (method, "/ping", "Answer 200 while the model is served, else 503 with the reason.", "Health")
+            for method in ("GET", "POST")
+        ),
+    ),
+    *_routes(
+        _TGI,
+        ("POST", "/", "Generate text, whole or with `stream` as events.", _TEXT_ANSWERS, "TgiEvent"),
+        ("POST", "/generate", "Generate text.", "GeneratedText"),
+        ("POST", "/generate_stream", "Generate text as events.", "", "TgiEvent"),
+        ("GET", "/info", "Describe the model and the limits.", _ANY_OBJECT),
+        ("POST", "/chat_tokenize", "Return the tokens of a chat, and its text after the chat template.", "ChatTokens"),
+        (  # its errors have the form of TGI
+            "POST",
+            TOKENIZE,
+            "Return the tokens of a text or chat; `inputs` means TGI's body and answer.",
+            "Tokens | TextSpan[]",
+        ),
+    ),
+    *_routes(
+        _TOKENIZER,
+        ("POST", DETOKENIZE, "Return the text of tokens.", "Prompt"),
+        ("GET", unknown_routes.TOKENIZER_INFO, "Return the special tokens and the chat template.", "TokenizerFacts"),
+        ("GET", unknown_routes.VERSION, "Return the version of the server.", "VersionAnswer"),
+    ),
+    *_routes(
+        _POOLING,
+        ("POST", "/embed", "Return a vector for each input (TEI).", "number[][]"),
+        ("POST", "/embed_all", "Return a vector for each token (TEI).", "number[][][]"),
+        ("POST", "/predict", "Classify texts or pairs (TEI).", "LabelScore[] | LabelScore[][]"),
+        ("POST", "/similarity", "Compare a sentence with others.", "number[]"),
+        (
+            "POST",
+            "/rerank",
+            "Order texts by a query; `texts` means TEI's body, `documents` Cohere's and Jina's.",
+            "Reranked | RankedText[]",
+        ),
+        ("POST", "/v2/rerank", "Order documents by a query.", "Reranked"),
+        ("POST", "/score", "Score pairs of texts.", "PairScores"),
+    ),
+    *_adapters(),
+    *_routes(
+        _SERVER,
+        ("GET", "/", "Return the chat page to a browser, else the health.", "text/html"),
+        ("GET", "/health", "Answer 200 while the model is served, else 503.", ""),
+        ("GET", "/metrics", "Return metrics for Prometheus.", _PLAIN),
+        ("GET", OPENAPI_PATH, "Return this description.", _ANY_OBJECT),
+    ),
+)
+"""All routes of a model server but the files of its pages."""
 
 
 def with_model(operations: Iterable[Operation], model: str) -> tuple[Operation, ...]:
@@ -57,3 +281,48 @@ def with_model(operations: Iterable[Operation], model: str) -> tuple[Operation, 
         replace(operation, example={**operation.example, "model": model}) if "model" in operation.example else operation
         for operation in operations
     )
+
+
+def _gateway() -> Iterator[Operation]:
+    """Yield the routes below `/v1`: the model is the endpoint that `model` names."""
+    for operation in SERVER_OPERATIONS:
+        below = (f"{MODELS}/", f"{RESPONSES}/")
+        if operation.path in unknown_routes.OPENAI_METHODS or operation.path.startswith(below):
+            example = {**operation.example, "model": "ENDPOINT"} if operation.bodies else {}
+            yield replace(operation, example=example)
+
+
+def _runtime() -> Iterator[Operation]:
+    invocations = next(operation for operation in SERVER_OPERATIONS if operation.path == "/invocations")
+    for path, summary, answer in (
+        ("invocations", "Invoke an endpoint (InvokeEndpoint).", "unknown"),
+        (
+            "invocations-response-stream",
+            "Invoke an endpoint and stream its response (InvokeEndpointWithResponseStream).",
+            "application/vnd.amazon.eventstream",
+        ),
+    ):
+        yield replace(
+            invocations,
+            api=_RUNTIME,
+            path=f"/endpoints/{{name}}/{path}",
+            summary=f"{summary} The response is that of the endpoint's model server.",
+            answer=answer,
+            event="",
+            example=_INPUTS,
+        )
+
+
+PLATFORM_OPERATIONS = (
+    *_gateway(),
+    *_runtime(),
+    *_routes(
+        _PLATFORM,
+        ("GET", "/health", "Return the state of the platform.", "PlatformHealth"),
+        ("GET", "/metrics", "Return the gateway's metrics for Prometheus.", _PLAIN),
+        ("GET", "/metrics/targets", "List the workers for Prometheus' service discovery.", "TargetGroup[]"),
+        ("GET", "/metrics/workers/{worker}", "Return the metrics of a worker for Prometheus.", _PLAIN),
+        ("GET", OPENAPI_PATH, "Return this description.", _ANY_OBJECT),
+    ),
+)
+"""What a platform's clients call without an AWS SDK, and SageMaker's runtime."""
