@@ -20,7 +20,7 @@ from headrace.control.planning.plan import plan_deployable
 from headrace.control.planning.rollout import wanted_workers
 from headrace.platform.operations import OPERATIONS
 from headrace.state.records import Record
-from headrace.state.sql import SqlStore, open_store
+from headrace.state.store import Store, open_store
 from tests.control.planning.world import pass_context
 from tests.control.support import AWS_SCOPE, ListedLogs
 
@@ -46,7 +46,7 @@ class World:
     """Requests at a time per instance, given how many serve; None: nothing is measured."""
     capacities: list[int] = field(default_factory=list)
     """What was wanted, each time that it changed."""
-    store: SqlStore = field(init=False)
+    store: Store = field(init=False)
     series: MemorySeries = field(default_factory=MemorySeries)
 
     def __post_init__(self) -> None:

@@ -6,13 +6,13 @@ from collections.abc import Callable
 import sqlalchemy as sa
 
 from headrace.state.records import AnyKind, Json
-from headrace.state.sql import SqlStore
+from headrace.state.store import Store
 
 Edit = Callable[[Json], Json]
 
 
 def edit_record(
-    store: SqlStore, kind: AnyKind, name: str, *, spec: Edit | None = None, status: Edit | None = None
+    store: Store, kind: AnyKind, name: str, *, spec: Edit | None = None, status: Edit | None = None
 ) -> None:
     """Change a record's JSON in the database, so that the store reads it as a new revision."""
     query = sa.text("SELECT uid, spec, status FROM headrace_records WHERE kind = :kind AND name = :name")
@@ -30,7 +30,7 @@ def edit_record(
     store.listeners.call()
 
 
-def insert_record(store: SqlStore, kind: AnyKind, name: str, spec: Json) -> None:
+def insert_record(store: Store, kind: AnyKind, name: str, spec: Json) -> None:
     """Add a record of the current schema version with any spec."""
     values = {
         "uid": f"{kind}-{name}",

@@ -20,8 +20,7 @@ from headrace.control.planning.config import ReconcilerConfig
 from headrace.control.planning.worker_build import WorkerDefaults
 from headrace.http.listener import bind, url_of
 from headrace.platform.operations import OPERATIONS
-from headrace.state.sql import open_store
-from headrace.state.store import Store
+from headrace.state.store import Store, open_store
 from headrace.testing.fake_launcher import FakeLauncher, FakeMachine
 from headrace.wire.aws.scope import AwsScope
 from tests.prompt_server import PromptServer

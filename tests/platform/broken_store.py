@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from headrace.state.sql import SqlStore
+from headrace.state.store import Store
 
 
 @contextmanager
-def out_of_reach(store: SqlStore) -> Iterator[None]:
+def out_of_reach(store: Store) -> Iterator[None]:
     """Let all reads and writes of records raise `Unavailable`, because their table is gone."""
     _execute(store, "ALTER TABLE headrace_records RENAME TO away")
     try:
@@ -16,6 +16,6 @@ def out_of_reach(store: SqlStore) -> Iterator[None]:
         _execute(store, "ALTER TABLE away RENAME TO headrace_records")
 
 
-def _execute(store: SqlStore, statement: str) -> None:
+def _execute(store: Store, statement: str) -> None:
     with store._engine.begin() as connection:
         connection.exec_driver_sql(statement)

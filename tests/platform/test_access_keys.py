@@ -9,21 +9,21 @@ import pytest
 
 from headrace.core.errors import Unavailable
 from headrace.platform.access_keys import MAX_AGE_S, AccessKeys, KeyRing
-from headrace.state.sql import SqlStore, open_store
+from headrace.state.store import Store, open_store
 from tests.waiting import WAIT_S
 
 from .broken_store import out_of_reach
 
 
 @pytest.fixture
-def store() -> Iterator[SqlStore]:
+def store() -> Iterator[Store]:
     opened = open_store("sqlite://")
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def keys(store: SqlStore) -> AccessKeys:
+def keys(store: Store) -> AccessKeys:
     return AccessKeys(store)
 
 
@@ -42,7 +42,7 @@ class Clock:
 class SilentStore:
     """A store whose reads do not return until `answers` is set."""
 
-    def __init__(self, store: SqlStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self.answers = threading.Event()
         self.num_reads = 0
@@ -81,7 +81,7 @@ def test_a_secret_is_not_in_the_repr_of_a_key(keys: AccessKeys) -> None:
     assert keys.create().secret != made.secret
 
 
-async def test_a_removed_key_is_soon_refused(store: SqlStore, keys: AccessKeys) -> None:
+async def test_a_removed_key_is_soon_refused(store: Store, keys: AccessKeys) -> None:
     made, clock = keys.create(), Clock()
     ring = KeyRing(store, clock=clock)
     await ring.refresh()
@@ -92,7 +92,7 @@ async def test_a_removed_key_is_soon_refused(store: SqlStore, keys: AccessKeys) 
     assert (ring.secret_of(made.key_id), ring.key_of(made.secret)) == (None, None)
 
 
-async def test_keys_are_kept_while_the_database_is_out_of_reach(store: SqlStore, keys: AccessKeys) -> None:
+async def test_keys_are_kept_while_the_database_is_out_of_reach(store: Store, keys: AccessKeys) -> None:
     made, clock = keys.create(), Clock()
     ring, unread = KeyRing(store, clock=clock), KeyRing(store)
     await ring.refresh()
@@ -111,7 +111,7 @@ async def test_keys_are_kept_while_the_database_is_out_of_reach(store: SqlStore,
         assert asked.secret_of("HRAKUNKNOWN") is None
 
 
-async def test_a_database_that_does_not_answer_is_waited_for_once(store: SqlStore, keys: AccessKeys) -> None:
+async def test_a_database_that_does_not_answer_is_waited_for_once(store: Store, keys: AccessKeys) -> None:
     made = keys.create()
     silent: Any = SilentStore(store)
     ring = KeyRing(silent, patience_s=0.001)
@@ -124,7 +124,7 @@ async def test_a_database_that_does_not_answer_is_waited_for_once(store: SqlStor
     await until_known(ring, made.key_id)
 
 
-async def test_requests_that_wait_for_the_keys_share_one_read(store: SqlStore, keys: AccessKeys) -> None:
+async def test_requests_that_wait_for_the_keys_share_one_read(store: Store, keys: AccessKeys) -> None:
     made = keys.create()
     silent: Any = SilentStore(store)
     ring = KeyRing(silent, patience_s=WAIT_S)

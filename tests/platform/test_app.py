@@ -22,7 +22,7 @@ from headrace.http.body_budget import FREE_BYTES, BodyBudget
 from headrace.platform.access import Authenticator
 from headrace.platform.access_keys import ACCESS_KEY, AccessKeySpec, KeyRing
 from headrace.platform.app import Apps, PlatformApp
-from headrace.state.sql import open_store
+from headrace.state.store import open_store
 from tests import plain_http
 from tests.waiting import WAIT_S
 from tests.wire.test_unknown_routes import FOREIGN, OF_SERVERS, message_of

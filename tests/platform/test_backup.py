@@ -19,7 +19,7 @@ from headrace.platform.backup import back_up, check_backup, restore
 from headrace.platform.backup_file import Manifest
 from headrace.platform.folders import DataFolder
 from headrace.state.records import Record, readable
-from headrace.state.sql import open_store
+from headrace.state.store import open_store
 
 HERE = Path(__file__).parent
 KEY = AccessKeySpec(secret="very secret", note="kept")

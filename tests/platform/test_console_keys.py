@@ -20,7 +20,7 @@ from headrace.platform.app import Apps, PlatformApp
 from headrace.platform.console import ConsoleSources, console_app
 from headrace.platform.console_keys import MAX_NOTE_CHARACTERS
 from headrace.platform.folders import DataFolder
-from headrace.state.sql import SqlStore, open_store
+from headrace.state.store import Store, open_store
 from tests import plain_http
 from tests.e2e.conftest import headrace_command
 from tests.waiting import WAIT_S
@@ -88,7 +88,7 @@ def test_a_key_is_created_listed_without_its_secret_and_deleted(closed: Closed) 
 def test_a_console_whose_database_is_out_of_reach_says_so(closed: Closed) -> None:
     client, keys, _ = closed
     assert client.get(PATH).status_code == 200
-    assert isinstance(keys._store, SqlStore)
+    assert isinstance(keys._store, Store)
     with out_of_reach(keys._store):
         answer = client.get(PATH)
     assert answer.status_code == 503

@@ -15,7 +15,7 @@ from headrace.core.processes import this_process
 from headrace.platform.access_keys import AccessKeys, update_local_key
 from headrace.platform.folders import Address, DataFolder
 from headrace.platform.local_key import GENERATED_KEY_ID, LocalKey, local_key_for, read_local_key
-from headrace.state.sql import SqlStore, open_store
+from headrace.state.store import Store, open_store
 from tests import plain_http
 
 from .running import Running, up
@@ -43,7 +43,7 @@ PAGES = ["/health", "/ping", "/console", "/console/web/console.js", "/openapi.js
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqlStore]:
+def store(tmp_path: Path) -> Iterator[Store]:
     store = open_store(tmp_path / "records.sqlite")
     yield store
     store.close()
@@ -112,7 +112,7 @@ def test_where_a_key_exists_none_is_generated(tmp_path: Path) -> None:
         assert platform.stop() == 0, platform.log()
 
 
-def test_processes_that_start_at_once_generate_one_key(store: SqlStore, tmp_path: Path) -> None:
+def test_processes_that_start_at_once_generate_one_key(store: Store, tmp_path: Path) -> None:
     def start(number: int) -> LocalKey | None:
         folder = DataFolder(tmp_path / str(number))
         folder.make()
@@ -125,7 +125,7 @@ def test_processes_that_start_at_once_generate_one_key(store: SqlStore, tmp_path
     assert found == {LocalKey(key_id=GENERATED_KEY_ID, secret=AccessKeys(store).list()[0].secret)}
 
 
-def test_the_local_key_is_one_that_is_valid(store: SqlStore, tmp_path: Path) -> None:
+def test_the_local_key_is_one_that_is_valid(store: Store, tmp_path: Path) -> None:
     folder = DataFolder(tmp_path)
     keys = AccessKeys(store, folder)
     assert update_local_key(keys, folder) is None
@@ -142,7 +142,7 @@ def test_the_local_key_is_one_that_is_valid(store: SqlStore, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"key_id": 1}', b"\xff"])
-def test_a_damaged_file_is_no_key_and_is_replaced(store: SqlStore, tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_file_is_no_key_and_is_replaced(store: Store, tmp_path: Path, content: bytes) -> None:
     folder, keys = DataFolder(tmp_path), AccessKeys(store)
     folder.access_key.write_bytes(content)
     assert read_local_key(folder) is None

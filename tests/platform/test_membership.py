@@ -13,7 +13,7 @@ from headrace.core.errors import Unavailable
 from headrace.platform.membership import Shared, Sole
 from headrace.state.coordination import Coordination, Displaced, Member, Standing
 from headrace.state.records import Fenced
-from headrace.state.sql import open_store
+from headrace.state.store import open_store
 from tests.waiting import WAIT_S
 
 ME = Member(id="me", url="http://me", host="host", data_dir="/data", version="1")

@@ -8,7 +8,7 @@ from headrace.cluster.launcher import WorkerSpec
 from headrace.control.model.worker import WORKER, ReplicaSpec
 from headrace.platform.worker_end import end_workers
 from headrace.state.records import Record
-from headrace.state.sql import open_store
+from headrace.state.store import open_store
 from headrace.testing.fake_launcher import FakeLauncher
 
 REPLICA = ReplicaSpec(endpoint="e", endpoint_uid="u", variant="v", revision=1, log_group="g", log_stream="s")

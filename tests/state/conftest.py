@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.state.sql import SqlStore, open_store
+from headrace.state.store import Store, open_store
 from tests.postgresql import new_database, postgresql_server
 
 from .leases import long_leases, patient_database
@@ -48,6 +48,6 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(any_place: str, clock: Clock) -> Iterator[SqlStore]:
+def store(any_place: str, clock: Clock) -> Iterator[Store]:
     with contextlib.closing(open_store(any_place, now_s=clock)) as opened:
         yield opened

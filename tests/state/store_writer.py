@@ -3,7 +3,7 @@
 import itertools
 import sys
 
-from headrace.state.sql import open_store
+from headrace.state.store import open_store
 from tests.state.kinds import WORKER
 
 

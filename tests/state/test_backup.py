@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from headrace.platform.access_keys import ACCESS_KEY, AccessKeySpec
-from headrace.state.sql import open_store
+from headrace.state.store import open_store
 from tests.pages import DOCS, block_with
 from tests.postgresql import find_postgresql
 from tests.state.kinds import MODEL

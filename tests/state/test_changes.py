@@ -6,11 +6,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import psycopg
-
-from headrace.state.changes import followed
-from headrace.state.listeners import Listeners
-from headrace.state.sql import open_store
+from headrace.state.changes import Listeners, followed
+from headrace.state.store import open_store
 from tests.waiting import WAIT_S
 
 from .kinds import MODEL
@@ -28,6 +25,8 @@ def test_a_write_of_another_process_is_reported(lasting_place: str) -> None:
 
 
 def test_a_lost_session_is_replaced_and_reported(new_database: Callable[[], str]) -> None:
+    import psycopg
+
     place, told = new_database(), threading.Event()
     with contextlib.closing(open_store(place)) as store, contextlib.closing(open_store(place)) as other:
         store.subscribe(told.set)
@@ -73,6 +72,8 @@ def test_a_store_in_memory_has_no_other_process() -> None:
 
 
 def test_a_write_that_is_not_announced_is_found(new_database: Callable[[], str]) -> None:
+    import psycopg
+
     place, told = new_database(), threading.Event()
     with contextlib.closing(open_store(place)) as store:
         store.subscribe(told.set)

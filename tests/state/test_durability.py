@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.state.sql import open_store
+from headrace.state.store import open_store
 from tests.state.kinds import WORKER
 
 ROOT = Path(__file__).parent.parent.parent

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from headrace.state.records import AlreadyExists, Conflict, Json, Kind, Record
-from headrace.state.sql import open_store
+from headrace.state.store import open_store
 from tests.state.kinds import ENDPOINT, MODEL
 
 KINDS = st.sampled_from([MODEL, ENDPOINT])

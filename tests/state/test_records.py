@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from headrace.state.records import Json, Kind, NoStatus, Record, RecordPart, Unreadable
-from headrace.state.sql import SqlStore, open_store
+from headrace.state.store import Store, open_store
 
 
 class Old(RecordPart, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ ALARM_1: Kind[Old, NoStatus] = Kind("alarm", Old, NoStatus)
 ALARM: Kind[Alarm, AlarmStatus] = Kind("alarm", Alarm, AlarmStatus, migrations=(to_milliseconds, with_label))
 
 
-def stored(store: SqlStore, name: str = "a") -> tuple[str, str, int]:
+def stored(store: Store, name: str = "a") -> tuple[str, str, int]:
     """The columns as they are in the database."""
     with store._engine.connect() as connection:
         query = sa.text("SELECT spec, status, schema_version FROM headrace_records WHERE name = :name")
@@ -152,7 +152,7 @@ def test_tables_of_the_first_form_are_upgraded_and_their_records_are_of_version_
             assert (found.spec.period_ms, found.revision, found.tags) == (2000, 7, {"team": "x"})
 
 
-def overwrite(store: SqlStore, **columns: Any) -> None:
+def overwrite(store: Store, **columns: Any) -> None:
     """Edit the record `a` behind the store's back."""
     with store._engine.begin() as connection:
         for name, value in columns.items():

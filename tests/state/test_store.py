@@ -9,7 +9,7 @@ import pytest
 from headrace.core.errors import SettingsError, Unavailable
 from headrace.state.records import AlreadyExists, Conflict, LastRecord, Record
 from headrace.state.selection import Entry, Selection
-from headrace.state.sql import open_store
+from headrace.state.store import open_store
 from tests.state.kinds import ACCESS_KEY, ENDPOINT, MODEL, ROUTE, WORKER
 
 NASTY = {"text": "ünïcödé \ud800 \x00 'quoted' \"\\", "deep": {"list": [1, 2.5, None, True, {"": []}]}}

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from headrace.state.records import Conflict, Fenced, Record
-from headrace.state.sql import SqlStore, open_store
+from headrace.state.store import Store, open_store
 
 from .kinds import MODEL
 
@@ -31,12 +31,12 @@ def test_a_later_term_refuses_every_write_of_an_earlier_one(lasting_place: str) 
         assert second.get(MODEL, "two") is None
 
 
-def test_a_write_without_a_term_is_never_fenced(store: SqlStore) -> None:
+def test_a_write_without_a_term_is_never_fenced(store: Store) -> None:
     store.begin_term(5)
     assert isinstance(store.create(MODEL, "one", spec=SPEC), Record)
 
 
-def test_a_term_that_is_over_cannot_begin(store: SqlStore) -> None:
+def test_a_term_that_is_over_cannot_begin(store: Store) -> None:
     store.begin_term(3)
     store.begin_term(3)
     with pytest.raises(Fenced, match="term 3 has begun"):
@@ -48,7 +48,7 @@ def test_a_fenced_write_is_a_conflict_for_the_loops() -> None:
     assert issubclass(Fenced, Conflict)
 
 
-def test_a_fenced_store_tells_the_listeners_of_its_origin(store: SqlStore) -> None:
+def test_a_fenced_store_tells_the_listeners_of_its_origin(store: Store) -> None:
     told: list[int] = []
     store.subscribe(lambda: told.append(1))
     store.begin_term(1)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from headrace.core.errors import SettingsError
 from headrace.state.coordination import Coordination, Member
 from headrace.state.records import Fenced
-from headrace.state.sql import SqlStore, open_store
+from headrace.state.store import Store, open_store
 from headrace.state.transfer import read_copy, schema_versions, write_copy
 
 from .kinds import ACCESS_KEY, ENDPOINT, MODEL
@@ -21,7 +21,7 @@ from .test_records import FIRST_FORM
 HERE = Member(id="here", url="http://127.0.0.1:7450", host="host", data_dir="/data of here", version="1")
 
 
-def records_of(store: SqlStore) -> list[Any]:
+def records_of(store: Store) -> list[Any]:
     return [record for kind in (MODEL, ENDPOINT, ACCESS_KEY) for record in store.list(kind)]
 
 

@@ -106,7 +106,7 @@ def opened_keys(settings: PlatformSettings, folder: Path) -> "Iterator[AccessKey
     """Open the keys in the store of a platform."""
     from headrace.platform.access_keys import AccessKeys
     from headrace.platform.folders import DataFolder
-    from headrace.state.sql import open_store
+    from headrace.state.store import open_store
 
     data = DataFolder(folder)
     data.make()

@@ -54,7 +54,6 @@ from headrace.platform.siblings import Siblings
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.state.records import Json
 from headrace.state.routes import Replica
-from headrace.state.sql import SqlStore
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
@@ -83,7 +82,7 @@ class Parts:
 def assemble(
     settings: PlatformSettings,
     sharing: Sharing,
-    store: SqlStore,
+    store: Store,
     storage: ObjectStorage,
     *,
     address: Address,

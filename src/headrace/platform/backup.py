@@ -35,8 +35,7 @@ from headrace.platform.backup_file import (
 from headrace.platform.folders import DataFolder
 from headrace.platform.kinds import KINDS, refuse_newer
 from headrace.platform.seaweed import Seaweed
-from headrace.state.database import shown_url, url_of
-from headrace.state.database_lock import locked_database
+from headrace.state.database import locked_database, shown_url, url_of
 from headrace.state.records import Json, Unreadable
 from headrace.state.routes import ROUTE
 from headrace.state.transfer import StoreCopy, read_copy, schema_versions, unreadable_rows, write_copy

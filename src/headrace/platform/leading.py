@@ -18,7 +18,7 @@ from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.gateway.app import Gateway
 from headrace.gateway.publishing import Sampler
-from headrace.state.sql import SqlStore
+from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
 _RETRY_S: Final = 1.0
@@ -28,7 +28,7 @@ _RETRY_S: Final = 1.0
 class Leading:
     """Runs the leader's loops whenever this platform leads."""
 
-    store: SqlStore
+    store: Store
     series: FileSeries
     launcher: Launcher
     logs: LogKeeper

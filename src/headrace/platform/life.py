@@ -40,7 +40,7 @@ from headrace.platform.warm_up import warm_up
 from headrace.platform.worker_end import end_workers
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.settings.shutdown import resolve_shutdown_delay
-from headrace.state.sql import SqlStore
+from headrace.state.store import Store
 
 _STORAGE_PATIENCE_S = 3.0
 _WORKER_GRACE_S = 10.0
@@ -81,7 +81,7 @@ class PlatformLifecycle:
     def __init__(
         self,
         settings: PlatformSettings,
-        store: SqlStore,
+        store: Store,
         sharing: Sharing,
         listener: Listener,
         storage: ObjectStorage,

@@ -18,7 +18,7 @@ from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.state.coordination import HEARTBEAT_S, LEASE_S, Coordination, Displaced, Member, Standing
 from headrace.state.records import Fenced
-from headrace.state.sql import SqlStore
+from headrace.state.store import Store
 
 _LEAVE_POLL_S = 0.1
 
@@ -55,7 +55,7 @@ class Membership(Protocol):
 class Sole:
     """The only process of a platform, which always leads: no other one can open its store."""
 
-    def __init__(self, store: SqlStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     async def run(self, lead: Lead) -> None:

@@ -28,7 +28,7 @@ from headrace.settings.platform_settings import PlatformSettings
 from headrace.state.changes import followed
 from headrace.state.coordination import Coordination, Member, Standing
 from headrace.state.database import is_sqlite, url_of
-from headrace.state.sql import SqlStore
+from headrace.state.store import Store
 
 _AGREED: Final = ("account", "cluster", "region", "require_keys", "s3_endpoint", "strict")
 """Settings that must be the same for all platforms on a database."""
@@ -54,7 +54,7 @@ def join(
     settings: PlatformSettings,
     where: str | Path,
     folder: DataFolder,
-    store: SqlStore,
+    store: Store,
     address: Address,
     *,
     child: Child | None = None,
@@ -157,7 +157,7 @@ def make_siblings(sharing: Sharing, gateway: Gateway) -> Siblings | None:
     return siblings
 
 
-def make_membership(store: SqlStore, peers: Peers | None, siblings: Siblings | None) -> Membership:
+def make_membership(store: Store, peers: Peers | None, siblings: Siblings | None) -> Membership:
     if peers is None or siblings is None:
         return Sole(store)
 

@@ -37,8 +37,8 @@ from headrace.platform.sharing import Sharing, agreed_settings, forget_members, 
 from headrace.platform.supervisor import NOT_RESTARTED, Child, Supervisor
 from headrace.settings.platform_settings import PlatformSettings, data_folder
 from headrace.state.coordination import Displaced
-from headrace.state.database_lock import locked_database
-from headrace.state.sql import SqlStore, open_store
+from headrace.state.database import locked_database
+from headrace.state.store import Store, open_store
 
 T = TypeVar("T")
 
@@ -181,7 +181,7 @@ class _Start:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(lifecycle.run())
 
-    def _join(self, store: SqlStore, listener: Listener, child: Child | None) -> AbstractContextManager[Sharing]:
+    def _join(self, store: Store, listener: Listener, child: Child | None) -> AbstractContextManager[Sharing]:
         return join(self.settings, self._database, self.folder, store, listener.address, child=child)
 
     def _bound(self, inherited: Sequence[socket.socket]) -> list[socket.socket]:

@@ -1,5 +1,5 @@
 """
-Writes of other processes to the same store, reported to the listeners of this one.
+The listeners that a store calls after each write, and the writes of other processes, which are reported to them.
 
 PostgreSQL announces them (LISTEN, NOTIFY). The newest revision is also read every second, because a connection pooler,
 such as PgBouncer in transaction mode, delivers no notifications. For an SQLite file, a thread polls
@@ -9,6 +9,7 @@ Source: https://www.postgresql.org/docs/current/sql-notify.html, https://www.sql
 
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,9 +20,40 @@ from sqlalchemy.pool import NullPool
 
 from headrace.core.telemetry import get_logger
 from headrace.state.database import engine_of, first_line, is_in_memory, is_sqlite, url_of
-from headrace.state.listeners import Listeners
-from headrace.state.schema import COUNTER
-from headrace.state.sql import CHANNEL
+from headrace.state.schema import CHANNEL, COUNTER
+
+
+class Listeners:
+    """Functions to call after writes to a store; any thread may use it."""
+
+    def __init__(self) -> None:
+        self.id = uuid.uuid4().hex
+        """Identifies the writes of this process among those of others."""
+        self._functions: dict[object, Callable[[], None]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Register a listener; return a function that unregisters it."""
+        token = object()
+        with self._lock:
+            self._functions[token] = listener
+
+        def end() -> None:
+            with self._lock:
+                self._functions.pop(token, None)
+
+        return end
+
+    def call(self) -> None:
+        """Call all listeners."""
+        with self._lock:
+            listeners = tuple(self._functions.values())
+        for listener in listeners:
+            try:
+                listener()
+            except Exception:  # noqa: BLE001 -- the write is committed; its caller must not see an error
+                get_logger().exception("store.listener_failed")
+
 
 _POLL_S: Final = 0.05
 _REVISION_S: Final = 1.0

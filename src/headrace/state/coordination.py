@@ -4,7 +4,7 @@ Coordination of the platforms ("members") that share a store: which exist, which
 All members serve requests. The leader also runs the loops that act: reconciler, autoscaler, scraper. A member announces
 itself with each heartbeat, and the leader's lease is a row that expires; both use the database's clock, so that the
 clocks of machines need not agree. The term grows with every change of the leader, and fences the writes of earlier
-leaders (`SqlStore.fenced`).
+leaders (`Store.fenced`).
 
 Bulletins carry what changes too often for records: loads and measurements. Each author numbers its own.
 

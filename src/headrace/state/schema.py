@@ -8,6 +8,8 @@ import sqlalchemy as sa
 
 from headrace.core.errors import SettingsError
 
+CHANNEL: Final = "headrace_records"
+"""PostgreSQL's channel on which writers announce writes; the payload is the id of the writing store object."""
 _SETUP_LOCK: Final = 7_233_428_921
 """Key of PostgreSQL's advisory lock under which tables are created."""
 

@@ -19,8 +19,8 @@ from headrace.core.errors import SettingsError
 from headrace.state.coordination import end_membership
 from headrace.state.database import engine_of, first_line, is_sqlite, shown_url, url_of
 from headrace.state.records import AnyKind, Unreadable
-from headrace.state.schema import COUNTER, RECORDS, check_version, creating, set_up
-from headrace.state.sql import CHANNEL, decode_row
+from headrace.state.schema import CHANNEL, COUNTER, RECORDS, check_version, creating, set_up
+from headrace.state.store import decode_row
 
 _ROWS_AT_ONCE: Final = 1000
 

@@ -21,7 +21,7 @@ from headrace.control.planning.worker_build import WorkerDefaults, build_worker
 from headrace.platform.operations import OPERATIONS
 from headrace.state.records import copy_part
 from headrace.state.routes import VariantRoute
-from headrace.state.sql import SqlStore, open_store
+from headrace.state.store import Store, open_store
 from headrace.wire.aws import calls, patterns, services, validation
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.http import AwsCall
@@ -172,7 +172,7 @@ BEGINNING = (
 )
 
 
-def answer(store: SqlStore, call: AwsCall) -> None:
+def answer(store: Store, call: AwsCall) -> None:
     """Call a handler; its answer keeps to the model."""
     model = services.operation(call.service, call.operation)
     context = CallContext(
@@ -196,7 +196,7 @@ def answer(store: SqlStore, call: AwsCall) -> None:
         assert not report.has_errors(), report.generate_report()
 
 
-def act(store: SqlStore) -> None:
+def act(store: Store) -> None:
     """Every endpoint can be planned, its workers built; once these serve, it is in service."""
     for record in store.list(ENDPOINT):
         workers: list[WorkerView] = []

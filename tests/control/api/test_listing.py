@@ -14,7 +14,7 @@ import headrace
 from headrace.control.api.listing import Listed, Read, list_page
 from headrace.state.records import Kind, NoStatus, Record, RecordPart
 from headrace.state.selection import Selection
-from headrace.state.sql import SqlStore, open_store
+from headrace.state.store import Store, open_store
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.paging import Paginator
 
@@ -37,7 +37,7 @@ THING = Kind("thing", ThingSpec, NoStatus)
 
 
 @contextmanager
-def stored(things: dict[str, tuple[int, str]]) -> Iterator[SqlStore]:
+def stored(things: dict[str, tuple[int, str]]) -> Iterator[Store]:
     times = iter([float(when) for when, _ in things.values()])
     store = open_store("sqlite://", now_s=lambda: next(times))
     try:
@@ -48,7 +48,7 @@ def stored(things: dict[str, tuple[int, str]]) -> Iterator[SqlStore]:
         store.close()
 
 
-def reader(store: SqlStore) -> Read:
+def reader(store: Store) -> Read:
     def read(selection: Selection) -> Iterator[Listed]:
         for record in store.each(THING, selection):
             assert isinstance(record, Record)
@@ -63,7 +63,7 @@ def reader(store: SqlStore) -> Read:
     return read
 
 
-def pages(store: SqlStore, params: dict[str, Any]) -> Iterator[list[str]]:
+def pages(store: Store, params: dict[str, Any]) -> Iterator[list[str]]:
     asked = dict(params)
     while True:
         page = list_page(reader(store), asked, member="Things")

@@ -17,7 +17,7 @@ from headrace.control.api.endpoints import create_endpoint, describe_endpoint
 from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.state.records import Record
 from headrace.state.routes import ROUTE
-from headrace.state.sql import open_store
+from headrace.state.store import open_store
 from headrace.testing.fake_launcher import FakeMachine, ManualClock, fails_after, ready_after
 from tests.control.support import AWS_SCOPE, IMAGE, ROLE, ListedLogs, reconciler_of
 

@@ -9,7 +9,7 @@ from headrace.control.model.workload import State, visible_state
 from headrace.control.planning.config import ReconcilerConfig
 from headrace.state.records import Record
 from headrace.state.routes import ROUTE
-from headrace.state.sql import SqlStore, open_store
+from headrace.state.store import Store, open_store
 from headrace.testing.fake_launcher import FakeLauncher, FakeMachine, ManualClock, ready_after
 from tests.control.support import IMAGE, ListedLogs, reconciler_of
 
@@ -25,7 +25,7 @@ class Scene:
     """How far the wall clock is from the monotonic one."""
 
     def __post_init__(self) -> None:
-        self.store: SqlStore = open_store("sqlite://", now_s=self.clock)
+        self.store: Store = open_store("sqlite://", now_s=self.clock)
         self.machine = FakeMachine(
             clock=self.monotonic_s, script=lambda _spec: ready_after(3.0, fetch_s=1.0, stop_s=2.0)
         )

@@ -10,7 +10,7 @@ from headrace.control.loops.adapter_loader import AdapterLoader, message_of, out
 from headrace.control.model.worker import WORKER, AdapterState, ReplicaSpec
 from headrace.control.planning.worker_actions import LoadAdapter, UnloadAdapter
 from headrace.state.records import Record
-from headrace.state.sql import open_store
+from headrace.state.store import open_store
 from headrace.testing.fake_launcher import ManualClock
 
 LOAD = LoadAdapter(worker="w", url="http://w", adapter="a", version="uid/2", source="s3://b/a", timeout_s=60)

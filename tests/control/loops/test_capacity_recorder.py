@@ -8,7 +8,7 @@ from headrace.cloudwatch.metrics.metric import Metric
 from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.control.loops.capacity_recorder import CapacityRecorder, of_component
 from headrace.control.model.component import INFERENCE_COMPONENT
-from headrace.state.sql import open_store
+from headrace.state.store import open_store
 from tests.control.broken_records import insert_record
 from tests.control.calls import component, host, model, until
 from tests.control.support import Platform

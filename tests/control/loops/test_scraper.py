@@ -21,7 +21,7 @@ from headrace.control.model.worker import WORKER, CopySpec, ReplicaSpec, Replica
 from headrace.core.exposition import render
 from headrace.core.generation import EngineStats
 from headrace.core.metrics import Metrics
-from headrace.state.sql import open_store
+from headrace.state.store import open_store
 
 
 def page(**more: float) -> str:

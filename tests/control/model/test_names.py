@@ -8,7 +8,7 @@ from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL, Definitio
 from headrace.control.model.endpoint import ENDPOINT
 from headrace.control.model.names import arn_of, find, parse_arn
 from headrace.state.records import Kind
-from headrace.state.sql import open_store
+from headrace.state.store import open_store
 from headrace.wire.aws.scope import AwsScope
 
 AWS_SCOPE = AwsScope(account="123456789012", region="us-east-1")

@@ -17,7 +17,7 @@ from headrace.platform.operations import OPERATIONS
 from headrace.state.records import Unreadable
 from headrace.state.routes import ROUTE
 from headrace.state.schema import SCHEMA_VERSION
-from headrace.state.sql import SqlStore, open_store
+from headrace.state.store import Store, open_store
 from headrace.testing.fake_launcher import FakeMachine, FakeWorker, ManualClock, ready_after
 from tests.control.support import AWS_SCOPE, ListedLogs, reconciler_of
 
@@ -54,12 +54,12 @@ def clock(version: int) -> ManualClock:
 
 
 @pytest.fixture
-def store(database: Path, clock: ManualClock) -> Iterator[SqlStore]:
+def store(database: Path, clock: ManualClock) -> Iterator[Store]:
     with contextlib.closing(open_store(database, now_s=clock)) as opened:
         yield opened
 
 
-def ask(store: SqlStore, now_s: float, call: str) -> dict[str, Any]:
+def ask(store: Store, now_s: float, call: str) -> dict[str, Any]:
     service, operation, params = call.split(" ", 2)
     context = CallContext(
         store=store, logs=ListedLogs(), aws_scope=AWS_SCOPE, identity_arn="", now_s=now_s, request_id="r"
@@ -67,11 +67,11 @@ def ask(store: SqlStore, now_s: float, call: str) -> dict[str, Any]:
     return OPERATIONS[service, operation](context, json.loads(params))
 
 
-def test_everything_is_described_as_before(store: SqlStore, clock: ManualClock, version: int) -> None:
+def test_everything_is_described_as_before(store: Store, clock: ManualClock, version: int) -> None:
     assert {call: ask(store, clock(), call) for call in CALLS} == {call: DESCRIBED[version][call] for call in CALLS}
 
 
-def test_every_record_can_be_read(store: SqlStore) -> None:
+def test_every_record_can_be_read(store: Store) -> None:
     refuse_newer(store.schema_versions(), what="The store")
     for kind in KINDS.values():
         assert [record for record in store.list(kind) if isinstance(record, Unreadable)] == []
@@ -79,7 +79,7 @@ def test_every_record_can_be_read(store: SqlStore) -> None:
 
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["workers run on", "workers are gone"])
-async def test_endpoints_come_up(database: Path, store: SqlStore, clock: ManualClock, *, is_kept: bool) -> None:
+async def test_endpoints_come_up(database: Path, store: Store, clock: ManualClock, *, is_kept: bool) -> None:
     machine = FakeMachine(clock=clock, script=lambda _spec: ready_after(1.0))
     ready = kept_workers(database, clock()) if is_kept else {}
     machine.workers.update(ready)
@@ -129,7 +129,7 @@ def kept_workers(database: Path, now_s: float) -> dict[str, FakeWorker]:
     }
 
 
-def routed(store: SqlStore, endpoint: str) -> list[str]:
+def routed(store: Store, endpoint: str) -> list[str]:
     route = store.get(ROUTE, endpoint)
     assert route is not None
     return [replica.worker for variant in route.spec.variants for fleet in variant.fleets for replica in fleet.replicas]

@@ -23,7 +23,7 @@ from headrace.autoscaling.records.copies import keep_copies
 from headrace.control.api.context import CallContext
 from headrace.platform.access_keys import AccessKeys
 from headrace.platform.operations import OPERATIONS
-from headrace.state.sql import open_store
+from headrace.state.store import open_store
 from headrace.testing.fake_launcher import FakeMachine, ManualClock, fails_after, ready_after
 from tests.control.support import AWS_SCOPE, IMAGE, ROLE, ListedLogs, reconciler_of
 

@@ -7,7 +7,7 @@ import pytest
 from selenium import webdriver
 
 from headrace.platform.access_keys import AccessKeys
-from headrace.state.sql import open_store
+from headrace.state.store import open_store
 from tests.platform.fake_platform import FakePlatform, serving
 
 from .page import Console
