@@ -6,14 +6,12 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from headrace.http.api_page import api_page_routes
-from headrace.http.pages import SHARED, file_route, vendor_route
+from headrace.http.pages import api_page_routes, page_routes, shared_files
 
 
 @pytest.fixture(scope="module")
 def client() -> TestClient:
-    routes = [*(file_route("/web", "headrace.http", name) for name in SHARED), vendor_route("/web")]
-    return TestClient(Starlette(routes=routes))
+    return TestClient(Starlette(routes=page_routes("/web", "headrace.platform")))
 
 
 def test_a_browser_that_has_a_file_does_not_get_it_again(client: TestClient) -> None:
@@ -47,4 +45,4 @@ def test_nothing_else_of_the_vendored_folder_is_served(client: TestClient, path:
 def test_every_shared_file_is_served() -> None:
     api_page = {route.path.removeprefix("/docs/") for route in api_page_routes()} | {"api.html"}
     present = {file.name for file in files("headrace.http").joinpath("web").iterdir() if file.is_file()}
-    assert present - api_page == set(SHARED)
+    assert present - api_page == set(shared_files())

@@ -7,7 +7,7 @@ from importlib.resources import files
 import httpx
 import pytest
 
-from headrace.http.pages import SHARED
+from headrace.http.pages import shared_files
 from headrace.platform.console import MAX_RATES, is_console, needs_key
 from tests import plain_http
 from tests.waiting import WAIT_S
@@ -59,7 +59,7 @@ def test_every_file_that_the_page_or_a_script_names_is_served(client: httpx.Clie
                 f"/console/web/{name}" for name in re.findall(r"""(?:from |import\()"\./([^"]+)\"""", answer.text)
             }
     own = {file.name for file in files("headrace.platform").joinpath("web").iterdir()}
-    for name in own | set(SHARED):
+    for name in own | set(shared_files()):
         assert ("/console" if name == "index.html" else f"/console/web/{name}") in seen, "a file that no page uses"
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.server.attribute_routes import read_attributes
+from headrace.server.sagemaker import read_attributes
 
 from .conftest import serving
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.server.attribute_routes import read_attributes
-from headrace.server.eula import accepted_eula
+from headrace.server.sagemaker import accepted_eula, read_attributes
 
 from .conftest import serving
 

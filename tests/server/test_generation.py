@@ -216,7 +216,7 @@ async def test_large_bodies_are_read_away_from_the_event_loop(num_bytes, num_mor
         sent.append(message)
 
     service = Service(ServerSettings(model="echo"), EchoBackend())
-    route = GenerationRoute(service, route="/x", dialect=Recording(), weigh=lambda _: num_more_bytes)
+    route = GenerationRoute(service, route="/x", dialect=Recording(), extra_bytes=lambda _: num_more_bytes)
     await route({"type": "http", "method": "POST", "headers": []}, receive, send)
 
     assert [thread == threading.get_ident() for thread in threads] == [is_here]

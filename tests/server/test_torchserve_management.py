@@ -20,8 +20,8 @@ from headrace.handlers.torchserve_config import ManagementOptions
 from headrace.handlers.torchserve_models import TorchServeModels
 from headrace.http.asgi import Message
 from headrace.http.errors import CLIENT_GONE_STATUS
-from headrace.server.torchserve_management import management_app
-from headrace.server.torchserve_metrics import metrics_app
+from headrace.server.handlers.metrics import metrics_app
+from headrace.server.torchserve_routes import management_app
 from headrace.wire.torchserve.management import Registration
 from tests.headrace_handler.torchserve_models import write_model
 from tests.waiting import WAIT_S

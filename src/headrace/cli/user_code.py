@@ -319,7 +319,7 @@ def formatted_notices(code: UserCode, notices: Sequence[Notice]) -> list[Notice]
 
 def _serve_store(code: UserCode, store: "ModelStore", notices: Sequence[Notice]) -> int:
     from headrace.handlers.torchserve_config import management_options
-    from headrace.server.torchserve_server import Startup, run_torchserve_server
+    from headrace.server.handlers.main import Startup, run_torchserve_server
 
     startup = [
         Startup(url=model.url, prepare=partial(code.prepare, model.plan), is_default=model.is_default)

@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
 
-from headrace.gateway.metrics import GatewayMetrics, InvocationLabels, VariantMetrics
+from headrace.gateway.metrics import GatewayMetrics, InvocationLabels
+from headrace.http.prometheus import merge_families, metrics_page
 
 _LABELS = InvocationLabels._fields
 
@@ -49,47 +47,13 @@ def families(metrics: GatewayMetrics) -> Iterator[Metric]:
 
 def render(metrics: GatewayMetrics) -> bytes:
     """Render the metrics in Prometheus' text format."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(metrics))
-    return generate_latest(registry)
+    return metrics_page(families(metrics))
 
 
 def merge(pages: Sequence[bytes]) -> bytes:
     """Return one page for the pages of several gateways: the sum of each series, of gauges too."""
-    merged: dict[str, Metric] = {}
-    sums: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
-    for page in pages:
-        for family in text_string_to_metric_families(page.decode()):
-            merged.setdefault(family.name, family)
-            values = sums.setdefault(family.name, {})
-            for sample in family.samples:
-                key = sample.name, tuple(sample.labels.items())
-                values[key] = values.get(key, 0.0) + sample.value
-    for name, family in merged.items():
-        family.samples = [Sample(sample, dict(labels), value) for (sample, labels), value in sums[name].items()]
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Merged(list(merged.values())))
-    return generate_latest(registry)
-
-
-class _Merged(Collector):
-    """A `prometheus_client` collector of given families."""
-
-    def __init__(self, families: Sequence[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        return iter(self._families)
-
-
-class _Families(Collector):
-    """A `prometheus_client` collector over the gateway's metrics."""
-
-    def __init__(self, metrics: GatewayMetrics) -> None:
-        self._metrics = metrics
-
-    def collect(self) -> Iterator[Metric]:
-        return families(self._metrics)
+    collected = (family for page in pages for family in text_string_to_metric_families(page.decode()))
+    return metrics_page(merge_families(collected))
 
 
 def _counters(metrics: GatewayMetrics) -> Iterator[Metric]:
@@ -118,10 +82,6 @@ def _histograms(metrics: GatewayMetrics) -> Iterator[Metric]:
     for attribute, name, help_text in rows:
         family = HistogramMetricFamily(f"headrace_gateway_{name}", help_text, labels=_LABELS)
         for labels, counters in metrics.counters():
-            _add(family, labels, counters, attribute)
+            distribution = getattr(counters, attribute)
+            family.add_metric(labels, distribution.buckets(), sum_value=distribution.sum)
         yield family
-
-
-def _add(family: HistogramMetricFamily, labels: InvocationLabels, counters: VariantMetrics, attribute: str) -> None:
-    distribution = getattr(counters, attribute)
-    family.add_metric(labels, distribution.buckets(), sum_value=distribution.sum)

@@ -1,9 +1,9 @@
 """
-Files and security headers that the chat page and the console share.
+Files and security headers of the web pages: the chat page, the console, and the page of an OpenAPI document.
 
-The chat page of the model server and the console of the platform are static files without a build step. What both
-need (colours, streaming, Markdown, rendering of an answer) is in `http/web`, with vendored libraries in
-`http/web/vendor` (`scripts/vendor.py` fetches them).
+They are static files without a build step, in the folder `web` of their packages. What several pages need (colours,
+streaming, Markdown, rendering of an answer) is in `http/web`, with vendored libraries in `http/web/vendor`
+(`scripts/vendor.py` fetches them).
 """
 
 import hashlib
@@ -28,62 +28,60 @@ PAGE_HEADERS = {
     "cache-control": "no-cache",
 }
 """A page may load nothing from other sites and make no HTML from text, and no site may frame it."""
-SHARED = (
-    "answer.js",
-    "base.css",
-    "blocks.js",
-    "clipboard.js",
-    "code.js",
-    "conversation.js",
-    "dom.js",
-    "events.js",
-    "loops.js",
-    "markdown.css",
-    "markdown.js",
-    "maths.js",
-    "messages.css",
-    "patch.js",
-    "poll.js",
-    "thinking.js",
-    "turn.js",
-)
-"""The files of `http/web`, served next to a page's own files."""
+_API_HEADERS = PAGE_HEADERS | {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+}
+"""Swagger UI writes HTML, so the rules of our own pages about that do not apply to it."""
+DOCS_PATH = "/docs"
+_API_FILES = {
+    DOCS_PATH: "api.html",
+    f"{DOCS_PATH}/api.css": "api.css",
+    f"{DOCS_PATH}/api.js": "api.js",
+    f"{DOCS_PATH}/swagger-ui.css": "vendor/swagger-ui-dist/swagger-ui.css",
+    f"{DOCS_PATH}/swagger-ui-bundle.js": "vendor/swagger-ui-dist/swagger-ui-bundle.js",
+}
+_SHARED = "headrace.http"
 _TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "woff2": "font/woff2"}
 
-
-def media_type(name: str) -> str:
-    """Return the media type of a file by its extension."""
-    return _TYPES[name.rpartition(".")[2]]
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def read_shared(path: str) -> bytes:
-    """Read a file of `http/web`."""
-    return _read("headrace.http", path)[0]
+def page_routes(base: str, package: str) -> list[Route]:
+    """Return the routes of a page's own scripts and styles, the shared ones, and the libraries, below `base`."""
 
-
-def file_route(base: str, package: str, name: str) -> Route:
-    """Return the route of a page's own file or a shared one below the path `base`."""
-    return Route(f"{base}/{name}", page_file(package, name), methods=["GET"])
-
-
-def vendor_route(base: str) -> Route:
-    """Return the route of the vendored libraries below the path `base`."""
-
-    async def endpoint(request: Request) -> Response:
+    async def vendored(request: Request) -> Response:
         name = request.path_params["name"]
         if name not in _vendored():
             raise HTTPException(404)
-        return page_response(request, "headrace.http", f"vendor/{name}")
+        return page_response(request, _SHARED, f"vendor/{name}")
 
-    return Route(f"{base}/vendor/{{name:path}}", endpoint, methods=["GET"])
+    return [
+        *(Route(f"{base}/{name}", page_file(_SHARED, name), methods=["GET"]) for name in shared_files()),
+        *(Route(f"{base}/{name}", page_file(package, name), methods=["GET"]) for name in _files_of(package)),
+        Route(f"{base}/vendor/{{name:path}}", vendored, methods=["GET"]),
+    ]
 
 
-def page_file(package: str, name: str) -> Callable[[Request], Awaitable[Response]]:
+def api_page_routes() -> list[Route]:
+    """Return the routes of Swagger UI, which shows the document at `/openapi.json` and sends requests."""
+
+    def file(name: str) -> Endpoint:
+        async def endpoint(_request: Request) -> Response:
+            return Response(_read(_SHARED, name)[0], media_type=_media_type(name), headers=_API_HEADERS)
+
+        return endpoint
+
+    return [Route(path, file(name), methods=["GET"]) for path, name in _API_FILES.items()]
+
+
+def page_file(package: str, name: str) -> Endpoint:
     """Return an endpoint that answers with a file of a page."""
-    home = "headrace.http" if name in SHARED else package
 
     async def endpoint(request: Request) -> Response:
-        return page_response(request, home, name)
+        return page_response(request, package, name)
 
     return endpoint
 
@@ -94,7 +92,22 @@ def page_response(request: Request, package: str, name: str) -> Response:
     headers = {**PAGE_HEADERS, "etag": tag}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
-    return Response(content, media_type=media_type(name), headers=headers)
+    return Response(content, media_type=_media_type(name), headers=headers)
+
+
+def _media_type(name: str) -> str:
+    return _TYPES[name.rpartition(".")[2]]
+
+
+def shared_files() -> list[str]:
+    """Return the scripts and styles that are served next to each page's own."""
+    return [name for name in _files_of(_SHARED) if name not in _API_FILES.values()]
+
+
+def _files_of(package: str) -> list[str]:
+    """Return the scripts and styles of a package's pages."""
+    names = (file.name for file in files(package).joinpath("web").iterdir())
+    return sorted(name for name in names if name.endswith((".js", ".css")))
 
 
 @cache
@@ -107,7 +120,7 @@ def _read(package: str, name: str) -> tuple[bytes, str]:
 @cache
 def _vendored() -> frozenset[str]:
     """Return the vendored files that a page may load."""
-    packages = json.loads(files("headrace.http").joinpath("web", "vendor", "manifest.json").read_text())
+    packages = json.loads(files(_SHARED).joinpath("web", "vendor", "manifest.json").read_text())
     names = (
         f"{package.get('folder', package['name'])}/{entry['to']}"
         for package in packages

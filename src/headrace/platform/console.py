@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from headrace.core.errors import Unavailable
 from headrace.gateway.traffic_history import RATE_WINDOW_S, TrafficHistory
-from headrace.http.pages import SHARED, file_route, page_file, vendor_route
+from headrace.http.pages import page_file, page_routes
 from headrace.platform.access_keys import AccessKeys
 from headrace.platform.console_keys import key_routes
 from headrace.state.records import Json
@@ -29,43 +29,6 @@ CONSOLE_PATH = "/console"
 MAX_RATES = 200
 """Endpoints in one request for rates; a page of the list has 25."""
 _PACKAGE = "headrace.platform"
-_FILES = (
-    "advice.js",
-    "aws.js",
-    "charts.js",
-    "components.css",
-    "components.js",
-    "console.css",
-    "console.js",
-    "deploy.js",
-    "deployment.js",
-    "detail.js",
-    "dialog.js",
-    "dialogs.css",
-    "failure.js",
-    "format.js",
-    "home.css",
-    "home.js",
-    "keys.js",
-    "list.js",
-    "log_lines.js",
-    "logs.js",
-    "paths.js",
-    "placement.js",
-    "playground.js",
-    "replacement.js",
-    "scaling.css",
-    "scaling.js",
-    "scaling_data.js",
-    "scaling_form.js",
-    "serving.js",
-    "snippets.js",
-    "start.js",
-    "ticks.js",
-    "timeline.js",
-    "traffic.js",
-    *SHARED,
-)
 _API_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 Ask = Callable[[str, object], Awaitable[Sequence[Any]]]
@@ -176,8 +139,7 @@ def console_app(
             Route(f"{CONSOLE_PATH}/api/home", home, methods=["GET"]),
             Route(f"{CONSOLE_PATH}/api/models", models, methods=["GET"]),
             *key_routes(f"{CONSOLE_PATH}/api/keys", sources.keys),
-            *(file_route(f"{CONSOLE_PATH}/web", _PACKAGE, name) for name in _FILES),
-            vendor_route(f"{CONSOLE_PATH}/web"),
+            *page_routes(f"{CONSOLE_PATH}/web", _PACKAGE),
         ],
         exception_handlers={Unavailable: _unavailable},
     )

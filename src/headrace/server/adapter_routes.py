@@ -87,14 +87,14 @@ class _AdapterRoutes:
     async def load(self, request: Request) -> Response:
         """Load an adapter, as vLLM does."""
         async with self._service.admit(request.scope, request.receive) as body:
-            change = await self._service.understand(body, lambda body: parse_vllm(body, loads=True))
+            change = await self._service.parse_body(body, lambda body: parse_vllm(body, loads=True))
             await self._load(change)
             return PlainTextResponse(f"Success: LoRA adapter '{change.name}' added successfully.")
 
     async def unload(self, request: Request) -> Response:
         """Unload an adapter, as vLLM does."""
         async with self._service.admit(request.scope, request.receive) as body:
-            change = await self._service.understand(body, lambda body: parse_vllm(body, loads=False))
+            change = await self._service.parse_body(body, lambda body: parse_vllm(body, loads=False))
             name = change.name
             await self._changeable().unload_adapter(name)
             return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
@@ -114,7 +114,7 @@ class _AdapterRoutes:
     async def register(self, request: Request) -> Response:
         """Load an adapter; the platform may repeat it, and gives the location of artifacts instead of a folder."""
         async with self._service.admit(request.scope, request.receive) as body:
-            change = await self._service.understand(body, lambda body: parse_register(body, request.query_params))
+            change = await self._service.parse_body(body, lambda body: parse_register(body, request.query_params))
             if self._service.fetch_adapter is None:
                 await self._load(change)
             else:
@@ -126,7 +126,7 @@ class _AdapterRoutes:
         name = request.path_params["name"]
         async with self._service.admit(request.scope, request.receive) as body:
             query = {"name": name, **request.query_params}
-            change = await self._service.understand(body, lambda body: parse_register(body, query))
+            change = await self._service.parse_body(body, lambda body: parse_register(body, query))
             if change.name != name:
                 raise InvalidRequest(f"`name` is {shortened(change.name)}; expected {shortened(name)}.", param="name")
             if all(adapter.name != name for adapter in self._service.backend.adapters):

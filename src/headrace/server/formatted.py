@@ -13,7 +13,7 @@ from headrace.core.generation import Chunk
 from headrace.core.telemetry import RequestRecord
 from headrace.engine.backend import Backend
 from headrace.http.exchange import Exchange
-from headrace.server.generation import ChooseDialect, Generation, Weigh
+from headrace.server.generation import ChooseDialect, ExtraBytes, Generation
 from headrace.server.service import Service
 from headrace.wire.answers import failure_of
 from headrace.wire.dialect import Dialect, ParsedRequest, StreamRenderer
@@ -43,7 +43,7 @@ class FormattedGeneration(Generation):
         self._payload = b""
 
     async def parse(
-        self, body: bytes, choose: ChooseDialect | None, *, adapter: str | None, weigh: Weigh | None = None
+        self, body: bytes, choose: ChooseDialect | None, *, adapter: str | None, extra_bytes: ExtraBytes
     ) -> ParsedRequest:
         """Format a body with the input formatter, and parse it."""
         response = self._response
@@ -51,7 +51,7 @@ class FormattedGeneration(Generation):
         if response.changes_input:
             async with self._exchange.cancelled_on_disconnect():
                 self._payload = await response.format("input", body)
-        parsed = await super().parse(self._payload, choose, adapter=adapter, weigh=weigh)
+        parsed = await super().parse(self._payload, choose, adapter=adapter, extra_bytes=extra_bytes)
         if not parsed.requests:
             self._output = None  # nothing is generated
             return parsed
@@ -101,11 +101,13 @@ class FormattedGeneration(Generation):
         """Format each token, or each event of the stream, and send the result."""
         is_token = self._output == "token"
         kind: Part = "token" if is_token else "event"
-        render = self._token_steps(parsed).chunk if is_token else renderer.chunk
+        payload = None if self._response.changes_input else self._payload
+        steps = TokenSteps(payload, with_special=not parsed.requests[0].sampling.skip_special_tokens)
+        render = steps.chunk if is_token else renderer.chunk
         waiting: deque[bytes] = deque()
         sending = asyncio.Lock()
 
-        def take(number: int, chunk: Chunk) -> bool:
+        def on_chunk(number: int, chunk: Chunk) -> bool:
             self._note(chunk, parsed.requests[number].adapter)
             failure = failure_of(chunk.finish)
             if failure is not None:
@@ -118,13 +120,9 @@ class FormattedGeneration(Generation):
                 while waiting:
                     await send(await self._response.format(kind, waiting.popleft()))
 
-        await self._relay(backend, parsed, take, drain)
+        await self._relay(backend, parsed, on_chunk, drain)
         if not is_token:
             waiting.extend(renderer.end())
         await drain()
         if not is_token:
             await send(b"\n")  # DJL's last chunk, an empty one with its line end
-
-    def _token_steps(self, parsed: ParsedRequest) -> TokenSteps:
-        payload = None if self._response.changes_input else self._payload
-        return TokenSteps(payload, with_special=not parsed.requests[0].sampling.skip_special_tokens)

@@ -10,19 +10,20 @@ from time import perf_counter
 
 from starlette.datastructures import Headers, QueryParams
 
+from headrace.core.generation import ChatPrompt
+from headrace.core.spans import Span
 from headrace.core.telemetry import RequestRecord, get_logger, log_request
 from headrace.core.tracing import trace_of
 from headrace.http.asgi import Receive, Scope, Send
 from headrace.http.body import ClientGone
 from headrace.http.errors import CLIENT_GONE_STATUS, errors_answered
 from headrace.http.exchange import Exchange
-from headrace.http.spans import span_of
+from headrace.http.spans import DISCONNECTED, span_of
 from headrace.server.formatted import FormattedGeneration
-from headrace.server.generation import ChooseDialect, Generation, Weigh
-from headrace.server.generation_spans import describe_outcome, describe_request
+from headrace.server.generation import ChooseDialect, ExtraBytes, Generation
 from headrace.server.service import Service
 from headrace.wire.adapters import IDENTIFIER_HEADER
-from headrace.wire.dialect import Dialect
+from headrace.wire.dialect import Dialect, ParsedRequest
 
 
 class GenerationRoute:
@@ -35,26 +36,21 @@ class GenerationRoute:
         route: str,
         dialect: Dialect,
         choose: ChooseDialect | None = None,
-        weigh: Weigh | None = None,
+        extra_bytes: ExtraBytes = lambda _: 0,
     ) -> None:
         """
-        Create the endpoint.
+        Create the endpoint of a path (`route`, for the log).
 
-        Args:
-            service: the state that all routes share.
-            route: the path, for the log.
-            dialect: the dialect of the route; of its errors only, where `choose` looks at the body.
-            choose: finds the dialect by the body.
-            weigh: returns the size of what the dialect parses besides the body; None: nothing.
+        `dialect` is the dialect of the route; if `choose` is given, which finds it by the body, it is used for errors
+        only.
         """
         self._service = service
         self._route = route
         self._dialect = dialect
         self._choose = choose
-        self._weigh = weigh
+        self._extra_bytes = extra_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         record = RequestRecord(
             request_id=trace_of(scope).request_id,
             route=self._route,
@@ -63,12 +59,21 @@ class GenerationRoute:
         )
         span = span_of(scope)
         exchange = Exchange(scope, receive, send, keep_alive_s=self._service.keep_alive_s)
-        generation = self._generation(scope, exchange, record)
+        formatters = self._service.formatters
+        generation = (
+            Generation(self._service, self._dialect, exchange, record)
+            if formatters is None
+            else FormattedGeneration(
+                self._service, self._dialect, exchange, record, formatters.response(record.request_id, scope)
+            )
+        )
         try:
             async with errors_answered(generation.answer_error, request_id=record.request_id):
                 backend = self._service.backend
                 async with self._service.admit(scope, receive) as body:
-                    parsed = await generation.parse(body, self._choose, adapter=adapter_of(scope), weigh=self._weigh)
+                    parsed = await generation.parse(
+                        body, self._choose, adapter=adapter_of(scope), extra_bytes=self._extra_bytes
+                    )
                     describe_request(span, parsed, model=backend.info.name)
                     async with exchange.cancelled_on_disconnect():
                         await generation.run(backend, parsed)
@@ -84,16 +89,84 @@ class GenerationRoute:
             log_request(get_logger(), record)
             describe_outcome(span, record)
 
-    def _generation(self, scope: Scope, exchange: Exchange, record: RequestRecord) -> Generation:
-        formatters = self._service.formatters
-        if formatters is None:
-            return Generation(self._service, self._dialect, exchange, record)
-        response = formatters.response(record.request_id, scope)
-        return FormattedGeneration(self._service, self._dialect, exchange, record, response)
-
 
 def adapter_of(scope: Scope) -> str | None:
     """Return the adapter that a header (SageMaker) or the query (LMI) names."""
     query = scope.get("query_string", b"")
     named = Headers(scope=scope).get(IDENTIFIER_HEADER)
     return named or (QueryParams(query).get("adapter") if query else None) or None
+
+
+_FAILED = frozenset({"aborted", "error"})
+
+
+def describe_request(span: Span, parsed: ParsedRequest, *, model: str) -> None:
+    """Record the parameters of a request; `model` is the name of the served model."""
+    if not span.is_recording or not parsed.requests:
+        return
+    first = parsed.requests[0]
+    span.describe(
+        {
+            "gen_ai.provider.name": "headrace",
+            "gen_ai.operation.name": _operation(parsed),
+            "gen_ai.request.model": first.adapter or model,
+            "gen_ai.response.model": model,
+        }
+    )
+    if first.pooling is None:
+        sampling = first.sampling
+        span.describe(
+            {
+                "gen_ai.request.choice.count": sampling.n * len(parsed.requests),
+                "gen_ai.request.max_tokens": sampling.max_new_tokens,
+                "gen_ai.request.temperature": sampling.temperature,
+                "gen_ai.request.top_p": sampling.top_p,
+                "headrace.stream": parsed.stream,
+            }
+        )
+
+
+def _operation(parsed: ParsedRequest) -> str:
+    first = parsed.requests[0]
+    if first.pooling is not None:
+        return "embeddings" if first.pooling.task != "score" else "score"
+    return "chat" if isinstance(first.prompt, ChatPrompt) else "text_completion"
+
+
+def describe_outcome(span: Span, record: RequestRecord) -> None:
+    """Record the outcome of a generation: tokens, times, and the reason of a failure."""
+    if not span.is_recording:
+        return
+    span.describe({"headrace.dialect": record.dialect, "gen_ai.latency.e2e": record.total_s})
+    if record.first_s is not None:
+        _describe_tokens(span, record, record.first_s)
+    if record.finish == "disconnected":
+        span.fail(DISCONNECTED)
+    elif record.status >= 500 or record.finish in _FAILED:
+        span.fail(record.error or record.finish or "error")
+    elif record.error is not None:
+        span.describe({"error.type": record.error})
+
+
+def _describe_tokens(span: Span, record: RequestRecord, first_s: float) -> None:
+    span.describe(
+        {
+            "gen_ai.usage.input_tokens": record.prompt_tokens or None,
+            "gen_ai.usage.output_tokens": record.output_tokens,
+            "gen_ai.usage.cache_read.input_tokens": record.cached_tokens,
+            "gen_ai.response.finish_reasons": record.finish_reasons or None,
+            "gen_ai.latency.time_to_first_token": record.ttft_s,
+            "gen_ai.latency.time_in_model_decode": record.last_s - first_s,
+        }
+    )
+    if record.parsed_s is not None and record.queue_s is not None:
+        scheduled_s = record.parsed_s + record.queue_s
+        span.describe(
+            {
+                "gen_ai.latency.time_in_queue": record.queue_s,
+                "gen_ai.latency.time_in_model_prefill": max(0.0, first_s - scheduled_s),
+            }
+        )
+        span.add_event("prefill", scheduled_s)
+    span.add_event("first_token", first_s)
+    span.add_event("last_token", record.last_s)

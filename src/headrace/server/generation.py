@@ -5,26 +5,28 @@ An error before the first byte has the dialect's HTTP status; one after it is th
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
 from headrace.core.client_text import shortened
-from headrace.core.errors import HeadraceError, InvalidRequest
+from headrace.core.errors import Busy, HeadraceError, InvalidRequest
 from headrace.core.generation import Chunk, Finish
 from headrace.core.telemetry import RequestRecord
 from headrace.engine.backend import Backend, Drain
 from headrace.http.exchange import Exchange
-from headrace.server.batch import run_window
 from headrace.server.service import Service
 from headrace.wire.answers import Answer, Collector, failure_of, num_logprobs
 from headrace.wire.dialect import Dialect, ParsedRequest, Reply, StreamRenderer, Timings
 
 ChooseDialect = Callable[[bytes], Dialect]
 """Finds the dialect of a body; raises `HeadraceError` if there is none."""
-Weigh = Callable[[bytes], int]
-"""Returns the size of what the dialect parses besides a body."""
+ExtraBytes = Callable[[bytes], int]
+"""Returns the size of what the dialect parses besides a body, such as a stored conversation."""
+OnChunk = Callable[[int, Chunk], bool]
+"""Called with each chunk and the index of its request; False: the backend waits for `drain` before the next one."""
 
 _MANY_LOGPROBS = 4096
 """Their rendering takes about 5 ms; that of 2,000 tokens with 20 alternatives takes 55 ms."""
@@ -43,24 +45,19 @@ class Generation:
         self._renderer: StreamRenderer | None = None
 
     async def parse(
-        self, body: bytes, choose: ChooseDialect | None, *, adapter: str | None, weigh: Weigh | None = None
+        self, body: bytes, choose: ChooseDialect | None, *, adapter: str | None, extra_bytes: ExtraBytes
     ) -> ParsedRequest:
-        """
-        Find the dialect of a body and parse it; `adapter` was named beside the body.
-
-        Raises:
-            HeadraceError: the body is not what the dialect expects.
-        """
+        """Find the dialect of a body and parse it, or raise `HeadraceError`; `adapter` is named beside the body."""
         service, record = self._service, self._record
         if choose is not None:
-            self._dialect = await service.understand(body, choose)
+            self._dialect = await service.parse_body(body, choose)
         dialect = self._dialect
         record.dialect = dialect.name
         context = replace(service.context(record.request_id), timings=self._timings)
-        parsed = await service.understand(
+        parsed = await service.parse_body(
             body,
             lambda body: dialect.parse(body, context),
-            num_more_bytes=0 if weigh is None else weigh(body),
+            extra_bytes=extra_bytes(body),
         )
         parsed = with_adapter(parsed, adapter)
         record.stream = parsed.stream
@@ -108,7 +105,7 @@ class Generation:
         exchange.begin_stream(headers, keep_alive=renderer.keep_alive)
         render, put = renderer.chunk, exchange.put
 
-        def take(number: int, chunk: Chunk) -> bool:
+        def on_chunk(number: int, chunk: Chunk) -> bool:
             self._note(chunk, parsed.requests[number].adapter)
             failure = failure_of(chunk.finish)
             if failure is not None:
@@ -118,32 +115,29 @@ class Generation:
                 goes_on = put(piece)
             return goes_on
 
-        await self._relay(backend, parsed, take, self._exchange.drain)
+        await self._relay(backend, parsed, on_chunk, self._exchange.drain)
         for piece in renderer.end():
             put(piece)
         self._record.status = 200
         await exchange.finish()
 
     async def _whole(self, backend: Backend, parsed: ParsedRequest) -> None:
-        answers = await self._collect(backend, parsed)
-        reply = parsed.reply
-        await self._respond(reply, reply.content_type, await self._rendered(parsed, answers))
-
-    async def _rendered(self, parsed: ParsedRequest, answers: Sequence[Answer]) -> bytes:
-        """Return the body; with many logprobs it is rendered in a thread, so that other streams do not wait."""
+        answers, reply = await self._collect(backend, parsed), parsed.reply
         if num_logprobs(answers) < _MANY_LOGPROBS:
-            return parsed.reply.render(answers)
-        return await asyncio.to_thread(parsed.reply.render, answers)
+            body = reply.render(answers)
+        else:  # so that other streams do not wait
+            body = await asyncio.to_thread(reply.render, answers)
+        await self._respond(reply, reply.content_type, body)
 
     async def _collect(self, backend: Backend, parsed: ParsedRequest) -> Sequence[Answer]:
         collector = Collector(parsed.requests)
 
-        def take(number: int, chunk: Chunk) -> bool:
+        def on_chunk(number: int, chunk: Chunk) -> bool:
             self._note(chunk, parsed.requests[number].adapter)
             collector.add(chunk, request=number)
             return True
 
-        await self._relay(backend, parsed, take, self._exchange.drain)
+        await self._relay(backend, parsed, on_chunk, self._exchange.drain)
         return collector.answers()
 
     async def _respond(self, reply: Reply, content_type: str, body: bytes) -> None:
@@ -152,19 +146,21 @@ class Generation:
         with self._service.budget.holding(len(body)):
             await self._exchange.respond(200, headers, body)
 
-    async def _relay(
-        self, backend: Backend, parsed: ParsedRequest, take: Callable[[int, Chunk], bool], drain: Drain
-    ) -> None:
-        """Pass the chunks of all requests to `take` as they arrive, with the index of their request."""
+    async def _relay(self, backend: Backend, parsed: ParsedRequest, on_chunk: OnChunk, drain: Drain) -> None:
+        """Pass the chunks of all requests to `on_chunk` as they arrive."""
         relay, requests = backend.relay, parsed.requests
+        # One request is the common case, and needs no task of its own.
         if len(requests) == 1:
-            await relay(requests[0], partial(take, 0), drain)
+            await relay(requests[0], partial(on_chunk, 0), drain)
             return
+        # A batch of embeddings may be longer than the queue: only as many as the engine runs at once are submitted.
+        calls = [partial(relay, request, partial(on_chunk, i), drain) for i, request in enumerate(requests)]
         if requests and requests[0].pooling is not None:
-            calls = [partial(relay, request, partial(take, i), drain) for i, request in enumerate(requests)]
             await run_window(calls, window=backend.info.max_num_seqs)
             return
-        relays = [asyncio.create_task(relay(request, partial(take, i), drain)) for i, request in enumerate(requests)]
+        relays = [
+            asyncio.create_task(relay(request, partial(on_chunk, i), drain)) for i, request in enumerate(requests)
+        ]
         try:
             await asyncio.gather(*relays)
         finally:
@@ -220,12 +216,7 @@ class Generation:
 
 
 def with_adapter(parsed: ParsedRequest, adapter: str | None) -> ParsedRequest:
-    """
-    Return a parsed body with the adapter that was named beside it.
-
-    Raises:
-        InvalidRequest: the body names another one.
-    """
+    """Return a parsed body with the adapter that was named beside it; raise `InvalidRequest` if it names another."""
     if adapter is None:
         return parsed
     for request in parsed.requests:
@@ -236,3 +227,35 @@ def with_adapter(parsed: ParsedRequest, adapter: str | None) -> ParsedRequest:
                 param="adapters",
             )
     return replace(parsed, requests=tuple(replace(request, adapter=adapter) for request in parsed.requests))
+
+
+Relay = Callable[[], Awaitable[None]]
+
+
+async def run_window(relays: Sequence[Relay], *, window: int) -> None:
+    """
+    Run all relays in order, at most `window` at a time; the first error ends the others and is raised.
+
+    A relay that is refused as `Busy` runs again when another one of this request has ended, so that a large batch does
+    not fail halfway because smaller requests took the places in the queue.
+    """
+    waiting = deque(range(len(relays)))
+    running: dict[asyncio.Task[None], int] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < window:
+                number = waiting.popleft()
+                running[asyncio.ensure_future(relays[number]())] = number
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                number = running.pop(task)
+                error = task.exception()
+                if isinstance(error, Busy) and (running or len(done) > 1):
+                    waiting.appendleft(number)
+                    window = max(1, len(running))
+                elif error is not None:
+                    raise error
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

@@ -16,10 +16,11 @@ import socket
 import ssl
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import uvloop
 
@@ -32,8 +33,7 @@ from headrace.http.asgi import ASGIApp
 from headrace.http.listener import bind, url_of
 from headrace.http.server import http_limits, http_server
 from headrace.http.tls import server_context
-from headrace.server.limits import RequestLimiter
-from headrace.settings.server_settings import ServerSettings
+from headrace.server.base_service import BaseService
 from headrace.settings.shutdown import resolve_shutdown_delay
 
 T = TypeVar("T")
@@ -55,58 +55,37 @@ class SideApp:
     app: ASGIApp
 
 
-class Served(Protocol):
+class ModelServer(ABC):
     """The part of a server that differs between an engine and a model's own code."""
 
-    @property
-    def settings(self) -> ServerSettings:
-        """The settings of the server."""
-        ...
+    side_apps: Sequence[SideApp] = ()
 
-    @property
-    def limiter(self) -> RequestLimiter:
-        """The requests in flight."""
-        ...
+    def __init__(self, service: BaseService, app: ASGIApp) -> None:
+        """Serve an application, which answers that it is loading until `start` has returned."""
+        self.service = service
+        self.app = app
 
-    @property
-    def app(self) -> ASGIApp:
-        """The application, which answers that it is loading until `start` has returned."""
-        ...
-
-    @property
-    def side_apps(self) -> Sequence[SideApp]:
-        """Applications on other addresses."""
-        ...
-
+    @abstractmethod
     async def start(self) -> None:
         """Load the model and begin to serve it; cancelled when a signal comes first."""
-        ...
 
+    @abstractmethod
     def report_ready(self, url: str, start_ms: int, side_urls: Mapping[str, str]) -> None:
         """Report that the model is served; `side_urls` are those of the side applications by their names."""
-        ...
 
-    def terminate(self) -> None:
-        """Fail health checks from now on and keep serving."""
-        ...
-
-    def close(self) -> None:
-        """Refuse new requests from now on."""
-        ...
-
+    @abstractmethod
     async def finish(self, deadline_s: float) -> None:
         """Let requests in flight finish until the deadline, and release the model; also after a failed start."""
-        ...
+
+    async def flush(self) -> None:
+        """Wait a moment for the last bytes of the last requests to be sent."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.service.limiter.wait_idle(), _FLUSH_S)
 
 
-def serve(served: Served) -> int:
-    """
-    Serve until a signal stops the server.
-
-    Returns:
-        The exit code; the error of a failure has been written to stderr.
-    """
-    settings = served.settings
+def serve(served: ModelServer) -> int:
+    """Serve until a signal stops the server; return the exit code. The error of a failure is on stderr."""
+    settings = served.service.settings
     protect_memory()
     limit_arenas()
     take_short_turns()
@@ -129,12 +108,13 @@ class _Lifecycle:
 
     def __init__(
         self,
-        served: Served,
+        served: ModelServer,
         listener: socket.socket,
         side_listeners: Sequence[socket.socket],
         tls: ssl.SSLContext | None,
     ) -> None:
         self._served = served
+        self._settings = served.service.settings
         self._listeners = [listener, *side_listeners]
         self._url, *side_urls = (url_of(socket, is_tls=tls is not None) for socket in self._listeners)
         self._side_urls = {side.name: url for side, url in zip(served.side_apps, side_urls, strict=True)}
@@ -143,7 +123,7 @@ class _Lifecycle:
         self._stopped_s: float | None = None
         """Time of the signal, by the monotonic clock."""
         self._started_s = perf_counter()
-        limits = http_limits(served.settings)
+        limits = http_limits(self._settings)
         apps = [served.app, *(side.app for side in served.side_apps)]
         self._servers = [http_server(app, limits=limits, tls=tls) for app in apps]
 
@@ -156,20 +136,26 @@ class _Lifecycle:
             asyncio.create_task(server.serve(sockets=[listener]))
             for server, listener in zip(self._servers, self._listeners, strict=True)
         ]
-        get_logger().info("server.listening", url=self._url, model=self._served.settings.model, **self._side_urls)
+        get_logger().info("server.listening", url=self._url, model=self._settings.model, **self._side_urls)
         trimming = asyncio.create_task(return_memory(), name="free memory")
         try:
             if await self._start():
                 await self._stop.wait()
-                await self._serve_until_drained()
+                if self._delay_s:  # load balancers learn from `/ping` that this server shuts down
+                    self._served.service.terminate()
+                    await asyncio.sleep(self._delay_s)
         finally:
             trimming.cancel()
-            self._served.close()
+            self._served.service.close()
             for server in self._servers:
                 server.stop()
             spent_s = 0.0 if self._stopped_s is None else perf_counter() - self._stopped_s
-            await self._served.finish(max(0.0, self._served.settings.shutdown_grace_s - spent_s))
-            await self._close_connections(serving)
+            await self._served.finish(max(0.0, self._settings.shutdown_grace_s - spent_s))
+            # The last bytes may still be on their way; connections that do not close after that are dropped.
+            _, open_ones = await asyncio.wait(serving, timeout=_FLUSH_S)
+            for server in self._servers if open_ones else ():
+                server.force_exit = True
+            await asyncio.gather(*serving)
         return 0
 
     def _on_signal(self, number: int) -> None:
@@ -177,7 +163,7 @@ class _Lifecycle:
             get_logger().warning("server.killed", signal=signal.Signals(number).name)
             sys.stderr.flush()
             os._exit(128 + number)
-        settings = self._served.settings
+        settings = self._settings
         if number == signal.SIGTERM:
             self._delay_s = resolve_shutdown_delay(
                 settings.shutdown_delay_s, grace_s=settings.shutdown_grace_s, host=settings.host
@@ -186,17 +172,11 @@ class _Lifecycle:
         get_logger().info(
             "server.stopping",
             signal=signal.Signals(number).name,
-            in_flight=self._served.limiter.in_flight,
+            in_flight=self._served.service.limiter.in_flight,
             delay_s=self._delay_s,
             grace_s=settings.shutdown_grace_s,
         )
         self._stop.set()
-
-    async def _serve_until_drained(self) -> None:
-        """Keep serving while load balancers learn from `/ping` that this server shuts down."""
-        if self._delay_s:
-            self._served.terminate()
-            await asyncio.sleep(self._delay_s)
 
     async def _start(self) -> bool:
         """Load the model; return False if a signal came first."""
@@ -212,19 +192,6 @@ class _Lifecycle:
         start_ms = round((perf_counter() - self._started_s) * 1e3)
         self._served.report_ready(self._url, start_ms, self._side_urls)
         return True
-
-    async def _close_connections(self, serving: Sequence["asyncio.Task[None]"]) -> None:
-        """Wait until the last bytes are sent; drop connections that do not close."""
-        _, open_ones = await asyncio.wait(serving, timeout=_FLUSH_S)
-        for server in self._servers if open_ones else ():
-            server.force_exit = True
-        await asyncio.gather(*serving)
-
-
-async def flush(limiter: RequestLimiter) -> None:
-    """Wait a moment for the last bytes of the last requests to be sent."""
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(limiter.wait_idle(), _FLUSH_S)
 
 
 async def in_daemon_thread(work: Callable[[], T]) -> T:

@@ -15,17 +15,37 @@ from headrace.core.progress import Progress, no_progress
 from headrace.core.sampling_defaults import describe_defaults
 from headrace.core.telemetry import get_logger, setup_logging
 from headrace.engine.backend import Backend
+from headrace.engine.core.observer import ChoiceReport, StepReport
 from headrace.http.otlp import tracing
 from headrace.server.app import app_of
 from headrace.server.engine_config import load_engine
-from headrace.server.lifecycle import SideApp, flush, in_daemon_thread, serve
-from headrace.server.observer import MetricsObserver
+from headrace.server.lifecycle import ModelServer, in_daemon_thread, serve
 from headrace.server.service import FetchAdapter, Service
 from headrace.settings.container_names import Notice, notices_for
 from headrace.settings.server_settings import ServerSettings
 
 if TYPE_CHECKING:
     from headrace.server.formatters import Formatters
+
+
+class MetricsObserver:
+    """An `EngineObserver` that feeds histograms; only the engine's thread feeds these."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def step_finished(self, report: StepReport) -> None:
+        """Record the duration of a step."""
+        self._metrics.step_s.observe(report.seconds)
+
+    def choice_finished(self, report: ChoiceReport) -> None:
+        """Record the time that a choice waited in the queue."""
+        if report.queue_s is not None:
+            self._metrics.queue_s.observe(report.queue_s)
+
+    def step_failed(self) -> None:
+        """Record nothing: the engine logs the failure, and its requests are counted as they are answered."""
+
 
 _NO_CHATS = (
     "A base model: it continues text and refuses chats. Send text to /v1/completions or /generate, "
@@ -50,7 +70,7 @@ OnReady = Callable[[str, ModelInfo, EngineStats], None]
 def load_measured_engine(
     settings: ServerSettings, progress: Progress, metrics: Metrics, on_choice: OnChoice
 ) -> Backend:
-    """Load the engine for the model that the settings name; it feeds the metrics."""
+    """Load the engine for the model that the settings name, feeding the metrics."""
     return load_engine(settings, progress, observer=MetricsObserver(metrics), on_choice=on_choice)
 
 
@@ -66,24 +86,13 @@ def run_server(
     formatters: "Formatters | None" = None,
 ) -> int:
     """
-    Serve until a signal stops the server.
+    Serve until a signal stops the server; return the exit code. The error of a failure has been written to stderr.
 
-    Args:
-        settings: the server's settings.
-        notices: about the settings, logged first; those that depend on the backend once it is chosen.
-        progress: called with the progress of loading.
-        load: loads the backend, in a thread of its own.
-        on_ready: called when the server is ready.
-        on_notices: called when the backend is chosen.
-        fetch_adapter: see `Service`.
-        formatters: see `Service`; started before the backend is loaded, and closed.
-
-    Returns:
-        The exit code; the error of a failure has been written to stderr.
+    Notices about the settings are logged first, those that depend on the backend once it is chosen. `load` runs in a
+    thread of its own. `fetch_adapter` and `formatters`: see `Service`.
     """
-    setup_logging(format=settings.log_format, level=settings.log_level)
     notices = list(notices)
-    log_notices(notice for notice in notices if not notice.backends)
+    log_start(settings, (notice for notice in notices if not notice.backends))
 
     def on_choice(choice: BackendChoice) -> None:
         get_logger().info("backend.chosen", backend=choice.name, device=choice.device, reason=choice.reason)
@@ -104,15 +113,21 @@ def settled_notices(notices: Iterable[Notice], choice: BackendChoice) -> list[No
     return [*replaced, *notices_for(notices, choice.name)]
 
 
+def log_start(settings: ServerSettings, notices: Iterable[Notice]) -> None:
+    """Set up logging, and log the notices about the settings."""
+    setup_logging(format=settings.log_format, level=settings.log_level)
+    log_notices(notices)
+
+
 def log_notices(notices: Iterable[Notice]) -> None:
-    """Log the notices about the settings."""
+    """Log notices about the settings."""
     for notice in notices:
         log = get_logger().info if notice.kind == "applied" else get_logger().warning
         log(f"setting.{notice.kind}", name=notice.name, message=notice.message)
 
 
-class _EngineServer:
-    """A server around an engine; see `Served`."""
+class _EngineServer(ModelServer):
+    """A server around an engine."""
 
     def __init__(
         self,
@@ -122,12 +137,7 @@ class _EngineServer:
         on_ready: OnReady | None,
         on_choice: OnChoice,
     ) -> None:
-        self.settings = service.settings
-        self.limiter = service.limiter
-        self.app = app_of(service)
-        self.side_apps: Sequence[SideApp] = ()
-        self.terminate = service.terminate
-        self.close = service.close
+        super().__init__(service, app_of(service))
         self._service = service
         self._load = load
         self._progress = progress
@@ -141,7 +151,7 @@ class _EngineServer:
             await self._service.formatters.start()
         try:
             backend = await in_daemon_thread(
-                lambda: self._load(self.settings, self._progress, self._service.metrics, self._on_choice)
+                lambda: self._load(self._service.settings, self._progress, self._service.metrics, self._on_choice)
             )
             await backend.start()
         except asyncio.CancelledError:
@@ -153,7 +163,6 @@ class _EngineServer:
         self._service.attach(backend)
 
     def report_ready(self, url: str, start_ms: int, _side_urls: Mapping[str, str]) -> None:
-        """Log the engine's facts and call `on_ready`."""
         backend = self._service.backend
         info = backend.info
         get_logger().info(
@@ -180,18 +189,15 @@ class _EngineServer:
     async def finish(self, deadline_s: float) -> None:
         """Let requests in flight finish until the deadline; log how many did."""
         if self._backend is not None:
-            await self._finish_requests(self._backend, deadline_s)
+            at_stop, by_finish = self._service.limiter.in_flight, self._service.metrics.by_finish
+            aborted_before = by_finish.get("abort", 0)
+            await self._backend.close(deadline_s=deadline_s)
+            await self.flush()
+            aborted = by_finish.get("abort", 0) - aborted_before
+            log = get_logger().warning if aborted else get_logger().info
+            log("server.stopped", finished=at_stop - aborted, aborted=aborted)
         if self._service.formatters is not None:
             await self._service.formatters.close()
-
-    async def _finish_requests(self, backend: Backend, deadline_s: float) -> None:
-        at_stop = self.limiter.in_flight
-        aborted_before = self._service.metrics.by_finish.get("abort", 0)
-        await backend.close(deadline_s=deadline_s)
-        await flush(self.limiter)
-        aborted = self._service.metrics.by_finish.get("abort", 0) - aborted_before
-        log = get_logger().warning if aborted else get_logger().info
-        log("server.stopped", finished=at_stop - aborted, aborted=aborted)
 
 
 def _exit_at_once() -> None:

@@ -1,27 +1,35 @@
-"""The chat page: its own files and those shared by all pages, each read once."""
+"""The chat page, the description of the server's routes, `/openapi.json`, and its page, `/docs`."""
+
+from functools import lru_cache
+from importlib.metadata import version as package_version
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.http.pages import SHARED, file_route, page_response, vendor_route
+from headrace.http.pages import api_page_routes, page_response, page_routes
+from headrace.server.service import Service
+from headrace.wire.framing import JSON_CONTENT_TYPE
+from headrace.wire.openapi.document import DocumentInfo, render_openapi
+from headrace.wire.openapi.operations import OPENAPI_PATH, SERVER_OPERATIONS, with_model
 
 _PACKAGE = "headrace.server"
-_FILES = (
-    "attachments.js",
-    "chat.js",
-    "history.js",
-    "server.js",
-    "store.js",
-    "style.css",
-    "transfer.js",
-    *SHARED,
+_ABOUT = (
+    "One model, in the APIs of OpenAI, Anthropic, Ollama, TGI, TEI, LMI and SageMaker. A field that changes the answer "
+    "is applied, or refused by name; fields that are not described have no effect."
 )
 
 
-def page_routes() -> list[Route]:
-    """Return the routes of the page's scripts and styles; the page itself is `GET /` (`server.tgi_routes`)."""
-    return [*(file_route("/web", _PACKAGE, name) for name in _FILES), vendor_route("/web")]
+def web_routes(service: Service) -> list[Route]:
+    """Return the description and, unless the settings turn pages off, the pages' files; `GET /` is TGI's route."""
+
+    async def openapi(_request: Request) -> Response:
+        info = service.info()
+        model = service.settings.model if info is None else info.name
+        return Response(_document(model), media_type=JSON_CONTENT_TYPE)
+
+    description = Route(OPENAPI_PATH, openapi, methods=["GET"])
+    return [description, *api_page_routes(), *page_routes("/web", _PACKAGE)] if service.settings.web else [description]
 
 
 def is_browser(request: Request) -> bool:
@@ -30,5 +38,11 @@ def is_browser(request: Request) -> bool:
 
 
 def chat_page(request: Request) -> Response:
-    """Return the page itself."""
+    """Answer with the chat page."""
     return page_response(request, _PACKAGE, "index.html")
+
+
+@lru_cache(maxsize=2)
+def _document(model: str) -> bytes:
+    info = DocumentInfo(title="Headrace model server", version=package_version("headrace"), description=_ABOUT)
+    return render_openapi(with_model(SERVER_OPERATIONS, model), info)

@@ -1,10 +1,9 @@
 """
-TGI's routes. Source: TGI `router/src/server.rs`.
+TGI's routes, and those for vectors and scores: TEI's, and `/rerank` and `/score` of Cohere, Jina and vLLM.
 
-`GET /` is the chat page for a browser and TGI's health check for other clients.
+`GET /` is the chat page for a browser and TGI's health check for other clients. Source: TGI `router/src/server.rs`.
 """
 
-import asyncio
 from importlib.metadata import version as package_version
 
 from starlette.requests import Request
@@ -13,102 +12,109 @@ from starlette.routing import Route
 
 from headrace.core.errors import InvalidRequest, NotFound
 from headrace.core.generation import ChatPrompt
-from headrace.core.tracing import trace_of
 from headrace.server.base_service import NOT_READY, ServerPhase
-from headrace.server.dialects import tgi_dialect, tgi_version
 from headrace.server.generate import GenerationRoute
+from headrace.server.inference_routes import body_route, generation_route, json_route
 from headrace.server.pages import chat_page, is_browser
 from headrace.server.service import Service
+from headrace.settings.server_settings import ServerSettings
+from headrace.wire.dialect import Dialect, ParsedRequest
+from headrace.wire.framing import JSON_CONTENT_TYPE, field_names
 from headrace.wire.openai.chat import OpenAIChat
-from headrace.wire.tei.pages import render_info as render_tei_info
-from headrace.wire.tgi.dialect import Route as TgiRoute
+from headrace.wire.rerank import Rerank, Score
+from headrace.wire.tei.dialect import Tei, TeiRoute
+from headrace.wire.tei.dialect import render_info as render_tei_info
+from headrace.wire.tgi.dialect import Tgi
 from headrace.wire.tgi.pages import render_chat_tokenize, render_info, render_unhealthy
+from headrace.wire.tgi.reply import Version
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_JSON = "application/json"
+_TEI_ROUTES: tuple[TeiRoute, ...] = ("embed", "embed_all", "predict", "similarity")
 
 
 def tgi_routes(service: Service) -> list[Route]:
     """Return the routes of TGI but `/tokenize`, which is one of `tokenizer_routes`."""
-    pages = _TgiPages(service)
-    return [
-        Route("/", pages.root, methods=["GET"]),
-        Route("/", _generation(service, "/", "compat"), methods=["POST"]),
-        Route("/generate", _generation(service, "/generate", "generate"), methods=["POST"]),
-        Route("/generate_stream", _generation(service, "/generate_stream", "generate_stream"), methods=["POST"]),
-        Route("/health", pages.health, methods=["GET"]),
-        Route("/info", pages.info, methods=["GET"]),
-        Route("/chat_tokenize", pages.chat_tokenize, methods=["POST"]),
-        Route("/metrics", pages.metrics, methods=["GET"]),
-    ]
+    version = _tgi_version(service.settings)
 
-
-def _generation(service: Service, path: str, route: TgiRoute) -> GenerationRoute:
-    return GenerationRoute(service, route=path, dialect=tgi_dialect(service.settings, route))
-
-
-class _TgiPages:
-    """The endpoints of TGI that do not generate text."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-
-    async def root(self, request: Request) -> Response:
-        """Answer with the chat page, or with TGI's health check."""
-        if self._service.settings.web and is_browser(request):
+    async def root(request: Request) -> Response:
+        if service.settings.web and is_browser(request):
             return chat_page(request)
-        return await self.health(request)
+        return await health(request)
 
-    async def health(self, _request: Request) -> Response:
-        """Answer 200 without a body while the server is ready."""
-        health = self._service.health
-        if health is ServerPhase.READY:
+    async def health(_request: Request) -> Response:
+        phase = service.health
+        if phase is ServerPhase.READY:
             return Response(status_code=200)
-        return Response(render_unhealthy(NOT_READY[health]), status_code=503, media_type=_JSON)
+        return Response(render_unhealthy(NOT_READY[phase]), status_code=503, media_type=JSON_CONTENT_TYPE)
 
-    async def info(self, _request: Request) -> Response:
-        """Describe the model and its limits, as TEI does in its dialect and for a model that generates no text."""
-        stats, model = self._service.stats(), self._service.backend.info
-        is_tei = self._service.settings.dialect == "tei" or not model.generates
-        if is_tei and model.pooling is not None:
-            described = render_tei_info(
-                model,
-                model.pooling,
-                max_concurrent_requests=self._service.settings.max_concurrent_requests,
-                server_version=package_version("headrace"),
-            )
-            return Response(described, media_type=_JSON)
-        body = render_info(
-            model,
-            version=tgi_version(self._service.settings),
-            limits=self._service.limits,
-            kv_cache_tokens=stats.num_blocks * stats.block_tokens,
-            max_concurrent_requests=self._service.settings.max_concurrent_requests,
-            server_version=package_version("headrace"),
-        )
-        return Response(body, media_type=_JSON)
+    def chat_tokenize(parsed: ParsedRequest) -> bytes:
+        prompt = parsed.requests[0].prompt
+        if not isinstance(prompt, ChatPrompt):
+            raise InvalidRequest("`messages` is missing.", param="messages")
+        return render_chat_tokenize(*service.backend.tokenize(prompt))
 
-    async def chat_tokenize(self, request: Request) -> Response:
-        """Answer with the tokens of a chat, rendered by the chat template."""
-        context = self._service.context(trace_of(request.scope).request_id)
-        async with self._service.admit(request.scope, request.receive) as body:
-            parsed = await self._service.understand(body, lambda body: OpenAIChat().parse(body, context))
-            prompt = parsed.requests[0].prompt
-            if not isinstance(prompt, ChatPrompt):
-                raise InvalidRequest("`messages` is missing.", param="messages")
-            text, spans = await asyncio.to_thread(self._service.backend.tokenize, prompt)
-            return Response(render_chat_tokenize(text, spans), media_type=_JSON)
-
-    async def metrics(self, _request: Request) -> Response:
-        """Answer with the metrics for Prometheus."""
-        if not self._service.settings.metrics:
+    async def metrics(_request: Request) -> Response:
+        if not service.settings.metrics:
             raise NotFound("Metrics are turned off here (metrics=false).")
         # Imported at the first scrape: prometheus_client would cost every start 50 ms.
         from headrace.core.exposition import render
 
-        metrics = render(self._service.metrics)
-        if self._service.formatters is not None:
+        page = render(service.metrics)
+        if service.formatters is not None:
             from headrace.server.handlers.metrics import pool_metrics
 
-            metrics += pool_metrics(self._service.formatters.pool)
-        return Response(metrics, media_type=_METRICS_TYPE)
+            page += pool_metrics(service.formatters.pool)
+        return Response(page, media_type=_METRICS_TYPE)
+
+    return [
+        Route("/", root, methods=["GET"]),
+        generation_route(service, "/", Tgi(version=version, route="compat")),
+        generation_route(service, "/generate", Tgi(version=version, route="generate")),
+        generation_route(service, "/generate_stream", Tgi(version=version, route="generate_stream")),
+        Route("/health", health, methods=["GET"]),
+        json_route("/info", lambda: _info(service, version)),
+        body_route(service, "/chat_tokenize", OpenAIChat().parse, chat_tokenize),
+        Route("/metrics", metrics, methods=["GET"]),
+    ]
+
+
+def _tgi_version(settings: ServerSettings) -> Version:
+    """Return the version of TGI that the settings name, else the current one."""
+    return "1.0" if settings.dialect in ("tgi-1.0", "hf-toolkit") else "3"
+
+
+def _info(service: Service, version: Version) -> bytes:
+    """Describe the model and its limits, as TEI does in its dialect and for a model that generates no text."""
+    stats, model, settings = service.stats(), service.backend.info, service.settings
+    if model.pooling is not None and (settings.dialect == "tei" or not model.generates):
+        return render_tei_info(
+            model,
+            model.pooling,
+            max_concurrent_requests=settings.max_concurrent_requests,
+            server_version=package_version("headrace"),
+        )
+    return render_info(
+        model,
+        version=version,
+        limits=service.limits,
+        kv_cache_tokens=stats.num_blocks * stats.block_tokens,
+        max_concurrent_requests=settings.max_concurrent_requests,
+        server_version=package_version("headrace"),
+    )
+
+
+def pooling_routes(service: Service) -> list[Route]:
+    """Return the routes for vectors and scores; on `/rerank` the field `texts` means TEI's body."""
+
+    def rerank_dialect(body: bytes) -> Dialect:
+        return Tei("rerank") if "texts" in field_names(body) else Rerank()
+
+    rerank = GenerationRoute(service, route="/rerank", dialect=Rerank(), choose=rerank_dialect)
+    return [
+        *(generation_route(service, f"/{name}", Tei(name)) for name in _TEI_ROUTES),
+        Route("/rerank", rerank, methods=["POST"]),
+        generation_route(service, "/v1/rerank", Rerank()),
+        generation_route(service, "/v2/rerank", Rerank(shows_documents=False)),
+        generation_route(service, "/score", Score()),
+        generation_route(service, "/v1/score", Score()),
+    ]

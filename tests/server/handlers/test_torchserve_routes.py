@@ -13,8 +13,8 @@ from headrace.handlers.found import find_model
 from headrace.handlers.spec import HandlerSpec
 from headrace.handlers.torchserve import make_spec
 from headrace.handlers.torchserve_models import TorchServeModels
+from headrace.server.handlers.service import TorchServeService
 from headrace.server.torchserve_routes import torchserve_routes
-from headrace.server.torchserve_service import TorchServeService
 from headrace.settings.loading import load_settings
 from headrace.wire.torchserve.management import Registration
 from tests import plain_http

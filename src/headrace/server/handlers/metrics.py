@@ -1,17 +1,22 @@
-"""Prometheus metrics of a server for models' own code."""
+"""Prometheus metrics of a server for models' own code, and TorchServe's metrics API on an address of its own."""
 
+import socket
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from headrace.handlers.pool import HandlerPool
+from headrace.handlers.torchserve_models import Registered, TorchServeModels
+from headrace.http.prometheus import merge_families, metrics_page
 from headrace.server.base_service import ServerPhase
 from headrace.server.handlers.service import CodeService
 
@@ -19,54 +24,21 @@ _OWN: Final = ("headrace_", "process_")
 
 
 def handler_metrics(service: CodeService) -> Response:
-    """Return the metrics as text."""
+    """Answer with the metrics of all children and of this process."""
     is_serving = service.phase in {ServerPhase.READY, ServerPhase.TERMINATING}
-    registry = CollectorRegistry()
-    registry.register(_Families(service.pools if is_serving else ()))
-    return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+    of_pools = _families_of(service.pools if is_serving else ())
+    page = metrics_page(chain(of_pools, ProcessCollector(registry=None).collect()))
+    return Response(page, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 def pool_metrics(pool: HandlerPool) -> bytes:
     """Return the metrics of children beside an engine as text."""
-    registry = CollectorRegistry()
-    registry.register(_Families([pool], has_process=False))
-    return generate_latest(registry)
+    return metrics_page(_families_of([pool]))
 
 
-class _Families(Collector):
-    def __init__(self, pools: Sequence[HandlerPool], *, has_process: bool = True) -> None:
-        self._pools = pools
-        self._has_process = has_process
-
-    def collect(self) -> Iterator[Metric]:
-        own = chain.from_iterable(map(families, self._pools))
-        others = (family for family in reported(self._pools) if not family.name.startswith(_OWN))
-        yield from merge_families([*own, *others])
-        if self._has_process:
-            yield from ProcessCollector(registry=None).collect()
-
-
-def merge_families(collected: Iterable[Metric]) -> Iterator[Metric]:
-    """
-    Yield each metric once, with the samples of all models: Prometheus refuses one that is declared twice.
-
-    Samples with the same labels, which versions of one model have, are added up.
-    """
-    by_name: dict[str, Metric] = {}
-    for family in collected:
-        known = by_name.setdefault(family.name, family)
-        if known is not family and known.type == family.type:
-            known.samples = _sums([*known.samples, *family.samples])
-    yield from by_name.values()
-
-
-def _sums(samples: Iterable[Sample]) -> list[Sample]:
-    sums: dict[tuple[str, frozenset[tuple[str, str]]], Sample] = {}
-    for sample in samples:
-        key = (sample.name, frozenset(sample.labels.items()))
-        known = sums.get(key)
-        sums[key] = sample if known is None else known._replace(value=known.value + sample.value)
-    return list(sums.values())
+def _families_of(pools: Sequence[HandlerPool]) -> Iterable[Metric]:
+    others = (family for family in reported(pools) if not family.name.startswith(_OWN))
+    return merge_families(chain(*map(families, pools), others))
 
 
 def reported(pools: Iterable[HandlerPool]) -> Iterator[Metric]:
@@ -100,3 +72,34 @@ def families(pool: HandlerPool) -> Iterator[Metric]:
         histogram = HistogramMetricFamily(name, text, labels=["model"])
         histogram.add_metric(label, distribution.buckets(), distribution.sum)
         yield histogram
+
+
+def metrics_app(models: TorchServeModels, layers: Sequence[Middleware] = ()) -> Starlette:
+    """Create the application of TorchServe's metrics API; `layers` guard it."""
+
+    async def metrics(request: Request) -> Response:
+        page = render_torchserve(models.all(), request.query_params.getlist("name[]"))
+        return Response(page, media_type=CONTENT_TYPE_LATEST)
+
+    return Starlette(routes=[Route("/metrics", metrics, methods=["GET"])], middleware=layers)
+
+
+def render_torchserve(models: Sequence[Registered], names: Sequence[str] = ()) -> bytes:
+    """Return what TorchServe keeps of its models, and what handlers report; if `names` has some, only these."""
+    found = merge_families([*_torchserve_families(models), *reported(model.pool for model in models)])
+    for family in found:
+        family.samples = [s for s in family.samples if not names or s.name in names or family.name in names]
+    return metrics_page(family for family in found if family.samples)
+
+
+def _torchserve_families(models: Sequence[Registered]) -> Iterator[Metric]:
+    labels = ["model_name", "model_version", "hostname"]
+    total = CounterMetricFamily("ts_inference_requests", "Requests that workers took.", labels=labels)
+    running = CounterMetricFamily("ts_inference_latency_microseconds", "Time of calls of handlers.", labels=labels)
+    waiting = CounterMetricFamily("ts_queue_latency_microseconds", "Time of requests in the queue.", labels=labels)
+    for model in models:
+        values, counts = [model.name, model.version, socket.gethostname()], model.pool.counts
+        total.add_metric(values, counts.queue_s.count)
+        running.add_metric(values, counts.call_s.sum * 1e6)
+        waiting.add_metric(values, counts.queue_s.sum * 1e6)
+    yield from (total, running, waiting)

@@ -1,8 +1,8 @@
-"""Metrics of several models in one text."""
+"""Metrics of several models or gateways on one page."""
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from headrace.server.handlers.metrics import merge_families
+from headrace.http.prometheus import merge_families
 
 
 def counter(model: str, value: float) -> Metric:

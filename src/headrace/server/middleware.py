@@ -1,0 +1,148 @@
+"""The middleware of every model server: ids and spans, the end of connections, origins, CORS and the key."""
+
+import hmac
+from collections.abc import Iterable
+
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+
+from headrace.core.errors import Forbidden, Unauthorized
+from headrace.core.spans import NO_TRACER, Tracer
+from headrace.core.tracing import ANTHROPIC_REQUEST_ID, REQUEST_ID, bind_to_log
+from headrace.http.asgi import ASGIApp, Receive, Scope, Send, header
+from headrace.http.host_refusal import host_refusal, is_navigation, send_host_page
+from headrace.http.origins import ANY, allowed_patterns, is_host_allowed, is_origin_allowed
+from headrace.http.pages import DOCS_PATH
+from headrace.http.response import add_headers, close_after, send_reply
+from headrace.http.spans import begin_span, run_in_span
+from headrace.server.base_service import BaseService, ServerPhase
+from headrace.settings.addresses import is_loopback
+from headrace.settings.server_settings import env_name
+from headrace.wire.openapi.operations import OPENAPI_PATH
+from headrace.wire.unknown_routes import MESSAGES, render_error_for
+
+
+def middleware(service: BaseService, *, host: str | None = None) -> list[Middleware]:
+    """Return the middleware from outside to inside; `host` is the address of a side application, which has no spans."""
+    settings = service.settings
+    is_open = is_loopback(host or settings.host) and settings.api_key is None
+    is_private = is_open and ANY not in settings.cors_allow_origins
+    hosts = allowed_patterns(settings.allowed_hosts, is_open=is_private)
+    layers = [
+        Middleware(RequestIds, tracer=service.tracer if host is None else NO_TRACER),
+        Middleware(CloseConnections, service=service),
+        Middleware(OriginCheck, origins=settings.cors_allow_origins, hosts=hosts),
+    ]
+    if settings.cors_allow_origins:
+        # Before the key: a preflight request carries none.
+        layers.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=settings.cors_allow_origins,
+                allow_methods=["*"],
+                allow_headers=["*"],
+                expose_headers=["x-request-id", "retry-after"],
+            )
+        )
+    if settings.api_key is not None:
+        layers.append(Middleware(RequireKey, api_key=settings.api_key))
+    return layers
+
+
+class RequestIds:
+    """Middleware that binds the ids of a request to its log lines and returns its request id; see `core.tracing`."""
+
+    def __init__(self, app: ASGIApp, tracer: Tracer) -> None:
+        self._app = app
+        self._tracer = tracer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        span = begin_span(scope, self._tracer)
+        bind_to_log(span.trace)
+        names = (REQUEST_ID.lower(), *((ANTHROPIC_REQUEST_ID,) if scope["path"].startswith(MESSAGES) else ()))
+        send = add_headers(send, [(name, span.trace.request_id) for name in names])
+        if span.is_recording:
+            await run_in_span(span, self._app, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+class CloseConnections:
+    """Middleware that closes each connection after its response while the server drains."""
+
+    def __init__(self, app: ASGIApp, *, service: BaseService) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_draining = self._service.phase is ServerPhase.TERMINATING
+        await self._app(scope, receive, close_after(send) if is_draining else send)
+
+
+class OriginCheck:
+    """Middleware that serves requests under the server's host names, and pages only if they are its own or allowed."""
+
+    def __init__(self, app: ASGIApp, *, origins: Iterable[str], hosts: Iterable[str]) -> None:
+        """Wrap an application; `origins` may use the server (`scheme://host:port` or `*`), `hosts` are patterns."""
+        self._app = app
+        self._origins = frozenset(origins)
+        self._hosts = frozenset(hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 403."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        origin, host = header(scope, b"origin"), header(scope, b"host") or ""
+        # An allowed page may reach the server by any name: its origin cannot be another owner's.
+        if origin not in self._origins and not is_host_allowed(host, self._hosts):
+            if is_navigation(scope):
+                await send_host_page(scope, send, host, program="server", variable=env_name("allowed_hosts"))
+            else:
+                await _refuse(scope, send, host_refusal(host, program="server"))
+        elif not is_origin_allowed(origin, host, allowed=self._origins):
+            remedy = f"To allow them, start it with --cors-allow-origins {origin}."
+            await _refuse(scope, send, f"Pages of {origin!r} may not use this server. {remedy}")
+        else:
+            await self._app(scope, receive, send)
+
+
+async def _refuse(scope: Scope, send: Send, why: str) -> None:
+    await send_reply(scope, send, render_error_for(scope["path"], Forbidden(why)))
+
+
+OPEN_PATHS = frozenset({"/ping", "/health", OPENAPI_PATH, DOCS_PATH})
+"""Health checks carry no key, and the description of the API has no data."""
+PAGE_PATHS = ("/web/", f"{DOCS_PATH}/")
+"""The pages ask their users for the key."""
+
+
+class RequireKey:
+    """Middleware that requires the key of every request but health checks and the chat page itself."""
+
+    def __init__(self, app: ASGIApp, *, api_key: str) -> None:
+        self._app = app
+        self._api_key = api_key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 401."""
+        if scope["type"] != "http" or self._is_open(scope) or self._has_key(scope):
+            await self._app(scope, receive, send)
+            return
+        error = Unauthorized(
+            "The API key is missing or wrong. Send it as `Authorization: Bearer <key>`, or as `x-api-key`."
+        )
+        await send_reply(scope, send, render_error_for(scope["path"], error), (("www-authenticate", "Bearer"),))
+
+    def _is_open(self, scope: Scope) -> bool:
+        path = scope["path"]
+        return path in OPEN_PATHS or path.startswith(PAGE_PATHS) or (path == "/" and scope["method"] in ("GET", "HEAD"))
+
+    def _has_key(self, scope: Scope) -> bool:
+        scheme, _, key = (header(scope, b"authorization") or "").partition(" ")
+        if scheme.lower() != "bearer":
+            key = header(scope, b"x-api-key") or ""  # Anthropic's clients
+        return hmac.compare_digest(key.strip().encode("latin-1"), self._api_key)
