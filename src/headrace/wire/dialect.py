@@ -69,7 +69,7 @@ class RequestContext:
 
 class StreamRenderer(Protocol):
     """
-    Renders one streamed answer.
+    Renderer of one streamed answer as events, lines or fragments.
 
     Each item of a result is one event, line or fragment. Send each one separately (some clients take one SageMaker
     `PayloadPart` for one event); none splits a character or a JSON escape.

@@ -5,33 +5,16 @@ Letters in shapes: `T` tokens of the step, `C` tokens of one sequence in the ste
 `H` query heads, `K` KV heads, `G` query heads for each KV head, `D` size of a key, `E` size of a value.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from headrace.runner.torch.batch import StepTensors
+from headrace.runner.torch.batch import Scoring, StepTensors
 from headrace.runner.torch.dispatch import uses_triton
 
 MAX_SCORES: Final = 1 << 24
 """Scores that plain attention holds at a time, which bounds its memory in long prompts."""
-
-
-class Scoring(NamedTuple):
-    """The rules by which scores become weights."""
-
-    scale: float
-    """Factor of the scores."""
-    window: int
-    """Tokens that a query sees, itself included; 0: all of them."""
-    softcap: float
-    """Scores s become `cap * tanh(s / cap)`; 0: they stay as they are."""
-    sinks: Tensor | None
-    """(H,) a score for each head that takes part in the softmax, without a value."""
-    alibi_slopes: Tensor | None
-    """(H,) added to the scores of each head, times the (negative) distance from query to key."""
-    is_causal: bool
-    """A query sees the tokens before it. False: all of its sequence."""
 
 
 def attend(  # noqa: PLR0913 -- the kinds of attention that models have

@@ -1,6 +1,7 @@
-"""A step's index arrays on the device of the model."""
+"""A step's index arrays on the device of the model, and the rules of its attention."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,23 @@ class StepTensors:
     """Tokens of the largest chunk."""
     max_context: int
     """Tokens of the longest sequence, its chunk included."""
+
+
+class Scoring(NamedTuple):
+    """The rules by which scores become weights."""
+
+    scale: float
+    """Factor of the scores."""
+    window: int
+    """Tokens that a query sees, itself included; 0: all of them."""
+    softcap: float
+    """Scores s become `cap * tanh(s / cap)`; 0: they stay as they are."""
+    sinks: Tensor | None
+    """(H,) a score for each head that takes part in the softmax, without a value."""
+    alibi_slopes: Tensor | None
+    """(H,) added to the scores of each head, times the (negative) distance from query to key."""
+    is_causal: bool
+    """A query sees the tokens before it. False: all of its sequence."""
 
 
 def to_device(step: StepInput, *, block_tokens: int, device: torch.device | str) -> StepTensors:

@@ -203,7 +203,7 @@ class Mlp:
 
 class Experts:
     """
-    A mixture of experts.
+    A mixture of experts whose choice stays on the device.
 
     The host does not wait for the choice of the experts, and all shapes follow from the number of tokens: a CUDA graph
     can replay it.

@@ -17,8 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headrace.runner.torch.attention import Scoring
-from headrace.runner.torch.batch import StepTensors
+from headrace.runner.torch.batch import Scoring, StepTensors
 from headrace.runner.torch.kernels.dtypes import compute_dtype
 from headrace.runner.torch.kernels.ragged import find_owner, first_row_of_tile, num_tiles
 
