@@ -16,7 +16,7 @@ from headrace.settings.server_settings import ServerSettings
 from tests import plain_http
 from tests.e2e.conftest import serve
 from tests.engine.support import ask, request, running
-from tests.parity.checkpoints import write_checkpoint
+from tests.parity.references import torch_network
 from tests.waiting import WAIT_S
 
 PROMPTS = [tuple((7 * index + 11 * offset) % 300 + 4 for index in range(20 + 13 * offset)) for offset in range(4)]
@@ -27,7 +27,7 @@ NUM_TOKENS = 12
 def checkpoint(tmp_path_factory):
     """A folder, and the greedy tokens of transformers after each prompt."""
     folder = tmp_path_factory.mktemp("torch") / "model"
-    network = write_checkpoint("qwen 3", folder)
+    network = torch_network("qwen 3", folder)
     answers = []
     for prompt in PROMPTS:
         tokens = list(prompt)

@@ -16,7 +16,7 @@ from headrace.engine.service.async_engine import AsyncEngine
 from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
 from tests.engine.support import ask, ask_all, request, running
-from tests.parity.checkpoints import VOCAB_SIZE
+from tests.parity.networks import VOCAB_SIZE
 from tests.runner.transformers.checkpoints import write_network
 from tests.runner.transformers.test_adapters import save_adapter
 

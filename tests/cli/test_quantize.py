@@ -8,8 +8,6 @@ import sys
 
 import numpy as np
 import pytest
-import transformers
-from safetensors.torch import load_file
 
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
@@ -28,7 +26,8 @@ from tests.models.model_files import (
     random_weights,
     write_gguf,
 )
-from tests.parity.checkpoints import NETWORKS, SHAPE, network_config, write_checkpoint
+from tests.parity.checkpoints import config_of, write_checkpoint
+from tests.parity.networks import NETWORKS
 from tests.parity.test_layouts import LAYOUTS, write_layout
 from tests.runner.native_models import LIMITS
 from tests.runner.steps import make_step
@@ -56,9 +55,7 @@ def quantize(headrace, source, target, *options):
 
 def can_be_quantized(name):
     """Return True unless layers have experts, plain MLPs, biased norms or norms without weights."""
-    architecture, changes = NETWORKS[name]
-    config = network_config(getattr(transformers, architecture), SHAPE | changes)
-    family, spec = from_config(Fields(config.to_dict(), "config.json"))
+    family, spec = from_config(Fields(config_of(name), "config.json"))
     parts = {part.rpartition(".")[2] for part in expected_shapes(spec) if part.startswith("layers.")}
     has_ones = any(place.is_ones for place in folder_places(family, spec).values())
     return spec.moe is None and not has_ones and _REQUIRED_PARTS <= parts <= _KNOWN_PARTS
@@ -116,6 +113,9 @@ IMAGES = [name for name, (_, values) in NETWORKS.items() if "vision_config" in v
 
 @pytest.mark.parametrize("name", IMAGES)
 def test_the_text_part_of_a_network_with_images_becomes_a_network_for_text(headrace, tmp_path, name):
+    import transformers
+    from safetensors.torch import load_file
+
     write_checkpoint(name, tmp_path / "source")
     quantize(headrace, tmp_path / "source", tmp_path / "out")
 

@@ -4,16 +4,13 @@ import json
 
 import numpy as np
 import pytest
-import torch
-from compressed_tensors.compressors import BaseCompressor
-from compressed_tensors.quantization import QuantizationConfig
-from safetensors.torch import load_file
 
 from headrace.models.loading import load_model
 from headrace.models.weights import Encoding
 from headrace.runner.decoding import decode
 from tests.cli.test_quantize import can_be_quantized, logits, quantize
-from tests.parity.checkpoints import NETWORKS, write_checkpoint
+from tests.parity.checkpoints import write_checkpoint
+from tests.parity.networks import NETWORKS
 
 
 def divides_by_groups(name):
@@ -55,6 +52,10 @@ def test_every_family_computes_about_the_same_from_its_4_bit_folder(headrace, tm
 
 
 def test_the_package_decompresses_the_values_that_headrace_reads(int4):
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.quantization import QuantizationConfig
+    from safetensors.torch import load_file
+
     config = json.loads((int4 / "config.json").read_text())["quantization_config"]
     (scheme,) = QuantizationConfig.model_validate(config).config_groups.values()
     stored = load_file(int4 / "model.safetensors")
@@ -72,6 +73,9 @@ def test_the_package_decompresses_the_values_that_headrace_reads(int4):
 
 
 def test_each_expert_is_a_matrix_of_its_own_and_the_router_stays_as_it_is(headrace, tmp_path):
+    import torch
+    from safetensors.torch import load_file
+
     write_checkpoint("mixtral", tmp_path / "source")
     quantize(headrace, tmp_path / "source", tmp_path / "out", "--bits", 4)
     config = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
@@ -88,6 +92,9 @@ def test_each_expert_is_a_matrix_of_its_own_and_the_router_stays_as_it_is(headra
 
 
 def test_codes_scales_and_zero_points_are_read_back_as_they_were_written(int4):
+    import torch
+    from safetensors.torch import load_file
+
     stored = load_file(int4 / "model.safetensors")
     prefix = "model.layers.0.mlp.down_proj.weight"
     raw = load_model(str(int4)).weights.load("layers.0.down")

@@ -12,7 +12,8 @@ from safetensors.numpy import load_file
 from headrace.models.loading import load_model
 from headrace.models.peft_adapter import read_peft_adapter
 from headrace.runner.reference import ReferenceRunner
-from tests.parity.checkpoints import VOCAB_SIZE, write_checkpoint
+from tests.parity.networks import VOCAB_SIZE
+from tests.parity.references import torch_network
 from tests.runner.native_models import LIMITS, load, relative_error
 from tests.runner.steps import make_step
 
@@ -38,7 +39,7 @@ CONFIGS: dict[str, dict[str, object]] = {
 def adapted(request, tmp_path_factory):
     """Return the folders of a checkpoint and of an adapter, and PEFT's logits."""
     folder = tmp_path_factory.mktemp("adapted")
-    network = write_checkpoint(request.param, folder / "model")
+    network = torch_network(request.param, folder / "model")
     config = peft.LoraConfig(**{"r": 8, "lora_alpha": 12, "task_type": "CAUSAL_LM"} | CONFIGS[request.param])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # PEFT reads a property that transformers deprecates

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from functools import partial
 
 import gguf
 import numpy as np
@@ -15,7 +14,6 @@ from headrace.models.hf_checkpoint import read_hf_checkpoint
 from headrace.runner.decoding import decode
 from tests.models.model_files import gguf_metadata, write_gguf
 from tests.parity.checkpoints import write_checkpoint
-from tests.parity.test_embeddings import KINDS, write_model
 from tests.parity.test_layouts import write_layout
 
 PERMUTED = ("arcee", "granite", "olmo", "granitemoe", "smollm3", "minicpm", "llama", "internlm2", "baichuan")
@@ -199,15 +197,6 @@ def test_a_gguf_file_has_the_network_and_the_weights_of_its_folder(name, tmp_pat
     write(name, tmp_path / "model")
     architecture, metadata = (TWINS | LAYOUT_TWINS)[name]
     check_twin(tmp_path, architecture, metadata)
-
-
-ENCODER_TWINS = {"bert": "bert", "nomic_bert": "nomic-bert"}
-
-
-@pytest.mark.parametrize("name", ENCODER_TWINS)
-def test_a_gguf_file_has_the_encoder_of_its_folder(name, tmp_path):
-    write_model(name, tmp_path / "model", partial(KINDS[name][0], add_pooling_layer=False))
-    check_twin(tmp_path, ENCODER_TWINS[name], {"attention.causal": False})
 
 
 @pytest.mark.parametrize("architecture", RENAMED)

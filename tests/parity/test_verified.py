@@ -3,14 +3,15 @@
 from pathlib import Path
 
 import pytest
-import transformers
 
 from headrace.models.families.family import Family
 from headrace.models.families.registry import FAMILIES, from_config, text_part
 from headrace.models.fields import Fields
-from tests.parity.checkpoints import NETWORKS, SHAPE, network_config
+from tests.parity.checkpoints import config_of
+from tests.parity.networks import NETWORKS
 from tests.parity.test_embeddings import KINDS
-from tests.parity.test_gguf_twins import ENCODER_TWINS, LAYOUT_TWINS, RENAMED, TWINS
+from tests.parity.test_encoder_twins import ENCODER_TWINS
+from tests.parity.test_gguf_twins import LAYOUT_TWINS, RENAMED, TWINS
 from tests.parity.test_layouts import LAYOUTS, read_layout_config, write_layout
 
 REAL_MODELS = {"llama", "gemma3", "bert"}
@@ -26,10 +27,7 @@ def reader_of(config: dict[str, object]) -> Family:
 
 
 def read_by_transformers() -> set[str]:
-    families = set()
-    for architecture, changes in NETWORKS.values():
-        config = network_config(getattr(transformers, architecture), SHAPE | changes)
-        families.add(reader_of(config.to_dict()).name)
+    families = {reader_of(config_of(name)).name for name in NETWORKS}
     return families | {reader_of(config.to_dict()).name for _, config in KINDS.values()}
 
 

@@ -10,7 +10,8 @@ from transformers import PreTrainedModel
 
 from headrace.runner.transformers.support import Tier
 from tests.models.model_files import byte_level_tokenizer
-from tests.parity.checkpoints import VOCAB_SIZE, write_checkpoint
+from tests.parity.networks import VOCAB_SIZE
+from tests.parity.references import torch_network
 
 HAS_PAGED_GPT_J = Version(transformers.__version__) >= Version("5.24")
 """GPT-J and CodeGen, which is a copy of its code, pass their attention through the interface from this version on."""
@@ -185,7 +186,7 @@ def tier_of(name: str) -> Tier:
 def write_network(name: str, folder: Path) -> PreTrainedModel:
     """Save a network as transformers does, with a small tokenizer beside it; returns the network in float32."""
     if name not in OWN:
-        return write_checkpoint(name, folder)
+        return torch_network(name, folder)
     network = OWN[name]
     model_class = getattr(transformers, network.architecture)
     torch.manual_seed(0)

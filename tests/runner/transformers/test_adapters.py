@@ -14,7 +14,7 @@ from headrace.runner.memory import MemoryBudget
 from headrace.runner.step import RunnerLimits
 from headrace.runner.transformers.loading import load_network, make_runner, read_source
 from headrace.runner.transformers.runner import TransformersRunner
-from tests.parity.checkpoints import VOCAB_SIZE
+from tests.parity.networks import VOCAB_SIZE
 from tests.runner.steps import make_step
 from tests.runner.transformers.checkpoints import write_network
 

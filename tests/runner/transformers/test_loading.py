@@ -17,7 +17,7 @@ from headrace.runner.transformers.loading import load_network, make_runner, read
 from headrace.runner.transformers.runner import TransformersRunner
 from tests.models.quantized import writers
 from tests.models.quantized.test_formats import write_quantized
-from tests.parity.checkpoints import VOCAB_SIZE
+from tests.parity.networks import VOCAB_SIZE
 from tests.runner.transformers.checkpoints import SHARED, write_network
 
 LIMITS = RunnerLimits(

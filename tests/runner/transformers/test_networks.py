@@ -13,7 +13,7 @@ from headrace.runner.transformers.support import choose_tier, network_facts
 from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
 from tests.engine.support import ask, request, running
-from tests.parity.checkpoints import VOCAB_SIZE
+from tests.parity.networks import VOCAB_SIZE
 from tests.runner.transformers.checkpoints import NAMES, tier_of, write_network
 
 NEW_TOKENS = 8

@@ -1,0 +1,334 @@
+"""
+The networks of every family that is compared with `transformers`: architectures and values of their configs.
+
+After a change, `python -m tests.parity.references` writes `references/networks.npz`.
+"""
+
+VOCAB_SIZE = 320
+SHAPE = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 128,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": None,
+}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+GEMMA3_LAYERS = ["sliding_attention", "sliding_attention", "full_attention"]
+GEMMA3_ROPE = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+    "full_attention": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 8.0},
+}
+
+LONGROPE = {"rope_type": "longrope", "rope_theta": 500.0}
+PHI = {"hidden_size": 160, "num_attention_heads": 5, "num_key_value_heads": 1, "pad_token_id": 0}
+YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 32}
+MINISTRAL3_ROPE = YARN | {
+    "original_max_position_embeddings": 128,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
+SMALL_VISION = {
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 224,
+    "patch_size": 14,
+}
+QWEN_VISION = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64}
+MROPE = {"rope_type": "default", "rope_theta": 500.0}
+PIXTRAL = SMALL_VISION | {"model_type": "pixtral", "head_dim": 16}
+
+
+def longrope(num_pairs: int, original: int, **others: object) -> dict[str, object]:
+    """Return the parts of a config with divisors that differ for each pair of values that turns."""
+    factors = {
+        "short_factor": [1 + 0.25 * pair for pair in range(num_pairs)],
+        "long_factor": [2 + 0.5 * pair for pair in range(num_pairs)],
+    }
+    return {"rope_parameters": LONGROPE | factors | others, "original_max_position_embeddings": original}
+
+
+GEMMA2 = {
+    "query_pre_attn_scalar": 24,
+    "attn_logit_softcapping": 5.0,
+    "final_logit_softcapping": 20.0,
+    "sliding_window": 17,
+    "tie_word_embeddings": True,
+}
+ABSENT = "absent"
+"""Removes a key of `SHAPE` that the class of a config does not accept."""
+NO_HEAD_DIM = {"head_dim": ABSENT}
+ONE_KEY_A_HEAD = {"num_key_value_heads": None, "n_inner": 96}
+OPT = {"word_embed_proj_dim": 80, "head_dim": 16} | ONE_KEY_A_HEAD
+EXPERTS = {"num_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "decoder_sparse_step": 1}
+
+GRANITE_EXPERTS = {
+    "num_local_experts": 6,
+    "num_experts_per_tok": 2,
+    "attention_multiplier": 0.1,
+    "logits_scaling": 8.0,
+}
+
+NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
+    "llama": ("LlamaForCausalLM", {}),
+    "llama, tied": ("LlamaForCausalLM", {"tie_word_embeddings": True}),
+    "llama, biases": ("LlamaForCausalLM", {"attention_bias": True}),
+    "llama, linear rope": (
+        "LlamaForCausalLM",
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}},
+    ),
+    "llama, dynamic rope": (
+        "LlamaForCausalLM",
+        {
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0},
+            "max_position_embeddings": 64,
+        },
+    ),
+    "llama 3 rope": ("LlamaForCausalLM", {"rope_parameters": LLAMA3_ROPE}),
+    "mistral": ("MistralForCausalLM", {"sliding_window": None}),
+    "mistral, sliding window": ("MistralForCausalLM", {"sliding_window": 17}),
+    "qwen 2": ("Qwen2ForCausalLM", {}),
+    "qwen 3": ("Qwen3ForCausalLM", {"tie_word_embeddings": True}),
+    "mixtral": (
+        "MixtralForCausalLM",
+        {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": None},
+    ),
+    "qwen 2 moe": (
+        "Qwen2MoeForCausalLM",
+        EXPERTS | {"shared_expert_intermediate_size": 128, "num_experts_per_tok": 4, "mlp_only_layers": [1]},
+    ),
+    "qwen 3 moe": ("Qwen3MoeForCausalLM", EXPERTS | {"norm_topk_prob": True}),
+    "gemma 3": (
+        "Gemma3ForCausalLM",
+        {
+            "layer_types": GEMMA3_LAYERS,
+            "rope_parameters": GEMMA3_ROPE,
+            "sliding_window": 17,
+            "query_pre_attn_scalar": 24,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "llama, yarn": ("LlamaForCausalLM", {"rope_parameters": YARN}),
+    "qwen 2, yarn with an exact ramp": ("Qwen2ForCausalLM", {"rope_parameters": YARN | {"truncate": False}}),
+    "phi 3, sliding window": ("Phi3ForCausalLM", PHI | {"sliding_window": 17}),
+    "phi 3.5, long factors": ("Phi3ForCausalLM", PHI | longrope(16, 64)),
+    "phi 3.5, short factors": ("Phi3ForCausalLM", PHI | longrope(16, 112)),
+    "phi 4 mini": (
+        "Phi3ForCausalLM",
+        PHI | longrope(12, 64, partial_rotary_factor=0.75) | {"num_hidden_layers": 1, "tie_word_embeddings": True},
+    ),
+    "granite": (
+        "GraniteForCausalLM",
+        {
+            "embedding_multiplier": 12.0,
+            "attention_multiplier": 0.1,
+            "residual_multiplier": 0.22,
+            "logits_scaling": 8.0,
+            "hidden_size": 80,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "olmoe": ("OlmoeForCausalLM", NO_HEAD_DIM | {"num_experts": 10, "num_experts_per_tok": 3}),
+    "olmoe, clipped": ("OlmoeForCausalLM", NO_HEAD_DIM | {"num_experts": 6, "num_experts_per_tok": 2, "clip_qkv": 0.8}),
+    "granite moe": (
+        "GraniteMoeForCausalLM",
+        GRANITE_EXPERTS | {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "tie_word_embeddings": True},
+    ),
+    "granite moe, shared": ("GraniteMoeSharedForCausalLM", GRANITE_EXPERTS | {"shared_intermediate_size": 64}),
+    "gpt oss": (
+        "GptOssForCausalLM",
+        {
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "sliding_window": 17,
+            "swiglu_limit": 0.5,
+            "rope_parameters": YARN | {"truncate": False},
+        },
+    ),
+    "phi 3.5 moe": (
+        "PhimoeForCausalLM",
+        {"num_local_experts": 6, "attention_bias": True, "lm_head_bias": True, "head_dim": 16}
+        | longrope(8, 112, short_mscale=1.25, long_mscale=1.25, original_max_position_embeddings=112),
+    ),
+    "granite, biases": ("GraniteForCausalLM", {"attention_bias": True, "residual_multiplier": 2.0}),
+    "smollm 3": ("SmolLM3ForCausalLM", {"num_hidden_layers": 5, "hidden_size": 96, "head_dim": 64}),
+    "smollm 3, layers named": ("SmolLM3ForCausalLM", {"no_rope_layers": [0, 1, 1]}),
+    "gemma": (
+        "GemmaForCausalLM",
+        {"head_dim": 256, "num_attention_heads": 2, "num_key_value_heads": 1, "hidden_size": 80, "vocab_size": 331},
+    ),
+    "gemma 3, with images": (
+        "Gemma3ForConditionalGeneration",
+        {
+            "layer_types": GEMMA3_LAYERS,
+            "rope_parameters": GEMMA3_ROPE,
+            "sliding_window": 17,
+            "query_pre_attn_scalar": 24,
+            "tie_word_embeddings": True,
+            "vision_config": SMALL_VISION,
+        },
+    ),
+    "mistral small 3": (
+        "Mistral3ForConditionalGeneration",
+        {"model_type": "mistral", "sliding_window": None, "head_dim": 48, "vision_config": PIXTRAL},
+    ),
+    "ministral 3": (
+        "Mistral3ForConditionalGeneration",
+        {
+            "model_type": "ministral3",
+            "rope_parameters": MINISTRAL3_ROPE,
+            "max_position_embeddings": 512,
+            "vision_config": PIXTRAL,
+        },
+    ),
+    "ministral": (
+        "MinistralForCausalLM",
+        {"sliding_window": 17, "layer_types": ["full_attention", "sliding_attention", "sliding_attention"]},
+    ),
+    "glm 4": ("GlmForCausalLM", {"attention_bias": True, "head_dim": 64, "pad_token_id": 0}),
+    "glm 4, 0414": ("Glm4ForCausalLM", {"attention_bias": True, "hidden_size": 96, "pad_token_id": 0}),
+    "ernie 4.5": ("Ernie4_5ForCausalLM", {"tie_word_embeddings": True, "pad_token_id": 0}),
+    "arcee": ("ArceeForCausalLM", {"hidden_act": "relu2"}),
+    "seed oss": ("SeedOssForCausalLM", {"pad_token_id": 0}),
+    "granite 4, dense": (
+        "GraniteMoeHybridForCausalLM",
+        {
+            "num_local_experts": 0,
+            "layer_types": ["full_attention"] * 3,
+            "position_embedding_type": "rope",
+            "shared_intermediate_size": 96,
+            "head_dim": 16,
+            "attention_multiplier": 0.1,
+            "embedding_multiplier": 12.0,
+            "residual_multiplier": 0.22,
+            "logits_scaling": 8.0,
+        },
+    ),
+    "qwen 2.5 vl": (
+        "Qwen2_5_VLForConditionalGeneration",
+        {"head_dim": None, "vision_config": QWEN_VISION, "rope_parameters": MROPE | {"mrope_section": [2, 3, 3]}},
+    ),
+    "qwen 3 vl": (
+        "Qwen3VLForConditionalGeneration",
+        {"vision_config": QWEN_VISION, "rope_parameters": MROPE | {"mrope_section": [6, 5, 5]}},
+    ),
+    "llama, biases everywhere": ("LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True}),
+    "gemma 2": ("Gemma2ForCausalLM", GEMMA2 | {"query_pre_attn_scalar": 64, "head_dim": 64, "num_hidden_layers": 4}),
+    "gemma 2, no softcap of logits": ("Gemma2ForCausalLM", GEMMA2 | {"final_logit_softcapping": None}),
+    "vaultgemma": ("VaultGemmaForCausalLM", GEMMA2 | {"hidden_size": 80}),
+    "olmo": ("OlmoForCausalLM", {"hidden_size": 128, "clip_qkv": 1.5, "pad_token_id": 0}),
+    "olmo, biases": ("OlmoForCausalLM", {"hidden_size": 128, "attention_bias": True, "pad_token_id": 0}),
+    "olmo 2": ("Olmo2ForCausalLM", {"hidden_size": 128, "vocab_size": 331}),
+    "olmo 3": (
+        "Olmo3ForCausalLM",
+        {
+            "hidden_size": 128,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "sliding_window": 17,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+                "full_attention": YARN,
+            },
+        },
+    ),
+    "exaone 4": (
+        "Exaone4ForCausalLM",
+        {"sliding_window": None, "layer_types": ["full_attention"] * 3, "rope_parameters": LLAMA3_ROPE},
+    ),
+    "exaone 4, windows": ("Exaone4ForCausalLM", {"sliding_window": 17, "num_hidden_layers": 4, "head_dim": 64}),
+    "starcoder 2": (
+        "Starcoder2ForCausalLM",
+        {
+            "hidden_size": 144,
+            "num_attention_heads": 3,
+            "num_key_value_heads": 1,
+            "head_dim": 48,
+            "sliding_window": 4096,
+        },
+    ),
+    "starcoder 2, window": (
+        "Starcoder2ForCausalLM",
+        {"hidden_size": 128, "use_bias": False, "sliding_window": 17, "num_hidden_layers": 1, "vocab_size": 331},
+    ),
+    "command r": ("CohereForCausalLM", {"hidden_size": 128, "logit_scale": 0.25, "pad_token_id": 0}),
+    "command r+": ("CohereForCausalLM", {"hidden_size": 128, "use_qk_norm": True, "pad_token_id": 0}),
+    "command r7b": (
+        "Cohere2ForCausalLM",
+        {"hidden_size": 128, "num_hidden_layers": 4, "sliding_window": 17, "pad_token_id": 0},
+    ),
+    "stablelm": ("StableLmForCausalLM", {"hidden_size": 128, "use_qkv_bias": True}),
+    "stablelm, norms by head": (
+        "StableLmForCausalLM",
+        {"hidden_size": 128, "qk_layernorm": True, "use_parallel_residual": True},
+    ),
+    "stablelm, parallel": (
+        "StableLmForCausalLM",
+        {
+            "hidden_size": 128,
+            "use_parallel_residual": True,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
+        },
+    ),
+    "phi 2": ("PhiForCausalLM", {"hidden_size": 160, "num_attention_heads": 2, "head_dim": 80} | ONE_KEY_A_HEAD),
+    "gpt neox": ("GPTNeoXForCausalLM", {"hidden_size": 128} | ONE_KEY_A_HEAD),
+    "gpt neox, sequential": (
+        "GPTNeoXForCausalLM",
+        {"hidden_size": 80, "num_attention_heads": 1, "head_dim": 80, "use_parallel_residual": False} | ONE_KEY_A_HEAD,
+    ),
+    "gpt 2": ("GPT2LMHeadModel", {"hidden_size": 144, "num_attention_heads": 3, "head_dim": 48} | ONE_KEY_A_HEAD),
+    "gpt j": ("GPTJForCausalLM", {"hidden_size": 128, "rotary_dim": 8} | ONE_KEY_A_HEAD),
+    "falcon 7b": ("FalconForCausalLM", {"hidden_size": 128, "ffn_hidden_size": 96} | NO_HEAD_DIM),
+    "falcon 40b": (
+        "FalconForCausalLM",
+        {"hidden_size": 192, "num_attention_heads": 6, "num_kv_heads": 2, "new_decoder_architecture": True}
+        | NO_HEAD_DIM,
+    ),
+    "falcon 2": (
+        "FalconForCausalLM",
+        {"hidden_size": 128, "num_kv_heads": 2, "new_decoder_architecture": True, "num_ln_in_parallel_attn": 1}
+        | NO_HEAD_DIM,
+    ),
+    "nemotron": ("NemotronForCausalLM", {"hidden_size": 80, "attention_bias": True, "mlp_bias": True}),
+    "opt": ("OPTForCausalLM", {"hidden_size": 80, "ffn_dim": 96, "num_attention_heads": 5, "pad_token_id": 1} | OPT),
+}
+
+ORACLES: dict[str, tuple[str, dict[str, object]]] = {
+    "llama, as many kv heads": ("LlamaForCausalLM", {"num_key_value_heads": 4, "head_dim": 16}),
+    "qwen 2, as many kv heads": ("Qwen2ForCausalLM", {"num_key_value_heads": 4, "head_dim": 16}),
+    "granite, as minicpm": (
+        "GraniteForCausalLM",
+        {
+            "attention_multiplier": 32**-0.5,
+            "embedding_multiplier": 12.0,
+            "residual_multiplier": 1.4 / 3**0.5,
+            "logits_scaling": 8.0,
+        },
+    ),
+}
+"""Networks that only `test_layouts` compares with."""
+
+LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+ROPE_OVERRIDES: dict[str, tuple[str, dict[str, object]]] = {
+    "llama, linear": ("llama", LINEAR),
+    "llama, yarn": ("llama", YARN | {"factor": 8.0}),
+    "llama, dynamic": ("llama", {"rope_type": "dynamic", "factor": 3.0, "rope_theta": 10000.0}),
+    "llama 3 rope in place of none": ("llama", LLAMA3_ROPE),
+    "yarn in place of llama 3 rope": ("llama 3 rope", YARN),
+    "gemma 3, the global rope": ("gemma 3", GEMMA3_ROPE | {"full_attention": LINEAR}),
+}
+"""Networks, and the rope parameters in place of their own."""

@@ -1,0 +1,121 @@
+"""
+Make `references/networks.npz` and `references/ropes.npz`: what `transformers` writes and computes for each network.
+
+    python -m tests.parity.references
+
+Needs torch. `test_references.py` makes the same again and compares.
+"""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+import transformers
+from safetensors.numpy import load_file
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
+from transformers.pytorch_utils import Conv1D
+
+from headrace.runner.step import Float32
+from tests.parity.checkpoints import (
+    LONG_TOKENS,
+    REFERENCES,
+    TOKENS,
+    Network,
+    TensorKind,
+    sample,
+    write_checkpoint,
+    write_files,
+)
+from tests.parity.networks import ABSENT, NETWORKS, ORACLES, ROPE_OVERRIDES, SHAPE
+
+TRANSPOSED = (Conv1D, GptOssExperts)
+"""Modules whose matrices have the inputs as rows."""
+
+
+def network_config(model_class: type[PreTrainedModel], values: dict[str, object]) -> PretrainedConfig:
+    """Return the config of a network; one that also reads images has the values in its `text_config`."""
+    values = {key: value for key, value in values.items() if value != ABSENT}
+    if "vision_config" not in values:
+        return model_class.config_class(**values)
+    tied = bool(values.get("tie_word_embeddings"))
+    text = {key: value for key, value in values.items() if key != "vision_config"} | {"tie_word_embeddings": tied}
+    return model_class.config_class(text_config=text, vision_config=values["vision_config"], tie_word_embeddings=tied)
+
+
+def describe_network(name: str, folder: Path) -> Network:
+    """Let `transformers` save a network into a folder, and compute the logits of its weights by name there."""
+    architecture, changes = (NETWORKS | ORACLES)[name]
+    model_class = getattr(transformers, architecture)
+    network = model_class(network_config(model_class, SHAPE | changes)).eval()
+    transposed = [path for path, module in network.named_modules() if isinstance(module, TRANSPOSED)]
+    network.save_pretrained(folder)
+    tensors = {
+        tensor: TensorKind(
+            values.shape,
+            center=round(float(values.mean())) if values.ndim == 1 else 0.0,
+            is_transposed=values.ndim > 1 and tensor.startswith(tuple(transposed)) if transposed else False,
+        )
+        for tensor, values in sorted(load_file(folder / "model.safetensors").items())
+    }
+    described = Network(json_files(folder), tensors, np.empty(0, np.float32))
+    write_files(described, folder)
+    return Network(described.files, tensors, sample(logits_of(load_network(name, folder), TOKENS)))
+
+
+def json_files(folder: Path) -> dict[str, dict[str, Any]]:
+    files = {path.name: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    files.pop("tokenizer.json", None)
+    return {name: values | {"transformers_version": "5"} for name, values in files.items()}
+
+
+def torch_network(name: str, folder: Path) -> PreTrainedModel:
+    """Write the checkpoint of a network; return it in float32."""
+    write_checkpoint(name, folder)
+    return load_network(name, folder)
+
+
+def load_network(name: str, folder: Path) -> PreTrainedModel:
+    model_class = getattr(transformers, (NETWORKS | ORACLES)[name][0])
+    return model_class.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def logits_of(network: PreTrainedModel, tokens: list[int]) -> Float32:
+    """Return the logits (T, V) of a prompt."""
+    with torch.inference_mode():
+        logits: Float32 = network(torch.tensor([tokens])).logits[0].float().numpy()
+    return logits
+
+
+def logits_with_rope(name: str, folder: Path) -> Float32:
+    """Return a sample of the logits of a network that was made with other rope parameters."""
+    network, parameters = ROPE_OVERRIDES[name]
+    own = torch_network(network, folder)
+    own.config.rope_parameters = parameters
+    changed = type(own)(own.config).eval()
+    changed.load_state_dict(own.state_dict())
+    return sample(logits_of(changed, LONG_TOKENS))
+
+
+def main() -> None:
+    arrays: dict[str, np.ndarray] = {}
+    for name in NETWORKS | ORACLES:
+        with tempfile.TemporaryDirectory() as folder:
+            network = describe_network(name, Path(folder))
+        arrays[f"{name}.files"] = np.frombuffer(json.dumps(network.files).encode(), np.uint8)
+        arrays[f"{name}.tensors"] = np.frombuffer(msgspec.json.encode(network.tensors), np.uint8)
+        arrays[f"{name}.logits"] = network.logits
+    np.savez_compressed(REFERENCES / "networks.npz", **arrays)
+    ropes = {}
+    for name in ROPE_OVERRIDES:
+        with tempfile.TemporaryDirectory() as folder:
+            ropes[name] = logits_with_rope(name, Path(folder))
+    np.savez_compressed(REFERENCES / "ropes.npz", **ropes)
+
+
+if __name__ == "__main__":
+    main()
