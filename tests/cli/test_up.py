@@ -6,8 +6,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.cli.up import panel_text
-from headrace.platform.folders import DataFolder
-from headrace.platform.local_key import GENERATED_KEY_ID, LocalKey
+from headrace.platform.folders import GENERATED_KEY_ID, DataFolder, LocalKey
 from headrace.settings.platform_settings import PlatformSettings
 from tests.command_lines import in_printed, in_spans, parse
 

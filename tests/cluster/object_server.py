@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape
 
 from headrace.cluster.launcher import WorkerSpec
 from headrace.platform.object_grants import ObjectGrants
-from headrace.platform.s3_access import S3Access
+from headrace.platform.s3_signing import S3Access
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from headrace.control.app import ControlApp
-from headrace.http.body_budget import BodyBudget
+from headrace.http.body import BodyBudget
 from headrace.platform.operations import OPERATIONS
 from headrace.state.store import open_store
 from headrace.wire.aws import calls, services

@@ -29,11 +29,14 @@ from headrace.state.routes import ROUTE, Route
 from headrace.state.signals import Wake
 from tests import plain_http
 from tests.prompt_server import PLATFORM_HTTP, PromptServer
+from tests.service_models import parsed_service_models
 from tests.waiting import WAIT_S
 
 from .async_parts import MemoryObjects
 from .routes import ACCOUNT, REGION, RouteStore, route, variant
 from .workers import Script, Worker, echo
+
+__all__ = ["parsed_service_models"]
 
 
 @dataclass

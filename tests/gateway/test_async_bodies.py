@@ -6,8 +6,8 @@ from contextlib import ExitStack
 import pytest
 
 from headrace.gateway.async_bodies import IN_MEMORY_BYTES, InputRoom, ReceivedBody
-from headrace.http.body_budget import FREE_BYTES, BodyBudget
-from headrace.http.client_response import ClientResponse, ResponseBroken, ResponseTooLarge
+from headrace.http.body import FREE_BYTES, BodyBudget
+from headrace.http.client_connection import ClientResponse, ResponseBroken, ResponseTooLarge
 from tests.waiting import WAIT_S
 
 

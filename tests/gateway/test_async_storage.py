@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.gateway import async_invocations, async_request
+from headrace.gateway import async_files, async_invocations
 from headrace.gateway.async_files import PendingFolder
 from headrace.gateway.objects import ObjectsUnavailable
-from headrace.http.body_budget import FREE_BYTES
+from headrace.http.body import FREE_BYTES
 
 from .async_parts import IDLE, OUTPUT
 from .conftest import Running, accepting
@@ -60,7 +60,7 @@ def test_an_input_waits_for_the_object_storage(gateway, objects, soon):
 
 
 def test_an_invocation_whose_input_cannot_be_read_until_it_expires_fails(gateway, objects, soon, monkeypatch):
-    monkeypatch.setattr(async_request, "DEFAULT_TTL_S", 3.0)
+    monkeypatch.setattr(async_files, "DEFAULT_TTL_S", 3.0)
     objects.read_failure = ObjectsUnavailable("connection refused")
     gateway.serve(async_output=OUTPUT)
     answer = gateway.boto.invoke_endpoint_async(EndpointName="ep", InputLocation="s3://in/key")

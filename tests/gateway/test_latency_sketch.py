@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.gateway.latency_sketch import GROWTH, LONGEST_S, SHORTEST_S, LatencySketch
+from headrace.gateway.traffic_history import GROWTH, LONGEST_S, SHORTEST_S, LatencySketch
 
 RELATIVE_ERROR = math.sqrt(GROWTH) - 1
 DURATIONS = st.lists(st.floats(SHORTEST_S, LONGEST_S), min_size=1, max_size=200)

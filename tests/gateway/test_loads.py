@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.gateway.loads import Loads
+from headrace.gateway.replica_state import Loads
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 20))))

@@ -96,8 +96,8 @@ def test_a_worker_that_does_not_answer_delays_the_list_only_once(gateway, monkey
     async def hang(exchange: Exchange) -> None:
         await exchange.until_gone()
 
-    monkeypatch.setattr("headrace.gateway.model_facts.WAIT_S", 0.02)
-    monkeypatch.setattr("headrace.gateway.model_facts.FETCH_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("headrace.gateway.openai_models.WAIT_S", 0.02)
+    monkeypatch.setattr("headrace.gateway.openai_models.FETCH_TIMEOUT_S", 0.1)
     worker = gateway.serve(hang)
     assert facts_listed(gateway) == {"ep": (None, None)}
     gateway.until(lambda: worker.num_gone == 1, "the request was given up")

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from headrace.gateway.quarantine import FIRST_S, LONGEST_S, Quarantine
+from headrace.gateway.replica_state import FIRST_S, LONGEST_S, Quarantine
 from headrace.state.routes import Replica
 
 U, V = (Replica(worker=name, url="http://same") for name in "uv")

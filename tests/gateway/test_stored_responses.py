@@ -12,7 +12,7 @@ from headrace.core.errors import NotFound, PayloadTooLarge
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.stored_responses import StoredResponses
 from headrace.http.asgi import set_caller
-from headrace.http.body_budget import BodyBudget, BudgetSpent
+from headrace.http.body import BodyBudget, BudgetSpent
 from headrace.wire.json_size import INLINE_BYTES
 from headrace.wire.openai.stored_responses import PreviousResponseNotFound, ResponseKey, ResponseMemory, StoredResponse
 

@@ -8,8 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.http.body import BodyTooLarge, BodyTooSlow, ClientGone, body_parts, read_body, replay
-from headrace.http.body_budget import FREE_BYTES, BodyBudget, BudgetSpent
+from headrace.http.body import (
+    FREE_BYTES,
+    BodyBudget,
+    BodyTooLarge,
+    BodyTooSlow,
+    BudgetSpent,
+    ClientGone,
+    body_parts,
+    read_body,
+    replay,
+)
 
 GONE = {"type": "http.disconnect"}
 

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.http.client_connection import MAX_HEAD_BYTES, MAX_PART_BYTES, ClientConnection
-from headrace.http.client_response import (
+from headrace.http.client_connection import (
     HIGH_WATER_BYTES,
+    MAX_HEAD_BYTES,
+    MAX_PART_BYTES,
+    ClientConnection,
     NoResponse,
     ResponseBroken,
     ResponseHeadBroken,

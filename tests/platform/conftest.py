@@ -8,10 +8,11 @@ import pytest
 
 from tests.otlp_receiver import Receiver, http_receiver
 from tests.postgresql import new_database, postgresql_server
+from tests.service_models import parsed_service_models
 
 from .running import Running, clean_environment, up
 
-__all__ = ["new_database", "postgresql_server"]
+__all__ = ["new_database", "parsed_service_models", "postgresql_server"]
 
 PLATFORM_SECRET = "canary-of-the-platform"
 """A credential of the platform, which nothing else may get: `test_canaries.py` looks for it."""

@@ -14,8 +14,7 @@ import boto3
 import httpx
 from botocore.config import Config
 
-from headrace.platform.folders import DataFolder
-from headrace.platform.local_key import LocalKey, read_local_key
+from headrace.platform.folders import DataFolder, LocalKey, read_local_key
 from tests.e2e.conftest import ending_with_us, free_port, headrace_command
 from tests.waiting import WAIT_S
 

@@ -17,8 +17,7 @@ from starlette.responses import JSONResponse
 
 from headrace.gateway.app import Gateway
 from headrace.http.asgi import Receive, Scope, Send, caller_of
-from headrace.http.body import read_body
-from headrace.http.body_budget import FREE_BYTES, BodyBudget
+from headrace.http.body import FREE_BYTES, BodyBudget, read_body
 from headrace.platform.access import Authenticator
 from headrace.platform.access_keys import ACCESS_KEY, AccessKeySpec, KeyRing
 from headrace.platform.app import Apps, PlatformApp

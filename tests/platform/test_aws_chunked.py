@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.platform.aws_chunked import AwsChunkedReader, BadChunk
+from headrace.platform.s3_upload import AwsChunkedReader, BadChunk
 
 
 def coded(pieces: list[bytes], *, signed: bool, trailers: dict[str, str]) -> bytes:

@@ -13,12 +13,11 @@ import pytest
 
 from headrace.gateway.app import Gateway
 from headrace.gateway.traffic_history import TrafficHistory
-from headrace.http.body_budget import BodyBudget
+from headrace.http.body import BodyBudget
 from headrace.platform.access import Authenticator
 from headrace.platform.access_keys import AccessKey, AccessKeys, KeyRing
 from headrace.platform.app import Apps, PlatformApp
-from headrace.platform.console import ConsoleSources, console_app
-from headrace.platform.console_keys import MAX_NOTE_CHARACTERS
+from headrace.platform.console import MAX_NOTE_CHARACTERS, ConsoleSources, console_app
 from headrace.platform.folders import DataFolder
 from headrace.state.store import Store, open_store
 from tests import plain_http

@@ -2,7 +2,7 @@
 
 import socket
 
-from headrace.platform.handover import Handover
+from headrace.platform.start import Handover
 
 
 def test_a_platform_that_is_killed_during_a_takeover_does_not_end_its_successor() -> None:

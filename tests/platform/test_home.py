@@ -9,7 +9,7 @@ from headrace.cloudwatch.metrics.worker_page import WorkerReading
 from headrace.cluster.instance_types import Host
 from headrace.control.model.worker import WORKER
 from headrace.core.gpus import Gpu
-from headrace.platform.home import read_counts, read_home, read_models, this_machine
+from headrace.platform.overview import read_counts, read_home, read_models, this_machine
 from tests.control.broken_records import insert_record
 from tests.control.calls import host, model
 from tests.control.support import Platform, running_platform

@@ -13,8 +13,7 @@ from headrace.cli.api_key import api_key_for
 from headrace.cli.platform_client import find_platform
 from headrace.core.processes import this_process
 from headrace.platform.access_keys import AccessKeys, update_local_key
-from headrace.platform.folders import Address, DataFolder
-from headrace.platform.local_key import GENERATED_KEY_ID, LocalKey, local_key_for, read_local_key
+from headrace.platform.folders import GENERATED_KEY_ID, Address, DataFolder, LocalKey, local_key_for, read_local_key
 from headrace.state.store import Store, open_store
 from tests import plain_http
 

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from headrace.platform.log_bounds import bound_logs
+from headrace.platform.life import bound_logs
 from tests.waiting import WAIT_S
 
 

@@ -31,8 +31,8 @@ from headrace.platform.object_storage import (
     find_weed,
     make_storage,
 )
-from headrace.platform.s3_access import S3Access
 from headrace.platform.s3_proxy import ISOLATION_HEADERS, S3Proxy
+from headrace.platform.s3_signing import S3Access
 from tests import plain_http
 from tests.waiting import WAIT_S
 

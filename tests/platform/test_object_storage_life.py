@@ -20,7 +20,7 @@ from botocore.config import Config
 
 from headrace.core.processes import process_id
 from headrace.platform.object_storage import EmbeddedStorage, find_weed, make_storage
-from headrace.platform.s3_access import S3Access
+from headrace.platform.s3_signing import S3Access
 from headrace.platform.seaweed import LISTENERS, Seaweed
 from tests.waiting import WAIT_S
 

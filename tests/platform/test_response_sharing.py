@@ -4,9 +4,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from headrace.gateway.stored_responses import StoredResponses
-from headrace.http.body_budget import BodyBudget
-from headrace.platform.response_sharing import share
-from headrace.platform.siblings import Siblings
+from headrace.http.body import BodyBudget
+from headrace.platform.peers import Siblings, share_responses
 from headrace.wire.openai.stored_responses import ResponseKey, ResponseMemory, StoredResponse
 
 from .test_siblings import standing
@@ -26,7 +25,7 @@ async def test_a_response_is_found_at_the_process_that_has_it_and_deleted_there(
     async with AsyncExitStack() as stack:
         for name, own in owned.items():
             siblings = Siblings(folder=tmp_path / "sockets", own_id=name)
-            share(own, siblings)
+            share_responses(own, siblings)
             await siblings.start()
             stack.push_async_callback(siblings.close)
             siblings.set_standing(standing(*owned))

@@ -12,9 +12,9 @@ from botocore.credentials import Credentials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.platform.s3_access import S3Access
 from headrace.platform.s3_signing import (
     UNSIGNED_PAYLOAD,
+    S3Access,
     canonical_path,
     canonical_query,
     presigned_url,

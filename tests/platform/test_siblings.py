@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.platform import siblings
-from headrace.platform.siblings import Siblings
+from headrace.platform import peers
+from headrace.platform.peers import Siblings
 from headrace.state.coordination import Member, Standing
 from tests.waiting import WAIT_S
 
@@ -16,7 +16,7 @@ from tests.waiting import WAIT_S
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that answers is asked as long as it takes."""
-    monkeypatch.setattr(siblings, "TIMEOUT_S", WAIT_S)
+    monkeypatch.setattr(peers, "TIMEOUT_S", WAIT_S)
 
 
 def standing(*names: str) -> Standing:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from tests.waiting import WAIT_S
@@ -110,6 +109,8 @@ def check_takeover(older: Running, newer: Running, container: dict[str, Any]) ->
 def test_a_platform_that_another_machine_took_over_while_it_was_away_stops_with_its_workers(
     tmp_path: Path, new_database: Callable[[], str], smollm2_path: Path
 ) -> None:
+    import psycopg
+
     database = new_database()
     platform = up(tmp_path / "a", "--database", database, "--keep-workers")
     try:

@@ -3,7 +3,7 @@
 import asyncio
 import gc
 
-from headrace.platform.warm_up import warm_up
+from headrace.platform.life import warm_up
 from headrace.wire.aws import services
 
 

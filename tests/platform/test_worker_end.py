@@ -6,7 +6,7 @@ from pathlib import Path
 
 from headrace.cluster.launcher import WorkerSpec
 from headrace.control.model.worker import WORKER, ReplicaSpec
-from headrace.platform.worker_end import end_workers
+from headrace.platform.life import end_workers
 from headrace.state.records import Record
 from headrace.state.store import open_store
 from headrace.testing.fake_launcher import FakeLauncher

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 import uvicorn
-from selenium import webdriver
 
 from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import setup_logging
@@ -28,11 +27,13 @@ from headrace.server.service import FetchAdapter, Service
 from headrace.settings.server_settings import ServerSettings
 from headrace.testing.echo import EchoBackend, EchoScript
 from tests import plain_http
-from tests.browser import chromium
 from tests.prompt_server import PromptServer
 from tests.waiting import WAIT_S
 
-from .chat_page import ChatPage
+if TYPE_CHECKING:
+    from selenium import webdriver
+
+    from .chat_page import ChatPage
 
 SLOW = EchoScript(delay_s=0.02)
 
@@ -150,11 +151,15 @@ def echo(shared_echo: Echo) -> Iterator[Echo]:
 
 
 @pytest.fixture(scope="session")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator["webdriver.Chrome"]:
+    from tests.browser import chromium
+
     with chromium(tmp_path_factory.mktemp("chromium")) as browser:
         yield browser
 
 
 @pytest.fixture
-def page(driver: webdriver.Chrome, echo: Echo) -> ChatPage:
+def page(driver: "webdriver.Chrome", echo: Echo) -> "ChatPage":
+    from .chat_page import ChatPage
+
     return ChatPage(driver, echo.url)

@@ -101,7 +101,7 @@ def panel_text(
     url: str, settings: PlatformSettings, folder: "DataFolder", storage: str, *, ending: str, log: Path | None = None
 ) -> str:
     """Return the start message: addresses, commands to copy, and how the platform is stopped."""
-    from headrace.platform.local_key import console_url, read_local_key
+    from headrace.platform.folders import console_url, read_local_key
 
     option = folder_option(folder)
     key = None if settings.open else read_local_key(folder)

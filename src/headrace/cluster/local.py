@@ -50,7 +50,7 @@ from headrace.core.processes import (
 )
 from headrace.core.telemetry import get_logger
 from headrace.http.client import ClientRequest, send_once
-from headrace.http.client_response import NoResponse
+from headrace.http.client_connection import NoResponse
 
 WORKER_COMMAND: Final = (sys.executable, "-P", "-m", "headrace", "worker")
 PING_TIMEOUT_S: Final = 2.0

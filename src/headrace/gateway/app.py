@@ -14,31 +14,27 @@ from time import perf_counter
 from headrace.core.errors import HeadraceError, Unavailable
 from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.tracing import bind_to_log, trace_of
-from headrace.gateway import openai, request, streams
+from headrace.gateway import openai, request
+from headrace.gateway.async_files import MAX_INLINE_BYTES, pending_of
 from headrace.gateway.async_invocations import AsyncInvocations
 from headrace.gateway.async_metrics import AsyncPublisher
-from headrace.gateway.async_request import MAX_INLINE_BYTES, pending_of
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.errors import ErrorTexts
 from headrace.gateway.forwarding import Forwarder
-from headrace.gateway.invocation_log import log_invocation
-from headrace.gateway.invoke import invoke
+from headrace.gateway.invoke import fail_stream, invoke, stream
 from headrace.gateway.metrics import GatewayMetrics, InvocationRecord, labels_of
-from headrace.gateway.model_facts import FactsOfWorkers
 from headrace.gateway.objects import ObjectStore
 from headrace.gateway.openai import OpenAiPath
-from headrace.gateway.openai_models import ListedModel, find_models, is_models_path, render_models
+from headrace.gateway.openai_models import FactsOfWorkers, ListedModel, find_models, is_models_path, render_models
 from headrace.gateway.request import Api, Invocation
 from headrace.gateway.routing import Draw, all_replicas
 from headrace.gateway.service import InvocationService
-from headrace.gateway.spans import end_span
+from headrace.gateway.spans import end_span, log_invocation
 from headrace.gateway.stored_responses import StoredResponses
-from headrace.gateway.streams import stream
 from headrace.gateway.table import RouteTable
 from headrace.gateway.traffic_history import TrafficHistory
 from headrace.http.asgi import Receive, Scope, Send
-from headrace.http.body import BodyTooLarge, BodyTooSlow, ClientGone
-from headrace.http.body_budget import BodyBudget, BudgetSpent
+from headrace.http.body import BodyBudget, BodyTooLarge, BodyTooSlow, BudgetSpent, ClientGone
 from headrace.http.client import HttpClient
 from headrace.http.errors import CLIENT_GONE_STATUS, errors_answered
 from headrace.http.exchange import Exchange
@@ -385,7 +381,7 @@ async def _answer_error(error: AwsError, exchange: Exchange, record: InvocationR
     """Answer with an error: as a response if nothing was sent yet, else in the stream."""
     record.error = error.code
     if exchange.is_started:
-        await streams.fail_stream(exchange, error.message)
+        await fail_stream(exchange, error.message)
         return
     record.status = error.http_status
     response = calls.render_error("rest-json", error, record.request_id)

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from headrace.http.body_budget import FREE_BYTES, BodyBudget, BodyShare, BudgetSpent
-from headrace.http.client_response import ClientResponse, ResponseTooLarge
+from headrace.http.body import FREE_BYTES, BodyBudget, BodyShare, BudgetSpent
+from headrace.http.client_connection import ClientResponse, ResponseTooLarge
 
 IN_MEMORY_BYTES = 256 * 1024
 """Bytes of a response that are held in memory."""

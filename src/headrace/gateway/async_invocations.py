@@ -18,10 +18,9 @@ from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import bind_to_log
 from headrace.gateway.async_bodies import InputRoom, ReceivedBody
-from headrace.gateway.async_files import PendingFolder, PendingInvocation
+from headrace.gateway.async_files import PendingFolder, PendingInvocation, location_headers, pending_of
 from headrace.gateway.async_metrics import AsyncOutcome, AsyncPublisher
 from headrace.gateway.async_queue import AsyncQueue, DueInvocations, is_orphaned
-from headrace.gateway.async_request import location_headers, pending_of
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.objects import ObjectFailed, ObjectStore, ObjectsUnavailable, retry_unavailable
 from headrace.gateway.request import Invocation
@@ -29,9 +28,9 @@ from headrace.gateway.service import InvocationService
 from headrace.gateway.spans import ASYNC_RUN, describe_invocation
 from headrace.gateway.table import RouteTable
 from headrace.gateway.wait_queue import REMIND_S
-from headrace.http.body_budget import FREE_BYTES
+from headrace.http.body import FREE_BYTES
 from headrace.http.client import ClientRequest
-from headrace.http.client_response import ClientResponse, ResponseBroken, ResponseTooLarge
+from headrace.http.client_connection import ClientResponse, ResponseBroken, ResponseTooLarge
 from headrace.http.exchange import Exchange
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.framing import JSON_CONTENT_TYPE, to_json

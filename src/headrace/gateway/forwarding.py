@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from headrace.core.telemetry import get_logger
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.errors import ErrorTexts
-from headrace.gateway.loads import LoadLease, Loads
-from headrace.gateway.quarantine import Quarantine
+from headrace.gateway.replica_state import LoadLease, Loads, Quarantine
 from headrace.gateway.routing import (
     ComponentNeeded,
     Draw,
@@ -37,7 +36,7 @@ from headrace.gateway.routing import (
 from headrace.gateway.table import RouteTable
 from headrace.gateway.wait_queue import RELEASED_PER_REPLICA, WaitQueue, WaitQueueFull
 from headrace.http.client import ClientRequest, HttpClient
-from headrace.http.client_response import ClientResponse, ConnectFailed, NoResponse, ResponseHeadBroken
+from headrace.http.client_connection import ClientResponse, ConnectFailed, NoResponse, ResponseHeadBroken
 from headrace.state.routes import Replica, Route, VariantRoute
 from headrace.state.signals import QuarantineListener, Wake, WakeTarget
 from headrace.wire.adapters import IDENTIFIER_HEADER

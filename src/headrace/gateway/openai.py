@@ -41,13 +41,13 @@ from headrace.gateway.service import InvocationService, finish, relay
 from headrace.gateway.stored_responses import PendingResponse, StoredResponses
 from headrace.http.asgi import Scope, header
 from headrace.http.client import ClientRequest
-from headrace.http.client_response import ClientResponse, ResponseBroken
+from headrace.http.client_connection import ClientResponse, ResponseBroken
 from headrace.http.exchange import Exchange
 from headrace.http.response import Headers
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.framing import SSE_CONTENT_TYPE, without_bom
 from headrace.wire.json_size import INLINE_BYTES, check_json_size
-from headrace.wire.openai.errors import render_error
+from headrace.wire.openai.envelope import render_error
 from headrace.wire.unknown_routes import (
     COUNT_TOKENS,
     INPUT_TOKENS,

@@ -16,10 +16,9 @@ from headrace.gateway.request import Invocation
 from headrace.gateway.routing import RoutingDecision, RoutingQuery, prefix_of
 from headrace.gateway.sessions import NEW_SESSION, Sessions
 from headrace.gateway.stored_responses import StoredResponses
-from headrace.http.body import ClientGone
-from headrace.http.body_budget import BodyBudget
+from headrace.http.body import BodyBudget, ClientGone
 from headrace.http.client import ClientRequest
-from headrace.http.client_response import ClientResponse, Hold, ResponseBroken, ResponseTooLarge, uncounted
+from headrace.http.client_connection import ClientResponse, Hold, ResponseBroken, ResponseTooLarge, uncounted
 from headrace.http.exchange import Exchange
 
 FLUSH_S = 30.0

@@ -18,14 +18,15 @@ from urllib.parse import parse_qsl
 from headrace.core.errors import PayloadTooLarge
 from headrace.gateway.metrics import InvocationRecord
 from headrace.http.asgi import Scope, caller_of
-from headrace.http.body_budget import BodyBudget
+from headrace.http.body import BodyBudget
 from headrace.http.exchange import Exchange
 from headrace.wire.framing import JSON_CONTENT_TYPE
 from headrace.wire.json_size import INLINE_BYTES, UNCOUNTED_BYTES, check_json_size
 from headrace.wire.openai.proxied_responses import FindPrevious, Keep, ProxiedRequest, ResponseRecorder, read_request
-from headrace.wire.openai.response_actions import ACTIONS, ResponseCall
 from headrace.wire.openai.stored_responses import (
+    ACTIONS,
     PreviousResponseNotFound,
+    ResponseCall,
     ResponseKey,
     ResponseMemory,
     ResponseStore,

@@ -12,8 +12,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from headrace.http.client_connection import ClientConnection
-from headrace.http.client_response import ClientResponse, ConnectFailed, NoResponse, ResponseHeadBroken
+from headrace.http.client_connection import (
+    ClientConnection,
+    ClientResponse,
+    ConnectFailed,
+    NoResponse,
+    ResponseHeadBroken,
+)
 
 CONNECT_TIMEOUT_S = 5.0
 """A server on this machine or in this network accepts in well under a second. Source: SageMaker asks for 250 ms."""

@@ -11,8 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from headrace.http.asgi import Receive, Scope, Send, WritePart, content_length, part_writer
-from headrace.http.body import ClientGone, read_body
-from headrace.http.body_budget import BodyBudget, BodyShare
+from headrace.http.body import BodyBudget, BodyShare, ClientGone, read_body
 from headrace.http.response import Body, Headers, head_message, response_messages
 
 

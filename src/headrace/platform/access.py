@@ -16,10 +16,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from headrace.http.asgi import Receive
-from headrace.http.body import BodyTooLarge, BodyTooSlow, read_body, replay
-from headrace.http.body_budget import BodyShare
-from headrace.http.host_refusal import host_refusal
-from headrace.http.origins import allowed_patterns, is_host_allowed, is_origin_allowed
+from headrace.http.body import BodyShare, BodyTooLarge, BodyTooSlow, read_body, replay
+from headrace.http.origins import allowed_patterns, host_refusal, is_host_allowed, is_origin_allowed
 from headrace.platform.access_keys import KeyRing
 from headrace.wire.aws import bearer_tokens, sigv4
 from headrace.wire.aws.errors import AwsError

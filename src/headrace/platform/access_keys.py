@@ -16,8 +16,7 @@ import msgspec
 from headrace.cluster.worker_files import write_atomically
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
-from headrace.platform.folders import DataFolder
-from headrace.platform.local_key import GENERATED_KEY_ID, LocalKey, read_local_key
+from headrace.platform.folders import GENERATED_KEY_ID, DataFolder, LocalKey, read_local_key
 from headrace.state.records import AlreadyExists, Kind, NoStatus, Record, RecordPart
 from headrace.state.store import Store
 

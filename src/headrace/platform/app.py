@@ -7,21 +7,31 @@ get an error that names the route to use here; other requests for S3; and the op
 """
 
 import secrets
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version as package_version
 
 import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
+from headrace import __version__
 from headrace.core.client_text import shortened
 from headrace.core.errors import Busy, Forbidden, HeadraceError, PayloadTooLarge, Unauthorized, Unavailable
+from headrace.core.gpus import Gpu
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import bind_to_log, trace_of
 from headrace.gateway import openai
 from headrace.http.asgi import ASGIApp, Receive, Scope, Send, request_of, set_caller
 from headrace.http.audit import client_address
-from headrace.http.body import ClientGone
-from headrace.http.body_budget import BodyBudget, BodyShare, BudgetSpent
-from headrace.http.host_refusal import is_navigation, send_host_page
+from headrace.http.body import BodyBudget, BodyShare, BudgetSpent, ClientGone
+from headrace.http.origins import is_navigation, send_host_page
+from headrace.http.pages import DOCS_PATH, api_page_routes
 from headrace.http.response import close_after, send_reply, send_response
 from headrace.platform.access import (
     FOR_CONTROL,
@@ -34,12 +44,14 @@ from headrace.platform.access import (
     CredentialPolicy,
     HostRefused,
 )
-from headrace.platform.api_docs import api_docs_app, is_api_docs
 from headrace.platform.audit import audited, bucket_call, console_call
 from headrace.platform.console import CONSOLE_PATH, is_console, needs_key
+from headrace.platform.disk_space import DiskSpace
 from headrace.platform.metrics_pages import is_metrics
+from headrace.platform.object_storage import ObjectStorage
 from headrace.platform.s3_proxy import ISOLATION_HEADERS
 from headrace.platform.s3_upload import set_signed_payload
+from headrace.settings.platform_settings import PlatformSettings
 from headrace.settings.server_settings import PLATFORM_PREFIX
 from headrace.state.records import Json
 from headrace.wire.aws import sigv2
@@ -50,7 +62,9 @@ from headrace.wire.aws.identify import Target, identify, scope_service
 from headrace.wire.aws.signature_faults import KEY_HINT
 from headrace.wire.aws.sigv4 import access_key_of
 from headrace.wire.dialect import ErrorReply
-from headrace.wire.openai.errors import render_error as render_openai_error
+from headrace.wire.openai.envelope import render_error as render_openai_error
+from headrace.wire.openapi.document import DocumentInfo, render_openapi
+from headrace.wire.openapi.operations import OPENAPI_PATH, PLATFORM_OPERATIONS
 from headrace.wire.unknown_routes import is_foreign, render_error_for, unknown_route
 
 TERMINATING = "The platform is shutting down; requests that still arrive are served."
@@ -243,3 +257,63 @@ def _openai_reply(path: str, error: AwsError) -> ErrorReply:
         hint = "Send the secret of an access key as `Authorization: Bearer <secret>`."
         refusal = Unauthorized(f"The API key is missing or wrong. {hint} {KEY_HINT}")
     return render_error_for(path, refusal, default=render_openai_error)
+
+
+_ABOUT = (
+    "`model` is the name of an endpoint or of an inference component; GET /v1/models lists those that can answer. "
+    "AWS's other operations (SageMaker, S3, CloudWatch, ...) are called by the SDKs of AWS and not described here."
+)
+
+
+def is_api_docs(request: HttpRequest, path: str) -> bool:
+    """Return whether a request is for the description or its page. NOTE: a bucket may be called `docs`."""
+    if request.method not in {"GET", "HEAD"}:
+        return False
+    is_browser = "text/html" in request.headers.get("accept", "")
+    return path == OPENAPI_PATH or path in _FILE_PATHS or (path == DOCS_PATH and is_browser)
+
+
+def api_docs_app() -> Starlette:
+    """Return the application."""
+    return Starlette(routes=[Route(OPENAPI_PATH, _openapi, methods=["GET"]), *api_page_routes()])
+
+
+_FILE_PATHS = frozenset(route.path for route in api_page_routes()) - {DOCS_PATH}
+
+
+async def _openapi(_request: Request) -> Response:
+    return Response(_document(), media_type="application/json")
+
+
+@cache
+def _document() -> bytes:
+    info = DocumentInfo(title="Headrace platform", version=package_version("headrace"), description=_ABOUT)
+    return render_openapi(PLATFORM_OPERATIONS, info)
+
+
+DISK_FULL = "disk_full"
+"""The status while nothing can be written; requests that only read are served."""
+
+
+def make_health(
+    settings: PlatformSettings, storage: ObjectStorage, disk: DiskSpace, gpus: Sequence[Gpu]
+) -> Callable[[], Json]:
+    """Return the function that describes the platform at this moment."""
+    started_s = time.time()
+    names = Counter(gpu.name for gpu in gpus)
+
+    def health() -> Json:
+        shortage = disk.shortage
+        return {
+            "service": "headrace",
+            "status": DISK_FULL if shortage else "ok",
+            **({"reason": shortage} if shortage else {}),
+            "version": __version__,
+            "region": settings.region,
+            "asks_for_keys": not settings.open,
+            "object_storage": storage.state,
+            "gpus": ", ".join(f"{count} x {name}" for name, count in names.items()) or "none",
+            "uptime_s": round(time.time() - started_s),
+        }
+
+    return health

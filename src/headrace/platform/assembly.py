@@ -31,26 +31,22 @@ from headrace.http.otlp import traced_environment
 from headrace.models.sources import home_folder
 from headrace.platform.access import Authenticator
 from headrace.platform.access_keys import ACCESS_KEY, AccessKeys, KeyRing, update_local_key
-from headrace.platform.app import Apps, PlatformApp
+from headrace.platform.app import Apps, PlatformApp, make_health
 from headrace.platform.cluster import Cluster, make_cluster
 from headrace.platform.console import ConsoleSources, ask_none, console_app
 from headrace.platform.disk_space import DiskSpace
-from headrace.platform.folders import Address, DataFolder
-from headrace.platform.health import make_health
-from headrace.platform.home import read_counts, read_home, read_models, this_machine
+from headrace.platform.folders import Address, DataFolder, LocalKey, read_local_key
 from headrace.platform.leading import Leading
-from headrace.platform.local_key import LocalKey, read_local_key
 from headrace.platform.membership import Membership
 from headrace.platform.metrics_pages import metrics_app
 from headrace.platform.object_grants import ObjectGrants
 from headrace.platform.object_storage import ObjectStorage
 from headrace.platform.operations import OPERATIONS
-from headrace.platform.overview import read_overview
-from headrace.platform.peers import Peers
-from headrace.platform.s3_access import S3Access
+from headrace.platform.overview import read_counts, read_home, read_models, read_overview, this_machine
+from headrace.platform.peers import Peers, Siblings
 from headrace.platform.s3_proxy import S3Proxy
+from headrace.platform.s3_signing import S3Access
 from headrace.platform.sharing import METRICS, Sharing, make_membership, make_peers, make_siblings
-from headrace.platform.siblings import Siblings
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.state.records import Json
 from headrace.state.routes import Replica

@@ -33,7 +33,7 @@ from headrace.platform.backup_file import (
     unpack,
 )
 from headrace.platform.folders import DataFolder
-from headrace.platform.kinds import KINDS, refuse_newer
+from headrace.platform.operations import KINDS, refuse_newer
 from headrace.platform.seaweed import Seaweed
 from headrace.state.database import locked_database, shown_url, url_of
 from headrace.state.records import Json, Unreadable

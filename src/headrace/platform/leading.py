@@ -9,10 +9,10 @@ from headrace.autoscaling.loops.autoscaler import Autoscaler
 from headrace.cloudwatch.metrics.worker_page import WorkerReading
 from headrace.cloudwatch.series.file import FileSeries
 from headrace.cluster.launcher import Launcher
+from headrace.cluster.platform_logs import PlatformLogs
 from headrace.control.loops.capacity_recorder import CapacityRecorder
 from headrace.control.loops.reconciler import Reconciler
 from headrace.control.loops.scraper import Scraper
-from headrace.control.model.log_reader import LogKeeper
 from headrace.control.planning.worker_build import WorkerDefaults
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
@@ -31,7 +31,7 @@ class Leading:
     store: Store
     series: FileSeries
     launcher: Launcher
-    logs: LogKeeper
+    logs: PlatformLogs
     gateway: Gateway
     sampler: Sampler
     defaults: WorkerDefaults

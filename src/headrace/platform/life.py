@@ -20,10 +20,14 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+from headrace.cluster.launcher import Launcher
+from headrace.control.model.worker import WORKER
 from headrace.core.allocator import return_memory
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, Unavailable
 from headrace.core.interpreter import keep_from_collector
+from headrace.core.log_files import KEPT_LOG_BYTES, MAX_LOG_BYTES, trim_log
 from headrace.core.telemetry import get_logger
 from headrace.http.listener import url_of
 from headrace.http.otlp import tracing
@@ -32,15 +36,14 @@ from headrace.http.tls import trusts_itself
 from headrace.platform.app import PlatformApp
 from headrace.platform.assembly import Parts, assemble
 from headrace.platform.folders import Address, DataFolder
-from headrace.platform.log_bounds import bound_logs
 from headrace.platform.object_storage import ObjectStorage
 from headrace.platform.sharing import Sharing
 from headrace.platform.supervisor import STOP_WITHOUT_DELAY
-from headrace.platform.warm_up import warm_up
-from headrace.platform.worker_end import end_workers
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.settings.shutdown import resolve_shutdown_delay
+from headrace.state.records import Conflict
 from headrace.state.store import Store
+from headrace.wire.aws import services
 
 _STORAGE_PATIENCE_S = 3.0
 _WORKER_GRACE_S = 10.0
@@ -254,3 +257,75 @@ async def _end_task(task: "asyncio.Task[None]") -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
+
+
+async def warm_up() -> None:
+    """Load the models of AWS's services, which live as long as the process."""
+    for service in services.MODELLED:
+        await asyncio.to_thread(services.operation_names, service)
+    keep_from_collector()
+
+
+_POLL_S = 0.05
+_KILL_RESERVE_S = 5.0
+"""Seconds after SIGKILL for the kernel to remove the processes."""
+
+
+async def end_workers(store: Store | None, launcher: Launcher, *, grace_s: float) -> int:
+    """
+    Stop all workers and wait for them; return their number.
+
+    Their records are marked as being deleted, so that the next platform replaces them and does not count their end as a
+    failure. On a full disk the workers are stopped without the marks. Call it after the reconciler has stopped.
+
+    Args:
+        store: the records; None if another platform has taken them over.
+        launcher: the launcher of the workers.
+        grace_s: seconds between SIGTERM and SIGKILL.
+    """
+    if store is not None:
+        await asyncio.to_thread(_mark_deleting, store)
+    try:
+        workers = await launcher.known()
+        for name, handle in workers.items():
+            await launcher.stop(name, handle, grace_s=grace_s)
+    except TimeoutError as error:  # an unreachable cluster must not keep the platform from stopping
+        get_logger().error("workers.not_reached", message=str(error))
+        return 0
+    try:
+        async with asyncio.timeout(grace_s + _KILL_RESERVE_S):
+            while await launcher.known():  # noqa: ASYNC110 -- they need not be child processes, whose end is reported
+                await asyncio.sleep(_POLL_S)
+    except TimeoutError:
+        get_logger().error("workers.left", workers=sorted(workers))
+    return len(workers)
+
+
+def _mark_deleting(store: Store) -> None:
+    try:
+        for record in store.list(WORKER):
+            with suppress(Conflict):
+                store.update(record, is_deleting=True)
+    except Unavailable as error:
+        get_logger().warning("workers.not_marked", message=error.message)
+
+
+_PAUSE_S: Final = 30.0
+"""A platform that writes 10,000 lines a second exceeds the bound by 100 MiB in this time."""
+
+
+async def bound_logs(
+    logs: Sequence[Path],
+    *,
+    max_bytes: int = MAX_LOG_BYTES,
+    kept_bytes: int = KEPT_LOG_BYTES,
+    pause_s: float = _PAUSE_S,
+) -> None:
+    """Cut the logs that have grown too large, every `pause_s`, until cancelled."""
+    while True:
+        for log in logs:
+            try:
+                await asyncio.to_thread(trim_log, log, max_bytes=max_bytes, kept_bytes=kept_bytes)
+            except OSError as error:
+                get_logger().warning("log.not_cut", log=str(log), reason=error.strerror)
+        await asyncio.sleep(pause_s)

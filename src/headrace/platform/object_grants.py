@@ -21,8 +21,7 @@ from headrace.cluster.launcher import ArtifactSource, GrantedObject, ObjectGrant
 from headrace.cluster.object_grants import GrantedObjects
 from headrace.cluster.object_source import ObjectLocation, ObjectSource, StoredObject, parse_location
 from headrace.core.errors import HeadraceError
-from headrace.platform.s3_access import S3Access
-from headrace.platform.s3_signing import presigned_url
+from headrace.platform.s3_signing import S3Access, presigned_url
 from headrace.settings.model_folder import MODEL_CONFIG_FILE, PROPERTIES_FILE, read_model_folder
 from headrace.settings.sources import names_model
 

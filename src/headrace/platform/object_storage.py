@@ -19,7 +19,7 @@ from typing import Protocol
 from headrace.core.errors import SettingsError
 from headrace.core.installing import pip_install
 from headrace.core.telemetry import get_logger
-from headrace.platform.s3_access import S3Access, StorageMissing, StorageUnavailable
+from headrace.platform.s3_signing import S3Access, StorageMissing, StorageUnavailable
 from headrace.platform.seaweed import Seaweed
 
 MISSING = f"There is no object storage. Install SeaweedFS with `{pip_install('headrace[s3]')}`, or set --s3-endpoint."

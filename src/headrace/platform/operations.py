@@ -1,11 +1,66 @@
 """The AWS operations that the platform supports, each with its handler."""
 
 from collections.abc import Mapping
+from typing import Final
 
-from headrace.autoscaling.api import endpoint_updates, policies, schedules, targets
-from headrace.cloudwatch.api import alarms, metrics, put_metric_data
+from headrace.autoscaling.api import policies, schedules, targets
+from headrace.autoscaling.planning.policies import SCALING_POLICY
+from headrace.autoscaling.planning.targets import SCALABLE_TARGET, SCHEDULED_ACTION
+from headrace.autoscaling.records.activities import SCALING_ACTIVITY
+from headrace.cloudwatch.alarms.records import ALARM
+from headrace.cloudwatch.api import alarms, metrics
 from headrace.control.api import components, definitions, endpoints, identity, logs, tags
 from headrace.control.api.context import Handler
+from headrace.control.model.component import INFERENCE_COMPONENT
+from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL
+from headrace.control.model.endpoint import ENDPOINT
+from headrace.control.model.worker import WORKER
+from headrace.core.errors import SettingsError
+from headrace.platform.access_keys import ACCESS_KEY
+from headrace.state.records import AnyKind
+from headrace.state.routes import ROUTE
+
+KINDS: Final[Mapping[str, AnyKind]] = {
+    kind.name: kind
+    for kind in (
+        ACCESS_KEY,
+        ALARM,
+        ENDPOINT,
+        ENDPOINT_CONFIG,
+        INFERENCE_COMPONENT,
+        MODEL,
+        ROUTE,
+        SCALABLE_TARGET,
+        SCALING_ACTIVITY,
+        SCALING_POLICY,
+        SCHEDULED_ACTION,
+        WORKER,
+    )
+}
+"""All kinds of records, by name."""
+
+
+def refuse_newer(versions: Mapping[str, int], *, what: str) -> None:
+    """
+    Refuse records that this version of Headrace cannot read.
+
+    Args:
+        versions: the newest schema version of each kind's records.
+        what: the store or the file that has them, as the subject of a sentence.
+
+    Raises:
+        SettingsError: a newer Headrace wrote some.
+    """
+    remedy = "Use the version of Headrace that wrote them, or restore a backup that is older."
+    for name, version in sorted(versions.items()):
+        if name not in KINDS:
+            raise SettingsError(f"{what} has records of the kind {name}, which this Headrace does not have. {remedy}")
+        if version > KINDS[name].version:
+            raise SettingsError(
+                f"{what} has records of the kind {name} with schema version {version}; this Headrace expects at most "
+                f"version {KINDS[name].version}. {remedy}"
+            )
+
 
 OPERATIONS: Mapping[tuple[str, str], Handler] = {
     ("sagemaker", "CreateModel"): definitions.create_model,
@@ -19,7 +74,7 @@ OPERATIONS: Mapping[tuple[str, str], Handler] = {
     ("sagemaker", "CreateEndpoint"): endpoints.create_endpoint,
     ("sagemaker", "DescribeEndpoint"): endpoints.describe_endpoint,
     ("sagemaker", "ListEndpoints"): endpoints.list_endpoints,
-    ("sagemaker", "UpdateEndpoint"): endpoint_updates.update_scaled_endpoint,
+    ("sagemaker", "UpdateEndpoint"): targets.update_scaled_endpoint,
     ("sagemaker", "UpdateEndpointWeightsAndCapacities"): endpoints.update_weights,
     ("sagemaker", "DeleteEndpoint"): endpoints.delete_endpoint,
     ("sagemaker", "CreateInferenceComponent"): components.create_inference_component,
@@ -37,7 +92,7 @@ OPERATIONS: Mapping[tuple[str, str], Handler] = {
     ("logs", "DescribeLogStreams"): logs.describe_log_streams,
     ("logs", "FilterLogEvents"): logs.filter_log_events,
     ("logs", "GetLogEvents"): logs.get_log_events,
-    ("cloudwatch", "PutMetricData"): put_metric_data.put_metric_data,
+    ("cloudwatch", "PutMetricData"): metrics.put_metric_data,
     ("cloudwatch", "GetMetricData"): metrics.get_metric_data,
     ("cloudwatch", "GetMetricStatistics"): metrics.get_metric_statistics,
     ("cloudwatch", "ListMetrics"): metrics.list_metrics,

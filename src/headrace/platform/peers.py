@@ -6,17 +6,23 @@ changed, so that a lost one costs time only. A member that is gone has no load.
 """
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
 from headrace.cloudwatch.metrics.worker_page import WorkerReading
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
+from headrace.gateway.stored_responses import StoredResponses
+from headrace.platform.folders import short_path
 from headrace.state.coordination import Bulletin, Coordination, Standing
+from headrace.wire.openai.stored_responses import ResponseKey, StoredResponse
 
 REPORT_S: Final = 0.2
 """Seconds between reports while requests are in flight, here or elsewhere."""
@@ -133,3 +139,111 @@ class Peers:
             loads.update(report.workers)
             held.update(report.held)
         self.on_reports(loads, held)
+
+
+TIMEOUT_S: Final = 2.0
+_LARGE_BYTES: Final = 1 << 20
+"""Longer answers are decoded on another thread."""
+
+Answer = Callable[[Any], object]
+"""Answers a question with a JSON value; called with its argument, on the event loop."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Siblings:
+    """The other processes of this platform."""
+
+    folder: Path
+    """The folder of the sockets; created by `start`."""
+    own_id: str
+    answers: dict[str, Answer] = field(default_factory=dict)
+    """By the name of the question."""
+    _ids: Sequence[str] = ()
+    _server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Start answering questions."""
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        with short_path(self.folder) as folder:
+            self._server = await asyncio.start_unix_server(self._serve, f"{folder}/{self.own_id}")
+
+    async def close(self) -> None:
+        """Stop answering questions."""
+        if self._server is not None:
+            self._server.close()
+            (self.folder / self.own_id).unlink(missing_ok=True)
+
+    def set_standing(self, standing: Standing) -> None:
+        """Ask these members from now on."""
+        self._ids = [member.id for member in standing.members if member.id != self.own_id]
+
+    async def ask(self, question: str, argument: object = None) -> list[Any]:
+        """Return the answers of the other processes to a question."""
+        asked = msgspec.json.encode([question, argument]) + b"\n"
+        answers = await asyncio.gather(*(self._ask(name, asked) for name in self._ids))
+        return [answer for answer in answers if answer is not None]
+
+    async def _ask(self, name: str, asked: bytes) -> Any:
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                with short_path(self.folder) as folder:
+                    reader, writer = await asyncio.open_unix_connection(f"{folder}/{name}")
+                try:
+                    writer.write(asked)
+                    text = await reader.read()
+                finally:
+                    writer.close()
+            return (
+                msgspec.json.decode(text)
+                if len(text) < _LARGE_BYTES
+                else await asyncio.to_thread(msgspec.json.decode, text)
+            )
+        except (OSError, TimeoutError, msgspec.DecodeError) as error:
+            get_logger().debug("sibling.silent", member=name, reason=str(error))
+            return None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, TimeoutError, ValueError, msgspec.DecodeError):
+            async with asyncio.timeout(TIMEOUT_S):
+                question, argument = msgspec.json.decode(await reader.readuntil(b"\n"))
+                if question in self.answers:
+                    writer.write(msgspec.json.encode(self.answers[question](argument)))
+                    await writer.drain()
+        writer.close()
+
+
+QUESTION: Final = "stored response"
+"""The question for a response: its owner, its id, and whether it is deleted."""
+_MAX_ID_CHARACTERS: Final = 256
+"""Longest id to ask for: longer ones are not ours, and a question is a short line."""
+
+
+def _answer_of(responses: StoredResponses) -> Answer:
+    """Return the function that answers the question from this process's own responses."""
+
+    def answer(argument: list[Any]) -> StoredResponse | None:
+        owner, response_id, is_deleted = argument
+        key, now_s = ResponseKey(owner, response_id), time.time()
+        found = responses.store.get(key, now_s=now_s)
+        if is_deleted:
+            responses.store.delete(key, now_s=now_s)
+        return found
+
+    return answer
+
+
+def share_responses(responses: StoredResponses, siblings: Siblings) -> None:
+    """Give a gateway access to the responses of the other processes, and these to its own."""
+
+    async def find(key: ResponseKey, *, is_deleted: bool) -> StoredResponse | None:
+        if len(key.response_id) > _MAX_ID_CHARACTERS:
+            return None
+        for found in await siblings.ask(QUESTION, [key.owner, key.response_id, is_deleted]):
+            try:
+                return msgspec.convert(found, StoredResponse)
+            except msgspec.ValidationError as error:  # a process of another version
+                get_logger().warning("sibling.unreadable_response", reason=str(error))
+        return None
+
+    responses.find_elsewhere = find
+    siblings.answers[QUESTION] = _answer_of(responses)

@@ -22,8 +22,14 @@ from headrace.http.body import ClientGone
 from headrace.http.response import add_headers, send_response
 from headrace.platform.disk_space import DiskSpace
 from headrace.platform.object_storage import READY, ObjectStorage
-from headrace.platform.s3_access import S3Access, StorageMissing, StorageUnavailable
-from headrace.platform.s3_signing import canonical_path, canonical_query, signed_headers
+from headrace.platform.s3_signing import (
+    S3Access,
+    StorageMissing,
+    StorageUnavailable,
+    canonical_path,
+    canonical_query,
+    signed_headers,
+)
 from headrace.platform.s3_upload import Upload, begun, open_upload, signed_payload_of
 from headrace.wire.aws.calls import render_error
 from headrace.wire.aws.errors import AwsError

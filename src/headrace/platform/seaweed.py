@@ -29,8 +29,7 @@ from headrace.core.processes import (
     send_signal,
     spawn,
 )
-from headrace.platform.s3_access import S3Access
-from headrace.platform.s3_signing import UNSIGNED_PAYLOAD, signed_headers
+from headrace.platform.s3_signing import UNSIGNED_PAYLOAD, S3Access, signed_headers
 
 LISTENERS = (
     *("s3", "s3_grpc", "master", "master_grpc", "volume", "volume_grpc"),

@@ -15,14 +15,12 @@ from headrace.core.errors import SettingsError
 from headrace.core.processes import host_id
 from headrace.gateway.app import Gateway
 from headrace.gateway.exposition import render
-from headrace.platform import response_sharing
 from headrace.platform.console import TRAFFIC
 from headrace.platform.folders import Address, DataFolder
-from headrace.platform.kinds import KINDS
 from headrace.platform.leading import Leading
 from headrace.platform.membership import Membership, Shared, Sole
-from headrace.platform.peers import Peers, Report
-from headrace.platform.siblings import Siblings
+from headrace.platform.operations import KINDS
+from headrace.platform.peers import Peers, Report, Siblings, share_responses
 from headrace.platform.supervisor import Child
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.state.changes import followed
@@ -153,7 +151,7 @@ def make_siblings(sharing: Sharing, gateway: Gateway) -> Siblings | None:
         },
     )
     if gateway.responses is not None:
-        response_sharing.share(gateway.responses, siblings)
+        share_responses(gateway.responses, siblings)
     return siblings
 
 

@@ -5,7 +5,7 @@ Each process has a socket of its own on the port. The supervisor keeps them all 
 process that dies wait for its successor instead of being refused. It has one thread and no asyncio loop: a fork copies
 nothing that runs. The kernel kills the processes when the supervisor is killed; workers are not affected.
 
-Another supervisor may take the sockets over (`platform.handover`): when its processes are ready, those of this one
+Another supervisor may take the sockets over (`platform.start`): when its processes are ready, those of this one
 drain.
 """
 

@@ -11,8 +11,7 @@ from headrace.core.errors import Busy, PayloadTooLarge, Unavailable, Unsupported
 from headrace.core.sizes import format_size
 from headrace.core.spans import NO_TRACER, Tracer
 from headrace.http.asgi import Receive, Scope, content_encoding, content_length
-from headrace.http.body import BodyTooLarge, read_body
-from headrace.http.body_budget import BodyBudget, BodyShare, BudgetSpent
+from headrace.http.body import BodyBudget, BodyShare, BodyTooLarge, BudgetSpent, read_body
 from headrace.settings.server_settings import ServerSettings
 from headrace.wire.framing import without_bom
 from headrace.wire.json_size import INLINE_BYTES, UNCOUNTED_BYTES, check_json_size
@@ -173,7 +172,7 @@ class BaseService(ABC):
 
         Raises:
             UnsupportedEncoding: the body is compressed.
-            PayloadTooLarge, Busy, ClientGone: see `server.limits`.
+            PayloadTooLarge, Busy, ClientGone: see `read_request_body`.
         """
         encoding = content_encoding(scope)
         if encoding is not None and self.reads_json:

@@ -10,8 +10,15 @@ from headrace.core.errors import Forbidden, Unauthorized
 from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.tracing import ANTHROPIC_REQUEST_ID, REQUEST_ID, bind_to_log
 from headrace.http.asgi import ASGIApp, Receive, Scope, Send, header
-from headrace.http.host_refusal import host_refusal, is_navigation, send_host_page
-from headrace.http.origins import ANY, allowed_patterns, is_host_allowed, is_origin_allowed
+from headrace.http.origins import (
+    ANY,
+    allowed_patterns,
+    host_refusal,
+    is_host_allowed,
+    is_navigation,
+    is_origin_allowed,
+    send_host_page,
+)
 from headrace.http.pages import DOCS_PATH
 from headrace.http.response import add_headers, close_after, send_reply
 from headrace.http.spans import begin_span, run_in_span

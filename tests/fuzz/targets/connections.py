@@ -9,8 +9,7 @@ from starlette.datastructures import Headers
 from uvicorn.server import ServerState
 
 from headrace.core.errors import HeadraceError
-from headrace.http.client_connection import ClientConnection
-from headrace.http.client_response import NoResponse, ResponseBroken
+from headrace.http.client_connection import ClientConnection, NoResponse, ResponseBroken
 from headrace.http.connection_memory import ConnectionMemory
 from headrace.http.protocol import HttpLimits, StreamingProtocol
 from headrace.server.handlers.forms import body_parts

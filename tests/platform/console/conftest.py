@@ -2,16 +2,20 @@
 
 from collections.abc import Iterator
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
 import pytest
-from selenium import webdriver
 
-from tests.browser import chromium
 from tests.platform.fake_platform import FakePlatform, serving
+
+if TYPE_CHECKING:
+    from selenium import webdriver
 
 
 @pytest.fixture(scope="session")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator["webdriver.Chrome"]:
+    from tests.browser import chromium
+
     with chromium(tmp_path_factory.mktemp("chromium")) as browser:
         yield browser
 
@@ -23,7 +27,7 @@ def running() -> Iterator[FakePlatform]:
 
 
 @pytest.fixture
-def platform(running: FakePlatform, driver: webdriver.Chrome) -> FakePlatform:
+def platform(running: FakePlatform, driver: "webdriver.Chrome") -> FakePlatform:
     """As if it were fresh; the page of the last test is gone."""
     if driver.current_url.startswith("http"):
         driver.execute_script("localStorage.clear(); sessionStorage.clear()")

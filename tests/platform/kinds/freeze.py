@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from headrace.platform.kinds import KINDS
+from headrace.platform.operations import KINDS
 from headrace.state.coordination import TABLES as COORDINATION
 from headrace.state.records import AnyKind
 from headrace.state.schema import RECORDS, SCHEMA_VERSION

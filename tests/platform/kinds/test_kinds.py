@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from headrace.core.errors import SettingsError
-from headrace.platform.kinds import KINDS, refuse_newer
+from headrace.platform.operations import KINDS, refuse_newer
 from headrace.state.coordination import TABLES
 from headrace.state.records import Kind
 

@@ -17,7 +17,7 @@ from headrace.control.model.worker import WORKER, AdapterState, adapter_status
 from headrace.control.planning.worker_actions import AdapterAction, LoadAdapter
 from headrace.core.telemetry import get_logger
 from headrace.http.client import ClientRequest, send_once
-from headrace.http.client_response import NoResponse, ResponseBroken, ResponseTooLarge
+from headrace.http.client_connection import NoResponse, ResponseBroken, ResponseTooLarge
 from headrace.state.records import MAX_WRITE_TRIES, Conflict, Record
 from headrace.state.store import Store
 

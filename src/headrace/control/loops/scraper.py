@@ -14,7 +14,7 @@ from headrace.cluster.launcher import Handle, WorkerPhase
 from headrace.control.loops.store_access import run_periodically
 from headrace.control.model.worker import WORKER, ReplicaSpec, WorkerRecord
 from headrace.http.client import ClientRequest, send_once
-from headrace.http.client_response import NoResponse, ResponseBroken, ResponseTooLarge
+from headrace.http.client_connection import NoResponse, ResponseBroken, ResponseTooLarge
 from headrace.state.records import Record
 from headrace.state.store import Store
 
