@@ -34,7 +34,7 @@ from headrace.handlers.spec import HandlerSpec
 from headrace.models.families.registry import FAMILIES, NESTED, refused_networks
 from headrace.platform.operations import OPERATIONS
 from headrace.server.handlers.metrics import families as handler_families
-from headrace.server.torchserve_metrics import server_families as torchserve_families
+from headrace.server.handlers.metrics import torchserve_families
 from headrace.settings.container_flags import FLAGS
 from headrace.settings.container_meanings import (
     Fills,
@@ -54,17 +54,17 @@ from headrace.wire.anthropic.dialect import FIELDS as MESSAGES_FIELDS
 from headrace.wire.aws import coverage
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.fields import LEAVE_IT_OUT
-from headrace.wire.lmi.parameters import PARAMETER_FIELDS as LMI_FIELDS
+from headrace.wire.lmi.dialect import PARAMETER_FIELDS as LMI_FIELDS
 from headrace.wire.ollama.dialect import CHAT_FIELDS as OLLAMA_CHAT_FIELDS
 from headrace.wire.ollama.dialect import GENERATE_FIELDS as OLLAMA_GENERATE_FIELDS
 from headrace.wire.ollama.options import FIELDS as OLLAMA_OPTIONS
 from headrace.wire.openai.chat import FIELDS as CHAT_FIELDS
 from headrace.wire.openai.completions import FIELDS as COMPLETIONS_FIELDS
 from headrace.wire.openai.responses import FIELDS as RESPONSES_FIELDS
-from headrace.wire.tgi.parameters import PARAMETER_FIELDS as TGI_FIELDS
-from headrace.wire.toolkit.classification import PARAMETER_FIELDS as TOOLKIT_CLASSIFICATION_FIELDS
-from headrace.wire.toolkit.features import PARAMETER_FIELDS as TOOLKIT_FEATURES_FIELDS
-from headrace.wire.toolkit.generation import PARAMETER_FIELDS as TOOLKIT_GENERATION_FIELDS
+from headrace.wire.tgi.dialect import PARAMETER_FIELDS as TGI_FIELDS
+from headrace.wire.toolkit.dialect import PARAMETER_FIELDS as TOOLKIT_GENERATION_FIELDS
+from headrace.wire.toolkit.encoders import CLASSIFICATION_FIELDS as TOOLKIT_CLASSIFICATION_FIELDS
+from headrace.wire.toolkit.encoders import FEATURE_FIELDS as TOOLKIT_FEATURES_FIELDS
 from headrace.wire.torchserve.dialect import PARAMETER_FIELDS as TORCHSERVE_FIELDS
 from headrace_handler.contract import Load
 

@@ -14,7 +14,7 @@ from headrace.core.errors import Busy, EngineFailed, InvalidRequest, ModelNotFou
 from headrace.core.generation import ChatPrompt, Chunk, FinishReason
 from headrace.core.sampling_defaults import SamplingDefaults
 from headrace.wire.anthropic.dialect import AnthropicMessages, parse_count
-from headrace.wire.anthropic.errors import render_error
+from headrace.wire.anthropic.reply import render_error
 from tests.wire.samples import CONTEXT, MODEL, body, cut, finish, streamed, token, whole
 
 HI = [{"role": "user", "content": "Hi"}]

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from headrace.core.errors import HeadraceError
 from headrace.engine.service.validation import check_sampling
 from headrace.wire.constraints import JsonSchemaFormat, ResponseFormat, StructuredOutputs
-from headrace.wire.lmi.parameters import LmiBody, LmiParameters
+from headrace.wire.lmi.dialect import LmiBody, LmiParameters
 from headrace.wire.openai.chat import ChatBody, OpenAIChat
 from headrace.wire.openai.completions import CompletionsBody, OpenAICompletions
 from headrace.wire.openai.responses import OpenAIResponses, ResponsesBody
 from headrace.wire.registry import DIALECT_NAMES, get_dialect, select_dialect
-from headrace.wire.tgi.parameters import GenerateBody, GenerateParameters
+from headrace.wire.tgi.dialect import GenerateBody, GenerateParameters
 from tests.engine.support import LIMITS as ENGINE_LIMITS
 from tests.wire.samples import CONTEXT, MODEL
 

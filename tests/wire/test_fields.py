@@ -9,9 +9,9 @@ from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 
 from headrace.core.errors import InvalidRequest
-from headrace.wire.lmi import parameters as lmi
+from headrace.wire.lmi import dialect as lmi
 from headrace.wire.openai import chat, completions
-from headrace.wire.tgi import parameters as tgi
+from headrace.wire.tgi import dialect as tgi
 from headrace.wire.torchserve import dialect as torchserve
 from tests.wire.samples import CONTEXT
 from tests.wire.test_constraints import DIALECTS

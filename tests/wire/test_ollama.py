@@ -18,8 +18,8 @@ from headrace.core.generation import (
 from headrace.core.sampling_defaults import RecommendedSampling
 from headrace.wire.dialect import Timings
 from headrace.wire.ollama.dialect import OllamaChat, OllamaGenerate
-from headrace.wire.ollama.errors import render_error
 from headrace.wire.ollama.models import render_show
+from headrace.wire.ollama.reply import render_error
 from tests.wire.samples import CONTEXT, MODEL, body, cut, finish, line_objects, streamed, token, whole
 
 HI = [{"role": "user", "content": "Hi"}]

@@ -18,7 +18,7 @@ from headrace.core.errors import (
 from headrace.core.generation import ChatPrompt, Chunk, FinishReason, Grammar
 from headrace.wire.openai.chat import OpenAIChat
 from headrace.wire.openai.envelope import system_fingerprint
-from headrace.wire.openai.models import render_model, render_models
+from headrace.wire.openai.pages import render_model, render_models
 from tests.wire.samples import (
     CONTEXT,
     FINGERPRINT,

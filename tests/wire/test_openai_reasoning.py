@@ -12,8 +12,8 @@ from openai.types.chat import ChatCompletion
 
 from headrace.core.answer_format.formats import FORMATS
 from headrace.core.generation import Chunk, FinishReason
+from headrace.wire.openai.answer_stream import TokenPlaces
 from headrace.wire.openai.chat import OpenAIChat
-from headrace.wire.openai.token_places import TokenPlaces
 from tests.wire.samples import CONTEXT, MODEL, body, finish, sse_objects, streamed, token, whole
 
 BY_NAME = {known.name: known for known in FORMATS}

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import InvalidRequest, PayloadTooLarge
 from headrace.wire.json_size import INLINE_BYTES
-from headrace.wire.openai.response_actions import item_page
 from headrace.wire.openai.responses import OpenAIResponses
-from headrace.wire.openai.stored_responses import ResponseKey, ResponseMemory, StoredResponse, joined
+from headrace.wire.openai.stored_responses import ResponseKey, ResponseMemory, StoredResponse, item_page, joined
 from tests.wire.samples import CONTEXT, body
 
 MAX_BYTES = 8000

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.wire.torchserve.management import list_models
-from headrace.wire.torchserve.model_paths import ModelCall, read_model_path
+from headrace.wire.torchserve.management import ModelCall, list_models, read_model_path
 
 
 @pytest.mark.parametrize(

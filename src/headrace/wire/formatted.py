@@ -15,8 +15,8 @@ from headrace.wire.answers import finite_logprob
 from headrace.wire.dialect import ParsedRequest, RequestContext
 from headrace.wire.framing import field_names, to_json
 from headrace.wire.lmi.reply import LmiReply
-from headrace.wire.openai.chat_reply import ChatReply
-from headrace.wire.openai.completions_reply import CompletionsOptions, CompletionsReply
+from headrace.wire.openai.chat import ChatReply
+from headrace.wire.openai.completions import CompletionsOptions, CompletionsReply
 from headrace.wire.openai.envelope import Envelope
 
 _NO_TOKEN = Token(0, "", None)
@@ -64,12 +64,7 @@ def _as_completion(parsed: ParsedRequest, reply: LmiReply, context: RequestConte
 
 
 def for_tokens(parsed: ParsedRequest) -> ParsedRequest:
-    """
-    Return a parsed body whose tokens have logprobs.
-
-    Raises:
-        InvalidRequest: it asks for more than one sequence.
-    """
+    """Return a parsed body whose tokens have logprobs. Raises `InvalidRequest`: it asks for more than one sequence."""
     if len(parsed.requests) > 1 or max(parsed.requests[0].sampling.n, parsed.requests[0].sampling.best_of or 1) > 1:
         raise InvalidRequest("The model's output formatter takes one sequence; expected one input and n of 1.")
     return replace(parsed, requests=(_with_logprobs(parsed.requests[0], 0),))

@@ -6,16 +6,17 @@ One answer serves all three clients: Cohere reads `id`, `results` and `meta`, Ji
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
-from headrace.core.errors import HeadraceError, InvalidRequest
+from headrace.core.errors import InvalidRequest
 from headrace.core.generation import PoolingParams
 from headrace.wire.answers import Answer, usage_of
-from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
+from headrace.wire.dialect import ParsedRequest, RequestContext
 from headrace.wire.fields import FieldTable, Refused, struct_fields
 from headrace.wire.framing import decode_body, refusing_deep_nesting, to_json
-from headrace.wire.openai.errors import render_error
+from headrace.wire.openai.envelope import render_error
 from headrace.wire.openai.parameters import check_range, model_named
 from headrace.wire.pooled import MAX_INPUTS, activated, parsed_pooling, vector_of
 
@@ -69,20 +70,11 @@ class Rerank:
 
     shows_documents: bool = True
 
-    @property
-    def name(self) -> str:
-        """The dialect's name in the log."""
-        return "rerank"
+    name = "rerank"
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        """
-        Parse a rerank body.
-
-        Raises:
-            InvalidRequest: the body is not valid, or the model is no reranker.
-            ModelNotFound: the request names another model.
-        """
+        """Parse a rerank body."""
         fields = decode_body(body, _rerank_decoder)
         context, adapter = model_named(fields.model, context)
         ignored = RERANK_FIELDS.check(body)
@@ -98,9 +90,7 @@ class Rerank:
 
         return parsed_pooling([fields.query] * len(documents), params, context, render, ignored, adapter=adapter)
 
-    def render_error(self, error: HeadraceError) -> ErrorReply:
-        """Render `{"error": {...}}`."""
-        return render_error(error, prompt="query and document")
+    render_error = staticmethod(partial(render_error, prompt="query and document"))
 
     def _render(
         self, fields: RerankBody, documents: list[str], answers: Sequence[Answer], context: RequestContext
@@ -128,20 +118,11 @@ class Rerank:
 class Score:
     """The dialect of vLLM's `/score`: one query with each document, or as many queries as documents."""
 
-    @property
-    def name(self) -> str:
-        """The dialect's name in the log."""
-        return "score"
+    name = "score"
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        """
-        Parse a score body.
-
-        Raises:
-            InvalidRequest: the body is not valid, or the model computes no scores.
-            ModelNotFound: the request names another model.
-        """
+        """Parse a score body."""
         fields = decode_body(body, _score_decoder)
         context, adapter = model_named(fields.model, context)
         ignored = SCORE_FIELDS.check(body)
@@ -168,9 +149,7 @@ class Score:
 
         return parsed_pooling(queries, params, context, render, ignored, adapter=adapter)
 
-    def render_error(self, error: HeadraceError) -> ErrorReply:
-        """Render `{"error": {...}}`."""
-        return render_error(error, prompt="query and document")
+    render_error = staticmethod(partial(render_error, prompt="query and document"))
 
 
 def _check_scores(context: RequestContext) -> None:

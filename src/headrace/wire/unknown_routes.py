@@ -12,15 +12,15 @@ from difflib import get_close_matches
 
 from headrace.core.client_text import shortened
 from headrace.core.errors import HeadraceError, MethodNotAllowed, NotFound
-from headrace.wire.anthropic import errors as anthropic_errors
+from headrace.wire.anthropic import reply as anthropic
 from headrace.wire.dialect import ErrorReply
 from headrace.wire.framing import sse_event
-from headrace.wire.ollama import errors as ollama_errors
-from headrace.wire.openai import errors as openai_errors
+from headrace.wire.ollama import reply as ollama
+from headrace.wire.openai import envelope as openai
 from headrace.wire.openai import responses_reply
-from headrace.wire.tei import errors as tei_errors
-from headrace.wire.tgi import errors as tgi_errors
-from headrace.wire.torchserve import errors as torchserve_errors
+from headrace.wire.tei import dialect as tei
+from headrace.wire.tgi import reply as tgi
+from headrace.wire.torchserve import dialect as torchserve
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -66,8 +66,8 @@ def _paths(pattern: str) -> re.Pattern[str]:
     return re.compile(rf"(?:{pattern})/?", re.ASCII)
 
 
-_OPENAI = openai_errors.render_error
-_PLAIN = ollama_errors.render_error
+_OPENAI = openai.render_error
+_PLAIN = ollama.render_error
 """Ollama, Triton and KServe have the same format."""
 _USE_CHAT = f"use POST {CHAT}"
 _USE_INVOCATIONS = "use POST {invocations}"
@@ -81,7 +81,7 @@ _FOREIGN: Sequence[_Foreign] = (
     ),
     _Foreign(
         _paths(r"/v1/messages/batches.*|/v1/complete"),
-        anthropic_errors.render_error,
+        anthropic.render_error,
         f"This part of Anthropic's API is not served; use POST {MESSAGES}.",
         is_read=True,
     ),
@@ -92,7 +92,7 @@ _FOREIGN: Sequence[_Foreign] = (
     ),
     _Foreign(
         _paths(r"/(?:embed|embed_all|embed_sparse|rerank|predict|similarity)"),
-        tei_errors.render_error,
+        tei.render_error,
         f"This route of TEI is not served; use POST {EMBEDDINGS} or {RERANK}, or send TEI's body to {{invocations}}.",
         is_of_servers=True,
     ),
@@ -111,7 +111,7 @@ _FOREIGN: Sequence[_Foreign] = (
     ),
     _Foreign(
         _paths(TOKENIZE),
-        tgi_errors.render_error,
+        tgi.render_error,
         f"The tokenizer is not served here, only by model servers; use POST {COUNT_TOKENS} to count tokens.",
         is_of_servers=True,
     ),
@@ -173,7 +173,7 @@ _FOREIGN: Sequence[_Foreign] = (
     ),
     _Foreign(
         _paths(r"/predictions/.+"),
-        torchserve_errors.render_error,
+        torchserve.render_error,
         f"TorchServe's inference API is not served; {_USE_INVOCATIONS}, with the dialect `torchserve`.",
     ),
     _Foreign(
@@ -190,23 +190,23 @@ _FOREIGN: Sequence[_Foreign] = (
 )
 
 
-def render_error_for(path: str, error: HeadraceError, *, default: Render = tgi_errors.render_error) -> ErrorReply:
+def render_error_for(path: str, error: HeadraceError, *, default: Render = tgi.render_error) -> ErrorReply:
     """Render an error in the format of the clients that request such a path; below `/v1` that is OpenAI's."""
     foreign = _foreign(path)
     if foreign is not None:
         return foreign.render(error)
     if path in {MESSAGES, COUNT_TOKENS}:
-        return anthropic_errors.render_error(error)
+        return anthropic.render_error(error)
     return _OPENAI(error) if path.startswith("/v1/") else default(error)
 
 
 def error_event_for(path: str, error: HeadraceError) -> bytes:
     """Render an error inside a stream of server-sent events, in the format of the clients that request such a path."""
     if path == MESSAGES:
-        return anthropic_errors.error_event(error)
+        return anthropic.error_event(error)
     if path == RESPONSES:
         return responses_reply.error_event(error)
-    return sse_event(openai_errors.error_body(error))
+    return sse_event(openai.error_body(error))
 
 
 def unknown_route(

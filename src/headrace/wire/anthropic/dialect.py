@@ -10,14 +10,13 @@ from typing import Literal
 
 import msgspec
 
-from headrace.core.errors import HeadraceError, InvalidRequest
+from headrace.core.errors import InvalidRequest
 from headrace.core.generation import ChatPrompt, GenerationRequest, Grammar, SamplingParams
 from headrace.wire.anthropic.blocks import Content, InputMessage, chat_messages
-from headrace.wire.anthropic.errors import render_error
-from headrace.wire.anthropic.reply import MessageOptions, MessageReply
+from headrace.wire.anthropic.reply import MessageOptions, MessageReply, render_error
 from headrace.wire.constraints import read_schema, refuse_two
-from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
-from headrace.wire.fields import FieldTable, Refused, struct_fields
+from headrace.wire.dialect import ParsedRequest, RequestContext
+from headrace.wire.fields import FieldTable, Refused, clamp_count, effective_temperature, first_given, struct_fields
 from headrace.wire.framing import decode_body, refusing_deep_nesting
 from headrace.wire.openai.answer_stream import AnswerPlan
 from headrace.wire.openai.messages import Message, template_messages
@@ -31,7 +30,6 @@ from headrace.wire.openai.tools import (
     plan_tools,
     template_tools,
 )
-from headrace.wire.sampling import clamp_count, effective_temperature, first_given
 
 
 class InputTool(msgspec.Struct):
@@ -129,20 +127,11 @@ FIELDS = FieldTable(applied=struct_fields(MessagesBody), refused=_REFUSED, no_ef
 class AnthropicMessages:
     """The dialect of Anthropic's Messages API."""
 
-    @property
-    def name(self) -> str:
-        """The dialect's name in the log."""
-        return "anthropic"
+    name = "anthropic"
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        """
-        Parse a body.
-
-        Raises:
-            InvalidRequest: with a text in Anthropic's form.
-            ModelNotFound: the request names another model.
-        """
+        """Parse a body."""
         fields = decode_body(body, _decoder)
         context, adapter = model_named(fields.model, context)
         ignored = (*FIELDS.check(body), *_hosted_tools(fields))
@@ -167,9 +156,7 @@ class AnthropicMessages:
             requests=(request,), stream=bool(fields.stream), reply=MessageReply(options), ignored=ignored
         )
 
-    def render_error(self, error: HeadraceError) -> ErrorReply:
-        """Render `{"type": "error", ...}`."""
-        return render_error(error)
+    render_error = staticmethod(render_error)
 
 
 @refusing_deep_nesting()

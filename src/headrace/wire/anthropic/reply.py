@@ -1,10 +1,10 @@
 """
-Messages as answers, whole and streamed.
+Messages as answers, whole and streamed, and errors: `{"type": "error", "error": {"type", "message"}}`.
 
 A stream has one content block after the other, each with a start, deltas and a stop. Prompt tokens are known at the
 end of the generation, so `message_start` counts none and `message_delta` has them all; the SDKs read them there.
 
-Source: Anthropic API reference, "Messages"; "Streaming messages".
+Source: Anthropic API reference, "Messages"; "Streaming messages"; "Errors".
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,15 +12,50 @@ from dataclasses import dataclass
 
 import msgspec
 
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import Busy, HeadraceError, ModelNotFound, Unavailable, UserError
 from headrace.core.generation import Chunk, Finish, FinishReason
 from headrace.wire.answers import Answer
-from headrace.wire.anthropic.errors import error_event
-from headrace.wire.dialect import Timings
+from headrace.wire.dialect import ErrorReply, Timings, retry_headers
 from headrace.wire.framing import JSON_CONTENT_TYPE, SSE_CONTENT_TYPE, UNBUFFERED_HEADERS, to_json
 from headrace.wire.openai.answer_stream import AnswerPlan, AnswerStream, ChatDelta, ReasoningDelta
 from headrace.wire.openai.tool_stream import CallStart, TextDelta
 from headrace.wire.streams import ClosingStream
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+}
+
+
+def error_body(error: HeadraceError) -> bytes:
+    """Render the JSON object for an error, in a body or a stream."""
+    return to_json({"type": "error", "error": {"type": _type(error), "message": error.message}})
+
+
+def render_error(error: HeadraceError) -> ErrorReply:
+    """Render the whole response for an error before the first byte."""
+    return ErrorReply(status=error.http_status, body=error_body(error), headers=retry_headers(error))
+
+
+def error_event(error: HeadraceError) -> bytes:
+    """Render the event that ends a stream with an error."""
+    return b"event: error\ndata: %b\n\n" % error_body(error)
+
+
+def _type(error: HeadraceError) -> str:
+    if isinstance(error, ModelNotFound):
+        return "not_found_error"
+    if isinstance(error, Busy):
+        return "rate_limit_error"
+    if isinstance(error, Unavailable):
+        return "overloaded_error"
+    if error.http_status in _TYPES:
+        return _TYPES[error.http_status]
+    return "invalid_request_error" if isinstance(error, UserError) else "api_error"
+
 
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 _SIGNATURE = "headrace"

@@ -55,12 +55,7 @@ def operation_names(service: str) -> frozenset[str]:
 
 
 def operation(service: str, name: str) -> OperationModel:
-    """
-    Return the model of one operation.
-
-    Raises:
-        KeyError: the service has no operation of that name.
-    """
+    """Return the model of one operation. Raises `KeyError`: the service has no operation of that name."""
     if name not in operation_names(service):
         raise KeyError(f"{service}.{name}")
     return model(service).operation_model(name)

@@ -1,7 +1,10 @@
 """
-The LMI dialects, one per change of the wire format.
+The LMI dialects, one per change of the wire format: bodies, DJL's names, defaults and sampling rules, and errors.
 
 `lmi-0.25` (DJL 0.25), `lmi-0.26`, `lmi-0.27` (0.27 to 0.34, LMI v9 to v16) and `lmi-17` (v17 and later).
+
+Source: DJL Serving `lmi_input_output_schema.md`; `vllm_rolling_batch.py` of 0.29 and 0.35 (when tokens are sampled);
+`rolling_batch/lmi_dist_rolling_batch.py` of 0.25 and 0.26; `async_utils.py`, `NettyUtils.sendError` (errors).
 """
 
 from dataclasses import dataclass, replace
@@ -9,24 +12,266 @@ from typing import Literal
 
 import msgspec
 
-from headrace.core.errors import HeadraceError, InvalidRequest
-from headrace.core.generation import GenerationRequest
-from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
-from headrace.wire.fields import check_nested
-from headrace.wire.framing import decode_body, refusing_deep_nesting
-from headrace.wire.lmi.errors import render_error
-from headrace.wire.lmi.parameters import (
-    BODY_FIELDS,
-    PARAMETER_FIELDS,
-    LmiBody,
-    LmiParameters,
-    Version,
-    adapters_of,
-    prompts_of,
-    sampling_params,
+from headrace.core.errors import (
+    Busy,
+    CodeFailed,
+    CodeUnavailable,
+    EngineFailed,
+    HeadraceError,
+    InsufficientMemory,
+    InvalidRequest,
+    ModelNotFound,
+    NotFound,
+    PayloadTooLarge,
+    RequestAborted,
+    Unauthorized,
+    Unavailable,
 )
-from headrace.wire.lmi.reply import LmiReply
-from headrace.wire.lmi.tokens import LmiOptions
+from headrace.core.generation import GenerationRequest, SamplingParams
+from headrace.wire.constraints import ConstraintFields, read_constraint
+from headrace.wire.dialect import MAX_CHOICES, ErrorReply, ParsedRequest, RequestContext, retry_headers
+from headrace.wire.fields import (
+    LARGEST_SEED,
+    MISPLACED_CONSTRAINTS,
+    NO_BEAM_SEARCH,
+    SAMPLING_NO_EFFECT,
+    SAMPLING_REFUSED,
+    FieldTable,
+    Refused,
+    check_nested,
+    clamp_count,
+    effective_temperature,
+    struct_fields,
+)
+from headrace.wire.framing import decode_body, refusing_deep_nesting, to_json
+from headrace.wire.lmi.reply import LmiOptions, LmiReply, Version
+
+DEFAULT_MAX_NEW_TOKENS = 30
+
+
+class LmiParameters(ConstraintFields):
+    """The field `parameters`; null is the same as an absent field."""
+
+    do_sample: bool | None = None
+    seed: int | None = None
+    random_seed: int | None = None
+    temperature: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    max_new_tokens: int | None = None
+    min_new_tokens: int | None = None
+    min_length: int | None = None
+    stop_sequences: list[str] | None = None
+    stop: list[str] | bool | None = None
+    """TGI's name for `stop_sequences`; TensorRT-LLM's flag of this name has no effect."""
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos_token: bool | None = None
+    skip_special_tokens: bool | None = None
+    details: bool | None = None
+    decoder_input_details: bool | None = None
+    return_full_text: bool | None = None
+    top_n_tokens: int | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    n: int | None = None
+    best_of: int | None = None
+    num_beams: int | None = None
+    beam_width: int | None = None
+    truncate: int | None = None
+
+    @property
+    def num_candidates(self) -> int:
+        """Number of candidates; the best one is the answer and the others are listed."""
+        return max(self.n or 1, self.best_of or 1)
+
+    @property
+    def num_top(self) -> int:
+        """Number of alternatives per token."""
+        return max(self.top_n_tokens or 0, self.logprobs or 0)
+
+
+class LmiBody(msgspec.Struct):
+    """The body of `/invocations` and `/predictions/{model}`."""
+
+    inputs: str | list[str]
+    parameters: LmiParameters | None = None
+    stream: bool | None = None
+    adapters: str | list[str] | None = None
+    model: str | None = None
+
+
+BODY_FIELDS = FieldTable(applied=struct_fields(LmiBody), refused=MISPLACED_CONSTRAINTS)
+PARAMETER_FIELDS = FieldTable(
+    applied=struct_fields(LmiParameters),
+    refused={**SAMPLING_REFUSED, "watermark": Refused("watermarking is not supported")},
+    no_effect=SAMPLING_NO_EFFECT | {"len_penalty"},
+)
+
+
+def prompts_of(body: LmiBody) -> tuple[str, ...]:
+    """
+    Return the prompts: one, or a client-side batch.
+
+    Raises:
+        InvalidRequest: a prompt is empty, or there are too many.
+    """
+    prompts = (body.inputs,) if isinstance(body.inputs, str) else tuple(body.inputs)
+    if not prompts or "" in prompts:
+        raise InvalidRequest("The 'inputs' field does not contain any content.", param="inputs")
+    if len(prompts) > MAX_CHOICES:
+        text = f"'inputs' has {len(prompts)} prompts; expected at most {MAX_CHOICES}."
+        raise InvalidRequest(text, param="inputs")
+    return prompts
+
+
+def adapters_of(body: LmiBody, num_prompts: int) -> tuple[str | None, ...]:
+    """
+    Return the adapter of each prompt: one name for all of them, or a list; "" is the base model.
+
+    Raises:
+        InvalidRequest: the list has another length.
+    """
+    if body.adapters is None or isinstance(body.adapters, str):
+        return (body.adapters or None,) * num_prompts
+    if len(body.adapters) != num_prompts:
+        text = f"'adapters' has {len(body.adapters)} names; expected one for each of {num_prompts} inputs."
+        raise InvalidRequest(text, param="adapters")
+    return tuple(name or None for name in body.adapters)
+
+
+def sampling_params(
+    parameters: LmiParameters, context: RequestContext, *, version: Version, shows_tokens: bool
+) -> SamplingParams:
+    """Check the parameters and convert them. Raises `InvalidRequest`: a value is out of range."""
+    _check(parameters, context)
+    seed = parameters.random_seed if parameters.seed is None else parameters.seed
+    max_new_tokens = parameters.max_new_tokens
+    wants_tokens = shows_tokens or parameters.num_candidates > 1
+    stop = parameters.stop if isinstance(parameters.stop, list) else ()
+    return SamplingParams(
+        max_new_tokens=DEFAULT_MAX_NEW_TOKENS if max_new_tokens is None else max_new_tokens,
+        min_new_tokens=parameters.min_new_tokens or parameters.min_length or 0,
+        temperature=_temperature(parameters, version),
+        top_k=clamp_count(max(0, parameters.top_k or 0)),
+        top_p=1.0 if parameters.top_p is None else parameters.top_p,
+        min_p=parameters.min_p or 0.0,
+        typical_p=1.0 if parameters.typical_p is None else parameters.typical_p,
+        repetition_penalty=1.0 if parameters.repetition_penalty is None else parameters.repetition_penalty,
+        presence_penalty=parameters.presence_penalty or 0.0,
+        frequency_penalty=parameters.frequency_penalty or 0.0,
+        seed=None if seed is None else seed & LARGEST_SEED,
+        stop=(*(parameters.stop_sequences or ()), *stop),
+        stop_token_ids=tuple(parameters.stop_token_ids or ()),
+        include_stop=_includes_stop(parameters, version),
+        ignore_eos=bool(parameters.ignore_eos_token),
+        skip_special_tokens=parameters.skip_special_tokens is not False,
+        n=parameters.num_candidates,
+        logprobs=parameters.num_top if wants_tokens else None,
+        prompt_logprobs=_prompt_logprobs(parameters),
+        grammar=read_constraint(parameters, prefix="parameters."),
+    )
+
+
+def _temperature(parameters: LmiParameters, version: Version) -> float:
+    """Return the temperature; up to DJL 0.31 sampling needs `do_sample: true`, later a temperature suffices."""
+    if parameters.do_sample is None:
+        inferred = 0.0 if version != "17" or parameters.temperature is None else parameters.temperature
+        return effective_temperature(inferred)
+    if not parameters.do_sample:
+        return 0.0
+    return effective_temperature(1.0 if parameters.temperature is None else parameters.temperature)
+
+
+def _includes_stop(parameters: LmiParameters, version: Version) -> bool:
+    """Return whether the text keeps the stop sequence: lmi-dist (0.25, 0.26) keeps it, as TGI does; vLLM does not."""
+    if parameters.include_stop_str_in_output is None:
+        return version in {"0.25", "0.26"}
+    return parameters.include_stop_str_in_output
+
+
+def _prompt_logprobs(parameters: LmiParameters) -> int | None:
+    if parameters.decoder_input_details and parameters.details:
+        return parameters.prompt_logprobs or 0
+    return None
+
+
+def _check(parameters: LmiParameters, context: RequestContext) -> None:
+    limits = context.limits
+    for name, low, high in (
+        ("temperature", 0.0, None),
+        ("top_k", -1, None),
+        ("top_p", 0.0, 1.0),
+        ("min_p", 0.0, 1.0),
+        ("typical_p", 0.0, 1.0),
+        ("repetition_penalty", 0.0, None),
+        ("presence_penalty", -2.0, 2.0),
+        ("frequency_penalty", -2.0, 2.0),
+        ("max_new_tokens", 1, None),
+        ("min_new_tokens", 0, None),
+        ("min_length", 0, None),
+        ("truncate", 1, context.model.max_prompt_tokens),
+        ("top_n_tokens", 0, limits.max_top_n_tokens),
+        ("logprobs", 0, limits.max_top_n_tokens),
+        ("prompt_logprobs", 0, limits.max_top_n_tokens),
+        ("n", 1, limits.max_best_of),
+        ("best_of", 1, limits.max_best_of),
+    ):
+        _check_range(name, getattr(parameters, name), low, high)
+    for name in ("top_p", "typical_p", "repetition_penalty"):
+        if getattr(parameters, name) == 0:
+            raise InvalidRequest(f"`{name}` must be > 0. Given: 0", param=name)
+    for name in ("num_beams", "beam_width"):
+        if (getattr(parameters, name) or 1) != 1:
+            raise InvalidRequest(f"`{name}` must be 1: {NO_BEAM_SEARCH}.", param=name)
+    for token_id in parameters.stop_token_ids or ():
+        _check_range("stop_token_ids", token_id, 0, context.model.vocab_size - 1)
+    stops = [*(parameters.stop_sequences or ()), *(parameters.stop if isinstance(parameters.stop, list) else ())]
+    if "" in stops:
+        raise InvalidRequest("`stop_sequences` must not contain an empty string.", param="stop_sequences")
+
+
+def _check_range(name: str, value: float | None, low: float, high: float | None) -> None:
+    if value is None or (value >= low and (high is None or value <= high)):
+        return
+    expected = f">= {low:g}" if high is None else f">= {low:g} and <= {high:g}"
+    raise InvalidRequest(f"`{name}` must be {expected}. Given: {value}", param=name)
+
+
+_FAILED_DEPENDENCY = 424
+
+_EXCEPTIONS: dict[type[HeadraceError], str] = {
+    Busy: "WlmCapacityException",
+    Unavailable: "ServiceUnavailableException",
+    CodeUnavailable: "WlmException",
+    NotFound: "ResourceNotFoundException",
+    ModelNotFound: "ModelNotFoundException",
+    PayloadTooLarge: "BadRequestException",
+    Unauthorized: "BadRequestException",
+    InsufficientMemory: "WlmOutOfMemoryException",
+    RequestAborted: "TranslateException",
+}
+
+
+def render_error(error: HeadraceError) -> ErrorReply:
+    """Render the whole response for an error before the first byte."""
+    if isinstance(error, CodeFailed):
+        return ErrorReply(status=_FAILED_DEPENDENCY, body=to_json({"error": error.message, "code": _FAILED_DEPENDENCY}))
+    if isinstance(error, InvalidRequest):
+        text = f"Input Parsing failed. Ensure that the request payload is valid. {error.message}"
+        return ErrorReply(status=_FAILED_DEPENDENCY, body=to_json({"error": text, "code": _FAILED_DEPENDENCY}))
+    if isinstance(error, EngineFailed):
+        body = {"code": _FAILED_DEPENDENCY, "message": "invoke handler failure", "error": error.message}
+        return ErrorReply(status=_FAILED_DEPENDENCY, body=to_json(body))
+    kind = _EXCEPTIONS.get(type(error), "InternalServerException")
+    body = {"code": error.http_status, "type": kind, "message": error.message}
+    return ErrorReply(status=error.http_status, body=to_json(body), headers=retry_headers(error))
+
 
 Formatter = Literal["json", "jsonlines", "sse"]
 
@@ -59,12 +304,7 @@ class Lmi:
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        """
-        Parse a body with `inputs`.
-
-        Raises:
-            InvalidRequest: with DJL's text if it has one.
-        """
+        """Parse a body with `inputs`."""
         decoded = decode_body(body, _decoder)
         ignored = check_nested(body, BODY_FIELDS, PARAMETER_FIELDS)
         parameters = decoded.parameters or LmiParameters()
@@ -109,9 +349,7 @@ class Lmi:
             ignored=ignored,
         )
 
-    def render_error(self, error: HeadraceError) -> ErrorReply:
-        """Render `{"error", "code"}` or `{"code", "type", "message"}`."""
-        return render_error(error)
+    render_error = staticmethod(render_error)
 
     def _form(self, parameters: LmiParameters, *, wants_stream: bool) -> tuple[Formatter, bool]:
         """

@@ -1,33 +1,122 @@
 """
 `POST /api/chat` and `POST /api/generate`: the bodies and their conversion to generation requests.
 
-Source: Ollama `docs/api.md`; `api/types.go` (ChatRequest, GenerateRequest).
+Source: Ollama `docs/api.md`; `api/types.go` (ChatRequest, GenerateRequest, Duration).
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
 
-from headrace.core.errors import HeadraceError, InvalidRequest
+from headrace.core.client_text import shortened
+from headrace.core.errors import InvalidRequest
 from headrace.core.generation import ChatPrompt, GenerationRequest, Grammar
 from headrace.wire.constraints import read_schema
-from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
+from headrace.wire.dialect import ParsedRequest, RequestContext
 from headrace.wire.fields import FieldTable, Refused, struct_fields
 from headrace.wire.framing import decode_body, raw_fields, refusing_deep_nesting
 from headrace.wire.ollama import options as ollama_options
-from headrace.wire.ollama.errors import render_error
-from headrace.wire.ollama.keep_alive import asks_to_unload
-from headrace.wire.ollama.messages import Message, openai_messages
 from headrace.wire.ollama.options import Options, sampling_params
-from headrace.wire.ollama.reply import OllamaReply, ReplyOptions
+from headrace.wire.ollama.reply import OllamaReply, ReplyOptions, render_error
 from headrace.wire.openai import messages as openai
 from headrace.wire.openai.answer_stream import AnswerPlan
 from headrace.wire.openai.messages import template_messages
 from headrace.wire.openai.parameters import check_range, model_named
 from headrace.wire.openai.tools import NO_TOOLS, Tool, ToolPlan, plan_tools, template_tools
+
+_DURATION = re.compile(r"[-+]?(?:0|(?:(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|ms|s|m|h))+)", re.ASCII)
+_NUMBER_ABOVE_ZERO = re.compile(r"[1-9]")
+
+
+def asks_to_unload(keep_alive: float | str | None) -> bool:
+    """
+    Return whether the value is zero, which unloads the model after the answer.
+
+    Raises:
+        InvalidRequest: the value is not a duration.
+    """
+    if keep_alive is None or isinstance(keep_alive, float | int):
+        return keep_alive == 0
+    if keep_alive == "":
+        return False
+    if not _DURATION.fullmatch(keep_alive):
+        text = (
+            f"`keep_alive` is '{keep_alive[:80]}'; expected seconds as a number, or a duration such as '5m' or '-1s'."
+        )
+        raise InvalidRequest(text, param="keep_alive")
+    return _NUMBER_ABOVE_ZERO.search(keep_alive) is None
+
+
+_ROLES: dict[str, openai.Role] = {"system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+
+
+class CalledFunction(msgspec.Struct):
+    """The function of an earlier tool call."""
+
+    name: str
+    arguments: dict[str, object] | None = None
+
+
+class ToolCall(msgspec.Struct):
+    """An earlier tool call of the assistant."""
+
+    function: CalledFunction
+    id: str | None = None
+
+
+class Message(msgspec.Struct):
+    """A chat message of any role; null is the same as an absent field, and roles may be in any case."""
+
+    role: str
+    content: str | None = None
+    thinking: str | None = None
+    images: list[str] | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+
+
+def openai_messages(messages: Sequence[Message]) -> list[openai.Message]:
+    """
+    Return the conversation in OpenAI's form; the answer continues a last message that is the assistant's.
+
+    Raises:
+        InvalidRequest: a message has images, or the last one is the assistant's and cannot be continued.
+    """
+    for number, message in enumerate(messages):
+        if message.role.lower() not in _ROLES:
+            param = f"messages[{number}].role"
+            expected = ", ".join(_ROLES)
+            raise InvalidRequest(f"`{param}` is {shortened(message.role)!r}; expected one of {expected}.", param=param)
+        if message.images:
+            param = f"messages[{number}].images"
+            raise InvalidRequest(f"`{param}`: this model reads text only.", param=param)
+    last = messages[-1]
+    if last.role.lower() == "assistant" and (not last.content or last.tool_calls):
+        text = "`messages`: the last message is the assistant's without text or with a call; expected text to continue."
+        raise InvalidRequest(text, param="messages")
+    return [_openai_message(message) for message in messages]
+
+
+def _openai_message(message: Message) -> openai.Message:
+    return openai.Message(
+        role=_ROLES[message.role.lower()],
+        content=message.content or "",
+        name=message.tool_name,
+        tool_calls=[_openai_call(call) for call in message.tool_calls or ()] or None,
+        tool_call_id=message.tool_call_id,
+        reasoning=message.thinking,
+    )
+
+
+def _openai_call(call: ToolCall) -> openai.ToolCall:
+    function = openai.CalledFunction(name=call.function.name, arguments=call.function.arguments)
+    return openai.ToolCall(function=function, id=call.id)
+
 
 _DEFAULT_TAG = ":latest"
 
@@ -89,20 +178,11 @@ _generate_decoder = msgspec.json.Decoder(GenerateBody)
 class OllamaChat:
     """The dialect of chats: `POST /api/chat`."""
 
-    @property
-    def name(self) -> str:
-        """The dialect's name in the log."""
-        return "ollama-chat"
+    name = "ollama-chat"
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        """
-        Parse a body.
-
-        Raises:
-            InvalidRequest: a field has a value that is not served.
-            ModelNotFound: the request names another model.
-        """
+        """Parse a body."""
         fields = decode_body(body, _chat_decoder)
         context, adapter = named_model(fields.model, context)
         ignored = _check(CHAT_FIELDS, body)
@@ -113,29 +193,18 @@ class OllamaChat:
         prompt = _chat_prompt(messages, fields, context, tools=fields.tools)
         return _parsed(fields, context, prompt, ignored, tools=tools, adapter=adapter, is_chat=True)
 
-    def render_error(self, error: HeadraceError) -> ErrorReply:
-        """Render `{"error": "..."}`."""
-        return render_error(error)
+    render_error = staticmethod(render_error)
 
 
 @dataclass(frozen=True, slots=True)
 class OllamaGenerate:
     """The dialect of single prompts: `POST /api/generate`."""
 
-    @property
-    def name(self) -> str:
-        """The dialect's name in the log."""
-        return "ollama-generate"
+    name = "ollama-generate"
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        """
-        Parse a body.
-
-        Raises:
-            InvalidRequest: a field has a value that is not served.
-            ModelNotFound: the request names another model.
-        """
+        """Parse a body."""
         fields = decode_body(body, _generate_decoder)
         context, adapter = named_model(fields.model, context)
         ignored = _check(GENERATE_FIELDS, body)
@@ -144,9 +213,7 @@ class OllamaGenerate:
         prompt = _generate_prompt(fields, context)
         return _parsed(fields, context, prompt, ignored, tools=NO_TOOLS, adapter=adapter, is_chat=False)
 
-    def render_error(self, error: HeadraceError) -> ErrorReply:
-        """Render `{"error": "..."}`."""
-        return render_error(error)
+    render_error = staticmethod(render_error)
 
 
 def named_model(name: str, context: RequestContext) -> tuple[RequestContext, str | None]:

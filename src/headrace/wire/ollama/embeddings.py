@@ -6,15 +6,13 @@ from functools import partial
 
 import msgspec
 
-from headrace.core.errors import HeadraceError
 from headrace.core.generation import PoolingParams
 from headrace.wire.answers import Answer, usage_of
-from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
+from headrace.wire.dialect import ParsedRequest, RequestContext
 from headrace.wire.fields import FieldTable, struct_fields
 from headrace.wire.framing import decode_body, to_json
 from headrace.wire.ollama.dialect import named_model
-from headrace.wire.ollama.errors import render_error
-from headrace.wire.ollama.reply import nanoseconds
+from headrace.wire.ollama.reply import nanoseconds, render_error
 from headrace.wire.openai.embeddings import read_inputs
 from headrace.wire.openai.parameters import check_range
 from headrace.wire.pooled import parsed_pooling, vector_of, with_prompt
@@ -48,19 +46,10 @@ _embeddings_decoder = msgspec.json.Decoder(EmbeddingsBody)
 class OllamaEmbed:
     """The dialect of `/api/embed`: vectors of length 1."""
 
-    @property
-    def name(self) -> str:
-        """The dialect's name in the log."""
-        return "ollama-embed"
+    name = "ollama-embed"
 
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        """
-        Parse a body.
-
-        Raises:
-            InvalidRequest: an input is empty, or there are too many.
-            ModelNotFound: the request names another model.
-        """
+        """Parse a body."""
         fields = decode_body(body, _embed_decoder)
         context, adapter = named_model(fields.model, context)
         ignored = EMBED_FIELDS.check(body)
@@ -71,28 +60,17 @@ class OllamaEmbed:
         render = partial(_render_all, context=context)
         return parsed_pooling(inputs, params, context, render, ignored, adapter=adapter)
 
-    def render_error(self, error: HeadraceError) -> ErrorReply:
-        """Render `{"error": "..."}`."""
-        return render_error(error)
+    render_error = staticmethod(render_error)
 
 
 @dataclass(frozen=True, slots=True)
 class OllamaEmbeddings:
     """The dialect of `/api/embeddings`: one vector, with the length that the model gives it."""
 
-    @property
-    def name(self) -> str:
-        """The dialect's name in the log."""
-        return "ollama-embeddings"
+    name = "ollama-embeddings"
 
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        """
-        Parse a body.
-
-        Raises:
-            InvalidRequest: the prompt is empty.
-            ModelNotFound: the request names another model.
-        """
+        """Parse a body."""
         fields = decode_body(body, _embeddings_decoder)
         context, adapter = named_model(fields.model, context)
         ignored = EMBEDDINGS_FIELDS.check(body)
@@ -101,9 +79,7 @@ class OllamaEmbeddings:
         params = PoolingParams(normalize=info is None or info.normalizes, truncate="right")
         return parsed_pooling(inputs, params, context, _render_one, ignored, adapter=adapter)
 
-    def render_error(self, error: HeadraceError) -> ErrorReply:
-        """Render `{"error": "..."}`."""
-        return render_error(error)
+    render_error = staticmethod(render_error)
 
 
 def _render_all(answers: Sequence[Answer], *, context: RequestContext) -> bytes:

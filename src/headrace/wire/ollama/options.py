@@ -13,9 +13,8 @@ from headrace.core.errors import InvalidRequest
 from headrace.core.generation import Grammar, SamplingParams
 from headrace.core.sampling_defaults import RecommendedSampling
 from headrace.wire.dialect import RequestContext
-from headrace.wire.fields import FieldTable, Refused, struct_fields
+from headrace.wire.fields import LARGEST_SEED, FieldTable, Refused, clamp_count, effective_temperature, struct_fields
 from headrace.wire.openai.parameters import check_range, read_stop
-from headrace.wire.sampling import LARGEST_SEED, clamp_count, effective_temperature
 
 _DEFAULT_REPEAT_LAST_N = 64
 """Source: Ollama `docs/modelfile.md`; some clients send all defaults."""
@@ -69,12 +68,7 @@ FIELDS = FieldTable(applied=struct_fields(Options), refused=_REFUSED, no_effect=
 
 
 def sampling_params(options: Options, context: RequestContext, grammar: Grammar | None) -> SamplingParams:
-    """
-    Check the options and convert them.
-
-    Raises:
-        InvalidRequest: a value is out of range.
-    """
+    """Check the options and convert them. Raises `InvalidRequest`: a value is out of range."""
     _check_ranges(options)
     default = context.model.recommended
     temperature = default.temperature if options.temperature is None else options.temperature

@@ -1,5 +1,5 @@
 """
-Answers of `/api/chat` and `/api/generate`, whole and as one JSON object per line.
+Answers of `/api/chat` and `/api/generate`, whole and as one JSON object per line, and errors: `{"error": "..."}`.
 
 The last object has the token counts and the durations. Source: Ollama `docs/api.md`; `api/types.go` (Metrics).
 """
@@ -12,13 +12,28 @@ import msgspec
 from headrace.core.errors import HeadraceError
 from headrace.core.generation import Chunk, Finish, FinishReason, Token
 from headrace.wire.answers import Answer
-from headrace.wire.dialect import Timings
+from headrace.wire.dialect import ErrorReply, Timings, retry_headers
 from headrace.wire.framing import JSON_CONTENT_TYPE, UNBUFFERED_HEADERS, json_line, to_json
-from headrace.wire.ollama.errors import error_line
 from headrace.wire.openai.answer_stream import AnswerPlan, AnswerStream, ChatDelta, ReasoningDelta
-from headrace.wire.openai.logprobs import token_logprobs, visible
+from headrace.wire.openai.envelope import token_logprobs, visible
 from headrace.wire.openai.tool_stream import CallStart, TextDelta
 from headrace.wire.streams import ClosingStream
+
+
+def error_body(error: HeadraceError) -> bytes:
+    """Render the JSON object for an error, in a body or a stream."""
+    return to_json({"error": error.message})
+
+
+def render_error(error: HeadraceError) -> ErrorReply:
+    """Render the whole response for an error before the first byte."""
+    return ErrorReply(status=error.http_status, body=error_body(error), headers=retry_headers(error))
+
+
+def error_line(error: HeadraceError) -> bytes:
+    """Render the line that ends a stream with an error."""
+    return json_line(error_body(error))
+
 
 _LINES_CONTENT_TYPE = "application/x-ndjson"
 _NS_PER_S = 1_000_000_000

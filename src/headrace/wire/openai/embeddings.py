@@ -9,13 +9,13 @@ from typing import Literal
 import msgspec
 
 from headrace.core.client_text import shortened
-from headrace.core.errors import HeadraceError, InvalidRequest
+from headrace.core.errors import InvalidRequest
 from headrace.core.generation import PoolingParams
 from headrace.wire.answers import Answer, usage_of
-from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
+from headrace.wire.dialect import ParsedRequest, RequestContext
 from headrace.wire.fields import FieldTable, Refused, struct_fields
 from headrace.wire.framing import decode_body, refusing_deep_nesting, to_json
-from headrace.wire.openai.errors import render_error
+from headrace.wire.openai.envelope import render_error
 from headrace.wire.openai.parameters import check_range, model_named
 from headrace.wire.pooled import MAX_INPUTS, Input, parsed_pooling, pooled_of, vector_of, with_prompt
 
@@ -55,20 +55,11 @@ FIELDS = FieldTable(
 class OpenAIEmbeddings:
     """The dialect of OpenAI's embeddings."""
 
-    @property
-    def name(self) -> str:
-        """The dialect's name in the log."""
-        return "openai-embeddings"
+    name = "openai-embeddings"
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        """
-        Parse an embeddings body.
-
-        Raises:
-            InvalidRequest: with OpenAI's error text.
-            ModelNotFound: the request names another model.
-        """
+        """Parse an embeddings body."""
         fields = decode_body(body, _decoder)
         context, adapter = model_named(fields.model, context)
         ignored = FIELDS.check(body)
@@ -76,9 +67,7 @@ class OpenAIEmbeddings:
         render = partial(_render, model=context.model.name, encoding=_encoding(fields))
         return parsed_pooling(inputs, _params(fields, context), context, render, ignored, adapter=adapter)
 
-    def render_error(self, error: HeadraceError) -> ErrorReply:
-        """Render `{"error": {...}}`."""
-        return render_error(error, prompt="input")
+    render_error = staticmethod(partial(render_error, prompt="input"))
 
 
 def _encoding(fields: EmbeddingsBody) -> Encoding:

@@ -1,15 +1,29 @@
-"""Common parts of OpenAI's answers: ids, usage, finish reasons, and the framing of streamed objects."""
+"""
+Common parts of OpenAI's answers: ids, usage, finish reasons, logprobs, errors, and the framing of streamed objects.
 
-from collections.abc import Sequence
+Logprobs have two formats: parallel lists (completions) and one object per token (chat). Errors are
+`{"error": {"message", "type", "param", "code"}}`.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from importlib.metadata import version as package_version
 
-from headrace.core.errors import HeadraceError
-from headrace.core.generation import Finish, FinishReason, ModelInfo
-from headrace.wire.answers import Usage
-from headrace.wire.dialect import Timings
+from headrace.core.errors import (
+    Busy,
+    ContextTooLong,
+    HeadraceError,
+    InvalidRequest,
+    ModelNotFound,
+    PromptTooLong,
+    Unauthorized,
+    UserError,
+)
+from headrace.core.generation import Finish, FinishReason, ModelInfo, Token
+from headrace.wire.answers import Usage, finite_logprob
+from headrace.wire.dialect import ErrorReply, Timings, retry_headers
 from headrace.wire.framing import (
     JSON_CONTENT_TYPE,
     JSONLINES_CONTENT_TYPE,
@@ -20,9 +34,124 @@ from headrace.wire.framing import (
     sse_event,
     to_json,
 )
-from headrace.wire.openai.errors import error_body
 from headrace.wire.openai.parameters import Framing
 from headrace.wire.streams import ClosingStream
+
+
+def error_body(error: HeadraceError, *, prompt: str = "messages") -> bytes:
+    """Render the JSON object for an error, in a body or a stream; `prompt` names the field that was too long."""
+    return to_json({"error": error_object(error, prompt=prompt)})
+
+
+def error_object(error: HeadraceError, *, prompt: str = "messages") -> dict[str, object]:
+    """Return the value of `error` in the JSON object for an error."""
+    param = error.param if isinstance(error, InvalidRequest) else None
+    if isinstance(error, ModelNotFound):
+        param = "model"
+    return {"message": _message(error, prompt), "type": _type(error), "param": param, "code": _code(error)}
+
+
+def render_error(error: HeadraceError, *, prompt: str = "messages") -> ErrorReply:
+    """Render the whole response for an error before the first byte."""
+    body = error_body(error, prompt=prompt)
+    return ErrorReply(status=error.http_status, body=body, headers=retry_headers(error))
+
+
+def _message(error: HeadraceError, prompt: str) -> str:
+    """Return OpenAI's text if clients match it (`maximum context length`), else the error's own."""
+    if isinstance(error, ContextTooLong):
+        return (
+            f"This model's maximum context length is {error.max_total_tokens} tokens. However, you requested "
+            f"{error.prompt_tokens + error.max_new_tokens} tokens ({error.prompt_tokens} in the {prompt}, "
+            f"{error.max_new_tokens} in the completion). Please reduce the length of the {prompt} or completion."
+        )
+    if isinstance(error, PromptTooLong):
+        return (
+            f"This model's maximum context length is {error.max_prompt_tokens} tokens for the prompt. However, your "
+            f"{prompt} resulted in {error.prompt_tokens} tokens. Please reduce the length of the {prompt}."
+        )
+    return error.message
+
+
+def _type(error: HeadraceError) -> str:
+    if isinstance(error, Busy):
+        return "rate_limit_error"
+    if isinstance(error, UserError):
+        return "invalid_request_error"
+    return "server_error"
+
+
+def _code(error: HeadraceError) -> str | None:
+    if isinstance(error, ContextTooLong | PromptTooLong):
+        return "context_length_exceeded"
+    if isinstance(error, Busy):
+        return "rate_limit_exceeded"
+    if isinstance(error, Unauthorized):
+        return "invalid_api_key"
+    if type(error) is InvalidRequest:
+        return None
+    return error.code
+
+
+def visible(tokens: Iterable[Token], *, with_special: bool) -> list[Token]:
+    """Return the tokens that make up the text, without the end-of-sequence token."""
+    return [token for token in tokens if with_special or not token.special]
+
+
+def chat_logprobs(tokens: Sequence[Token], *, num_top: int) -> dict[str, object]:
+    """Return `choices[].logprobs` of a chat completion."""
+    return {"content": token_logprobs(tokens, num_top=num_top), "refusal": None}
+
+
+def token_logprobs(tokens: Iterable[Token], *, num_top: int) -> list[dict[str, object]]:
+    """Return the logprobs of a chat completion's or a response's tokens."""
+    return [_chat_token(token, num_top) for token in tokens]
+
+
+def completion_logprobs(
+    tokens: Sequence[Token], *, num_top: int, offset: int, with_special: bool
+) -> tuple[dict[str, object], int]:
+    """Return `choices[].logprobs` of a completion from character `offset` on, and the offset after it."""
+    offsets: list[int] = []
+    for token in tokens:
+        offsets.append(offset)
+        offset += 0 if token.special and not with_special else len(token.text)
+    logprobs: dict[str, object] = {
+        "tokens": [_name(token) for token in tokens],
+        "token_logprobs": [finite_logprob(token.logprob) for token in tokens],
+        "top_logprobs": [_top(token, num_top) for token in tokens] if num_top else None,
+        "text_offset": offsets,
+    }
+    return logprobs, offset
+
+
+def _chat_token(token: Token, num_top: int) -> dict[str, object]:
+    return {
+        "token": _name(token),
+        "logprob": finite_logprob(token.logprob),
+        "bytes": list(token.raw or token.text.encode()),
+        "top_logprobs": [
+            {"token": top.text, "logprob": finite_logprob(top.logprob), "bytes": list(top.text.encode())}
+            for top in token.top[:num_top]
+        ],
+    }
+
+
+def _top(token: Token, num_top: int) -> dict[str, float | None] | None:
+    if token.logprob is None:
+        return None
+    best = {top.text: finite_logprob(top.logprob) for top in token.top[:num_top]}
+    return {**best, _name(token): finite_logprob(token.logprob)}
+
+
+def _name(token: Token) -> str:
+    r"""Return the token's text; a partial character is written as OpenAI does, `bytes:\xf0\x9f`."""
+    try:
+        token.raw.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.raw)
+    return token.text
+
 
 DONE = sse_event(b"[DONE]")
 UNFINISHED = b'"finish_reason":null'

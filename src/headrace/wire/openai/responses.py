@@ -8,22 +8,30 @@ Source: OpenAI API reference, "Create a model response"; vLLM `entrypoints/opena
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import msgspec
 
-from headrace.core.errors import HeadraceError, InvalidRequest
+from headrace.core.errors import InvalidRequest
 from headrace.core.generation import ChatPrompt, GenerationRequest, Grammar, SamplingParams
 from headrace.wire.constraints import read_schema, refuse_two
-from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
+from headrace.wire.dialect import ParsedRequest, RequestContext
 from headrace.wire.fields import SAMPLING_NO_EFFECT, FieldTable, Refused, struct_fields
 from headrace.wire.framing import decode_body, refusing_deep_nesting
 from headrace.wire.json_size import INLINE_BYTES, check_json_size
 from headrace.wire.openai.answer_stream import AnswerPlan
 from headrace.wire.openai.chat import ChatBody, chat_prompt
-from headrace.wire.openai.errors import render_error
-from headrace.wire.openai.fields import COMMON_REFUSED
-from headrace.wire.openai.parameters import CommonFields, check_range, is_stream, missing, sampling_params, served_model
+from headrace.wire.openai.envelope import render_error
+from headrace.wire.openai.parameters import (
+    COMMON_REFUSED,
+    CommonFields,
+    check_range,
+    is_stream,
+    missing,
+    sampling_params,
+    served_model,
+)
 from headrace.wire.openai.responses_items import InputItem, chat_messages, stored_items
 from headrace.wire.openai.responses_reply import ResponseOptions, ResponseReply
 from headrace.wire.openai.responses_tools import ResponseTool, ResponseToolChoice, read_choice, read_tools
@@ -143,20 +151,11 @@ class OpenAIResponses:
     store: ResponseStore | None = None
     """The stored responses; None: `store` has no effect, and `previous_response_id` is refused."""
 
-    @property
-    def name(self) -> str:
-        """The dialect's name in the log."""
-        return "openai-responses"
+    name = "openai-responses"
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        """
-        Parse a body.
-
-        Raises:
-            InvalidRequest: with OpenAI's error text.
-            ModelNotFound: the request names another model.
-        """
+        """Parse a body."""
         fields = decode_body(body, _decoder)
         ignored = FIELDS.check(body)
         if fields.store and self.store is None:
@@ -207,9 +206,7 @@ class OpenAIResponses:
         assert isinstance(prompt, ChatPrompt), "`parse` makes no other prompts"
         return prompt
 
-    def render_error(self, error: HeadraceError) -> ErrorReply:
-        """Render `{"error": {...}}`."""
-        return render_error(error, prompt="input")
+    render_error = staticmethod(partial(render_error, prompt="input"))
 
     def num_stored_bytes(self, body: bytes, now_s: float) -> int:
         """Return the size of the stored conversation that a short body continues, else 0: a long one is not decoded."""

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 
 from headrace.core.answer_format.call_markers import CALL_STARTS
 from headrace.core.answer_format.parts import held_length
-from headrace.wire.openai.call_block import BlockState, CallBlock
-from headrace.wire.openai.call_text import Call, read_arguments
-from headrace.wire.openai.forced_calls import CallName, ForcedCalls
+from headrace.wire.openai.tool_calls import BlockState, Call, CallBlock, CallName, ForcedCalls, read_arguments
 from headrace.wire.openai.tools import ToolPlan
 
 

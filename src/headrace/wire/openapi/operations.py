@@ -11,15 +11,15 @@ from headrace.wire import rerank, unknown_routes
 from headrace.wire.adapters import LoraBody, RegisterBody
 from headrace.wire.anthropic import dialect as anthropic
 from headrace.wire.fields import FieldTable
-from headrace.wire.lmi import parameters as lmi
+from headrace.wire.lmi import dialect as lmi
 from headrace.wire.ollama import dialect as ollama
 from headrace.wire.ollama import embeddings as ollama_embeddings
 from headrace.wire.ollama import options as ollama_options
 from headrace.wire.ollama.models import ShowBody
-from headrace.wire.openai import chat, completions, embeddings, responses, tokenizer
+from headrace.wire.openai import chat, completions, embeddings, pages, responses
 from headrace.wire.openapi.document import Api, Operation
-from headrace.wire.tei import bodies as tei
-from headrace.wire.tgi import parameters as tgi
+from headrace.wire.tei import dialect as tei
+from headrace.wire.tgi import dialect as tgi
 from headrace.wire.tgi.pages import TokenizeBody
 from headrace.wire.unknown_routes import (
     CHAT,
@@ -63,11 +63,11 @@ class _Body:
     fields: Mapping[str, FieldTable] = field(default_factory=dict)
 
 
-_ANY = {"model": "any"}
+_ANY: dict[str, object] = {"model": "any"}
 _HELLO = [{"role": "user", "content": "Say hello."}]
 _COLOURS = "red, green, blue,"
 _TEXTS = ["a river", "a bank"]
-_PAIR = {"query": "water", "documents": _TEXTS}
+_PAIR: dict[str, object] = {"query": "water", "documents": _TEXTS}
 _INPUTS = {"inputs": _COLOURS, "parameters": {"max_new_tokens": 16}}
 _OPTIONS = {"options.": ollama_options.FIELDS}
 _GENERATE = _Body((tgi.GenerateBody,), _INPUTS, {"": tgi.BODY_FIELDS, "parameters.": tgi.PARAMETER_FIELDS})
@@ -108,11 +108,11 @@ _BODIES: Mapping[str, _Body] = {
     "/generate_stream": _GENERATE,
     "/chat_tokenize": _Body((chat.ChatBody,), {"messages": _HELLO}),
     TOKENIZE: _Body(
-        (tokenizer.TextTokensBody, tokenizer.ChatTokensBody, TokenizeBody),
+        (pages.TextTokensBody, pages.ChatTokensBody, TokenizeBody),
         {"prompt": _COLOURS},
-        {"": tokenizer.CHAT_FIELDS},
+        {"": pages.CHAT_FIELDS},
     ),
-    DETOKENIZE: _Body((tokenizer.DetokenizeBody,), {"tokens": [2]}),
+    DETOKENIZE: _Body((pages.DetokenizeBody,), {"tokens": [2]}),
     "/embed": _EMBED,
     "/embed_all": _EMBED,
     "/predict": _Body((tei.PredictBody,), {"inputs": _TEXTS}),

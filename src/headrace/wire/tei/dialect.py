@@ -1,4 +1,9 @@
-"""TEI's routes: `/embed`, `/embed_all`, `/rerank`, `/predict`, `/similarity`."""
+"""
+TEI's routes: `/embed`, `/embed_all`, `/rerank`, `/predict`, `/similarity`, and `/info`.
+
+Source: text-embeddings-inference `router/src/http/types.rs` (bodies), `router/src/http/server.rs` (status of errors),
+`core/src/lib.rs`, `router/src/lib.rs` (Info, ModelType).
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,24 +11,183 @@ from typing import Literal
 
 import msgspec
 
-from headrace.core.errors import HeadraceError, InvalidRequest
-from headrace.core.generation import PoolingInfo, PoolingParams
+from headrace.core.client_text import shortened
+from headrace.core.errors import Busy, EngineFailed, HeadraceError, Internal, InvalidRequest, PromptTooLong, Unavailable
+from headrace.core.generation import ModelInfo, PoolingInfo, PoolingParams
+from headrace.core.model_kinds import PoolingTask
 from headrace.wire.answers import Answer
-from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
+from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext, retry_headers
 from headrace.wire.fields import struct_fields
-from headrace.wire.framing import decode_body, field_names, refusing_deep_nesting, shortened_names, to_json
-from headrace.wire.pooled import activated, parsed_pooling, pooled_of, vector_of, with_prompt
-from headrace.wire.tei.bodies import (
-    EmbedBody,
-    PredictBody,
-    RerankBody,
-    SimilarityBody,
-    TruncationFields,
-    check_count,
-    check_text,
-    read_inputs,
+from headrace.wire.framing import (
+    MalformedBody,
+    decode_body,
+    field_names,
+    refusing_deep_nesting,
+    shortened_names,
+    to_json,
 )
-from headrace.wire.tei.errors import EmptyInput, render_error
+from headrace.wire.pooled import MAX_INPUTS, Input, activated, parsed_pooling, pooled_of, vector_of, with_prompt
+
+
+class EmptyInput(InvalidRequest):
+    """An input or a list of inputs without content."""
+
+    code = "empty_input"
+
+
+def render_error(error: HeadraceError) -> ErrorReply:
+    """Render the whole response for an error."""
+    text, error_type, status = _translate(error)
+    body = to_json({"error": text, "error_type": error_type})
+    return ErrorReply(status=status, body=body, headers=retry_headers(error))
+
+
+def _translate(error: HeadraceError) -> tuple[str, str, int]:
+    """Return TEI's text, `error_type` and HTTP status."""
+    for kind, text, error_type, status in _FORMS:
+        if isinstance(error, kind):
+            return text.format(_message(error)), error_type, status
+    return error.message, error.code, error.http_status
+
+
+def _message(error: HeadraceError) -> str:
+    if isinstance(error, PromptTooLong):
+        return f"`inputs` must have less than {error.max_prompt_tokens} tokens. Given: {error.prompt_tokens}"
+    return error.message
+
+
+_FORMS: tuple[tuple[type[HeadraceError], str, str, int], ...] = (
+    (MalformedBody, "Failed to parse the request body as JSON: {}", "validation", 400),
+    (EmptyInput, "Input validation error: {}", "empty", 400),
+    (InvalidRequest, "Input validation error: {}", "validation", 413),
+    (Busy, "Model is overloaded", "overloaded", 429),
+    (Unavailable, "{}", "unhealthy", 503),
+    (EngineFailed, "Backend error: {}", "backend", 424),
+    (Internal, "Backend error: {}", "backend", 424),
+)
+"""Kind of error, text, `error_type` and status; the first kind that fits counts."""
+
+
+Inputs = str | list[str | int | list[int]]
+Sequences = str | list[str | list[str]]
+
+
+class TruncationFields(msgspec.Struct, kw_only=True):
+    """The treatment of inputs that are too long."""
+
+    truncate: bool | None = None
+    truncation_direction: str | None = None
+
+    @property
+    def side(self) -> Literal["left", "right"] | None:
+        """Return the side that is cut, or None."""
+        if not self.truncate:
+            return None
+        direction = (self.truncation_direction or "right").lower()
+        if direction in ("left", "right"):
+            return "left" if direction == "left" else "right"
+        raise InvalidRequest(
+            f"`truncation_direction` is {shortened(direction)!r}; expected 'left' or 'right'.",
+            param="truncation_direction",
+        )
+
+
+class EmbedBody(TruncationFields, kw_only=True):
+    """The body of `/embed` and `/embed_all`: inputs and what is done with their vectors."""
+
+    inputs: Inputs
+    normalize: bool | None = None
+    dimensions: int | None = None
+    prompt_name: str | None = None
+
+    def params(self, task: PoolingTask, *, normalizes: bool) -> PoolingParams:
+        """Return the pooling that the body asks for; `/embed_all` never normalises."""
+        wants = normalizes if self.normalize is None else self.normalize
+        return PoolingParams(
+            task=task,
+            normalize=task == "embed" and wants,
+            dimensions=self.dimensions if task == "embed" else None,
+            truncate=self.side,
+        )
+
+
+class RerankBody(TruncationFields, kw_only=True):
+    """The body of `/rerank`: a query and the texts to order."""
+
+    query: str
+    texts: list[str]
+    raw_scores: bool = False
+    return_text: bool = False
+
+
+class PredictBody(TruncationFields, kw_only=True):
+    """The body of `/predict`: texts or pairs to classify."""
+
+    inputs: Sequences
+    raw_scores: bool = False
+
+
+class SimilarityInputs(msgspec.Struct, kw_only=True):
+    """A sentence and those that it is compared with."""
+
+    source_sentence: str
+    sentences: list[str]
+
+
+class SimilarityParameters(TruncationFields, kw_only=True):
+    """The parameters of `/similarity`: truncation and the prompt."""
+
+    prompt_name: str | None = None
+
+
+class SimilarityBody(msgspec.Struct, kw_only=True):
+    """The body of `/similarity`: a sentence and those to compare it with."""
+
+    inputs: SimilarityInputs
+    parameters: SimilarityParameters = msgspec.field(default_factory=SimilarityParameters)
+
+
+def read_inputs(inputs: Inputs, *, vocab_size: int) -> list[Input]:
+    """
+    Return the inputs of a text, a list of texts, of token ids or of lists of token ids.
+
+    Raises:
+        EmptyInput: there is none, or one is empty.
+        InvalidRequest: there are too many, or a token id is unknown.
+    """
+    if isinstance(inputs, str):
+        return [check_text(inputs, "inputs")]
+    if not inputs:
+        raise EmptyInput("`inputs` cannot be empty", param="inputs")
+    if all(isinstance(item, int) for item in inputs):
+        return [_token_ids(inputs, vocab_size)]
+    check_count(len(inputs))
+    return [check_text(item, "inputs") if isinstance(item, str) else _token_ids(item, vocab_size) for item in inputs]
+
+
+def check_text(text: str, name: str) -> str:
+    """Return a text unless it is empty."""
+    if not text:
+        raise EmptyInput(f"`{name}` cannot be empty", param=name)
+    return text
+
+
+def check_count(count: int) -> None:
+    """Refuse more inputs than one request may have."""
+    if count > MAX_INPUTS:
+        raise InvalidRequest(f"batch size {count} > maximum allowed batch size {MAX_INPUTS}", param="inputs")
+
+
+def _token_ids(ids: object, vocab_size: int) -> tuple[int, ...]:
+    if not isinstance(ids, list):
+        raise InvalidRequest("`inputs` mixes texts and token ids", param="inputs")
+    if not ids:
+        raise EmptyInput("`inputs` cannot be empty", param="inputs")
+    for token_id in ids:
+        if not 0 <= token_id < vocab_size:
+            raise InvalidRequest(f"token id {token_id} is not below {vocab_size}", param="inputs")
+    return tuple(ids)
+
 
 TeiRoute = Literal["embed", "embed_all", "rerank", "predict", "similarity"]
 
@@ -46,17 +210,10 @@ class Tei:
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        """
-        Parse a body.
-
-        Raises:
-            InvalidRequest: with TEI's text.
-        """
+        """Parse a body."""
         return _PARSERS[self.route](body, context)
 
-    def render_error(self, error: HeadraceError) -> ErrorReply:
-        """Render `{"error": ..., "error_type": ...}` with TEI's status."""
-        return render_error(error)
+    render_error = staticmethod(render_error)
 
 
 def _embed(body: bytes, context: RequestContext) -> ParsedRequest:
@@ -188,3 +345,38 @@ _PARSERS: dict[TeiRoute, Callable[[bytes, RequestContext], ParsedRequest]] = {
     "predict": _predict,
     "similarity": _similarity,
 }
+
+
+_DTYPES = {"bf16": "bfloat16"}
+
+
+def render_info(model: ModelInfo, info: PoolingInfo, *, max_concurrent_requests: int, server_version: str) -> bytes:
+    """Render the body of `/info`."""
+    return to_json(
+        {
+            "model_id": model.name,
+            "model_sha": model.revision,
+            "model_dtype": _DTYPES.get(model.dtype, model.dtype),
+            "model_type": _model_type(info),
+            "max_concurrent_requests": max_concurrent_requests,
+            "max_input_length": info.max_tokens,
+            "max_batch_tokens": model.max_batch_tokens,
+            "max_batch_requests": model.max_num_seqs,
+            "max_client_batch_size": MAX_INPUTS,
+            "auto_truncate": False,
+            "tokenization_workers": 1,
+            "version": server_version,
+            "sha": None,
+            "docker_label": None,
+        }
+    )
+
+
+def _model_type(info: PoolingInfo) -> dict[str, object]:
+    if not info.labels:
+        return {"embedding": {"pooling": {"last": "last_token"}.get(info.method, info.method)}}
+    labels = {
+        "id2label": {str(index): label for index, label in enumerate(info.labels)},
+        "label2id": {label: index for index, label in enumerate(info.labels)},
+    }
+    return {"reranker": labels} if len(info.labels) == 1 else {"classifier": labels}

@@ -8,7 +8,7 @@ import msgspec
 from headrace.core.generation import ModelInfo, RequestLimits, TextSpan
 from headrace.wire.dialect import MAX_CHOICES
 from headrace.wire.framing import decode_body, to_json
-from headrace.wire.tgi.parameters import Version
+from headrace.wire.tgi.reply import Version
 
 _DTYPES = {"bf16": "torch.bfloat16"}
 
@@ -28,12 +28,7 @@ _tokenize_decoder = msgspec.json.Decoder(TokenizeBody)
 
 
 def parse_tokenize(body: bytes) -> str:
-    """
-    Return the text to tokenize.
-
-    Raises:
-        InvalidRequest: the body is not a JSON object with a string `inputs`.
-    """
+    """Return the text to tokenize. Raises `InvalidRequest`: the body is not a JSON object with a string `inputs`."""
     return decode_body(body, _tokenize_decoder).inputs
 
 

@@ -1,5 +1,5 @@
 """
-vLLM's routes around the tokenizer: `/tokenize`, `/detokenize`, `/tokenizer_info` and `/version`.
+Pages about the model: `/v1/models`, and vLLM's `/tokenize`, `/detokenize`, `/tokenizer_info` and `/version`.
 
 Source: vLLM `entrypoints/serve/tokenize/protocol.py`.
 """
@@ -9,15 +9,57 @@ from dataclasses import dataclass
 
 import msgspec
 
-from headrace.core.generation import ChatPrompt, TextSpan
+from headrace.core.client_text import shortened
+from headrace.core.errors import ModelNotFound
+from headrace.core.generation import AdapterInfo, ChatPrompt, ModelInfo, TextSpan
 from headrace.wire.dialect import RequestContext
 from headrace.wire.fields import FieldTable, struct_fields
 from headrace.wire.framing import decode_body, field_names, refusing_deep_nesting, to_json
 from headrace.wire.openai.chat import ChatBody, chat_prompt
-from headrace.wire.openai.fields import CHAT_REFUSED
 from headrace.wire.openai.messages import Message
-from headrace.wire.openai.parameters import model_named
+from headrace.wire.openai.parameters import CHAT_REFUSED, model_named
 from headrace.wire.openai.tools import Tool, plan_tools
+
+
+def render_models(model: ModelInfo, names: Sequence[str] = (), adapters: Sequence[AdapterInfo] = ()) -> bytes:
+    """Render the list: the model under its own name and under each of `names`, and its adapters."""
+    models = [_model(model, name) for name in dict.fromkeys((model.name, *names))]
+    return to_json({"object": "list", "data": [*models, *(_adapter(model, adapter) for adapter in adapters)]})
+
+
+def render_model(model: ModelInfo, name: str, names: Sequence[str] = (), adapters: Sequence[AdapterInfo] = ()) -> bytes:
+    """Render one model or adapter. Raises `ModelNotFound`: no model is served under that name."""
+    for adapter in adapters:
+        if adapter.name == name:
+            return to_json(_adapter(model, adapter))
+    if name not in {model.name, *names}:
+        raise ModelNotFound(f"The model `{shortened(name)}` does not exist. Served here: `{model.name}`.")
+    return to_json(_model(model, name))
+
+
+def _adapter(model: ModelInfo, adapter: AdapterInfo) -> dict[str, object]:
+    """Return an adapter as vLLM lists it."""
+    return {
+        **_model(model, adapter.name),
+        "created": adapter.created_s,
+        "root": adapter.path,
+        "parent": model.name,
+    }
+
+
+def _model(model: ModelInfo, name: str) -> dict[str, object]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": model.created_s,
+        "owned_by": "headrace",
+        "root": model.name,
+        "parent": None,
+        "max_model_len": model.max_model_len,
+        "has_chat_template": model.has_chat_template,
+        "tool_support": model.tool_support,
+    }
+
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 """Always in `/tokenizer_info`: clients check `eos_token` to find out whether a server has the route."""
