@@ -10,6 +10,9 @@ from headrace.cli.main import cli
 from headrace.cli.sources import Seams
 from headrace.settings.server_settings import ServerSettings
 from headrace.testing.echo import EchoBackend, EchoScript
+from tests.service_models import parsed_service_models
+
+__all__ = ["parsed_service_models"]
 
 
 class Headrace:

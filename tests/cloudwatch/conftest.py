@@ -13,6 +13,9 @@ import pytest
 from botocore.config import Config
 
 from tests.control.support import AWS_SCOPE, Platform, running_platform
+from tests.service_models import parsed_service_models
+
+__all__ = ["parsed_service_models"]
 
 PROTOCOLS = ("json", "smithy-rpc-v2-cbor", "query")
 _MODEL = Path("cloudwatch", "2010-08-01", "service-2.json")
