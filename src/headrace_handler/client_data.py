@@ -5,6 +5,7 @@ Everything here is untrusted: no format is read by a library that can run code o
 """
 
 import codecs
+import csv
 import io
 import re
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ _CHARSET = re.compile(
 """Character sets of text. Python's other codecs decompress, or take quadratic time (`idna`, `punycode`)."""
 _PROGRAMS = frozenset({"EPS"})
 """Formats that Pillow hands to another program, whatever type the client named: Ghostscript runs PostScript."""
+_CSV_HEADERS = ("question", "context", "inputs")
 _RUN_CODE = ("custom_generate", "trust_remote_code")
 """Parameters of transformers' `generate` by which it downloads and runs the code of a repository."""
 
@@ -55,6 +57,33 @@ def decode_text(data: Any, content_type: str | None) -> str:
         raise InvalidBody(
             f"The body is not {charset}: {place}. Name its character set in Content-Type, such as charset=iso-8859-1."
         ) from error
+
+
+def decode_csv(text: str) -> dict[str, Any]:
+    """
+    Return the column `inputs` as a list, or all rows as objects, as the toolkits of Hugging Face and DJL do.
+
+    Raises:
+        ValueError: the first line does not name the columns.
+    """
+    header = (text.splitlines() or [""])[0].lower()
+    if not any(name in header for name in _CSV_HEADERS):
+        raise ValueError(
+            "You need to provide the correct CSV with Header columns to use it with the inference toolkit default"
+            " handler."
+        )
+    rows = list(csv.DictReader(io.StringIO(text)))
+    return {"inputs": [row["inputs"] for row in rows] if rows and "inputs" in rows[0] else rows}
+
+
+def encode_csv(content: Any) -> str:
+    """Return a list of dicts as CSV, with a header of the first one's keys."""
+    rows = list(content)
+    file = io.StringIO()
+    writer = csv.DictWriter(file, rows[0].keys())
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()
 
 
 def open_image(data: Any) -> Any:

@@ -1,13 +1,13 @@
 """Decodes requests and encodes responses by their content types."""
 
-import csv
 import io
 from typing import Any
 
+from headrace_handler import client_data
+from headrace_handler.client_data import encode_csv
+
 from .inputs import Input
 from .outputs import Output
-
-_CSV_HEADERS = ("question", "context", "inputs")
 
 
 def decode(inputs: Input, content_type: str | None, key: str | None = None, require_csv_headers: bool = True) -> Any:
@@ -55,18 +55,7 @@ def decode_csv(inputs: Input, require_headers: bool = True) -> Any:
         ValueError: the header names none of the known columns, or a value is not a number.
     """
     text = inputs.get_as_string()
-    if not require_headers:
-        return _numbers(text)
-    header = (text.splitlines() or [""])[0].lower()
-    if not any(name in header for name in _CSV_HEADERS):
-        raise ValueError(
-            "You need to provide the correct CSV with Header columns to use it with the inference toolkit default"
-            " handler."
-        )
-    rows = list(csv.DictReader(io.StringIO(text)))
-    if rows and "inputs" in rows[0]:
-        return {"inputs": [row["inputs"] for row in rows]}
-    return {"inputs": rows}
+    return client_data.decode_csv(text) if require_headers else _numbers(text)
 
 
 def _numbers(text: str) -> Any:
@@ -76,13 +65,3 @@ def _numbers(text: str) -> Any:
     if np.isnan(numbers).any():
         raise ValueError("CSV contains non-numeric data. Please provide numeric data only.")
     return numbers
-
-
-def encode_csv(content: Any) -> str:
-    """Return a list of dicts as CSV, with a header of the first one's keys."""
-    rows = list(content)
-    file = io.StringIO()
-    writer = csv.DictWriter(file, rows[0].keys())
-    writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue()

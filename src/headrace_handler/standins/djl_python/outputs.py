@@ -8,8 +8,8 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from .inputs import PairList
 from .np_util import to_nd_list
-from .pair_list import PairList
 
 logger = logging.getLogger(__name__)
 

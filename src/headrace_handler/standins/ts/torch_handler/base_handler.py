@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..context import Context
-from ..handler_utils.timer import timed
+from ..handler_utils import timed
 from ..utils.util import list_classes_from_module, load_label_mapping
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""The base class of handlers for images."""
+"""The handlers of images, with their base class."""
 
 import base64
 import functools
@@ -7,7 +7,8 @@ from typing import Any
 from headrace_handler.client_data import open_image
 
 from ..context import Context
-from ..handler_utils.timer import timed
+from ..handler_utils import timed
+from ..utils.util import map_class_to_label
 from .base_handler import BaseHandler
 
 
@@ -65,3 +66,64 @@ def imagenet_processing() -> Any:
             transforms.Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225]),
         ]
     )
+
+
+class ImageClassifier(VisionHandler):
+    """Returns the `topk` most probable classes of each image."""
+
+    topk = 5
+
+    @functools.cached_property
+    def image_processing(self) -> Any:
+        return imagenet_processing()
+
+    def set_max_result_classes(self, topk: int) -> None:
+        self.topk = topk
+
+    def get_max_result_classes(self) -> int:
+        return self.topk
+
+    @timed
+    def postprocess(self, data: Any) -> list[Any]:
+        import torch
+
+        probabilities, classes = torch.topk(torch.softmax(data, dim=1), self.topk, dim=1)
+        return map_class_to_label(probabilities.tolist(), self.mapping, classes.tolist())
+
+
+class ImageSegmenter(VisionHandler):
+    """Returns the most probable class of each pixel and its probability: rows of `[class, probability]`."""
+
+    @functools.cached_property
+    def image_processing(self) -> Any:
+        return imagenet_processing()
+
+    def postprocess(self, data: Any) -> list[Any]:
+        import torch
+
+        best = torch.softmax(data["out"], dim=1).max(dim=1)
+        pixels: list[Any] = torch.stack([best.indices.type(best.values.dtype), best.values], dim=3).tolist()
+        return pixels
+
+
+class ObjectDetector(VisionHandler):
+    """Returns the objects of each image with their boxes and scores, of at least `threshold`."""
+
+    threshold = 0.5
+
+    @functools.cached_property
+    def image_processing(self) -> Any:
+        from torchvision import transforms
+
+        return transforms.Compose([transforms.ToTensor()])
+
+    def postprocess(self, data: Any) -> list[Any]:
+        return [self._objects(image) for image in data]
+
+    def _objects(self, image: Any) -> list[dict[str, Any]]:
+        likely = image["scores"] >= self.threshold
+        boxes, labels, scores = (image[key][likely].tolist() for key in ("boxes", "labels", "scores"))
+        named = [
+            map_class_to_label([[box]], self.mapping, [[label]])[0] for box, label in zip(boxes, labels, strict=True)
+        ]
+        return [found | {"score": score} for found, score in zip(named, scores, strict=True)]

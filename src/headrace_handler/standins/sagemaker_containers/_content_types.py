@@ -1,6 +1,0 @@
-JSON = "application/json"
-CSV = "text/csv"
-OCTET_STREAM = "application/octet-stream"
-ANY = "*/*"
-NPY = "application/x-npy"
-UTF8_TYPES = [JSON, CSV]

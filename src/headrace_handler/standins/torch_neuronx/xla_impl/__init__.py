@@ -1,1 +1,0 @@
-"""Stand-in for `torch_neuronx.xla_impl`."""

@@ -1,1 +1,0 @@
-"""Stand-in for `transformers_neuronx.opt`."""
