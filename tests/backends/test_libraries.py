@@ -3,8 +3,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers.models.auto import modeling_auto
-from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 
 from headrace.backends.libraries import package_version, read_tables, transformers_tables
 
@@ -12,6 +10,9 @@ NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_siz
 
 
 def test_the_classes_and_quantizers_are_those_of_transformers() -> None:
+    from transformers.models.auto import modeling_auto
+    from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
+
     tables = transformers_tables()
     assert tables is not None
     assert tables.version == package_version("transformers")

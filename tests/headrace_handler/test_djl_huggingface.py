@@ -5,9 +5,7 @@ import threading
 from typing import Any
 
 import pytest
-import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from headrace_handler.contracts.djl import responses
 from headrace_handler.standins import djl_python
@@ -74,6 +72,8 @@ GENERATOR = """
 
 @pytest.fixture(scope="module")
 def gpt2(tmp_path_factory: pytest.TempPathFactory) -> str:
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
     folder = tmp_path_factory.mktemp("gpt2")
     tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="<eos>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -138,6 +138,8 @@ class EndlessModel:
     ended = threading.Event()
 
     def generate(self, streamer: Any, **_: Any) -> None:
+        import torch
+
         try:
             while True:
                 streamer.put(torch.tensor([1]))
@@ -146,6 +148,8 @@ class EndlessModel:
 
 
 def test_a_client_that_leaves_ends_the_generation(gpt2: str) -> None:
+    from transformers import AutoTokenizer
+
     model, tokenizer = EndlessModel(), AutoTokenizer.from_pretrained(gpt2)
     reply = LeavingReply(after=3)
     streamer = StreamingUtils.use_hf_default_streamer(model, tokenizer, ["one"], None)

@@ -6,7 +6,6 @@ import sys
 from dataclasses import replace
 
 import pytest
-from transformers.utils.chat_template_utils import render_jinja_template
 
 from headrace.core.errors import InvalidRequest
 from headrace.core.generation import ChatPrompt
@@ -130,6 +129,8 @@ def test_hostile_templates_are_refused_before_they_fill_the_memory():
 
 
 def test_what_is_counted_does_not_change_the_text():
+    from transformers.utils.chat_template_utils import render_jinja_template
+
     template = (
         "{% set pair %}<{{ messages[0].content }}>{% endset %}{{ pair }}{% set loud | upper %}a{% endset %}{{ loud }}"
         "{{ (1, [2], {'k': none}) }}{{ [] }}{{ {} }}{{ messages[0]['content'][1:] }}{{ {1 + 1: 'two'}[2] }}"

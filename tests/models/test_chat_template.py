@@ -3,7 +3,6 @@ import tracemalloc
 from dataclasses import replace
 
 import pytest
-from transformers.utils.chat_template_utils import render_jinja_template
 
 from headrace.core.errors import InvalidRequest, SettingsError
 from headrace.core.generation import ChatPrompt
@@ -45,6 +44,8 @@ def render(template, messages, **values):
 )
 @pytest.mark.parametrize("add_generation_prompt", [True, False])
 def test_a_template_renders_as_in_transformers(template, tools, add_generation_prompt):
+    from transformers.utils.chat_template_utils import render_jinja_template
+
     expected, _ = render_jinja_template(
         conversations=[CHAT], tools=tools, chat_template=template, add_generation_prompt=add_generation_prompt, **NAMES
     )
@@ -55,6 +56,8 @@ def test_a_template_renders_as_in_transformers(template, tools, add_generation_p
 @pytest.mark.parametrize("template", [CHATML, WITH_TOOLS, LLAMA2], ids=["chatml", "with tools", "llama2"])
 @pytest.mark.parametrize("begun", ["It is", " It is ", "It is\n\n- "])
 def test_a_chat_whose_last_message_is_continued_ends_in_it_as_in_transformers(template, begun):
+    from transformers.utils.chat_template_utils import render_jinja_template
+
     chat = [*CHAT, {"role": "assistant", "content": begun}]
     expected, _ = render_jinja_template(
         conversations=[chat], chat_template=template, continue_final_message=True, **NAMES
@@ -202,6 +205,8 @@ def test_a_template_cannot_format_with_a_huge_width(width):
 
 
 def test_counted_loops_keep_what_templates_ask_of_loops():
+    from transformers.utils.chat_template_utils import render_jinja_template
+
     template = (
         "{% for key, value in {'a': 1, 'b': 2}.items() %}{{ loop.index }}/{{ loop.length }}:{{ key ~ '=' ~ value }}"
         "{{ '.' if loop.last else loop.nextitem[0] }}{% endfor %}{% for x in [] %}{% else %}none{% endfor %}"

@@ -2,8 +2,6 @@ import json
 from dataclasses import replace
 
 import pytest
-import torch
-from transformers import BloomConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from headrace.core.errors import BrokenModel, SettingsError, UnsupportedModel
 from headrace.core.generation import ChatPrompt
@@ -29,6 +27,10 @@ CHAT = ChatPrompt(messages=[{"role": "user", "content": "Hi"}])
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """A folder as transformers saves it, in several shards."""
+
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
     folder = tmp_path_factory.mktemp("models") / "tiny-llama"
     config = LlamaConfig(
         hidden_size=32,
@@ -213,6 +215,8 @@ def test_templates_are_found_in_every_place_where_checkpoints_keep_them(saved, t
 
 
 def test_a_network_that_is_not_native_has_its_config_tokenizer_and_template_read(tmp_path):
+    from transformers import BloomConfig, PreTrainedTokenizerFast
+
     folder = tmp_path / "bloom"
     BloomConfig(vocab_size=320, seq_length=64, architectures=["BloomForCausalLM"]).save_pretrained(folder)
     PreTrainedTokenizerFast(

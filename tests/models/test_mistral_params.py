@@ -4,8 +4,6 @@ import json
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from headrace.core.errors import UnsupportedModel
 from headrace.models.families.mistral_params import MISTRAL_PARAMS, config_of_params
@@ -16,7 +14,6 @@ from headrace.models.places import stored_name
 from headrace.models.snapshots import choose_files
 from headrace.runner.decoding import decode
 from tests.models.model_files import random_weights
-from tests.models.quantized import writers
 
 PARAMS = {
     "dim": 64,
@@ -69,6 +66,11 @@ def test_what_is_not_supported_is_refused_by_name(changes, named):
 
 
 def test_fp8_weights_are_read_with_mistrals_names_of_scales(tmp_path):
+    import torch
+    from safetensors.torch import save_file
+
+    from tests.models.quantized import writers
+
     (tmp_path / "params.json").write_text(json.dumps(PARAMS | {"quantization": {"qformat_weight": "fp8_e4m3"}}))
     rng, tensors, expected = np.random.default_rng(0), {}, {}
     for name, weight in random_weights(spec_of()).items():

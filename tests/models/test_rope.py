@@ -1,7 +1,5 @@
 import numpy as np
 import pytest
-from transformers import LlamaConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.models.families.rope_config import rope_from_config, rope_from_gguf
@@ -41,6 +39,9 @@ KINDS = {
 @pytest.mark.parametrize("context_tokens", [400, 2048, 5000])
 @pytest.mark.parametrize("case", KINDS)
 def test_frequencies_and_attention_factor_match_transformers(case, context_tokens):
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
     kind, parameters = KINDS[case]
     config = LlamaConfig(
         hidden_size=4 * HEAD_DIM,

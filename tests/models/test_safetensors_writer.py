@@ -2,10 +2,8 @@
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 
 from headrace.models.safetensors_writer import SafetensorsWriter, encode_floats
 from headrace.models.weights import Encoding, as_float32
@@ -14,6 +12,9 @@ PLAN = {"b": ("I8", (3, 5)), "a": ("F32", (3, 1)), "c.weight": ("BF16", (4,)), "
 
 
 def test_the_library_reads_what_was_written(tmp_path):
+    import torch
+    from safetensors.torch import load_file
+
     rng = np.random.default_rng(0)
     whole, floats = rng.integers(-128, 128, (3, 5), np.int8), rng.standard_normal((3, 1), np.float32)
     with SafetensorsWriter(tmp_path / "m.safetensors", PLAN) as out:
@@ -31,6 +32,8 @@ def test_the_library_reads_what_was_written(tmp_path):
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1))
 def test_numbers_are_rounded_to_bfloat16_as_torch_rounds_them(values):
+    import torch
+
     array = np.array(values, np.float32)
     ours = as_float32(encode_floats(array, Encoding.BF16), Encoding.BF16)
     np.testing.assert_array_equal(ours, torch.from_numpy(array).bfloat16().float().numpy())

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from transformers.utils.chat_template_utils import render_jinja_template
 
 from headrace.core.errors import InvalidRequest
 from headrace.core.generation import ChatPrompt
@@ -101,6 +100,8 @@ def test_a_prompt_without_the_text_of_any_message_is_refused(body):
     ],
 )
 def test_a_template_gets_the_collections_that_transformers_gives_it(expression):
+    from transformers.utils.chat_template_utils import render_jinja_template
+
     template = "{{ messages[0].content }}{{ tools[0].function.name }}{{ " + expression + " }}"
     messages = [ASKED, CALLED, RESULT]
     expected, _ = render_jinja_template(conversations=[messages], tools=[TOOL], chat_template=template)
@@ -131,6 +132,8 @@ def test_results_of_several_calls_are_one_turn_of_the_user():
 
 @pytest.mark.parametrize("templates", [NATIVE, {"default": CHATML, "tool_use": NATIVE}])
 def test_a_template_that_shows_tools_gets_them_as_they_are(templates):
+    from transformers.utils.chat_template_utils import render_jinja_template
+
     model = ChatTemplate(templates)
     assert model.tool_support == "native"
     chat = [ASKED, CALLED, RESULT]

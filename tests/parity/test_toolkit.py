@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import pytest
 import tokenizers
-import torch
-import transformers
 
 from headrace.core.errors import InvalidRequest
 from headrace.core.generation import Chunk, Finish, FinishReason, Pooled, PoolingInfo
@@ -61,6 +59,8 @@ REFUSED = [
 
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory):
+    import transformers
+
     folder = tmp_path_factory.mktemp("model")
     model, backend = write_model(
         "bert", folder, transformers.BertForSequenceClassification, num_labels=3, id2label=dict(enumerate(LABELS))
@@ -80,6 +80,9 @@ def served(problem_type: str = ""):
 
 def answer_of(body, classifier, problem_type: str = ""):
     """Headrace's answer if its engine computes what the model of transformers does."""
+
+    import torch
+
     model, tokenizer = classifier
     parsed = Toolkit("text-classification").parse(json.dumps(body).encode(), served(problem_type))
     collector = Collector(parsed.requests)
@@ -106,6 +109,8 @@ def rounded(value):
     "problem_type", ["", "single_label_classification", "multi_label_classification", "regression"]
 )
 def test_text_is_classified_in_the_form_of_the_pipeline(classifier, problem_type) -> None:
+    import transformers
+
     model, tokenizer = classifier
     model.config.problem_type = problem_type or None
     pipeline = transformers.pipeline("text-classification", model=model, tokenizer=tokenizer, device=-1)
@@ -133,6 +138,9 @@ def test_what_the_pipeline_cannot_read_is_a_400_of_the_toolkit(classifier, body)
 
 
 def test_features_have_the_form_of_the_pipeline(tmp_path) -> None:
+    import torch
+    import transformers
+
     model, backend = write_model("bert", tmp_path)
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]")
     tokenizer.model_max_length = 80
@@ -153,6 +161,9 @@ def test_features_have_the_form_of_the_pipeline(tmp_path) -> None:
 
 @pytest.fixture(scope="module")
 def generator():
+    import torch
+    import transformers
+
     names = ["<pad>", "</s>", "<unk>", *"abcde", "user:", "assistant:"]
     words = {name: index for index, name in enumerate(names)}
     plain = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
@@ -176,6 +187,8 @@ BEGUN = {"role": "assistant", "content": "c"}
 @pytest.mark.parametrize("inputs", ["a b", ["a"], ["a b", "c"], [USER], [USER, BEGUN], [[USER], [OTHER, BEGUN, USER]]])
 @pytest.mark.parametrize("more", [{}, {"return_full_text": False}, {"num_return_sequences": 2, "do_sample": True}])
 def test_text_is_generated_in_the_form_of_the_pipeline(generator, inputs, more) -> None:
+    import transformers
+
     sent = {"inputs": inputs, "parameters": {"max_new_tokens": 3, **more}}
     parsed = Toolkit().parse(json.dumps(sent).encode(), CONTEXT)
     assert not parsed.stream

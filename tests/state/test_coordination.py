@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-import psycopg
 import pytest
 
 from headrace.core.errors import Unavailable
@@ -224,6 +223,8 @@ def test_old_bulletins_are_removed(join: Join, monkeypatch: pytest.MonkeyPatch) 
 def test_a_heartbeat_that_waits_for_a_lock_fails_and_a_later_one_leads(
     new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import psycopg
+
     place = new_database()
     with contextlib.closing(Coordination(place, member("a"))) as a, contextlib.closing(psycopg.connect(place)) as other:
         a.open(term=0)

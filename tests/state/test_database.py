@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Callable
 
-import psycopg
 import pytest
 
 from headrace.state.database import engine_of, url_of
@@ -14,6 +13,9 @@ def test_the_kernel_probes_a_server_that_owes_an_answer(
     new_database: Callable[[], str], wait_s: int, probe_s: str
 ) -> None:
     """A query whose server lost its power would wait for two hours otherwise."""
+
+    import psycopg
+
     engine = engine_of(url_of(new_database()), wait_s=wait_s)
     with contextlib.closing(engine.raw_connection()) as connection:
         session = connection.driver_connection
