@@ -48,9 +48,14 @@ class World:
     """What was wanted, each time that it changed."""
     store: Store = field(init=False)
     series: MemorySeries = field(default_factory=MemorySeries)
+    _is_changed: bool = True
+    """Something was written since the last reconciling."""
+    _seen_room: int = 1000
+    """The room at that time."""
 
     def __post_init__(self) -> None:
         self.store = open_store("sqlite://", now_s=lambda: self.now_s)
+        self.store.subscribe(self._note_change)
         self.scaler = Autoscaler(store=self.store, series=self.series, aws_scope=AWS_SCOPE, clock=lambda: self.now_s)
         variant = {
             "VariantName": self.variant,
@@ -111,22 +116,29 @@ class World:
             status = EndpointStatus(
                 progress=plan.deployment.progress, revisions=dict(plan.deployment.revisions), ready=ready
             )
+            if status == record.status:
+                return
             record = self.store.update(record, status=status)
 
     def pass_time(self, seconds: float) -> None:
-        """Measure, scale, reconcile, every ten seconds."""
+        """Measure and scale every ten seconds; reconcile after writes, and where there is more or less room."""
         key = read_key(self.identity)
+        capacity = read_capacity(self.store, key)
         for _ in range(int(seconds // 10)):
             self.now_s += 10
-            capacity = read_capacity(self.store, key)
             value = self.load(capacity.in_service if capacity is not None else 0)
             if value is not None:
                 self.series.put(self.metric(CONCURRENCY.name), value, now_s=self.now_s - 5)
             self.scaler.run_pass()
-            self.reconcile()
-            after = read_capacity(self.store, key)
-            if after is not None and self.capacities[-1:] != [after.desired]:
-                self.capacities.append(after.desired)
+            if self._is_changed or self._seen_room != self.room:
+                self._is_changed, self._seen_room = False, self.room
+                self.reconcile()
+                capacity = read_capacity(self.store, key)
+            if capacity is not None and self.capacities[-1:] != [capacity.desired]:
+                self.capacities.append(capacity.desired)
+
+    def _note_change(self) -> None:
+        self._is_changed = True
 
     def close(self) -> None:
         self.store.close()

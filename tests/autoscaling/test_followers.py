@@ -19,6 +19,7 @@ from headrace.autoscaling.records.capacity import write_capacity
 from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.cluster.launcher import WorkerSpec
 from headrace.control.api.endpoints import update_weights
+from headrace.control.loops.wake_up import WATCH_PAUSE_S
 from headrace.control.model.component import Density
 from headrace.control.model.worker import WORKER
 from headrace.gateway.metrics import InvocationRecord
@@ -78,6 +79,11 @@ class Hosted(Scene):
             held=dict,
             clock=lambda: self.clock() - 5,
         )
+        self._is_changed = True
+        self.store.subscribe(self._note_change)
+
+    def _note_change(self) -> None:
+        self._is_changed = True
 
     def _script(self, spec: WorkerSpec) -> Any:
         if len(list(self.machine.living())) >= self.room:
@@ -122,17 +128,20 @@ class Hosted(Scene):
         )
 
     async def pass_time(self, seconds: float) -> None:
-        """Ask, measure, scale and reconcile."""
+        """Ask, measure, scale and reconcile: every ten seconds, and 2.5 seconds after anything has changed."""
         for _ in range(int(seconds // 10)):
             for _ in range(self.per_minute // 6):
                 ended = InvocationRecord(request_id="r", api="InvokeEndpoint", endpoint="ep", started_s=0.0)
                 ended.variant, ended.component = "v", "c"
                 self.publisher.publish(ended, self.route)
-            for _ in range(4):
+            for quarter in range(4):
                 self.clock.advance(2.5)
                 self.sampler.sample()
-                self.scaler.run_pass()
-                await self.reconciler.pass_once()
+                if quarter == 0 or self._is_changed:
+                    self._is_changed = False
+                    self.scaler.run_pass()
+                    pause_s = await self.reconciler.pass_once()
+                    self._is_changed |= pause_s < WATCH_PAUSE_S  # something is in progress
 
     async def until(self, counts: tuple[int, int], limit_s: int) -> None:
         """Pass time until there are so many instances and copies of `c`."""
