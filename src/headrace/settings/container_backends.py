@@ -76,19 +76,6 @@ def vllm_argument(*path: str, otherwise: NoEffect = _ONLY_VLLM) -> ForBackends:
     return ForBackends(_VLLM, FillsPart("vllm_args", read, {}), otherwise)
 
 
-def _read_degree(raw: str) -> Converted:
-    return ("max" if raw.lower() in ("auto", "all") else raw), ""
-
-
-def _read_cuda_graphs(raw: str) -> Converted:
-    return ("true", "") if raw == "0" else (None, "the backend determines the sizes of its CUDA graphs")
-
-
-def _read_layers(raw: str) -> Converted:
-    """Return the CPU if no layer is offloaded to a GPU."""
-    return ("cpu", "") if raw == "0" else (None, "")
-
-
 ROLLING_BATCH = Fills("rolling_batch", _read_engine)
 MAX_DRAFT_TOKENS = Fills("max_draft_tokens", vllm=_vllm_lookup)
 SPECULATIVE_CONFIG = Fills(
@@ -97,12 +84,19 @@ SPECULATIVE_CONFIG = Fills(
 DEVICE = Fills(
     "device", by_value({"cuda": "cuda", "cpu": "cpu", "xpu hpu npu": (None, "there is no such device here")})
 )
-GPU_LAYERS = Fills("device", _read_layers)
-TENSOR_PARALLEL = OnGpu(Fills("tensor_parallel_size", _read_degree), NOT_SPLIT)
+GPU_LAYERS = Fills("device", lambda raw: ("cpu", "") if raw == "0" else (None, ""))
+"""llama.cpp's number of layers on a GPU: with none of them, the CPU."""
+TENSOR_PARALLEL = OnGpu(
+    Fills("tensor_parallel_size", lambda raw: ("max" if raw.lower() in ("auto", "all") else raw, "")), NOT_SPLIT
+)
 PIPELINE_PARALLEL = OnGpu(vllm_argument("pipeline_parallel_size", otherwise=NOT_SPLIT), NOT_SPLIT)
 GPU_MEMORY = OnGpu(Fills("gpu_memory_utilization"), NO_GPU)
 CPU_OFFLOAD = OnGpu(vllm_argument("cpu_offload_gb", otherwise=NO_GPU), NO_GPU)
-CUDA_GRAPHS = OnGpu(ForBackends(("torch", "vllm"), Fills("enforce_eager", _read_cuda_graphs), NO_GPU), NO_GPU)
+_NO_GRAPHS = Fills(
+    "enforce_eager",
+    lambda raw: ("true", "") if raw == "0" else (None, "the backend determines the sizes of its CUDA graphs"),
+)
+CUDA_GRAPHS = OnGpu(ForBackends(("torch", "vllm"), _NO_GRAPHS, NO_GPU), NO_GPU)
 ENFORCE_EAGER = ForBackends(
     ("torch", "vllm"), Fills("enforce_eager"), NoEffect("there are no graphs to capture", ("true", "false"))
 )

@@ -206,12 +206,6 @@ def _exact_first(settings: Iterable[_ForeignSetting]) -> list[_ForeignSetting]:
     return sorted(settings, key=lambda setting: setting.meaning is not QUANTIZE)
 
 
-def _check_value(setting: _ForeignSetting, meaning: Requires) -> None:
-    if setting.raw.strip().lower() not in meaning.values:
-        expected = f"expected {'one of ' if len(meaning.values) > 1 else ''}{', '.join(meaning.values)}"
-        raise SettingsError(f"{setting.name} is {setting.raw.strip()!r}; {expected}. {meaning.why}", name=setting.name)
-
-
 class _Reader:
     """Collects the values and notices of names, the strongest first."""
 
@@ -232,7 +226,10 @@ class _Reader:
             case None:
                 notices = [_unknown(setting)]
             case Requires():
-                _check_value(setting, meaning)
+                if setting.raw.strip().lower() not in meaning.values:
+                    expected = f"expected {'one of ' if len(meaning.values) > 1 else ''}{', '.join(meaning.values)}"
+                    text = f"{setting.name} is {setting.raw.strip()!r}; {expected}. {meaning.why}"
+                    raise SettingsError(text, name=setting.name)
             case NoEffect() if setting.raw.strip().lower() not in meaning.quiet:
                 notices = [Notice(setting.name, "ignored", f"{setting.name} has no effect: {meaning.why}.")]
             case OnGpu():

@@ -10,18 +10,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from headrace.core.errors import SettingsError
+from headrace.settings.addresses import is_loopback, split_address
 from headrace.settings.container_names import Notice, read_container_names
 from headrace.settings.file_guard import FileGuard
-from headrace.settings.server_checks import check_together
 from headrace.settings.server_settings import (
     ENV_PREFIX,
     PLATFORM_PREFIX,
     ServerSettings,
     env_name,
-    setting_names,
     setting_rule,
 )
-from headrace.settings.values import flag_name, read_environment, read_value, text_of
+from headrace.settings.shutdown import check_shutdown
+from headrace.settings.values import flag_name, read_environment, read_value, rules_of, text_of
 
 CODE_ENV_NAMES = frozenset({"HEADRACE_ALLOW_CLIENT_PICKLES", "HEADRACE_ERROR_TRACEBACK"})
 """Variables that are passed on to models' own code."""
@@ -61,7 +62,15 @@ def load_settings(
     Raises:
         SettingsError: a value is not as expected, a `HEADRACE_` name is unknown, or values contradict each other.
     """
-    values = _own_env(env)
+    values = read_environment(
+        env,
+        rules_of(ServerSettings),
+        prefix=ENV_PREFIX,
+        command="headrace serve",
+        foreign=FOREIGN_ENV_NAMES,
+        foreign_prefix=PLATFORM_PREFIX,
+    )
+    # Flags come after the environment, so that they overwrite its values.
     values |= {
         name: _read(name, flag_name(name), text_of(value))
         for name, value in overrides.items()
@@ -69,6 +78,7 @@ def load_settings(
     }
     is_container = values.get("container", False)
     values.setdefault("trust_model_files", is_container)
+    # Foreign names depend on the device, and on what our own settings already say about trust.
     on_gpu &= values.get("device") != "cpu" and values.get("backend") != "native"
     guard = None if values["trust_model_files"] else FileGuard(folder, frozenset(values))
     foreign = read_container_names(
@@ -80,6 +90,7 @@ def load_settings(
     notices = list(foreign.notices)
     if is_container:
         values.setdefault("host", "0.0.0.0")  # noqa: S104 -- a container's port is published by its platform
+    # The names that were found tell which server the configuration was written for.
     if values.get("dialect", "auto") == "auto":
         by_files = "lmi-17" if foreign.is_lmi else "torchserve" if model_config else "tgi-3"
         is_toolkit = foreign.values.get("task", ("", ""))[0] == "HF_TASK" and values["task"] in ("features", "score")
@@ -90,24 +101,53 @@ def load_settings(
         name = foreign.values.get("smoothquant_alpha", ("smoothquant_alpha", ""))[0]
         why = "it is for dtype smoothquant (option.quantize=smoothquant)"
         notices.append(Notice(name, "ignored", f"{name} has no effect: {why}."))
-    check_together(settings)
+    _check_together(settings)
     return settings, notices
-
-
-def _own_env(env: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of `HEADRACE_*`."""
-    rules_by_name = {name: setting_rule(name) for name in setting_names()}
-    return read_environment(
-        env,
-        rules_by_name,
-        prefix=ENV_PREFIX,
-        command="headrace serve",
-        foreign=FOREIGN_ENV_NAMES,
-        foreign_prefix=PLATFORM_PREFIX,
-    )
 
 
 def _read(name: str, source: str, raw: str) -> Any:
     """Parse `raw` by the rule of the field `name`; an error names the source of the value."""
     is_own = source in (flag_name(name), env_name(name))
     return read_value(setting_rule(name), raw, name=name, source=source, is_own=is_own)
+
+
+def _check_together(settings: ServerSettings) -> None:
+    """Refuse values that contradict each other."""
+    if not settings.model:
+        raise SettingsError(
+            "No model was named. Name one: `headrace serve smollm2`, or set HEADRACE_MODEL or HF_MODEL_ID.",
+            name="model",
+        )
+    longest, prompt = settings.max_model_len, settings.max_prompt_tokens
+    if longest is not None and prompt is not None and prompt >= longest:
+        raise SettingsError(
+            f"max_prompt_tokens is {prompt} and max_model_len is {longest}; the prompt must leave room for at least "
+            "one token of the answer. Lower the first or raise the second.",
+            name="max_prompt_tokens",
+        )
+    kv_tokens = settings.max_kv_cache_tokens
+    if longest is not None and kv_tokens is not None and longest > kv_tokens:
+        raise SettingsError(
+            f"max_model_len is {longest} (MAX_TOTAL_TOKENS) and max_kv_cache_tokens is {kv_tokens} "
+            "(MAX_BATCH_TOTAL_TOKENS); expected room for at least one whole context in the KV cache. Lower the first "
+            "or raise the second.",
+            name="max_kv_cache_tokens",
+        )
+    if settings.adapter and not settings.enable_lora:
+        raise SettingsError("adapter is set and enable_lora is false. Remove one of them.", name="adapter")
+    check_shutdown(settings.shutdown_delay_s, grace_s=settings.shutdown_grace_s)
+    is_open = not is_loopback(settings.host) and settings.api_key is None
+    if is_open and not settings.allow_anonymous and not settings.container:
+        raise SettingsError(
+            f"host is {settings.host}, which others on the network can reach, and there is no api_key. "
+            "Set --api-key (or HEADRACE_API_KEY), or pass --allow-anonymous if all of them may use the server.",
+            name="host",
+        )
+    for name in ("management_address", "metrics_address"):
+        address = getattr(settings, name)
+        if address is not None and not is_loopback(split_address(address)[0]) and settings.api_key is None:
+            raise SettingsError(
+                f"{name} is {address}, which others on the network can reach, and there is no api_key. Set --api-key "
+                "(or HEADRACE_API_KEY), or use an address of this machine only, such as 127.0.0.1.",
+                name=name,
+            )

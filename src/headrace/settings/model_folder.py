@@ -134,21 +134,17 @@ def _with_one_model(config: dict[str, str], *, root: Path, folder: Path) -> dict
     names = {key: config[key].strip() for key in MODEL_KEYS if config.get(key, "").strip()}
     resolved = {key: in_folder(name, root=root, folder=folder) for key, name in names.items()}
     rest = {key: value for key, value in config.items() if key not in MODEL_KEYS}
-    present = (key for key, path in resolved.items() if _is_in_folder(path, names[key]))
-    elsewhere = (key for key, name in resolved.items() if key != MODEL_KEYS[0] and _is_elsewhere(name))
+    present = (
+        key for key, path in resolved.items() if (path != names[key] or path.startswith("/")) and _exists(Path(path))
+    )
+    elsewhere = (
+        key for key, name in resolved.items() if key != MODEL_KEYS[0] and ("://" in name or _HUB_ID.fullmatch(name))
+    )
     unresolved = (key for key in resolved if key != "handler.model_name")
     chosen = next(present, None) or next(elsewhere, None)
     if chosen is None and not _has(root, _WEIGHTS):
         chosen = next(unresolved, None)
     return rest if chosen is None else {chosen: resolved[chosen], **rest}
-
-
-def _is_in_folder(resolved: str, name: str) -> bool:
-    return (resolved != name or resolved.startswith("/")) and _exists(Path(resolved))
-
-
-def _is_elsewhere(name: str) -> bool:
-    return "://" in name or _HUB_ID.fullmatch(name) is not None
 
 
 def _exists(path: Path) -> bool:

@@ -8,7 +8,7 @@ give text, so that a value is parsed and refused in the same way whichever sourc
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -69,7 +69,14 @@ def secret(expected: str) -> Rule:
 
 def choice(*names: str) -> Rule:
     """Accept one of a few names, ignoring case."""
-    return Rule(expected=f"one of {', '.join(names)}", read=lambda raw: _read_choice(raw, names), choices=names)
+
+    def read(raw: str) -> str:
+        value = raw.strip().lower()
+        if value not in names:
+            raise ValueError(raw)
+        return value
+
+    return spelled(read, *names)
 
 
 def spelled(read: Callable[[str], str], *names: str) -> Rule:
@@ -79,19 +86,39 @@ def spelled(read: Callable[[str], str], *names: str) -> Rule:
 
 def boolean() -> Rule:
     """Accept true or false."""
-    return Rule(expected="true or false", read=_read_boolean, is_flag=True)
+
+    def read(raw: str) -> bool:
+        value = raw.strip().lower()
+        if value not in _TRUE | _FALSE:
+            raise ValueError(raw)
+        return value in _TRUE
+
+    return Rule(expected="true or false", read=read, is_flag=True)
 
 
 def integer(minimum: int, maximum: int | None = None) -> Rule:
     """Accept a whole number in a range."""
-    return Rule(
-        expected=f"a whole number{_range(minimum, maximum)}", read=lambda raw: _read_integer(raw, minimum, maximum)
-    )
+
+    def read(raw: str) -> int:
+        value = int(raw)
+        if value < minimum or (maximum is not None and value > maximum):
+            raise ValueError(raw)
+        return value
+
+    limits = f"from {minimum} up" if maximum is None else f"from {minimum} to {maximum}"
+    return Rule(expected=f"a whole number {limits}", read=read)
 
 
 def number(minimum: float, unit: str) -> Rule:
     """Accept a finite number of a unit."""
-    return Rule(expected=f"a number of {unit} from {minimum:g} up", read=lambda raw: _read_number(raw, minimum))
+
+    def read(raw: str) -> float:
+        value = float(raw)
+        if not math.isfinite(value) or value < minimum:
+            raise ValueError(raw)
+        return value
+
+    return Rule(expected=f"a number of {unit} from {minimum:g} up", read=read)
 
 
 def size(minimum: int = 1) -> Rule:
@@ -101,17 +128,35 @@ def size(minimum: int = 1) -> Rule:
 
 def share_or_auto() -> Rule:
     """Accept a number from 0 to 1, or `auto`, which is None."""
-    return Rule(expected="auto or a number from 0 to 1", read=_read_share_or_auto)
+
+    def read(raw: str) -> float | None:
+        value = None if raw.strip().lower() == "auto" else float(raw)
+        if value is not None and not 0 <= value <= 1:
+            raise ValueError(raw)
+        return value
+
+    return Rule(expected="auto or a number from 0 to 1", read=read)
 
 
 def share() -> Rule:
     """Accept a number above 0, at most 1."""
-    return Rule(expected="a number above 0, at most 1", read=_read_share)
+
+    def read(raw: str) -> float:
+        value = float(raw)
+        if not 0 < value <= 1:
+            raise ValueError(raw)
+        return value
+
+    return Rule(expected="a number above 0, at most 1", read=read)
 
 
 def count_or_max() -> Rule:
     """Accept a whole number from 1 up, or `max`, which is 0."""
-    return Rule(expected="max or a whole number from 1 up", read=_read_count_or_max)
+    count = integer(1)
+    return Rule(
+        expected="max or a whole number from 1 up",
+        read=lambda raw: 0 if raw.strip().lower() == "max" else count.read(raw),
+    )
 
 
 def json_object(example: str) -> Rule:
@@ -136,84 +181,40 @@ def names() -> Rule:
 
 def host_names() -> Rule:
     """Accept host names separated by commas; `*.` before a name, or `*` alone, are patterns."""
-    return Rule(expected="host names such as devbox or *.example.com, without a port", read=_read_host_names)
+
+    def read(raw: str) -> tuple[str, ...]:
+        hosts = tuple(name.lower().removesuffix(".") for name in _read_names(raw))
+        if not all(map(_HOST_PATTERN.fullmatch, hosts)):
+            raise ValueError(raw)
+        return hosts
+
+    return Rule(expected="host names such as devbox or *.example.com, without a port", read=read)
 
 
 def address() -> Rule:
-    """Accept `http://host:port`, or `off`, which is None."""
-    return Rule(expected="off, or an address such as http://127.0.0.1:8081", read=_read_address)
+    """Accept `http://host:port`, where the scheme may be left out, or `off`, which is None."""
+
+    def read(raw: str) -> str | None:
+        value = raw.strip()
+        if value.lower() in _FALSE:
+            return None
+        parts = urlsplit(value if "://" in value else f"http://{value}")
+        if parts.scheme != "http" or not parts.hostname or parts.port is None or parts.path.strip("/") or "@" in value:
+            raise ValueError(raw)
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        return f"http://{host}:{parts.port}"
+
+    return Rule(expected="off, or an address such as http://127.0.0.1:8081", read=read)
 
 
 def assignments() -> Rule:
     """Accept `name=value` pairs, separated by commas or white space, or in options of their own."""
-    return Rule(expected="name=folder, several separated by commas", read=_read_assignments, is_repeatable=True)
 
+    def read(raw: str) -> tuple[str, ...]:
+        pairs = [pair.strip() for pair in re.split(r",|\s+(?=[^\s=,]+=)", raw) if pair.strip()]
+        return tuple(pair if "=" in pair else f"{pair}={pair}" for pair in pairs)  # a name alone: TGI's folder
 
-def _range(minimum: int, maximum: int | None) -> str:
-    return f" from {minimum} up" if maximum is None else f" from {minimum} to {maximum}"
-
-
-def _read_assignments(raw: str) -> tuple[str, ...]:
-    """Return the pairs; a name alone is a folder of that name, as in TGI."""
-    pairs = [pair.strip() for pair in re.split(r",|\s+(?=[^\s=,]+=)", raw) if pair.strip()]
-    return tuple(pair if "=" in pair else f"{pair}={pair}" for pair in pairs)
-
-
-def _read_text(raw: str) -> str:
-    value = raw.strip()
-    if not value:
-        raise ValueError(raw)
-    return value
-
-
-def _read_choice(raw: str, names: Sequence[str]) -> str:
-    value = raw.strip().lower()
-    if value not in names:
-        raise ValueError(raw)
-    return value
-
-
-def _read_boolean(raw: str) -> bool:
-    value = raw.strip().lower()
-    if value in _TRUE:
-        return True
-    if value in _FALSE:
-        return False
-    raise ValueError(raw)
-
-
-def _read_integer(raw: str, minimum: int, maximum: int | None) -> int:
-    value = int(raw)
-    if value < minimum or (maximum is not None and value > maximum):
-        raise ValueError(raw)
-    return value
-
-
-def _read_number(raw: str, minimum: float) -> float:
-    value = float(raw)
-    if not math.isfinite(value) or value < minimum:
-        raise ValueError(raw)
-    return value
-
-
-def _read_share_or_auto(raw: str) -> float | None:
-    if raw.strip().lower() == "auto":
-        return None
-    value = float(raw)
-    if not 0 <= value <= 1:
-        raise ValueError(raw)
-    return value
-
-
-def _read_share(raw: str) -> float:
-    value = float(raw)
-    if not 0 < value <= 1:
-        raise ValueError(raw)
-    return value
-
-
-def _read_count_or_max(raw: str) -> int:
-    return 0 if raw.strip().lower() == "max" else _read_integer(raw, 1, None)
+    return Rule(expected="name=folder, several separated by commas", read=read, is_repeatable=True)
 
 
 def read_json_object(raw: str) -> dict[str, object]:
@@ -227,24 +228,12 @@ def read_json_object(raw: str) -> dict[str, object]:
     return value
 
 
-def _read_address(raw: str) -> str | None:
-    """Return `http://host:port`; the scheme may be left out."""
+def _read_text(raw: str) -> str:
     value = raw.strip()
-    if value.lower() in _FALSE:
-        return None
-    parts = urlsplit(value if "://" in value else f"http://{value}")
-    if parts.scheme != "http" or not parts.hostname or parts.port is None or parts.path.strip("/") or "@" in value:
+    if not value:
         raise ValueError(raw)
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"http://{host}:{parts.port}"
+    return value
 
 
 def _read_names(raw: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in raw.split(",") if part.strip())
-
-
-def _read_host_names(raw: str) -> tuple[str, ...]:
-    names = tuple(name.lower().removesuffix(".") for name in _read_names(raw))
-    if not all(map(_HOST_PATTERN.fullmatch, names)):
-        raise ValueError(raw)
-    return names

@@ -86,9 +86,11 @@ def locate_model(
         SettingsError: `HEADRACE_MODEL_FOLDER` is not a folder.
     """
     named = overrides.get("model") or env.get("HEADRACE_MODEL") or None
-    moved = _moved_folder(env)
-    place = moved or model_folder
-    is_mounted = (moved is not None or named is None) and place.is_dir()
+    moved = env.get(MODEL_FOLDER_VARIABLE, "").strip()
+    if moved and not is_folder(Path(moved)):
+        raise SettingsError(f"{MODEL_FOLDER_VARIABLE} is {moved!r}; expected a folder.", name=MODEL_FOLDER_VARIABLE)
+    place = Path(moved) if moved else model_folder
+    is_mounted = (bool(moved) or named is None) and place.is_dir()
     folder = place if is_mounted else Path(str(named or env.get("HF_MODEL_ID") or ""))
     return Located(folder, is_mounted, named is not None)
 
@@ -97,13 +99,6 @@ def names_model(env: Mapping[str, str]) -> bool:
     """Return whether an environment names a model outside the model's folder."""
     named = [env.get(name, "").strip() for name in ("HEADRACE_MODEL", *MODEL_VARIABLES)]
     return any(name and not f"{name}/".startswith(f"{MODEL_FOLDER}/") for name in named)
-
-
-def _moved_folder(env: Mapping[str, str]) -> Path | None:
-    moved = env.get(MODEL_FOLDER_VARIABLE, "").strip()
-    if moved and not is_folder(Path(moved)):
-        raise SettingsError(f"{MODEL_FOLDER_VARIABLE} is {moved!r}; expected a folder.", name=MODEL_FOLDER_VARIABLE)
-    return Path(moved) if moved else None
 
 
 def _without_model(files: ModelFolder) -> ModelFolder:
