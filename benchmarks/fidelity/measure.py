@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from headrace.models.model import Model
 from headrace.models.spec import ModelSpec
@@ -18,6 +17,10 @@ from headrace.runner.packing import layer_formats_of
 from headrace.runner.plan import plan_runner
 from headrace.runner.sampling import stack_sampling
 from headrace.runner.step import Float32, RunnerLimits, StepInput
+
+if TYPE_CHECKING:  # imported where it is used: the native kernels need no torch
+    import torch
+    from transformers import LlamaForCausalLM
 
 BLOCK_TOKENS = 32
 CONTEXT_TOKENS = 2048
@@ -61,8 +64,11 @@ class Predictions:
         return float((self.best == other.best).mean())
 
 
-def torch_model(spec: ModelSpec, weights: WeightSource, dtype: torch.dtype) -> LlamaForCausalLM:
+def torch_model(spec: ModelSpec, weights: WeightSource, dtype: "torch.dtype") -> "LlamaForCausalLM":
     """Return a Llama of `transformers` with the dequantized weights, in memory."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     config = LlamaConfig(
         vocab_size=spec.vocab_size,
         hidden_size=spec.hidden_size,
@@ -101,8 +107,10 @@ def native_runner(model: Model, dtype: str, kv_dtype: str, *, isa: str | None, c
     return load_native_runner(model.spec, model.weights, replace(plan, limits=LIMITS), isa=isa, cache_dir=cache_dir)
 
 
-def predict_torch(model: LlamaForCausalLM, tokens: Sequence[int]) -> Predictions:
+def predict_torch(model: "LlamaForCausalLM", tokens: Sequence[int]) -> Predictions:
     """Return the teacher-forced predictions of `transformers`."""
+    import torch
+
     with torch.inference_mode():
         logits = model(torch.tensor([tokens])).logits[0].float()
         losses = torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(tokens[1:]), reduction="none")
@@ -116,8 +124,10 @@ def predict_native(runner: NativeRunner, tokens: Sequence[int]) -> Predictions:
     return Predictions(best, -np.concatenate([output.logprobs for output in outputs])[:-1])
 
 
-def greedy_answer(model: LlamaForCausalLM, prompt: Sequence[int], num_tokens: int) -> list[int]:
+def greedy_answer(model: "LlamaForCausalLM", prompt: Sequence[int], num_tokens: int) -> list[int]:
     """Return the greedy answer of `transformers`, without an early end."""
+    import torch
+
     with torch.inference_mode():
         output = model.generate(
             torch.tensor([prompt]), max_new_tokens=num_tokens, min_new_tokens=num_tokens, do_sample=False
@@ -148,6 +158,8 @@ def _torch_name(name: str) -> str:
     return f"model.layers.{layer}.{LAYER_NAMES[part]}.weight"
 
 
-def _tensor(weights: WeightSource, name: str, dtype: torch.dtype) -> torch.Tensor:
+def _tensor(weights: WeightSource, name: str, dtype: "torch.dtype") -> "torch.Tensor":
+    import torch
+
     values = decode(weights.load(name))
     return torch.from_numpy(np.array(values[0] if len(values) == 1 else values)).to(dtype)
