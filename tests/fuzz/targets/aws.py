@@ -12,9 +12,8 @@ from botocore.eventstream import EventStreamBuffer
 
 from headrace.platform.s3_upload import AwsChunkedReader, BadChunk, begun, open_upload
 from headrace.wire.aws import bearer_tokens, calls, eventstream, sigv4
-from headrace.wire.aws.compression import inflated
 from headrace.wire.aws.errors import AwsError
-from headrace.wire.aws.http import HttpRequest
+from headrace.wire.aws.http import HttpRequest, inflated
 from headrace.wire.aws.identify import form_fields, identify
 from tests.fuzz.target import Malformed, Target
 from tests.fuzz.targets.connections import _loop

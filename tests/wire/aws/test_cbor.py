@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.wire.aws import calls, cbor_rpc, services
+from headrace.wire.aws import calls, rpc, services
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.http import AwsCall, HttpRequest
 from tests.wire.aws.client_side import as_client_sees, request_of, result_of
@@ -30,7 +30,7 @@ def test_parameters_arrive_unchanged(name, data):
     operation = services.operation("cloudwatch", name)
     params = data.draw(values(operation.input_shape))
 
-    arrived = cbor_rpc.parse_input(operation, request_of("cloudwatch", name, params, PROTOCOL))
+    arrived = rpc.parse_cbor(operation, request_of("cloudwatch", name, params, PROTOCOL))
 
     assert arrived == params
 

@@ -4,9 +4,8 @@ import gzip
 
 import pytest
 
-from headrace.wire.aws.compression import inflated
 from headrace.wire.aws.errors import AwsError
-from headrace.wire.aws.http import HttpRequest
+from headrace.wire.aws.http import HttpRequest, inflated
 
 
 def request(body, **headers):

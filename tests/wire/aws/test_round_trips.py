@@ -4,12 +4,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.wire.aws import calls, json_rpc, query, rest_json, services
+from headrace.wire.aws import calls, query, rest_json, rpc, services
 from headrace.wire.aws.http import AwsCall
 from tests.wire.aws.client_side import PROTOCOLS, as_client_sees, parsed, request_of, result_of
 from tests.wire.aws.shape_values import texts, values, xml_texts
 
-PARSERS = {"json": json_rpc.parse_input, "rest-json": rest_json.parse_input, "query": query.parse_input}
+PARSERS = {"json": rpc.parse_json, "rest-json": rest_json.parse_input, "query": query.parse_input}
 OPERATIONS = [
     *(
         ("sagemaker", f"{verb}{noun}")

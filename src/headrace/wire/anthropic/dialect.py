@@ -100,19 +100,11 @@ _REFUSED: Mapping[str, Refused] = {
     "mcp_servers": Refused("the server calls no tools", "Call them from the client."),
 }
 _NO_EFFECT = frozenset(
-    {
-        "anthropic_version",
-        "betas",
-        "cache_control",
+    (
+        *("anthropic_version", "betas", "cache_control"),
         "context_management",  # only lets a server drop parts of the history
-        "diagnostics",
-        "inference_geo",
-        "metadata",
-        "service_tier",
-        "speed",
-        "user_profile_id",
-        "workspace_id",
-    }
+        *("diagnostics", "inference_geo", "metadata", "service_tier", "speed", "user_profile_id", "workspace_id"),
+    )
 )
 
 _HOSTED = ("code_execution_", "mcp_toolset", "tool_search_", "web_fetch_", "web_search_")

@@ -13,27 +13,27 @@ from typing import Any
 
 from botocore.model import OperationModel
 
-from headrace.wire.aws import cbor_rpc, json_rpc, query, rest_json, services, validation
+from headrace.wire.aws import query, rest_json, rpc, services, validation
 from headrace.wire.aws.errors import AwsError, malformed, unknown_operation, unknown_service
 from headrace.wire.aws.http import AwsCall, HttpRequest, HttpResponse, Protocol
 from headrace.wire.aws.identify import UNKNOWN, Target, identify
 
 _PARSERS = {
-    "json": json_rpc.parse_input,
+    "json": rpc.parse_json,
     "rest-json": rest_json.parse_input,
-    "smithy-rpc-v2-cbor": cbor_rpc.parse_input,
+    "smithy-rpc-v2-cbor": rpc.parse_cbor,
     "query": query.parse_input,
 }
 _RENDERERS = {
-    "json": json_rpc.render_output,
+    "json": rpc.render_json,
     "rest-json": rest_json.render_output,
-    "smithy-rpc-v2-cbor": cbor_rpc.render_output,
+    "smithy-rpc-v2-cbor": rpc.render_cbor,
     "query": query.render_output,
 }
 _ERROR_RENDERERS = {
-    "json": json_rpc.render_error,
+    "json": rpc.render_json_error,
     "rest-json": rest_json.render_error,
-    "smithy-rpc-v2-cbor": cbor_rpc.render_error,
+    "smithy-rpc-v2-cbor": rpc.render_cbor_error,
     "query": query.render_error,
 }
 _READING = ("Describe", "Get", "List")
@@ -53,7 +53,9 @@ def parse(request: HttpRequest, *, free_shapes: AbstractSet[str] = frozenset()) 
         AwsError: the only exception, for any bytes.
     """
     target = identify(request)
-    operation = _operation(target)
+    operation = _known(target)
+    if operation is None or target.protocol not in operation.service_model.metadata["protocols"]:
+        raise _unknown(target)
     _check_method(target, operation, request)
     try:
         params = _PARSERS[target.protocol](operation, request)
@@ -94,13 +96,6 @@ def _check_method(target: Target, operation: OperationModel, request: HttpReques
     if target.protocol == "query" and request.method != "POST" and not operation.name.startswith(_READING):
         message = f"{operation.name} is not accepted by {request.method}; expected POST, which every SDK sends."
         raise AwsError("MethodNotAllowed", message, status=405)
-
-
-def _operation(target: Target) -> OperationModel:
-    operation = _known(target)
-    if operation is None or target.protocol not in operation.service_model.metadata["protocols"]:
-        raise _unknown(target)
-    return operation
 
 
 def _unknown(target: Target) -> AwsError:

@@ -80,7 +80,7 @@ class _Slices(io.BytesIO):
 
 def encode(value: Any, shape: Shape) -> bytes:
     """Encode a value of a shape; members that are unknown to the shape are omitted."""
-    return dumps(_to_cbor(value, shape))
+    return dumps(json_values.to_plain(value, shape, _scalar_to_cbor))
 
 
 def dumps(value: Any) -> bytes:
@@ -132,18 +132,8 @@ def _plain(value: Any) -> Any:
     raise malformed("The request body has an unknown simple value of CBOR.")
 
 
-def _to_cbor(value: Any, shape: Shape) -> Any:
+def _scalar_to_cbor(value: Any, shape: Shape) -> Any:
     kind = shape.type_name
-    if kind == "structure":
-        return {
-            member.serialization.get("name", name): _to_cbor(value[name], member)
-            for name, member in shape.members.items()
-            if value.get(name) is not None
-        }
-    if kind == "list":
-        return [None if item is None else _to_cbor(item, shape.member) for item in value]
-    if kind == "map":
-        return {key: _to_cbor(item, shape.value) for key, item in value.items() if item is not None}
     if kind == "timestamp":
         return cbor2.CBORTag(_EPOCH_TAG, scalars.from_moment(value, "unixTimestamp"))
     if kind == "blob":

@@ -73,8 +73,10 @@ def identify(request: HttpRequest) -> Target:
     """Identify a request; never fails."""
     target = request.headers.get("x-amz-target")
     scoped = scope_service(request)
-    if (runtime := _runtime_operation(request)) and scoped in (None, "sagemaker"):
-        return Target(service="sagemaker-runtime", protocol="rest-json", operation=runtime)
+    path = _RUNTIME_PATH.fullmatch(request.path) if request.method == "POST" else None
+    if path and path["action"] in _RUNTIME_OPERATIONS and scoped in (None, "sagemaker"):
+        operation = _RUNTIME_OPERATIONS[path["action"]]
+        return Target(service="sagemaker-runtime", protocol="rest-json", operation=operation)
     if request.headers.get("smithy-protocol") == "rpc-v2-cbor" and (found := _RPC_V2_PATH.fullmatch(request.path)):
         prefix = found["service"]
         service = SERVICE_OF_TARGET.get(prefix, prefix)
@@ -82,7 +84,9 @@ def identify(request: HttpRequest) -> Target:
     if target is not None:
         prefix, _, name = target.rpartition(".")
         prefix = prefix.rpartition("#")[2]
-        service = SERVICE_OF_TARGET.get(prefix) or _unknown_name(scoped) or prefix or UNKNOWN
+        # The signature's name of a service that is not served says more: `kms`, not `TrentService`.
+        named = None if scoped is None or scoped in SERVICE_OF_SIGNING_NAME else unquote(scoped)
+        service = SERVICE_OF_TARGET.get(prefix) or named or prefix or UNKNOWN
         return Target(service=service, protocol="json", operation=name)
     if scoped is not None:
         return _by_scope(request, scoped)
@@ -125,16 +129,6 @@ def form_fields(request: HttpRequest) -> dict[str, str]:
     return dict(fields)
 
 
-def _runtime_operation(request: HttpRequest) -> str | None:
-    match = _RUNTIME_PATH.fullmatch(request.path) if request.method == "POST" else None
-    return _RUNTIME_OPERATIONS.get(match["action"]) if match else None
-
-
-def _unknown_name(scoped: str | None) -> str | None:
-    """Return the name in a signature of a service that is not served: `kms` says more than `TrentService`."""
-    return None if scoped is None or scoped in SERVICE_OF_SIGNING_NAME else unquote(scoped)
-
-
 def _by_scope(request: HttpRequest, scoped: str) -> Target:
     service = SERVICE_OF_SIGNING_NAME.get(scoped, unquote(scoped))
     if service == "s3":
@@ -159,8 +153,9 @@ def _by_form(request: HttpRequest, *, service: str | None = None) -> Target | No
         return None
     name = _form_value(request, "Action")
     if name is not None:
-        owner = service or SERVICE_OF_QUERY_VERSION.get(_form_value(request, "Version") or "") or _owner_of(name)
-        return Target(service=owner or UNKNOWN, protocol="query", operation=name)
+        owner = service or SERVICE_OF_QUERY_VERSION.get(_form_value(request, "Version") or "")
+        owner = owner or next((service for service in _FORM_SERVICES if name in operation_names(service)), UNKNOWN)
+        return Target(service=owner, protocol="query", operation=name)
     is_unread = service is None and not request.body and is_root_form(request)
     return Target(service=UNKNOWN, protocol="query") if is_unread else None
 
@@ -169,18 +164,10 @@ def _form_value(request: HttpRequest, name: str) -> str | None:
     """Return a short value of a form or of the query string; the form takes precedence."""
     value = None
     if _is_form(request):
-        value = query_parameter(_beginning(request.body).decode("utf-8", errors="replace"), name)
+        form = request.body
+        if len(form) > MAX_LOOKED_AT_BYTES:  # not a part of a field
+            form = form[: form.rfind(b"&", 0, MAX_LOOKED_AT_BYTES) + 1]
+        value = query_parameter(form.decode("utf-8", errors="replace"), name)
     if value is None:
         value = query_parameter(request.query, name)
     return None if value is None else unquote_plus(value[:_MAX_NAME_CHARACTERS])
-
-
-def _beginning(form: bytes) -> bytes:
-    """Return the part of a form that is looked at, without a field that it would cut."""
-    if len(form) <= MAX_LOOKED_AT_BYTES:
-        return form
-    return form[: form.rfind(b"&", 0, MAX_LOOKED_AT_BYTES) + 1]
-
-
-def _owner_of(name: str) -> str | None:
-    return next((service for service in _FORM_SERVICES if name in operation_names(service)), None)

@@ -63,12 +63,7 @@ def encode(value: object) -> bytes:
 
 def from_json(value: Any, shape: Shape, where: str = "") -> Any:
     """
-    Convert a JSON value to a value of a shape.
-
-    Args:
-        value: the decoded JSON, not null.
-        shape: the shape in the model.
-        where: path of the member, for errors.
+    Convert a decoded JSON value, not null, to a value of a shape; `where` is the path of the member, for errors.
 
     Raises:
         AwsError: the value has another type.
@@ -92,28 +87,31 @@ def params_from_json(value: Any, operation: OperationModel) -> dict[str, Any]:
 
 def to_json(value: Any, shape: Shape) -> Any:
     """Convert a value of a shape to JSON; members that are unknown to the shape are omitted."""
+    return to_plain(value, shape, _scalar_to_json)
+
+
+def to_plain(value: Any, shape: Shape, scalar: Callable[[Any, Shape], Any]) -> Any:
+    """Convert a value of a shape to dicts, lists and what `scalar` returns; unknown members are omitted."""
     kind = shape.type_name
     if kind == "structure":
-        return value if shape.is_document_type else _structure_to_json(value, shape)
+        if shape.is_document_type:
+            return value
+        return {
+            member.serialization.get("name", name): to_plain(value[name], member, scalar)
+            for name, member in shape.members.items()
+            if value.get(name) is not None
+        }
     if kind == "list":
-        return [None if item is None else to_json(item, shape.member) for item in value]
+        return [None if item is None else to_plain(item, shape.member, scalar) for item in value]
     if kind == "map":
-        return {key: to_json(item, shape.value) for key, item in value.items() if item is not None}
-    return _scalar_to_json(value, shape)
+        return {key: to_plain(item, shape.value, scalar) for key, item in value.items() if item is not None}
+    return scalar(value, shape)
 
 
 def member_path(where: str, name: str) -> str:
     """Return the path of a structure's member in AWS's format: `productionVariants.1.member.variantName`."""
     own = name[:1].lower() + name[1:]
     return f"{where}.{own}" if where else own
-
-
-def _structure_to_json(value: dict[str, Any], shape: Shape) -> dict[str, Any]:
-    return {
-        member.serialization.get("name", name): to_json(value[name], member)
-        for name, member in shape.members.items()
-        if value.get(name) is not None
-    }
 
 
 def _scalar_to_json(value: Any, shape: Shape) -> Any:
@@ -142,7 +140,7 @@ def _read_structure(value: Any, shape: Shape, where: str) -> Any:
     if shape.is_document_type:
         return value
     if not isinstance(value, dict):
-        raise _wrong_container(value, where)
+        raise _wrong(value, shape, where)
     read = {}
     for name, member in shape.members.items():
         item = value.get(member.serialization.get("name", name))
@@ -155,7 +153,7 @@ def _read_structure(value: Any, shape: Shape, where: str) -> Any:
 
 def _read_list(value: Any, shape: Shape, where: str) -> list[Any]:
     if not isinstance(value, list):
-        raise _wrong_container(value, where)
+        raise _wrong(value, shape, where)
     member = shape.member
     return [
         None if item is None else from_json(item, member, f"{where}.{number}.member")
@@ -165,7 +163,7 @@ def _read_list(value: Any, shape: Shape, where: str) -> list[Any]:
 
 def _read_map(value: Any, shape: Shape, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _wrong_container(value, where)
+        raise _wrong(value, shape, where)
     member = shape.value
     return {
         key: None if item is None else from_json(item, member, f"{where}.{key}.member") for key, item in value.items()
@@ -174,7 +172,7 @@ def _read_map(value: Any, shape: Shape, where: str) -> dict[str, Any]:
 
 def _read_string(value: Any, shape: Shape, where: str) -> str:
     if not isinstance(value, str):
-        raise _wrong_scalar(value, shape, where)
+        raise _wrong(value, shape, where)
     return value
 
 
@@ -182,7 +180,7 @@ def _read_integer(value: Any, shape: Shape, where: str) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise _wrong_scalar(value, shape, where)
+        raise _wrong(value, shape, where)
     return scalars.in_range(value, shape.type_name, where)
 
 
@@ -190,7 +188,7 @@ def _read_float(value: Any, shape: Shape, where: str) -> float:
     if isinstance(value, str) and (special := scalars.special_float(value)) is not None:
         return special
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _wrong_scalar(value, shape, where)
+        raise _wrong(value, shape, where)
     try:
         return float(value)
     except OverflowError as error:
@@ -199,13 +197,13 @@ def _read_float(value: Any, shape: Shape, where: str) -> float:
 
 def _read_boolean(value: Any, shape: Shape, where: str) -> bool:
     if not isinstance(value, bool):
-        raise _wrong_scalar(value, shape, where)
+        raise _wrong(value, shape, where)
     return value
 
 
 def _read_timestamp(value: Any, shape: Shape, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise _wrong_scalar(value, shape, where)
+        raise _wrong(value, shape, where)
     return scalars.moment(value, where)
 
 
@@ -213,7 +211,7 @@ def _read_blob(value: Any, shape: Shape, where: str) -> bytes:
     if isinstance(value, bytes):  # from CBOR, which needs no base64
         return value
     if not isinstance(value, str):
-        raise _wrong_scalar(value, shape, where)
+        raise _wrong(value, shape, where)
     return scalars.blob(value, where)
 
 
@@ -240,23 +238,13 @@ def _token(value: Any) -> str:
     return "STRING_VALUE" if isinstance(value, str | bytes) else "NUMBER_VALUE"
 
 
-def _wrong_container(value: Any, where: str) -> Exception:
+def _wrong(value: Any, shape: Shape, where: str) -> Exception:
+    """Return the error for a value of another type, in the words of AWS."""
+    at = f" (at '{where}')" if where else ""
     if isinstance(value, dict | list):
-        return _not_expected(value, where)
-    return malformed(f"{_token(value)} found where a structure, map or list was expected{_at(where)}.")
-
-
-def _wrong_scalar(value: Any, shape: Shape, where: str) -> Exception:
-    if isinstance(value, dict | list):
-        return _not_expected(value, where)
+        kind = "structure or map" if isinstance(value, dict) else "list"
+        return malformed(f"Start of {kind} found where not expected{at}.")
+    if shape.type_name in ("structure", "list", "map"):
+        return malformed(f"{_token(value)} found where a structure, map or list was expected{at}.")
     expected = _A.get(shape.type_name, f"a {shape.type_name.capitalize()}")
-    return malformed(f"{_token(value)} can not be converted to {expected}{_at(where)}.")
-
-
-def _not_expected(value: dict[str, Any] | list[Any], where: str) -> Exception:
-    kind = "structure or map" if isinstance(value, dict) else "list"
-    return malformed(f"Start of {kind} found where not expected{_at(where)}.")
-
-
-def _at(where: str) -> str:
-    return f" (at '{where}')" if where else ""
+    return malformed(f"{_token(value)} can not be converted to {expected}{at}.")

@@ -5,8 +5,10 @@ Treatment of the members of requests: applied, refused by name, or accepted with
 compares it with botocore's models. What a request asks for is therefore never ignored silently. Pure.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from textwrap import dedent
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -32,13 +34,8 @@ class Members:
 
     def treatment(self, member: str) -> Treatment | None:
         """Return how a member is treated; None if it is not in the table."""
-        found: list[Treatment] = []
-        if member in self.applied:
-            found.append("applied")
-        if member in self.kept:
-            found.append("kept")
-        if member in self.refused:
-            found.append("refused")
+        groups: dict[Treatment, Collection[str]] = {"applied": self.applied, "kept": self.kept, "refused": self.refused}
+        found = [treatment for treatment, members in groups.items() if member in members]
         assert len(found) < 2, f"{member} is {' and '.join(found)}"
         return found[0] if found else None
 
@@ -50,6 +47,31 @@ Table = Mapping[str, Members]
 def of(applied: str = "", *, kept: Mapping[str, str] = NOTHING, refused: Mapping[str, str] = NOTHING) -> Members:
     """Return the members of a structure, the applied ones as one text."""
     return Members(applied=frozenset(applied.split()), kept=kept, refused=refused)
+
+
+def table(applied: str, *, kept: Mapping[str, str] = NOTHING, refused: Mapping[str, str] = NOTHING) -> Table:
+    """
+    Return the members of a service.
+
+    Args:
+        applied: a line for each structure: `Structure: Member Member`; more members follow on lines that are indented.
+        kept: why members have no effect, by `Structure: Member Member`.
+        refused: what to do instead of members that are refused, by the same.
+    """
+    lines = re.split(r"\n(?=\w)", dedent(applied).strip())
+    by_structure = {"kept": _by_structure(kept), "refused": _by_structure(refused)}
+    return {
+        name: of(members, **{how: rows.get(name, {}) for how, rows in by_structure.items()})
+        for name, _, members in (line.partition(":") for line in lines)
+    }
+
+
+def _by_structure(rows: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for members, why in rows.items():
+        structure, _, names = members.partition(": ")
+        found.setdefault(structure, {}).update(dict.fromkeys(names.split(), why))
+    return found
 
 
 def check(operation: OperationModel, params: Mapping[str, Any], table: Table) -> tuple[str, ...]:

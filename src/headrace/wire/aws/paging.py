@@ -46,15 +46,15 @@ class Paginator:
         The token holds the key of the page's last item, so that pages stay right while items come and go.
 
         Args:
-            items: All items that fit the filters.
-            params: The request's parameters.
-            listing: Identifies the list and its order.
-            key: Unique for each item.
-            size: Number of items on a page.
-            is_descending: Order by descending keys.
+            items: all items that fit the filters.
+            params: the request's parameters.
+            listing: identifies the list and its order.
+            key: unique for each item.
+            size: number of items on a page.
+            is_descending: order by descending keys.
 
         Raises:
-            AwsError: The token does not belong to this list.
+            AwsError: the token does not belong to this list.
         """
         ordered = sorted(items, key=key, reverse=is_descending)
         last = self.last_key(params, listing=listing, like=key(ordered[0]) if ordered else None)
@@ -66,31 +66,22 @@ class Paginator:
         """
         Return the key of the last item of the page before; None for the first page.
 
-        Args:
-            params: The request's parameters.
-            listing: Identifies the list and its order.
-            like: A key of this list, for the types; None if the list is empty.
+        `like` is a key of this list, for the types; None if the list is empty.
 
         Raises:
-            AwsError: The token does not belong to this list.
+            AwsError: the token does not belong to this list.
         """
         last = self._read(params, listing)
-        if last is not None and like is not None and list(map(_is_text, last)) != list(map(_is_text, like)):
-            raise self.invalid_token()
+        if last is not None and like is not None:
+            texts, expected = ([isinstance(part, str) for part in key] for key in (last, like))
+            if texts != expected:
+                raise self.invalid_token()
         return last
 
     def cut(
         self, items: Iterable[_T], *, listing: str, key: Callable[[_T], Key], size: int
     ) -> tuple[list[_T], dict[str, str]]:
-        """
-        Return the first page of ordered items, and the response's token member; read only one item more.
-
-        Args:
-            items: The items after the last page, in order.
-            listing: Identifies the list and its order.
-            key: Unique for each item.
-            size: Number of items on a page.
-        """
+        """Return the first page of ordered items and the response's token member, as `page`; read one item more."""
         chosen = list(islice(items, size + 1))
         if len(chosen) <= size:
             return chosen, {}
@@ -101,7 +92,7 @@ class Paginator:
         Return the offset at which a page begins, for lists whose items have no key; see `token_at`.
 
         Raises:
-            AwsError: The token does not belong to this list.
+            AwsError: the token does not belong to this list.
         """
         match self._read(params, listing):
             case None:
@@ -129,10 +120,6 @@ class Paginator:
             case [str(name), *key] if name == listing and all(map(_is_sortable, key)):
                 return tuple(key)
         raise self.invalid_token()
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
 
 
 def _is_sortable(value: object) -> bool:

@@ -9,11 +9,9 @@ from botocore.model import OperationModel, Shape
 
 from headrace.wire.aws import json_values, scalars
 from headrace.wire.aws.errors import AwsError, malformed
-from headrace.wire.aws.http import HttpRequest, HttpResponse, header_value
+from headrace.wire.aws.http import Headers, HttpRequest, HttpResponse, header_value
 from headrace.wire.aws.identify import MAX_FORM_FIELDS
-from headrace.wire.aws.json_rpc import message_name
-
-Headers = tuple[tuple[str, str], ...]
+from headrace.wire.aws.rpc import message_name
 
 
 def parse_input(operation: OperationModel, request: HttpRequest) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from headrace.wire.aws.errors import malformed
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?([0-9]{1,400}(\.[0-9]{0,400})?|\.[0-9]{1,400})([eE][+-]?[0-9]{1,4})?", re.ASCII)
 _BITS = {"integer": 32, "long": 64}
+_A = {"boolean": "a Boolean", "double": "a Float", "float": "a Float", "integer": "an Integer", "long": "a Long"}
 _SPECIAL_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _LAST_MOMENT_S = 253_402_300_799.0
 """The end of the year 9999, the last date that can be formatted."""
@@ -32,17 +33,19 @@ def from_text(text: str, shape: Shape, where: str) -> Any:
         AwsError: the text is not a scalar of the shape.
     """
     kind = shape.type_name
-    if kind in ("integer", "long"):
-        return _integer(text, kind, where)
-    if kind in ("float", "double"):
-        return _float(text, where)
-    if kind == "boolean":
-        return _boolean(text, where)
     if kind == "timestamp":
         return moment(text, where)
     if kind == "blob":
         return blob(text, where)
-    return text
+    if kind in ("integer", "long") and _INTEGER.fullmatch(text):
+        return in_range(int(text), kind, where)
+    if kind in ("float", "double") and (text in _SPECIAL_FLOATS or _NUMBER.fullmatch(text)):
+        return float(text) if (special := special_float(text)) is None else special
+    if kind == "boolean" and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if kind not in _A:
+        return text
+    raise malformed(f"STRING_VALUE can not be converted to {_A[kind]} (at '{where}'): '{_shown(text)}'.")
 
 
 def to_text(value: Any, shape: Shape, *, timestamp_format: str = "iso8601") -> str:
@@ -118,30 +121,6 @@ def _moment_of_text(text: str) -> float:
         return float(text)
     when = parsedate_to_datetime(text) if "," in text else datetime.fromisoformat(text)
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
-
-
-def _integer(text: str, kind: str, where: str) -> int:
-    if not _INTEGER.fullmatch(text):
-        raise malformed(f"STRING_VALUE can not be converted to {_A[kind]} (at '{where}'): '{_shown(text)}'.")
-    return in_range(int(text), kind, where)
-
-
-_A = {"integer": "an Integer", "long": "a Long"}
-
-
-def _float(text: str, where: str) -> float:
-    special = special_float(text)
-    if special is not None:
-        return special
-    if not _NUMBER.fullmatch(text):
-        raise malformed(f"STRING_VALUE can not be converted to a Float (at '{where}'): '{_shown(text)}'.")
-    return float(text)
-
-
-def _boolean(text: str, where: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise malformed(f"STRING_VALUE can not be converted to a Boolean (at '{where}'): '{_shown(text)}'.")
-    return text.lower() == "true"
 
 
 def _shown(value: object) -> str:

@@ -1,6 +1,7 @@
-"""The account and region of a platform, as they appear in ARNs."""
+"""The account and region of a platform, as they appear in ARNs, and the limit on tags that all services share."""
 
 from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,3 +18,7 @@ def partition_of(region: str) -> str:
     if region.startswith("cn-"):
         return "aws-cn"
     return "aws-us-gov" if region.startswith("us-gov-") else "aws"
+
+
+MAX_TAGS: Final = 50
+"""Tags of one resource. Source: AWS General Reference, "Tagging AWS resources"."""

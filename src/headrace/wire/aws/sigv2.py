@@ -16,43 +16,14 @@ from headrace.wire.aws.identify import identify
 from headrace.wire.aws.signature_faults import Fault, fault_error
 
 _SUBRESOURCES = frozenset(
-    {
-        "accelerate",
-        "acl",
-        "analytics",
-        "cors",
-        "defaultObjectAcl",
-        "delete",
-        "inventory",
-        "lifecycle",
-        "location",
-        "logging",
-        "metrics",
-        "notification",
-        "object-lock",
-        "partNumber",
-        "policy",
-        "replication",
-        "requestPayment",
-        "response-cache-control",
-        "response-content-disposition",
-        "response-content-encoding",
-        "response-content-language",
-        "response-content-type",
-        "response-expires",
-        "restore",
-        "select",
-        "select-type",
-        "storageClass",
-        "tagging",
-        "torrent",
-        "uploadId",
-        "uploads",
-        "versionId",
-        "versioning",
-        "versions",
-        "website",
-    }
+    (
+        *("accelerate", "acl", "analytics", "cors", "defaultObjectAcl", "delete", "inventory", "lifecycle"),
+        *("location", "logging", "metrics", "notification", "object-lock", "partNumber", "policy", "replication"),
+        *("requestPayment", "response-cache-control", "response-content-disposition"),
+        *("response-content-encoding", "response-content-language", "response-content-type", "response-expires"),
+        *("restore", "select", "select-type", "storageClass", "tagging", "torrent", "uploadId", "uploads"),
+        *("versionId", "versioning", "versions", "website"),
+    )
 )
 """Query parameters that are part of the signed resource."""
 

@@ -16,6 +16,9 @@ from headrace.wire.aws import patterns
 from headrace.wire.aws.errors import constraint_error
 from headrace.wire.aws.json_values import member_path
 
+Items = list[tuple[Any, Any]]
+"""Numbers or keys, with their items."""
+
 _MAX_LISTED = 20
 _MAX_SHOWN_CHARACTERS = 1024
 _TOO_LONG_TO_MATCH = 2
@@ -54,22 +57,14 @@ def check(operation: OperationModel, params: dict[str, Any], *, free_shapes: Abs
 def violations(
     value: Any, shape: Shape, where: str = "", *, free_shapes: AbstractSet[str] = frozenset()
 ) -> Iterator[str]:
-    """
-    Yield the violations of a value whose types are right.
-
-    Args:
-        value: members by the model's names.
-        shape: the value's shape.
-        where: the value's path.
-        free_shapes: names of scalar shapes whose constraints are not checked.
-    """
+    """Yield the violations of a value, by the model's names and of the right types; `where` is its path."""
     kind = shape.type_name
     if kind == "structure":
         yield from _in_structure(value, shape, where, free_shapes)
     elif kind == "list":
-        yield from _in_list(value, shape, where, free_shapes)
+        yield from _in_container(value, shape, where, free_shapes, [*enumerate(value, 1)], shape.member, "Member")
     elif kind == "map":
-        yield from _in_map(value, shape, where, free_shapes)
+        yield from _in_container(value, shape, where, free_shapes, [*value.items()], shape.value, "Map value")
     else:
         for broken in _broken(value, shape, free_shapes):
             yield _violation(value, shape, where, broken)
@@ -86,32 +81,21 @@ def _in_structure(value: Any, shape: Shape, where: str, free: AbstractSet[str]) 
         yield from violations(item, members[name], member_path(where, name), free_shapes=free)
 
 
-def _in_list(value: Any, shape: Shape, where: str, free: AbstractSet[str]) -> Iterator[str]:
-    for broken in _broken_size(len(value), shape, "length"):
+def _in_container(
+    value: Any, shape: Shape, where: str, free: AbstractSet[str], items: Items, member: Shape, kind: str
+) -> Iterator[str]:
+    """Yield the violations of a list or map; those of its scalars are one violation of the whole, as on AWS."""
+    for broken in _broken_size(len(value), shape):
         yield _violation(value, shape, where, broken)
-    member = shape.member
-    if None in value:
-        yield _violation(value, shape, where, "Member must satisfy constraint: [Member must not be null]")
-    elif member.type_name not in _SCALARS:
-        for number, item in enumerate(value, 1):
-            yield from violations(item, member, f"{where}.{number}.member", free_shapes=free)
-    elif any(True for item in value for _ in _broken(item, member, free)):
-        yield _violation(value, shape, where, f"Member must satisfy constraint: [{_all_constraints(member)}]")
-
-
-def _in_map(value: Any, shape: Shape, where: str, free: AbstractSet[str]) -> Iterator[str]:
-    for broken in _broken_size(len(value), shape, "length"):
-        yield _violation(value, shape, where, broken)
-    if any(True for key in value for _ in _broken(key, shape.key, free)):
+    if shape.type_name == "map" and any(True for key, _ in items for _ in _broken(key, shape.key, free)):
         yield _violation(value, shape, where, f"Map keys must satisfy constraint: [{_all_constraints(shape.key)}]")
-    member = shape.value
-    if None in value.values():
-        yield _violation(value, shape, where, "Map value must satisfy constraint: [Member must not be null]")
+    if any(item is None for _, item in items):
+        yield _violation(value, shape, where, f"{kind} must satisfy constraint: [Member must not be null]")
     elif member.type_name not in _SCALARS:
-        for key, item in value.items():
+        for key, item in items:
             yield from violations(item, member, f"{where}.{key}.member", free_shapes=free)
-    elif any(True for item in value.values() for _ in _broken(item, member, free)):
-        yield _violation(value, shape, where, f"Map value must satisfy constraint: [{_all_constraints(member)}]")
+    elif any(True for _, item in items for _ in _broken(item, member, free)):
+        yield _violation(value, shape, where, f"{kind} must satisfy constraint: [{_all_constraints(member)}]")
 
 
 def _broken(value: Any, shape: Shape, free: AbstractSet[str]) -> Iterator[str]:
@@ -119,60 +103,41 @@ def _broken(value: Any, shape: Shape, free: AbstractSet[str]) -> Iterator[str]:
     if shape.name in free:
         return
     if shape.type_name in _NUMBERS:
-        yield from _broken_size(value, shape, "value")
+        yield from _broken_size(value, shape)
     elif shape.type_name in ("string", "character", "blob"):
-        yield from _broken_size(len(value), shape, "length")
-        yield from _broken_form(value, shape)
+        yield from _broken_size(len(value), shape)
+        metadata = shape.metadata
+        is_matched = "pattern" in metadata and len(value) <= _TOO_LONG_TO_MATCH * metadata.get("max", len(value))
+        pattern = patterns.compiled(metadata["pattern"]) if is_matched else None
+        if pattern and not pattern.fullmatch(value):
+            yield _constraints(shape)["pattern"]
+        if metadata.get("enum") and value not in metadata["enum"]:
+            yield _constraints(shape)["enum"]
 
 
-def _broken_form(value: Any, shape: Shape) -> Iterator[str]:
-    metadata = shape.metadata
-    is_matched = "pattern" in metadata and len(value) <= _TOO_LONG_TO_MATCH * metadata.get("max", len(value))
-    pattern = patterns.compiled(metadata["pattern"]) if is_matched else None
-    if pattern and not pattern.fullmatch(value):
-        yield _pattern_constraint(shape)
-    if metadata.get("enum") and value not in metadata["enum"]:
-        yield _enum_constraint(shape)
-
-
-def _broken_size(size: float, shape: Shape, quantity: str) -> Iterator[str]:
+def _broken_size(size: float, shape: Shape) -> Iterator[str]:
     metadata = shape.metadata
     if "max" in metadata and size > metadata["max"]:
-        yield _max_constraint(shape, quantity)
+        yield _constraints(shape)["max"]
     if "min" in metadata and size < metadata["min"]:
-        yield _min_constraint(shape, quantity)
+        yield _constraints(shape)["min"]
 
 
 def _all_constraints(shape: Shape) -> str:
     """Return all constraints on a member of a list or map, as AWS lists them."""
+    return ", ".join(text for name, text in _constraints(shape).items() if shape.metadata.get(name) not in (None, []))
+
+
+def _constraints(shape: Shape) -> dict[str, str]:
+    """Return the texts of all constraints that a shape may have, by their names in the model."""
     metadata = shape.metadata
     quantity = "value" if shape.type_name in _NUMBERS else "length"
-    constraints = []
-    if "max" in metadata:
-        constraints.append(_max_constraint(shape, quantity))
-    if "min" in metadata:
-        constraints.append(_min_constraint(shape, quantity))
-    if "pattern" in metadata:
-        constraints.append(_pattern_constraint(shape))
-    if metadata.get("enum"):
-        constraints.append(_enum_constraint(shape))
-    return ", ".join(constraints)
-
-
-def _max_constraint(shape: Shape, quantity: str) -> str:
-    return f"Member must have {quantity} less than or equal to {shape.metadata['max']}"
-
-
-def _min_constraint(shape: Shape, quantity: str) -> str:
-    return f"Member must have {quantity} greater than or equal to {shape.metadata['min']}"
-
-
-def _pattern_constraint(shape: Shape) -> str:
-    return f"Member must satisfy regular expression pattern: {shape.metadata['pattern']}"
-
-
-def _enum_constraint(shape: Shape) -> str:
-    return f"Member must satisfy enum value set: [{', '.join(shape.metadata['enum'])}]"
+    return {
+        "max": f"Member must have {quantity} less than or equal to {metadata.get('max')}",
+        "min": f"Member must have {quantity} greater than or equal to {metadata.get('min')}",
+        "pattern": f"Member must satisfy regular expression pattern: {metadata.get('pattern')}",
+        "enum": f"Member must satisfy enum value set: [{', '.join(metadata.get('enum', ()))}]",
+    }
 
 
 def _violation(value: Any, shape: Shape, where: str, broken: str) -> str:

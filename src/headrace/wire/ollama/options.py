@@ -43,26 +43,13 @@ _REFUSED: Mapping[str, Refused] = {
     "penalize_newline": Refused("penalties apply to all tokens alike", neutral=True),
 }
 _NO_EFFECT = frozenset(
-    {
+    (
         # belong to refused options
-        "mirostat_eta",
-        "mirostat_tau",
+        *("mirostat_eta", "mirostat_tau"),
         # size and speed of the model, which the server's settings determine
-        "embedding_only",
-        "f16_kv",
-        "logits_all",
-        "low_vram",
-        "main_gpu",
-        "num_batch",
-        "num_ctx",
-        "num_gpu",
-        "num_keep",
-        "num_thread",
-        "numa",
-        "use_mlock",
-        "use_mmap",
-        "vocab_only",
-    }
+        *("embedding_only", "f16_kv", "logits_all", "low_vram", "main_gpu", "num_batch", "num_ctx", "num_gpu"),
+        *("num_keep", "num_thread", "numa", "use_mlock", "use_mmap", "vocab_only"),
+    )
 )
 FIELDS = FieldTable(applied=struct_fields(Options), refused=_REFUSED, no_effect=_NO_EFFECT)
 

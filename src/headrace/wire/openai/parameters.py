@@ -290,41 +290,17 @@ COMPLETIONS_REFUSED: Mapping[str, Refused] = {
 }
 
 NO_EFFECT = SAMPLING_NO_EFFECT | frozenset(
-    {
+    (
         # tracing, billing and storage
-        "metadata",
-        "request_id",
-        "rid",
-        "safety_identifier",
-        "service_tier",
-        "session_id",
-        "store",
-        "custom_labels",
-        "extra_key",
+        *("metadata", "request_id", "rid", "safety_identifier", "service_tier", "session_id", "store"),
+        *("custom_labels", "extra_key"),
         # speed and routing
-        "prediction",
-        "priority",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "bootstrap_host",
-        "bootstrap_port",
-        "bootstrap_room",
-        "data_parallel_rank",
-        "disagg_prefill_dp_rank",
-        "routed_dp_rank",
-        "ngram_corpus_id",
+        *("prediction", "priority", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
+        *("bootstrap_host", "bootstrap_port", "bootstrap_room", "data_parallel_rank", "disagg_prefill_dp_rank"),
+        *("routed_dp_rank", "ngram_corpus_id"),
         # options of inputs and outputs that are not supported
-        "images_config",
-        "max_dynamic_patch",
-        "min_dynamic_patch",
-        "use_audio_in_video",
-        "media_io_kwargs",
-        "mm_processor_kwargs",
-        "return_mm_kwargs",
-        "return_token_offsets",
-        "routed_experts_prompt_start",
-        "routed_experts_start_len",
-        "stream_reasoning",
-    }
+        *("images_config", "max_dynamic_patch", "min_dynamic_patch", "use_audio_in_video", "media_io_kwargs"),
+        *("mm_processor_kwargs", "return_mm_kwargs", "return_token_offsets", "routed_experts_prompt_start"),
+        *("routed_experts_start_len", "stream_reasoning"),
+    )
 )

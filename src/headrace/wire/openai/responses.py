@@ -109,18 +109,14 @@ _REFUSED: Mapping[str, Refused] = {
     "n": Refused("there is one response to a request", "Send several requests.", neutral=1),
     "logprobs": Refused("the Responses API names it differently", f"Use 'include' with '{_LOGPROBS}'."),
 }
-_NO_EFFECT = SAMPLING_NO_EFFECT | {
-    "access_programs",
-    "background_options",
-    "context_management",  # only lets a server shorten the history
-    "image",
-    "max_tool_calls",
-    "priority",
-    "prompt_cache_options",
-    "prompt_cache_retention",
-    "request_id",
-    "service_tier",
-}
+_NO_EFFECT = SAMPLING_NO_EFFECT | frozenset(
+    (
+        *("access_programs", "background_options"),
+        "context_management",  # only lets a server shorten the history
+        *("image", "max_tool_calls", "priority", "prompt_cache_options", "prompt_cache_retention", "request_id"),
+        *("service_tier",),
+    )
+)
 
 
 class _PreviousOfBody(msgspec.Struct):

@@ -25,18 +25,11 @@ from headrace.wire.openai.tools import AllowedTools, Function, NamedFunction, To
 MAX_NAME_CHARACTERS = 64
 """The longest name of a function."""
 _HOSTED = frozenset(
-    {
-        "code_interpreter",
-        "file_search",
-        "image_generation",
-        "mcp",
-        "programmatic_tool_calling",
-        "tool_search",
-        "web_search",
-        "web_search_2025_08_26",
-        "web_search_preview",
-        "web_search_preview_2025_03_11",
-    }
+    (
+        *("code_interpreter", "file_search", "image_generation", "mcp", "programmatic_tool_calling"),
+        *("tool_search", "web_search", "web_search_2025_08_26", "web_search_preview"),
+        *("web_search_preview_2025_03_11",),
+    )
 )
 """Types of tools that run on OpenAI's servers."""
 _INPUT = "input"
