@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.handlers.batching import Failures, Take, Wait, next_batch
+from headrace.handlers.request_queue import Failures, Take, Wait, next_batch
 from headrace.handlers.spec import RestartPolicy
 
 TIMES = st.floats(0, 1e6)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.handlers.devices import least_used, on_gpu
 from headrace.handlers.spec import ContractName, HandlerSpec
+from headrace.handlers.worker import least_used, on_gpu
 from headrace_handler.contract import Load
 
 

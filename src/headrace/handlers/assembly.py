@@ -2,6 +2,10 @@
 Assembles the handler of a model's code: its contract, its interpreter and the environment of its processes.
 
 `plan_handler` is pure; `unpack_model` and `install_packages` block.
+
+Code gets the environment of its model server without Headrace's own variables. Credentials that the server was given
+for the model, such as `HF_TOKEN` or the keys of a role, are passed on, as SageMaker passes them to its containers; a
+platform's worker is given none of the platform's credentials (`cluster.worker_environment`).
 """
 
 import sys
@@ -15,7 +19,6 @@ from headrace.cluster.fetch_bounds import Deadline, FetchFailed
 from headrace.core.errors import SettingsError
 from headrace.core.threads import usable_cpus
 from headrace.handlers import djl, sagemaker, torchserve
-from headrace.handlers.child_environment import child_environment, share_of_threads
 from headrace.handlers.choice import HandlerChoice, HandlerMode, choose
 from headrace.handlers.environment import EnvironmentMaker, inspect_base
 from headrace.handlers.found import MANIFEST_FILE, Found
@@ -23,8 +26,14 @@ from headrace.handlers.requirements import has_neuron_device, neuron_lines, read
 from headrace.handlers.spec import ContractName, HandlerSpec
 from headrace.handlers.torchserve_archive import is_archive, unpack_archive
 from headrace.handlers.torchserve_config import visible_environment
+from headrace.http.otlp import SECRETS as EXPORT_SECRETS
+from headrace.settings.container_flags import FLAGS
+from headrace.settings.container_meanings import Fills
 from headrace.settings.container_names import read_container_names
+from headrace.settings.container_tables import ENVIRONMENT
 from headrace.settings.container_values import NO_NEURON
+from headrace.settings.loading import CODE_ENV_NAMES
+from headrace.settings.server_settings import ENV_PREFIX
 from headrace_handler.container_folders import CHANNELS, CODE, MODEL
 from headrace_handler.stray_files import listed
 
@@ -41,6 +50,16 @@ _MAKERS: Final[Mapping[ContractName, Callable[[Found], HandlerSpec]]] = {
 }
 _TRUE: Final = ("true", "1", "yes")
 _FALSE: Final = ("false", "0", "no")
+THREADS_VARIABLE: Final = "OMP_NUM_THREADS"
+"""Also read by torch, OpenBLAS, MKL and XGBoost."""
+_TABLES: Final = ((ENVIRONMENT, ""), *((flags, prefix) for prefix, flags in FLAGS.items()))
+_SERVER_KEYS: Final = frozenset(
+    f"{prefix}{name}".upper()
+    for table, prefix in _TABLES
+    for name, meaning in table.items()
+    if isinstance(meaning, Fills) and meaning.field == "api_key"
+)
+"""Variables in which other containers take the API key of the model server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +186,24 @@ def describe_python(plan: HandlerPlan) -> tuple[str, list[str]]:
     variables = {name: value for name, value in plan.spec.environment.items() if name.startswith("NEURON")}
     notices = read_container_names(variables, {}, container=True).notices
     return sentence, [*names, *(notice.message for notice in notices)]
+
+
+def child_environment(server: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the model server's environment that user code gets."""
+    own = {*_SERVER_KEYS, *EXPORT_SECRETS}
+    kept = {
+        name: value
+        for name, value in server.items()
+        if name not in own and (not name.startswith(ENV_PREFIX) or name in CODE_ENV_NAMES)
+    }
+    return kept | {"PYTHONUNBUFFERED": "1"}
+
+
+def share_of_threads(environment: Mapping[str, str], *, num_children: int, num_cores: int) -> dict[str, str]:
+    """Return the variable that divides the cores among children; nothing for one child or if it is already set."""
+    if num_children < 2 or environment.get(THREADS_VARIABLE):
+        return {}
+    return {THREADS_VARIABLE: str(max(1, num_cores // num_children))}
 
 
 def _interpreter(found: Found) -> Path:

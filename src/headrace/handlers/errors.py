@@ -5,12 +5,13 @@ Sources: DJL Serving (`InferenceRequestHandler`, `PyProcess`), TorchServe (`Http
 multi-model-server (`InferenceRequestHandler`, `BatchAggregator`), nginx (`ngx_http_special_response.c`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
 from headrace.core.errors import HeadraceError
-from headrace.handlers.sagemaker_variables import GUNICORN, MMS, TORCHSERVE, server_of
+from headrace.handlers.sagemaker import GUNICORN, MMS, TORCHSERVE, server_of
 from headrace.handlers.spec import HandlerSpec
 from headrace_handler.error_body import error_body
 from headrace_handler.frames import Buffer
@@ -64,51 +65,11 @@ def refusal(spec: HandlerSpec, reason: Refusal, *, exit_code: int | None = None)
     server = server_of(spec.load.options.get("profile", "")) if spec.contract == "sagemaker" else spec.contract
     if server == GUNICORN:
         return _proxy_page(reason)
-    status, kind, message = _WORDS[server](reason, spec.model_name, exit_code)
+    status, kind, message = _WORDS[server][reason]
+    if server in ("torchserve", TORCHSERVE) and reason is Refusal.LOST and exit_code in _KILLED_FOR_MEMORY:
+        status = 507
     headers = [("content-type", "application/json")]
-    return WholeResponse(status=status, headers=headers, body=error_body(status, kind, message))
-
-
-def _djl(reason: Refusal, model_name: str, _exit_code: int | None) -> tuple[int, str, str]:
-    match reason:
-        case Refusal.LATE:
-            return 503, "WlmException", "java.util.concurrent.TimeoutException"
-        case Refusal.QUEUE_FULL:
-            return 503, "WlmCapacityException", f"Worker queue capacity exceeded for model: {model_name} (READY)"
-        case Refusal.NOT_READY:
-            return 503, "WlmException", f"Model is not ready: {model_name} (FAILED)"
-        case Refusal.UNANSWERED:
-            return 503, "WlmException", "The handler has returned without a response."
-        case Refusal.LOST:
-            return 503, "WlmException", "Python worker disconnected."
-
-
-def _torchserve(reason: Refusal, model_name: str, exit_code: int | None) -> tuple[int, str, str]:
-    match reason:
-        case Refusal.QUEUE_FULL | Refusal.NOT_READY:
-            return 503, "ServiceUnavailableException", _no_worker(model_name)
-        case Refusal.UNANSWERED:
-            return 503, "InternalServerException", "Invalid model predict output"
-        case Refusal.LOST | Refusal.LATE:
-            status = 507 if reason is Refusal.LOST and exit_code in _KILLED_FOR_MEMORY else 500
-            return status, "InternalServerException", "Worker died."
-
-
-def _no_worker(model_name: str) -> str:
-    return (
-        f'Model "{model_name}" has no worker to serve inference request. Please use scale workers API to add workers. '
-        "If this is a sequence inference, please check if it is closed, or expired; or exceeds maxSequenceJobQueueSize"
-    )
-
-
-def _multi_model_server(reason: Refusal, model_name: str, _exit_code: int | None) -> tuple[int, str, str]:
-    match reason:
-        case Refusal.QUEUE_FULL | Refusal.NOT_READY:
-            return 503, "ServiceUnavailableException", f"No worker is available to serve request: {model_name}"
-        case Refusal.UNANSWERED:
-            return 500, "InternalServerException", "Invalid model predict output"
-        case Refusal.LOST | Refusal.LATE:
-            return 500, "InternalServerException", "Worker died."
+    return WholeResponse(status=status, headers=headers, body=error_body(status, kind, message.format(spec.model_name)))
 
 
 def _proxy_page(reason: Refusal) -> WholeResponse:
@@ -129,4 +90,32 @@ _PAGE: Final = """\
 </html>
 """
 
-_WORDS: Final = {"djl": _djl, "torchserve": _torchserve, TORCHSERVE: _torchserve, MMS: _multi_model_server}
+_BUSY, _INTERNAL = "ServiceUnavailableException", "InternalServerException"
+_NO_WORKER: Final = (
+    'Model "{0}" has no worker to serve inference request. Please use scale workers API to add workers. '
+    "If this is a sequence inference, please check if it is closed, or expired; or exceeds maxSequenceJobQueueSize"
+)
+_TORCHSERVE: Final = {
+    **dict.fromkeys((Refusal.QUEUE_FULL, Refusal.NOT_READY), (503, _BUSY, _NO_WORKER)),
+    **dict.fromkeys((Refusal.LOST, Refusal.LATE), (500, _INTERNAL, "Worker died.")),
+    Refusal.UNANSWERED: (503, _INTERNAL, "Invalid model predict output"),
+}
+_WORDS: Final[Mapping[str, Mapping[Refusal, tuple[int, str, str]]]] = {
+    "djl": {
+        Refusal.LATE: (503, "WlmException", "java.util.concurrent.TimeoutException"),
+        Refusal.QUEUE_FULL: (503, "WlmCapacityException", "Worker queue capacity exceeded for model: {0} (READY)"),
+        Refusal.NOT_READY: (503, "WlmException", "Model is not ready: {0} (FAILED)"),
+        Refusal.UNANSWERED: (503, "WlmException", "The handler has returned without a response."),
+        Refusal.LOST: (503, "WlmException", "Python worker disconnected."),
+    },
+    "torchserve": _TORCHSERVE,
+    TORCHSERVE: _TORCHSERVE,
+    MMS: {
+        **dict.fromkeys(
+            (Refusal.QUEUE_FULL, Refusal.NOT_READY), (503, _BUSY, "No worker is available to serve request: {0}")
+        ),
+        **dict.fromkeys((Refusal.LOST, Refusal.LATE), (500, _INTERNAL, "Worker died.")),
+        Refusal.UNANSWERED: (500, _INTERNAL, "Invalid model predict output"),
+    },
+}
+"""Status, type and text by the server in whose place Headrace answers; {0}: the model's name."""

@@ -12,17 +12,14 @@ from enum import StrEnum
 from typing import Any
 
 from headrace.core.telemetry import get_logger, log_options
-from headrace.handlers.batching import Failures, Wait
-from headrace.handlers.child_call import ChildCall
 from headrace.handlers.code_metrics import CodeMetrics
-from headrace.handlers.devices import least_used, on_gpu
 from headrace.handlers.errors import LoadError, Refusal, Refused, refusal
-from headrace.handlers.exchange import HandlerRequest, PendingResponse
+from headrace.handlers.exchange import ChildCall, HandlerRequest, PendingResponse
 from headrace.handlers.output import new_tail
 from headrace.handlers.process import ChildLost, ChildProcess, LoadRefused, exit_text
-from headrace.handlers.request_queue import RequestQueue
+from headrace.handlers.request_queue import Failures, RequestQueue, Wait
 from headrace.handlers.spec import HandlerSpec
-from headrace.handlers.worker import PoolCounts, Worker, first_of, log_failure
+from headrace.handlers.worker import PoolCounts, Worker, first_of, least_used, log_failure, on_gpu
 
 
 class PoolPhase(StrEnum):

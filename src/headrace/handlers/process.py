@@ -16,10 +16,9 @@ import headrace_handler
 from headrace.core.processes import is_session_running, kill_session, reap, spawn_connected
 from headrace.core.telemetry import get_logger
 from headrace.handlers.channel import Channel
-from headrace.handlers.child_call import ChildCall, call_frame
 from headrace.handlers.code_metrics import CodeMetrics
 from headrace.handlers.errors import Refusal, WholeResponse, refusal
-from headrace.handlers.exchange import MemoryFile, PendingResponse, StreamHead
+from headrace.handlers.exchange import ChildCall, MemoryFile, PendingResponse, StreamHead, call_frame
 from headrace.handlers.output import OutputReader
 from headrace.handlers.spec import HandlerSpec
 from headrace_handler.calls import load_header

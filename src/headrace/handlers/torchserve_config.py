@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from headrace.core.errors import SettingsError
 from headrace.settings.addresses import split_address
+from headrace.settings.container_meanings import spread
 from headrace.settings.file_guard import TRUST_FLAG, file_scope
 from headrace.settings.model_folder import in_folder
 from headrace.settings.near_names import near_name
@@ -38,37 +39,16 @@ SETTINGS: Final = {
 _TLS_SETTINGS: Final = {"certificate_file": "tls_cert", "private_key_file": "tls_key"}
 """Settings of the server if an address begins with `https://`."""
 _ADDRESSES: Final = ("inference_address", "management_address", "metrics_address")
-_OF_THE_HOST: Final = frozenset(
-    (
-        "inference_address",
-        *_TLS_SETTINGS,
-        *(key for key, name in SETTINGS.items() if file_scope(name) is FileScope.NEVER),
-    )
-)
+_OF_THE_HOST: Final = {
+    *("inference_address", *_TLS_SETTINGS),
+    *(key for key, name in SETTINGS.items() if file_scope(name) is FileScope.NEVER),
+}
 """Keys that the files of a model may not set."""
-_OF_MODELS: Final = frozenset(
-    (
-        "allowed_urls",
-        "blacklist_env_vars",
-        "decode_input_request",
-        "default_response_timeout",
-        "default_service_handler",
-        "default_startup_timeout",
-        "default_workers_per_model",
-        "enable_metrics_api",
-        "enable_model_api",
-        "inference_address",
-        "install_py_dep_per_model",
-        "job_queue_size",
-        "limit_max_image_pixels",
-        "load_models",
-        "metrics_config",
-        "model_store",
-        "models",
-        "number_of_gpu",
-        "service_envelope",
-        "unregister_model_timeout",
-    )
+_OF_MODELS: Final = (
+    "allowed_urls blacklist_env_vars decode_input_request default_response_timeout default_service_handler "
+    "default_startup_timeout default_workers_per_model enable_metrics_api enable_model_api inference_address "
+    "install_py_dep_per_model job_queue_size limit_max_image_pixels load_models metrics_config model_store models "
+    "number_of_gpu service_envelope unregister_model_timeout"
 )
 """Other keys that are applied."""
 _REFUSED: Final = {
@@ -90,52 +70,44 @@ _FIXED: Final = {
     "enable_grpc_ssl": "false",
 }
 """Keys with a fixed value here; any other value has no effect."""
-_NO_EFFECT: Final = {
-    "async_logging": "logs are lines on stderr",
-    "cors_allowed_headers": "all headers are allowed to the origins that are allowed",
-    "cors_allowed_methods": "all methods are allowed to the origins that are allowed",
-    "cpp_log_config": "there is no C++ backend",
-    "cpu_launcher_args": "workers are started without a launcher",
-    "cpu_launcher_enable": "workers are started without a launcher",
-    "disable_system_metrics": "the server's own metrics are always there",
-    "initial_distribution_port": "workers have no ports",
-    "initial_worker_port": "workers have no ports",
-    "io_ratio": "there is no Netty",
-    "ipex_enable": "handlers import what they use",
-    "ipex_gpu_enable": "handlers import what they use",
-    "keystore_pass": "there are no keystores",
-    "keystore_type": "there are no keystores",
-    "max_response_size": "responses have no limit",
-    "metric_time_interval": "metrics are computed when they are asked for",
-    "metrics_mode": "metrics are always on both the log and the metrics address",
-    "model_metrics_auto_detect": "all metrics that handlers report are kept",
-    "model_server_home": "Headrace has its own packages",
-    "model_snapshot": "there are no snapshots; name the models in load_models",
-    "netty_client_threads": "there is no Netty",
-    "number_of_netty_threads": "there is no Netty",
-    "open_inference_protocol": "gRPC is not served",
-    "prefer_direct_buffer": "there is no JVM",
-    "snapshot_store": "there are no snapshots",
-    "system_metrics_cmd": "the server's own metrics are always there",
-    "token_expiration_min": "tokens are not supported",
-    "ts_header_key_sequence_end": "the header is ts_request_sequence_end",
-    "ts_header_key_sequence_id": "the header is ts_request_sequence_id",
-    "ts_header_key_sequence_start": "the header is ts_request_sequence_start",
-    "ts_open_inference_protocol": "gRPC is not served",
-    "use_native_io": "there is no Netty",
-    "version": "it is TorchServe's",
-    "vmargs": "there is no JVM",
-    "workflow_store": "workflows are not supported",
-    "grpc_inference_address": "gRPC is not served",
-    "grpc_inference_port": "gRPC is not served",
-    "grpc_inference_max_connection_age_ms": "gRPC is not served",
-    "grpc_inference_max_connection_age_grace_ms": "gRPC is not served",
-    "grpc_management_address": "gRPC is not served",
-    "grpc_management_port": "gRPC is not served",
-    "grpc_management_max_connection_age_ms": "gRPC is not served",
-    "grpc_management_max_connection_age_grace_ms": "gRPC is not served",
-}
-_KNOWN: Final = frozenset((*SETTINGS, *_TLS_SETTINGS, *_OF_MODELS, *_REFUSED, *_NO_EFFECT, *_FIXED))
+_NO_EFFECT: Final = spread(
+    {
+        "async_logging": "logs are lines on stderr",
+        "cors_allowed_headers": "all headers are allowed to the origins that are allowed",
+        "cors_allowed_methods": "all methods are allowed to the origins that are allowed",
+        "cpp_log_config": "there is no C++ backend",
+        "cpu_launcher_args cpu_launcher_enable": "workers are started without a launcher",
+        "disable_system_metrics": "the server's own metrics are always there",
+        "initial_distribution_port initial_worker_port": "workers have no ports",
+        "io_ratio": "there is no Netty",
+        "ipex_enable ipex_gpu_enable": "handlers import what they use",
+        "keystore_pass keystore_type": "there are no keystores",
+        "max_response_size": "responses have no limit",
+        "metric_time_interval": "metrics are computed when they are asked for",
+        "metrics_mode": "metrics are always on both the log and the metrics address",
+        "model_metrics_auto_detect": "all metrics that handlers report are kept",
+        "model_server_home": "Headrace has its own packages",
+        "model_snapshot": "there are no snapshots; name the models in load_models",
+        "netty_client_threads number_of_netty_threads": "there is no Netty",
+        "open_inference_protocol": "gRPC is not served",
+        "prefer_direct_buffer": "there is no JVM",
+        "snapshot_store": "there are no snapshots",
+        "system_metrics_cmd": "the server's own metrics are always there",
+        "token_expiration_min": "tokens are not supported",
+        "ts_header_key_sequence_end": "the header is ts_request_sequence_end",
+        "ts_header_key_sequence_id": "the header is ts_request_sequence_id",
+        "ts_header_key_sequence_start": "the header is ts_request_sequence_start",
+        "ts_open_inference_protocol": "gRPC is not served",
+        "use_native_io": "there is no Netty",
+        "version": "it is TorchServe's",
+        "vmargs": "there is no JVM",
+        "workflow_store": "workflows are not supported",
+        "grpc_inference_address grpc_inference_port grpc_inference_max_connection_age_ms": "gRPC is not served",
+        "grpc_inference_max_connection_age_grace_ms grpc_management_address grpc_management_port": "gRPC is not served",
+        "grpc_management_max_connection_age_ms grpc_management_max_connection_age_grace_ms": "gRPC is not served",
+    }
+)
+_KNOWN: Final = frozenset((*SETTINGS, *_TLS_SETTINGS, *_OF_MODELS.split(), *_REFUSED, *_NO_EFFECT, *_FIXED))
 _OFTEN_SET: Final = frozenset(("version", "debug", "models", "model_server_home"))
 """Keys whose names are too general to read `SAGEMAKER_<KEY>` or to notice a variable of their name."""
 

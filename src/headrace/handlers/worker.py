@@ -1,20 +1,25 @@
-"""A slot for a child of a pool, the requests that only this child may run, and the pool's counters."""
+"""A slot for a child of a pool: its GPU, the requests that only this child may run, and the pool's counters."""
 
 import asyncio
 import time
-from collections import deque
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from headrace.core.gpus import VISIBLE_VARIABLE
 from headrace.core.metrics import SECONDS, Distribution
 from headrace.core.telemetry import get_logger
+from headrace.handlers.spec import HandlerSpec
 
 if TYPE_CHECKING:
     from headrace.handlers.exchange import PendingResponse
     from headrace.handlers.process import ChildProcess
 
 _worker_ids = count(9000)  # as TorchServe numbers them
+_CODE_TAKES_THE_FIRST: Final = frozenset({"sagemaker"})
+"""Contracts whose code takes the first GPU that it sees: code for the toolkits says `cuda` and knows no index."""
 
 
 class Worker:
@@ -91,3 +96,25 @@ async def first_of(future: "asyncio.Future[Any]", event: asyncio.Event) -> None:
         await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
     finally:
         waiting.cancel()
+
+
+def least_used(taken: Iterable[int], num_gpus: int) -> int:
+    """Return the index of the GPU with the fewest children; the lowest one on a tie."""
+    counts = Counter(taken)
+    return min(range(num_gpus), key=lambda gpu: (counts[gpu], gpu), default=0)
+
+
+def on_gpu(spec: HandlerSpec, gpu: int) -> HandlerSpec:
+    """
+    Return the spec of a child on the GPU with this index, of those that the model server sees.
+
+    As in the original servers, code for TorchServe and DJL sees all GPUs and is told its index. Other code sees only
+    its own GPU.
+    """
+    if spec.load.device is None or spec.num_gpus < 2:
+        return spec
+    if spec.contract not in _CODE_TAKES_THE_FIRST:
+        return replace(spec, load=replace(spec.load, device=gpu))
+    visible = spec.environment.get(VISIBLE_VARIABLE)
+    names = visible.split(",") if visible else list(map(str, range(spec.num_gpus)))
+    return replace(spec, environment={**spec.environment, VISIBLE_VARIABLE: names[gpu].strip()})
