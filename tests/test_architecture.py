@@ -67,10 +67,14 @@ def test_every_module_that_the_architecture_page_names_exists() -> None:
     assert [name for name in dotted if not exists(name)] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_every_source_file_that_a_page_names_exists(page: Path) -> None:
-    names = re.findall(r"`(\w+(?:/\w+)+\.(?:py|h|cpp|inl))`", page.read_text())
-    assert [name for name in names if not any((top / name).exists() for top in (ROOT, PACKAGE))] == []
+def test_every_source_file_that_a_page_names_exists() -> None:
+    missing = [
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in PAGES
+        for name in re.findall(r"`(\w+(?:/\w+)+\.(?:py|h|cpp|inl))`", page.read_text())
+        if not any((top / name).exists() for top in (ROOT, PACKAGE))
+    ]
+    assert not missing, "\n".join(missing)
 
 
 def test_the_values_that_cross_layers_are_defined_in_the_files_that_the_page_names() -> None:

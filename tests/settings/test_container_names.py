@@ -23,6 +23,7 @@ from headrace.settings.loading import load_settings
 from headrace.settings.model_folder import parse_model_config
 from headrace.settings.properties_file import parse_properties
 from headrace.settings.server_settings import ServerSettings
+from tests.tables import check_rows
 
 from .setting_examples import CONTAINER, EXAMPLES, MODEL, load_one
 
@@ -116,10 +117,12 @@ def given_on(meaning, *, on_gpu):
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
-@pytest.mark.parametrize(
-    ("kind", "name", "key", "meaning"), [pytest.param(*row, id=f"{row[0]}-{row[1]}") for row in rows()]
-)
-def test_every_foreign_name_is_applied_or_gets_a_notice(kind, name, key, meaning, on_gpu):
+def test_every_foreign_name_is_applied_or_gets_a_notice(on_gpu):
+    table = ((f"{kind} {name}", (kind, name, *others, on_gpu)) for kind, name, *others in rows())
+    check_rows(table, check_name)
+
+
+def check_name(kind, name, key, meaning, on_gpu):
     meaning = given_on(meaning, on_gpu=on_gpu)
     if isinstance(meaning, ForBackends):
         check_name_for_backends(kind, name, key, meaning, on_gpu=on_gpu)
