@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -31,7 +31,7 @@ from headrace.engine.spec_decode.drafting import RowCostModel
 from headrace.models.chat import ChatTemplate
 from headrace.models.pooling import Pooler
 from headrace.models.tokenizer import Tokenizer, byte_characters
-from headrace.runner.step import RunnerLimits, StepInput
+from headrace.runner.step import Runner, RunnerLimits, StepInput, StepOutput
 from headrace.testing.fake_runner import FAKE_LIMITS, FAKE_SPEC, FakeRunner, Script
 from tests.waiting import WAIT_S
 
@@ -83,10 +83,11 @@ def make_engine(
     generates: bool = True,
     read_adapter: ReadAdapter | None = None,
     tokenizer: Tokenizer | None = None,
+    runner: Runner | None = None,
 ) -> AsyncEngine:
-    """An engine that is not started."""
+    """An engine that is not started: on a runner, or on a fake one of the type and with the options given."""
     tokenizer = tokenizer or byte_tokenizer()
-    runner = runner_type(
+    runner = runner or runner_type(
         replace(SPEC, vocab_size=tokenizer.vocab_size),
         room or runner_limits(),
         script=script,
@@ -211,3 +212,31 @@ async def settled(engine: AsyncEngine, condition: Callable[[EngineStats], bool])
     async with asyncio.timeout(WAIT_S):
         while not condition(engine.stats()):
             await asyncio.sleep(0)
+
+
+class Held:
+    """A runner that begins its first step when it is released."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self.released = threading.Event()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.runner, name)
+
+    def execute(self, step: StepInput) -> StepOutput:
+        assert self.released.wait(WAIT_S)
+        return self.runner.execute(step)
+
+
+async def ask_together(engine: AsyncEngine, wanted: Sequence[GenerationRequest]) -> list[Answer]:
+    """Ask for all at once. No step begins before all have arrived, so that they meet however busy the machine is."""
+    core = core_of(engine)
+    held = Held(core._runner)
+    core._runner = held
+    tasks = [asyncio.create_task(ask(engine, request)) for request in wanted]
+    await settled(engine, lambda stats: stats.num_running + stats.num_waiting == len(wanted))
+    held.released.set()
+    answers = await asyncio.gather(*tasks)
+    core._runner = held.runner
+    return answers
