@@ -11,8 +11,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from headrace_handler.media_types import parameter
-
 _CHARSET = re.compile(
     r"utf-?(?:8|16|32)(?:-?[lb]e)?|(?:us-)?ascii|iso-?8859-?\d{1,2}|latin-?1|(?:windows-|cp)\d{3,4}|windows-31j"
     r"|shift-?jis|sjis|euc-?(?:jp|kr)|iso-2022-(?:jp|kr)|gb2312|gbk|gb18030|big5(?:-?hkscs)?|koi8-[rtu]|macintosh"
@@ -23,6 +21,13 @@ _PROGRAMS = frozenset({"EPS"})
 _CSV_HEADERS = ("question", "context", "inputs")
 _RUN_CODE = ("custom_generate", "trust_remote_code")
 """Parameters of transformers' `generate` by which it downloads and runs the code of a repository."""
+_MAX_PARAMETERS = 32
+_PARAMETER = re.compile(
+    r';\s*([^=;]*)(?:=\s*(?:"((?:[^"\\]|\\.?)*)(?:"|\Z)[^;]*|([^;]*)))?',
+    re.DOTALL,
+)
+"""Every alternative matches at any place, so that nothing is tried twice: a quote that is not closed ends the value."""
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
 class InvalidBody(ValueError):
@@ -31,6 +36,28 @@ class InvalidBody(ValueError):
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
         self.status = status
+
+
+def parameter(value: str, name: str) -> str:
+    """
+    Return the first parameter of that name; empty if the header has none.
+
+    Source: RFC 9110 section 5.6.6. Browsers send backslashes in file names as they are, and a name has none.
+
+    Raises:
+        ValueError: the header has more parameters than any client sends.
+    """
+    at = value.find(";")
+    for _ in range(_MAX_PARAMETERS):
+        match = _PARAMETER.match(value, at) if at >= 0 else None
+        if match is None:
+            return ""
+        if match[1].strip().lower() == name:
+            return (match[3] or "").strip() if match[2] is None else _ESCAPED.sub(r"\1", match[2])
+        at = match.end()
+    if at < len(value):
+        raise ValueError(f"A header has more than {_MAX_PARAMETERS} parameters; expected fewer.")
+    return ""
 
 
 def decode_text(data: Any, content_type: str | None) -> str:

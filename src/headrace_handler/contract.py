@@ -6,6 +6,7 @@ because their status codes and texts belong to the contract. The model server re
 ended, was too slow, or that its queue is full.
 """
 
+import json
 from asyncio import AbstractEventLoop
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -170,3 +171,8 @@ class AsyncContract(Contract, Protocol):
     async def call_async(self, call: Call) -> None:
         """As `Contract.call`; `Reply.data` then runs in a thread."""
         ...
+
+
+def error_body(status: int, kind: str, message: str) -> bytes:
+    """Return the body of an error, as the Java servers write it: TorchServe, DJL Serving, Multi Model Server."""
+    return json.dumps({"code": status, "type": kind, "message": message}, indent=2).encode() + b"\n"

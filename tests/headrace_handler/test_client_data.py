@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from headrace_handler.arrays import npy_to_numpy, npz_to_arrays, npz_to_sparse
-from headrace_handler.client_data import InvalidBody, check_parameters, decode_text, open_image
-from headrace_handler.media_types import parameter
+from headrace_handler.client_data import InvalidBody, check_parameters, decode_text, open_image, parameter
 from headrace_handler.standins.djl_python.np_util import from_nd_list
 from tests.headrace_handler.djl_models import LoadModel, item, predict
 from tests.headrace_handler.djl_models import load_model as load_model  # noqa: PLC0414 - a fixture

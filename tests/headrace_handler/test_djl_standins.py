@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from headrace_handler.standins.djl_python.pair_list import PairList
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from headrace_handler.contracts.djl.chunks import read_pairs
+from headrace_handler.contracts.djl.asynchronous import read_pairs
 from headrace_handler.standins.djl_python.async_utils import create_non_stream_output, create_stream_chunk_output
 from headrace_handler.standins.djl_python.encode_decode import decode, encode
 from headrace_handler.standins.djl_python.huggingface import get_rolling_batch_class_from_str, infer_task
 from headrace_handler.standins.djl_python.inputs import Input
 from headrace_handler.standins.djl_python.np_util import from_nd_list, to_nd_list
 from headrace_handler.standins.djl_python.outputs import Output
-from headrace_handler.standins.djl_python.pair_list import PairList
 from headrace_handler.standins.djl_python.request_io import TextGenerationOutput, TextInput, Token
 from headrace_handler.standins.djl_python.session_manager import SessionManager
 from tests.headrace_handler.djl_models import LoadModel, item, predict

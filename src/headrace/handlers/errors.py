@@ -13,7 +13,7 @@ from typing import Final
 from headrace.core.errors import HeadraceError
 from headrace.handlers.sagemaker import GUNICORN, MMS, TORCHSERVE, server_of
 from headrace.handlers.spec import HandlerSpec
-from headrace_handler.error_body import error_body
+from headrace_handler.contract import error_body
 from headrace_handler.frames import Buffer
 
 Headers = list[tuple[str, str]]

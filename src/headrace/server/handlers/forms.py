@@ -12,7 +12,7 @@ from urllib.parse import unquote_to_bytes
 from headrace.core.errors import InvalidRequest
 from headrace.handlers.exchange import RequestPart, request_part
 from headrace_handler.frames import Buffer
-from headrace_handler.media_types import parameter
+from headrace_handler.client_data import parameter
 
 MAX_FIELDS = 1000
 _MAX_HEAD_BYTES = 16 * 1024

@@ -1,22 +1,116 @@
-"""The sender of the responses of asynchronous handlers."""
+"""
+Responses of asynchronous and rolling-batch handlers: their parts, and how they are sent.
 
+Handlers encode parts with `Output.binary_encode`. In DJL's protocol of rolling batches the handler is called once per
+step with all live requests.
+"""
+
+import asyncio
+import json
 import logging
+import re
+import struct
 from asyncio import AbstractEventLoop
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headrace_handler.contract import Cancelled, Reply
+from headrace_handler.contract import Cancelled, Item, Reply
 from headrace_handler.contracts.djl import responses
-from headrace_handler.contracts.djl.chunks import Chunk, read_chunk, send_chunk
 
+_CODE = re.compile("[2-9][0-9][0-9]")
 logger = logging.getLogger(__name__)
 
 FAILURE = "service.invoke_handler_async() failure"
 
 _MAX_THREADS = 256
 """Threads in which responses wait for slow clients; more than the calls that a child gets at once."""
+Step = Callable[[Sequence[tuple[Item, bool]], bool], Awaitable[Any]]
+"""Calls the handler with the live requests, whether each is known to it, and whether it has to forget the others."""
+
+_FAILED = 424
+"""The status of DJL Serving for a handler that fails."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """A part of a response."""
+
+    data: bytes = b""
+    is_last: bool = False
+    status: int = 200
+    """Used in the first part only, as are `phrase` and `properties`."""
+    phrase: str = "OK"
+    properties: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_chunk(output: Any) -> Chunk | None:
+    """Return the part that an output holds; None if it is a response of another kind."""
+    if output.code != 200 or output.stream_content is not None:
+        return None
+    return decode_chunk(responses.body_of(output), output.properties)
+
+
+def decode_chunk(content: bytes | bytearray, properties: Mapping[str, Any]) -> Chunk | None:
+    """Return the part that encoded pairs describe; None if the bytes are something else."""
+    pairs = read_pairs(content)
+    if pairs is None or "data" not in pairs:
+        return None
+    is_last = pairs.get("last", "").lower() == "true"
+    if "code" not in pairs or not (pairs["data"] or is_last):
+        return Chunk(data=pairs["data"].encode(), is_last=is_last, properties=properties)
+    status, error = _status(pairs["code"]), pairs.get("error")
+    body = {"code": status} if error is None else {"code": status, "error": error}
+    return Chunk(
+        data=json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(),
+        is_last=True,
+        status=status,
+        phrase=responses.phrase_of(error),
+        properties=properties,
+    )
+
+
+def _status(code: str) -> int:
+    """Return the status of a code; that of a handler which fails, if the code is none."""
+    return int(code) if _CODE.fullmatch(code) else 424
+
+
+def send_chunk(chunk: Chunk, reply: Reply) -> None:
+    """
+    Send a part; an empty one is dropped unless it is the last, as in a response that is not streamed.
+
+    Raises:
+        Cancelled: the client has disconnected.
+    """
+    if not chunk.data and not chunk.is_last:
+        return
+    if not reply.has_head:
+        reply.head(chunk.status, responses.headers_of(chunk.properties), phrase=chunk.phrase)
+    if chunk.is_last:
+        reply.end(chunk.data)
+    else:
+        reply.data(chunk.data)
+
+
+def read_pairs(content: bytes | bytearray) -> dict[str, str] | None:
+    """Decode what `Output.binary_encode` made; None if the bytes are something else."""
+    return _read_pairs(content, ">i") or _read_pairs(content, ">h")  # lengths have 16 bits up to djl_python 0.26
+
+
+def _read_pairs(content: bytes | bytearray, length: str) -> dict[str, str] | None:
+    position = 2
+    texts: list[str] = []
+    try:
+        (count,) = struct.unpack_from(">h", content)
+        for _ in range(2 * count):
+            (size,) = struct.unpack_from(length, content, position)
+            position += struct.calcsize(length)
+            texts.append(str(content[position : position + max(size, 0)], "utf-8"))
+            position += max(size, 0)
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return dict(zip(texts[::2], texts[1::2], strict=True)) if texts and position == len(content) else None
 
 
 class Sender:
@@ -88,3 +182,112 @@ class Sender:
 
     async def _in_thread(self, function: Any, *args: Any) -> None:
         await self._loop.run_in_executor(self._threads, function, *args)
+
+
+@dataclass(slots=True)
+class _Live:
+    """A request in the batch."""
+
+    item: Item
+    chunks: asyncio.Queue[Chunk] = field(default_factory=asyncio.Queue)
+    """Unbounded: it holds at most the generated text, and a slow client must not delay the others."""
+    is_known: bool = False
+    """The handler has received the request, whose text is not sent again."""
+
+
+class RollingBatch:
+    """
+    The live requests of a model, which a task steps while there are any.
+
+    A request whose client has disconnected stays until the handler ends it: the protocol cannot withdraw a request.
+    """
+
+    def __init__(self, step: Step, sender: Sender, max_size: int) -> None:
+        self._step = step
+        self._sender = sender
+        self._room = asyncio.Semaphore(max_size)
+        self._live: list[_Live] = []
+        self._is_reset = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def answer(self, item: Item) -> None:
+        """Answer a request, once there is room for it."""
+        async with self._room:
+            live = _Live(item)
+            self._live.append(live)
+            if self._task is None or self._task.done():
+                self._task = asyncio.get_running_loop().create_task(self._run())
+            await self._send_chunks(live)
+
+    async def _send_chunks(self, live: _Live) -> None:
+        is_gone = is_last = False
+        while not is_last:
+            chunk = await live.chunks.get()
+            is_last = chunk.is_last
+            try:
+                if not is_gone:
+                    await self._sender.send_chunk(chunk, live.item.reply)
+            except Cancelled:
+                is_gone = True
+
+    async def _run(self) -> None:
+        while self._live:
+            live = list(self._live)
+            for request, chunk in zip(live, await self._step_chunks(live), strict=True):
+                request.is_known = True
+                request.chunks.put_nowait(chunk)
+                if chunk.is_last:
+                    self._live.remove(request)
+            await asyncio.sleep(0)  # requests that came during the step join the next one
+
+    async def _step_chunks(self, live: Sequence[_Live]) -> list[Chunk]:
+        """Run a step and return the part of each request; if it fails, that is an error."""
+        code = _FAILED
+        try:
+            output = await self._step([(request.item, request.is_known) for request in live], self._is_reset)
+            chunks = _chunks(output, len(live))
+            code = _FAILED if output.code == 200 else output.code
+        except Exception:
+            logger.exception("Batch inference failed")
+            chunks = None
+        self._is_reset = chunks is None
+        return [_failure(code)] * len(live) if chunks is None else chunks
+
+
+def _chunks(output: Any, size: int) -> list[Chunk] | None:
+    """Return the part of each request in their order; None if the step has failed."""
+    if output.code != 200 or output.stream_content is not None:
+        logger.warning("Batch inference failed: %s", output.message)
+        return None
+    actual = output.content.size()
+    if actual != size:
+        logger.error("Batch output size mismatch, expected: %s, actual: %s", size, actual)
+        return None
+    properties = _properties(output.properties, size)
+    decoded = [decode_chunk(value, named) for value, named in zip(output.content.values, properties, strict=True)]
+    chunks = [chunk for chunk in decoded if chunk is not None]
+    if len(chunks) == size:
+        return chunks
+    logger.error("Batch output is not encoded; expected `Output.binary_encode({'data': ..., 'last': ...})`.")
+    return None
+
+
+def _properties(named: Mapping[str, Any], size: int) -> list[dict[str, Any]]:
+    """Return the properties of each request, whose keys are such as `batch_1_Content-Type`."""
+    split: list[dict[str, Any]] = [{} for _ in range(size)]
+    for key, value in named.items():
+        index, _, name = key.removeprefix("batch_").partition("_")
+        if key.startswith("batch_") and index.isdecimal() and int(index) < size:
+            split[int(index)][name] = value
+    return split
+
+
+def _failure(code: int) -> Chunk:
+    body = json.dumps({"code": code, "message": "Batch inference failed"}, separators=(",", ":"))
+    return Chunk(
+        data=body.encode(),
+        is_last=True,
+        status=code,
+        phrase="Batch inference failed",
+        properties={"Content-Type": "application/json"},
+    )

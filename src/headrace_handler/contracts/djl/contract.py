@@ -11,11 +11,9 @@ from typing import Any
 
 from headrace_handler.contract import Call, Contract, Item, Load, LoadFailed
 from headrace_handler.contracts.djl import requests, responses
-from headrace_handler.contracts.djl.asynchronous import FAILURE, Sender
+from headrace_handler.contracts.djl.asynchronous import FAILURE, RollingBatch, Sender
 from headrace_handler.contracts.djl.code import UserCode, describe, load_code
-from headrace_handler.contracts.djl.formatters import Formatters
-from headrace_handler.contracts.djl.rolling_batch import RollingBatch
-from headrace_handler.contracts.djl.tokenizer import Tokenizer
+from headrace_handler.contracts.djl.formatters import Formatters, Tokenizer
 
 logger = logging.getLogger(__name__)
 

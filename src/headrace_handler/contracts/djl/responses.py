@@ -7,9 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 from headrace_handler.client_data import InvalidBody
-from headrace_handler.contract import Cancelled, Reply
+from headrace_handler.contract import Cancelled, Reply, error_body
 from headrace_handler.contracts.djl.code import is_out_of_memory
-from headrace_handler.error_body import error_body
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from headrace_handler.contract import Call, Cancelled, Contract, Item, Load, LoadFailed
 
-from . import profiles, program, surroundings
-from .context import context_of_item, report_metrics
+from . import profiles
 from .responses import Response, prefetch, send
+from .user_code import context_of_item, import_program, prepare_process, report_metrics
 
 _log = logging.getLogger(__name__)
 
@@ -23,8 +23,8 @@ class SageMakerContract:
 
     def load(self, load: Load) -> None:
         try:
-            surroundings.prepare_process(load)
-            self._profile = profiles.create(load, program.import_program(load))
+            prepare_process(load)
+            self._profile = profiles.create(load, import_program(load))
             self._profile.load()
         except LoadFailed:
             raise

@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace_handler.contract import LoadFailed
 
-from . import question_answering, seq2seq
+from . import removed_pipelines
 
 _log = logging.getLogger(__name__)
 
@@ -77,10 +77,10 @@ def load(model_dir: str, device: int | None) -> Any:
     if task == "text-to-image":
         return _load_diffusers(model_dir)
     trusts_code = os.environ.get("HF_TRUST_REMOTE_CODE", "false").lower() in {"y", "yes", "t", "true", "on", "1"}
-    if seq2seq.key_of(task) is not None and task not in SUPPORTED_TASKS:
-        return seq2seq.load(task, model_dir, device, trusts_code=trusts_code)
-    if task == question_answering.TASK and task not in SUPPORTED_TASKS:
-        return question_answering.load(model_dir, device, trusts_code=trusts_code)
+    if removed_pipelines.seq2seq_key(task) is not None and task not in SUPPORTED_TASKS:
+        return removed_pipelines.load_seq2seq(task, model_dir, device, trusts_code=trusts_code)
+    if task == removed_pipelines.QUESTION_ANSWERING and task not in SUPPORTED_TASKS:
+        return removed_pipelines.load_question_answering(model_dir, device, trusts_code=trusts_code)
     _check_supported(task, SUPPORTED_TASKS)
     return pipeline(
         task=task,  # type: ignore[call-overload]

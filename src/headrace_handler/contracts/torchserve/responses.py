@@ -8,8 +8,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from headrace_handler.contract import Cancelled, Item
-from headrace_handler.error_body import error_body
+from headrace_handler.contract import Cancelled, Item, error_body
 
 logger = logging.getLogger(__name__)
 

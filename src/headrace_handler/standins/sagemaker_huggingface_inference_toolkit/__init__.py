@@ -6,7 +6,6 @@ Stand-in for the package of SageMaker's Hugging Face images.
 """
 
 import base64
-import csv
 import datetime as dt
 import io
 import json

@@ -8,8 +8,7 @@ from headrace_handler.contract import Load, LoadFailed
 from .base import Profile
 from .containers import SKLearn, XGBoost
 from .huggingface import HuggingFace
-from .pytorch import PyTorch
-from .toolkit import Toolkit
+from .toolkit import PyTorch, Toolkit
 from .xgboost_algorithm import XGBoostAlgorithm
 
 __all__ = ["Profile", "create"]

@@ -6,9 +6,8 @@ from typing import Any, ClassVar
 
 from headrace_handler.client_data import decode_text
 from headrace_handler.contract import Item, Load
-from headrace_handler.contracts.sagemaker.context import context_of_model, header
-from headrace_handler.contracts.sagemaker.functions import Function, find
 from headrace_handler.contracts.sagemaker.responses import Response
+from headrace_handler.contracts.sagemaker.user_code import Function, context_of_model, find, header
 
 JSON = "application/json"
 CSV = "text/csv"

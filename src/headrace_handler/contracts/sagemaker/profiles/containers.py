@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 
 from headrace_handler.client_data import InvalidBody
 from headrace_handler.contract import Item
-from headrace_handler.contracts.sagemaker.context import header
-from headrace_handler.contracts.sagemaker.functions import Function
 from headrace_handler.contracts.sagemaker.responses import Response
+from headrace_handler.contracts.sagemaker.user_code import Function, header
 
 from .base import CSV, JSON, Profile, accept_of, body, choose_type, is_text, media_type, text_if_known
 

@@ -5,9 +5,8 @@ from typing import Any
 from headrace_handler.client_data import InvalidBody, check_parameters
 from headrace_handler.contract import Item
 from headrace_handler.contracts.sagemaker import pipelines
-from headrace_handler.contracts.sagemaker.context import header
-from headrace_handler.contracts.sagemaker.functions import Function
 from headrace_handler.contracts.sagemaker.responses import Response, UnsupportedOutput, server_error
+from headrace_handler.contracts.sagemaker.user_code import Function, header
 
 from .base import Profile, accept_of, body, choose_type, media_type, text_if_known
 from .toolkit import respond

@@ -1,20 +1,85 @@
 """
-Extractive question answering, whose pipeline was removed in transformers 5.
+Pipelines that were removed in transformers 5: encoder-decoder models, and extractive question answering.
 
-The answer is the span of the context with the largest product of the probabilities of its start and its end. A context
-longer than the network's input is read in windows that overlap. Source: `QuestionAnsweringPipeline` of transformers 4.
+The answer to a question is the span of the context with the largest product of the probabilities of its start and its
+end. A context longer than the network's input is read in windows that overlap. Source: `QuestionAnsweringPipeline` of
+transformers 4.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-TASK = "question-answering"
+_KEYS = {
+    "text2text-generation": "generated_text",
+    "summarization": "summary_text",
+    "translation": "translation_text",
+}
+QUESTION_ANSWERING = "question-answering"
 _MAX_TOKENS = 384
 """Tokens of a window, as in version 4."""
 _OVERLAP_TOKENS = 128
 _BATCH_SIZE = 8
 """Windows that the network reads at once: all windows of a long context may not fit into memory."""
+
+
+def seq2seq_key(task: str) -> str | None:
+    """Return the name of the text in a result; None for a task of another kind."""
+    return _KEYS.get("translation" if task.startswith("translation_") else task)
+
+
+def load_seq2seq(task: str, model_dir: str, device: int | None, *, trusts_code: bool) -> Callable[..., Any]:
+    """Return a function that answers as the pipelines of version 4 did."""
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model_dir, trust_remote_code=trusts_code)
+    model = AutoModelForSeq2SeqLM.from_pretrained(model_dir, trust_remote_code=trusts_code)
+    model.to("cpu" if device is None else f"cuda:{device}").eval()
+    specific = dict((getattr(model.config, "task_specific_params", None) or {}).get(task) or {})
+    prefix = specific.pop("prefix", getattr(model.config, "prefix", None) or "")
+    key = seq2seq_key(task)
+    languages = _languages(task)
+
+    def answer(inputs: Any, **parameters: Any) -> Any:
+        texts = [inputs] if isinstance(inputs, str) else list(inputs)
+        options = languages | specific | parameters
+        results = [_generate(model, tokenizer, prefix + text, dict(options)) for text in texts]
+        named = [[{key: text} for text in result] for result in results]
+        if isinstance(inputs, str):
+            return named[0]
+        return [result[0] for result in named] if all(len(result) == 1 for result in named) else named
+
+    return answer
+
+
+def _languages(task: str) -> dict[str, str]:
+    """Return the languages that `translation_en_to_fr` names."""
+    parts = task.split("_")
+    is_pair = len(parts) == 4 and parts[0] == "translation" and parts[2] == "to"
+    return {"src_lang": parts[1], "tgt_lang": parts[3]} if is_pair else {}
+
+
+def _generate(model: Any, tokenizer: Any, text: str, options: dict[str, Any]) -> list[str]:
+    import torch
+
+    if options.pop("return_tensors", False):
+        raise ValueError("return_tensors is true; expected text to be returned. Remove the parameter.")
+    options.pop("return_text", None)
+    truncation = options.pop("truncation", False)
+    cleans = options.pop("clean_up_tokenization_spaces", False)
+    languages = {name: options.pop(name) for name in ("src_lang", "tgt_lang") if name in options}
+    if languages and hasattr(tokenizer, "_build_translation_inputs"):
+        encoded = tokenizer._build_translation_inputs(  # noqa: SLF001 - as the pipeline of version 4
+            text, return_tensors="pt", truncation=truncation, **languages
+        )
+    else:
+        encoded = tokenizer(text, return_tensors="pt", truncation=truncation)
+    arguments = {name: value for name, value in encoded.items() if name != "token_type_ids"}
+    on_device = {name: value.to(model.device) if torch.is_tensor(value) else value for name, value in arguments.items()}
+    with torch.no_grad():
+        output = model.generate(**on_device, **options)
+    decoded: list[str] = tokenizer.batch_decode(output, skip_special_tokens=True, clean_up_tokenization_spaces=cleans)
+    return decoded
 
 
 class _Span(NamedTuple):
@@ -42,7 +107,7 @@ class _Options:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1.")
 
 
-def load(model_dir: str, device: int | None, *, trusts_code: bool) -> Callable[..., Any]:
+def load_question_answering(model_dir: str, device: int | None, *, trusts_code: bool) -> Callable[..., Any]:
     """
     Return a function that answers as the pipeline of version 4 did.
 
@@ -53,7 +118,9 @@ def load(model_dir: str, device: int | None, *, trusts_code: bool) -> Callable[.
 
     tokenizer = AutoTokenizer.from_pretrained(model_dir, trust_remote_code=trusts_code)
     if not tokenizer.is_fast:
-        raise ValueError(f"HF_TASK is {TASK}, which needs a fast tokenizer. Add tokenizer.json to the model.")
+        raise ValueError(
+            f"HF_TASK is {QUESTION_ANSWERING}, which needs a fast tokenizer. Add tokenizer.json to the model."
+        )
     model = AutoModelForQuestionAnswering.from_pretrained(model_dir, trust_remote_code=trusts_code)
     model.to("cpu" if device is None else f"cuda:{device}").eval()
 
