@@ -54,12 +54,7 @@ _register_decoder = msgspec.json.Decoder(RegisterBody)
 
 
 def parse_vllm(body: bytes, *, loads: bool) -> AdapterChange:
-    """
-    Parse the body of `/v1/load_lora_adapter` or `/v1/unload_lora_adapter`.
-
-    Raises:
-        InvalidRequest: a field is missing or of the wrong type.
-    """
+    """Parse a body that loads or unloads an adapter in vLLM's form. Raises `InvalidRequest`."""
     decoded = decode_body(body, _vllm_decoder)
     if not decoded.lora_name or (loads and not decoded.lora_path):
         field = "lora_path" if decoded.lora_name else "lora_name"
@@ -68,12 +63,7 @@ def parse_vllm(body: bytes, *, loads: bool) -> AdapterChange:
 
 
 def parse_register(body: bytes, query: Mapping[str, str]) -> AdapterChange:
-    """
-    Parse a registration: `name` and `src` in the query (LMI) or in the body (SageMaker).
-
-    Raises:
-        InvalidRequest: one is missing.
-    """
+    """Parse a registration: `name` and `src` in the query (LMI) or the body (SageMaker). Raises `InvalidRequest`."""
     decoded = decode_body(body, _register_decoder) if body.strip() else RegisterBody(name="")
     name, source = query.get("name") or decoded.name, query.get("src") or decoded.src
     for field, value in (("name", name), ("src", source)):

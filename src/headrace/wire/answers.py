@@ -118,13 +118,7 @@ class Collector:
             self._prompts[request] = chunk.prompt
 
     def answers(self) -> tuple[Answer, ...]:
-        """
-        Return one answer per generation request, once all have finished.
-
-        Raises:
-            EngineFailed: a choice ended with an error, or never ended.
-            RequestAborted: a choice was aborted.
-        """
+        """Return an answer per request. Raises `EngineFailed` or `RequestAborted` if a choice failed or never ended."""
         return tuple(
             Answer(choices=_finished(choices), prompt=prompt)
             for choices, prompt in zip(self._choices, self._prompts, strict=True)

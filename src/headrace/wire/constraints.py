@@ -106,12 +106,7 @@ def read_constraint(fields: ConstraintFields, *, prefix: str = "") -> Grammar | 
 
 
 def read_schema(schema: object, *, param: str) -> Grammar:
-    """
-    Return a JSON schema, given as an object or as text, as a grammar.
-
-    Raises:
-        InvalidRequest: `schema` is neither.
-    """
+    """Return a JSON schema, given as an object or text, as a grammar. Raises `InvalidRequest`: it is neither."""
     if isinstance(schema, str):
         try:
             schema = msgspec.json.decode(schema)

@@ -60,12 +60,7 @@ class FieldTable:
 
 
 def check_nested(body: bytes, body_fields: FieldTable, parameter_fields: FieldTable) -> tuple[str, ...]:
-    """
-    Check a body with nested `parameters`; return the names without effect, for the log.
-
-    Raises:
-        InvalidRequest: a refused field has a value that matters.
-    """
+    """Check a body with nested `parameters`, as `FieldTable.check`; return all names without effect."""
     ignored = body_fields.check(body)
     parameters = raw_fields(body).get("parameters")
     return ignored if parameters is None else (*ignored, *parameter_fields.check(parameters, prefix="parameters."))

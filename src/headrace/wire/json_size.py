@@ -36,16 +36,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def check_json_size(body: bytes, *, what: str = "The request body") -> None:
-    """
-    Refuse JSON with too many values to be decoded at once. It need not be valid.
-
-    Args:
-        body: the JSON.
-        what: the subject of the error.
-
-    Raises:
-        PayloadTooLarge: it has more objects and lists, values, object members or hard numbers than are decoded.
-    """
+    """Refuse JSON, valid or not, with too many values to be decoded at once. Raises `PayloadTooLarge` about `what`."""
     containers, values, members, hard_numbers = count_json(body)
     for count, most, kind in (
         (containers, MAX_CONTAINERS, "objects and lists"),

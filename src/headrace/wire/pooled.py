@@ -66,12 +66,7 @@ def parsed_pooling(
 
 
 def with_prompt(inputs: Sequence[Input], name: str | None, info: PoolingInfo | None) -> list[Input]:
-    """
-    Return the inputs with the model's prompt of that name, or its default one, before each text.
-
-    Raises:
-        InvalidRequest: the model has no prompt of that name.
-    """
+    """Return the inputs with the named or default prompt before each text. Raises `InvalidRequest`: there is none."""
     if info is None:
         return list(inputs)
     if name is not None and name not in info.prompts:

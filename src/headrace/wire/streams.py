@@ -1,11 +1,39 @@
-"""The common part of all stream renderers: failures, and an end that is rendered once."""
+"""Common parts of replies: the head of a response, and streams whose failures and end are rendered once."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 from headrace.core.errors import HeadraceError
 from headrace.core.generation import Chunk
 from headrace.wire.answers import failure_of
+from headrace.wire.dialect import Timings
+from headrace.wire.framing import JSON_CONTENT_TYPE, SSE_CONTENT_TYPE, UNBUFFERED_HEADERS
+
+
+class _Options(Protocol):
+    @property
+    def is_stream(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyHead:
+    """The head of a response that is JSON or, on request, a stream, which headers keep proxies from buffering."""
+
+    options: _Options
+
+    stream_type: ClassVar = SSE_CONTENT_TYPE
+
+    @property
+    def content_type(self) -> str:
+        """The content type of JSON or of a stream."""
+        return self.stream_type if self.options.is_stream else JSON_CONTENT_TYPE
+
+    def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
+        """Return additional response headers."""
+        del timings
+        return UNBUFFERED_HEADERS if self.options.is_stream else ()
 
 
 class ClosingStream(ABC):

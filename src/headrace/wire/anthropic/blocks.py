@@ -52,12 +52,7 @@ class InputMessage(msgspec.Struct):
 
 
 def chat_messages(system: Content | None, messages: Sequence[InputMessage]) -> list[Message]:
-    """
-    Return the conversation in OpenAI's form.
-
-    Raises:
-        InvalidRequest: there is no message, a block is not text, or a block does not belong to its role.
-    """
+    """Return the conversation in OpenAI's form. Raises `InvalidRequest`: a block is not text, or not of its role."""
     if not messages:
         raise InvalidRequest("messages: at least one message is required", param="messages")
     result = [] if system is None else [Message(role="system", content=_text(system, "system"))]

@@ -153,13 +153,7 @@ class AnthropicMessages:
 
 @refusing_deep_nesting()
 def parse_count(body: bytes, context: RequestContext) -> ChatPrompt:
-    """
-    Return the prompt of a body of `/v1/messages/count_tokens`.
-
-    Raises:
-        InvalidRequest: with a text in Anthropic's form.
-        ModelNotFound: the request names another model.
-    """
+    """Return the prompt of a body of `/v1/messages/count_tokens`. Raises what `parse` raises."""
     fields = decode_body(body, _prompt_decoder)
     context, _ = model_named(fields.model, context)
     FIELDS.check(body)

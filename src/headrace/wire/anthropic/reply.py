@@ -15,11 +15,11 @@ import msgspec
 from headrace.core.errors import Busy, HeadraceError, ModelNotFound, Unavailable, UserError
 from headrace.core.generation import Chunk, Finish, FinishReason
 from headrace.wire.answers import Answer
-from headrace.wire.dialect import ErrorReply, Timings, retry_headers
-from headrace.wire.framing import JSON_CONTENT_TYPE, SSE_CONTENT_TYPE, UNBUFFERED_HEADERS, to_json
+from headrace.wire.dialect import ErrorReply, retry_headers
+from headrace.wire.framing import to_json
 from headrace.wire.openai.answer_stream import AnswerPlan, AnswerStream, ChatDelta, ReasoningDelta
 from headrace.wire.openai.tool_stream import CallStart, TextDelta
-from headrace.wire.streams import ClosingStream
+from headrace.wire.streams import ClosingStream, ReplyHead
 
 _TYPES = {
     401: "authentication_error",
@@ -110,20 +110,10 @@ def _usage(finish: Finish | None) -> dict[str, object]:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageReply:
+class MessageReply(ReplyHead):
     """Renders the answer to a request for a message."""
 
     options: MessageOptions
-
-    @property
-    def content_type(self) -> str:
-        """The content type of JSON or of a stream."""
-        return SSE_CONTENT_TYPE if self.options.is_stream else JSON_CONTENT_TYPE
-
-    def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
-        """Return headers that keep proxies from buffering a stream."""
-        del timings
-        return UNBUFFERED_HEADERS if self.options.is_stream else ()
 
     def stream(self) -> "MessageStream":
         """Return a renderer of the events."""

@@ -43,12 +43,7 @@ _TAG_DECODERS = MappingProxyType(dict.fromkeys(_BUILT_IN_TAGS, _refuse) | {_EPOC
 
 
 def decode(body: bytes) -> Any:
-    """
-    Decode a body; an empty one is an empty structure.
-
-    Raises:
-        AwsError: the body is not CBOR, uses features outside the protocol, or has too many values.
-    """
+    """Decode a body; an empty one is an empty structure. Raises `AwsError`: no such CBOR, or too many values."""
     if not body:
         return {}
     if len(body) > _UNCOUNTED_BYTES:

@@ -41,12 +41,7 @@ _INSTEAD = (
 
 
 def markdown(handled: Handled, *, documented: Sequence[str] = services.MODELLED) -> str:
-    """
-    Return the coverage of each service: a summary, then its operations by name.
-
-    Raises:
-        ValueError: a handled operation is in no documented model, most likely a typing error.
-    """
+    """Return a summary, then each service's operations. Raises `ValueError`: a handled operation is in no model."""
     _check(handled, documented)
     parts = [_summary(handled, documented), _not_served()]
     parts += [_service(service, _handled_of(service, handled)) for service in documented]

@@ -22,23 +22,12 @@ _CRC = struct.Struct(">I")
 
 
 def payload_part(data: bytes) -> bytes:
-    """
-    Encode a frame with bytes of the model's answer.
-
-    Raises:
-        ValueError: `data` has more than `MAX_PAYLOAD_BYTES`.
-    """
+    """Encode bytes of the model's answer. Raises `ValueError`: there are more than `MAX_PAYLOAD_BYTES`."""
     return _frame(_PAYLOAD_PART_HEADERS, data)
 
 
 def model_stream_error(message: str, error_code: str) -> bytes:
-    """
-    Encode the frame that ends a stream after a failure of the model.
-
-    Args:
-        message: a sentence for people.
-        error_code: `ModelInvocationTimeExceeded` or `StreamBroken`.
-    """
+    """Encode a failure of the model; the code is `ModelInvocationTimeExceeded` or `StreamBroken`."""
     return _exception("ModelStreamError", {"Message": message, "ErrorCode": error_code})
 
 

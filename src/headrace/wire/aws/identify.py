@@ -116,12 +116,7 @@ def _is_form(request: HttpRequest) -> bool:
 
 
 def form_fields(request: HttpRequest) -> dict[str, str]:
-    """
-    Return the fields of a form and of the query string; the form takes precedence.
-
-    Raises:
-        ValueError: there are more fields than any call needs.
-    """
+    """Return the fields of form and query; the form takes precedence. Raises `ValueError`: there are too many."""
     fields = parse_qsl(request.query, keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS)
     if _is_form(request):
         text = request.body.decode("utf-8", errors="replace")

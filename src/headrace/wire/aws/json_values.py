@@ -73,12 +73,7 @@ def from_json(value: Any, shape: Shape, where: str = "") -> Any:
 
 
 def params_from_json(value: Any, operation: OperationModel) -> dict[str, Any]:
-    """
-    Convert a decoded body to the parameters of a call.
-
-    Raises:
-        AwsError: a value has another type than in the model.
-    """
+    """Convert a decoded body to the parameters of a call. Raises `AwsError`: a value has another type."""
     if operation.input_shape is None:
         return {}
     params: dict[str, Any] = from_json({} if value is None else value, operation.input_shape)

@@ -75,17 +75,7 @@ def _by_structure(rows: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 
 def check(operation: OperationModel, params: Mapping[str, Any], table: Table) -> tuple[str, ...]:
-    """
-    Return sentences about the members of a call that have no effect.
-
-    Args:
-        operation: the operation in its service's model.
-        params: the call's parameters.
-        table: the members of the service.
-
-    Raises:
-        AwsError: a member is refused; the message names it.
-    """
+    """Return sentences about members of a call that have no effect. Raises `AwsError`, which names a refused member."""
     notices: dict[tuple[int, str], str] = {}  # one for each member, of a list of which many may have it
     for path, member, how in _with_treatment(params, operation.input_shape, table):
         if how.treatment(member) == "kept":

@@ -26,12 +26,7 @@ _LAST_MOMENT_S = 253_402_300_799.0
 
 
 def from_text(text: str, shape: Shape, where: str) -> Any:
-    """
-    Parse a scalar of a shape; `where` names the member in an error.
-
-    Raises:
-        AwsError: the text is not a scalar of the shape.
-    """
+    """Parse a scalar of a shape. Raises `AwsError`, which names the member `where`."""
     kind = shape.type_name
     if kind == "timestamp":
         return moment(text, where)

@@ -45,12 +45,7 @@ def access_key_of(request: HttpRequest) -> str | None:
 
 
 def verify(request: HttpRequest, secret_of: Callable[[str], str | None], now_s: float) -> str:
-    """
-    Return the access key that signed the URL.
-
-    Raises:
-        AwsError: the key is unknown, the signature is wrong, or the URL has expired.
-    """
+    """Return the access key that signed the URL. Raises `AwsError`: the key is unknown, or the signature not valid."""
     fields = _fields(request.query)
     access_key, expires = fields.get("AWSAccessKeyId", ""), fields.get("Expires", "")
     if not (expires.isascii() and expires.isdigit() and len(expires) <= 12):

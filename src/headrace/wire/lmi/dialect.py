@@ -115,12 +115,7 @@ PARAMETER_FIELDS = FieldTable(
 
 
 def prompts_of(body: LmiBody) -> tuple[str, ...]:
-    """
-    Return the prompts: one, or a client-side batch.
-
-    Raises:
-        InvalidRequest: a prompt is empty, or there are too many.
-    """
+    """Return the prompts: one, or a client-side batch. Raises `InvalidRequest`: one is empty, or there are too many."""
     prompts = (body.inputs,) if isinstance(body.inputs, str) else tuple(body.inputs)
     if not prompts or "" in prompts:
         raise InvalidRequest("The 'inputs' field does not contain any content.", param="inputs")
@@ -131,12 +126,7 @@ def prompts_of(body: LmiBody) -> tuple[str, ...]:
 
 
 def adapters_of(body: LmiBody, num_prompts: int) -> tuple[str | None, ...]:
-    """
-    Return the adapter of each prompt: one name for all of them, or a list; "" is the base model.
-
-    Raises:
-        InvalidRequest: the list has another length.
-    """
+    """Return the adapter of each prompt; "" is the base model. Raises `InvalidRequest`: the list has another length."""
     if body.adapters is None or isinstance(body.adapters, str):
         return (body.adapters or None,) * num_prompts
     if len(body.adapters) != num_prompts:

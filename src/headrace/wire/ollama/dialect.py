@@ -33,12 +33,7 @@ _NUMBER_ABOVE_ZERO = re.compile(r"[1-9]")
 
 
 def asks_to_unload(keep_alive: float | str | None) -> bool:
-    """
-    Return whether the value is zero, which unloads the model after the answer.
-
-    Raises:
-        InvalidRequest: the value is not a duration.
-    """
+    """Return whether the value is zero, which unloads the model. Raises `InvalidRequest`: it is not a duration."""
     if keep_alive is None or isinstance(keep_alive, float | int):
         return keep_alive == 0
     if keep_alive == "":
@@ -217,12 +212,7 @@ class OllamaGenerate:
 
 
 def named_model(name: str, context: RequestContext) -> tuple[RequestContext, str | None]:
-    """
-    Return the context with the model that answers, and the adapter if it is named; the tag `latest` is optional.
-
-    Raises:
-        ModelNotFound: the server accepts certain names only, and this is none of them.
-    """
+    """Return what `model_named` returns; the tag `latest` is optional."""
     return model_named(name.removesuffix(_DEFAULT_TAG), context)
 
 

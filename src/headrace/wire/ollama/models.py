@@ -52,13 +52,7 @@ def render_version() -> bytes:
 
 
 def render_show(body: bytes, context: RequestContext) -> bytes:
-    """
-    Render the description of the model that a body names.
-
-    Raises:
-        InvalidRequest: the body names no model.
-        ModelNotFound: it names another model than the served one.
-    """
+    """Render the description of the model that a body names. Raises `InvalidRequest` or `ModelNotFound`."""
     fields = decode_body(body, _decoder)
     name = fields.model or fields.name
     if not name:

@@ -13,11 +13,11 @@ from headrace.core.errors import HeadraceError
 from headrace.core.generation import Chunk, Finish, FinishReason, Token
 from headrace.wire.answers import Answer
 from headrace.wire.dialect import ErrorReply, Timings, retry_headers
-from headrace.wire.framing import JSON_CONTENT_TYPE, UNBUFFERED_HEADERS, json_line, to_json
+from headrace.wire.framing import json_line, to_json
 from headrace.wire.openai.answer_stream import AnswerPlan, AnswerStream, ChatDelta, ReasoningDelta
 from headrace.wire.openai.envelope import token_logprobs, visible
 from headrace.wire.openai.tool_stream import CallStart, TextDelta
-from headrace.wire.streams import ClosingStream
+from headrace.wire.streams import ClosingStream, ReplyHead
 
 
 def error_body(error: HeadraceError) -> bytes:
@@ -35,7 +35,6 @@ def error_line(error: HeadraceError) -> bytes:
     return json_line(error_body(error))
 
 
-_LINES_CONTENT_TYPE = "application/x-ndjson"
 _NS_PER_S = 1_000_000_000
 _LOADED: dict[str, object] = {"done": True, "done_reason": "load"}
 
@@ -182,20 +181,12 @@ class _PartStream:
 
 
 @dataclass(frozen=True, slots=True)
-class OllamaReply:
+class OllamaReply(ReplyHead):
     """Renders the answer to a chat or a prompt."""
 
     options: ReplyOptions
 
-    @property
-    def content_type(self) -> str:
-        """The content type of JSON or of lines."""
-        return _LINES_CONTENT_TYPE if self.options.is_stream else JSON_CONTENT_TYPE
-
-    def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
-        """Return headers that keep proxies from buffering a stream."""
-        del timings
-        return UNBUFFERED_HEADERS if self.options.is_stream else ()
+    stream_type = "application/x-ndjson"
 
     def stream(self) -> "OllamaStream":
         """Return a renderer of the lines."""

@@ -35,8 +35,6 @@ from headrace.wire.openai.parameters import (
     CommonFields,
     Framing,
     check_range,
-    include_usage,
-    is_stream,
     sampling_params,
     served_model,
 )
@@ -80,17 +78,9 @@ class OpenAIChat:
         fields = decode_body(body, _decoder)
         context, adapter = served_model(fields, context)
         ignored = FIELDS.check(body)
-        stream = is_stream(fields)
+        envelope = Envelope.of(fields, context, "chatcmpl", self.framing)
         plan = plan_tools(fields.tools, fields.tool_choice, parallel=fields.parallel_tool_calls is not False)
         sampling = _sampling(fields, context, plan)
-        envelope = Envelope(
-            id=f"chatcmpl-{context.request_id}",
-            created_s=context.created_s,
-            model=context.model,
-            framing=self.framing,
-            stream=stream,
-            include_usage=include_usage(fields),
-        )
         is_separated = fields.separate_reasoning is not False and not fields.continue_final_message
         known = context.model.answer_format if is_separated else None  # a continued message is past its reasoning
         options = ChatOptions(
@@ -108,12 +98,7 @@ class OpenAIChat:
             adapter=adapter,
             separates_reasoning=known is not None,
         )
-        return ParsedRequest(
-            requests=(request,),
-            stream=stream,
-            reply=ChatReply(options),
-            ignored=ignored,
-        )
+        return ParsedRequest(requests=(request,), stream=envelope.stream, reply=ChatReply(options), ignored=ignored)
 
     render_error = staticmethod(partial(render_error, prompt="messages"))
 
@@ -124,12 +109,14 @@ def chat_prompt(fields: ChatBody, plan: ToolPlan, answer_format: AnswerFormat | 
     if continues:
         _check_continuation(fields)
     shows_tools = bool(fields.tools) and plan.mode != "none"
+    effort = fields.reasoning_effort  # source of its variables: vLLM `build_chat_params`
+    values = {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
     return ChatPrompt(
         messages=template_messages(fields.messages, answer_format),
         tools=template_tools(fields.tools or ()) if shows_tools else None,
         add_generation_prompt=fields.add_generation_prompt is not False and not continues,
         continues_final_message=continues,
-        template_values={**_reasoning(fields.reasoning_effort), **(fields.chat_template_kwargs or {})},
+        template_values={**values, **(fields.chat_template_kwargs or {})},
     )
 
 
@@ -144,11 +131,6 @@ def _check_continuation(fields: ChatBody) -> None:
             "Invalid 'continue_final_message': expected a last message of the assistant, with text and without calls."
         )
         raise InvalidRequest(text, param="continue_final_message")
-
-
-def _reasoning(effort: str | float | None) -> dict[str, object]:
-    """Return the template variables for the reasoning effort. Source: vLLM `build_chat_params`."""
-    return {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
 
 
 def _sampling(fields: ChatBody, context: RequestContext, plan: ToolPlan) -> SamplingParams:
@@ -207,7 +189,7 @@ class ChatReply(EnvelopeReply):
         """Render the whole body."""
         (answer,) = answers
         streams = [AnswerStream(self.options.plan, choice.opening) for choice in answer.choices]
-        choices = [self._choice(*pair) for pair in zip(answer.choices, streams, strict=True)]
+        choices = [self._choice(choice, stream) for choice, stream in zip(answer.choices, streams, strict=True)]
         counts = [stream.num_reasoning_tokens for stream in streams]
         counted = [count for count in counts if count is not None]
         usage = replace(usage_of(answers), reasoning_tokens=sum(counted) if counted else None)
@@ -224,7 +206,14 @@ class ChatReply(EnvelopeReply):
         if reasoning:
             message |= dict.fromkeys(REASONING_FIELDS, reasoning)
         if calls:
-            message["tool_calls"] = [self._call(choice.index, call, deltas) for call in calls]
+            message["tool_calls"] = [
+                {
+                    "id": self.options.call_id(choice.index, call.index),
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": _arguments(call, deltas)},
+                }
+                for call in calls
+            ]
         logprobs = None
         if self.options.num_top_logprobs is not None:
             tokens = visible(choice.tokens, with_special=self.options.with_special)
@@ -236,13 +225,9 @@ class ChatReply(EnvelopeReply):
             **finish_fields(choice.finish, self.options.reason(choice.finish, answer.num_calls)),
         }
 
-    def _call(self, choice: int, call: CallStart, deltas: Sequence[ChatDelta]) -> dict[str, object]:
-        pieces = [delta.text for delta in deltas if isinstance(delta, ArgumentsDelta) and delta.index == call.index]
-        return {
-            "id": self.options.call_id(choice, call.index),
-            "type": "function",
-            "function": {"name": call.name, "arguments": "".join(pieces)},
-        }
+
+def _arguments(call: CallStart, deltas: Sequence[ChatDelta]) -> str:
+    return "".join(delta.text for delta in deltas if isinstance(delta, ArgumentsDelta) and delta.index == call.index)
 
 
 @dataclass(slots=True)

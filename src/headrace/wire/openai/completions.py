@@ -31,8 +31,7 @@ from headrace.wire.openai.parameters import (
     CommonFields,
     Framing,
     check_range,
-    include_usage,
-    is_stream,
+    read_texts,
     sampling_params,
     served_model,
 )
@@ -70,17 +69,10 @@ class OpenAICompletions:
         fields = decode_body(body, _decoder)
         context, adapter = served_model(fields, context)
         ignored = FIELDS.check(body)
-        stream = is_stream(fields)
-        prompts = _prompts(fields.prompt, context)
-        sampling = _sampling(fields, context, stream=stream, prompts=prompts)
-        envelope = Envelope(
-            id=f"cmpl-{context.request_id}",
-            created_s=context.created_s,
-            model=context.model,
-            framing=self.framing,
-            stream=stream,
-            include_usage=include_usage(fields),
-        )
+        envelope = Envelope.of(fields, context, "cmpl", self.framing)
+        no_text, no_ids = "empty string. Expected at least one character", "empty array. Expected at least one token id"
+        prompts = read_texts("prompt", fields.prompt, context, no_text=no_text, no_ids=no_ids)
+        sampling = _sampling(fields, context, stream=envelope.stream, prompts=prompts)
         options = CompletionsOptions(
             envelope=envelope,
             num_choices=sampling.n,
@@ -100,7 +92,7 @@ class OpenAICompletions:
                 )
                 for number, prompt in enumerate(prompts)
             ),
-            stream=stream,
+            stream=envelope.stream,
             reply=CompletionsReply(options),
             ignored=ignored,
         )
@@ -129,33 +121,6 @@ def _sampling(
         logprobs=fields.logprobs,
         prompt_logprobs=(fields.logprobs or 0) if needs_prompt else None,
     )
-
-
-def _prompts(prompt: str | list[str | int | list[int]], context: RequestContext) -> list[Prompt]:
-    """Return the prompts of a text, a list of token ids, a list of texts or a list of lists of token ids."""
-    if isinstance(prompt, str):
-        return [_text(prompt)]
-    if not prompt:
-        raise InvalidRequest("Invalid 'prompt': empty array. Expected at least one prompt.", param="prompt")
-    if all(isinstance(item, int) for item in prompt):
-        return [_token_ids(prompt, context)]
-    return [_text(item) if isinstance(item, str) else _token_ids(item, context) for item in prompt]
-
-
-def _text(prompt: str) -> str:
-    if not prompt:
-        raise InvalidRequest("Invalid 'prompt': empty string. Expected at least one character.", param="prompt")
-    return prompt
-
-
-def _token_ids(prompt: object, context: RequestContext) -> tuple[int, ...]:
-    if not isinstance(prompt, list):
-        raise InvalidRequest("Invalid 'prompt': texts and token ids cannot be mixed in one array.", param="prompt")
-    if not prompt:
-        raise InvalidRequest("Invalid 'prompt': empty array. Expected at least one token id.", param="prompt")
-    for token_id in prompt:
-        check_range("prompt", token_id, low=0, high=context.model.vocab_size - 1)
-    return tuple(prompt)
 
 
 KIND = "text_completion"

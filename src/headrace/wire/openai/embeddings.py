@@ -16,7 +16,7 @@ from headrace.wire.dialect import ParsedRequest, RequestContext
 from headrace.wire.fields import FieldTable, Refused, struct_fields
 from headrace.wire.framing import decode_body, refusing_deep_nesting, to_json
 from headrace.wire.openai.envelope import render_error
-from headrace.wire.openai.parameters import check_range, model_named
+from headrace.wire.openai.parameters import Texts, check_range, model_named, read_texts
 from headrace.wire.pooled import MAX_INPUTS, Input, parsed_pooling, pooled_of, vector_of, with_prompt
 
 Encoding = Literal["float", "base64"]
@@ -102,39 +102,10 @@ def _params(fields: EmbeddingsBody, context: RequestContext) -> PoolingParams:
     )
 
 
-def read_inputs(value: str | Sequence[str | int | list[int]], context: RequestContext) -> list[Input]:
-    """
-    Return the inputs of a text, a list of token ids, a list of texts or a list of lists of token ids.
-
-    Raises:
-        InvalidRequest: an input is empty, or there are too many.
-    """
-    if isinstance(value, str):
-        return [_text(value)]
-    if not value:
-        raise InvalidRequest("Invalid 'input': empty array. Expected at least one input.", param="input")
-    if all(isinstance(item, int) for item in value):
-        return [_token_ids(value, context)]
-    if len(value) > MAX_INPUTS:
-        text = f"Invalid 'input': array too long. Expected an array with maximum length {MAX_INPUTS}, but got an array"
-        raise InvalidRequest(f"{text} with length {len(value)} instead.", param="input")
-    return [_text(item) if isinstance(item, str) else _token_ids(item, context) for item in value]
-
-
-def _text(text: str) -> str:
-    if not text:
-        raise InvalidRequest("Invalid 'input': input cannot be an empty string.", param="input")
-    return text
-
-
-def _token_ids(ids: object, context: RequestContext) -> tuple[int, ...]:
-    if not isinstance(ids, list):
-        raise InvalidRequest("Invalid 'input': texts and token ids cannot be mixed in one array.", param="input")
-    if not ids:
-        raise InvalidRequest("Invalid 'input': input cannot be an empty array.", param="input")
-    for token_id in ids:
-        check_range("input", token_id, low=0, high=context.model.vocab_size - 1)
-    return tuple(ids)
+def read_inputs(value: Texts, context: RequestContext) -> list[Input]:
+    """Return the inputs, texts or token ids, one or several. Raises `InvalidRequest`: one is empty, or too many."""
+    no_text, no_ids = "input cannot be an empty string", "input cannot be an empty array"
+    return read_texts("input", value, context, no_text=no_text, no_ids=no_ids, most=MAX_INPUTS)
 
 
 def _render(answers: Sequence[Answer], *, model: str, encoding: Encoding) -> bytes:

@@ -23,7 +23,7 @@ from headrace.core.errors import (
 )
 from headrace.core.generation import Finish, FinishReason, ModelInfo, Token
 from headrace.wire.answers import Usage, finite_logprob
-from headrace.wire.dialect import ErrorReply, Timings, retry_headers
+from headrace.wire.dialect import ErrorReply, RequestContext, Timings, retry_headers
 from headrace.wire.framing import (
     JSON_CONTENT_TYPE,
     JSONLINES_CONTENT_TYPE,
@@ -34,7 +34,7 @@ from headrace.wire.framing import (
     sse_event,
     to_json,
 )
-from headrace.wire.openai.parameters import Framing
+from headrace.wire.openai.parameters import CommonFields, Framing, is_stream
 from headrace.wire.streams import ClosingStream
 
 
@@ -48,7 +48,10 @@ def error_object(error: HeadraceError, *, prompt: str = "messages") -> dict[str,
     param = error.param if isinstance(error, InvalidRequest) else None
     if isinstance(error, ModelNotFound):
         param = "model"
-    return {"message": _message(error, prompt), "type": _type(error), "param": param, "code": _code(error)}
+    kind = "invalid_request_error" if isinstance(error, UserError) else "server_error"
+    if isinstance(error, Busy):
+        kind = "rate_limit_error"
+    return {"message": _message(error, prompt), "type": kind, "param": param, "code": _code(error)}
 
 
 def render_error(error: HeadraceError, *, prompt: str = "messages") -> ErrorReply:
@@ -71,14 +74,6 @@ def _message(error: HeadraceError, prompt: str) -> str:
             f"{prompt} resulted in {error.prompt_tokens} tokens. Please reduce the length of the {prompt}."
         )
     return error.message
-
-
-def _type(error: HeadraceError) -> str:
-    if isinstance(error, Busy):
-        return "rate_limit_error"
-    if isinstance(error, UserError):
-        return "invalid_request_error"
-    return "server_error"
 
 
 def _code(error: HeadraceError) -> str | None:
@@ -105,7 +100,17 @@ def chat_logprobs(tokens: Sequence[Token], *, num_top: int) -> dict[str, object]
 
 def token_logprobs(tokens: Iterable[Token], *, num_top: int) -> list[dict[str, object]]:
     """Return the logprobs of a chat completion's or a response's tokens."""
-    return [_chat_token(token, num_top) for token in tokens]
+    return [
+        {
+            **_logprob(_name(token), token.logprob, token.raw or token.text.encode()),
+            "top_logprobs": [_logprob(top.text, top.logprob, top.text.encode()) for top in token.top[:num_top]],
+        }
+        for token in tokens
+    ]
+
+
+def _logprob(name: str, logprob: float | None, raw: bytes) -> dict[str, object]:
+    return {"token": name, "logprob": finite_logprob(logprob), "bytes": list(raw)}
 
 
 def completion_logprobs(
@@ -123,18 +128,6 @@ def completion_logprobs(
         "text_offset": offsets,
     }
     return logprobs, offset
-
-
-def _chat_token(token: Token, num_top: int) -> dict[str, object]:
-    return {
-        "token": _name(token),
-        "logprob": finite_logprob(token.logprob),
-        "bytes": list(token.raw or token.text.encode()),
-        "top_logprobs": [
-            {"token": top.text, "logprob": finite_logprob(top.logprob), "bytes": list(top.text.encode())}
-            for top in token.top[:num_top]
-        ],
-    }
 
 
 def _top(token: Token, num_top: int) -> dict[str, float | None] | None:
@@ -177,17 +170,17 @@ class Envelope:
     stream: bool
     include_usage: bool
 
-    @property
-    def content_type(self) -> str:
-        """The content type of a stream or of a whole body."""
-        if not self.stream:
-            return JSON_CONTENT_TYPE
-        return SSE_CONTENT_TYPE if self.framing == "sse" else JSONLINES_CONTENT_TYPE
-
-    def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
-        """Return headers that keep proxies from buffering a stream."""
-        del timings
-        return UNBUFFERED_HEADERS if self.stream else ()
+    @classmethod
+    def of(cls, fields: CommonFields, context: RequestContext, prefix: str, framing: Framing) -> "Envelope":
+        """Return the envelope of a request. Raises `InvalidRequest`: `stream_options` without `stream`."""
+        return cls(
+            id=f"{prefix}-{context.request_id}",
+            created_s=context.created_s,
+            model=context.model,
+            framing=framing,
+            stream=is_stream(fields),
+            include_usage=fields.stream_options is not None and bool(fields.stream_options.include_usage),
+        )
 
     def body(self, kind: str, choices: Sequence[object], usage: Usage) -> bytes:
         """Render a whole answer."""
@@ -287,11 +280,14 @@ class EnvelopeReply:
     @property
     def content_type(self) -> str:
         """The content type of JSON or of a stream."""
-        return self.options.envelope.content_type
+        if not self.options.envelope.stream:
+            return JSON_CONTENT_TYPE
+        return SSE_CONTENT_TYPE if self.options.envelope.framing == "sse" else JSONLINES_CONTENT_TYPE
 
     def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
-        """Return additional response headers."""
-        return self.options.envelope.headers(timings)
+        """Return headers that keep proxies from buffering a stream."""
+        del timings
+        return UNBUFFERED_HEADERS if self.options.envelope.stream else ()
 
 
 class EnvelopeStream(ClosingStream):

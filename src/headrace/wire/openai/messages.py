@@ -60,12 +60,7 @@ class Message(msgspec.Struct):
 def template_messages(
     messages: list[Message], answer_format: AnswerFormat | None = None
 ) -> tuple[dict[str, object], ...]:
-    """
-    Return the messages as a chat template expects them.
-
-    Raises:
-        InvalidRequest: there are no messages, or content is not text.
-    """
+    """Return the messages as a chat template expects them. Raises `InvalidRequest`: there are none, or no text."""
     if not messages:
         raise InvalidRequest("Invalid 'messages': empty array. Expected at least one message.", param="messages")
     takes_one = answer_format is not None and answer_format.has_channels
@@ -99,14 +94,14 @@ def _template_message(message: Message, number: int, *, takes_one: bool) -> dict
 def _text(content: str | list[ContentPart] | None, number: int) -> str:
     if not isinstance(content, list):
         return content or ""
-    return "\n".join(_part_text(part, f"messages[{number}].content[{place}]") for place, part in enumerate(content))
-
-
-def _part_text(part: ContentPart, param: str) -> str:
-    text = part.refusal if part.type == "refusal" else part.text
-    if part.type not in {"text", "input_text", "refusal"} or text is None:
-        raise InvalidRequest(f"Invalid '{param}': this model reads text only, but got '{part.type}'.", param=param)
-    return text
+    texts = []
+    for place, part in enumerate(content):
+        text = part.refusal if part.type == "refusal" else part.text
+        if part.type not in {"text", "input_text", "refusal"} or text is None:
+            param = f"messages[{number}].content[{place}]"
+            raise InvalidRequest(f"Invalid '{param}': this model reads text only, but got '{part.type}'.", param=param)
+        texts.append(text)
+    return "\n".join(texts)
 
 
 def _template_call(call: ToolCall) -> dict[str, object]:

@@ -122,13 +122,7 @@ def is_tokens_body(body: bytes) -> bool:
 
 @refusing_deep_nesting()
 def parse_tokens(body: bytes, context: RequestContext) -> TokensRequest:
-    """
-    Parse a body of `/tokenize`.
-
-    Raises:
-        InvalidRequest: a field is wrong.
-        ModelNotFound: the request names another model.
-    """
+    """Parse a body of `/tokenize`. Raises `InvalidRequest` or `ModelNotFound`."""
     if "messages" in field_names(body):
         return _parse_chat(body, context)
     fields = decode_body(body, _text_decoder)
@@ -160,13 +154,7 @@ def _parse_chat(body: bytes, context: RequestContext) -> TokensRequest:
 
 
 def parse_detokenize(body: bytes, context: RequestContext) -> tuple[int, ...]:
-    """
-    Return the token ids of a body of `/detokenize`.
-
-    Raises:
-        InvalidRequest: a field is wrong.
-        ModelNotFound: the request names another model.
-    """
+    """Return the token ids of a body of `/detokenize`. Raises `InvalidRequest` or `ModelNotFound`."""
     fields = decode_body(body, _detokenize_decoder)
     model_named(fields.model, context)
     return tuple(fields.tokens)

@@ -27,6 +27,7 @@ from headrace.wire.fields import (
     first_given,
 )
 
+Texts = str | list[str] | list[str | int | list[int]]
 Framing = Literal["sse", "jsonlines"]
 """LMI streams chat as jsonlines: the same objects, one per line, without `[DONE]`."""
 
@@ -109,18 +110,8 @@ def is_stream(fields: CommonFields) -> bool:
     return bool(fields.stream)
 
 
-def include_usage(fields: CommonFields) -> bool:
-    """Return whether a stream ends with a chunk that has `usage`."""
-    return fields.stream_options is not None and bool(fields.stream_options.include_usage)
-
-
 def sampling_params(fields: CommonFields, context: RequestContext, *, max_new_tokens: int | None) -> SamplingParams:
-    """
-    Check the common fields and convert them.
-
-    Raises:
-        InvalidRequest: a value is out of range; with OpenAI's error text.
-    """
+    """Check the common fields and convert them. Raises `InvalidRequest` with OpenAI's text: a value is out of range."""
     _check_ranges(fields, context)
     check_range("min_tokens", fields.min_tokens, low=0, high=max_new_tokens)
     defaults = context.model.sampling_defaults  # as vLLM's --generation-config; OpenAI's for the rest
@@ -154,12 +145,7 @@ def sampling_params(fields: CommonFields, context: RequestContext, *, max_new_to
 def check_range(
     name: str, value: float | None, *, low: float | None = None, high: float | None = None, above: float | None = None
 ) -> None:
-    """
-    Check `low <= value <= high` and `value > above`; None passes.
-
-    Raises:
-        InvalidRequest: with OpenAI's error text.
-    """
+    """Check `low <= value <= high` and `value > above`; None passes. Raises `InvalidRequest` with OpenAI's text."""
     if value is None:
         return
     kind = "integer" if isinstance(value, int) else "decimal"
@@ -223,6 +209,39 @@ def read_stop(stop: str | list[str] | None, context: RequestContext, *, param: s
     if "" in stops:
         raise InvalidRequest(f"Invalid '{param}': a stop sequence must not be empty.", param=param)
     return stops
+
+
+def read_texts(
+    name: str, value: Texts, context: RequestContext, *, no_text: str, no_ids: str, most: int | None = None
+) -> list[str | tuple[int, ...]]:
+    """
+    Return the prompts or inputs of a text, a list of token ids, a list of texts or a list of lists of token ids.
+
+    `no_text` and `no_ids` are the errors for an empty text or list; `most` is the longest list of texts.
+    """
+
+    def read(item: str | int | list[int]) -> str | tuple[int, ...]:
+        if isinstance(item, int):
+            raise InvalidRequest(f"Invalid '{name}': texts and token ids cannot be mixed in one array.", param=name)
+        if not item:
+            raise InvalidRequest(f"Invalid '{name}': {no_text if isinstance(item, str) else no_ids}.", param=name)
+        if isinstance(item, str):
+            return item
+        for token_id in item:
+            check_range(name, token_id, low=0, high=context.model.vocab_size - 1)
+        return tuple(item)
+
+    if not value and not isinstance(value, str):
+        raise InvalidRequest(f"Invalid '{name}': empty array. Expected at least one {name}.", param=name)
+    if isinstance(value, str):
+        return [read(value)]
+    ids = [item for item in value if isinstance(item, int)]
+    if len(ids) == len(value):
+        return [read(ids)]
+    if most is not None and len(value) > most:
+        text = f"Invalid '{name}': array too long. Expected an array with maximum length {most}, but got an array"
+        raise InvalidRequest(f"{text} with length {len(value)} instead.", param=name)
+    return [read(item) for item in value]
 
 
 def _stop_token_ids(fields: CommonFields, context: RequestContext) -> tuple[int, ...]:

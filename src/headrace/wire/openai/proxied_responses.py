@@ -132,12 +132,8 @@ class ResponseRecorder:
         """
         Create a recorder before the first byte of the response.
 
-        Args:
-            request: the request.
-            items: the input items to store with the response; None: the response is not stored.
-            keep: stores the response.
-            created_s: the time of the request.
-            max_bytes: the largest event that is held; larger ones pass unchanged and are not stored.
+        `items` are the input items to store with it; None: it is not stored. An event of more than `max_bytes` is not
+        held: it passes unchanged and is not stored.
         """
         self._request = request
         self._items = items

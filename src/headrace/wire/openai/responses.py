@@ -18,7 +18,7 @@ from headrace.core.generation import ChatPrompt, GenerationRequest, Grammar, Sam
 from headrace.wire.constraints import read_schema, refuse_two
 from headrace.wire.dialect import ParsedRequest, RequestContext
 from headrace.wire.fields import SAMPLING_NO_EFFECT, FieldTable, Refused, struct_fields
-from headrace.wire.framing import decode_body, refusing_deep_nesting
+from headrace.wire.framing import decode_body, raw_fields, refusing_deep_nesting
 from headrace.wire.json_size import INLINE_BYTES, check_json_size
 from headrace.wire.openai.answer_stream import AnswerPlan
 from headrace.wire.openai.chat import ChatBody, chat_prompt
@@ -123,19 +123,9 @@ class _PreviousOfBody(msgspec.Struct):
     previous_response_id: str | None = None
 
 
-class _InputOfBody(msgspec.Struct):
-    input: msgspec.Raw
-
-
-class _ToolsOfBody(msgspec.Struct):
-    tools: msgspec.Raw
-
-
 _PREVIOUS = b"previous_response_id"
 _decoder = msgspec.json.Decoder(ResponsesBody)
 _decode_previous = msgspec.json.Decoder(_PreviousOfBody).decode
-_decode_own = msgspec.json.Decoder(_InputOfBody).decode
-_decode_tools = msgspec.json.Decoder(_ToolsOfBody).decode
 _decode_items = msgspec.json.Decoder(list[InputItem]).decode
 FIELDS = FieldTable(applied=struct_fields(ResponsesBody) - _REFUSED.keys(), refused=_REFUSED, no_effect=_NO_EFFECT)
 
@@ -187,9 +177,8 @@ class OpenAIResponses:
             adapter=adapter,
             separates_reasoning=known is not None,
         )
-        return ParsedRequest(
-            requests=(request,), stream=options.is_stream, reply=ResponseReply(options), ignored=ignored
-        )
+        reply = ResponseReply(options)
+        return ParsedRequest(requests=(request,), stream=options.is_stream, reply=reply, ignored=ignored)
 
     def parse_count(self, body: bytes, context: RequestContext) -> ChatPrompt:
         """
@@ -241,7 +230,7 @@ class OpenAIResponses:
         store = self.store
         if store is None or not self._is_stored(fields):
             return None
-        items = joined((before, stored_items(bytes(_decode_own(body).input), context.request_id)))
+        items = joined((before, stored_items(bytes(raw_fields(body)["input"]), context.request_id)))
 
         def keep(response: bytes) -> None:
             entry = StoredResponse(response=response, items=items, created_s=context.created_s)
@@ -310,7 +299,7 @@ def _echoed(fields: ResponsesBody, body: bytes, sampling: SamplingParams, *, is_
         "temperature": sampling.temperature,
         "text": {"format": msgspec.to_builtins(text.format or TextFormat(type="text"))},
         "tool_choice": msgspec.to_builtins(fields.tool_choice or "auto"),
-        "tools": _decode_tools(body).tools if fields.tools else [],
+        "tools": raw_fields(body)["tools"] if fields.tools else [],
         "top_logprobs": fields.top_logprobs or 0,
         "top_p": sampling.top_p,
         "truncation": "disabled",

@@ -52,12 +52,7 @@ def chat_messages(
     instructions: str | None, items: str | Sequence[InputItem], before: Sequence[InputItem] = ()
 ) -> list[Message]:
     """
-    Return the conversation as chat messages.
-
-    Args:
-        instructions: the system message.
-        items: the input.
-        before: the items of earlier responses.
+    Return the conversation as chat messages: `instructions`, items of earlier responses (`before`), the input.
 
     Raises:
         InvalidRequest: there is no item, its type is not supported, or it lacks a field of its type.
@@ -130,14 +125,10 @@ def _stored_item(item: Mapping[str, msgspec.Raw], suffix: str) -> dict[str, obje
         return {"summary": [], **fields}
     content = item.get("content")
     if kind == "message" and content is not None and bytes(content).startswith(b'"'):
-        fields["content"] = [_text_part(content, is_output=item.get("role") == _ASSISTANT)]
+        is_output = item.get("role") == _ASSISTANT
+        part: dict[str, object] = {"type": "output_text" if is_output else "input_text", "text": content}
+        fields["content"] = [{**part, "annotations": []} if is_output else part]
     return fields
-
-
-def _text_part(text: msgspec.Raw, *, is_output: bool) -> dict[str, object]:
-    return (
-        {"type": "output_text", "text": text, "annotations": []} if is_output else {"type": "input_text", "text": text}
-    )
 
 
 def _messages(items: Sequence[InputItem], *, first: int) -> Iterator[Message]:
@@ -187,15 +178,15 @@ def _text(content: Content | None, param: str) -> str:
         raise missing(param)
     if isinstance(content, str):
         return content
-    return "\n".join(_part_text(part, f"{param}[{number}]") for number, part in enumerate(content))
-
-
-def _part_text(part: ContentPart, param: str) -> str:
-    text = part.refusal if part.type == "refusal" else part.text
-    if part.type not in {*_TEXT_PARTS, "refusal"} or text is None:
-        text = f"Invalid '{param}': this model reads text only, but got '{shortened(part.type)}'."
-        raise InvalidRequest(text, param=param)
-    return text
+    texts = []
+    for number, part in enumerate(content):
+        text = part.refusal if part.type == "refusal" else part.text
+        if part.type not in {*_TEXT_PARTS, "refusal"} or text is None:
+            param = f"{param}[{number}]"
+            text = f"Invalid '{param}': this model reads text only, but got '{shortened(part.type)}'."
+            raise InvalidRequest(text, param=param)
+        texts.append(text)
+    return "\n".join(texts)
 
 
 def _required(value: str | None, param: str) -> str:

@@ -7,6 +7,7 @@ the items, so that the whole response is what a stream adds up to.
 Source: OpenAI API reference, "Responses"; "Streaming events".
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -14,13 +15,12 @@ from typing import Literal
 from headrace.core.errors import Busy, HeadraceError, UserError
 from headrace.core.generation import Chunk, Finish, FinishReason, Token
 from headrace.wire.answers import Answer
-from headrace.wire.dialect import Timings
-from headrace.wire.framing import JSON_CONTENT_TYPE, SSE_CONTENT_TYPE, SSE_KEEP_ALIVE, UNBUFFERED_HEADERS, to_json
+from headrace.wire.framing import SSE_KEEP_ALIVE, to_json
 from headrace.wire.openai.answer_stream import AnswerPlan, AnswerStream, ChatDelta, ReasoningDelta, by_token
 from headrace.wire.openai.envelope import error_object, token_logprobs, visible
 from headrace.wire.openai.responses_tools import ToolOrigin, custom_input
 from headrace.wire.openai.tool_stream import CallStart, TextDelta
-from headrace.wire.streams import ClosingStream
+from headrace.wire.streams import ClosingStream, ReplyHead
 
 Event = tuple[str, dict[str, object]]
 """The type of an event and its other fields, without the number."""
@@ -190,20 +190,10 @@ class ResponseOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class ResponseReply:
+class ResponseReply(ReplyHead):
     """Renders the answer to a request for a response."""
 
     options: ResponseOptions
-
-    @property
-    def content_type(self) -> str:
-        """The content type of JSON or of a stream."""
-        return SSE_CONTENT_TYPE if self.options.is_stream else JSON_CONTENT_TYPE
-
-    def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
-        """Return headers that keep proxies from buffering a stream."""
-        del timings
-        return UNBUFFERED_HEADERS if self.options.is_stream else ()
 
     def stream(self) -> "ResponseStream":
         """Return a renderer of the events."""
@@ -214,10 +204,8 @@ class ResponseReply:
         (answer,) = answers
         (choice,) = answer.choices
         builder = _Builder(self.options, choice.opening)
-        for _ in builder.feed(choice.text, choice.tokens):
-            pass
-        for _ in builder.finish(choice.finish):
-            pass
+        deque(builder.feed(choice.text, choice.tokens), maxlen=0)  # the events are for streams
+        deque(builder.finish(choice.finish), maxlen=0)
         return to_json(builder.finished(choice.finish))
 
 
@@ -251,7 +239,11 @@ class ResponseStream(ClosingStream):
         events = [error_event(error, self._num_events)]
         self._num_events += 1
         if self._builder is not None:
-            failed = self._options.response("failed", self._builder.output(), error=_response_error(error))
+            code = "invalid_prompt" if isinstance(error, UserError) else "server_error"  # a closed list of codes
+            if isinstance(error, Busy):
+                code = "rate_limit_exceeded"
+            found = {"code": code, "message": error.message}
+            failed = self._options.response("failed", self._builder.output(), error=found)
             if self._options.keep is not None:
                 self._options.keep(to_json(failed))
             events.append(self._event("response.failed", {"response": failed}))
@@ -280,15 +272,6 @@ def error_event(error: HeadraceError, sequence_number: int = 0) -> bytes:
 
 def _framed(event: Mapping[str, object]) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (str(event["type"]).encode(), to_json(event))
-
-
-def _response_error(error: HeadraceError) -> dict[str, object]:
-    """Return `error` of a response, whose codes are a closed list."""
-    if isinstance(error, Busy):
-        code = "rate_limit_exceeded"
-    else:
-        code = "invalid_prompt" if isinstance(error, UserError) else "server_error"
-    return {"code": code, "message": error.message}
 
 
 class _Builder:
@@ -325,10 +308,17 @@ class _Builder:
     def finished(self, finish: Finish) -> dict[str, object]:
         """Return the response after its end, and store it if the request asks for it."""
         is_cut = finish.reason is FinishReason.LENGTH
+        usage = {
+            "input_tokens": finish.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": finish.cached_tokens, "cache_write_tokens": 0},
+            "output_tokens": finish.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": self._stream.num_reasoning_tokens or 0},
+            "total_tokens": finish.prompt_tokens + finish.output_tokens,
+        }
         response = self._options.response(
             "incomplete" if is_cut else "completed",
             self._done,
-            usage=_usage(finish, self._stream.num_reasoning_tokens or 0),
+            usage=usage,
             incomplete={"reason": "max_output_tokens"} if is_cut else None,
         )
         if self._options.keep is not None:
@@ -352,13 +342,11 @@ class _Builder:
                 yield from self._close("completed")
                 yield from self._begin(TextItem(kind, self._options.request_id, len(self._done)))
         if self._open is not None:
-            yield from self._open.add(delta.text, self._logprobs(delta))
-
-    def _logprobs(self, delta: ChatDelta) -> list[dict[str, object]]:
-        """Return the logprobs of a delta's tokens; only messages have them."""
-        if self._options.num_top_logprobs is None or not isinstance(delta, TextDelta):
-            return []
-        return token_logprobs(_last_tokens(self._tokens, delta.text), num_top=self._options.num_top_logprobs)
+            num_top = self._options.num_top_logprobs
+            logprobs: list[dict[str, object]] = []
+            if num_top is not None and isinstance(delta, TextDelta):  # only messages have them
+                logprobs = token_logprobs(_last_tokens(self._tokens, delta.text), num_top=num_top)
+            yield from self._open.add(delta.text, logprobs)
 
     def _begin(self, item: TextItem | CallItem) -> Iterator[Event]:
         self._open = item
@@ -383,13 +371,3 @@ def _last_tokens(tokens: Sequence[Token], text: str) -> Sequence[Token]:
         start -= 1
         num_characters += len(tokens[start].text)
     return tokens[start:]
-
-
-def _usage(finish: Finish, num_reasoning_tokens: int) -> dict[str, object]:
-    return {
-        "input_tokens": finish.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": finish.cached_tokens, "cache_write_tokens": 0},
-        "output_tokens": finish.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": num_reasoning_tokens},
-        "total_tokens": finish.prompt_tokens + finish.output_tokens,
-    }

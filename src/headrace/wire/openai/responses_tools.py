@@ -146,12 +146,7 @@ def custom_input(arguments: str) -> str:
 
 
 def read_choice(choice: str | ResponseToolChoice | None) -> str | ToolChoice | None:
-    """
-    Return the value of `tool_choice` in the form of chat completions.
-
-    Raises:
-        InvalidRequest: it names a tool of an unsupported type, or none.
-    """
+    """Return `tool_choice` in the form of chat completions. Raises `InvalidRequest`: a tool has an unsupported type."""
     if choice is None or isinstance(choice, str):
         return choice
     if choice.type != "allowed_tools":
@@ -190,15 +185,14 @@ def _function(tool: ResponseTool, param: str, namespace: str | None) -> Function
     name = function_name(tool.name, namespace)
     if tool.type == "function":
         return Function(name=name, description=tool.description, parameters=tool.parameters, strict=tool.strict)
-    described = {"type": "string", "description": _described_format(tool.format or {})}
+    form, about = tool.format or {}, "The input of the tool, as text"
+    if form.get("type", "text") != "text":
+        about = f"{about} that matches this {form.get('syntax')} grammar:\n{form.get('definition')}"
+    else:
+        about = f"{about}."
+    described = {"type": "string", "description": about}
     parameters = {"type": "object", "properties": {_INPUT: described}, "required": [_INPUT]}
     return Function(name=name, description=tool.description, parameters={**parameters, "additionalProperties": False})
-
-
-def _described_format(form: Mapping[str, object]) -> str:
-    if form.get("type", "text") == "text":
-        return "The input of the tool, as text."
-    return f"The input of the tool, as text that matches this {form.get('syntax')} grammar:\n{form.get('definition')}"
 
 
 def _unsupported(kind: str, param: str) -> InvalidRequest:

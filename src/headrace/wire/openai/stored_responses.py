@@ -68,12 +68,7 @@ class StoredResponse:
         return len(self.response) + len(self.items) + _ENTRY_BYTES
 
     def conversation(self) -> bytes:
-        """
-        Return the array of the input items and the output, which the next response continues.
-
-        Raises:
-            InvalidRequest: the response has failed.
-        """
+        """Return the array of input items and output, which the next response continues. Raises `InvalidRequest`."""
         found = _decode_output(self.response)
         if found.status == "failed":
             text = "The response that 'previous_response_id' names has failed. Continue the one before it."
@@ -255,16 +250,10 @@ _decode_id = msgspec.json.Decoder(_ItemId).decode
 
 def item_page(items: bytes, *, limit: str, order: str, after: str | None) -> bytes:
     """
-    Render one page of items.
+    Render one page of a JSON array of items, oldest first, of which only the page is decoded.
 
-    Args:
-        items: a JSON array of all of them, oldest first; only the page is decoded.
-        limit: items of a page, 1 to 100.
-        order: `asc` or `desc`.
-        after: the id of the last item of the page before.
-
-    Raises:
-        InvalidRequest: an argument has another value.
+    `limit` is 1 to 100, `order` is `asc` or `desc`, `after` the id of the last item of the page before. Raises
+    `InvalidRequest` for other values.
     """
     if not (limit.isascii() and limit.isdigit() and len(limit) < 4 and 1 <= int(limit) <= MAX_ITEMS):
         text = f"Invalid 'limit': '{shortened(limit)}'. Expected a whole number from 1 to {MAX_ITEMS}."
@@ -275,18 +264,14 @@ def item_page(items: bytes, *, limit: str, order: str, after: str | None) -> byt
     if order == "desc":
         listed.reverse()
     if after is not None:
-        listed = listed[_place_after(items, after, is_reversed=order == "desc") :]
+        ids = [item.id for item in _decode_ids(items)]
+        if after not in ids:
+            text = f"Invalid 'after': '{shortened(after)}'. Expected the id of an item of this response."
+            raise InvalidRequest(text, param="after")
+        place = ids.index(after)
+        listed = listed[len(ids) - place if order == "desc" else place + 1 :]
     page = listed[: int(limit)]
     first, last = (_decode_id(page[0]).id, _decode_id(page[-1]).id) if page else (None, None)
     return to_json(
         {"object": "list", "data": page, "first_id": first, "last_id": last, "has_more": len(page) < len(listed)}
     )
-
-
-def _place_after(items: bytes, after: str, *, is_reversed: bool) -> int:
-    ids = [item.id for item in _decode_ids(items)]
-    if after not in ids:
-        text = f"Invalid 'after': '{shortened(after)}'. Expected the id of an item of this response."
-        raise InvalidRequest(text, param="after")
-    place = ids.index(after)
-    return len(ids) - place if is_reversed else place + 1

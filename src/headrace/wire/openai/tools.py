@@ -256,13 +256,7 @@ class _Places:
 
 
 def moved_schema(schema: Mapping[str, object], place: str) -> dict[str, Any]:
-    """
-    Return a schema as it must be written at a place of another document.
-
-    Args:
-        schema: a whole JSON schema.
-        place: a pointer as a fragment, such as `#/$defs/name`.
-    """
+    """Return a whole schema as it must be written at a place of another document, a pointer as `#/$defs/name`."""
     places = _Places(draft=str(schema.get("$schema")))
     _find(schema, _BASE, place, places)
     moved: dict[str, Any] = _moved(schema, _BASE, places)

@@ -16,14 +16,7 @@ ALL_VERSIONS: Final = "all"
 
 
 class ApiError(Exception):
-    """
-    A management request that fails, with the code and text that TorchServe gives it.
-
-    Attributes:
-        status: of the response.
-        kind: name of TorchServe's exception.
-        message: its text.
-    """
+    """A management request that fails, with the code and text that TorchServe gives it."""
 
     def __init__(self, status: int, kind: str, message: str) -> None:
         super().__init__(message)
@@ -186,12 +179,7 @@ class Registration:
 
 
 def read_registration(parameters: Mapping[str, Any]) -> Registration:
-    """
-    Read the parameters of a registration, from the query or a JSON body.
-
-    Raises:
-        ApiError: a parameter is absent or invalid.
-    """
+    """Read the parameters of a registration, of the query or a JSON body. Raises `ApiError`."""
     url = parameters.get("url")
     if not isinstance(url, str) or not url:
         raise bad_request("Parameter url is required.")
