@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import anthropic
 import openai
 import pytest
 from huggingface_hub import InferenceClient
@@ -59,6 +58,8 @@ def test_the_openai_client_gets_logprobs_of_each_token(client: openai.OpenAI) ->
 
 
 def test_the_anthropic_client_continues_the_text_that_it_begins(server: Served) -> None:
+    import anthropic
+
     with anthropic.Anthropic(base_url=server.url, api_key="-", max_retries=0) as client:
         prefilled = [*QUESTION, {"role": "assistant", "content": "The capital of France is"}]
         greedy = {"temperature": 0}

@@ -1,6 +1,5 @@
 """Inference components: how requests name them, and the copies that answer."""
 
-import openai
 import pytest
 from botocore.exceptions import ClientError
 from hypothesis import given
@@ -84,6 +83,8 @@ def asked_paths(worker: Worker) -> list[str]:
 
 
 def test_openai_clients_name_a_component_as_the_model_or_in_the_path(gateway):
+    import openai
+
     a, b = two(gateway)
     with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="-", timeout=WAIT_S) as client:
         assert [model.id for model in client.models.list()] == ["a", "b"]
@@ -97,6 +98,8 @@ def test_openai_clients_name_a_component_as_the_model_or_in_the_path(gateway):
 
 
 def test_an_ambiguous_name_means_an_endpoint_with_models_then_a_component_then_its_host(gateway):
+    import openai
+
     plain, hidden, own = gateway.worker(chat), gateway.worker(chat), gateway.worker(chat)
     gateway.put(
         route(HOST, components=[component("same", [hidden.url]), component("ep", [own.url])]),

@@ -2,7 +2,6 @@
 
 import json
 
-import openai
 import pytest
 
 from headrace.state.routes import ComponentRoute
@@ -14,6 +13,8 @@ from .workers import Exchange, Script
 
 
 def test_endpoints_are_the_models(gateway):
+    import openai
+
     worker = gateway.worker()
     serving = variant("AllTraffic", [worker.url])
     gateway.put(

@@ -6,8 +6,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import anthropic
-import openai
 import pytest
 
 from headrace.state.routes import AsyncOutput
@@ -100,6 +98,8 @@ def test_all_ids_are_in_both_logs_and_in_the_response(scene, path):
 @pytest.mark.parametrize("base", ["/v1", "/endpoints/ep/openai/v1"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_openais_client_finds_its_id_in_the_response_and_in_both_logs(scene, base, stream):
+    import openai
+
     with openai.OpenAI(base_url=f"{scene.gateway.url}{base}", api_key="k", timeout=WAIT_S) as client:
         messages = [{"role": "user", "content": "hi"}]
         answer = client.chat.completions.with_raw_response.create(
@@ -115,6 +115,8 @@ def test_openais_client_finds_its_id_in_the_response_and_in_both_logs(scene, bas
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_anthropics_client_finds_its_id_in_the_response(scene, stream):
+    import anthropic
+
     with anthropic.Anthropic(base_url=scene.gateway.url, api_key="k", timeout=WAIT_S) as client:
         messages = [{"role": "user", "content": "hi"}]
         answer = client.messages.with_raw_response.create(

@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
 from headrace.models.gguf_file import open_gguf
@@ -92,6 +91,8 @@ def text_of(platform: Running, component: str) -> str:
 def test_adapters_are_created_invoked_updated_and_deleted_on_the_copies_of_their_base(
     platform: Running, smollm2_path: Path, tmp_path: Path
 ) -> None:
+    import openai
+
     sagemaker = platform.client("sagemaker")
     upload_adapters(platform, smollm2_path, tmp_path)
     host(platform, smollm2_path)

@@ -2,7 +2,6 @@
 
 import json
 
-import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -38,6 +37,8 @@ GENERATE = {"inputs": "one two", "parameters": {"max_new_tokens": 2}}
 
 
 def test_openai_clients_choose_an_adapter_by_model(served):
+    import openai
+
     client = openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
     answer = client.chat.completions.create(model="a", messages=[{"role": "user", "content": "hi"}])
     assert (answer.model, used(served)) == ("a", "a")

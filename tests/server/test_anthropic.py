@@ -1,6 +1,5 @@
 """Anthropic's SDK against the server without a model."""
 
-import anthropic
 import pytest
 
 from headrace.core.errors import Busy
@@ -13,6 +12,8 @@ MESSAGES = [{"role": "user", "content": WORDS}]
 
 @pytest.fixture
 def client(echo):
+    import anthropic
+
     with anthropic.Anthropic(base_url=echo.url, api_key="-", max_retries=0) as made:
         yield made
 
@@ -32,6 +33,8 @@ def test_a_message_is_streamed(client):
 
 
 def test_a_prefilled_message_is_continued(client):
+    import anthropic
+
     prefilled = [*MESSAGES, {"role": "assistant", "content": "five six"}]
     message = client.messages.create(model="echo", max_tokens=9, messages=prefilled)
     assert message.content[0].text == "five six"
@@ -44,6 +47,8 @@ def test_tokens_are_counted(client):
 
 
 def test_the_sdk_raises_its_own_errors(client, echo):
+    import anthropic
+
     with pytest.raises(anthropic.BadRequestError, match=r"temperature: 2\.0 is greater than 1"):
         client.messages.create(model="echo", max_tokens=1, messages=MESSAGES, extra_body={"temperature": 2.0})
     with pytest.raises(anthropic.BadRequestError, match="at most"):
@@ -54,6 +59,8 @@ def test_the_sdk_raises_its_own_errors(client, echo):
 
 
 def test_a_failure_in_a_stream_is_an_error_of_the_sdk(client, echo):
+    import anthropic
+
     echo.backend.script = EchoScript(fail_after_tokens=2)
     with (
         pytest.raises(anthropic.APIStatusError) as caught,
@@ -64,6 +71,8 @@ def test_a_failure_in_a_stream_is_an_error_of_the_sdk(client, echo):
 
 
 def test_the_key_is_sent_in_either_header():
+    import anthropic
+
     with echo_server(api_key="secret") as server:
         for options in ({"api_key": "secret"}, {"auth_token": "secret"}):
             with anthropic.Anthropic(base_url=server.url, max_retries=0, **options) as client:

@@ -3,7 +3,6 @@
 import json
 
 import httpx
-import openai
 import pytest
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
@@ -18,6 +17,8 @@ MESSAGES = [{"role": "user", "content": WORDS}]
 
 @pytest.fixture
 def client(echo):
+    import openai
+
     with openai.OpenAI(base_url=f"{echo.url}/v1", api_key="-", max_retries=0) as made:
         yield made
 
@@ -52,6 +53,8 @@ def test_openai_stops_at_a_stop_string(client):
 
 
 def test_openai_raises_its_own_errors(client, echo):
+    import openai
+
     with pytest.raises(openai.BadRequestError, match="maximum context length"):
         client.completions.create(model="echo", prompt="w " * 600)
     with pytest.raises(openai.BadRequestError, match="temperature"):
@@ -62,6 +65,8 @@ def test_openai_raises_its_own_errors(client, echo):
 
 
 def test_openai_sees_an_error_inside_a_stream(client, echo):
+    import openai
+
     echo.backend.script = EchoScript(fail_after_tokens=2)
     stream = client.chat.completions.create(model="echo", messages=MESSAGES, stream=True)
     with pytest.raises(openai.APIError, match="The echo broke"):
@@ -73,6 +78,8 @@ def test_openai_lists_models(client):
 
 
 async def test_an_openai_stream_that_is_closed_ends_the_request(echo):
+    import openai
+
     echo.backend.script = EchoScript(delay_s=0.01)
     async with openai.AsyncOpenAI(base_url=f"{echo.url}/v1", api_key="-", max_retries=0) as client:
         stream = await client.completions.create(

@@ -4,7 +4,6 @@ import concurrent.futures
 import threading
 
 import httpx
-import openai
 import pytest
 from huggingface_hub import InferenceClient
 
@@ -36,6 +35,8 @@ def reranker():
 
 @pytest.fixture
 def client(embedder):
+    import openai
+
     with openai.OpenAI(base_url=f"{embedder.url}/v1", api_key="-", max_retries=0) as made:
         yield made
 
@@ -59,6 +60,8 @@ def test_openai_embeds_two_thousand_inputs_in_their_order(client):
 
 
 def test_openai_raises_its_own_errors(client):
+    import openai
+
     with pytest.raises(openai.BadRequestError, match="maximum context length is 16 tokens"):
         client.embeddings.create(model="echo", input=" ".join("w" * 17))
     with pytest.raises(openai.BadRequestError, match="dimensions"):

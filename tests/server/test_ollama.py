@@ -1,7 +1,6 @@
 """Ollama's Python package against the server without a model."""
 
 import httpx
-import ollama
 import pytest
 
 from headrace.core.errors import Busy
@@ -14,6 +13,8 @@ MESSAGES = [{"role": "user", "content": WORDS}]
 
 @pytest.fixture
 def client(echo):
+    import ollama
+
     with ollama.Client(echo.url) as made:
         yield made
 
@@ -81,6 +82,8 @@ def test_texts_become_vectors(client):
 
 
 def test_errors_have_their_status_and_text(client, echo):
+    import ollama
+
     with pytest.raises(ollama.ResponseError, match=r"options\.temperature") as caught:
         client.chat("echo", MESSAGES, options={"temperature": -1})
     assert caught.value.status_code == 400
@@ -95,12 +98,16 @@ def test_errors_have_their_status_and_text(client, echo):
 
 
 def test_a_failure_in_a_stream_is_an_error_of_the_package(client, echo):
+    import ollama
+
     echo.backend.script = EchoScript(fail_after_tokens=2)
     with pytest.raises(ollama.ResponseError):
         list(client.chat("echo", MESSAGES, stream=True))
 
 
 def test_the_key_is_sent_as_bearer_token():
+    import ollama
+
     with echo_server(api_key="secret") as server:
         with ollama.Client(server.url, headers={"Authorization": "Bearer secret"}) as client:
             assert client.chat("echo", MESSAGES).message.content == WORDS

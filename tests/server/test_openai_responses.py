@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import openai
 import pytest
 
 from headrace.core.errors import Busy
@@ -15,6 +14,8 @@ WORDS = "one two three four"
 
 @pytest.fixture
 def client(echo):
+    import openai
+
     with openai.OpenAI(base_url=f"{echo.url}/v1", api_key="-", max_retries=0) as made:
         yield made
 
@@ -46,6 +47,8 @@ def test_logprobs_come_with_the_text(client):
 
 
 def test_the_sdk_raises_its_own_errors(client, echo):
+    import openai
+
     with pytest.raises(openai.BadRequestError, match="maximum context length"):
         client.responses.create(model="echo", input="w " * 600)
     with pytest.raises(openai.BadRequestError, match="--stored-responses-age-s") as raised:
@@ -57,6 +60,8 @@ def test_the_sdk_raises_its_own_errors(client, echo):
 
 
 def test_the_sdk_sees_an_error_inside_a_stream(client, echo):
+    import openai
+
     echo.backend.script = EchoScript(fail_after_tokens=2)
     events = []
     with pytest.raises(openai.APIError, match="The echo broke"):
@@ -69,6 +74,8 @@ def test_the_sdk_sees_an_error_inside_a_stream(client, echo):
 
 
 def test_a_response_is_stored_continued_and_deleted(client, echo):
+    import openai
+
     first = client.responses.create(model="echo", input="one", instructions="Be brief.")
     assert client.responses.retrieve(first.id) == first
     *_, end = client.responses.create(model="echo", input="two", previous_response_id=first.id, stream=True)
@@ -102,6 +109,8 @@ def test_input_tokens_are_counted_as_the_response_counts_them(client):
 
 
 def test_a_count_of_input_tokens_refuses_what_a_response_refuses(client):
+    import openai
+
     with pytest.raises(openai.BadRequestError, match="style presets") as raised:
         client.responses.input_tokens.count(model="echo", input="one", personality="friendly")
     assert raised.value.param == "personality"
@@ -112,12 +121,16 @@ def test_a_count_of_input_tokens_refuses_what_a_response_refuses(client):
 
 
 def test_a_response_is_not_stored_if_its_request_says_so(client):
+    import openai
+
     response = client.responses.create(model="echo", input="one", store=False)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(response.id)
 
 
 def test_what_stored_responses_lack_is_refused(client):
+    import openai
+
     stored = client.responses.create(model="echo", input="one")
     with pytest.raises(openai.BadRequestError, match="'stream' is not supported here"):
         client.responses.retrieve(stored.id, stream=True)
@@ -129,6 +142,8 @@ def test_what_stored_responses_lack_is_refused(client):
 
 @pytest.mark.parametrize("options", [{"stored_responses_bytes": 0}, {"fetch_adapter": Path}])
 def test_a_server_without_a_store_says_so(options):
+    import openai
+
     with serving(**options) as echo, openai.OpenAI(base_url=f"{echo.url}/v1", api_key="-", max_retries=0) as client:
         response = client.responses.create(model="echo", input="one", store=True)
         assert response.model_extra["store"] is False

@@ -2,9 +2,10 @@
 
 import json
 from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING
 
 import pytest
-from anthropic.types import Message, RawMessageStreamEvent
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
@@ -17,6 +18,9 @@ from headrace.wire.anthropic.dialect import AnthropicMessages, parse_count
 from headrace.wire.anthropic.reply import render_error
 from tests.wire.samples import CONTEXT, MODEL, body, cut, finish, streamed, token, whole
 
+if TYPE_CHECKING:
+    from anthropic.types import Message
+
 HI = [{"role": "user", "content": "Hi"}]
 PREFILLED = [*HI, {"role": "assistant", "content": [{"type": "text", "text": "The"}]}]
 WEATHER = {
@@ -26,7 +30,13 @@ WEATHER = {
 }
 THINK = next(known for known in FORMATS if known.name == "think")
 CALL = 'Wait.<tool_call>{"name": "weather", "arguments": {"city": "Bonn"}}</tool_call>'
-EVENTS = TypeAdapter(RawMessageStreamEvent)
+
+
+@cache
+def reader_of_events() -> TypeAdapter:
+    from anthropic.types import RawMessageStreamEvent
+
+    return TypeAdapter(RawMessageStreamEvent)
 
 
 def parse(*, reasons=False, **fields):
@@ -39,7 +49,9 @@ def chunks(*texts, reason=FinishReason.EOS, stop=None):
     return [*pieces, Chunk(finish=replace(finish(reason), stop=stop))]
 
 
-def message_of(parsed, *texts, **options) -> Message:
+def message_of(parsed, *texts, **options) -> "Message":
+    from anthropic.types import Message
+
     return Message.model_validate_json(whole(parsed, chunks(*texts, **options)))
 
 
@@ -48,7 +60,7 @@ def events_of(parsed, *texts, **options):
     for part in streamed(parsed, chunks(*texts, **options)):
         name, data, *rest = part.decode().split("\n")
         assert rest == ["", ""]
-        event = EVENTS.validate_json(data.removeprefix("data: "))
+        event = reader_of_events().validate_json(data.removeprefix("data: "))
         assert name == f"event: {event.type}"
         events.append(event)
     return events

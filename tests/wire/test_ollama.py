@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 
-import ollama
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,11 +53,15 @@ def chunks(*texts, reason=FinishReason.EOS):
 
 
 def answer_of(parsed, *texts, **options):
+    import ollama
+
     assert parsed.reply.content_type == "application/json"
     return ollama.ChatResponse.model_validate_json(whole(parsed, chunks(*texts, **options)))
 
 
 def lines_of(parsed, *texts, **options):
+    import ollama
+
     assert parsed.reply.content_type == "application/x-ndjson"
     return [ollama.ChatResponse(**line) for line in line_objects(streamed(parsed, chunks(*texts, **options)))]
 
@@ -99,6 +102,8 @@ def test_options_become_sampling_parameters():
 
 
 def test_the_models_recommended_sampling_is_the_default_and_is_shown():
+    import ollama
+
     recommended = RecommendedSampling(temperature=0.6, top_p=0.7, top_k=5, min_p=0.1, repetition_penalty=1.3)
     model = replace(MODEL, recommended=recommended)
     context = replace(CONTEXT, model=model)
@@ -305,6 +310,8 @@ def test_an_answer_that_was_cut_off_says_length():
 
 
 def test_generate_answers_in_the_field_response():
+    import ollama
+
     answer = ollama.GenerateResponse.model_validate_json(whole(generate(stream=False), chunks("one", " two")))
     assert (answer.response, answer.done_reason) == ("one two", "stop")
     first, *_, last = line_objects(streamed(generate(), chunks("one", " two")))

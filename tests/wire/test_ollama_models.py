@@ -4,7 +4,6 @@ import json
 from array import array
 from dataclasses import replace
 
-import ollama
 import pytest
 
 from headrace.core.errors import InvalidRequest
@@ -25,6 +24,8 @@ ADAPTER = AdapterInfo(name="org/poet", path="/a", rank=8, created_s=9)
 
 
 def test_the_model_and_its_adapters_are_listed_with_a_tag():
+    import ollama
+
     listed = ollama.ListResponse.model_validate_json(render_tags(MODEL, [ADAPTER]))
     model, adapter = listed.models
     assert (model.model, adapter.model) == ("smol:latest", "org/poet:latest")
@@ -37,6 +38,8 @@ def test_the_model_and_its_adapters_are_listed_with_a_tag():
 
 @pytest.mark.parametrize(("device", "size_vram"), [("cpu (avx512)", 0), ("cuda (sm90)", 67_500_000)])
 def test_the_model_stays_loaded(device, size_vram):
+    import ollama
+
     model = replace(MODEL, device=device, dtype="w4a8", name="org/smol:1b")
     (running,) = ollama.ProcessResponse.model_validate_json(render_running(model, [])).models
     assert (running.name, running.size_vram, running.context_length) == ("org/smol:1b", size_vram, 2048)
@@ -44,6 +47,8 @@ def test_the_model_stays_loaded(device, size_vram):
 
 
 def test_a_model_is_shown_with_its_size_and_what_it_can_do():
+    import ollama
+
     pooling = PoolingInfo(method="mean", size=3, max_tokens=9)
     context = replace(THINKING, model=replace(THINKING.model, pooling=pooling))
     shown = ollama.ShowResponse.model_validate_json(render_show(body(name="smol"), context))
@@ -64,6 +69,8 @@ def pooled(*values) -> list[Chunk]:
 
 
 def test_inputs_become_vectors():
+    import ollama
+
     parsed = OllamaEmbed().parse(body(model="m", input=["a", "b"], dimensions=2), replace(CONTEXT, timings=timings))
     assert [request.pooling.truncate for request in parsed.requests] == ["right", "right"]
     answer = ollama.EmbedResponse.model_validate_json(whole(parsed, pooled(1, 0), pooled(0, 1)))
@@ -72,6 +79,8 @@ def test_inputs_become_vectors():
 
 
 def test_the_older_route_has_one_vector_as_the_model_scales_it():
+    import ollama
+
     info = PoolingInfo(method="mean", size=2, max_tokens=9, normalizes=False)
     context = replace(CONTEXT, model=replace(MODEL, pooling=info))
     parsed = OllamaEmbeddings().parse(body(model="m", prompt="a"), context)

@@ -3,7 +3,6 @@ import re
 from dataclasses import replace
 
 import pytest
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from headrace.core.errors import (
     Busy,
@@ -135,6 +134,8 @@ def test_logprobs_contain_bytes_and_alternatives():
 
 
 def test_the_openai_client_s_types_fit():
+    from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
     parsed = chat(stream=True, logprobs=True, top_logprobs=1, stream_options={"include_usage": True})
     for item in sse_objects(streamed(parsed, answer("a", "b", num_top=1))):
         ChatCompletionChunk.model_validate(item, strict=True)

@@ -2,7 +2,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from openai.types import Completion
 
 from headrace.core.errors import ContextTooLong, HeadraceError, PromptTooLong
 from headrace.core.generation import Chunk, FinishReason, Grammar, RepetitionDetection, Token
@@ -215,6 +214,8 @@ def test_echo_of_token_ids_needs_their_texts():
 
 
 def test_the_openai_client_s_types_fit():
+    from openai.types import Completion
+
     parsed = parse(DIALECT, prompt="hi", logprobs=1, stream=True, stream_options={"include_usage": True})
     objects = sse_objects(streamed(parsed, answer("a", "b", num_top=1, reason=FinishReason.LENGTH)))
     for item in objects[1:]:  # the first has no finish_reason yet, which OpenAI sends as null against its own type

@@ -8,7 +8,6 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai.types.chat import ChatCompletion
 
 from headrace.core.answer_format.formats import FORMATS
 from headrace.core.generation import Chunk, FinishReason
@@ -38,6 +37,8 @@ def chunks(*texts, opening="", reason=FinishReason.EOS):
 
 
 def choice_of(parsed, *texts, **options):
+    from openai.types.chat import ChatCompletion
+
     completion = whole(parsed, chunks(*texts, **options))
     return ChatCompletion.model_validate_json(completion).choices[0]
 
@@ -187,6 +188,8 @@ def test_the_tokens_of_the_reasoning_are_counted(known, texts, opening, expected
 
 
 def test_reasoning_tokens_are_those_of_all_choices():
+    from openai.types.chat import ChatCompletion
+
     first = chunks("<think>", "a", "</think>", "b")
     second = [replace(chunk, index=1) for chunk in chunks("<think>", "a", "b", "</think>", "c")]
     usage = ChatCompletion.model_validate_json(whole(chat("think", n=2), [*first, *second])).usage

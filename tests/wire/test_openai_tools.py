@@ -5,7 +5,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from headrace.core.errors import InvalidRequest
 from headrace.core.generation import Chunk, FinishReason
@@ -332,6 +331,8 @@ def test_golden_calls_of_an_answer():
 
 
 def test_golden_calls_of_a_stream():
+    from openai.types.chat import ChatCompletionChunk
+
     parsed = chat(tool_choice="required", stream=True)
     pieces = [REQUIRED_TEXT[start : start + 5] for start in range(0, len(REQUIRED_TEXT), 5)]
     objects = sse_objects(streamed(parsed, answer(*pieces)))
@@ -352,6 +353,8 @@ def test_golden_calls_of_a_stream():
 
 
 def test_a_call_that_was_forced_by_name_ends_with_stop():
+    from openai.types.chat import ChatCompletion
+
     parsed = chat(tool_choice={"type": "function", "function": {"name": "weather"}})
     written = whole(parsed, answer('{"city":"Bern"}'))
     ChatCompletion.model_validate_json(written, strict=True)

@@ -5,7 +5,6 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai.types.responses import Response
 
 from headrace.core.errors import InvalidRequest
 from headrace.wire.openai.responses_tools import MAX_NAME_CHARACTERS, custom_arguments, custom_input, function_name
@@ -62,6 +61,8 @@ def test_namespaces_and_custom_tools_become_functions_and_tools_of_openais_serve
     ],
 )
 def test_a_call_comes_back_as_one_of_the_tool_that_the_client_sent_and_can_be_sent_again(written, expected):
+    from openai.types.responses import Response
+
     tools = [WEATHER, AGENTS, PATCH]
     parsed = parse(tools=tools, stream=True)
     events = events_of(parsed, written)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import openai
 import pytest
 
 from tests import plain_http
@@ -204,6 +203,8 @@ def test_a_json_schema_is_followed_and_typical_p_is_refused(vllm: Served) -> Non
 
 
 async def test_many_requests_run_together_and_closed_ones_leave(vllm: Served) -> None:
+    import openai
+
     asynchronous = openai.AsyncOpenAI(base_url=f"{vllm.url}/v1", api_key="none", timeout=WAIT_S)
     stream = await asynchronous.completions.create(model="smollm2", prompt="Once", max_tokens=400, stream=True)
     await anext(aiter(stream))
