@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from headrace.core.errors import Unavailable
-from headrace.platform.membership import Shared, Sole
+from headrace.platform.membership import Membership, Shared
 from headrace.state.coordination import Coordination, Displaced, Member, Standing
 from headrace.state.records import Fenced
 from headrace.state.store import open_store
@@ -170,9 +170,9 @@ async def test_the_only_process_of_a_platform_leads_in_a_term_of_its_own() -> No
         async def lead(term: int) -> None:
             terms.append(term)
 
-        await Sole(store).run(lead)
+        await Membership(store).run(lead)
         assert terms == [5]
-        assert not await Sole(store).leave()
+        assert not await Membership(store).leave()
 
 
 async def test_a_member_that_resigns_is_no_candidate_while_there_are_others() -> None:

@@ -26,7 +26,6 @@ from headrace.core.installing import pip_install
 from headrace.platform.object_grants import ObjectGrants
 from headrace.platform.object_storage import (
     ExternalStorage,
-    NoStorage,
     ObjectStorage,
     find_weed,
     make_storage,
@@ -383,7 +382,7 @@ def test_a_client_that_expects_100_continue_gets_it(s3: Proxied) -> None:
 
 
 def test_without_object_storage_the_error_says_how_to_enable_it() -> None:
-    with proxied(NoStorage()) as url:
+    with proxied(ObjectStorage()) as url:
         made = Proxied(url)
         with pytest.raises(ClientError, match=re.escape(pip_install("headrace[s3]"))):
             made.client.list_buckets()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.platform.peers import Peers, Report
+from headrace.platform.peers import ASYNC, QUARANTINE, Peers, Report
 from headrace.state.coordination import Coordination, Member
 from tests.state.leases import long_leases
 from tests.waiting import WAIT_S
@@ -101,8 +101,8 @@ async def test_a_member_that_is_gone_has_no_load(reporter: Callable[[str], Repor
 async def test_events_are_reported_once(reporter: Callable[[str], Reporter]) -> None:
     a, b = reporter("a"), reporter("b")
     a.beat(), b.beat()
-    a.peers.quarantined()
-    a.peers.accepted()
+    a.peers.tell(QUARANTINE)
+    a.peers.tell(ASYNC)
     for _ in range(2):
         await a.peers.exchange()
         await b.peers.exchange()
@@ -115,7 +115,7 @@ async def test_an_event_during_an_exchange_is_posted_at_once(reporter: Callable[
     for member in (b, a, b):
         member.beat()
     a.peers.idle_s = 10 * WAIT_S
-    accepted = iter([a.peers.accepted])
+    accepted = iter([lambda: a.peers.tell(ASYNC)])
     a.peers.on_reports = lambda _loads, _held: next(accepted, lambda: None)()  # the last step of an exchange
     running = asyncio.create_task(a.peers.run())
     async with asyncio.timeout(WAIT_S):

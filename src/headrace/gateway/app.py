@@ -26,7 +26,7 @@ from headrace.gateway.metrics import GatewayMetrics, InvocationRecord, labels_of
 from headrace.gateway.objects import ObjectStore
 from headrace.gateway.openai import OpenAiPath
 from headrace.gateway.openai_models import FactsOfWorkers, ListedModel, find_models, is_models_path, render_models
-from headrace.gateway.request import Api, Invocation
+from headrace.gateway.request import Api
 from headrace.gateway.routing import Draw, all_replicas
 from headrace.gateway.service import InvocationService
 from headrace.gateway.spans import end_span, log_invocation
@@ -74,17 +74,11 @@ class Gateway:
         tracer: Tracer = NO_TRACER,
     ) -> None:
         """
-        Create the gateway.
+        Create the gateway for the routes of a store.
 
-        Args:
-            store: holds the routes to serve.
-            config: account, region and limits.
-            objects: storage for asynchronous invocations; None: they are refused.
-            wake: called with the target of held requests. None: requests without a replica fail at once.
-            publish: called with each finished request to an existing endpoint.
-            async_publisher: publishes the metrics of asynchronous invocations.
-            draw: random numbers for weights and shares.
-            tracer: records the spans of requests.
+        Without `objects` asynchronous invocations are refused; without `wake`, which is called with the target of held
+        requests, requests without a replica fail at once. `publish` is called with each finished request to an existing
+        endpoint.
         """
         self._tracer = tracer
         self._publish = publish
@@ -97,13 +91,23 @@ class Gateway:
         texts = ErrorTexts(config)
         self.budget = BodyBudget(config.max_buffered_bytes)
         """Budget for request bodies in memory, shared with the other applications of a platform."""
+        responses = None
+        if config.stored_responses_bytes:
+            memory = ResponseMemory(max_bytes=config.stored_responses_bytes, max_age_s=config.stored_responses_age_s)
+            self.metrics.stored_responses = lambda: (len(memory), memory.num_bytes)
+            responses = StoredResponses(
+                memory,
+                self.budget,
+                max_body_bytes=config.max_body_bytes,
+                max_event_bytes=config.max_response_bytes,
+            )
         self._service = InvocationService(
             config=config,
             forwarder=Forwarder(self._table, self._upstream, texts, config, draw=draw, wake=wake),
             texts=texts,
             metrics=self.metrics,
             budget=self.budget,
-            responses=self._stored_responses(config, self.budget),
+            responses=responses,
         )
         self.metrics.num_held = lambda: self._service.forwarder.wait_queue.num_held
         self._async: AsyncInvocations | None = None
@@ -132,22 +136,17 @@ class Gateway:
 
     @property
     def routes(self) -> Mapping[str, Route]:
-        """Routes by endpoint, as last read."""
         return self._table.routes
 
     @property
     def held(self) -> Mapping[str, int]:
         """Held requests by endpoint, including those of other gateways."""
-        own = Counter(self.own_held())
-        own.update(self._others_held)
-        return own
+        return Counter(self.own_held()) + Counter(self._others_held)
 
     def own_loads(self) -> dict[str, int]:
-        """Return this gateway's in-flight requests by worker."""
         return self._service.forwarder.loads.own()
 
     def own_held(self) -> dict[str, int]:
-        """Return this gateway's held requests by endpoint."""
         return self._service.forwarder.wait_queue.num_by_endpoint()
 
     def set_others(self, loads: Mapping[str, int], held: Mapping[str, int]) -> None:
@@ -165,7 +164,6 @@ class Gateway:
             self._async.publish_backlogs()
 
     async def start(self) -> None:
-        """Read the routes."""
         await self._table.start()
 
     async def run_async(self) -> None:
@@ -186,18 +184,15 @@ class Gateway:
             self._async.on_accepted_for_others = listener
 
     async def close(self) -> None:
-        """Close the connections to workers."""
         await self._table.close()
         await self._facts.close()
         await self._upstream.close()
 
     @staticmethod
     def owns(path: str) -> bool:
-        """Return whether a path belongs to one of the gateway's APIs."""
         return request.match(path) is not None or openai.match(path) is not None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         exchange = Exchange(scope, receive, send)
         span = begin_span(scope, self._tracer)
         trace = span.trace
@@ -211,22 +206,22 @@ class Gateway:
         )
         self.metrics.in_flight += 1
         try:
-            await self._route(scope, exchange, record)
+            runtime = request.match(scope["path"])
+            if runtime is not None:
+                await self._runtime(scope, *runtime, exchange, record)
+            else:
+                await self._openai(scope, openai.match(scope["path"]), exchange, record)
         except ClientGone:
             record.is_gone = True
         finally:
-            self._finished(exchange, record)
+            record.ended_s = perf_counter()
+            record.num_bytes = exchange.num_bytes
+            record.status = record.status or CLIENT_GONE_STATUS
+            if record.generates:
+                self._count(record)
+            log_invocation(record)
             end_span(span, record, method=scope["method"], path=scope["path"])
             self.metrics.in_flight -= 1
-
-    async def _route(self, scope: Scope, exchange: Exchange, record: InvocationRecord) -> None:
-        path = scope["path"]
-        runtime = request.match(path)
-        if runtime is not None:
-            await self._runtime(scope, *runtime, exchange, record)
-            return
-        record.api = "OpenAI"
-        await self._openai(scope, openai.match(path), exchange, record)
 
     async def _runtime(
         self, scope: Scope, endpoint: str, api: Api, exchange: Exchange, record: InvocationRecord
@@ -234,36 +229,36 @@ class Gateway:
         record.api, record.endpoint = api, endpoint
 
         async def answer_error(error: HeadraceError) -> None:
-            await _answer_error(_aws_error(error), exchange, record)
+            code = "ServiceUnavailable" if isinstance(error, Unavailable) else "InternalFailure"
+            hint = "" if isinstance(error, Unavailable) else " Try your request again."
+            known = error if isinstance(error, AwsError) else AwsError(code, f"{error.message}{hint}")
+            await _answer_error(known, exchange, record)
 
         async with errors_answered(answer_error, request_id=record.request_id, program="platform", stopping=STOPPING):
-            _check_method(scope["method"])
+            if scope["method"] != "POST":
+                raise AwsError("UnknownOperationException", f"{scope['method']} is not allowed here.", status=405)
             invocation = request.read(endpoint, api, scope["headers"], trace_of(scope))
             record.attempt = invocation.attempt
-            await self._with_body(
-                exchange,
-                lambda body: self._answer(invocation, body, exchange, record),
-                is_async=api == "InvokeEndpointAsync",
-            )
 
-    async def _answer(self, invocation: Invocation, body: bytes, exchange: Exchange, record: InvocationRecord) -> None:
-        if invocation.api == "InvokeEndpoint":
-            await invoke(self._service, invocation, body, exchange, record)
-        elif invocation.api == "InvokeEndpointWithResponseStream":
-            await stream(self._service, invocation, body, exchange, record)
-        else:
-            await self._accept(invocation, body, exchange, record)
+            async def handle(body: bytes) -> None:
+                if api == "InvokeEndpoint":
+                    await invoke(self._service, invocation, body, exchange, record)
+                elif api == "InvokeEndpointWithResponseStream":
+                    await stream(self._service, invocation, body, exchange, record)
+                elif self._async is not None:
+                    await self._async.accept(invocation, body, exchange, record)
+                else:  # an invalid request gets its own error first
+                    pending_of(await self._service.forwarder.route(endpoint), invocation, body, now_s=0)
+                    why = "Asynchronous invocations need an object storage; none is configured."
+                    raise AwsError("ServiceUnavailable", why)
 
-    async def _accept(self, invocation: Invocation, body: bytes, exchange: Exchange, record: InvocationRecord) -> None:
-        if self._async is None:
-            pending_of(await self._service.forwarder.route(invocation.endpoint), invocation, body, now_s=0)
-            raise AwsError("ServiceUnavailable", "Asynchronous invocations need an object storage; none is configured.")
-        await self._async.accept(invocation, body, exchange, record)
+            await self._with_body(exchange, handle, is_async=api == "InvokeEndpointAsync")
 
     async def _openai(
         self, scope: Scope, asked: OpenAiPath | None, exchange: Exchange, record: InvocationRecord
     ) -> None:
         method, path = scope["method"], scope["path"]
+        record.api = "OpenAI"
 
         async def answer_error(error: HeadraceError) -> None:
             known = openai.to_openai_error(error) if isinstance(error, AwsError) else error
@@ -275,35 +270,30 @@ class Gateway:
                 await responses.answer(scope, asked.path, exchange, record)
                 return
             if asked is None or (asked.endpoint is None and (method != "POST" or is_models_path(path))):
-                await self._models(method, path, exchange, record)
+                if not is_models_path(path) or method not in OPENAI_METHODS[MODELS]:
+                    raise openai.not_served(method, path)
+                await self._answer_models(path, self._listed(self._table.routes, path), exchange, record)
                 return
             record.generates = openai.generates(method, asked.path)
             record.wakes = record.generates or openai.prefers_to_wait(scope)
-            if not record.wakes and asked.path == MODELS and (asleep := await self._asleep(asked)) is not None:
-                await self._answer_models(MODELS, asleep, exchange, record)
-                return
+            if not record.wakes and asked.path == MODELS:
+                route = await self._service.forwarder.route(asked.endpoint or "")
+                listed = MODELS if asked.component is None else f"{MODELS}/{asked.component}"
+                models = self._listed({route.endpoint: route}, listed)
+                if not any(model.replicas for model in models):  # otherwise their workers list them
+                    await self._answer_models(MODELS, models, exchange, record)
+                    return
             await self._with_body(
                 exchange, lambda body: openai.answer_openai(self._service, asked, scope, body, exchange, record)
             )
 
-    async def _models(self, method: str, path: str, exchange: Exchange, record: InvocationRecord) -> None:
-        """List the models, with the facts that their workers report; each worker is asked only once."""
-        if not is_models_path(path) or method not in OPENAI_METHODS[MODELS]:
-            raise openai.not_served(method, path)
-        models = find_models(self._table.routes, path, can_wake=self._service.forwarder.wait_queue.can_hold)
-        await self._answer_models(path, models, exchange, record)
-
-    async def _asleep(self, asked: OpenAiPath) -> Sequence[ListedModel] | None:
-        """Return the models that a path names if none of them has a replica: their workers list them otherwise."""
-        assert asked.endpoint is not None
-        route = await self._service.forwarder.route(asked.endpoint)
-        path = MODELS if asked.component is None else f"{MODELS}/{asked.component}"
-        models = find_models({asked.endpoint: route}, path, can_wake=self._service.forwarder.wait_queue.can_hold)
-        return None if any(model.replicas for model in models) else models
+    def _listed(self, routes: Mapping[str, Route], path: str) -> Sequence[ListedModel]:
+        return find_models(routes, path, can_wake=self._service.forwarder.wait_queue.can_hold)
 
     async def _answer_models(
         self, path: str, models: Sequence[ListedModel], exchange: Exchange, record: InvocationRecord
     ) -> None:
+        """List models, with the facts that their workers report; each worker is asked only once."""
         await self._facts.learn(replica for model in models for replica in model.replicas)
         body = render_models(path, [(model, self._facts.of(model.replicas)) for model in models])
         record.status = 200
@@ -329,26 +319,9 @@ class Gateway:
         except BodyTooSlow:
             raise AwsError("ValidationError", "The body of the request did not arrive in time.") from None
 
-    def _stored_responses(self, config: GatewayConfig, budget: BodyBudget) -> StoredResponses | None:
-        if config.stored_responses_bytes == 0:
-            return None
-        memory = ResponseMemory(max_bytes=config.stored_responses_bytes, max_age_s=config.stored_responses_age_s)
-        self.metrics.stored_responses = lambda: (len(memory), memory.num_bytes)
-        return StoredResponses(
-            memory, budget, max_body_bytes=config.max_body_bytes, max_event_bytes=config.max_response_bytes
-        )
-
     def _forget_gone(self, routes: Mapping[str, Route]) -> None:
         self.metrics.retain({labels for route in routes.values() for labels in labels_of(route)})
         self._facts.retain({replica.worker for replica in all_replicas(routes.values())})
-
-    def _finished(self, exchange: Exchange, record: InvocationRecord) -> None:
-        record.ended_s = perf_counter()
-        record.num_bytes = exchange.num_bytes
-        record.status = record.status or CLIENT_GONE_STATUS
-        if record.generates:
-            self._count(record)
-        log_invocation(record)
 
     def _count(self, record: InvocationRecord) -> None:
         """Count a request in the metrics that people, scaling policies and the console look at."""
@@ -361,20 +334,6 @@ class Gateway:
             self.history.record(record.endpoint, record.variant, status, first_byte_s, record.total_s, time.time())
             if self._publish is not None:
                 self._publish(record, route)
-
-
-def _check_method(method: str) -> None:
-    if method != "POST":
-        raise AwsError("UnknownOperationException", f"{method} is not allowed here.", status=405)
-
-
-def _aws_error(error: HeadraceError) -> AwsError:
-    """Convert an error to one of the runtime API."""
-    if isinstance(error, AwsError):
-        return error
-    if isinstance(error, Unavailable):
-        return AwsError("ServiceUnavailable", error.message)
-    return AwsError("InternalFailure", f"{error.message} Try your request again.")
 
 
 async def _answer_error(error: AwsError, exchange: Exchange, record: InvocationRecord) -> None:

@@ -75,13 +75,7 @@ class ReceivedBody:
     """The body of a response: in memory if it is short, else in a file without a name."""
 
     def __init__(self, folder: Path, *, max_bytes: int) -> None:
-        """
-        Create an empty body.
-
-        Args:
-            folder: the folder whose file system holds long bodies.
-            max_bytes: the longest body to take.
-        """
+        """Create an empty body; the file system of `folder` holds long ones."""
         self._folder = folder
         self._max_bytes = max_bytes
         self._parts: list[bytes] = []
@@ -99,19 +93,15 @@ class ReceivedBody:
 
     async def read(self, response: ClientResponse) -> None:
         """
-        Read the whole body of a response.
+        Read a response.
 
-        Raises:
-            ResponseBroken: it is incomplete.
-            ResponseTooLarge: it is too long.
-            OSError: it cannot be stored on disk.
+        Raises `ResponseBroken`, `ResponseTooLarge`, and `OSError` if it cannot be stored on disk.
         """
         await response.relay(self._put, self._drain)
         if self._file is not None:
             await self._write(self._file)
 
     def content(self) -> bytes | BinaryIO:
-        """Return the body that was read."""
         return b"".join(self._parts) if self._file is None else self._file
 
     def _put(self, part: bytes) -> bool:

@@ -52,8 +52,6 @@ _decode = msgspec.json.Decoder(PendingInvocation).decode
 
 
 class PendingFolder:
-    """The folder of accepted invocations."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
@@ -74,7 +72,6 @@ class PendingFolder:
         self._flush_names()
 
     def remove(self, pending_id: str) -> None:
-        """Remove an invocation, if it is there."""
         self._path(pending_id).unlink(missing_ok=True)
 
     def ids(self) -> list[str]:
@@ -82,12 +79,7 @@ class PendingFolder:
         return sorted(path.stem for path in self._folder.glob(f"*{_SUFFIX}"))
 
     def unknown(self, known: frozenset[str]) -> tuple[set[str], list[PendingInvocation]]:
-        """
-        Return the ids of all stored invocations, and those that are not `known`, without bodies.
-
-        Raises:
-            OSError: the folder cannot be read.
-        """
+        """Return all ids, and the invocations that are not `known`, without bodies. Raises `OSError`."""
         ids = self.ids()
         found = (self.read(name) for name in ids if name not in known)
         return set(ids), [replace(pending, body=None) for pending in found if pending is not None]
@@ -135,9 +127,8 @@ def pending_of(route: Route, invocation: Invocation, body: bytes, *, now_s: floa
     """
     Build the stored form of a request.
 
-    Raises:
-        AwsError: the endpoint is not asynchronous, its models are inference components, or the request does
-            not have exactly one input.
+    Raises `AwsError` if the endpoint is not asynchronous, its models are inference components, or the request does not
+    have exactly one input.
     """
     output = route.async_output
     if output is None:
@@ -181,7 +172,6 @@ def pending_of(route: Route, invocation: Invocation, body: bytes, *, now_s: floa
 
 
 def location_headers(pending: PendingInvocation) -> list[tuple[str, str]]:
-    """Return the response headers with the locations of the outcome."""
     headers = [("X-Amzn-SageMaker-OutputLocation", _in_header(pending.output_uri))]
     if pending.failure_uri is not None:
         headers.append(("X-Amzn-SageMaker-FailureLocation", _in_header(pending.failure_uri)))

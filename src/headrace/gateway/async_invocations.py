@@ -121,7 +121,6 @@ class AsyncInvocations:
                 self._add(pending)
 
     async def _read_new(self, known: frozenset[str]) -> tuple[set[str], list[PendingInvocation]]:
-        """Return the ids of all stored invocations, and those that are not `known`, without bodies."""
         try:
             return await asyncio.to_thread(self._files.unknown, known)
         except OSError as error:  # such as too many open files
@@ -135,7 +134,6 @@ class AsyncInvocations:
             self.wake()
 
     def wake(self) -> None:
-        """Check the queue now."""
         self._wake.set()
 
     def publish_backlogs(self) -> None:
@@ -144,12 +142,7 @@ class AsyncInvocations:
             self._publisher.publish_backlogs(self._table.routes, self._queue.backlogs())
 
     async def accept(self, invocation: Invocation, body: bytes, exchange: Exchange, record: InvocationRecord) -> None:
-        """
-        Store a request, and answer with the location of its outcome.
-
-        Raises:
-            AwsError: the request is refused.
-        """
+        """Store a request, and answer with the location of its outcome. Raises `AwsError`."""
         route = await self._service.forwarder.route(invocation.endpoint)
         pending = pending_of(route, invocation, body, now_s=self._now())
         num_waiting = await self._num_waiting()
@@ -210,7 +203,6 @@ class AsyncInvocations:
             tasks.create_task(self._end(pending, f"Endpoint {pending.endpoint} was deleted."))
 
     async def _end(self, pending: PendingInvocation, failure: str) -> None:
-        """End an invocation that has not started."""
         self._num_ending += 1
         try:
             await self._finish(pending, failure=failure)
@@ -309,10 +301,9 @@ class AsyncInvocations:
         self, pending: PendingInvocation, body: bytes, answer: ReceivedBody, outcome: AsyncOutcome
     ) -> str | None:
         """
-        Invoke the model once a replica has capacity.
+        Invoke the model once a replica has capacity; return the content type of its response.
 
-        Returns:
-            The content type of the response. None: no replica has capacity, and others wait for the room of the input.
+        None: no replica has capacity, and others wait for the room of the input.
         """
         while True:
             try:
@@ -366,7 +357,6 @@ class AsyncInvocations:
             span.end()
 
     async def _receive(self, response: ClientResponse, answer: ReceivedBody, endpoint: str) -> None:
-        """Read the body of a response. Raises `AwsError`."""
         try:
             await answer.read(response)
         except (ResponseBroken, ResponseTooLarge) as error:

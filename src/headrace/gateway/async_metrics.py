@@ -66,11 +66,9 @@ class AsyncPublisher:
                 self._put("ApproximateBacklogSizePerInstance", backlog.size / num_serving, dimensions, unit="Count")
 
     def publish_expired(self, route: Route) -> None:
-        """Publish an invocation that expired before it started."""
         self._put("ExpiredRequests", 1.0, _dimensions(route, ""), unit="Count")
 
     def publish(self, outcome: AsyncOutcome, route: Route) -> None:
-        """Publish an invocation that has ended."""
         dimensions = _dimensions(route, outcome.variant)
         for name, value in (
             ("InvocationsProcessed", 1.0),

@@ -42,7 +42,6 @@ class Backlog:
     """When the oldest of them was accepted, seconds since 1970."""
 
     def add(self, pending: PendingInvocation) -> None:
-        """Count an invocation."""
         self.size += 1
         self.oldest_s = min(self.oldest_s, pending.accepted_s)
 
@@ -61,7 +60,6 @@ class AsyncQueue:
         return len(self._waiting)
 
     def backlogs(self) -> dict[str, Backlog]:
-        """Return the backlog of each endpoint that has one."""
         found: dict[str, Backlog] = {}
         for pending in self._waiting.values():
             found.setdefault(pending.endpoint, Backlog()).add(pending)
@@ -72,7 +70,6 @@ class AsyncQueue:
         return found
 
     def add(self, pending: PendingInvocation) -> None:
-        """Append an invocation."""
         self._waiting[pending.id] = pending
         self._by_endpoint.setdefault(pending.endpoint, deque()).append(pending.id)
         heapq.heappush(self._expiries, (pending.expires_s, pending.id))

@@ -67,59 +67,52 @@ class ErrorTexts:
         self._config = config
 
     def endpoint_not_found(self, endpoint: str) -> AwsError:
-        """Return the error for an endpoint that does not exist."""
         return UnknownTarget("ValidationError", self._not_found(endpoint))
 
     def endpoint_not_serving(self, route: Route) -> AwsError:
-        """Return the error for an endpoint that does not serve yet, or has failed."""
         return NotServing(self._not_found(route.endpoint), endpoint=route.endpoint, status=route.status)
 
     def variant_not_found(self, variant: str) -> AwsError:
-        """Return the error for a `TargetVariant` that the endpoint does not have."""
         return _invalid(f"Variant {shortened(variant)} not found for Request")
 
     def member_not_served(self, endpoint: str, member: str) -> AwsError:
-        """Return the error for a member that addresses a part of an endpoint that none has."""
+        """The member addresses a part of an endpoint that none has."""
         what, header = _UNSERVED[member]
         return _invalid(f"Endpoint {endpoint} {what} and does not support {header} header.")
 
     def component_not_found(self, component: str) -> AwsError:
-        """Return the error for an inference component that the endpoint does not have."""
         return UnknownTarget(
             "ValidationError",
             f"Inference Component {shortened(component)} of account {self._config.account} not found.",
         )
 
     def session_lost(self, session_id: str) -> AwsError:
-        """Return the error for a session whose replica is gone."""
         return _invalid(
             f"The session {session_id} has ended, because the instance that had it is gone. Open a new one with the "
             "session id NEW_SESSION."
         )
 
     def component_needed(self) -> AwsError:
-        """Return the error for a request that names none of the endpoint's inference components."""
         return _invalid(
             "Inference Component Name header is required for endpoints to which you plan to deploy inference "
             "components. Please include Inference Component Name header or consider using SageMaker models."
         )
 
     def no_replica(self, endpoint: str) -> AwsError:
-        """Return the error while all replicas are starting or gone. Nothing ran: SDKs may retry."""
+        """All replicas are starting or gone. Nothing ran: SDKs may retry."""
         return NoCapacity(
             "ServiceUnavailable",
             f"Endpoint {endpoint} has no instance that can answer now. It is being started; try again.",
         )
 
     def asleep(self, endpoint: str) -> AwsError:
-        """Return the error for a request that generates nothing, to an endpoint scaled to zero: it wakes nothing."""
+        """A request that generates nothing wakes no endpoint that is scaled to zero."""
         return NoCapacity(
             "ServiceUnavailable",
             f"Endpoint {endpoint} is scaled to zero. A request that generates starts it; this one does not.",
         )
 
     def no_copy(self) -> AwsError:
-        """Return the error for a component without copies whose requests are not held."""
         return NoCapacity(
             "ValidationError",
             "Inference Component has no capacity to process this request. ApplicationAutoScaling may be in-progress "
@@ -127,7 +120,7 @@ class ErrorTexts:
         )
 
     def too_many_wait(self, endpoint: str) -> AwsError:
-        """Return the error for a full wait queue. Nothing ran: SDKs wait and retry."""
+        """The wait queue is full. Nothing ran: SDKs wait and retry."""
         return NoCapacity(
             "ThrottlingException",
             f"Endpoint {endpoint} is being started, and as many requests as may wait for it do: at most "
@@ -136,7 +129,7 @@ class ErrorTexts:
         )
 
     def waited_too_long(self, endpoint: str, component: str | None = None) -> AwsError:
-        """Return the error for a held request that found no replica in time. Nothing ran: SDKs may retry."""
+        """A held request found no replica in time. Nothing ran: SDKs may retry."""
         missing = f"Endpoint {endpoint} had no instance"
         if component is not None:
             missing = f"Inference component {component} of endpoint {endpoint} had no copy"
@@ -147,17 +140,17 @@ class ErrorTexts:
         )
 
     def overloaded(self, what: str) -> AwsError:
-        """Return the error for a gateway at its own limits. Nothing ran: SDKs wait and retry."""
+        """The gateway is at its own limits. Nothing ran: SDKs wait and retry."""
         return AwsError(
             "ThrottlingException", f"The platform holds {what}, which is all that it takes. Try again later."
         )
 
     def body_too_large(self, max_bytes: int) -> AwsError:
-        """Return the error for a body over the limit; AWS's code for it is the status."""
+        """AWS's code for it is the status."""
         return AwsError("413", f"HTTP content length exceeded {max_bytes} bytes.", status=413)
 
     def no_response(self, endpoint: str) -> AwsError:
-        """Return the error when no worker could be reached, or each one died before it answered."""
+        """No worker could be reached, or each one died before it answered."""
         return self._model_error(
             endpoint,
             0,
@@ -167,17 +160,16 @@ class ErrorTexts:
         )
 
     def timed_out(self, endpoint: str) -> AwsError:
-        """Return the error for a model that did not answer in time."""
         return self._model_error(endpoint, 0, TIMED_OUT)
 
     def incomplete_response(self, endpoint: str, status: int) -> AwsError:
-        """Return the error for a response that broke off, or is too large to be held in memory."""
+        """The response broke off, or is too large to be held in memory."""
         side = "client" if 400 <= status < 500 else "server"
         text = f"Received {side} error ({status}) from {CONTAINER} and could not load the entire response body."
         return AwsError("ModelError", f"{text} {self._see(endpoint)}", members=self._members(endpoint, status, ""))
 
     def refused(self, endpoint: str, status: int, body: bytes) -> AwsError:
-        """Return the error for a worker's 4xx or 5xx response, whose text is quoted."""
+        """A worker's 4xx or 5xx response, whose text is quoted."""
         said = body.decode("utf-8", errors="replace")
         if status == 429:
             return AwsError("ModelNotReadyException", _cut(f"The model takes no more requests now: {said}"))

@@ -12,7 +12,6 @@ _LABELS = InvocationLabels._fields
 
 
 def families(metrics: GatewayMetrics) -> Iterator[Metric]:
-    """Yield all metric families."""
     yield GaugeMetricFamily("headrace_gateway_requests_in_flight", "Requests in the gateway now.", metrics.in_flight)
     yield GaugeMetricFamily(
         "headrace_gateway_requests_held", "Requests that wait for a replica now.", metrics.num_held()
@@ -46,7 +45,6 @@ def families(metrics: GatewayMetrics) -> Iterator[Metric]:
 
 
 def render(metrics: GatewayMetrics) -> bytes:
-    """Render the metrics in Prometheus' text format."""
     return metrics_page(families(metrics))
 
 

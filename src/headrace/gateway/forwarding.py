@@ -37,7 +37,7 @@ from headrace.gateway.table import RouteTable
 from headrace.gateway.wait_queue import RELEASED_PER_REPLICA, WaitQueue, WaitQueueFull
 from headrace.http.client import ClientRequest, HttpClient
 from headrace.http.client_connection import ClientResponse, ConnectFailed, NoResponse, ResponseHeadBroken
-from headrace.state.routes import Replica, Route, VariantRoute
+from headrace.state.routes import Route, VariantRoute
 from headrace.state.signals import QuarantineListener, Wake, WakeTarget
 from headrace.wire.adapters import IDENTIFIER_HEADER
 from headrace.wire.aws.errors import AwsError
@@ -83,11 +83,9 @@ class _ForwardState:
 
     @property
     def target(self) -> WakeTarget:
-        """The part of the endpoint that the request is addressed to."""
         return WakeTarget(endpoint=self.endpoint, variant=self.query.target_variant, component=self.query.component)
 
     def add_failure(self, worker: str, failure: NoResponse) -> None:
-        """Record that a replica did not answer."""
         self.has_failed = True
         self.excluded.add(worker)
         self.num_broken += not isinstance(failure, ConnectFailed)
@@ -128,12 +126,7 @@ class Forwarder:
         table.on_change(lambda _: self.wait_queue.release())
 
     async def route(self, endpoint: str) -> Route:
-        """
-        Return the route of an endpoint that has begun to serve.
-
-        Raises:
-            AwsError: there is no such endpoint, or it does not serve yet.
-        """
+        """Return the route of an endpoint that has begun to serve, or raise `AwsError`."""
         route = await self._table.route(endpoint)
         if route is None:
             raise self._texts.endpoint_not_found(endpoint)
@@ -142,7 +135,6 @@ class Forwarder:
         return route
 
     def endpoint_of(self, component: str) -> str | None:
-        """Return the endpoint that has the inference component `component`."""
         return self._table.components.get(component)
 
     def wake(self, endpoints: Iterable[str]) -> bool:
@@ -170,15 +162,8 @@ class Forwarder:
         """
         Send a request to a replica, and wait for the head of its response.
 
-        Args:
-            endpoint: the endpoint's name.
-            query: the part of the request that routing depends on.
-            request: what the replica receives.
-            on_decision: called with each replica before the request is sent to it.
-            while_held: returns the context that is entered while the request is held.
-
-        Raises:
-            AwsError: there is no such endpoint, variant or component, or no replica has answered.
+        `on_decision` is called with each replica before the request is sent to it. Raises `AwsError` if there is no
+        such endpoint, variant or component, or no replica has answered.
         """
         state = _ForwardState(endpoint=endpoint, query=query, while_held=while_held)
         while state.num_broken < MAX_TRIES:
@@ -199,7 +184,13 @@ class Forwarder:
             response = await self._upstream.send(replica.url, _for_replica(request, decision))
         except NoResponse as failure:
             lease.release()
-            self._handle_failure(replica, failure, state)
+            get_logger().warning("worker.silent", endpoint=state.endpoint, worker=replica.worker, reason=str(failure))
+            if isinstance(failure, ConnectFailed) and replica not in self._quarantine:
+                self._quarantine.add(replica)
+                self.on_quarantine()
+            state.add_failure(replica.worker, failure)
+            if isinstance(failure, ResponseHeadBroken):
+                raise self._texts.no_response(state.endpoint) from None
             return None
         except BaseException:
             lease.release()
@@ -207,15 +198,6 @@ class Forwarder:
         if self._quarantine:
             self._quarantine.lift(replica)
         return Forwarded(decision=decision, response=response, lease=lease)
-
-    def _handle_failure(self, replica: Replica, failure: NoResponse, state: _ForwardState) -> None:
-        get_logger().warning("worker.silent", endpoint=state.endpoint, worker=replica.worker, reason=str(failure))
-        if isinstance(failure, ConnectFailed) and replica not in self._quarantine:
-            self._quarantine.add(replica)
-            self.on_quarantine()
-        state.add_failure(replica.worker, failure)
-        if isinstance(failure, ResponseHeadBroken):
-            raise self._texts.no_response(state.endpoint)
 
     def _no_response(self, state: _ForwardState) -> AwsError:
         """Return the error after the last attempt: a ModelError if a replica may have begun to run the request."""
@@ -232,7 +214,9 @@ class Forwarder:
             try:
                 decision = self._choose(route, state)
             except NoReplica as error:
-                awaited = error.asleep or self._variant_to_wait_for(route, state)
+                # Replicas that have all failed, or are in quarantine, will be replaced.
+                usable = (variant for variant in candidates(route, query) if is_open_to(variant, query))
+                awaited = error.asleep or next((variant for variant in usable if replicas_of(variant)), None)
                 if awaited is None or not self._may_wait(state):
                     self._raise_if_not_tried(route, state)
                     return None
@@ -274,19 +258,11 @@ class Forwarder:
         query, can_hold = state.query, self.wait_queue.can_hold
         return can_hold and query.wakes and query.worker is None and state.num_broken < MAX_TRIES_TO_WAIT
 
-    def _variant_to_wait_for(self, route: Route, state: _ForwardState) -> VariantRoute | None:
-        """Return a variant or component whose replicas all failed or are in quarantine: they will be replaced."""
-        for variant in candidates(route, state.query):
-            if is_open_to(variant, state.query) and replicas_of(variant):
-                return variant
-        return None
-
     def _quarantined_workers(self, route: Route, query: RoutingQuery) -> set[str]:
         replicas = (replica for variant in candidates(route, query) for replica in replicas_of(variant))
         return {replica.worker for replica in replicas if replica in self._quarantine}
 
     async def _hold(self, state: _ForwardState, asleep: WakeTarget | None) -> None:
-        """Hold the request until its turn has come."""
         if state.deadline_s is None:
             state.deadline_s = asyncio.get_running_loop().time() + self._hold_timeout_s
         try:

@@ -16,12 +16,7 @@ from headrace.wire.framing import UNBUFFERED_HEADERS
 async def invoke(
     service: InvocationService, invocation: Invocation, body: bytes, exchange: Exchange, record: InvocationRecord
 ) -> None:
-    """
-    Answer one request.
-
-    Raises:
-        AwsError: the request failed; nothing has been sent.
-    """
+    """Answer with the worker's response in one piece, so that every failure has a status (`AwsError`)."""
     query = service.routing_query(invocation, body)
     request = ClientRequest(headers=invocation.worker_headers(), body=body)
     try:
@@ -46,12 +41,7 @@ CONTENT_TYPE = "application/vnd.amazon.eventstream"
 async def stream(
     service: InvocationService, invocation: Invocation, body: bytes, exchange: Exchange, record: InvocationRecord
 ) -> None:
-    """
-    Answer one request with an event stream.
-
-    Raises:
-        AwsError: the error to answer with; nothing was sent yet.
-    """
+    """Answer with an event stream; an `AwsError` is raised before anything was sent."""
     query = service.routing_query(invocation, body)
     request = ClientRequest(headers=invocation.worker_headers(), body=body)
     try:

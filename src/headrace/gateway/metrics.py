@@ -104,7 +104,6 @@ class VariantMetrics:
     """Time from the head of the request to the first part of the response."""
 
     def count(self, record: InvocationRecord) -> None:
-        """Count a request that has ended."""
         self.invocations += 1
         self.errors_4xx += 400 <= record.status < 500 and not record.is_gone
         self.errors_5xx += record.status >= 500
@@ -144,7 +143,6 @@ class InvocationLabels(NamedTuple):
 
 
 def labels_of(route: Route) -> Iterator[InvocationLabels]:
-    """Yield the labels of each variant and inference component of an endpoint."""
     for variant in route.variants:
         yield InvocationLabels(route.endpoint, variant.name, "")
     for component in route.components:
@@ -152,8 +150,6 @@ def labels_of(route: Route) -> Iterator[InvocationLabels]:
 
 
 class GatewayMetrics:
-    """All counters of the gateway."""
-
     def __init__(self) -> None:
         self._counters: dict[InvocationLabels, VariantMetrics] = {}
         self.in_flight = 0

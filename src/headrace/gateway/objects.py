@@ -8,9 +8,8 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from http import HTTPStatus
-from typing import Any, BinaryIO, ParamSpec, Protocol, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 from urllib.parse import unquote
 
 from headrace.core.aws_buckets import explain_missing_bucket
@@ -32,7 +31,6 @@ _ATTEMPTS = 2
 RETRY_PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses before a retry while the object storage is unavailable; the last one repeats."""
 
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
@@ -47,9 +45,7 @@ class ObjectsUnavailable(ObjectFailed):
 class ObjectStore(Protocol):
     """A store of objects with `s3://bucket/key` addresses. Its calls raise `ObjectFailed`."""
 
-    async def size(self, uri: str) -> int:
-        """Return the number of bytes of an object."""
-        ...
+    async def size(self, uri: str) -> int: ...
 
     async def get(self, uri: str, *, max_bytes: int) -> bytes:
         """Read an object of at most `max_bytes`."""
@@ -66,8 +62,7 @@ async def retry_unavailable(
     """
     Call the object storage, and retry while it is unavailable.
 
-    Raises:
-        ObjectFailed: the call failed, or the storage is still unavailable at `until_s` on the clock `now`.
+    Raises `ObjectFailed` if the call fails, or the storage is still unavailable at `until_s` on the clock `now`.
     """
     for pause_s in itertools.chain(RETRY_PAUSES_S, itertools.repeat(RETRY_PAUSES_S[-1])):
         try:
@@ -81,12 +76,7 @@ async def retry_unavailable(
 
 
 def split_uri(uri: str) -> tuple[str, str]:
-    """
-    Split `s3://bucket/key`, or the https URL of an object on AWS, into bucket and key.
-
-    Raises:
-        ObjectFailed: `uri` is neither.
-    """
+    """Return bucket and key of `s3://bucket/key`, or of an https URL on AWS; raise `ObjectFailed` for others."""
     scheme, _, rest = uri.partition("://")
     host, _, path = rest.partition("/")
     if scheme == "s3":
@@ -114,9 +104,7 @@ class S3Objects:
         """
         Prepare the store; the client is created on first use, as importing boto3 is slow.
 
-        Args:
-            client_options: options of `boto3.client("s3", ...)`: `endpoint_url`, `aws_access_key_id`, ... A `config`
-                overrides the store's own timeouts and retries.
+        The options are those of `boto3.client("s3", ...)`; a `config` overrides the store's own timeouts and retries.
         """
         self._options = dict(client_options)
         self._client: Any = None
@@ -124,16 +112,27 @@ class S3Objects:
         self._threads = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="objects")
 
     async def size(self, uri: str) -> int:
-        """Return the number of bytes of an object."""
-        return await self._call(self._size, uri)
+        return await self._call("read", uri, lambda s3: int(_found(s3.head_object, uri)["ContentLength"]))
 
     async def get(self, uri: str, *, max_bytes: int) -> bytes:
-        """Read an object."""
-        return await self._call(self._get, uri, max_bytes)
+        def get(s3: Any) -> bytes:
+            response = _found(s3.get_object, uri)
+            with response["Body"] as stream:
+                if response["ContentLength"] > max_bytes:
+                    raise ObjectFailed(f"{uri} has {response['ContentLength']} bytes; expected at most {max_bytes}.")
+                body: bytes = stream.read()
+                return body
+
+        return await self._call("read", uri, get)
 
     async def put(self, uri: str, body: bytes | BinaryIO, *, content_type: str) -> None:
-        """Write an object."""
-        await self._call(self._put, uri, body, content_type)
+        def put(s3: Any) -> None:
+            bucket, key = split_uri(uri)
+            if not isinstance(body, bytes):
+                body.seek(0)  # an earlier attempt may have read it
+            s3.put_object(Bucket=bucket, Key=key, Body=body, ContentType=content_type)
+
+        await self._call("written", uri, put)
 
     async def close(self) -> None:
         """Cancel the calls that wait for a thread, and close the idle connections; running calls end by themselves."""
@@ -142,42 +141,17 @@ class S3Objects:
         if client is not None:
             client.close()
 
-    async def _call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(function, *args, **kwargs))
+    async def _call(self, verb: str, uri: str, use: Callable[[Any], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._run, verb, uri, use)
 
-    def _size(self, uri: str) -> int:
+    def _run(self, verb: str, uri: str, use: Callable[[Any], _T]) -> _T:
         from botocore.exceptions import BotoCoreError, ClientError
 
         bucket, _ = split_uri(uri)
         try:
-            return int(_found(self._s3().head_object, uri)["ContentLength"])
+            return use(self._s3())
         except (BotoCoreError, ClientError) as error:
-            raise _failure_of(error, f"{uri} cannot be read: {error}", bucket) from error
-
-    def _get(self, uri: str, max_bytes: int) -> bytes:
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        bucket, _ = split_uri(uri)
-        try:
-            response = _found(self._s3().get_object, uri)
-            with response["Body"] as stream:
-                if response["ContentLength"] > max_bytes:
-                    raise ObjectFailed(f"{uri} has {response['ContentLength']} bytes; expected at most {max_bytes}.")
-                body: bytes = stream.read()
-        except (BotoCoreError, ClientError) as error:
-            raise _failure_of(error, f"{uri} cannot be read: {error}", bucket) from error
-        return body
-
-    def _put(self, uri: str, body: bytes | BinaryIO, content_type: str) -> None:
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        bucket, key = split_uri(uri)
-        if not isinstance(body, bytes):
-            body.seek(0)  # an earlier attempt may have read it
-        try:
-            self._s3().put_object(Bucket=bucket, Key=key, Body=body, ContentType=content_type)
-        except (BotoCoreError, ClientError) as error:
-            raise _failure_of(error, f"{uri} cannot be written: {error}", bucket) from error
+            raise _failure_of(error, f"{uri} cannot be {verb}: {error}", bucket) from error
 
     def _s3(self) -> Any:
         with self._making:  # a client may be used, but not created, in several threads at once

@@ -38,7 +38,7 @@ from headrace.gateway.openai_models import is_models_path, no_model, not_serving
 from headrace.gateway.request import Invocation
 from headrace.gateway.routing import is_for_components
 from headrace.gateway.service import InvocationService, finish, relay
-from headrace.gateway.stored_responses import PendingResponse, StoredResponses
+from headrace.gateway.stored_responses import PendingResponse
 from headrace.http.asgi import Scope, header
 from headrace.http.client import ClientRequest
 from headrace.http.client_connection import ClientResponse, ResponseBroken
@@ -128,9 +128,7 @@ async def model_named(body: bytes) -> str:
     """
     Return the model that a body names: an endpoint or an inference component.
 
-    Raises:
-        InvalidRequest: the body names none.
-        PayloadTooLarge: it has too many values, see `check_json_size`.
+    Raises `InvalidRequest` if it names none, `PayloadTooLarge` if it has too many values (`check_json_size`).
     """
     try:
         name = (await _decoded(body, _decode_model)).model
@@ -161,12 +159,7 @@ async def answer_openai(
     exchange: Exchange,
     record: InvocationRecord,
 ) -> None:
-    """
-    Answer one request.
-
-    Raises:
-        HeadraceError: the request failed, and nothing has been sent.
-    """
+    """Answer one request; a `HeadraceError` is raised if it failed and nothing has been sent."""
     endpoint, component = asked.endpoint, asked.component
     body = without_bom(body)
     if endpoint is None:
@@ -177,41 +170,47 @@ async def answer_openai(
         if component is not None:
             members = {**invocation.members, "InferenceComponentName": component}
             invocation = replace(invocation, members=members)
-        request = _worker_request(scope, asked.path, invocation, body)
-        if service.responses is not None and scope["method"] == "POST" and asked.path in {RESPONSES, INPUT_TOKENS}:
-            await _forward_response(service, service.responses, scope, invocation, request, exchange, record)
-        else:
+        query = scope.get("query_string", b"").decode("latin-1")
+        request = ClientRequest(
+            method=scope["method"],
+            path=quote(asked.path) + (f"?{query}" if query else ""),
+            headers=invocation.worker_headers(),
+            body=body,
+        )
+        pending, responses = None, service.responses
+        if responses is not None and scope["method"] == "POST" and asked.path in {RESPONSES, INPUT_TOKENS}:
+            pending = await responses.read(scope, body, record.request_id)
+        if responses is None or pending is None:
             await _forward(service, invocation, request, exchange, record)
+            return
+        # The worker gets the stored conversation that the request continues; its response is stored. A count of input
+        # tokens is no response: it has no id by which it could be stored.
+        with responses.counted(pending.request):
+            request = replace(request, body=pending.request.body)
+            await _forward(service, invocation, request, exchange, record, pending)
     except AwsError as error:
         raise to_openai_error(error, model=component or endpoint) from error
-
-
-async def _resolve_model(service: InvocationService, model: str) -> tuple[str, str | None]:
-    """Resolve a name to an endpoint with models of its own, else to an inference component, else to any endpoint."""
-    with suppress(AwsError):
-        if not is_for_components(await service.forwarder.route(model)):
-            return model, None
-    endpoint = service.forwarder.endpoint_of(model)
-    return (model, None) if endpoint is None else (endpoint, model)
 
 
 async def _resolve_body(service: InvocationService, method: str, path: str, body: bytes) -> tuple[str, str | None]:
     """
     Return the endpoint and the inference component that a body names.
 
-    Raises:
-        HeadraceError: the body names none. For paths that our servers do not serve, the error names the alternative.
-        AwsError: the endpoint does not serve.
+    Raises `HeadraceError` if it names none; for paths that our servers do not serve, the error names the alternative.
     """
     try:
-        target = await _resolve_model(service, await model_named(body))
+        # An endpoint with models of its own comes first, then an inference component, then any endpoint.
+        name, has_own_models = await model_named(body), False
+        with suppress(AwsError):
+            has_own_models = not is_for_components(await service.forwarder.route(name))
+        owner = None if has_own_models else service.forwarder.endpoint_of(name)
         if path not in OPENAI_METHODS:  # the model's own image may serve it
-            await service.forwarder.route(target[0])
+            await service.forwarder.route(owner or name)
     except (InvalidRequest, UnknownTarget):
         if path in OPENAI_METHODS:
             raise
         raise not_served(method, path) from None
-    return target
+    return (name, None) if owner is None else (owner, name)
 
 
 def not_served(method: str, path: str) -> HeadraceError:
@@ -237,35 +236,6 @@ async def fail(error: HeadraceError, exchange: Exchange, record: InvocationRecor
     elif isinstance(error, MethodNotAllowed):
         headers.append(("allow", ", ".join(error.allowed)))
     await exchange.respond(reply.status, headers, reply.body)
-
-
-def _worker_request(scope: Scope, path: str, invocation: Invocation, body: bytes) -> ClientRequest:
-    query = scope.get("query_string", b"").decode("latin-1")
-    target = quote(path) + (f"?{query}" if query else "")
-    return ClientRequest(method=scope["method"], path=target, headers=invocation.worker_headers(), body=body)
-
-
-async def _forward_response(
-    service: InvocationService,
-    responses: StoredResponses,
-    scope: Scope,
-    invocation: Invocation,
-    request: ClientRequest,
-    exchange: Exchange,
-    record: InvocationRecord,
-) -> None:
-    """
-    Forward a Responses API request with the stored conversation that it continues, and store the response.
-
-    A count of input tokens is no response: it has no id by which it could be stored.
-    """
-    pending = await responses.read(scope, request.body, record.request_id)
-    if pending is None:
-        await _forward(service, invocation, request, exchange, record)
-        return
-    with responses.counted(pending.request):
-        request = replace(request, body=pending.request.body)
-        await _forward(service, invocation, request, exchange, record, pending)
 
 
 async def _forward(
@@ -307,7 +277,10 @@ async def _relay_or_read(
 ) -> tuple[int, Headers, bytes] | None:
     """Relay a stream; return another response, which is sent when the worker is free again."""
     is_sse = response.headers.get("content-type", "").startswith(SSE_CONTENT_TYPE)
-    headers = [*service.response_headers(invocation, record, response.headers).items(), *_headers(response)]
+    headers = [
+        *service.response_headers(invocation, record, response.headers).items(),
+        *((name, response.headers[name]) for name in _FORWARDED_HEADERS if name in response.headers),
+    ]
     if is_sse and 200 <= response.status < 300:
         if not exchange.is_started:
             record.status = response.status
@@ -333,18 +306,14 @@ async def _relay_or_read(
     return response.status, headers, content
 
 
-async def _is_streamed(body: bytes) -> bool:
-    """Return whether the request asks for an SSE stream."""
-    try:
-        return bool((await _decoded(body, _decode_stream)).stream)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, PayloadTooLarge):
-        return False
-
-
 async def _heartbeat(service: InvocationService, body: bytes, exchange: Exchange, record: InvocationRecord) -> None:
     """Send SSE comments, which clients skip. Source: HTML standard, "Server-sent events", authoring notes."""
     await asyncio.sleep(service.config.heartbeat_s)
-    if not await _is_streamed(body):
+    try:
+        is_streamed = bool((await _decoded(body, _decode_stream)).stream)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, PayloadTooLarge):
+        is_streamed = False
+    if not is_streamed:
         return
     if not exchange.is_started:  # a request may be held a second time, after its replica has died
         record.status = 200
@@ -356,12 +325,7 @@ async def _heartbeat(service: InvocationService, body: bytes, exchange: Exchange
         await asyncio.sleep(service.config.heartbeat_s)
 
 
-def _headers(response: ClientResponse) -> list[tuple[str, str]]:
-    return [(name, response.headers[name]) for name in _FORWARDED_HEADERS if name in response.headers]
-
-
 def to_openai_error(error: AwsError, *, model: str = "") -> HeadraceError:
-    """Translate an error of the runtime API to the OpenAI API."""
     if isinstance(error, UnknownTarget):
         return no_model(model)
     if isinstance(error, NotServing):

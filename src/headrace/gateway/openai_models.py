@@ -43,14 +43,8 @@ class ModelFacts:
     tool_support: str | None = None
 
 
-class _Listed(msgspec.Struct):
-    max_model_len: int | None = None
-    has_chat_template: bool | None = None
-    tool_support: str | None = None
-
-
 class _Page(msgspec.Struct):
-    data: list[_Listed]
+    data: list[ModelFacts]
 
 
 _decode_page = msgspec.json.Decoder(_Page).decode
@@ -87,13 +81,11 @@ class FactsOfWorkers:
             await asyncio.wait(waited, timeout=WAIT_S)
 
     def retain(self, workers: Collection[str]) -> None:
-        """Drop the facts of all other workers."""
         for kept in (self._known, self._retry_at_s):
             for worker in kept.keys() - workers:
                 kept.pop(worker)
 
     async def close(self) -> None:
-        """Cancel the requests to workers."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -130,8 +122,6 @@ class FactsOfWorkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedModel:
-    """A model that can answer."""
-
     name: str
     created_s: float
     replicas: tuple[Replica, ...]
@@ -142,15 +132,8 @@ def find_models(routes: Mapping[str, Route], path: str, *, can_wake: bool) -> Se
     """
     Return the models that `GET /v1/models` lists, or the one of `GET /v1/models/<name>`.
 
-    Args:
-        routes: the routes of all endpoints.
-        path: the request's path.
-        can_wake: whether requests may be held for targets that are scaled to zero.
-
-    Raises:
-        ModelNotFound: there is no model of that name.
-        ModelNotReady: the model cannot answer yet.
-        ModelFailed: the model's endpoint has failed.
+    Raises `ModelNotFound`, `ModelNotReady` or `ModelFailed`. `can_wake`: requests may be held for targets scaled to
+    zero.
     """
     able: dict[str, ListedModel] = {}
     others: dict[str, str] = {}
@@ -172,8 +155,16 @@ def find_models(routes: Mapping[str, Route], path: str, *, can_wake: bool) -> Se
 
 
 def render_models(path: str, models: Sequence[tuple[ListedModel, ModelFacts]]) -> bytes:
-    """Render the models of `find_models` with their known facts."""
-    rendered = [_rendered(model, facts) for model, facts in models]
+    rendered = [
+        {
+            "id": model.name,
+            "object": "model",
+            "created": int(model.created_s),
+            "owned_by": "headrace",
+            **{name: value for name, value in asdict(facts).items() if value is not None},
+        }
+        for model, facts in models
+    ]
     return to_json({"object": "list", "data": rendered} if path == MODELS else rendered[0])
 
 
@@ -183,7 +174,6 @@ def is_models_path(path: str) -> bool:
 
 
 def no_model(name: str) -> HeadraceError:
-    """Return the error for a model that does not exist."""
     return ModelNotFound(
         f"The model `{shortened(name)}` does not exist. A model is the name of an endpoint or of one of its "
         "inference components; GET /v1/models lists those that can answer."
@@ -210,11 +200,6 @@ def _models_of(route: Route) -> Iterator[tuple[str, Sequence[VariantRoute]]]:
             yield component.name, (component.route,)
     else:
         yield route.endpoint, [variant for variant in route.variants if variant.weight > 0]
-
-
-def _rendered(model: ListedModel, facts: ModelFacts) -> dict[str, object]:
-    known = {name: value for name, value in asdict(facts).items() if value is not None}
-    return {"id": model.name, "object": "model", "created": int(model.created_s), "owned_by": "headrace", **known}
 
 
 def first_replicas(variants: Iterable[VariantRoute]) -> tuple[Replica, ...]:
@@ -251,6 +236,4 @@ def _facts_of(page: bytes) -> ModelFacts:
         listed = _decode_page(page).data
     except (msgspec.DecodeError, UnicodeDecodeError):
         return UNKNOWN
-    if not listed:
-        return UNKNOWN
-    return ModelFacts(**msgspec.structs.asdict(listed[0]))
+    return listed[0] if listed else UNKNOWN

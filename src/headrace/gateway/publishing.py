@@ -11,6 +11,8 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 from headrace.cloudwatch.metrics.metric import Bucket, Dimensions, Metric, MetricSink, Point, StatisticSink
 from headrace.core.telemetry import get_logger
@@ -31,7 +33,6 @@ class ConfigSeries:
         self._buckets: dict[_Key, dict[str, Bucket]] = {}
 
     def add(self, record: InvocationRecord) -> None:
-        """Add a request that has ended."""
         found = self._buckets.setdefault((record.endpoint, record.variant, record.config), {})
         for name, value in _measured(record):
             bucket = found.get(name)
@@ -69,23 +70,28 @@ _MAX_CACHED = 4096
 """Variants and components whose metrics are cached; above this the cache is cleared."""
 
 
-@dataclass(frozen=True, slots=True)
 class _InvocationMetrics:
-    """The metrics of one variant or component."""
+    """The metrics of one variant or component; a component's have a dimension of their own, as on SageMaker."""
 
-    invocations: Metric
-    per_replica: Metric
-    concurrent: Metric
-    errors_4xx: Metric
-    errors_5xx: Metric
-    model_errors: Metric
-    model_latency: Metric
-    overhead_latency: Metric
-    first_chunk_latency: Metric
-    stream_errors: Metric
-    no_capacity: Metric
-    held: Metric
-    hold_time: Metric
+    def __init__(self, labels: InvocationLabels) -> None:
+        component = labels.component
+        dimensions: Dimensions = (("EndpointName", labels.endpoint), ("VariantName", labels.variant))
+        if component:
+            dimensions = (("InferenceComponentName", component),)
+        metric = partial(Metric, namespace=NAMESPACE, dimensions=dimensions)
+        self.invocations = metric(name="Invocations")
+        self.per_replica = metric(name="InvocationsPerCopy" if component else "InvocationsPerInstance")
+        self.concurrent = metric(name="ConcurrentRequestsPerCopy" if component else "ConcurrentRequestsPerModel")
+        self.errors_4xx = metric(name="Invocation4XXErrors")
+        self.errors_5xx = metric(name="Invocation5XXErrors")
+        self.model_errors = metric(name="InvocationModelErrors")
+        self.model_latency = metric(name="ModelLatency")
+        self.overhead_latency = metric(name="OverheadLatency")
+        self.first_chunk_latency = metric(name="FirstChunkLatency")
+        self.stream_errors = metric(name="MidStreamErrors")
+        self.no_capacity = metric(name="NoCapacityInvocationFailures")
+        self.held = metric(name="HeldRequests")
+        self.hold_time = metric(name="HoldTime")
 
 
 class Publisher:
@@ -102,7 +108,6 @@ class Publisher:
         self._configs = ConfigSeries(NAMESPACE)
 
     def publish(self, record: InvocationRecord, route: Route) -> None:
-        """Publish a request that has ended."""
         now_s = self._clock()
         if record.is_without_capacity:
             for ready in self._without_capacity(record, route):
@@ -161,12 +166,11 @@ class Publisher:
         self._sink.put(ready.per_replica, 0.0, now_s=at_s)
 
     def metrics_of(self, labels: InvocationLabels) -> _InvocationMetrics:
-        """Return the metrics of a variant or component, from the cache."""
         ready = self._ready.get(labels)
         if ready is None:
             if len(self._ready) >= _MAX_CACHED:
                 self._ready.clear()
-            ready = self._ready[labels] = _metrics_for(labels)
+            ready = self._ready[labels] = _InvocationMetrics(labels)
         return ready
 
     def _without_capacity(self, record: InvocationRecord, route: Route) -> Iterator[_InvocationMetrics]:
@@ -183,7 +187,6 @@ class Publisher:
 
 
 def num_replicas(variant: VariantRoute | None) -> int:
-    """Return the number of replicas of a variant or component that get new traffic."""
     return 0 if variant is None else len(replicas_of(variant))
 
 
@@ -192,8 +195,7 @@ def num_units(variant: VariantRoute | None) -> int:
     return num_replicas(variant) if variant is None or not variant.instances else variant.instances
 
 
-@dataclass(frozen=True, slots=True)
-class _Sampled:
+class _Sampled(NamedTuple):
     """A variant or component to sample, with the workers whose requests count for it."""
 
     labels: InvocationLabels
@@ -231,7 +233,6 @@ class Sampler:
     _window: int = -1
 
     async def run(self) -> None:
-        """Sample until cancelled."""
         while True:
             try:
                 self.sample()
@@ -244,7 +245,13 @@ class Sampler:
         self.publisher.publish_configs()
         window = int(self.clock() // WINDOW_S)
         if window != self._window:
-            self._publish()
+            at_s, busy = self._window * WINDOW_S, self.publisher.take_busy()
+            for labels, seen in self._windows.items():
+                mean = seen.per_replica / seen.num_samples
+                self.sink.put(self.publisher.metrics_of(labels).concurrent, mean, now_s=at_s)
+                if seen.is_serving and labels not in busy:
+                    self.publisher.publish_idle(labels, at_s=at_s)
+            self._windows.clear()
             self._window = window
             self.each_window()
         loads, held = self.loads(), self.held()
@@ -258,14 +265,6 @@ class Sampler:
                 measured.is_serving |= sampled.is_host or (bool(sampled.workers) and route.async_output is None)
                 in_flight = num_held + sum(loads.get(worker, 0) for worker in sampled.workers)
                 measured.per_replica += in_flight / max(1, sampled.num_units)
-
-    def _publish(self) -> None:
-        at_s, busy = self._window * WINDOW_S, self.publisher.take_busy()
-        for labels, seen in self._windows.items():
-            self.sink.put(self.publisher.metrics_of(labels).concurrent, seen.per_replica / seen.num_samples, now_s=at_s)
-            if seen.is_serving and labels not in busy:
-                self.publisher.publish_idle(labels, at_s=at_s)
-        self._windows.clear()
 
 
 def _served(route: Route, *, with_hosts: bool) -> Iterator[_Sampled]:
@@ -294,30 +293,3 @@ def _served(route: Route, *, with_hosts: bool) -> Iterator[_Sampled]:
 
 def _workers_of(variant: VariantRoute) -> list[str]:
     return [replica.worker for fleet in variant.fleets for replica in fleet.replicas]
-
-
-def _metrics_for(labels: InvocationLabels) -> _InvocationMetrics:
-    """Build the metrics of a variant or component; a component's have a dimension of their own, as on SageMaker."""
-    dimensions: Dimensions = (("EndpointName", labels.endpoint), ("VariantName", labels.variant))
-    component = labels.component
-    if component:
-        dimensions = (("InferenceComponentName", component),)
-
-    def metric(name: str) -> Metric:
-        return Metric(namespace=NAMESPACE, name=name, dimensions=dimensions)
-
-    return _InvocationMetrics(
-        invocations=metric("Invocations"),
-        per_replica=metric("InvocationsPerCopy" if component else "InvocationsPerInstance"),
-        concurrent=metric("ConcurrentRequestsPerCopy" if component else "ConcurrentRequestsPerModel"),
-        errors_4xx=metric("Invocation4XXErrors"),
-        errors_5xx=metric("Invocation5XXErrors"),
-        model_errors=metric("InvocationModelErrors"),
-        model_latency=metric("ModelLatency"),
-        overhead_latency=metric("OverheadLatency"),
-        first_chunk_latency=metric("FirstChunkLatency"),
-        stream_errors=metric("MidStreamErrors"),
-        no_capacity=metric("NoCapacityInvocationFailures"),
-        held=metric("HeldRequests"),
-        hold_time=metric("HoldTime"),
-    )

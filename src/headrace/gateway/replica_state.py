@@ -50,7 +50,6 @@ class Loads(Mapping[str, int]):
         self._on_release()
 
     def own(self) -> dict[str, int]:
-        """Return the in-flight requests of this gateway."""
         return dict(self._counts)
 
     def set_others(self, counts: Mapping[str, int]) -> None:
@@ -96,12 +95,10 @@ class Quarantine:
         return bool(self._entries)
 
     def __contains__(self, replica: Replica) -> bool:
-        """Return whether `replica` is in quarantine now."""
         entry = self._entries.get(replica)
         return entry is not None and entry.end is not None
 
     def add(self, replica: Replica) -> None:
-        """Put an unreachable worker into quarantine."""
         entry = self._entries.setdefault(replica, _Entry())
         if entry.end is None:
             entry.end = asyncio.get_running_loop().call_later(entry.next_s, self._ended, entry)

@@ -14,7 +14,7 @@ from botocore.model import StructureShape
 
 from headrace.core.tracing import TraceContext
 from headrace.wire.aws import scalars, services, validation
-from headrace.wire.aws.hosting_members import INVOCATIONS
+from headrace.wire.aws.member_table import INVOCATIONS
 
 Api = Literal["InvokeEndpoint", "InvokeEndpointWithResponseStream", "InvokeEndpointAsync"]
 
@@ -52,7 +52,6 @@ class Invocation:
 
     @property
     def session_id(self) -> str | None:
-        """The id of the stateful session."""
         return self.members.get("SessionId")
 
     @property
@@ -66,7 +65,6 @@ class Invocation:
         return self.members.get("PrefixAwareId", "")
 
     def worker_headers(self) -> tuple[tuple[str, str], ...]:
-        """Return the headers for the worker."""
         names = {**_canonical_names(self.api), _ENCODING: _ENCODING_HEADER}
         headers = [("Accept", self.members.get("Accept", "*/*")), ("X-Amzn-SageMaker-Forwarded-Api", self.api)]
         if "ContentType" in self.members:
@@ -86,12 +84,7 @@ def match(path: str) -> tuple[str, Api] | None:
 
 
 def read(endpoint: str, api: Api, headers: RawHeaders, trace: TraceContext) -> Invocation:
-    """
-    Read and check the head of a request.
-
-    Raises:
-        AwsError: a value breaks a constraint of the model; the text is AWS's.
-    """
+    """Read and check the head of a request; raise `AwsError`, with AWS's text, if it breaks the API's model."""
     members_by_header = _members(api)
     members: dict[str, str] = {}
     encoding: dict[str, str] = {}
@@ -131,7 +124,6 @@ def _members(api: Api) -> dict[str, str]:
 
 @cache
 def _canonical_names(api: Api) -> dict[str, str]:
-    """Return the header of each input member."""
     return {
         name: member.serialization["name"]
         for name, member in _input_shape(api).members.items()

@@ -81,8 +81,6 @@ class ComponentNeeded(Exception):
 
 
 class NoReplica(Exception):
-    """No replica can answer now."""
-
     def __init__(self, asleep: VariantRoute | None = None) -> None:
         super().__init__()
         self.asleep = asleep
@@ -93,12 +91,7 @@ def choose(route: Route, query: RoutingQuery, loads: Mapping[str, int], draw: Dr
     """
     Choose the replica for one request.
 
-    Raises:
-        UnservedMember: the request addresses something that no endpoint has.
-        UnknownVariant: the endpoint has no variant of that name.
-        UnknownComponent: the endpoint has no inference component of that name.
-        ComponentNeeded: the endpoint has inference components, and the request names none.
-        NoReplica: no replica is usable.
+    Raises `UnservedMember`, `UnknownVariant`, `UnknownComponent`, `ComponentNeeded`, or `NoReplica` if none is usable.
     """
     variants = candidates(route, query)
     if query.worker is not None:

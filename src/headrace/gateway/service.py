@@ -42,7 +42,6 @@ class InvocationService:
     """None: responses of the Responses API are not stored."""
 
     def routing_query(self, invocation: Invocation, body: bytes) -> RoutingQuery:
-        """Return the part of an invocation that routing depends on."""
         component = invocation.members.get("InferenceComponentName")
         session_id = invocation.session_id
         worker = affinity = None
@@ -73,13 +72,8 @@ class InvocationService:
         """
         Send a request to a worker; the block gets its response, which is closed when the block ends.
 
-        Args:
-            endpoint: the endpoint's name.
-            query: the part of the request that routing depends on.
-            request: what the worker receives.
-            record: receives the measurements.
-            timeout_s: limit for the request and the block, excluding the time for which the request is held.
-            heartbeat: runs while the request is held.
+        `timeout_s` limits the request and the block, without the time for which the request is held; `heartbeat` runs
+        during that time. `record` receives the measurements.
 
         Raises:
             AwsError: no replica answers.
@@ -130,25 +124,14 @@ class InvocationService:
             timeout.reschedule(loop.time() + timeout_s)
 
     async def read(self, response: ClientResponse, endpoint: str, hold: Hold) -> bytes:
-        """
-        Read the whole body of a response, counted by `hold`.
-
-        Raises:
-            AwsError: the body broke off, or is too long.
-            BudgetSpent: the bodies of all requests together are too large.
-        """
+        """Read the whole body of a response, counted by `hold`; raise `AwsError` if it broke off or is too long."""
         try:
             return await response.read(self.config.max_response_bytes, hold)
         except (ResponseBroken, ResponseTooLarge) as error:
             raise self.texts.incomplete_response(endpoint, response.status) from error
 
     async def check_status(self, response: ClientResponse, endpoint: str, hold: Hold = uncounted) -> None:
-        """
-        Check that the worker answered 2xx.
-
-        Raises:
-            AwsError: the worker answered another status.
-        """
+        """Raise `AwsError` unless the worker answered 2xx."""
         if not 200 <= response.status < 300:
             body = await self.read(response, endpoint, hold)
             raise self.texts.refused(endpoint, response.status, body)
@@ -156,7 +139,6 @@ class InvocationService:
     def response_headers(
         self, invocation: Invocation, record: InvocationRecord, headers: Mapping[str, str]
     ) -> dict[str, str]:
-        """Return the response headers that all APIs have in common."""
         common = {**dict(record.id_headers()), "x-Amzn-Invoked-Production-Variant": record.variant}
         if "x-amzn-sagemaker-custom-attributes" in headers:
             common["X-Amzn-SageMaker-Custom-Attributes"] = headers["x-amzn-sagemaker-custom-attributes"]
@@ -190,12 +172,7 @@ async def relay(
 
 
 async def finish(exchange: Exchange) -> None:
-    """
-    End a stream.
-
-    Raises:
-        ClientGone: the client did not read the end within `FLUSH_S`.
-    """
+    """End a stream; raise `ClientGone` if the client does not read the end within `FLUSH_S`."""
     try:
         async with asyncio.timeout(FLUSH_S):
             await exchange.finish()

@@ -30,8 +30,6 @@ class _Session:
 
 
 class Sessions:
-    """The worker of each session, by endpoint and session id."""
-
     def __init__(self, *, max_sessions: int = MAX_SESSIONS) -> None:
         self._sessions: OrderedDict[tuple[str, str], _Session] = OrderedDict()
         self._max_sessions = max_sessions
@@ -54,19 +52,7 @@ class Sessions:
     def update(
         self, endpoint: str, session_id: str | None, headers: Mapping[str, str], *, worker: str, now_s: float
     ) -> dict[str, str]:
-        """
-        Apply the session headers of a worker's response.
-
-        Args:
-            endpoint: the endpoint of the request.
-            session_id: the `SessionId` of the request.
-            headers: the response headers, names in lower case.
-            worker: the worker that sent the response.
-            now_s: seconds since 1970.
-
-        Returns:
-            The session headers for the client.
-        """
+        """Apply the session headers of a worker's response (names in lower case); return those for the client."""
         client_headers = {}
         opened = next((headers[name] for name in _OPENED if name in headers), None)
         if session_id == NEW_SESSION and opened:

@@ -48,7 +48,6 @@ ASYNC_RUN = "async invocation"
 
 
 def end_span(span: Span, record: InvocationRecord, *, method: str, path: str) -> None:
-    """End the span of an HTTP request."""
     if span.is_recording:
         describe_invocation(span, record)
         describe_response(span, method=method, route=route_of(path), status=record.status)

@@ -41,9 +41,7 @@ _PATH = re.compile(rf"{RESPONSES}/([^/]+)(/[a-z_]+)?")
 class FindElsewhere(Protocol):
     """Finds a response that another process of the platform has stored; None: none has it."""
 
-    async def __call__(self, key: ResponseKey, *, is_deleted: bool) -> StoredResponse | None:
-        """Return the response; with `is_deleted` the process that has it deletes it."""
-        ...
+    async def __call__(self, key: ResponseKey, *, is_deleted: bool) -> StoredResponse | None: ...
 
 
 async def _find_nowhere(key: ResponseKey, *, is_deleted: bool) -> None:
@@ -72,13 +70,10 @@ class StoredResponses:
 
     def __init__(self, store: ResponseStore, budget: BodyBudget, *, max_body_bytes: int, max_event_bytes: int) -> None:
         """
-        Serve the responses of a store.
+        Serve the responses of a store; `budget` counts the conversations that are sent to workers.
 
-        Args:
-            store: keeps the responses.
-            budget: counts the conversations that are sent to workers.
-            max_body_bytes: the largest request to a worker.
-            max_event_bytes: the largest response, or event of a stream, that is stored.
+        `max_body_bytes` limits a request to a worker, `max_event_bytes` a response, or an event of a stream, that is
+        stored.
         """
         self.store = store
         self.find_elsewhere: FindElsewhere = _find_nowhere
@@ -93,12 +88,7 @@ class StoredResponses:
         return found is not None and (_method(method), found[2] or "") in ACTIONS
 
     async def answer(self, scope: Scope, path: str, exchange: Exchange, record: InvocationRecord) -> None:
-        """
-        Answer a request for a stored response.
-
-        Raises:
-            HeadraceError: the response is not stored, or an argument is wrong.
-        """
+        """Answer a request for a stored response. Raises `HeadraceError`."""
         found = _PATH.fullmatch(path)
         assert found is not None
         method, key = _method(scope["method"]), ResponseKey(caller_of(scope), found[1])
@@ -127,9 +117,7 @@ class StoredResponses:
         """
         Read a Responses API request with the conversation that it continues; None: forward it unchanged.
 
-        Raises:
-            InvalidRequest: the response that it continues is not stored, or has failed.
-            PayloadTooLarge: the conversation is too long.
+        Raises `InvalidRequest` if what it continues is not stored or has failed, `PayloadTooLarge` if that is too long.
         """
         caller, missing = caller_of(scope), list[ResponseKey]()
         if UNCOUNTED_BYTES < len(body) <= INLINE_BYTES:
@@ -163,19 +151,13 @@ class StoredResponses:
 
     @contextmanager
     def counted(self, request: ProxiedRequest) -> Iterator[None]:
-        """
-        Count the stored conversation of a request as a part of its body.
-
-        Raises:
-            BudgetSpent: the bodies of all requests together are too large.
-        """
+        """Count the stored conversation of a request as a part of its body. Raises `BudgetSpent`."""
         with self._budget.share() as share:
             share.add(len(request.before))
             yield
 
 
 async def _read(body: bytes, find: FindPrevious) -> ProxiedRequest | None:
-    """Read a request; a large one on another thread."""
     if len(body) <= INLINE_BYTES:
         return read_request(body, find)
     return await asyncio.to_thread(read_request, body, find)

@@ -27,8 +27,6 @@ SETTLE_TIMEOUT_S = 5.0
 
 
 class RouteTable:
-    """The routes of all endpoints, by the endpoint's name."""
-
     def __init__(self, store: Store) -> None:
         self._store = store
         self._routes: dict[str, Route] = {}
@@ -78,7 +76,6 @@ class RouteTable:
         self._task = asyncio.create_task(self._follow(), name="routes")
 
     async def close(self) -> None:
-        """Stop following the store."""
         self._unsubscribe()
         if self._task is not None:
             self._task.cancel()

@@ -46,11 +46,9 @@ class LatencySketch:
         return sum(self._counts)
 
     def add(self, duration_s: float) -> None:
-        """Count one duration."""
         self._count(_bin_of(duration_s), 1)
 
     def merge(self, other: "LatencySketch") -> None:
-        """Add all durations of another sketch."""
         for index, count in other.bins():
             self._count(index, count)
 
@@ -62,19 +60,13 @@ class LatencySketch:
 
     @classmethod
     def of(cls, bins: Iterable[tuple[int, int]]) -> "LatencySketch":
-        """Return a sketch with these `bins`."""
         sketch = cls()
         for index, count in bins:
             sketch._count(index, count)
         return sketch
 
     def quantile(self, share: float) -> float | None:
-        """
-        Return the duration, seconds, that `share` (0 to 1) of all durations do not exceed.
-
-        Returns:
-            The duration; None if the sketch is empty.
-        """
+        """Return the duration, seconds, that `share` (0 to 1) of all durations do not exceed; None without any."""
         rank = math.ceil(share * len(self))
         seen = 0
         for index, count in self.bins():
@@ -153,16 +145,9 @@ class _Bucket:
         self.total.merge(other.total)
 
     def to_json(self) -> Json:
-        """Return a JSON value for `from_json`."""
-        return {
-            "index": self.index,
-            "requests": self.requests,
-            "refused": self.refused,
-            "failed": self.failed,
-            "variants": self.variants,
-            "first_byte": list(self.first_byte.bins()),
-            "total": list(self.total.bins()),
-        }
+        bins = {"first_byte": list(self.first_byte.bins()), "total": list(self.total.bins())}
+        counts = {name: getattr(self, name) for name in ("index", "requests", "refused", "failed", "variants")}
+        return {**counts, **bins}
 
     @classmethod
     def from_json(cls, json: Json) -> "_Bucket":
@@ -224,8 +209,6 @@ class _EndpointHistory:
 
 
 class TrafficHistory:
-    """The traffic of all endpoints in the last hour."""
-
     def __init__(self, *, max_endpoints: int = MAX_ENDPOINTS) -> None:
         self._max_endpoints = max_endpoints
         self._endpoints: OrderedDict[str, _EndpointHistory] = OrderedDict()
@@ -236,15 +219,9 @@ class TrafficHistory:
         """
         Record a request that has ended.
 
-        Args:
-            endpoint: the endpoint's name. It must exist: clients could fill the memory with other names.
-            variant: the variant that answered; empty if none did.
-            status: the status that the client got; 424 for a broken stream, 499 for a client that disconnected.
-                424 and 5xx count as failed, other 4xx as refused, except 499. Latencies are recorded below 400
-                only: refusals are fast, and timeouts are not responses.
-            first_byte_s: from the arrival of the request to the first byte of the response; None if there was none.
-            total_s: from the arrival of the request to the end of the response.
-            now_s: seconds since 1970.
+        The endpoint must exist: clients could fill the memory with other names. The status is 424 for a broken stream,
+        499 for a client that disconnected. 424 and 5xx count as failed, other 4xx as refused, except 499. Latencies,
+        from the arrival of the request, are recorded below 400 only: refusals are fast, and timeouts are not responses.
         """
         known = self._endpoints.get(endpoint)
         if known is None:
@@ -293,7 +270,6 @@ class TrafficHistory:
 
     @classmethod
     def merged(cls, snapshots: Iterable[Json]) -> "TrafficHistory":
-        """Return the traffic of several histories together."""
         merged = cls()
         for snapshot in snapshots:
             for name, buckets in snapshot.items():
@@ -304,7 +280,6 @@ class TrafficHistory:
         return merged
 
     def requests_per_s(self, *, now_s: float) -> float:
-        """Return the request rate of all endpoints in the last minute."""
         rate = 0.0
         for known in self._endpoints.values():
             buckets = list(known.short.between(now_s - RATE_WINDOW_S, now_s))
@@ -331,7 +306,6 @@ class TrafficHistory:
 
 
 def _covered_s(ring: _Ring, buckets: Sequence[_Bucket], now_s: float) -> float:
-    """Return the seconds from the start of the first bucket until now."""
     return now_s - buckets[0].index * ring.bucket_s
 
 

@@ -38,13 +38,9 @@ class WaitQueue:
         """
         Create empty queues.
 
-        Args:
-            capacity: returns how many requests the replicas of a target can take now; None if the target is gone, so
-                that there is nothing to wait for.
-            wake: scales a target up from zero. None: nothing is woken, and requests are never held.
-            max_per_endpoint: requests held for one endpoint.
-            max_total: requests held for all endpoints together.
-            remind_s: seconds between calls of `wake` for the same target.
+        `capacity` returns how many requests the replicas of a target can take now; None if the target is gone, so that
+        there is nothing to wait for. `wake` scales a target up from zero, again every `remind_s`; None: requests are
+        never held.
         """
         self._capacity = capacity
         self._wake = wake
@@ -76,14 +72,9 @@ class WaitQueue:
 
     async def wait(self, target: WakeTarget, asleep: WakeTarget | None) -> None:
         """
-        Hold a request until its turn has come; the caller then chooses a replica again.
+        Hold a request until its turn has come; the caller then chooses a replica again. Raises `WaitQueueFull`.
 
-        Args:
-            target: the part of the endpoint that the request is addressed to.
-            asleep: the part that is scaled to zero and has to be woken. None: requests ahead have woken it.
-
-        Raises:
-            WaitQueueFull: too many requests are held already.
+        `asleep` is the part that is scaled to zero and has to be woken. None: requests ahead have woken it.
         """
         endpoint, loop = target.endpoint, asyncio.get_running_loop()
         if self.num_held >= self._max_total or self._num_by_endpoint.get(endpoint, 0) >= self._max_per_endpoint:
@@ -149,9 +140,6 @@ class WaitQueue:
             del waiters.turns[turn]
         else:
             waiters.num_released -= 1
-        self._remove_if_empty(target, waiters)
-
-    def _remove_if_empty(self, target: WakeTarget, waiters: "_Waiters") -> None:
         if not waiters.turns and not waiters.num_released and self._waiters.get(target) is waiters:
             del self._waiters[target]
             if waiters.reminder is not None:
@@ -159,8 +147,6 @@ class WaitQueue:
 
 
 class _Waiters:
-    """The requests held for one target."""
-
     __slots__ = ("asleep", "num_released", "reminder", "turns")
 
     def __init__(self) -> None:

@@ -34,7 +34,6 @@ class AuditedCall:
 
     @property
     def is_read(self) -> bool:
-        """True if the operation changes nothing, by its name."""
         return self.operation.startswith(_READING)
 
 

@@ -15,8 +15,6 @@ class BudgetSpent(Exception):
 
 
 class BodyBudget:
-    """The bytes that the bodies of one server may hold."""
-
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.held_bytes = 0
@@ -26,7 +24,6 @@ class BodyBudget:
 
     @contextmanager
     def share(self) -> Iterator["BodyShare"]:
-        """Count a body until the block ends."""
         share = BodyShare(self)
         try:
             yield share
@@ -44,8 +41,6 @@ class BodyBudget:
 
 
 class BodyShare:
-    """The part of the budget that one body holds."""
-
     def __init__(self, budget: BodyBudget) -> None:
         self._budget = budget
         self.num_bytes = 0
@@ -53,15 +48,13 @@ class BodyShare:
 
     @property
     def counted_bytes(self) -> int:
-        """The bytes of this body that count against the budget."""
         return max(0, self.num_bytes - FREE_BYTES)
 
     def add(self, num_bytes: int) -> None:
         """
-        Count bytes that have arrived.
+        Count bytes that have arrived; raise `BudgetSpent` if they exceed the budget.
 
-        Raises:
-            BudgetSpent: they exceed the budget; they still count until the block ends.
+        They still count until the block ends.
         """
         before = self.counted_bytes
         self.num_bytes += num_bytes
@@ -104,18 +97,12 @@ async def read_body(
     """
     Read a whole request body, never holding more than `max_bytes` of it.
 
-    Args:
-        receive: of the request.
-        max_bytes: the largest body to take.
-        content_length: the declared length, checked before anything is read; 0 if none is declared.
-        timeout_s: until the whole body has arrived; None where the protocol's own limit is enough.
-        share: the part of the server's budget that counts this body.
+    `content_length` is checked before anything is read, `timeout_s` limits the time until the whole body has arrived,
+    and `share` counts the body in the server's budget.
 
     Raises:
         BodyTooLarge: it has more than `max_bytes`; the rest is not read.
-        BodyTooSlow: it did not arrive within `timeout_s`.
-        BudgetSpent: the bodies of all requests together are too large.
-        ClientGone: the client disconnected before the end of the body.
+        BodyTooSlow, BudgetSpent, ClientGone: it did not arrive whole.
     """
     if content_length > max_bytes:
         raise BodyTooLarge(content_length)
@@ -140,12 +127,7 @@ async def read_body(
 
 
 async def body_parts(receive: Receive) -> AsyncIterator[bytes]:
-    """
-    Yield a request body as it arrives, without empty parts.
-
-    Raises:
-        ClientGone: the client disconnected before the end of the body.
-    """
+    """Yield a request body as it arrives, without empty parts; raise `ClientGone` if it ends early."""
     while True:
         message = await _received(receive)
         if message.get("body"):

@@ -47,10 +47,11 @@ class HttpClient:
         """
         Send a request and wait for the head of its response, which the caller closes.
 
+        A kept connection that the server had closed in the meantime is replaced by a new one.
+
         Raises:
             ConnectFailed: no connection could be made, so nothing was sent.
-            NoResponse: the connection broke before the response head. A kept connection that the server had closed in
-                the meantime was replaced by a new one first.
+            NoResponse: the connection broke before the response head.
         """
         pool = self._pools.get(url)
         if pool is None:
@@ -81,7 +82,6 @@ class HttpClient:
             self._pools.pop(url).close_idle()
 
     async def close(self) -> None:
-        """Close all connections, and wait until they are closed."""
         pools, self._pools = list(self._pools.values()), {}
         for pool in pools:
             await pool.close()
@@ -89,12 +89,7 @@ class HttpClient:
 
 @asynccontextmanager
 async def send_once(url: str, request: ClientRequest) -> AsyncIterator[ClientResponse]:
-    """
-    Send a request over a connection of its own, which closes with the block, and wait for the head of the response.
-
-    Raises:
-        NoResponse: there is none.
-    """
+    """Send a request over a connection of its own, and wait for the head of the response, or raise `NoResponse`."""
     client = HttpClient()
     try:
         yield await client.send(url, replace(request, headers=(*request.headers, ("Connection", "close"))))
@@ -103,8 +98,6 @@ async def send_once(url: str, request: ClientRequest) -> AsyncIterator[ClientRes
 
 
 class _Pool:
-    """The connections to one server."""
-
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         self.netloc = parts.netloc
@@ -123,13 +116,7 @@ class _Pool:
         return None
 
     async def connect(self, earlier: NoResponse | None) -> ClientConnection:
-        """
-        Return a new connection.
-
-        Raises:
-            ConnectFailed: it could not be made.
-            NoResponse: it could not be made, and an `earlier` attempt had sent the request.
-        """
+        """Return a new connection; raise `ConnectFailed`, or `earlier` if an attempt had sent the request."""
         try:
             return await self._connected()
         except ConnectFailed:
@@ -163,7 +150,6 @@ class _Pool:
             self._idle.pop().abort()
 
     async def close(self) -> None:
-        """Close all connections, and wait until they are closed."""
         self.close_idle()
         for connection in list(self._open):
             connection.abort()

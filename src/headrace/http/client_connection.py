@@ -90,8 +90,7 @@ class ClientResponse:
         """
         Pass each part to `put`, in order, as it arrives; when `put` returns False, wait for `drain` first.
 
-        Raises:
-            ResponseBroken: after all parts that arrived.
+        If the response breaks, `ResponseBroken` is raised after all parts that arrived.
         """
         try:
             while True:
@@ -114,11 +113,7 @@ class ClientResponse:
 
     async def read(self, max_bytes: int, hold: Hold = uncounted) -> bytes:
         """
-        Return the whole body.
-
-        Args:
-            max_bytes: the largest body to take.
-            hold: called at least every `HIGH_WATER_BYTES`.
+        Return the whole body; `hold` is called at least every `HIGH_WATER_BYTES`.
 
         Raises:
             ResponseBroken: it is incomplete.
@@ -145,7 +140,6 @@ class ClientResponse:
         return b"".join(parts)
 
     def add(self, part: bytes) -> None:
-        """Take a part from the connection."""
         if self._put is not None and not self._is_held:
             if not self._put(part):
                 self._is_held = True
@@ -158,7 +152,6 @@ class ClientResponse:
             self._flow.pause()
 
     def complete(self) -> None:
-        """Mark the response as complete."""
         self.is_complete = True
         self.wake()
 
@@ -169,7 +162,6 @@ class ClientResponse:
             self.wake()
 
     def wake(self) -> None:
-        """Wake the owner after a change by the connection."""
         if self._change is not None and not self._change.done():
             self._change.set_result(None)
 
@@ -200,13 +192,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(
         self, *, on_release: Callable[["ClientConnection"], None], on_lost: Callable[["ClientConnection"], None]
     ) -> None:
-        """
-        Create a connection without a transport yet.
-
-        Args:
-            on_release: called when the owner of a response has closed it.
-            on_lost: called when the connection has closed.
-        """
+        """Create a connection: `on_release` is called when the owner of a response has closed it."""
         self.is_open = False
         self.num_requests = 0
         self._on_release = on_release
@@ -257,17 +243,14 @@ class ClientConnection(asyncio.Protocol):
             self._transport.abort()
 
     def pause(self) -> None:
-        """Stop reading from the socket."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read on after a `pause`."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport; called by the event loop."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's own is not a subclass
         self.is_open = True
 
@@ -298,7 +281,6 @@ class ClientConnection(asyncio.Protocol):
         self._on_lost(self)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header to the response; called by the parser."""
         response = self._response
         if response is None or response.status:
             return  # trailers
@@ -306,7 +288,6 @@ class ClientConnection(asyncio.Protocol):
         response.headers[key] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """Begin the response; called by the parser."""
         response = self._response
         status = self._parser.get_status_code()
         if response is None:
@@ -323,7 +304,6 @@ class ClientConnection(asyncio.Protocol):
             response.complete()
 
     def on_chunk_header(self) -> None:
-        """Begin a chunk; called by the parser."""
         self._is_in_chunk = True
 
     def on_body(self, body: bytes) -> None:
@@ -346,7 +326,6 @@ class ClientConnection(asyncio.Protocol):
             self._flush(self._response)
 
     def on_message_complete(self) -> None:
-        """Complete the response; called by the parser."""
         response = self._response
         if response is None or not response.status:
             return  # an interim response (1xx)

@@ -41,7 +41,6 @@ class HeadJoiner:
 
 
 def has_length(head: Message) -> bool:
-    """Return whether the head of a response has a Content-Length."""
     return any(name.lower() == b"content-length" for name, _ in head.get("headers", ()))
 
 
@@ -74,7 +73,6 @@ def end_by_close(cycle: RequestResponseCycle, message: Message) -> None:
 
 
 def part_writer_of(cycle: RequestResponseCycle) -> WritePart:
-    """Return the writer for the parts of a response; see `WritePart`."""
     write, flow = cycle.transport.write, cycle.flow
 
     def write_part(part: bytes) -> bool:

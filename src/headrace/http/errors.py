@@ -30,14 +30,9 @@ async def errors_answered(
     """
     Answer errors raised in the block; a bug is logged with its traceback and answered as `Internal`.
 
-    Args:
-        send_error: sends the error to the client.
-        request_id: included in the response to a bug, to find its log line.
-        program: the program that has the bug, for the same text.
-        stopping: the text of the error for a request that is cancelled; without it, a cancelled request gets none.
-
-    Raises:
-        ClientGone, ResponseAborted: from the block, as nothing can be answered.
+    The answer to a bug names `program` and `request_id`, to find its log line. `stopping` is the text of the error for
+    a request that is cancelled; without it, it gets none. `ClientGone` and `ResponseAborted` are raised on: nothing can
+    be answered.
     """
     try:
         yield

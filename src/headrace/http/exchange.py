@@ -16,18 +16,8 @@ from headrace.http.response import Body, Headers, head_message, response_message
 
 
 class Exchange:
-    """One HTTP request and the response to it."""
-
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, keep_alive_s: float | None = None) -> None:
-        """
-        Create an exchange with nothing read and nothing sent yet.
-
-        Args:
-            scope: of the request.
-            receive: of the request.
-            send: of the request.
-            keep_alive_s: the longest silence of a stream that has keep-alive bytes; None if none has.
-        """
+        """Create an exchange; `keep_alive_s` is the longest silence of a stream that has keep-alive bytes."""
         self._scope = scope
         self._receive = receive
         self._share: BodyShare | None = None
@@ -51,7 +41,6 @@ class Exchange:
     async def read_body(
         self, *, max_bytes: int, timeout_s: float | None = None, share: BodyShare | None = None
     ) -> bytes:
-        """Read the whole request body; see `http.body.read_body`."""
         length = content_length(self._scope)
         return await read_body(
             self._receive, max_bytes=max_bytes, content_length=length, timeout_s=timeout_s, share=share
@@ -64,23 +53,13 @@ class Exchange:
             yield
 
     def hold(self, num_bytes: int) -> None:
-        """
-        Count bytes of the response that are in memory.
-
-        Raises:
-            BudgetSpent: the bodies of all requests together are too large.
-        """
+        """Count bytes of the response that are in memory; raise `BudgetSpent` if all bodies together are too large."""
         if self._share is not None:
             self._share.add(num_bytes)
 
     @asynccontextmanager
     async def cancelled_on_disconnect(self) -> AsyncIterator[None]:
-        """
-        Cancel the block when the client disconnects before the end of the response.
-
-        Raises:
-            ClientGone: the client disconnected.
-        """
+        """Cancel the block, and raise `ClientGone`, when the client disconnects before the end of the response."""
         owner = asyncio.current_task()
         assert owner is not None
         cancelled_before = owner.cancelling()
@@ -151,7 +130,6 @@ class Exchange:
             self._direct = self._write
 
     async def finish(self) -> None:
-        """End a stream."""
         if self._waiting or self._sending.locked() or not self.is_started:
             await self.drain()
         self.is_finished = True

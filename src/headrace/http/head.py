@@ -54,13 +54,10 @@ class HttpRefused(Exception):
 
 def check_head(method: str, target: bytes, version: str, headers: Headers) -> bytes:
     """
-    Check a parsed head; `headers` has lower-case names, and its `host` is replaced where the target names one.
+    Check a parsed head, and return its target in origin form (`/path?query`) or `*`.
 
-    Returns:
-        The target in origin form (`/path?query`), or `*`.
-
-    Raises:
-        HttpRefused: the head is not valid HTTP/1.0 or HTTP/1.1, or requires an unsupported feature.
+    `headers` has lower-case names; its `host` is replaced where the target names one. Raises `HttpRefused` if the head
+    is not valid HTTP/1.0 or HTTP/1.1, or requires an unsupported feature.
     """
     if version not in ("1.0", "1.1"):
         raise HttpRefused(505, f"The request is in HTTP/{version}; expected HTTP/1.1.")

@@ -11,13 +11,10 @@ BACKLOG = 2048
 
 def bind(host: str, port: int, *, setting: str = "port", is_shared: bool = False) -> socket.socket:
     """
-    Listen on `host:port`; connections queue from now on. Errors name the setting that changes the port.
+    Listen on `host:port`; connections queue from now on.
 
     With `is_shared` other sockets of this user may listen there too, and the kernel spreads new connections over them
-    (SO_REUSEPORT).
-
-    Raises:
-        SettingsError: the address is in use, not permitted, unknown or not of this machine.
+    (SO_REUSEPORT). `SettingsError` names the setting that changes an address that cannot be used.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(

@@ -27,10 +27,7 @@ def is_origin_allowed(origin: str | None, host: str, *, allowed: Collection[str]
     """
     Return whether a request is from a program, from the server's own page or from an allowed one.
 
-    Args:
-        origin: its `Origin`; None if it has none.
-        host: its `Host`, which `is_host_allowed`.
-        allowed: origins that may use the server, as `scheme://host:port`; `*` allows all.
+    `host` is its `Host`, which `is_host_allowed`; `allowed` has origins as `scheme://host:port`, and `*` allows all.
     """
     if origin is None or ANY in allowed or origin in allowed:
         return True
@@ -42,26 +39,21 @@ def is_origin_allowed(origin: str | None, host: str, *, allowed: Collection[str]
 
 def allowed_patterns(names: Collection[str], *, is_open: bool) -> Collection[str]:
     """
-    Return the patterns of the host names that a server answers to.
+    Return the patterns of the host names that a server answers to; `names` are those of `allowed_hosts`.
 
-    Args:
-        names: those of the setting `allowed_hosts`.
-        is_open: whether the server listens on a loopback address and needs no key. Without the setting it answers to
-            local names only; any other server answers to all names.
+    Without the setting, a server on a loopback address that needs no key (`is_open`) answers to local names only, any
+    other server to all names.
     """
     return names or (() if is_open else (ANY,))
 
 
 def is_host_allowed(host: str, patterns: Collection[str]) -> bool:
     """
-    Return whether a server answers to the name in a `Host` header.
+    Return whether a server answers to the name in a `Host` header, with or without a port.
 
     `localhost` and addresses are always allowed, because no other owner can have them as a domain. So is a request
-    without `Host`, which no browser sends.
-
-    Args:
-        host: the header, with or without a port; empty if there is none.
-        patterns: other names in lower case; `*.example.com` is every name below that domain, `*` any name.
+    without `Host`, which no browser sends. A pattern is a name in lower case, `*.example.com` for every name below that
+    domain, or `*`.
     """
     if not host or ANY in patterns:
         return True

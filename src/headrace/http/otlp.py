@@ -46,12 +46,7 @@ class OtlpTarget:
 
 
 def otlp_target(endpoint: str | None, env: Mapping[str, str]) -> OtlpTarget | None:
-    """
-    Return the receiver that the setting `otlp_traces_endpoint` or the standard variables name; None: no tracing.
-
-    Raises:
-        SettingsError: the protocol or the exporter is not supported, or the endpoint is not a URL.
-    """
+    """Return the receiver that the setting or the standard variables name; None: no tracing. Raises `SettingsError`."""
     asked = endpoint or _given(env, TRACES_ENDPOINT)
     base = _given(env, ENDPOINT)
     if not (asked or base) or env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
@@ -109,15 +104,9 @@ def _protocol(url: str, env: Mapping[str, str]) -> str:
 @contextmanager
 def tracing(endpoint: str | None, env: Mapping[str, str], *, service: str) -> Iterator[Tracer]:
     """
-    Yield the tracer that settings and environment ask for; export the remaining spans when the block ends.
+    Yield the tracer that setting and environment ask for; export the remaining spans when the block ends.
 
-    Args:
-        endpoint: the setting `otlp_traces_endpoint`.
-        env: the environment.
-        service: the name of this process in traces, unless `OTEL_SERVICE_NAME` gives one.
-
-    Raises:
-        SettingsError: the variables are invalid, or the packages are not installed.
+    `service` is the name of this process in traces, unless `OTEL_SERVICE_NAME` gives one. Raises `SettingsError`.
     """
     target = otlp_target(endpoint, env)
     if target is None:

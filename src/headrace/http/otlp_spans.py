@@ -33,14 +33,7 @@ class OtelTracer:
     """A `Tracer` that exports spans."""
 
     def __init__(self, exporter: SpanExporter, *, service: str, url: str) -> None:
-        """
-        Start the exporting thread.
-
-        Args:
-            exporter: sends spans to their receiver.
-            service: the name of this process in traces.
-            url: the receiver, for the log.
-        """
+        """Start the exporting thread; `url` is the receiver, for the log."""
         resource = Resource.create({"service.name": service, "service.version": __version__})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(ReportingExporter(exporter, url)))
@@ -63,8 +56,6 @@ class OtelTracer:
 
 
 class OtelSpan:
-    """A `Span` of kind SERVER."""
-
     def __init__(self, span: Span, trace: TraceContext) -> None:
         self._span = span
         self._began_ns, self._began_s = time.time_ns(), time.perf_counter()
@@ -81,11 +72,9 @@ class OtelSpan:
             self.describe({"headrace.request_id": trace.request_id, "headrace.inference_id": trace.inference_id})
 
     def rename(self, name: str) -> None:
-        """Change the name."""
         self._span.update_name(name)
 
     def describe(self, attributes: Mapping[str, SpanValue]) -> None:
-        """Add attributes."""
         self._span.set_attributes(_present(attributes))
 
     def add_event(self, name: str, at_s: float) -> None:
@@ -121,7 +110,6 @@ class ReportingExporter(SpanExporter):
         logger.handlers[:], logger.propagate = [self._reason], False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Export a batch."""
         result = self._exporter.export(spans)
         if result is not SpanExportResult.SUCCESS:
             if not self._num_lost:
@@ -133,11 +121,9 @@ class ReportingExporter(SpanExporter):
         return result
 
     def shutdown(self) -> None:
-        """Abort the export in progress."""
         self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Return True once nothing is buffered."""
         return self._exporter.force_flush(timeout_millis)
 
 
@@ -147,5 +133,4 @@ class _LastLine(logging.Handler):
     text = "unknown"
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the line."""
         self.text = record.getMessage()

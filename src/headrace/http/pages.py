@@ -78,8 +78,6 @@ def api_page_routes() -> list[Route]:
 
 
 def page_file(package: str, name: str) -> Endpoint:
-    """Return an endpoint that answers with a file of a page."""
-
     async def endpoint(request: Request) -> Response:
         return page_response(request, package, name)
 
@@ -105,21 +103,18 @@ def shared_files() -> list[str]:
 
 
 def _files_of(package: str) -> list[str]:
-    """Return the scripts and styles of a package's pages."""
     names = (file.name for file in files(package).joinpath("web").iterdir())
     return sorted(name for name in names if name.endswith((".js", ".css")))
 
 
 @cache
 def _read(package: str, name: str) -> tuple[bytes, str]:
-    """Return the content of a file and its entity tag."""
     content = files(package).joinpath("web", *name.split("/")).read_bytes()
     return content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
 
 
 @cache
 def _vendored() -> frozenset[str]:
-    """Return the vendored files that a page may load."""
     packages = json.loads(files(_SHARED).joinpath("web", "vendor", "manifest.json").read_text())
     names = (
         f"{package.get('folder', package['name'])}/{entry['to']}"

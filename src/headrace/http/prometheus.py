@@ -9,8 +9,6 @@ from prometheus_client.samples import Sample
 
 
 class _Given(Collector):
-    """A collector of given families."""
-
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = families
 
@@ -19,7 +17,6 @@ class _Given(Collector):
 
 
 def metrics_page(families: Iterable[Metric]) -> bytes:
-    """Render metric families."""
     return generate_latest(_Given(families))
 
 

@@ -101,7 +101,6 @@ class StreamingProtocol(HttpToolsProtocol):
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop all timers."""
         self._unset_keepalive_if_required()
         self._stop_receive_timer()
         self._share.set(0)
@@ -162,7 +161,6 @@ class StreamingProtocol(HttpToolsProtocol):
     # Callbacks of the parser.
 
     def on_message_begin(self) -> None:
-        """Start the timer for the head of a request."""
         if self._is_replaying:
             return
         self._unset_keepalive_if_required()  # not before: the parser skips line breaks between requests
@@ -173,7 +171,6 @@ class StreamingProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        """Append a part of the target."""
         if not self._is_replaying:
             self._count_head(len(url))
             super().on_url(url)
@@ -189,7 +186,6 @@ class StreamingProtocol(HttpToolsProtocol):
                 raise HttpRefused(431, f"The request has more than {MAX_HEADERS} headers. Send fewer.")
 
     def on_headers_complete(self) -> None:
-        """Check the head, and start its request."""
         if self._is_replaying:
             return
         self._is_in_head = False
@@ -226,7 +222,6 @@ class StreamingProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """End a request, and stop its timer."""
         if self._is_replaying or not self.parser.should_upgrade():
             self._stop_receive_timer()
             super().on_message_complete()

@@ -19,7 +19,6 @@ async def send_response(scope: Scope, send: Send, status: int, headers: Headers,
 
 
 def response_messages(scope: Scope, status: int, headers: Headers, body: Body) -> tuple[Message, Message]:
-    """Return the messages of a response; see `send_response`."""
     is_bodiless = status in BODILESS
     sent = b"" if is_bodiless or scope["method"] == "HEAD" else body
     length = () if is_bodiless else (("content-length", str(len(body))),)
@@ -42,7 +41,6 @@ def head_message(status: int, headers: Headers) -> Message:
 
 
 def add_headers(send: Send, headers: Headers) -> Send:
-    """Return a `send` that adds headers to the head of the response."""
     added = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
 
     async def send_with_headers(message: Message) -> None:

@@ -34,16 +34,7 @@ class TlsListener:
         limits: HttpLimits,
         num_connections: Callable[[], int],
     ) -> None:
-        """
-        Start accepting connections.
-
-        Args:
-            listener: a non-blocking socket that listens.
-            context: the server's TLS context.
-            make_protocol: creates the HTTP protocol of a connection.
-            limits: the limits on connections and handshakes.
-            num_connections: returns the number of connections whose handshake has ended.
-        """
+        """Start accepting; `num_connections` returns the number of connections whose handshake has ended."""
         self._listener = listener
         self._context = context
         self._make_protocol = make_protocol
@@ -59,7 +50,6 @@ class TlsListener:
             handshake.cancel()
 
     async def wait_closed(self) -> None:
-        """Wait until it is closed; called by uvicorn."""
         await asyncio.gather(self._accepting, *self._handshakes, return_exceptions=True)
 
     async def _accept(self) -> None:
@@ -113,7 +103,6 @@ class HttpServer(uvicorn.Server):
         self._tls = tls
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start listening; called by uvicorn."""
         if self._tls is None:
             await super().startup(sockets)
             return
@@ -130,12 +119,7 @@ class HttpServer(uvicorn.Server):
         self.started = True
 
     def stop(self, *, grace_s: float | None = None) -> None:
-        """
-        Close the listener and stop.
-
-        Args:
-            grace_s: seconds for requests in flight (rounded, at least 1); None waits until they end.
-        """
+        """Close the listener; abort requests after `grace_s` (rounded, at least 1), or wait until they end."""
         self.config.timeout_graceful_shutdown = None if grace_s is None else max(1, round(grace_s))
         self.should_exit = True
 
@@ -146,7 +130,6 @@ class HttpServer(uvicorn.Server):
 
 
 def http_limits(settings: ServerSettings | PlatformSettings) -> HttpLimits:
-    """Return the connection limits from the settings."""
     return HttpLimits(
         max_connections=settings.max_connections,
         receive_timeout_s=settings.receive_timeout_s,

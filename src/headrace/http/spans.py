@@ -41,7 +41,6 @@ def describe_response(span: Span, *, method: str, route: str, status: int) -> No
 
 
 async def run_in_span(span: Span, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Run `app` for a request, and end the request's span."""
     status = 0
 
     async def watch(message: Message) -> None:

@@ -35,8 +35,7 @@ class CertificateFiles:
         """
         Return a server's context with the certificate: TLS 1.2 and 1.3, HTTP/1.1.
 
-        Raises:
-            SettingsError: a file cannot be read, is not PEM, or the key is encrypted or of another certificate.
+        Raises `SettingsError` if a file cannot be read, is not PEM, or the key is encrypted or of another certificate.
         """
         for path, name in ((self.certificate, "tls_cert"), (self.key, "tls_key")):
             _check_readable(path, name)
@@ -78,13 +77,7 @@ def server_context(
     """
     Return the context of a server with these files, or None if it serves plain HTTP.
 
-    Args:
-        certificate: the setting `tls_cert`.
-        key: the setting `tls_key`; None if the key is in the same file.
-        check_interval_s: seconds between checks of the files.
-
-    Raises:
-        SettingsError: the files cannot be used, or a key is given without a certificate.
+    Without `key` the certificate's file has the key. Raises `SettingsError` if the files cannot be used.
     """
     if certificate is None:
         if key is not None:
@@ -95,12 +88,7 @@ def server_context(
 
 
 def client_context(ca_bundle: str | None) -> ssl.SSLContext:
-    """
-    Return the context of a client that trusts the system's certificates and those of a file or folder.
-
-    Raises:
-        SettingsError: the file or folder cannot be read.
-    """
+    """Return the context of a client that also trusts the certificates of a file or folder. Raises `SettingsError`."""
     context = ssl.create_default_context()
     if ca_bundle is not None:
         is_folder = Path(ca_bundle).is_dir()
@@ -149,8 +137,6 @@ def _is_done(end: ssl.SSLObject) -> bool:
 
 
 class _RenewedContext:
-    """A context whose handshakes use the newest certificate of the files."""
-
     def __init__(self, files: CertificateFiles, check_interval_s: float) -> None:
         self._files = files
         self._check_interval_s = check_interval_s

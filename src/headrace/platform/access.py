@@ -36,8 +36,6 @@ _MAX_CREDENTIAL_BYTES = 8 * 1024
 
 
 class Credential(Enum):
-    """The kinds of credentials that a mount may take."""
-
     SIGNATURE = auto()
     """AWS's signature of version 4, in a header or in a presigned URL; for S3 also a presigned URL of version 2."""
     SECRET = auto()
@@ -50,8 +48,6 @@ class Credential(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CredentialPolicy:
-    """The credentials that a mount takes."""
-
     kinds: frozenset[Credential]
     service: str | None = None
     """The service that signatures must be for, by boto3's name; None: the one that the request names."""
@@ -69,8 +65,6 @@ FOR_S3 = CredentialPolicy(kinds=_FULL, service="s3", is_streamed=True)
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A request whose credentials are right."""
-
     receive: Receive
     access_key: str = ""
     """The id of the key; empty if no credentials are required."""
@@ -83,8 +77,6 @@ class HostRefused(AwsError):
 
 
 class Authenticator:
-    """Checks the origin and the credentials of requests."""
-
     def __init__(
         self,
         ring: KeyRing,
@@ -95,14 +87,9 @@ class Authenticator:
         now: Callable[[], float] = time.time,
     ) -> None:
         """
-        Prepare the checks.
+        Prepare the checks; an open platform accepts any credentials.
 
-        Args:
-            ring: the access keys.
-            is_open: accept any credentials.
-            is_local: without `allowed_hosts`, answer to local names only. An open platform always does.
-            allowed_hosts: patterns of the platform's host names, as in its settings.
-            now: a clock, seconds since 1970.
+        Without `allowed_hosts`, a platform that `is_local` or open answers to local names only.
         """
         self._ring = ring
         self._is_open = is_open
@@ -110,13 +97,7 @@ class Authenticator:
         self._now = now
 
     def check_origin(self, request: HttpRequest) -> None:
-        """
-        Refuse requests from web pages of other sites.
-
-        Raises:
-            HostRefused: the request has a host name that the page's site may control.
-            AwsError: the request has the origin of such a page.
-        """
+        """Refuse requests from web pages of other sites: `HostRefused` by their host name, else `AwsError`."""
         host = request.headers.get("host", "")
         if not is_host_allowed(host, self._hosts):
             raise HostRefused(FORBIDDEN_CODE, host_refusal(host, program="platform"), status=403)
@@ -130,18 +111,10 @@ class Authenticator:
         """
         Check the credentials of a request; if it is signed and not streamed, its body is read first.
 
-        Args:
-            request: the request without its body.
-            receive: the request's `receive`.
-            share: counts the body.
-            policy: the credentials that the mount takes.
-
-        Returns:
-            The access key, and the `receive` that replaces the request's: it returns the body again.
+        The `receive` of the result replaces the request's: it returns the body again.
 
         Raises:
-            AwsError: the credentials are missing, wrong or of a kind that the mount does not take, or the body does
-                not arrive.
+            AwsError: the credentials are missing, wrong or not of the policy's kinds, or the body does not arrive.
             BudgetSpent: the bodies of all requests together are too large.
             Unavailable: the key is unknown, but the database is out of reach.
         """
@@ -188,7 +161,6 @@ class Authenticator:
 
 
 def _bearer_of(request: HttpRequest, policy: CredentialPolicy) -> tuple[Credential, str] | None:
-    """Return the bearer key of a request and its kind; None if it has none."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     kind = Credential.SECRET
     if scheme.lower() != "bearer":

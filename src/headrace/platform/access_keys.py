@@ -42,8 +42,6 @@ ACCESS_KEY: Final[Kind[AccessKeySpec, NoStatus]] = Kind("access-key", AccessKeyS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessKey:
-    """A pair of key id and secret."""
-
     key_id: str
     """AWS_ACCESS_KEY_ID"""
     secret: str = field(repr=False)
@@ -53,21 +51,12 @@ class AccessKey:
 
 
 class AccessKeys:
-    """The access keys in a store."""
-
     def __init__(self, store: Store, folder: DataFolder | None = None) -> None:
-        """
-        Open the keys.
-
-        Args:
-            store: has them.
-            folder: a data folder whose key for programs of this user follows the removal of keys.
-        """
+        """Open the keys of a store; the key for this user's programs in `folder` follows the removal of keys."""
         self._store = store
         self._folder = folder
 
     def create(self, *, note: str = "") -> AccessKey:
-        """Create a key."""
         return self._create(_PREFIX + "".join(secrets.choice(_ID_ALPHABET) for _ in range(16)), note)
 
     def generate(self) -> None:
@@ -97,8 +86,7 @@ class AccessKeys:
         """
         Remove a key; return False if no key has the id.
 
-        Raises:
-            LastRecord: it is the only key, and `keep_last` is set; the other one may have been removed at this moment.
+        With `keep_last`, the only key raises `LastRecord`; the other one may have been removed at this moment.
         """
         record = self._store.get(ACCESS_KEY, key_id)
         if record is None:
@@ -113,10 +101,7 @@ def update_local_key(keys: AccessKeys, folder: DataFolder) -> LocalKey | None:
     """
     Write the key for programs of this user into the folder: the one that is there if it is still valid, else another.
 
-    A full disk prevents neither a start nor the removal of a key.
-
-    Returns:
-        The key; None if there is no key at all.
+    Returns it; None if there is no key at all. A full disk prevents neither a start nor the removal of a key.
     """
     known = {key.key_id: LocalKey(key_id=key.key_id, secret=key.secret) for key in keys.list()}
     before = read_local_key(folder)
@@ -163,12 +148,7 @@ class KeyRing:
             self._note_failure(f"It has not answered for {self._patience_s:g} s.")
 
     def secret_of(self, access_key: str) -> str | None:
-        """
-        Return the secret of a key, or None if there is no such key.
-
-        Raises:
-            Unavailable: the key is unknown, but the database is out of reach.
-        """
+        """Return the secret of a key, or None; raise `Unavailable` if the database, out of reach, may have it."""
         secret = self._secrets.get(access_key)
         if secret is None:
             self._check_reach()
@@ -176,12 +156,9 @@ class KeyRing:
 
     def key_of(self, secret: str) -> str | None:
         """
-        Return the id of the key with a secret, or None if there is no such key.
+        Return the id of the key with a secret, or None; raise `Unavailable` as `secret_of` does.
 
         Every key is compared, even after a match, so that the time taken does not reveal which one matches.
-
-        Raises:
-            Unavailable: the secret is unknown, but the database is out of reach.
         """
         sent = secret.encode()
         matches = [key for key, known in self._secrets.items() if hmac.compare_digest(sent, known.encode())]

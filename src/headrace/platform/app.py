@@ -87,8 +87,6 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Apps:
-    """The applications behind the platform's port."""
-
     gateway: ASGIApp
     gateway_owns: Callable[[str], bool]
     """Returns whether a path belongs to the gateway."""
@@ -103,8 +101,6 @@ class Apps:
 
 
 class PlatformApp:
-    """The ASGI application of a platform."""
-
     def __init__(self, apps: Apps, authenticator: Authenticator, budget: BodyBudget) -> None:
         self._apps = apps
         self._authenticator = authenticator
@@ -114,7 +110,6 @@ class PlatformApp:
         """True while draining after SIGTERM: health checks fail, requests are still served."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         if scope["type"] != "http":
             return
         bind_to_log(trace_of(scope))
@@ -244,7 +239,6 @@ async def _answer_alternative(scope: Scope, _receive: Receive, send: Send) -> No
 
 
 def _openai_reply(path: str, error: AwsError) -> ErrorReply:
-    """Render a refusal in OpenAI's error format."""
     if error.code == FORBIDDEN_CODE:
         refusal: HeadraceError = Forbidden(error.message)
     elif error.http_status == PayloadTooLarge.http_status:
@@ -274,7 +268,6 @@ def is_api_docs(request: HttpRequest, path: str) -> bool:
 
 
 def api_docs_app() -> Starlette:
-    """Return the application."""
     return Starlette(routes=[Route(OPENAPI_PATH, _openapi, methods=["GET"]), *api_page_routes()])
 
 
@@ -298,7 +291,6 @@ DISK_FULL = "disk_full"
 def make_health(
     settings: PlatformSettings, storage: ObjectStorage, disk: DiskSpace, gpus: Sequence[Gpu]
 ) -> Callable[[], Json]:
-    """Return the function that describes the platform at this moment."""
     started_s = time.time()
     names = Counter(gpu.name for gpu in gpus)
 

@@ -1,15 +1,12 @@
 """Assembly of a platform's parts from its settings; nothing runs yet."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from headrace.autoscaling.loops.waker import Waker
-from headrace.cloudwatch.metrics.worker_page import WorkerReading
 from headrace.cloudwatch.series.file import FileSeries
-from headrace.cluster.instance_types import Host
 from headrace.cluster.object_grants import NO_GRANTS
 from headrace.cluster.platform_logs import PlatformLogs
 from headrace.cluster.this_host import this_host
@@ -49,7 +46,6 @@ from headrace.platform.s3_signing import S3Access
 from headrace.platform.sharing import METRICS, Sharing, make_membership, make_peers, make_siblings
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.state.records import Json
-from headrace.state.routes import Replica
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
@@ -58,8 +54,6 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The parts of an assembled platform."""
-
     app: PlatformApp
     gateway: Gateway
     series: FileSeries
@@ -88,31 +82,64 @@ def assemble(
     """
     Assemble all parts of the platform at `address`; `storage` has been started, so that its address is known.
 
-    Raises:
-        SettingsError: the file with own images cannot be read, or a package for the cluster is not installed.
+    Raises `SettingsError` if the file with own images cannot be read, or a package for the cluster is not installed.
     """
     home = sharing.home
     aws_scope = AwsScope(account=settings.account, region=settings.region)
+    series = FileSeries(home.metrics, max_bytes=settings.metrics_mib * MIB)
+    waker = Waker(store, aws_scope=aws_scope)
+
+    # Workers: where they run, and what they get.
     own_images = _own_images(settings, home)
     host = this_host()
     runs_containers = any(image.is_container for image in own_images.values())
     cluster = make_cluster(settings, home, env, host=host, runs_containers=runs_containers)
     key = None if settings.open else read_local_key(sharing.folder)
-    environment = _container_environment(settings, address, key, env)
-    defaults = _worker_defaults(settings, own_images, cluster, storage, environment)
+    defaults = WorkerDefaults(
+        share_of=cluster.share_of,
+        own_images=own_images,
+        is_strict=settings.strict,
+        environment=_container_environment(settings, address, key, env),
+        grants=ObjectGrants(storage.access) if storage.access is not None else NO_GRANTS,
+    )
     logs = PlatformLogs(home.workers, home.ended_logs, max_bytes=settings.logs_mib * MIB)
+
+    # Requests to endpoints.
     objects = S3Objects(_client_options(storage.access)) if storage.access is not None else None
-    waker = Waker(store, aws_scope=aws_scope)
-    series = FileSeries(home.metrics, max_bytes=settings.metrics_mib * MIB)
     publisher = Publisher(series, is_strict=settings.strict)
-    gateway = _gateway(settings, home, store, objects, waker, publisher, series, tracer)
+    gateway = Gateway(
+        store,
+        GatewayConfig(
+            account=settings.account,
+            region=settings.region,
+            async_folder=home.invocations,
+            hold_timeout_s=settings.hold_timeout_s,
+            max_held=settings.max_held,
+            stored_responses_bytes=settings.stored_responses_bytes,
+            stored_responses_age_s=settings.stored_responses_age_s,
+        ),
+        objects=objects,
+        wake=None if settings.strict else waker.wake,
+        publish=publisher.publish,
+        async_publisher=AsyncPublisher(series),
+        tracer=tracer,
+    )
+
+    # The loops of the leader, and the other processes of the platform.
     leading = Leading(
         store=store,
         series=series,
         launcher=cluster.launcher,
         logs=logs,
         gateway=gateway,
-        sampler=_sampler(gateway, publisher, series),
+        sampler=Sampler(
+            publisher=publisher,
+            sink=series,
+            routes=lambda: gateway.routes,
+            loads=lambda: gateway.loads,
+            held=lambda: gateway.held,
+            each_window=gateway.publish_backlogs,
+        ),
         defaults=defaults,
         aws_scope=aws_scope,
         memory_bytes=host.memory_bytes,
@@ -121,6 +148,9 @@ def assemble(
     )
     peers = make_peers(sharing.coordination, gateway, leading)
     siblings = make_siblings(sharing, gateway)
+    membership = make_membership(store, peers, siblings)
+
+    # The applications on the port, which share one budget for bodies in memory.
     control = ControlApp(
         store,
         OPERATIONS,
@@ -134,15 +164,40 @@ def assemble(
     disk = DiskSpace((home.root, sharing.folder.root))
     s3 = S3Proxy(storage, disk=disk if settings.s3_endpoint is None else None)
     health = make_health(settings, storage, disk, host.gpus)
+    ask = ask_none if siblings is None else siblings.ask
 
-    def readings() -> Mapping[str, WorkerReading]:
-        return leading.readings or (peers.readings if peers is not None else {})
+    def read_platform() -> Json:
+        readings = leading.readings or (peers.readings if peers is not None else {})
+        return {"platform": health(), **read_home(store, this_machine(host, settings.cluster), dict(readings))}
 
-    sources = _console_sources(settings, store, sharing.folder, readings, host, health, env)
-    membership = make_membership(store, peers, siblings)
-    apps = _apps(gateway, control, s3, siblings, membership, health=health, console=sources)
+    async def gateway_page() -> bytes:
+        own, others = render(gateway.metrics), await ask(METRICS, None)
+        return merge([own, *(other.encode() for other in others)]) if others else own
+
+    sources = ConsoleSources(
+        components=partial(read_overview, store),
+        counts=partial(read_counts, store),
+        home=read_platform,
+        models=lambda: read_models(home_folder(env)),
+        keys=None if settings.open else AccessKeys(store, sharing.folder),
+    )
+    apps = Apps(
+        gateway=gateway,
+        gateway_owns=gateway.owns,
+        control=control,
+        s3=s3,
+        console=console_app(gateway.history, sources, ask=ask),
+        metrics=metrics_app(
+            gateway_page, lambda: gateway.routes, lambda replica: fetch(replica.url, token=replica.token)
+        ),
+        health=health,
+        outdated=lambda: membership.is_outdated,
+    )
+    authenticator = Authenticator(
+        KeyRing(store), is_open=settings.open, is_local=settings.is_local, allowed_hosts=settings.allowed_hosts
+    )
     return Parts(
-        app=PlatformApp(apps, _authenticator(settings, store), gateway.budget),
+        app=PlatformApp(apps, authenticator, gateway.budget),
         gateway=gateway,
         series=series,
         leading=leading,
@@ -157,129 +212,11 @@ def assemble(
     )
 
 
-def _apps(
-    gateway: Gateway,
-    control: ControlApp,
-    s3: S3Proxy,
-    siblings: Siblings | None,
-    membership: Membership,
-    *,
-    health: Callable[[], Json],
-    console: ConsoleSources,
-) -> Apps:
-    ask = ask_none if siblings is None else siblings.ask
-
-    async def page() -> bytes:
-        own, others = render(gateway.metrics), await ask(METRICS, None)
-        return merge([own, *(other.encode() for other in others)]) if others else own
-
-    return Apps(
-        gateway=gateway,
-        gateway_owns=gateway.owns,
-        control=control,
-        s3=s3,
-        console=console_app(gateway.history, console, ask=ask),
-        metrics=metrics_app(page, lambda: gateway.routes, _fetch_metrics),
-        health=health,
-        outdated=lambda: membership.is_outdated,
-    )
-
-
-async def _fetch_metrics(replica: Replica) -> str | None:
-    return await fetch(replica.url, token=replica.token)
-
-
-def _console_sources(
-    settings: PlatformSettings,
-    store: Store,
-    folder: DataFolder,
-    readings: Callable[[], Mapping[str, WorkerReading]],
-    host: Host,
-    health: Callable[[], Json],
-    env: Mapping[str, str],
-) -> ConsoleSources:
-    def home() -> Json:
-        machine = this_machine(host, settings.cluster)
-        return {"platform": health(), **read_home(store, machine, dict(readings()))}
-
-    return ConsoleSources(
-        components=partial(read_overview, store),
-        counts=partial(read_counts, store),
-        home=home,
-        models=lambda: read_models(home_folder(env)),
-        keys=None if settings.open else AccessKeys(store, folder),
-    )
-
-
-def _worker_defaults(
-    settings: PlatformSettings,
-    own_images: dict[str, OwnImage],
-    cluster: Cluster,
-    storage: ObjectStorage,
-    environment: dict[str, str],
-) -> WorkerDefaults:
-    return WorkerDefaults(
-        share_of=cluster.share_of,
-        own_images=own_images,
-        is_strict=settings.strict,
-        environment=environment,
-        grants=ObjectGrants(storage.access) if storage.access is not None else NO_GRANTS,
-    )
-
-
-def _authenticator(settings: PlatformSettings, store: Store) -> Authenticator:
-    return Authenticator(
-        KeyRing(store), is_open=settings.open, is_local=settings.is_local, allowed_hosts=settings.allowed_hosts
-    )
-
-
-def _gateway(
-    settings: PlatformSettings,
-    folder: DataFolder,
-    store: Store,
-    objects: S3Objects | None,
-    waker: Waker,
-    publisher: Publisher,
-    series: FileSeries,
-    tracer: Tracer,
-) -> Gateway:
-    config = GatewayConfig(
-        account=settings.account,
-        region=settings.region,
-        async_folder=folder.invocations,
-        hold_timeout_s=settings.hold_timeout_s,
-        max_held=settings.max_held,
-        stored_responses_bytes=settings.stored_responses_bytes,
-        stored_responses_age_s=settings.stored_responses_age_s,
-    )
-    return Gateway(
-        store,
-        config,
-        objects=objects,
-        wake=None if settings.strict else waker.wake,
-        publish=publisher.publish,
-        async_publisher=AsyncPublisher(series),
-        tracer=tracer,
-    )
-
-
-def _sampler(gateway: Gateway, publisher: Publisher, series: FileSeries) -> Sampler:
-    return Sampler(
-        publisher=publisher,
-        sink=series,
-        routes=lambda: gateway.routes,
-        loads=lambda: gateway.loads,
-        held=lambda: gateway.held,
-        each_window=gateway.publish_backlogs,
-    )
-
-
 def prepare_keys(settings: PlatformSettings, store: Store, folder: DataFolder) -> None:
     """
     Generate an access key if there is none and the platform is for this machine; write it for programs of this user.
 
-    Raises:
-        SettingsError: keys are required and there are none; names the command that creates one.
+    Raises `SettingsError` if keys are required and there are none; it names the command that creates one.
     """
     keys = AccessKeys(store)
     if settings.open:
@@ -287,19 +224,15 @@ def prepare_keys(settings: PlatformSettings, store: Store, folder: DataFolder) -
         return
     if not store.list(ACCESS_KEY):
         if not settings.is_local:
-            raise SettingsError(_without_keys(settings), name="host")
+            place = f" --data-dir {settings.data_dir}" if settings.data_dir is not None else ""
+            why = f"host is {settings.host}, which others on the network can reach"
+            raise SettingsError(
+                f"{'require_keys is set' if settings.require_keys else why}, and there are no access keys. "
+                f"Make one: `headrace keys create{place}`.",
+                name="host",
+            )
         keys.generate()
     update_local_key(keys, folder)
-
-
-def _without_keys(settings: PlatformSettings) -> str:
-    place = f" --data-dir {settings.data_dir}" if settings.data_dir is not None else ""
-    why = (
-        "require_keys is set"
-        if settings.require_keys
-        else f"host is {settings.host}, which others on the network can reach"
-    )
-    return f"{why}, and there are no access keys. Make one: `headrace keys create{place}`."
 
 
 def _own_images(settings: PlatformSettings, folder: DataFolder) -> dict[str, OwnImage]:
@@ -307,15 +240,12 @@ def _own_images(settings: PlatformSettings, folder: DataFolder) -> dict[str, Own
     others = {"*": OwnImage(is_container=True)} if settings.containers else {}
     if settings.images is None and not path.exists():
         return others
-    return others | read_own_images(_text_of(path), source=str(path))
-
-
-def _text_of(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise SettingsError(f"images is {path}, which cannot be read: {why}.", name="images") from error
+    return others | read_own_images(text, source=str(path))
 
 
 def _client_options(access: S3Access) -> dict[str, object]:

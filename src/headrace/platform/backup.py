@@ -50,8 +50,6 @@ _RECORDS_ONLY: Final = " Without --objects, `headrace backup` copies the records
 
 @dataclass(frozen=True, slots=True)
 class BackupContents:
-    """The verified contents of a backup."""
-
     manifest: Manifest
     copy: StoreCopy
     unreadable: Sequence[Unreadable]
@@ -61,18 +59,10 @@ def back_up(
     folder: DataFolder, where: str | Path, target: Path, *, has_objects: bool, is_replacing: bool, progress: Progress
 ) -> Manifest:
     """
-    Write a backup; the platform may run, unless its objects are included.
+    Write a backup; the platform may run, unless its objects (and pending invocations) are included.
 
-    Args:
-        folder: the platform's data folder.
-        where: its database, a file or a URL.
-        target: the file to write.
-        has_objects: whether to include the objects of the embedded S3 server, and pending asynchronous invocations.
-        is_replacing: whether to replace the file if it exists.
-        progress: reports on objects.
-
-    Raises:
-        SettingsError: there are no records or objects, the platform runs, or the file exists.
+    `where` is its database, a file or a URL. Raises `SettingsError` if there are no records or objects, the platform
+    runs, or the file exists.
     """
     if has_objects and not folder.objects.is_dir():
         raise SettingsError(
@@ -107,15 +97,8 @@ def restore(
     """
     Verify a backup, then replace the records of a stopped platform by its records, and its objects if it has some.
 
-    Args:
-        folder: the platform's data folder; it is created if it does not exist.
-        where: its database, a file or a URL.
-        source: the file of the backup.
-        is_replacing: whether the platform may have records and objects, which are removed.
-        progress: reports on reading.
-
-    Raises:
-        SettingsError: the backup cannot be used, the platform runs, or it has records or objects.
+    Raises `SettingsError` if the backup cannot be used, the platform runs, or, unless `is_replacing`, has records or
+    objects.
     """
     folder.make()
     with _stopped(folder), locked_database(where), _staging(folder) as staging:

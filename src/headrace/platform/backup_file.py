@@ -47,15 +47,11 @@ _BROKEN: Final = (
 
 
 class FileFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Size and checksum of a file in a backup."""
-
     num_bytes: int
     sha256: str
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The description of a backup."""
-
     format: int
     headrace: str
     """Version that wrote it."""
@@ -85,8 +81,7 @@ def replacing(target: Path, *, is_replacing: bool) -> Iterator[IO[bytes]]:
     """
     Write a file beside `target`, readable by its owner only; rename it when the block has ended without an error.
 
-    Raises:
-        SettingsError: the file exists and is not to be replaced, or it cannot be created.
+    Raises `SettingsError` if the file exists and is not to be replaced, or it cannot be created.
     """
     if target.is_dir() or (target.exists() and not is_replacing):
         raise SettingsError(f"{target} exists. Name another file, or replace it with --replace.")
@@ -117,7 +112,6 @@ class BackupWriter:
         self._files: dict[str, FileFacts] = {}
 
     def add_bytes(self, name: str, content: bytes) -> None:
-        """Add a file with this content."""
         self._add(name, io.BytesIO(content), len(content))
 
     def add_folder(self, name: str, folder: Path, *, without: frozenset[str] = frozenset()) -> None:
@@ -167,7 +161,6 @@ class _Hashed:
         self.sha256 = hashlib.sha256()
 
     def read(self, num_bytes: int = -1) -> bytes:
-        """Read the next bytes."""
         content = self._file.read(num_bytes)
         self.sha256.update(content)
         return content
@@ -177,8 +170,7 @@ def unpack(source: Path, folder: Path, progress: Progress) -> Manifest:
     """
     Unpack a backup into an empty folder, and verify every file in it.
 
-    Raises:
-        SettingsError: it is no backup, is damaged, or was written by a newer Headrace.
+    Raises `SettingsError` if it is no backup, is damaged, or was written by a newer Headrace.
     """
     try:
         file = source.open("rb")
@@ -240,12 +232,10 @@ def _read_manifest(source: Path, folder: Path) -> Manifest:
 
 
 def encode_rows(copy: StoreCopy) -> bytes:
-    """Return the records as a line of JSON each."""
     return msgspec.json.Encoder().encode_lines(copy.rows)
 
 
 def read_rows(folder: Path, manifest: Manifest) -> StoreCopy:
-    """Read the records of an unpacked backup."""
     rows = msgspec.json.Decoder(StoredRow).decode_lines((folder / RECORDS).read_bytes())
     return StoreCopy(
         schema_version=manifest.schema_version, revision=manifest.revision, term=manifest.term, rows=tuple(rows)

@@ -51,16 +51,8 @@ def make_cluster(
     """
     Choose the launcher without starting anything; stop the cluster of an earlier platform that is no longer configured.
 
-    Args:
-        settings: the platform's settings.
-        folder: its data folder.
-        env: the environment of this process.
-        host: the resources of this machine.
-        runs_containers: an image is to be run as a container.
-        has_module: returns whether a module can be imported.
-
-    Raises:
-        SettingsError: a required package is not installed, or no container engine answers.
+    `runs_containers`: an image is to be run as a container. Raises `SettingsError` if a required package is not
+    installed, or no container engine answers.
     """
     head = RayHead(folder.cluster, environment=env)
     if settings.cluster != HERE and head.end():

@@ -79,18 +79,9 @@ def console_app(
     ask: Ask = ask_none,
     clock: Callable[[], float] = time.time,
 ) -> Starlette:
-    """
-    Create the application.
-
-    Args:
-        history: the gateway's traffic history; used in the event loop that calls the application.
-        sources: the other parts of the platform.
-        ask: asks the other processes of the platform.
-        clock: a clock, seconds since 1970.
-    """
+    """Create the application; it uses `history` in its event loop, and `ask` asks the other processes."""
 
     async def of_all(names: Sequence[str] | None, since_s: float) -> TrafficHistory:
-        """Return the traffic of all gateways."""
         snapshots = await ask(TRAFFIC, [names, since_s])
         if not snapshots:
             return history
@@ -124,13 +115,11 @@ def console_app(
         return _json_response({"now_s": clock(), **await asyncio.to_thread(sources.components, name)})
 
     async def home(_request: Request) -> Response:
-        """Return the state of the whole platform."""
         now_s = clock()
         rate = (await of_all(None, now_s - RATE_WINDOW_S)).requests_per_s(now_s=now_s)
         return _json_response({"now_s": now_s, "requests_per_s": rate, **await asyncio.to_thread(sources.home)})
 
     async def models(_request: Request) -> Response:
-        """Return the models on the disk."""
         return _json_response(await asyncio.to_thread(sources.models))
 
     return Starlette(
@@ -170,7 +159,6 @@ def _refusal(message: str, status: int = 400) -> Response:
 
 
 async def _unavailable(_request: Request, error: Exception) -> Response:
-    """Answer a request that needs the store while it is out of reach."""
     return _refusal(str(error), Unavailable.http_status)
 
 

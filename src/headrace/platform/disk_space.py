@@ -21,12 +21,7 @@ FreeBytes = Callable[[Path], int]
 
 
 def free_bytes(folder: Path) -> int:
-    """
-    Return the bytes that this user may still write below a folder; 0 if no file can be created.
-
-    Raises:
-        OSError: the folder does not exist, or its disk does not answer.
-    """
+    """Return the bytes that this user may still write below a folder; 0 if no file can be created. Raises `OSError`."""
     found = os.statvfs(folder)
     has_files = found.f_files == 0 or found.f_favail > 0  # some file systems do not count files
     return found.f_bavail * found.f_frsize if has_files else 0
@@ -53,7 +48,6 @@ class DiskSpace:
         )
 
     def has_room_for(self, num_bytes: int) -> bool:
-        """Return whether so many bytes can be written, as last measured."""
         return self._lowest is None or (not self._is_full and self._lowest[0] >= MIN_FREE_BYTES + num_bytes)
 
     def look(self) -> None:

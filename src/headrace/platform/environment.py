@@ -46,11 +46,9 @@ class Target:
 
 def variables(target: Target, env: Mapping[str, str]) -> dict[str, str | None]:
     """
-    Return the variables to set, and to clear (None).
+    Return the variables to set, and to clear (None), in the environment `env`.
 
-    Args:
-        target: the platform.
-        env: the environment in which they are set: lists are extended, endpoints of single services are cleared.
+    Its lists are extended, its endpoints of single services cleared.
     """
     openai = {"OPENAI_BASE_URL": f"{target.url}/v1", "OPENAI_API_KEY": target.secret_key}
     values: dict[str, str | None] = {

@@ -36,91 +36,54 @@ class RunningPlatform:
     is_stopping: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+class _Below:
+    """A path below the data folder."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: "DataFolder", _owner: type) -> Path:
+        return folder.root / self._name
+
+
+@dataclass(frozen=True)
 class DataFolder:
     """The paths below a platform's data folder."""
 
     root: Path
 
-    @property
-    def database(self) -> Path:
-        """The database of records, unless another one is configured."""
-        return self.root / "records.sqlite"
-
-    @property
-    def metrics(self) -> Path:
-        """Time series of metrics."""
-        return self.root / "metrics.sqlite"
-
-    @property
-    def workers(self) -> Path:
-        """A folder for each worker, with its log."""
-        return self.root / "workers"
-
-    @property
-    def ended_logs(self) -> Path:
-        """The logs of ended workers."""
-        return self.root / "ended-logs"
-
-    @property
-    def artifacts(self) -> Path:
-        """Fetched model files, shared by workers."""
-        return self.root / "artifacts"
-
-    @property
-    def cluster(self) -> Path:
-        """State, sessions and log of a Ray cluster started by the platform."""
-        return self.root / "ray"
-
-    @property
-    def invocations(self) -> Path:
-        """Pending asynchronous invocations."""
-        return self.root / "invocations"
-
-    @property
-    def objects(self) -> Path:
-        """The data of the embedded S3 server."""
-        return self.root / "s3"
-
-    @property
-    def storage_log(self) -> Path:
-        """The output of the embedded S3 server since its last start."""
-        return self.objects / "log.txt"
-
-    @property
-    def images(self) -> Path:
-        """The file of own images, if it exists."""
-        return self.root / "images.toml"
-
-    @property
-    def settings(self) -> Path:
-        """The settings of the newest start on which records depend."""
-        return self.root / "settings.json"
-
-    @property
-    def members(self) -> Path:
-        """Leader and loads of the processes that share the SQLite store of this folder."""
-        return self.root / "members.sqlite"
-
-    @property
-    def sockets(self) -> Path:
-        """A Unix socket for each process of a platform with several."""
-        return self.root / "sockets"
-
-    @property
-    def access_key(self) -> Path:
-        """The access key for programs of this user (`LocalKey`)."""
-        return self.root / "access-key.json"
-
-    @property
-    def running(self) -> Path:
-        """The file with the URL and the process of the platform that runs on this folder."""
-        return self.root / "running.json"
-
-    @property
-    def log(self) -> Path:
-        """The log of a platform in the background; that of the one before it has the suffix `.1`."""
-        return self.root / "platform.log"
+    database = _Below("records.sqlite")
+    """The database of records, unless another one is configured."""
+    metrics = _Below("metrics.sqlite")
+    """Time series of metrics."""
+    workers = _Below("workers")
+    """A folder for each worker, with its log."""
+    ended_logs = _Below("ended-logs")
+    """The logs of ended workers."""
+    artifacts = _Below("artifacts")
+    """Fetched model files, shared by workers."""
+    cluster = _Below("ray")
+    """State, sessions and log of a Ray cluster started by the platform."""
+    invocations = _Below("invocations")
+    """Pending asynchronous invocations."""
+    objects = _Below("s3")
+    """The data of the embedded S3 server."""
+    storage_log = _Below("s3/log.txt")
+    """The output of the embedded S3 server since its last start."""
+    images = _Below("images.toml")
+    """The file of own images, if it exists."""
+    settings = _Below("settings.json")
+    """The settings of the newest start on which records depend."""
+    members = _Below("members.sqlite")
+    """Leader and loads of the processes that share the SQLite store of this folder."""
+    sockets = _Below("sockets")
+    """A Unix socket for each process of a platform with several."""
+    access_key = _Below("access-key.json")
+    """The access key for programs of this user (`LocalKey`)."""
+    running = _Below("running.json")
+    """The file with the URL and the process of the platform that runs on this folder."""
+    log = _Below("platform.log")
+    """The log of a platform in the background; that of the one before it has the suffix `.1`."""
 
     def cluster_namespace(self) -> str:
         """Return this platform's name on a shared cluster; it is generated once and stored in the folder."""
@@ -138,33 +101,39 @@ class DataFolder:
         """
         Create the folder, private to its owner because it holds secrets; one of another owner stays as it is.
 
-        Raises:
-            SettingsError: it cannot be created or written.
+        Raises `SettingsError` if it cannot be created or written.
         """
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self.root.stat().st_uid == os.geteuid():
                 self.root.chmod(0o700)
-            is_writable = os.access(self.root, os.W_OK | os.X_OK)
+            why = "" if os.access(self.root, os.W_OK | os.X_OK) else "permission denied"
         except OSError as error:
-            raise SettingsError(_unusable(self.root, str(error.strerror)), name="data_dir") from error
-        if not is_writable:
-            raise SettingsError(_unusable(self.root, "permission denied"), name="data_dir")
+            why = str(error.strerror)
+        if why:
+            raise SettingsError(
+                f"{self.root} cannot be used as the data folder: {why}. Choose another folder with --data-dir.",
+                name="data_dir",
+            )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """
-        Lock the folder against other platforms. The kernel releases the lock when this process ends for any reason.
+        Lock the folder against other platforms, or raise `SettingsError`.
 
-        Raises:
-            SettingsError: another platform uses the folder.
+        The kernel releases the lock when this process ends for any reason.
         """
         descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise SettingsError(self._in_use_message(), name="data_dir") from error
+                address = self.running_address()
+                raise SettingsError(
+                    f"Another platform{f' at {address.url}' if address else ''} already uses {self.root}. Use that "
+                    "one, stop it with `headrace down`, or choose another folder with --data-dir.",
+                    name="data_dir",
+                ) from error
             yield
         finally:
             os.close(descriptor)
@@ -223,18 +192,6 @@ class DataFolder:
             os.close(descriptor)
         return False
 
-    def _in_use_message(self) -> str:
-        address = self.running_address()
-        where = f" at {address.url}" if address else ""
-        return (
-            f"Another platform{where} already uses {self.root}. Use that one, stop it with `headrace down`, "
-            "or choose another folder with --data-dir."
-        )
-
-
-def _unusable(path: Path, why: str) -> str:
-    return f"{path} cannot be used as the data folder: {why}. Choose another folder with --data-dir."
-
 
 @contextmanager
 def short_path(folder: Path) -> Iterator[str]:
@@ -251,8 +208,6 @@ GENERATED_KEY_ID: Final = "HRAKGENERATEDATSTART"
 
 
 class LocalKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A pair of key id and secret."""
-
     key_id: str
     secret: str
 

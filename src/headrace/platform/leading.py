@@ -26,8 +26,6 @@ _RETRY_S: Final = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class Leading:
-    """Runs the leader's loops whenever this platform leads."""
-
     store: Store
     series: FileSeries
     launcher: Launcher

@@ -54,8 +54,6 @@ _TWICE_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """Facts about a started platform, for the start message."""
-
     url: str
     folder: DataFolder
     settings: PlatformSettings
@@ -79,8 +77,6 @@ class Listener:
 
 
 class PlatformLifecycle:
-    """A run of a platform, from its first signal handler to its exit code."""
-
     def __init__(
         self,
         settings: PlatformSettings,
@@ -110,7 +106,6 @@ class PlatformLifecycle:
         self._delay_s = 0.0
 
     async def run(self) -> int:
-        """Start all parts, serve until a signal, and return the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, STOP_WITHOUT_DELAY):
             if signal.getsignal(number) is not signal.SIG_IGN:  # ignored under `nohup`
@@ -273,15 +268,11 @@ _KILL_RESERVE_S = 5.0
 
 async def end_workers(store: Store | None, launcher: Launcher, *, grace_s: float) -> int:
     """
-    Stop all workers and wait for them; return their number.
+    Stop all workers and wait for them, `grace_s` between SIGTERM and SIGKILL; return their number.
 
     Their records are marked as being deleted, so that the next platform replaces them and does not count their end as a
-    failure. On a full disk the workers are stopped without the marks. Call it after the reconciler has stopped.
-
-    Args:
-        store: the records; None if another platform has taken them over.
-        launcher: the launcher of the workers.
-        grace_s: seconds between SIGTERM and SIGKILL.
+    failure. On a full disk the workers are stopped without the marks. Call it after the reconciler has stopped, without
+    a store if another platform has taken the records over.
     """
     if store is not None:
         await asyncio.to_thread(_mark_deleting, store)

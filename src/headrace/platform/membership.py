@@ -12,7 +12,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
@@ -26,61 +25,30 @@ Lead = Callable[[int], Awaitable[None]]
 """Begins a term and runs the leader's loops until cancelled. An exception stops the platform, except `Fenced`."""
 
 
-class Membership(Protocol):
-    """Participation of this process in its platform, alone or with others."""
+class Membership:
+    """Participation of this process in its platform: alone, as no other one can open its store, so it always leads."""
 
-    async def run(self, lead: Lead) -> None:
-        """Take part until cancelled, and lead at times."""
-        ...
-
-    def resign(self) -> None:
-        """Let another member lead from now on, if there is one: this process is shutting down."""
-        ...
-
-    async def leave(self) -> bool:
-        """Give the lease up; return whether other members go on with the platform."""
-        ...
-
-    @property
-    def is_outdated(self) -> bool:
-        """True while a platform at another address writes records that this process cannot read."""
-        ...
-
-    @property
-    def is_displaced(self) -> bool:
-        """True after `run` has raised `Displaced`: the records are those of other workers now."""
-        ...
-
-
-class Sole:
-    """The only process of a platform, which always leads: no other one can open its store."""
+    is_outdated = False
+    """True while a platform at another address writes records that this process cannot read."""
+    is_displaced = False
+    """True after `run` has raised `Displaced`: the records are those of other workers now."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def run(self, lead: Lead) -> None:
-        """Lead until cancelled."""
+        """Take part until cancelled, and lead at times."""
         await lead(await asyncio.to_thread(self._store.term) + 1)
 
     def resign(self) -> None:
-        """Do nothing: there are no others."""
+        """Let another member lead from now on, if there is one: this process is shutting down."""
 
     async def leave(self) -> bool:
-        """Return False: there are no others."""
-        return False
-
-    @property
-    def is_outdated(self) -> bool:
-        """False: there are no others."""
-        return False
-
-    @property
-    def is_displaced(self) -> bool:
-        """False: there are no others."""
+        """Give the lease up; return whether other members go on with the platform."""
         return False
 
 
-class Shared:
+class Shared(Membership):
     """Membership of a process that shares the platform's store with others, by heartbeats."""
 
     def __init__(
@@ -91,15 +59,7 @@ class Shared:
         heartbeat_s: float = HEARTBEAT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """
-        Create the membership; `run` it.
-
-        Args:
-            coordination: open, so that this process is a member already.
-            on_standing: called after each heartbeat.
-            heartbeat_s: seconds between heartbeats.
-            clock: monotonic, in seconds.
-        """
+        """Create the membership of an open coordination; `on_standing` is called after each heartbeat."""
         self._coordination = coordination
         self._on_standing = on_standing
         self._heartbeat_s = heartbeat_s
@@ -113,7 +73,6 @@ class Shared:
         self._has_others = False
         self._newer: Member | None = None
         """A member that writes records which this process cannot read."""
-        self._is_displaced = False
 
     async def run(self, lead: Lead) -> None:
         """Send heartbeats until cancelled, and lead while this member holds the lease. Raises `Displaced`."""
@@ -130,7 +89,6 @@ class Shared:
             await self._stop_leading()
 
     def resign(self) -> None:
-        """Stop leading while there are other members."""
         self._has_resigned = True
 
     async def leave(self) -> bool:
@@ -148,16 +106,6 @@ class Shared:
             return has_others
         finally:
             self._threads.shutdown(wait=False)
-
-    @property
-    def is_outdated(self) -> bool:
-        """True while a platform at another address writes records that this process cannot read."""
-        return self._newer is not None and self._newer.url != self._coordination.member.url
-
-    @property
-    def is_displaced(self) -> bool:
-        """True after `run` has raised `Displaced`: the records are those of other workers now."""
-        return self._is_displaced
 
     def _has_lease(self) -> bool:
         return self._clock() < self._lease_until_s
@@ -177,7 +125,7 @@ class Shared:
                 get_logger().warning("platform.heartbeat_failed", message=error.message)
             self._is_failing = True
         except Displaced:
-            self._is_displaced = True
+            self.is_displaced = True
             raise
         else:
             self._is_failing = False
@@ -195,8 +143,9 @@ class Shared:
 
     def _look_for_newer(self, standing: Standing) -> None:
         """Note a newer member; the next heartbeat gives the lease up for it."""
-        before = self._newer
-        self._newer = next(filter(self._coordination.member.is_outdated_by, standing.members), None)
+        before, own = self._newer, self._coordination.member
+        self._newer = next(filter(own.is_outdated_by, standing.members), None)
+        self.is_outdated = self._newer is not None and self._newer.url != own.url
         if self._newer is not None and before is None:
             get_logger().warning("platform.outdated", newer_version=self._newer.version, newer_url=self._newer.url)
 

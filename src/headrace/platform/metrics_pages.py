@@ -66,21 +66,13 @@ def _targets_of(route: Route) -> Iterator[Target]:
 
 
 def is_metrics(path: str) -> bool:
-    """Return whether a path is one of these pages."""
     return path in {METRICS_PATH, TARGETS_PATH} or path.startswith(f"{WORKERS_PATH}/")
 
 
 def metrics_app(
     gateway_page: Callable[[], Awaitable[bytes]], routes: Callable[[], Mapping[str, Route]], fetch: FetchPage
 ) -> Starlette:
-    """
-    Create the application.
-
-    Args:
-        gateway_page: renders the metrics of all gateways of the platform.
-        routes: returns the routes of all endpoints, by name.
-        fetch: fetches the page of a worker.
-    """
+    """Create the application; `gateway_page` renders the metrics of all gateways."""
 
     async def gateway(_request: Request) -> Response:
         return Response(await gateway_page(), headers={"content-type": METRICS_TYPE})

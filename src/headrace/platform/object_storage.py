@@ -14,7 +14,6 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 from headrace.core.errors import SettingsError
 from headrace.core.installing import pip_install
@@ -34,103 +33,58 @@ _PROBE_PAUSE_S = 0.05
 _WATCH_PAUSE_S = 0.5
 
 
-class ObjectStorage(Protocol):
-    """The object storage of a platform, independent of the server behind it."""
+class ObjectStorage:
+    """The object storage of a platform, independent of the server behind it; by default none, which the error says."""
 
     @property
     def access(self) -> S3Access | None:
         """Address and keys, even while the storage is not ready; None if there is no storage."""
-        ...
+        return None
 
     @property
     def state(self) -> str:
         """A text for people: `ready`, or the reason why it is not."""
-        ...
+        return MISSING
+
+    async def ready(self) -> S3Access:
+        """Wait until the storage is ready. Raises `StorageMissing`, or `StorageUnavailable` after a while."""
+        raise StorageMissing(MISSING)
 
     async def start(self) -> None:
         """Start the storage without waiting until it is ready."""
-        ...
-
-    async def ready(self) -> S3Access:
-        """
-        Wait until the storage is ready.
-
-        Raises:
-            StorageMissing: there is no storage.
-            StorageUnavailable: it did not start in time.
-        """
-        ...
 
     def keep_running(self, is_keeper: bool) -> None:
         """Set whether this process starts the storage's server whenever it is down; otherwise another one does."""
-        ...
 
     async def restart(self) -> None:
         """Restart the storage's server, after a full disk."""
-        ...
 
     async def stop(self, *, keep: bool = False) -> None:
         """Stop the storage, unless it is kept for the next platform."""
-        ...
 
 
-class NoStorage:
-    """A storage that is missing; its error says how to get one."""
-
-    access: S3Access | None = None
-    state = MISSING
-
-    async def start(self) -> None:
-        """Do nothing: there is no server."""
-
-    async def ready(self) -> S3Access:
-        """Raise `StorageMissing`."""
-        raise StorageMissing(MISSING)
-
-    def keep_running(self, is_keeper: bool) -> None:
-        """Do nothing: there is no server."""
-
-    async def restart(self) -> None:
-        """Do nothing: there is no server."""
-
-    async def stop(self, *, keep: bool = False) -> None:
-        """Do nothing: there is no server."""
-
-
-class ExternalStorage:
+class ExternalStorage(ObjectStorage):
     """An S3 server that the platform does not run."""
 
     def __init__(self, access: S3Access) -> None:
-        self.access: S3Access | None = access
         self._access = access
 
     @property
-    def state(self) -> str:
-        """The URL of the server."""
-        return f"at {self._access.endpoint_url}"
-
-    async def start(self) -> None:
-        """Do nothing: the server is not ours."""
-
-    async def ready(self) -> S3Access:
-        """Return address and keys at once."""
+    def access(self) -> S3Access:
         return self._access
 
-    def keep_running(self, is_keeper: bool) -> None:
-        """Do nothing: the server is not ours."""
+    @property
+    def state(self) -> str:
+        return f"at {self._access.endpoint_url}"
 
-    async def restart(self) -> None:
-        """Do nothing: the server is not ours."""
-
-    async def stop(self, *, keep: bool = False) -> None:
-        """Do nothing: the server is not ours."""
+    async def ready(self) -> S3Access:
+        return self._access
 
 
-class EmbeddedStorage:
+class EmbeddedStorage(ObjectStorage):
     """SeaweedFS as a child process that is restarted when it ends."""
 
     def __init__(self, seaweed: Seaweed, *, is_keeper: bool = True) -> None:
-        """Create the storage; `is_keeper`: see `keep_running`."""
         self._seaweed = seaweed
         self._is_ready = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
@@ -140,19 +94,16 @@ class EmbeddedStorage:
 
     @property
     def access(self) -> S3Access | None:
-        """Address and keys, which do not change while the platform runs."""
         return self._seaweed.access
 
     @property
     def state(self) -> str:
-        """A text for people: `ready`, `starting` or the last error."""
         if self._is_ready.is_set():
             return READY
         return self._last_error or "starting"
 
     @property
     def pid(self) -> int | None:
-        """The process id of SeaweedFS."""
         return self._seaweed.pid
 
     async def start(self) -> None:
@@ -161,7 +112,6 @@ class EmbeddedStorage:
         self._keeping = asyncio.create_task(self._keep(), name="object-storage")
 
     async def ready(self) -> S3Access:
-        """Wait until SeaweedFS is ready."""
         try:
             await asyncio.wait_for(self._is_ready.wait(), _READY_TIMEOUT_S)
         except TimeoutError:
@@ -170,11 +120,7 @@ class EmbeddedStorage:
         return self._seaweed.access
 
     def keep_running(self, is_keeper: bool) -> None:
-        """Set whether this process restarts SeaweedFS whenever it ends; otherwise it waits until another one has."""
-        if is_keeper:
-            self._is_keeper.set()
-        else:
-            self._is_keeper.clear()
+        (self._is_keeper.set if is_keeper else self._is_keeper.clear)()
 
     async def restart(self) -> None:
         """Stop the process if this platform keeps it running, which then starts it again."""
@@ -183,7 +129,6 @@ class EmbeddedStorage:
             await asyncio.to_thread(self._seaweed.end)
 
     async def stop(self, *, keep: bool = False) -> None:
-        """Stop the process, unless it is kept."""
         if self._keeping is not None:
             self._keeping.cancel()
             with suppress(asyncio.CancelledError):
@@ -249,8 +194,7 @@ def make_storage(
     """
     Return the object storage that the settings select; `is_keeper`: see `ObjectStorage.keep_running`.
 
-    Raises:
-        SettingsError: an endpoint is configured without its keys.
+    Raises `SettingsError` if an endpoint is configured without its keys.
     """
     if s3_endpoint is not None:
         keys = env.get("AWS_ACCESS_KEY_ID"), env.get("AWS_SECRET_ACCESS_KEY")
@@ -264,7 +208,7 @@ def make_storage(
         return ExternalStorage(access)
     binary = find_weed(env)
     if binary is None:
-        return NoStorage()
+        return ObjectStorage()
     return EmbeddedStorage(
         Seaweed(binary, folder, region=region, new_secret=secrets.token_urlsafe), is_keeper=is_keeper
     )

@@ -42,14 +42,9 @@ KINDS: Final[Mapping[str, AnyKind]] = {
 
 def refuse_newer(versions: Mapping[str, int], *, what: str) -> None:
     """
-    Refuse records that this version of Headrace cannot read.
+    Refuse records that a newer Headrace wrote: raise `SettingsError`.
 
-    Args:
-        versions: the newest schema version of each kind's records.
-        what: the store or the file that has them, as the subject of a sentence.
-
-    Raises:
-        SettingsError: a newer Headrace wrote some.
+    `versions` has the newest schema version of each kind's records, `what` is the store or the file that has them.
     """
     remedy = "Use the version of Headrace that wrote them, or restore a backup that is older."
     for name, version in sorted(versions.items()):

@@ -41,8 +41,6 @@ _NO_READING = WorkerReading()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The machine of the platform, at one moment."""
-
     num_cores: int
     load: float
     """Processes that run or wait for a core, averaged over a minute."""
@@ -93,7 +91,6 @@ def _state_of(endpoint: EndpointRecord | Unreadable) -> str:
 
 
 def _instances(endpoints: Iterable[EndpointRecord | Unreadable]) -> Json:
-    """Return the numbers of current and of desired instances."""
     counts = [
         variant_counts(endpoint, revision, workload)
         for endpoint in endpoints
@@ -105,7 +102,6 @@ def _instances(endpoints: Iterable[EndpointRecord | Unreadable]) -> Json:
 
 
 def read_counts(store: Store, names: Iterable[str]) -> Json:
-    """Return the numbers of current and of desired instances of each endpoint that exists."""
     records = ((name, store.get(ENDPOINT, name)) for name in names)
     return {name: _instances([record]) for name, record in records if isinstance(record, Record)}
 
@@ -168,7 +164,6 @@ def _is_on(component: ComponentRecord | Unreadable, endpoint: StoredRecord) -> b
 
 
 def component_json(record: ComponentRecord | Unreadable) -> Json:
-    """Return a component as the console shows it."""
     if isinstance(record, Unreadable):
         return _unreadable_json(record)
     current = serving_revision(record)

@@ -29,15 +29,13 @@ REPORT_S: Final = 0.2
 IDLE_S: Final = 1.0
 """Seconds between looks at the reports of others while there is nothing in flight."""
 _LOADS: Final = "loads"
-_QUARANTINE: Final = "quarantine"
+QUARANTINE: Final = "quarantine"
 """A worker takes no connection: its reconciler looks at it now."""
-_ASYNC: Final = "async"
+ASYNC: Final = "async"
 """An asynchronous invocation was accepted: the leader runs it."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The requests of one member."""
-
     workers: dict[str, int] = {}
     """Worker → requests in flight."""
     held: dict[str, int] = {}
@@ -71,20 +69,12 @@ class Peers:
         """Worker → its newest numbers, from another member that leads."""
         return {worker: found for report in self._reports.values() for worker, found in report.readings.items()}
 
-    def quarantined(self) -> None:
-        """Report a worker in quarantine."""
-        self._tell(_QUARANTINE)
-
-    def accepted(self) -> None:
-        """Report an asynchronous invocation that the leader is to run."""
-        self._tell(_ASYNC)
-
-    def _tell(self, event: str) -> None:
+    def tell(self, event: str) -> None:
+        """Post an event at once: `QUARANTINE` or `ASYNC`."""
         self._events.add(event)
         self._wake.set()
 
     def set_standing(self, standing: Standing) -> None:
-        """Drop the reports of members that are gone."""
         self._others = frozenset(member.id for member in standing.members) - {self.coordination.member.id}
         if self._reports.keys() - self._others:
             self._reports = {name: report for name, report in self._reports.items() if name in self._others}
@@ -125,9 +115,9 @@ class Peers:
         return any(report.workers or report.held for report in (own, *self._reports.values()))
 
     async def _take(self, bulletin: Bulletin) -> None:
-        if bulletin.topic == _QUARANTINE:
+        if bulletin.topic == QUARANTINE:
             self.on_quarantine()
-        elif bulletin.topic == _ASYNC:
+        elif bulletin.topic == ASYNC:
             await self.on_async()
         elif bulletin.topic == _LOADS and bulletin.member in self._others:
             self._reports[bulletin.member] = msgspec.json.decode(bulletin.body, type=Report)
@@ -151,8 +141,6 @@ Answer = Callable[[Any], object]
 
 @dataclass(slots=True, kw_only=True)
 class Siblings:
-    """The other processes of this platform."""
-
     folder: Path
     """The folder of the sockets; created by `start`."""
     own_id: str
@@ -162,13 +150,11 @@ class Siblings:
     _server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Start answering questions."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
         with short_path(self.folder) as folder:
             self._server = await asyncio.start_unix_server(self._serve, f"{folder}/{self.own_id}")
 
     async def close(self) -> None:
-        """Stop answering questions."""
         if self._server is not None:
             self._server.close()
             (self.folder / self.own_id).unlink(missing_ok=True)
@@ -178,7 +164,6 @@ class Siblings:
         self._ids = [member.id for member in standing.members if member.id != self.own_id]
 
     async def ask(self, question: str, argument: object = None) -> list[Any]:
-        """Return the answers of the other processes to a question."""
         asked = msgspec.json.encode([question, argument]) + b"\n"
         answers = await asyncio.gather(*(self._ask(name, asked) for name in self._ids))
         return [answer for answer in answers if answer is not None]
@@ -219,8 +204,6 @@ _MAX_ID_CHARACTERS: Final = 256
 
 
 def _answer_of(responses: StoredResponses) -> Answer:
-    """Return the function that answers the question from this process's own responses."""
-
     def answer(argument: list[Any]) -> StoredResponse | None:
         owner, response_id, is_deleted = argument
         key, now_s = ResponseKey(owner, response_id), time.time()

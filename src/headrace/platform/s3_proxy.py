@@ -90,19 +90,10 @@ _MAX_CONNECTIONS = 256
 
 
 class S3Proxy:
-    """An ASGI application that forwards requests to an S3 server."""
-
     def __init__(
         self, storage: ObjectStorage, *, disk: DiskSpace | None = None, now: Callable[[], float] = time.time
     ) -> None:
-        """
-        Create the application.
-
-        Args:
-            storage: the S3 server.
-            disk: the disk that it writes to; None: it is not the platform's.
-            now: a clock, seconds since 1970.
-        """
+        """Create the application; without `disk` the storage's disk is not the platform's."""
         self._storage = storage
         self._disk = disk
         self._now = now
@@ -111,7 +102,6 @@ class S3Proxy:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward one request and its response."""
         send = add_headers(send, ISOLATION_HEADERS)
         request_id = secrets.token_hex(8).upper()
         try:
@@ -136,7 +126,6 @@ class S3Proxy:
             await _answer(response, receive, send, is_uploaded=upload.body is None or response.status < 300)
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._pool.aclose()
 
     async def _check_bucket(
@@ -160,12 +149,7 @@ class S3Proxy:
             raise AwsError("NoSuchBucket", f"The specified bucket does not exist. {why}", status=404)
 
     def _check_room(self, scope: Scope) -> None:
-        """
-        Refuse what a full disk has no room for: SeaweedFS would take half a minute to say so.
-
-        Raises:
-            AwsError: the request writes more than there is room for, or the storage cannot start.
-        """
+        """Refuse what a full disk has no room for: SeaweedFS would take half a minute to say so."""
         if self._disk is None:
             return
         length = _length_of_upload(scope)
@@ -223,12 +207,7 @@ def _forwarded(headers: Mapping[str, str], upload: Upload) -> dict[str, str]:
 
 
 def _check_ascii(headers: Mapping[str, str]) -> None:
-    """
-    Refuse headers that S3 refuses, because SeaweedFS fails on them.
-
-    Raises:
-        AwsError: a header that is stored with the object is not ASCII.
-    """
+    """Refuse headers with more than ASCII that are stored with the object, as S3 does: SeaweedFS fails on them."""
     for name, value in headers.items():
         if name.startswith(("content-", "x-amz-")) and not value.isascii():
             raise AwsError("InvalidArgument", f"The header {name} contains characters that are not ASCII.")

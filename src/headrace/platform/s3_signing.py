@@ -18,8 +18,6 @@ from headrace.state.records import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Access:
-    """The address and the keys of an S3 server."""
-
     endpoint_url: str
     access_key: str
     secret_key: str

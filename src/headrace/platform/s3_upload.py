@@ -37,13 +37,7 @@ class AwsChunkedReader:
     """Decodes a body from parts of any size."""
 
     def __init__(self, verifier: ChunkVerifier | None = None, *, signs_trailer: bool = False) -> None:
-        """
-        Prepare for a body.
-
-        Args:
-            verifier: verifies the signatures of chunks; None: they are not looked at.
-            signs_trailer: whether the trailer must have a signature.
-        """
+        """Prepare for a body; without a verifier the signatures of its chunks are not looked at."""
         self._verifier = verifier
         self._signs_trailer = signs_trailer
         self.is_complete = False
@@ -55,12 +49,7 @@ class AwsChunkedReader:
         self._is_in_trailers = False
 
     def feed(self, data: bytes) -> bytes:
-        """
-        Decode the next bytes; return the content decoded so far and not yet returned.
-
-        Raises:
-            BadChunk: they are malformed.
-        """
+        """Decode the next bytes; return the content decoded so far and not yet returned. Raises `BadChunk`."""
         self._buffer += data
         content = bytearray()
         while not self.is_complete and self._step(content):
@@ -70,12 +59,7 @@ class AwsChunkedReader:
         return bytes(content)
 
     def finish(self) -> None:
-        """
-        Check that the body is complete at its end.
-
-        Raises:
-            BadChunk: it ended in the middle of a chunk.
-        """
+        """Raise `BadChunk` unless the body is complete."""
         if self._is_in_trailers and not self._buffer:
             self.is_complete = True  # some clients omit the last empty line
         if not self.is_complete:
@@ -198,15 +182,9 @@ def signed_payload_of(scope: Scope) -> Identity | None:
 
 def open_upload(headers: Mapping[str, str], receive: Receive, signed: Identity | None = None) -> Upload:
     """
-    Read the framing of a request body.
+    Read the framing of a request body, which `signed` describes if the request has a verified signature.
 
-    Args:
-        headers: the headers of the request.
-        receive: the request's `receive`.
-        signed: the verified signature of the request, if it has one.
-
-    Raises:
-        AwsError: its length is missing or not a number.
+    Raises `AwsError` if its length is missing or not a number.
     """
     declared = headers.get("x-amz-content-sha256", "")
     if _SIGNED_CHUNKS.fullmatch(declared):
@@ -249,12 +227,8 @@ async def begun(upload: Upload) -> Upload:
     """
     Wait for the first part of the body before the request is forwarded.
 
-    SeaweedFS 4.48 stores an empty object if the connection breaks before the first byte of the body. A body of one
-    part has been checked by then, too.
-
-    Raises:
-        AwsError: the body is not the signed one.
-        ClientGone: the client disconnected.
+    SeaweedFS 4.48 stores an empty object if the connection breaks before the first byte of the body. A body of one part
+    has been checked by then, too. Raises `AwsError` if it is not the signed one, `ClientGone`.
     """
     if upload.body is None:
         return upload

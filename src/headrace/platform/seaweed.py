@@ -72,17 +72,12 @@ class _State:
 
 
 class Seaweed:
-    """A SeaweedFS process and its folder."""
-
     def __init__(self, binary: str, folder: Path, *, region: str, new_secret: Callable[[int], str]) -> None:
         """
-        Configure a process; nothing is started.
+        Configure a process of the program `binary`; nothing is started.
 
-        Args:
-            binary: the program `weed`.
-            folder: the folder for its data, log and state; created on first use.
-            region: the region in signatures.
-            new_secret: returns random text made from a number of random bytes.
+        `folder` has its data, log and state, and is created on first use; `region` is that of signatures; `new_secret`
+        returns random text made from a number of random bytes.
         """
         self._binary = binary
         self._folder = folder
@@ -109,7 +104,6 @@ class Seaweed:
 
     @property
     def pid(self) -> int | None:
-        """The id of the process, dead or alive."""
         return self._state.process.pid if self._state is not None and self._state.process is not None else None
 
     def prepare(self) -> None:
@@ -139,8 +133,7 @@ class Seaweed:
         """
         Start the process, unless it runs, on its earlier ports; internal ports that are taken are replaced.
 
-        Raises:
-            OSError: the program cannot be run, or another program has taken the port that clients know.
+        Raises `OSError` if it cannot be run, or another program has taken the port that clients know.
         """
         assert self._state is not None, "prepare first"
         with self._locked():
@@ -266,7 +259,6 @@ class Seaweed:
 
 
 def _get(url: str, headers: dict[str, str]) -> bytes:
-    """Return the body of a successful response. Raises `OSError` and `HTTPException`."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 -- http, on loopback
     with opener.open(request, timeout=_PROBE_TIMEOUT_S) as response:
@@ -319,12 +311,7 @@ def _remove_sockets(ports: dict[str, int]) -> None:
 
 
 def _free_ports() -> dict[str, int]:
-    """
-    Return a free port for each listener.
-
-    Raises:
-        OSError: there are not enough.
-    """
+    """Return a free port for each listener; raise `OSError` if there are not enough."""
     free = free_ports(PLATFORM_PORTS)
     admin = next((port for port in free if is_free(port + _ADMIN_GRPC_OFFSET)), None)
     ports = dict(zip(LISTENERS[:-2], free, strict=False))

@@ -4,9 +4,10 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,9 +19,9 @@ from headrace.gateway.exposition import render
 from headrace.platform.console import TRAFFIC
 from headrace.platform.folders import Address, DataFolder
 from headrace.platform.leading import Leading
-from headrace.platform.membership import Membership, Shared, Sole
+from headrace.platform.membership import Membership, Shared
 from headrace.platform.operations import KINDS
-from headrace.platform.peers import Peers, Report, Siblings, share_responses
+from headrace.platform.peers import ASYNC, QUARANTINE, Peers, Report, Siblings, share_responses
 from headrace.platform.supervisor import Child
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.state.changes import followed
@@ -60,10 +61,8 @@ def join(
     """
     Join the platforms on a database; `Coordination.leave` is the caller's.
 
-    Without a supervisor, of which this process is a `child`, no other process uses a file of SQLite.
-
-    Raises:
-        SettingsError: they run on another machine, with other settings, or write records of a newer form.
+    Without a supervisor, of which this process is a `child`, no other process uses a file of SQLite. Raises
+    `SettingsError` if they run on another machine, with other settings, or write records of a newer form.
     """
     is_own = is_sqlite(url_of(where))
     if is_own and child is None:
@@ -91,9 +90,21 @@ def join(
                 name="database",
             )
         if home.newer is not None:
-            raise SettingsError(_outdated(home.newer), name="database")
+            newer = home.newer
+            raise SettingsError(
+                f"The platform at {newer.url} uses these records, and it is a newer Headrace ({newer.version}; this "
+                f"one is {__version__}), which writes records that this one cannot read. Start version "
+                f"{newer.version}, or stop the newer one and restore a backup that is older.",
+                name="database",
+            )
         if home.agreed != agreed:
-            raise SettingsError(_different(json.loads(home.agreed), json.loads(agreed)))
+            theirs, ours = json.loads(home.agreed), json.loads(agreed)
+            name = next(name for name in _AGREED if theirs.get(name) != ours[name])
+            raise SettingsError(
+                f"{name} is {ours[name]!r}, and another platform on this database has {theirs.get(name)!r}. Platforms "
+                "that share a database need the same settings: start this one with that value, or with another "
+                "database."
+            )
         shared = DataFolder(Path(home.data_dir))
         if not os.access(shared.root, os.W_OK | os.X_OK):
             raise SettingsError(
@@ -113,28 +124,30 @@ def agreed_settings(settings: PlatformSettings) -> str:
 
 
 def make_peers(coordination: Coordination | None, gateway: Gateway, leading: Leading) -> Peers | None:
-    if coordination is None:
-        gateway.on_quarantine(leading.look_at_workers)
-        return None
-    peers = Peers(
-        coordination=coordination,
-        read_own=lambda: Report(workers=gateway.own_loads(), held=gateway.own_held(), readings=dict(leading.readings)),
-        on_reports=gateway.set_others,
-        on_quarantine=leading.look_at_workers,
-        on_async=gateway.look_for_async,
-    )
-    gateway.on_accepted_for_others(peers.accepted)
+    """Connect the gateway and the leader's loops with each other and, if there may be others, with those of theirs."""
+    peers: Peers | None = None
 
     def on_quarantine() -> None:
         leading.look_at_workers()
-        peers.quarantined()
+        if peers is not None:
+            peers.tell(QUARANTINE)
 
     gateway.on_quarantine(on_quarantine)
+    if coordination is not None:
+        peers = Peers(
+            coordination=coordination,
+            read_own=lambda: Report(
+                workers=gateway.own_loads(), held=gateway.own_held(), readings=dict(leading.readings)
+            ),
+            on_reports=gateway.set_others,
+            on_quarantine=leading.look_at_workers,
+            on_async=gateway.look_for_async,
+        )
+        gateway.on_accepted_for_others(partial(peers.tell, ASYNC))
     return peers
 
 
 def make_siblings(sharing: Sharing, gateway: Gateway) -> Siblings | None:
-    """Return the link by which this process asks the others and answers them."""
     if sharing.coordination is None:
         return None
 
@@ -145,10 +158,7 @@ def make_siblings(sharing: Sharing, gateway: Gateway) -> Siblings | None:
     siblings = Siblings(
         folder=sharing.home.sockets,
         own_id=sharing.coordination.member.id,
-        answers={
-            TRAFFIC: traffic,
-            METRICS: lambda _: render(gateway.metrics).decode(),
-        },
+        answers={TRAFFIC: traffic, METRICS: lambda _: render(gateway.metrics).decode()},
     )
     if gateway.responses is not None:
         share_responses(gateway.responses, siblings)
@@ -157,7 +167,7 @@ def make_siblings(sharing: Sharing, gateway: Gateway) -> Siblings | None:
 
 def make_membership(store: Store, peers: Peers | None, siblings: Siblings | None) -> Membership:
     if peers is None or siblings is None:
-        return Sole(store)
+        return Membership(store)
 
     def on_standing(standing: Standing) -> None:
         peers.set_standing(standing)
@@ -170,19 +180,3 @@ def forget_members(folder: DataFolder) -> None:
     """Remove the members of an earlier platform on this folder; their times may be those of another boot."""
     for suffix in ("", "-wal", "-shm"):
         folder.members.with_name(folder.members.name + suffix).unlink(missing_ok=True)
-
-
-def _outdated(newer: Member) -> str:
-    return (
-        f"The platform at {newer.url} uses these records, and it is a newer Headrace ({newer.version}; this one is "
-        f"{__version__}), which writes records that this one cannot read. Start version {newer.version}, or stop the "
-        "newer one and restore a backup that is older."
-    )
-
-
-def _different(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    name = next(name for name in _AGREED if theirs.get(name) != ours[name])
-    return (
-        f"{name} is {ours[name]!r}, and another platform on this database has {theirs.get(name)!r}. Platforms that "
-        "share a database need the same settings: start this one with that value, or with another database."
-    )

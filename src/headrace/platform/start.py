@@ -61,12 +61,7 @@ class Handover:
 
 
 def take_over(folder: Path) -> Handover:
-    """
-    Ask the platform that runs on a data folder for its listening sockets.
-
-    Raises:
-        SettingsError: none runs there, or it cannot hand its sockets over.
-    """
+    """Ask the platform that runs on a data folder for its listening sockets. Raises `SettingsError`."""
     control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     control.settimeout(_TIMEOUT_S)
     try:
@@ -135,11 +130,7 @@ def run_platform(
     """
     Run a platform until a signal stops it; return the exit code. An error has been written to stderr.
 
-    Args:
-        settings: the platform's settings.
-        is_takeover: take the port over from the platform that runs on the data folder.
-        on_ready: called when the platform accepts requests.
-        env: the environment of this process.
+    With `is_takeover` the port is taken over from the platform that runs on the data folder.
     """
     setup_logging(format=settings.log_format, level=settings.log_level)
     os.umask(0o077)  # whatever it, its workers and its object storage write is for their user alone
@@ -172,7 +163,6 @@ class _Start:
         return self.is_takeover or self.settings.supervised or self.settings.processes > 1
 
     def run(self) -> int:
-        """Run until a signal; return the exit code."""
         with self._stack:
             self.folder.make()
             handover = take_over(self.folder.sockets) if self.is_takeover else None
@@ -192,7 +182,6 @@ class _Start:
             return self._supervise(listeners, handover)
 
     def _supervise(self, listeners: Sequence[Listener], handover: Handover | None) -> int:
-        """Serve with a process for each listener."""
         sockets = [bound for listener in listeners for bound in listener.sockets]
         supervisor = Supervisor(
             len(listeners),
@@ -229,14 +218,12 @@ class _Start:
         supervisor.poll(has_ended)
 
     def _serve_as(self, child: Child, listeners: Sequence[Listener]) -> int:
-        """Serve in a process of its own."""
         own = listeners[child.index]
         _close(bound for listener in listeners if listener is not own for bound in listener.sockets)
         on_ready = self.on_ready if child.is_first and child.index == 0 else None
         return _exit_code_of(lambda: self._serve(own, on_ready, child), when_displaced=NOT_RESTARTED)
 
     def _serve(self, listener: Listener, on_ready: OnReady | None, child: Child | None = None) -> int:
-        """Serve on the sockets of one process until a signal."""
         settings, database = self.settings, self._database
         with ExitStack() as stack:
             store = _when_reachable(lambda: open_store(database))
@@ -286,8 +273,7 @@ def _when_reachable(use: Callable[[], T]) -> T:
     """
     Use the database; try again for a while if its server cannot be reached, such as when both have been restarted.
 
-    Raises:
-        Unavailable: it could not be reached within `_DATABASE_WAIT_S`.
+    Raises `Unavailable` if it could not be reached within `_DATABASE_WAIT_S`.
     """
     deadline_s = time.monotonic() + _DATABASE_WAIT_S
     while True:

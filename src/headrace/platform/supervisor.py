@@ -61,8 +61,6 @@ RunProcess = Callable[[Child], int]
 
 @dataclass(slots=True)
 class _Slot:
-    """The slot of one process."""
-
     pid: int | None = None
     started_s: float = 0.0
     restart_s: float = 0.0
@@ -74,8 +72,6 @@ class _Slot:
 
 
 class Supervisor:
-    """Keeps processes running until a signal."""
-
     def __init__(
         self,
         num_processes: int,
@@ -89,13 +85,8 @@ class Supervisor:
         """
         Create the supervisor; nothing is started yet.
 
-        Args:
-            num_processes: how many it keeps running.
-            run: called in each new process.
-            on_stop: called here when the processes are told to stop.
-            on_ready: called here when all processes have accepted requests for the first time.
-            clock: monotonic, in seconds.
-            fork: forks this process as `os.fork` does.
+        `run` is called in each new process; `on_stop` here when the processes are told to stop, `on_ready` here when
+        all of them have accepted requests for the first time. `fork` forks this process as `os.fork` does.
         """
         self._slots = [_Slot() for _ in range(num_processes)]
         self._run = run
@@ -115,7 +106,6 @@ class Supervisor:
         self._selector.register(source, selectors.EVENT_READ, on_readable)
 
     def unwatch(self, source: socket.socket) -> None:
-        """Stop watching a socket."""
         self._selector.unregister(source)
 
     def poll(self, has_happened: Callable[[], bool]) -> None:
@@ -207,7 +197,6 @@ class Supervisor:
             os._exit(code)
 
     def _forget_supervision(self) -> None:
-        """Undo in a child what makes a process the supervisor."""
         signal.set_wakeup_fd(-1)
         for number in _HANDLED:
             if signal.getsignal(number) is not signal.SIG_IGN:

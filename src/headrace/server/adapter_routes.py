@@ -52,8 +52,7 @@ def checked_folder(source: str, allowed: Sequence[Path]) -> Path:
     """
     Return the folder of an adapter that was named over HTTP, with links resolved.
 
-    Raises:
-        Forbidden: it is not below an allowed folder; the error does not reveal whether it exists.
+    Raises `Forbidden` if it is not below an allowed folder; the error does not reveal whether it exists.
     """
     folder = Path(source.removeprefix("file://")).resolve()
     if any(folder.is_relative_to(root) for root in allowed):
@@ -85,14 +84,12 @@ class _AdapterRoutes:
         self._service = service
 
     async def load(self, request: Request) -> Response:
-        """Load an adapter, as vLLM does."""
         async with self._service.admit(request.scope, request.receive) as body:
             change = await self._service.parse_body(body, lambda body: parse_vllm(body, loads=True))
             await self._load(change)
             return PlainTextResponse(f"Success: LoRA adapter '{change.name}' added successfully.")
 
     async def unload(self, request: Request) -> Response:
-        """Unload an adapter, as vLLM does."""
         async with self._service.admit(request.scope, request.receive) as body:
             change = await self._service.parse_body(body, lambda body: parse_vllm(body, loads=False))
             name = change.name
@@ -100,11 +97,9 @@ class _AdapterRoutes:
             return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
 
     async def list_all(self, _request: Request) -> Response:
-        """List the loaded adapters."""
         return Response(render_adapters(self._service.backend.adapters), media_type=_JSON)
 
     async def describe(self, request: Request) -> Response:
-        """Describe one adapter."""
         name = request.path_params["name"]
         for adapter in self._service.backend.adapters:
             if adapter.name == name:
@@ -135,7 +130,6 @@ class _AdapterRoutes:
             return Response(render_change(name, "updated"), media_type=_JSON)
 
     async def unregister(self, request: Request) -> Response:
-        """Unload an adapter."""
         name = request.path_params["name"]
         backend = self._changeable() if self._service.fetch_adapter is None else self._changeable_by_platform()
         await backend.unload_adapter(name)
@@ -156,7 +150,6 @@ class _AdapterRoutes:
         await backend.load_adapter(change.name, folder, replaces=True)
 
     def _changeable_by_platform(self) -> Backend:
-        """Return the backend; raise `Forbidden` if it has no slots for adapters."""
         if not self._service.settings.enable_lora:
             raise Forbidden(
                 "The model server has no slots for adapters. Set OPTION_ENABLE_LORA=true in the Environment of the "
@@ -165,7 +158,6 @@ class _AdapterRoutes:
         return self._service.backend
 
     def _changeable(self) -> Backend:
-        """Return the backend; raise `Forbidden` if adapters may not be changed over HTTP."""
         settings = self._service.settings
         if not (settings.enable_lora and settings.allow_runtime_lora_updating):
             raise Forbidden(

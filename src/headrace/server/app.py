@@ -21,7 +21,6 @@ def create_app(settings: ServerSettings, backend: Backend | None = None) -> Star
 
 
 def app_of(service: Service) -> Starlette:
-    """Return the application around a service."""
     app = Starlette(
         routes=_routes(service),
         middleware=middleware(service),

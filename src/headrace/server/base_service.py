@@ -24,7 +24,7 @@ async def read_request_body(scope: Scope, receive: Receive, share: BodyShare, *,
     Raises:
         PayloadTooLarge: it has, or declares, more than `max_bytes`.
         Busy: the bodies of all requests together are too large.
-        ClientGone: the client disconnected before the end of the body.
+        ClientGone: the client disconnected before its end.
     """
     try:
         return await read_body(receive, max_bytes=max_bytes, content_length=content_length(scope), share=share)
@@ -44,8 +44,6 @@ async def read_request_body(scope: Scope, receive: Receive, share: BodyShare, *,
 
 
 class RequestLimiter:
-    """Counts the requests in flight and refuses those over the limit."""
-
     def __init__(self, max_in_flight: int) -> None:
         self._max_in_flight = max_in_flight
         self.in_flight = 0
@@ -53,16 +51,10 @@ class RequestLimiter:
         self._is_idle.set()
 
     async def wait_idle(self) -> None:
-        """Wait until no request is in flight."""
         await self._is_idle.wait()
 
     def check(self) -> None:
-        """
-        Refuse a request that would be over the limit.
-
-        Raises:
-            Busy: as many requests as allowed are in flight.
-        """
+        """Raise `Busy` if as many requests as allowed are in flight."""
         if self.in_flight >= self._max_in_flight:
             raise Busy(
                 f"{self.in_flight} requests are being answered or waiting; the server takes at most "
@@ -72,12 +64,7 @@ class RequestLimiter:
 
     @contextmanager
     def admit(self) -> Iterator[None]:
-        """
-        Count a request until the block ends.
-
-        Raises:
-            Busy: as many requests as allowed are in flight.
-        """
+        """Count a request until the block ends, or raise `Busy`."""
         self.check()
         self.in_flight += 1
         self._is_idle.clear()
@@ -148,16 +135,10 @@ class BaseService(ABC):
         self.phase = ServerPhase.TERMINATING
 
     def close(self) -> None:
-        """Refuse new requests from now on."""
         self.phase = ServerPhase.CLOSING
 
     def check_open(self) -> None:
-        """
-        Check that requests are taken.
-
-        Raises:
-            Unavailable: the model is still loading, or the server is shutting down.
-        """
+        """Raise `Unavailable` while the model is still loading, or the server is shutting down."""
         if self.phase is ServerPhase.CLOSING:
             raise Unavailable("The server is shutting down.")
         if self.phase is ServerPhase.LOADING:
@@ -168,11 +149,8 @@ class BaseService(ABC):
         """
         Read a body and admit its request until the block ends.
 
-        A request that is still arriving does not count: clients that send slowly would lock out all others.
-
-        Raises:
-            UnsupportedEncoding: the body is compressed.
-            PayloadTooLarge, Busy, ClientGone: see `read_request_body`.
+        A request that is still arriving does not count: clients that send slowly would lock out all others. Raises
+        `UnsupportedEncoding` for a compressed body, and as `read_request_body` does.
         """
         encoding = content_encoding(scope)
         if encoding is not None and self.reads_json:
@@ -187,15 +165,8 @@ class BaseService(ABC):
         """
         Parse a body with `read`; a large one on another thread, so that other requests get their tokens meanwhile.
 
-        One large body at a time, because its values may take many times the memory of its bytes.
-
-        Args:
-            body: the body.
-            read: parses it.
-            extra_bytes: the size of what `read` parses besides the body.
-
-        Raises:
-            PayloadTooLarge: it has too many values, see `check_json_size`.
+        One large body at a time, because its values may take many times the memory of its bytes. `extra_bytes` is the
+        size of what `read` parses besides the body. Raises `PayloadTooLarge` for too many values (`check_json_size`).
         """
         if len(body) + extra_bytes <= INLINE_BYTES:
             if len(body) > UNCOUNTED_BYTES:

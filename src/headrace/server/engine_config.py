@@ -26,10 +26,8 @@ def load_engine(
     """
     Load the model that the settings name and return its backend, which is not started.
 
-    `on_choice` is called with the chosen backend before the model is loaded.
-
-    Raises:
-        UserError: The model cannot be found, read or run, a setting is invalid or memory is insufficient.
+    `on_choice` is called with the chosen backend before. Raises `UserError` if the model cannot be found, read or run,
+    a setting is invalid or memory is insufficient.
     """
     from headrace.backends.loading import load_backend
 
@@ -39,12 +37,10 @@ def load_engine(
 
 
 def model_source(settings: ServerSettings) -> ModelSource:
-    """Return the model that the settings name."""
     return ModelSource(**_settings_of(ModelSource, settings))
 
 
 def engine_config(settings: ServerSettings) -> EngineConfig:
-    """Return the engine's configuration from the settings."""
     return EngineConfig(
         **{**_settings_of(EngineConfig, settings), "max_loras": num_adapter_slots(settings)},
         max_waiting_seqs=settings.max_concurrent_requests,

@@ -36,8 +36,6 @@ class DescribeRoute(Protocol):
 
 
 def route_error_handler(describe: DescribeRoute, render: RenderForPath = render_error_for) -> ExceptionHandler:
-    """Return the handler for paths and methods that are not served."""
-
     async def answer(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         path = _path_as_sent(request)

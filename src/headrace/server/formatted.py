@@ -27,8 +27,6 @@ Send = Callable[[bytes], Awaitable[None]]
 
 
 class FormattedGeneration(Generation):
-    """A generation with formatters around it."""
-
     def __init__(
         self,
         service: Service,
@@ -45,7 +43,6 @@ class FormattedGeneration(Generation):
     async def parse(
         self, body: bytes, choose: ChooseDialect | None, *, adapter: str | None, extra_bytes: ExtraBytes
     ) -> ParsedRequest:
-        """Format a body with the input formatter, and parse it."""
         response = self._response
         self._payload = body
         if response.changes_input:

@@ -32,13 +32,7 @@ class Formatters:
     """The process with a model's formatters, and the kinds that it has."""
 
     def __init__(self, spec: HandlerSpec, *, prepare: Prepare | None = None) -> None:
-        """
-        Create the formatters; their process is not started yet.
-
-        Args:
-            spec: the code.
-            prepare: called on a thread before the process is started.
-        """
+        """Create the formatters of some code; `prepare` is called on a thread before their process is started."""
         self.changes_input = False
         self.output: OutputKind | None = None
         self.pool = HandlerPool(spec)
@@ -47,12 +41,7 @@ class Formatters:
         self._numbers = count(1)
 
     async def start(self) -> None:
-        """
-        Start the process and ask which formatters it has.
-
-        Raises:
-            LoadError: the code cannot be loaded.
-        """
+        """Start the process and ask which formatters it has; raise `LoadError` if the code cannot be loaded."""
         if self._prepare is not None:
             prepare, spec = self._prepare, self._spec
             self.pool = HandlerPool(await in_daemon_thread(lambda: prepare(spec)))
@@ -73,11 +62,9 @@ class Formatters:
 
     @property
     def is_healthy(self) -> bool:
-        """False once the pool has given up on the code."""
         return self.pool.phase is not PoolPhase.FAILED
 
     def response(self, request_id: str, scope: Scope) -> "FormattedResponse":
-        """Return the formatter calls of one response."""
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
         return FormattedResponse(self, request_id, headers, number=next(self._numbers))
 
@@ -109,8 +96,6 @@ class Formatters:
 
 
 class FormattedResponse:
-    """The calls of formatters for one request and its response."""
-
     def __init__(self, formatters: Formatters, request_id: str, headers: Pairs, *, number: int) -> None:
         self.changes_input = formatters.changes_input
         self.output = formatters.output
@@ -120,7 +105,6 @@ class FormattedResponse:
         self._number = number
 
     async def format(self, part: Part, content: bytes) -> bytes:
-        """Run a formatter on a part; see `Formatters.format`."""
         headers = self._headers if part == "input" else ()
         return await self._formatters.format(
             part, content, request_id=self._request_id, headers=headers, number=self._number
@@ -128,7 +112,6 @@ class FormattedResponse:
 
 
 def _error_of(response: WholeResponse, part: str) -> HeadraceError:
-    """Return the error that corresponds to the contract's response."""
     body = json.loads(bytes(response.body) or b"{}")
     if response.status == _FAILED:
         return CodeFailed(str(body.get("error", "")), part=part)

@@ -27,8 +27,6 @@ from headrace.wire.dialect import Dialect, ParsedRequest
 
 
 class GenerationRoute:
-    """An ASGI endpoint that generates text."""
-
     def __init__(
         self,
         service: Service,
@@ -91,7 +89,6 @@ class GenerationRoute:
 
 
 def adapter_of(scope: Scope) -> str | None:
-    """Return the adapter that a header (SageMaker) or the query (LMI) names."""
     query = scope.get("query_string", b"")
     named = Headers(scope=scope).get(IDENTIFIER_HEADER)
     return named or (QueryParams(query).get("adapter") if query else None) or None
@@ -134,7 +131,6 @@ def _operation(parsed: ParsedRequest) -> str:
 
 
 def describe_outcome(span: Span, record: RequestRecord) -> None:
-    """Record the outcome of a generation: tokens, times, and the reason of a failure."""
     if not span.is_recording:
         return
     span.describe({"headrace.dialect": record.dialect, "gen_ai.latency.e2e": record.total_s})

@@ -71,7 +71,6 @@ class Generation:
         return parsed
 
     async def run(self, backend: Backend, parsed: ParsedRequest) -> None:
-        """Generate and respond, streamed or whole as the request asks."""
         try:
             await (self._stream(backend, parsed) if parsed.stream else self._whole(backend, parsed))
         finally:

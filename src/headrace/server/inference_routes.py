@@ -49,13 +49,10 @@ T = TypeVar("T")
 
 
 def generation_route(service: Service, path: str, dialect: Dialect) -> Route:
-    """Return a route that generates by one dialect."""
     return Route(path, GenerationRoute(service, route=path, dialect=dialect), methods=["POST"])
 
 
 def json_route(path: str, render: Callable[[], bytes]) -> Route:
-    """Return a route that answers a GET with a JSON document."""
-
     async def endpoint(_request: Request) -> Response:
         return Response(render(), media_type=JSON_CONTENT_TYPE)
 
@@ -136,7 +133,6 @@ def _stored_response(store: ResponseStore, action: Action) -> Callable[[Request]
 
 
 def anthropic_routes(service: Service) -> list[Route]:
-    """Return the routes of the Messages API."""
     return [
         generation_route(service, MESSAGES, AnthropicMessages()),
         body_route(

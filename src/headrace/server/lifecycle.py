@@ -78,7 +78,6 @@ class ModelServer(ABC):
         """Let requests in flight finish until the deadline, and release the model; also after a failed start."""
 
     async def flush(self) -> None:
-        """Wait a moment for the last bytes of the last requests to be sent."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.service.limiter.wait_idle(), _FLUSH_S)
 
@@ -104,8 +103,6 @@ def serve(served: ModelServer) -> int:
 
 
 class _Lifecycle:
-    """A run of a server, from listening to its exit code."""
-
     def __init__(
         self,
         served: ModelServer,

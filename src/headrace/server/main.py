@@ -35,11 +35,9 @@ class MetricsObserver:
         self._metrics = metrics
 
     def step_finished(self, report: StepReport) -> None:
-        """Record the duration of a step."""
         self._metrics.step_s.observe(report.seconds)
 
     def choice_finished(self, report: ChoiceReport) -> None:
-        """Record the time that a choice waited in the queue."""
         if report.queue_s is not None:
             self._metrics.queue_s.observe(report.queue_s)
 
@@ -114,21 +112,17 @@ def settled_notices(notices: Iterable[Notice], choice: BackendChoice) -> list[No
 
 
 def log_start(settings: ServerSettings, notices: Iterable[Notice]) -> None:
-    """Set up logging, and log the notices about the settings."""
     setup_logging(format=settings.log_format, level=settings.log_level)
     log_notices(notices)
 
 
 def log_notices(notices: Iterable[Notice]) -> None:
-    """Log notices about the settings."""
     for notice in notices:
         log = get_logger().info if notice.kind == "applied" else get_logger().warning
         log(f"setting.{notice.kind}", name=notice.name, message=notice.message)
 
 
 class _EngineServer(ModelServer):
-    """A server around an engine."""
-
     def __init__(
         self,
         service: Service,

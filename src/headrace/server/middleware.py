@@ -99,7 +99,6 @@ class OriginCheck:
         self._hosts = frozenset(hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer 403."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -135,7 +134,6 @@ class RequireKey:
         self._api_key = api_key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer 401."""
         if scope["type"] != "http" or self._is_open(scope) or self._has_key(scope):
             await self._app(scope, receive, send)
             return

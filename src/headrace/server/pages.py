@@ -38,7 +38,6 @@ def is_browser(request: Request) -> bool:
 
 
 def chat_page(request: Request) -> Response:
-    """Answer with the chat page."""
     return page_response(request, _PACKAGE, "index.html")
 
 

@@ -40,7 +40,6 @@ def read_attributes(text: str) -> dict[str, str]:
 
 
 def attributes_of(scope: Scope) -> dict[str, str]:
-    """Return the custom attributes of a request."""
     values = (value for name, value in scope["headers"] if name == ATTRIBUTES_HEADER)
     return read_attributes(b",".join(values).decode("latin-1"))
 
@@ -53,7 +52,6 @@ class RoutedInvocations:
         self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request; raises `NotFound` if there is no such route."""
         path = attributes_of(scope).get(_NAME)
         if path is None or path == scope["path"]:
             await self._default(scope, receive, send)
@@ -101,7 +99,6 @@ class EulaCheck:
         self._is_required = is_required
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer it."""
         accepted = accepted_eula(attributes_of(scope))
         if accepted or (accepted is None and not self._is_required):
             await self._app(scope, receive, send)
@@ -111,7 +108,6 @@ class EulaCheck:
 
 
 def with_eula_check(app: ASGIApp, settings: ServerSettings) -> ASGIApp:
-    """Wrap the app in the check that the settings configure, if any."""
     is_gated = settings.eula_check == "gated" and settings.model.startswith(GATED)
     if settings.eula_check == "required" or is_gated:
         return EulaCheck(app, is_required=settings.eula_check == "required")

@@ -30,8 +30,6 @@ _CHAT_NAMES = ("tgi", "lmi")
 
 
 class Service(BaseService):
-    """The state that all routes of a server share."""
-
     def __init__(
         self,
         settings: ServerSettings,
@@ -44,13 +42,8 @@ class Service(BaseService):
         """
         Create the state with a started backend, or without one until `attach`.
 
-        Args:
-            settings: the server's settings.
-            backend: a started backend; None: it is attached later.
-            fetch_adapter: fetches adapters for the platform that runs this server: it loads and unloads them through
-                `/adapters`, and is the only client of those routes.
-            formatters: change requests and responses; they have started before the server is ready.
-            tracer: records the spans of requests.
+        `fetch_adapter` fetches adapters for the platform that runs this server: it loads and unloads them through
+        `/adapters`, and is the only client of those routes. `formatters` have started before the server is ready.
         """
         super().__init__(settings, is_ready=backend is not None, tracer=tracer)
         self.fetch_adapter = fetch_adapter
@@ -67,18 +60,12 @@ class Service(BaseService):
         self._backend = backend
 
     def attach(self, backend: Backend) -> None:
-        """Serve with a started backend: the server is ready."""
         self._backend = backend
         self.phase = ServerPhase.READY
 
     @property
     def backend(self) -> Backend:
-        """
-        Return the backend, while requests are taken.
-
-        Raises:
-            Unavailable: the model is still loading, or the server is shutting down.
-        """
+        """The backend; raises `Unavailable` while the model is still loading, or the server is shutting down."""
         self.check_open()
         assert self._backend is not None, "attached before the phase is READY"
         return self._backend
@@ -100,7 +87,6 @@ class Service(BaseService):
 
     @property
     def adapter_names(self) -> frozenset[str]:
-        """Names of the loaded adapters."""
         return frozenset(adapter.name for adapter in self._backend.adapters) if self._backend else frozenset()
 
     @property
@@ -116,7 +102,6 @@ class Service(BaseService):
         return ResponseMemory(max_bytes=max_bytes, max_age_s=self.settings.stored_responses_age_s)
 
     def stats(self) -> EngineStats:
-        """Return the engine's size and load."""
         return EngineStats() if self._backend is None else self._backend.stats()
 
     def context(self, request_id: str) -> RequestContext:

@@ -78,7 +78,6 @@ def _other_routes(service: CodeService) -> ExceptionHandler:
 
 
 def ping_body(contract: ContractName, model_name: str, health: ServerPhase) -> dict[str, object]:
-    """Return the body of a health check as the contract's server words it."""
     if contract == "djl":
         word = "FAILED" if health is ServerPhase.FAILED else _WORDS.get(health, "Unhealthy")
         return {model_name: {"status": word}}
@@ -134,8 +133,6 @@ def check_model(service: CodeService, name: str | None) -> None:
 
 
 class _ModelRoute(HandlerRoute):
-    """The endpoint of a route whose path names the model."""
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             check_model(self._service, scope["path_params"]["model"])

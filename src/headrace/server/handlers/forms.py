@@ -11,8 +11,8 @@ from urllib.parse import unquote_to_bytes
 
 from headrace.core.errors import InvalidRequest
 from headrace.handlers.exchange import RequestPart, request_part
-from headrace_handler.frames import Buffer
 from headrace_handler.client_data import parameter
+from headrace_handler.frames import Buffer
 
 MAX_FIELDS = 1000
 _MAX_HEAD_BYTES = 16 * 1024
@@ -29,15 +29,9 @@ Field = tuple[str, str | None, Buffer]
 
 async def body_parts(body: bytes, content_type: str | None, *, reads_forms: bool) -> list[RequestPart]:
     """
-    Return the parts of a body; large contents in memory files.
+    Return the parts of a body, large contents in memory files; if `reads_forms`, the fields of a form one by one.
 
-    Args:
-        body: the request body.
-        content_type: as the client sent it.
-        reads_forms: whether the contract takes the fields of a form one by one.
-
-    Raises:
-        InvalidRequest: the form is malformed or has too many fields.
+    Raises `InvalidRequest` if the form is malformed or has too many fields.
     """
     kind, _, _ = (content_type or "").partition(";")
     read = _READERS.get(kind.strip().lower()) if reads_forms else None
@@ -49,12 +43,7 @@ async def body_parts(body: bytes, content_type: str | None, *, reads_forms: bool
 
 
 def urlencoded_fields(body: bytes) -> Iterator[tuple[str, bytes]]:
-    """
-    Yield names and values of an urlencoded form.
-
-    Raises:
-        InvalidRequest: it has too many fields.
-    """
+    """Yield names and values of an urlencoded form; raise `InvalidRequest` if it has too many fields."""
     if body.count(b"&") >= MAX_FIELDS:  # before they are decoded, which takes seconds for a million
         raise _too_many_fields()
     for pair in filter(None, body.split(b"&")):
@@ -63,12 +52,7 @@ def urlencoded_fields(body: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def multipart_fields(body: bytes, boundary: str) -> Iterator[Field]:
-    """
-    Yield name, content type and content of each field.
-
-    Raises:
-        InvalidRequest: the form is malformed.
-    """
+    """Yield name, content type and content of each field; raise `InvalidRequest` if the form is malformed."""
     if not boundary:
         raise InvalidRequest("The Content-Type multipart/form-data has no boundary; expected one.")
     if len(boundary) > _MAX_BOUNDARY_LENGTH:

@@ -43,8 +43,6 @@ FindRegistered = Callable[[Registration], HandlerSpec]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Startup:
-    """A model of TorchServe's that is loaded at startup."""
-
     url: str
     prepare: Callable[[], HandlerSpec]
     """Prepares what the children need, such as an environment with the model's packages; blocks."""
@@ -76,8 +74,6 @@ def run_handler_server(
 
 
 class _HandlerServer(ModelServer):
-    """A server around the code of one model."""
-
     def __init__(self, service: HandlerService, prepare: Prepare | None, on_ready: OnHandlerReady | None) -> None:
         super().__init__(service, handler_app(service))
         self._service = service
@@ -141,8 +137,6 @@ def run_torchserve_server(
 
 
 class _TorchServeServer(ModelServer):
-    """A server of TorchServe's models."""
-
     def __init__(
         self,
         settings: ServerSettings,

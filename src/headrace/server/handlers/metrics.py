@@ -86,13 +86,13 @@ def metrics_app(models: TorchServeModels, layers: Sequence[Middleware] = ()) -> 
 
 def render_torchserve(models: Sequence[Registered], names: Sequence[str] = ()) -> bytes:
     """Return what TorchServe keeps of its models, and what handlers report; if `names` has some, only these."""
-    found = merge_families([*_torchserve_families(models), *reported(model.pool for model in models)])
+    found = merge_families([*torchserve_families(models), *reported(model.pool for model in models)])
     for family in found:
         family.samples = [s for s in family.samples if not names or s.name in names or family.name in names]
     return metrics_page(family for family in found if family.samples)
 
 
-def _torchserve_families(models: Sequence[Registered]) -> Iterator[Metric]:
+def torchserve_families(models: Sequence[Registered]) -> Iterator[Metric]:
     labels = ["model_name", "model_version", "hostname"]
     total = CounterMetricFamily("ts_inference_requests", "Requests that workers took.", labels=labels)
     running = CounterMetricFamily("ts_inference_latency_microseconds", "Time of calls of handlers.", labels=labels)

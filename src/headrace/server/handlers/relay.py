@@ -47,22 +47,13 @@ class HandlerRoute:
         item_path: ItemPath = lambda scope: str(scope["path"]),
         pool: HandlerPool | None = None,
     ) -> None:
-        """
-        Create the endpoint.
-
-        Args:
-            service: the state that all routes share.
-            mode: the mode of the calls.
-            item_path: the path that the code sees.
-            pool: the model's pool; None: the pool for requests without a model's name.
-        """
+        """Create the endpoint; `item_path` returns the path that the code sees, `pool` None is the default model's."""
         self._service = service
         self._mode: Mode = mode
         self._item_path = item_path
         self._pool = pool
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         exchange, outcome = Exchange(scope, receive, send), _Outcome()
         request_id = trace_of(scope).request_id
 
@@ -147,7 +138,6 @@ class _Outcome:
     started_s: float = field(default_factory=perf_counter)
 
     def describe(self, span: Span) -> None:
-        """Record a failure in the request's span."""
         if self.finish != "complete":
             span.fail(DISCONNECTED if self.finish == "disconnected" else self.finish)
 

@@ -12,8 +12,6 @@ from headrace.settings.server_settings import ServerSettings
 
 
 class CodeService(BaseService):
-    """The state of a server whose models are served by their own code."""
-
     reads_json = False
     contract: ContractName
     model_name: str
@@ -27,17 +25,10 @@ class CodeService(BaseService):
     @property
     @abstractmethod
     def pool(self) -> HandlerPool:
-        """
-        Return the children of the model that requests without a model's name are for.
-
-        Raises:
-            Unavailable: the code is still being loaded, or the server is shutting down.
-        """
+        """The children of the model that requests without a model's name are for. Raises `Unavailable`."""
 
 
 class HandlerService(CodeService):
-    """The state of a server for the code of one model."""
-
     def __init__(
         self,
         settings: ServerSettings,
@@ -54,7 +45,6 @@ class HandlerService(CodeService):
         self._pool = pool
 
     def attach(self, pool: HandlerPool) -> None:
-        """Serve with a pool that has started."""
         self._pool = pool
         self.spec = pool.spec
         self.phase = ServerPhase.READY
@@ -71,13 +61,10 @@ class HandlerService(CodeService):
 
     @property
     def is_healthy(self) -> bool:
-        """False once the pool has given up."""
         return self._pool is None or self._pool.phase is not PoolPhase.FAILED
 
 
 class TorchServeService(CodeService):
-    """The state of a server for TorchServe's models."""
-
     contract: ContractName = "torchserve"
     model_name = ""
 
@@ -91,9 +78,7 @@ class TorchServeService(CodeService):
         """
         Return the model that a request is for.
 
-        Raises:
-            Unavailable: models are still being loaded, or the server is shutting down.
-            ApiError: there is no such model or version.
+        Raises `Unavailable`, or `ApiError` if there is no such model or version.
         """
         self.check_open()
         return self.models.find(name, version)
