@@ -1,9 +1,13 @@
-"""The promise of batch invariance, through HTTP on the real model: who else is there never changes an answer."""
+"""
+The promise of batch invariance, through HTTP on the real model: who else is there never changes an answer.
+
+Proves that a server as users start it keeps the promise: streams and whole answers, default settings. Preemption and
+the other formats lie below HTTP: `tests/engine/test_native_bytes.py`, `tests/engine/test_real_model.py`.
+"""
 
 import asyncio
 import json
 import random
-from pathlib import Path
 
 import httpx
 import pytest
@@ -11,7 +15,7 @@ import pytest
 from tests import plain_http
 from tests.waiting import WAIT_S
 
-from .conftest import Served, serve
+from .conftest import Served
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(1200)]
 
@@ -30,12 +34,12 @@ SUBJECTS = (
 def requests(count: int) -> list[dict[str, object]]:
     """Greedy requests of mixed prompt and answer lengths; every fourth shares a long prefix."""
     chooser = random.Random(7)
-    prefix = "You are a careful writer. " * 20
+    prefix = "You are a careful writer. " * 10
     made: list[dict[str, object]] = []
     for number in range(count):
-        words = " ".join(chooser.choices(SUBJECTS, k=chooser.randint(1, 60)))
+        words = " ".join(chooser.choices(SUBJECTS, k=chooser.randint(1, 30)))
         prompt = f"{prefix if number % 4 == 0 else ''}Write about {words} in {number} words:"
-        made.append({"model": "smollm2", "prompt": prompt, "max_tokens": chooser.randint(4, 48), "temperature": 0})
+        made.append({"model": "smollm2", "prompt": prompt, "max_tokens": chooser.randint(4, 20), "temperature": 0})
     return made
 
 
@@ -55,59 +59,19 @@ async def streamed(client: httpx.AsyncClient, body: dict[str, object]) -> str:
     return text
 
 
-async def answers(url: str, bodies: list[dict[str, object]], *, together: bool, stream: bool) -> list[str]:
-    limits = httpx.Limits(max_connections=None)
-    ask = streamed if stream else whole
-    async with plain_http.AsyncClient(base_url=url, timeout=WAIT_S, limits=limits) as client:
-        if together:
-            return list(await asyncio.gather(*(ask(client, body) for body in bodies)))
-        return [await ask(client, body) for body in bodies]
-
-
-async def test_64_streams_give_the_same_bytes_as_each_request_alone(server: Served) -> None:
+async def test_64_requests_together_give_the_same_bytes_as_each_alone(server: Served) -> None:
+    """Half of those together are streamed."""
     bodies = requests(64)
+    limits = httpx.Limits(max_connections=None)
+    async with plain_http.AsyncClient(base_url=server.url, timeout=WAIT_S, limits=limits) as client:
+        alone = [await whole(client, body) for body in bodies]
+        cached_before = counter((await client.get("/metrics")).text, "headrace_cached_prompt_tokens_total")
+        asked = [(streamed if number % 2 else whole)(client, body) for number, body in enumerate(bodies)]
+        together = await asyncio.gather(*asked)
+        cached_after = counter((await client.get("/metrics")).text, "headrace_cached_prompt_tokens_total")
 
-    alone = await answers(server.url, bodies, together=False, stream=False)
-    together_streamed = await answers(server.url, bodies, together=True, stream=True)
-    together_whole = await answers(server.url, bodies, together=True, stream=False)
-
-    assert together_streamed == alone
-    assert together_whole == alone
-
-
-MAX_ROUNDS = 6
-"""On a busy machine the ten may arrive so far apart that none is preempted: then they are sent again."""
-
-
-# The engine's own tests have the other formats.
-@pytest.mark.parametrize(("dtype", "kv_mib"), [("auto", 25), ("w8a8", 13)])
-async def test_neither_prefix_cache_nor_preemption_changes_an_answer(
-    dtype: str, kv_mib: int, smollm2_path: Path, tmp_path: Path
-) -> None:
-    bodies = [{**body, "max_tokens": 120, "ignore_eos": True} for body in requests(10)]
-    plain = ["--dtype", dtype, "--served-model-name", "smollm2", "--max-model-len", "1024"]
-    roomy = serve(smollm2_path, tmp_path, *plain, "--no-enable-prefix-caching")
-    try:
-        expected = await answers(roomy.url, bodies, together=False, stream=False)
-    finally:
-        roomy.stop()
-    # Some 1,100 tokens of KV cache: the ten grow out of it together, so some are put back and computed again.
-    # Short answers first: they teach the engine to expect such, so that it lets all ten in, however they arrive.
-    short = [{**body, "max_tokens": 2} for body in bodies] * 4
-    tight = serve(smollm2_path, tmp_path, *plain, "--kv-cache-bytes", f"{kv_mib}MiB")
-    try:
-        metrics = ""
-        for number in range(MAX_ROUNDS):
-            await answers(tight.url, short, together=False, stream=False)
-            assert await answers(tight.url, bodies, together=True, stream=True) == expected
-            metrics = plain_http.get(f"{tight.url}/metrics", timeout=WAIT_S).text
-            if number and counter(metrics, "headrace_preemptions_total"):  # after the first, prompts are cached
-                break
-    finally:
-        tight.stop()
-
-    assert counter(metrics, "headrace_cached_prompt_tokens_total") > 0
-    assert counter(metrics, "headrace_preemptions_total") > 0
+    assert together == alone
+    assert cached_after > cached_before
 
 
 def counter(metrics: str, name: str) -> float:
