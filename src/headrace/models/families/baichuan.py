@@ -3,14 +3,8 @@
 from typing import Final
 
 from headrace.core.errors import UnsupportedModel
-from headrace.models.families.family import (
-    LLAMA_TENSORS,
-    Family,
-    GgufHeader,
-    base_config_spec,
-    base_gguf_spec,
-    require_activation,
-)
+from headrace.models.families.family import LLAMA_TENSORS, QKV, Family, GgufHeader
+from headrace.models.families.reading import config_spec, gguf_spec
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec
 
@@ -19,15 +13,12 @@ LAYERS_OF_7B: Final = 32
 VOCAB_SIZE_OF_2: Final = 125_696
 
 
-def spec_from_config(config: Fields) -> ModelSpec:
-    """Read a `baichuan` config."""
-    require_activation(config, "silu")
-    return _checked(base_config_spec(config, "baichuan"), config.source)
+def _from_config(family: Family, config: Fields) -> ModelSpec:
+    return _checked(config_spec(family, config), config.source)
 
 
-def spec_from_gguf(header: GgufHeader) -> ModelSpec:
-    """Read GGUF metadata."""
-    return _checked(base_gguf_spec(header, "baichuan"), header.fields.source)
+def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
+    return _checked(gguf_spec(family, header), header.fields.source)
 
 
 def _checked(spec: ModelSpec, source: str) -> ModelSpec:
@@ -44,9 +35,9 @@ BAICHUAN: Final = Family(
     models="Baichuan 7B (not Baichuan 2)",
     verified=("layout", "GGUF twin"),
     model_types=("baichuan",),
-    spec_from_config=spec_from_config,
+    spec_from_config=_from_config,
     gguf_architectures=("baichuan",),
-    spec_from_gguf=spec_from_gguf,
-    tensors={**LLAMA_TENSORS, **dict.fromkeys(("q", "k", "v"), "self_attn.W_pack.weight")},
+    spec_from_gguf=_from_gguf,
+    tensors={**LLAMA_TENSORS, **dict.fromkeys(QKV, "self_attn.W_pack.weight")},
     interleaved_gguf_rope=True,
 )

@@ -4,18 +4,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from headrace.models.families.family import (
-    GGUF_TENSORS,
-    Family,
-    GgufHeader,
-    base_config_spec,
-    base_gguf_spec,
-    read_activation,
-)
+from headrace.models.families.family import ALL_BIASED, ENCODER_PARTS, GGUF_TENSORS, GPT_PARTS, Family, GgufHeader
+from headrace.models.families.reading import config_spec, gguf_spec, without_positions
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec
 
-_BERT: Final[Mapping[str, object]] = {
+_DEFAULTS: Final[Mapping[str, object]] = {
     "vocab_size": 30_522,
     "hidden_size": 768,
     "num_hidden_layers": 12,
@@ -27,7 +21,6 @@ _BERT: Final[Mapping[str, object]] = {
     "layer_norm_eps": 1e-12,
 }
 """Source: transformers `BertConfig`, `RobertaConfig`."""
-_ROBERTA: Final = {**_BERT, "vocab_size": 50_265}
 _POSITION_OFFSET: Final = 2
 """RoBERTa's positions start after the padding token's id, which is 1."""
 _TENSORS: Final = {
@@ -54,54 +47,32 @@ GGUF_ENCODER_TENSORS: Final = {
 }
 
 
-def bert_from_config(config: Fields) -> ModelSpec:
-    """Read a `bert` config."""
-    return _encoder(config.with_defaults(_BERT), "bert", offset=0)
+def _bert_from_config(family: Family, config: Fields) -> ModelSpec:
+    return _encoder(config_spec(family, config), config, offset=0)
 
 
-def bert_from_gguf(header: GgufHeader) -> ModelSpec:
+def _bert_from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
     """Read GGUF metadata; the position table starts with the row of the first token."""
     header.fields.refuse("attention.causal", "an encoder as a decoder", unless=(False,))
-    spec = replace(base_gguf_spec(header, "bert"), activation="gelu_erf")
+    spec = gguf_spec(family, header)
     token_types, _ = header.tensor_shapes.get(GGUF_ENCODER_TENSORS["token_types"], (0, 0))
     positions, _ = header.tensor_shapes.get(GGUF_TENSORS["positions"], (spec.max_positions, 0))
-    return _post_norm(spec, positions=min(spec.max_positions, positions), token_types=token_types)
+    return _with_positions(spec, min(spec.max_positions, positions), token_types)
 
 
-def roberta_from_config(config: Fields) -> ModelSpec:
+def _roberta_from_config(family: Family, config: Fields) -> ModelSpec:
     """Read a `roberta` or `xlm-roberta` config, whose position table starts with rows that no token uses."""
-    config = config.with_defaults({**_ROBERTA, "pad_token_id": 1})
     config.refuse("pad_token_id", "positions that do not start at 2", unless=(_POSITION_OFFSET - 1,))
-    return _encoder(config, "roberta", offset=_POSITION_OFFSET)
+    return _encoder(config_spec(family, config), config, offset=_POSITION_OFFSET)
 
 
-def _encoder(config: Fields, family: str, *, offset: int) -> ModelSpec:
-    config.refuse("position_embedding_type", "relative positions", unless=("absolute",))
-    config.refuse("is_decoder", "an encoder as a decoder", unless=(False,))
-    config.refuse("add_cross_attention", "attention to an encoder", unless=(False,))
-    spec = base_config_spec(config.renamed({"rms_norm_eps": "layer_norm_eps"}), family)
-    spec = replace(spec, activation=read_activation(config, key="hidden_act"))
-    return _post_norm(spec, positions=spec.max_positions - offset, token_types=config.whole("type_vocab_size"))
+def _encoder(spec: ModelSpec, config: Fields, *, offset: int) -> ModelSpec:
+    return _with_positions(spec, spec.max_positions - offset, config.whole("type_vocab_size"))
 
 
-def _post_norm(spec: ModelSpec, *, positions: int, token_types: int) -> ModelSpec:
-    return replace(
-        spec,
-        is_causal=False,
-        max_positions=positions,
-        learned_positions=positions,
-        rope_of_layer=(-1,) * spec.num_layers,
-        token_types=token_types,
-        embedding_norm=True,
-        norm="layer",
-        norm_bias=True,
-        norms="stream",
-        mlp="plain",
-        qkv_bias=True,
-        o_bias=True,
-        mlp_bias=True,
-        tie_embeddings=True,
-    )
+def _with_positions(spec: ModelSpec, positions: int, token_types: int) -> ModelSpec:
+    spec = replace(spec, max_positions=positions, learned_positions=positions, token_types=token_types)
+    return without_positions(spec)
 
 
 BERT: Final = Family(
@@ -109,18 +80,30 @@ BERT: Final = Family(
     models="BERT encoders: MiniLM, bge, e5, gte (embeddings)",
     verified=("transformers", "GGUF twin", "real model"),
     model_types=("bert",),
-    spec_from_config=bert_from_config,
+    defaults=_DEFAULTS,
+    keys={"rms_norm_eps": "layer_norm_eps"},
+    refused={
+        "position_embedding_type": ("absolute", "relative positions"),
+        "is_decoder": (False, "an encoder as a decoder"),
+        "add_cross_attention": (False, "attention to an encoder"),
+    },
+    activation="gelu_erf",
+    reads_activation=True,
+    parts={**ENCODER_PARTS, **GPT_PARTS, **ALL_BIASED, "norms": "stream"},
+    spec_from_config=_bert_from_config,
     gguf_architectures=("bert",),
-    spec_from_gguf=bert_from_gguf,
+    spec_from_gguf=_bert_from_gguf,
     tensors=_TENSORS,
     gguf_tensors=GGUF_ENCODER_TENSORS,
 )
-ROBERTA: Final = Family(
+ROBERTA: Final = replace(
+    BERT,
     name="roberta",
     models="RoBERTa and XLM-RoBERTa encoders: bge-m3, multilingual e5, bge-reranker",
     verified=("transformers",),
     model_types=("roberta", "xlm-roberta"),
-    spec_from_config=roberta_from_config,
-    tensors=_TENSORS,
+    defaults={**_DEFAULTS, "vocab_size": 50_265, "pad_token_id": 1},
+    spec_from_config=_roberta_from_config,
+    gguf_architectures=(),
     position_offset=_POSITION_OFFSET,
 )

@@ -3,78 +3,55 @@
 from dataclasses import replace
 from typing import Final
 
-from headrace.models.families.family import (
-    Family,
-    GgufHeader,
-    base_config_spec,
-    base_gguf_spec,
+from headrace.models.families.family import ATTENTION_BIAS, Family, GgufHeader
+from headrace.models.families.reading import (
+    config_spec,
+    gguf_spec,
     layer_windows,
-    require_activation,
+    pattern_windows,
     sliding_layers,
     without_far_positions,
 )
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec
 
-DEFAULTS: Final = {
-    "max_position_embeddings": 8192,
-    "layer_norm_eps": 1e-5,
-    "logit_scale": 0.0625,
-    "tie_word_embeddings": True,
-    "sliding_window": 4096,
-    "sliding_window_pattern": 4,
-}
-"""Source: transformers `CohereConfig` and `Cohere2Config`."""
 THETA: Final = {"cohere": 500_000.0, "cohere2": 10_000.0}
-"""Defaults for configs without a theta. Source: the same."""
+"""Defaults for configs without a theta. Source: transformers `CohereConfig` and `Cohere2Config`."""
 
 
-def cohere_from_config(config: Fields) -> ModelSpec:
+def _cohere_from_config(family: Family, config: Fields) -> ModelSpec:
     """Read a `cohere` config; Command-R+ also norms each head of q and k, with weights of its own."""
-    spec = _read(config, "cohere")
+    spec = _read(family, config)
     return replace(spec, qk_norm="layer") if config.flag("use_qk_norm", default=False) else spec
 
 
-def cohere2_from_config(config: Fields) -> ModelSpec:
+def _cohere2_from_config(family: Family, config: Fields) -> ModelSpec:
     """Read a `cohere2` config; every fourth layer has no window and no positions."""
-    spec = _read(config, "cohere2")
-    config = config.with_defaults(DEFAULTS)
+    spec = _read(family, config)
     default = sliding_layers(spec.num_layers, config.whole("sliding_window_pattern"))
     return without_far_positions(layer_windows(config, spec, config.whole("sliding_window"), default))
 
 
-def cohere_from_gguf(header: GgufHeader) -> ModelSpec:
-    """Read the GGUF metadata of Command-R."""
-    spec = _read_gguf(header, "cohere")
+def _cohere_from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
+    spec = _read_gguf(family, header)
     return replace(spec, qk_norm="layer") if "blk.0.attn_q_norm.weight" in header.tensor_shapes else spec
 
 
-def cohere2_from_gguf(header: GgufHeader) -> ModelSpec:
+def _cohere2_from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
     """Read the GGUF metadata of Command R7B, which omits the pattern of windows."""
-    spec = _read_gguf(header, "cohere2")
-    window = header.fields.whole("attention.sliding_window")
-    sliding = sliding_layers(spec.num_layers, 4)
-    return without_far_positions(replace(spec, windows=tuple(window if slides else 0 for slides in sliding)))
+    spec = _read_gguf(family, header)
+    return without_far_positions(pattern_windows(spec, header.fields.whole("attention.sliding_window"), 4))
 
 
-def _read(config: Fields, family: str) -> ModelSpec:
-    config = config.with_defaults(DEFAULTS).renamed({"rms_norm_eps": "layer_norm_eps"})
-    require_activation(config, "silu")
+def _read(family: Family, config: Fields) -> ModelSpec:
     if not config.sub("rope_parameters").values:
-        config = config.with_defaults({"rope_theta": THETA[family]})
-    biased = config.flag("attention_bias", default=False)
-    spec = replace(base_config_spec(config, family), qkv_bias=biased, o_bias=biased)
-    return _with_parts(spec, config.positive("logit_scale"))
+        config = config.with_defaults({"rope_theta": THETA[family.name]})
+    return replace(config_spec(family, config), logit_scale=config.positive("logit_scale"))
 
 
-def _read_gguf(header: GgufHeader, family: str) -> ModelSpec:
-    fields = header.fields
-    spec = base_gguf_spec(replace(header, fields=fields.without("logit_scale")), family)
-    return _with_parts(spec, fields.positive("logit_scale", 0.0625))
-
-
-def _with_parts(spec: ModelSpec, logit_scale: float) -> ModelSpec:
-    return replace(spec, norm="layer", parallel="one", logit_scale=logit_scale)
+def _read_gguf(family: Family, header: GgufHeader) -> ModelSpec:
+    spec = gguf_spec(family, replace(header, fields=header.fields.without("logit_scale")))
+    return replace(spec, logit_scale=header.fields.positive("logit_scale", 0.0625))
 
 
 COHERE: Final = Family(
@@ -82,20 +59,30 @@ COHERE: Final = Family(
     models="Command-R, Command-R+, Aya",
     verified=("transformers", "GGUF twin"),
     model_types=("cohere",),
-    spec_from_config=cohere_from_config,
+    # Source: transformers `CohereConfig` and `Cohere2Config`.
+    defaults={
+        "max_position_embeddings": 8192,
+        "layer_norm_eps": 1e-5,
+        "logit_scale": 0.0625,
+        "tie_word_embeddings": True,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 4,
+    },
+    keys={"rms_norm_eps": "layer_norm_eps"},
+    bias_flags=ATTENTION_BIAS,
+    parts={"norm": "layer", "parallel": "one"},
+    spec_from_config=_cohere_from_config,
     gguf_architectures=("command-r",),
-    spec_from_gguf=cohere_from_gguf,
+    spec_from_gguf=_cohere_from_gguf,
     interleaved_rope=True,
     interleaved_gguf_rope=True,
 )
-COHERE2: Final = Family(
+COHERE2: Final = replace(
+    COHERE,
     name="cohere2",
     models="Command R7B, Command A",
-    verified=("transformers", "GGUF twin"),
     model_types=("cohere2",),
-    spec_from_config=cohere2_from_config,
+    spec_from_config=_cohere2_from_config,
     gguf_architectures=("cohere2",),
-    spec_from_gguf=cohere2_from_gguf,
-    interleaved_rope=True,
-    interleaved_gguf_rope=True,
+    spec_from_gguf=_cohere2_from_gguf,
 )

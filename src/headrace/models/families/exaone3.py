@@ -2,44 +2,15 @@
 
 from typing import Final
 
-from headrace.models.families.family import (
-    LLAMA_TENSORS,
-    Family,
-    GgufHeader,
-    base_config_spec,
-    base_gguf_spec,
-    require_activation,
-)
-from headrace.models.fields import Fields
-from headrace.models.spec import ModelSpec
-
-_OTHER_NAMES: Final = {
-    "num_hidden_layers": "num_layers",
-    "rms_norm_eps": "layer_norm_epsilon",
-    "hidden_act": "activation_function",
-}
-
-
-def spec_from_config(config: Fields) -> ModelSpec:
-    """Read an `exaone` config."""
-    config = config.renamed(_OTHER_NAMES)
-    require_activation(config, "silu")
-    return base_config_spec(config, "exaone")
-
-
-def spec_from_gguf(header: GgufHeader) -> ModelSpec:
-    """Read GGUF metadata."""
-    return base_gguf_spec(header, "exaone")
-
+from headrace.models.families.family import LLAMA_TENSORS, Family
 
 EXAONE: Final = Family(
     name="exaone",
     models="EXAONE 3 and 3.5",
     verified=("layout",),
     model_types=("exaone",),
-    spec_from_config=spec_from_config,
+    keys={"num_hidden_layers": "num_layers", "rms_norm_eps": "layer_norm_epsilon", "hidden_act": "activation_function"},
     gguf_architectures=("exaone",),
-    spec_from_gguf=spec_from_gguf,
     tensors={
         **LLAMA_TENSORS,
         "layers": "model.h",

@@ -1,15 +1,12 @@
 """The definition of a model family, and the parts that most families share."""
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from headrace.core.errors import BrokenModel, UnsupportedModel
-from headrace.models.families.rope_config import rope_from_config, rope_from_gguf, scaled_positions
 from headrace.models.fields import Fields
-from headrace.models.quantized.registry import refuse_other_quantization
-from headrace.models.spec import Activation, ModelSpec, MoeSpec
+from headrace.models.spec import Activation, ModelSpec
 
 LLAMA_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -68,25 +65,6 @@ QWEN_EXPERT_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Names in checkpoints with experts that follow Qwen's."""
 
-ACTIVATIONS: Final[Mapping[str, Activation]] = MappingProxyType(
-    {
-        "silu": "silu",
-        "swish": "silu",
-        "gelu_pytorch_tanh": "gelu_tanh",
-        "gelu_new": "gelu_tanh",
-        "gelu_fast": "gelu_tanh",
-        "gelu": "gelu_erf",
-        "relu": "relu",
-        "relu2": "relu2",
-    }
-)
-"""Activations by their names in configs."""
-MAX_LAYERS: Final = 1024
-_MAX_SIZE: Final = 1 << 24
-"""Largest size in a config.json: lists of this length are allocated before any tensor is checked."""
-_MAX_EXPERTS: Final = 65536
-"""Maximum number of experts in all layers together."""
-
 GGUF_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "layers": "blk",
@@ -137,17 +115,64 @@ answers of a released model.
 """
 
 
+ATTENTION_BIAS: Final[Mapping[str, str]] = MappingProxyType({"qkv_bias": "attention_bias", "o_bias": "attention_bias"})
+"""The `bias_flags` of most families."""
+GPT_PARTS: Final[Mapping[str, Any]] = MappingProxyType({"norm": "layer", "norm_bias": True, "mlp": "plain"})
+"""The `parts` of families after GPT-2."""
+ALL_BIASED: Final = MappingProxyType(dict.fromkeys(("qkv_bias", "o_bias", "mlp_bias"), True))
+ENCODER_PARTS: Final[Mapping[str, Any]] = MappingProxyType(
+    {"is_causal": False, "norm": "layer", "embedding_norm": True, "tie_embeddings": True}
+)
+QKV: Final = ("q", "k", "v")
+GGUF_FUSED_QKV: Final[Mapping[str, str]] = MappingProxyType({**GGUF_TENSORS, **dict.fromkeys(QKV, "attn_qkv.weight")})
+"""Names in GGUF files of families whose q, k and v are one tensor."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """The functions and names that read the checkpoints of one family."""
+    """
+    The values and names that read the checkpoints of one family.
+
+    Most families differ from Llama by values alone (`reading.config_spec` and `gguf_spec` apply them). One that has
+    keys of its own wraps these functions in `spec_from_config` or `spec_from_gguf`.
+    """
 
     name: str
+    models: str = ""
+    """The models of the family, for the docs."""
+    verified: tuple[Verification, ...] = ()
+    """References that the family was compared with, for the docs; `tests/parity` checks them."""
+
     model_types: tuple[str, ...]
     """`model_type` in config.json."""
-    spec_from_config: Callable[[Fields], ModelSpec]
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    """Values of keys that a config.json may omit, by their names in the file."""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Names in config.json of keys that Llama calls otherwise, by Llama's name."""
+    refused: Mapping[str, tuple[object, str]] = field(default_factory=dict)
+    """Keys of config.json with the only value that is supported, and the part that another value would need."""
+    activation: Activation = "silu"
+    """The activation of GGUF files, and of configs unless `reads_activation`."""
+    activation_key: str = "hidden_act"
+    """The key of the activation in config.json; empty: there is none."""
+    reads_activation: bool = False
+    """A config.json may name any activation; otherwise those other than `activation` are refused."""
+    bias_flags: Mapping[str, str] = field(default_factory=dict)
+    """Keys of config.json that decide fields of `ModelSpec`; an absent key is false."""
+    rotary_fraction: float | None = None
+    """Default of `partial_rotary_factor`; None for a family that rotates whole heads."""
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `ModelSpec` that all networks of the family have."""
+    spec_from_config: Callable[["Family", Fields], ModelSpec] | None = None
+    """Reads a config.json with `defaults` and `keys` applied, in place of `config_spec`."""
+
     gguf_architectures: tuple[str, ...] = ()
     """`general.architecture` in GGUF files."""
-    spec_from_gguf: Callable[["GgufHeader"], ModelSpec] | None = None
+    gguf_biases: tuple[str, ...] = ()
+    """Fields of `ModelSpec` for biases that a GGUF file has if it has their tensors."""
+    spec_from_gguf: Callable[["Family", "GgufHeader"], ModelSpec] | None = None
+    """Reads the metadata of a GGUF file, in place of `gguf_spec`."""
+
     tensors: Mapping[str, str] = field(default_factory=lambda: LLAMA_TENSORS)
     gguf_tensors: Mapping[str, str] = field(default_factory=lambda: GGUF_TENSORS)
     """Weights with the same name in a checkpoint are stored one after the other in one tensor (see `places`)."""
@@ -167,10 +192,6 @@ class Family:
     """Hugging Face checkpoints interleave the rows of q and k: the two halves of each rotary pair are adjacent."""
     interleaved_gguf_rope: bool = False
     """GGUF files interleave the rows of q and k."""
-    models: str = ""
-    """The models of the family, for the docs."""
-    verified: tuple[Verification, ...] = ()
-    """References that the family was compared with, for the docs; `tests/parity` checks them."""
 
     def variant_of(self, spec: ModelSpec) -> "Family":
         """Return the family with the names of a network."""
@@ -186,209 +207,3 @@ class GgufHeader:
     tensor_shapes: Mapping[str, tuple[int, int]]
     rope_tensors: Mapping[str, tuple[float, ...]]
     """Those of `rope_config.ROPE_TENSORS` that the file has."""
-
-    def without(self, keys: Collection[str]) -> tuple["GgufHeader", Fields]:
-        """Return the header without some keys, and the fields with all of them."""
-        others = {key: value for key, value in self.fields.values.items() if key not in keys}
-        return replace(self, fields=Fields(others, self.fields.source)), self.fields
-
-
-def base_config_spec(
-    config: Fields, family: str, *, rotary_fraction: float | None = None, moe: MoeSpec | None = None
-) -> ModelSpec:
-    """
-    Read the keys of config.json that all families share, and refuse parts that none of them supports.
-
-    `rotary_fraction` is the default of `partial_rotary_factor`; None for a family that rotates whole heads.
-    """
-    refuse_foreign_parts(config)
-    if moe is None:
-        refuse_experts(config)
-    if rotary_fraction is None:
-        for fields in (config, config.sub("rope_parameters")):
-            fields.refuse("partial_rotary_factor", "a partial rotary embedding in this family", unless=(1.0, 1))
-    num_heads = config.whole("num_attention_heads")
-    hidden_size = config.whole("hidden_size")
-    head_dim = config.whole("head_dim", hidden_size // num_heads)
-    rope = rope_from_config(config, head_dim, default_fraction=rotary_fraction or 1.0)
-    spec = ModelSpec(
-        family=family,
-        num_layers=config.whole("num_hidden_layers"),
-        hidden_size=hidden_size,
-        intermediate_size=config.whole("intermediate_size"),
-        num_heads=num_heads,
-        num_kv_heads=config.whole("num_key_value_heads", num_heads),
-        head_dim=head_dim,
-        vocab_size=config.whole("vocab_size"),
-        max_positions=scaled_positions(rope, config.whole("max_position_embeddings", 2048)),
-        norm_eps=config.positive("rms_norm_eps", 1e-6),
-        ropes=(rope,),
-        tie_embeddings=config.flag("tie_word_embeddings", default=False),
-        moe=moe,
-    )
-    return checked(spec, config.source)
-
-
-def base_gguf_spec(header: GgufHeader, family: str, *, moe: MoeSpec | None = None) -> ModelSpec:
-    """Read the keys of GGUF metadata that all families share, and refuse parts that none of them supports."""
-    fields = header.fields.renamed({"attention.layer_norm_rms_epsilon": "attention.layer_norm_epsilon"})
-    refuse_foreign_gguf_parts(fields)
-    if moe is None:
-        fields.refuse("expert_count", "a mixture of experts", unless=(0,))
-    num_heads = fields.whole("attention.head_count")
-    hidden_size = fields.whole("embedding_length")
-    head_dim = fields.whole("attention.key_length", hidden_size // num_heads)
-    _refuse_uneven_heads(fields, head_dim)
-    vocab_size, _ = header.tensor_shapes.get(GGUF_TENSORS["embed"], (0, 0))
-    if not vocab_size:
-        raise BrokenModel(f"{fields.source} has no tensor {GGUF_TENSORS['embed']}.")
-    spec = ModelSpec(
-        family=family,
-        num_layers=fields.whole("block_count"),
-        hidden_size=hidden_size,
-        intermediate_size=fields.whole("feed_forward_length"),
-        num_heads=num_heads,
-        num_kv_heads=fields.whole("attention.head_count_kv", num_heads),
-        head_dim=head_dim,
-        vocab_size=vocab_size,
-        max_positions=fields.whole("context_length"),
-        norm_eps=fields.positive("attention.layer_norm_rms_epsilon"),
-        ropes=(rope_from_gguf(fields, head_dim, header.rope_tensors),),
-        tie_embeddings=GGUF_TENSORS["lm_head"] not in header.tensor_shapes,
-        moe=moe,
-    )
-    return checked(spec, fields.source)
-
-
-def checked(spec: ModelSpec, source: str) -> ModelSpec:
-    """Return the spec, or refuse sizes that no real network has."""
-    if spec.num_layers > MAX_LAYERS:
-        raise BrokenModel(f"{source}: the network has {spec.num_layers} layers; expected at most {MAX_LAYERS}.")
-    sizes = {
-        "hidden size": spec.hidden_size,
-        "MLP size": spec.intermediate_size,
-        "size of all heads": spec.num_heads * spec.head_dim,
-        "vocabulary": spec.vocab_size,
-        "context": spec.max_positions,
-    }
-    for name, size in sizes.items():
-        if size > _MAX_SIZE:
-            raise BrokenModel(f"{source}: the {name} is {size}; expected at most {_MAX_SIZE}.")
-    if spec.num_heads % spec.num_kv_heads:
-        raise BrokenModel(
-            f"{source}: there are {spec.num_heads} query heads; expected a multiple of {spec.num_kv_heads} key heads."
-        )
-    if spec.moe is not None:
-        _check_experts(spec.moe, spec.num_layers, source)
-    if spec.head_dim % 2 or spec.head_dim < 4:
-        raise BrokenModel(f"{source}: the head size is {spec.head_dim}; expected an even number of at least 4.")
-    return spec
-
-
-def _check_experts(moe: MoeSpec, num_layers: int, source: str) -> None:
-    if moe.top_k > moe.num_experts:
-        raise BrokenModel(f"{source}: a token takes {moe.top_k} experts; expected at most {moe.num_experts}.")
-    if moe.num_experts * num_layers > _MAX_EXPERTS:
-        raise BrokenModel(
-            f"{source}: {num_layers} layers have {moe.num_experts} experts each; "
-            f"expected at most {_MAX_EXPERTS} in the whole network."
-        )
-
-
-def require_activation(config: Fields, expected: Activation, *, key: str = "hidden_act") -> None:
-    """Refuse any activation but the one that the family uses."""
-    config.refuse(key, "the activation", unless=tuple(name for name, kind in ACTIVATIONS.items() if kind == expected))
-
-
-def read_activation(config: Fields, *, key: str = "hidden_act") -> Activation:
-    """Return the activation of a family that has several."""
-    config.refuse(key, "the activation", unless=tuple(ACTIVATIONS))
-    return ACTIVATIONS[config.text(key)]
-
-
-def uniform_window(spec: ModelSpec, window: int) -> ModelSpec:
-    """Set the same window on all layers; 0 for none."""
-    return replace(spec, windows=(window,) * spec.num_layers) if window else spec
-
-
-def layer_windows(config: Fields, spec: ModelSpec, window: int, default: tuple[bool, ...]) -> ModelSpec:
-    """Set the window of the sliding layers: those in `layer_types`, or `default` where that is absent."""
-    slides = default
-    kinds = config.texts("layer_types")
-    if kinds:
-        unknown = set(kinds) - {"full_attention", "sliding_attention"}
-        if unknown:
-            raise UnsupportedModel(f"{config.source}: layers of type {', '.join(sorted(unknown))} are not supported.")
-        if len(kinds) != spec.num_layers:
-            raise BrokenModel(f"{config.source}: layer_types has {len(kinds)} entries for {spec.num_layers} layers.")
-        slides = tuple(kind == "sliding_attention" for kind in kinds)
-    if not any(slides) or not window:
-        return spec
-    return replace(spec, windows=tuple(window if sliding else 0 for sliding in slides))
-
-
-def sliding_layers(num_layers: int, pattern: int) -> tuple[bool, ...]:
-    """Return which layers have a window: all but every `pattern`-th."""
-    return tuple((layer + 1) % pattern != 0 for layer in range(num_layers))
-
-
-def without_far_positions(spec: ModelSpec) -> ModelSpec:
-    """Remove the rotary embedding of the layers with full attention."""
-    return replace(spec, rope_of_layer=tuple(0 if spec.window(layer) else -1 for layer in range(spec.num_layers)))
-
-
-def refuse_foreign_parts(config: Fields) -> None:
-    """Refuse parts of config.json that would give wrong answers if they were ignored."""
-    refuse_other_quantization(config)
-    config.refuse("vision_config", "an image encoder")
-    config.refuse("audio_config", "an audio encoder")
-    config.refuse("attn_logit_softcapping", "softcapping of attention scores")
-    config.refuse("final_logit_softcapping", "softcapping of logits")
-    config.refuse("mlp_bias", "biases in the MLP", unless=(False,))
-    config.refuse("clip_qkv", "clipping of q, k and v")
-    config.refuse("attention_sinks", "attention sinks", unless=(False,))
-    config.refuse("use_bidirectional_attention", "bidirectional attention", unless=(False,))
-
-
-def refuse_experts(config: Fields) -> None:
-    """Refuse experts in the config of a dense family."""
-    for key in ("num_local_experts", "num_experts", "n_routed_experts"):
-        config.refuse(key, "a mixture of experts", unless=(0, 1))
-
-
-def gguf_experts(header: GgufHeader, *, renormalize: bool) -> MoeSpec:
-    """Read the experts of GGUF metadata; they have the width of a dense MLP unless the file says otherwise."""
-    fields = header.fields
-    fields.refuse("expert_group_count", "choosing experts by groups", unless=(0, 1))
-    fields.refuse("expert_weights_scale", "scaling the output of experts", unless=(0.0, 1.0))
-    fields.refuse("expert_gating_func", "experts chosen by anything but a softmax", unless=(0, 1))
-    routed = tuple(
-        f"blk.{layer}.{GGUF_TENSORS['router']}" in header.tensor_shapes
-        for layer in range(min(fields.whole("block_count"), MAX_LAYERS))
-    )
-    shared = GGUF_TENSORS["shared_gate"]
-    sizes = {rows for name, (rows, _) in header.tensor_shapes.items() if name.endswith(shared)}
-    return MoeSpec(
-        num_experts=fields.whole("expert_count"),
-        top_k=fields.whole("expert_used_count"),
-        expert_size=fields.whole("expert_feed_forward_length", fields.whole("feed_forward_length")),
-        layers=() if all(routed) else routed,
-        renormalize=renormalize,
-        shared_size=max(sizes, default=0),
-        has_shared_router=any(name.endswith(GGUF_TENSORS["shared_router"]) for name in header.tensor_shapes),
-    )
-
-
-def refuse_foreign_gguf_parts(fields: Fields) -> None:
-    """Refuse parts of GGUF metadata that would give wrong answers if they were ignored."""
-    fields.refuse("attn_logit_softcapping", "softcapping of attention scores", unless=(0.0,))
-    fields.refuse("final_logit_softcapping", "softcapping of logits", unless=(0.0,))
-    fields.refuse("logit_scale", "scaling of logits", unless=(0.0, 1.0))
-    fields.refuse("residual_scale", "scaling of residuals", unless=(0.0, 1.0))
-    fields.refuse("embedding_scale", "scaling of embeddings", unless=(0.0, 1.0))
-    fields.refuse("attention.scale", "a scale of attention scores", unless=(0.0,))
-
-
-def _refuse_uneven_heads(fields: Fields, head_dim: int) -> None:
-    if fields.whole("attention.value_length", head_dim) != head_dim:
-        raise UnsupportedModel(f"{fields.source}: value heads that differ in size from key heads are not supported.")

@@ -9,15 +9,14 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from headrace.models.families.family import (
-    POST_NORM_TENSORS,
-    Family,
-    GgufHeader,
-    base_config_spec,
-    base_gguf_spec,
+from headrace.models.families.family import POST_NORM_TENSORS, Family, GgufHeader
+from headrace.models.families.reading import (
+    config_spec,
+    gguf_spec,
     layer_windows,
-    require_activation,
+    pattern_windows,
     sliding_layers,
+    with_local_rope,
 )
 from headrace.models.families.rope_config import rope_from_scaling
 from headrace.models.fields import Fields
@@ -27,57 +26,31 @@ GLOBAL_THETA: Final = 1_000_000.0
 LOCAL_THETA: Final = 10_000.0
 PATTERN: Final = 6
 """Every sixth layer attends to the whole context."""
-GEMMA_DEFAULTS: Final = {
-    "head_dim": 256,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 16,
-    "max_position_embeddings": 8192,
-    "tie_word_embeddings": True,
-}
-"""Source: transformers `GemmaConfig`."""
-DEFAULTS: Final = {
-    "vocab_size": 262_208,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 26,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "query_pre_attn_scalar": 256,
-    "sliding_window": 4096,
-    "max_position_embeddings": 131_072,
-    "tie_word_embeddings": True,
-}
-"""Defaults of transformers for keys that a config omits. Source: transformers `Gemma3TextConfig`."""
 LAYERS_OF_27B: Final = 62
 """The 27B model scales its scores by hidden size / heads, all others by the head size. Source: llama.cpp gemma3."""
 
 
-def gemma_from_config(config: Fields) -> ModelSpec:
+def _gemma_from_config(family: Family, config: Fields) -> ModelSpec:
     """Read a `gemma` config; its `gelu` means the tanh approximation."""
-    config = config.with_defaults(GEMMA_DEFAULTS)
-    require_activation(config, "gelu_tanh", key="hidden_activation")
     config.refuse("hidden_act", "the activation", unless=("gelu", "gelu_pytorch_tanh"))
-    config.refuse("attention_bias", "biases in attention", unless=(False,))
-    return _with_gelu(base_config_spec(config, "gemma"))
+    return _scaled(config_spec(family, config))
 
 
-def gemma_from_gguf(header: GgufHeader) -> ModelSpec:
-    """Read GGUF metadata."""
-    return _with_gelu(base_gguf_spec(header, "gemma"))
+def _gemma_from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
+    return _scaled(gguf_spec(family, header))
 
 
-def spec_from_config(config: Fields) -> ModelSpec:
+def _scaled(spec: ModelSpec) -> ModelSpec:
+    return replace(spec, embedding_scale=math.sqrt(spec.hidden_size))
+
+
+def _gemma3_from_config(family: Family, config: Fields) -> ModelSpec:
     """Read a `gemma3_text` config in the format of transformers 4 or 5."""
-    config = config.with_defaults(DEFAULTS)
-    require_activation(config, "gelu_tanh", key="hidden_activation")
-    config.refuse("attention_bias", "biases in attention", unless=(False,))
     max_positions = config.whole("max_position_embeddings")
     is_causal = not config.flag("use_bidirectional_attention", default=False)
     rope_keys = [key for key in config.values if key.startswith("rope_")]
-    spec = base_config_spec(config.without("use_bidirectional_attention", *rope_keys), "gemma3")
     spec = replace(
-        _gemma(spec),
+        _scaled(config_spec(family, config.without("use_bidirectional_attention", *rope_keys))),
         is_causal=is_causal,
         ropes=tuple(_rope(config, layer_type, max_positions) for layer_type in ("full_attention", "sliding_attention")),
         attention_scale=config.positive("query_pre_attn_scalar") ** -0.5,
@@ -85,36 +58,17 @@ def spec_from_config(config: Fields) -> ModelSpec:
     pattern = config.whole("sliding_window_pattern", PATTERN)
     window = config.whole("sliding_window")
     window = window if is_causal else window // 2 + 1
-    spec = layer_windows(config, spec, window, sliding_layers(spec.num_layers, pattern))
-    return _with_local_rope(spec)
+    return with_local_rope(layer_windows(config, spec, window, sliding_layers(spec.num_layers, pattern)))
 
 
-def spec_from_gguf(header: GgufHeader) -> ModelSpec:
+def _gemma3_from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
     """Read GGUF metadata, which omits the layer pattern and the local theta: they are the same for all sizes."""
-    spec = _gemma(base_gguf_spec(header, "gemma3"))
+    spec = _scaled(gguf_spec(family, header))
     window = header.fields.whole("attention.sliding_window")
     local_theta = header.fields.positive("rope.freq_base_swa", LOCAL_THETA)
     scalar = spec.hidden_size // spec.num_heads if spec.num_layers == LAYERS_OF_27B else spec.head_dim
-    spec = replace(
-        spec,
-        windows=tuple(window if sliding else 0 for sliding in sliding_layers(spec.num_layers, PATTERN)),
-        ropes=(*spec.ropes, RopeSpec(theta=local_theta)),
-        attention_scale=scalar**-0.5,
-    )
-    return _with_local_rope(spec)
-
-
-def _with_local_rope(spec: ModelSpec) -> ModelSpec:
-    """Give the layers with a window the second rotary embedding."""
-    return replace(spec, rope_of_layer=tuple(int(spec.window(layer) > 0) for layer in range(spec.num_layers)))
-
-
-def _gemma(spec: ModelSpec) -> ModelSpec:
-    return replace(_with_gelu(spec), qk_norm="head", norms="both")
-
-
-def _with_gelu(spec: ModelSpec) -> ModelSpec:
-    return replace(spec, activation="gelu_tanh", embedding_scale=math.sqrt(spec.hidden_size))
+    spec = replace(spec, ropes=(*spec.ropes, RopeSpec(theta=local_theta)), attention_scale=scalar**-0.5)
+    return with_local_rope(pattern_windows(spec, window, PATTERN))
 
 
 def _rope(config: Fields, layer_type: str, max_positions: int) -> RopeSpec:
@@ -133,19 +87,45 @@ GEMMA: Final = Family(
     models="Gemma 1",
     verified=("transformers", "GGUF twin"),
     model_types=("gemma",),
-    spec_from_config=gemma_from_config,
+    # Source: transformers `GemmaConfig`.
+    defaults={
+        "head_dim": 256,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "max_position_embeddings": 8192,
+        "tie_word_embeddings": True,
+    },
+    refused={"attention_bias": (False, "biases in attention")},
+    activation="gelu_tanh",
+    activation_key="hidden_activation",
+    spec_from_config=_gemma_from_config,
     gguf_architectures=("gemma",),
-    spec_from_gguf=gemma_from_gguf,
+    spec_from_gguf=_gemma_from_gguf,
     norm_offset=1.0,
 )
-GEMMA3: Final = Family(
+GEMMA3: Final = replace(
+    GEMMA,
     name="gemma3",
     models="Gemma 3, also the text part of checkpoints with images; EmbeddingGemma",
     verified=("transformers", "real model"),
     model_types=("gemma3_text",),
-    spec_from_config=spec_from_config,
+    # Source: transformers `Gemma3TextConfig`.
+    defaults={
+        "vocab_size": 262_208,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 4096,
+        "max_position_embeddings": 131_072,
+        "tie_word_embeddings": True,
+    },
+    parts={"qk_norm": "head", "norms": "both"},
+    spec_from_config=_gemma3_from_config,
     gguf_architectures=("gemma3",),
-    spec_from_gguf=spec_from_gguf,
+    spec_from_gguf=_gemma3_from_gguf,
     tensors=POST_NORM_TENSORS,
-    norm_offset=1.0,
 )

@@ -3,68 +3,23 @@
 from dataclasses import replace
 from typing import Final
 
-from headrace.models.families.family import (
-    GGUF_TENSORS,
-    Family,
-    GgufHeader,
-    base_config_spec,
-    base_gguf_spec,
-    read_activation,
-)
+from headrace.models.families.family import ALL_BIASED, GGUF_FUSED_QKV, GPT_PARTS, QKV, Family, GgufHeader
+from headrace.models.families.reading import config_spec, gguf_spec, without_positions
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec
 
-DEFAULTS: Final = {
-    "n_embd": 768,
-    "n_layer": 12,
-    "n_head": 12,
-    "n_positions": 1024,
-    "vocab_size": 50_257,
-    "layer_norm_epsilon": 1e-5,
-    "activation_function": "gelu_new",
-    "tie_word_embeddings": True,
-}
-"""Source: transformers `GPT2Config`."""
-_OTHER_NAMES: Final = {
-    "hidden_size": "n_embd",
-    "num_hidden_layers": "n_layer",
-    "num_attention_heads": "n_head",
-    "max_position_embeddings": "n_positions",
-    "rms_norm_eps": "layer_norm_epsilon",
-}
 
-
-def spec_from_config(config: Fields) -> ModelSpec:
-    """Read a `gpt2` config."""
-    config = config.with_defaults(DEFAULTS)
-    config.refuse("scale_attn_weights", "attention scores without a scale", unless=(True,))
-    config.refuse("scale_attn_by_inverse_layer_idx", "a scale of attention scores for each layer", unless=(False,))
-    config.refuse("add_cross_attention", "attention to an encoder", unless=(False,))
+def _from_config(family: Family, config: Fields) -> ModelSpec:
     inner = config.whole("n_inner", 4 * config.whole("n_embd"))
-    config = Fields({**config.renamed(_OTHER_NAMES).values, "intermediate_size": inner}, config.source)
-    return replace(
-        _with_parts(base_config_spec(config, "gpt2")), activation=read_activation(config, key="activation_function")
-    )
+    return _learned(config_spec(family, Fields({**config.values, "intermediate_size": inner}, config.source)))
 
 
-def spec_from_gguf(header: GgufHeader) -> ModelSpec:
-    """Read GGUF metadata."""
-    return _with_parts(base_gguf_spec(header, "gpt2"))
+def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
+    return _learned(gguf_spec(family, header))
 
 
-def _with_parts(spec: ModelSpec) -> ModelSpec:
-    return replace(
-        spec,
-        norm="layer",
-        norm_bias=True,
-        mlp="plain",
-        activation="gelu_tanh",
-        qkv_bias=True,
-        o_bias=True,
-        mlp_bias=True,
-        learned_positions=spec.max_positions,
-        rope_of_layer=(-1,) * spec.num_layers,
-    )
+def _learned(spec: ModelSpec) -> ModelSpec:
+    return replace(without_positions(spec), learned_positions=spec.max_positions)
 
 
 GPT2: Final = Family(
@@ -72,9 +27,36 @@ GPT2: Final = Family(
     models="GPT-2",
     verified=("transformers", "GGUF twin"),
     model_types=("gpt2",),
-    spec_from_config=spec_from_config,
+    # Source: transformers `GPT2Config`.
+    defaults={
+        "n_embd": 768,
+        "n_layer": 12,
+        "n_head": 12,
+        "n_positions": 1024,
+        "vocab_size": 50_257,
+        "layer_norm_epsilon": 1e-5,
+        "activation_function": "gelu_new",
+        "tie_word_embeddings": True,
+    },
+    keys={
+        "hidden_size": "n_embd",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "max_position_embeddings": "n_positions",
+        "rms_norm_eps": "layer_norm_epsilon",
+    },
+    refused={
+        "scale_attn_weights": (True, "attention scores without a scale"),
+        "scale_attn_by_inverse_layer_idx": (False, "a scale of attention scores for each layer"),
+        "add_cross_attention": (False, "attention to an encoder"),
+    },
+    activation="gelu_tanh",
+    activation_key="activation_function",
+    reads_activation=True,
+    parts={**GPT_PARTS, **ALL_BIASED},
+    spec_from_config=_from_config,
     gguf_architectures=("gpt2",),
-    spec_from_gguf=spec_from_gguf,
+    spec_from_gguf=_from_gguf,
     tensors={
         "layers": "model.h",
         "embed": "model.wte.weight",
@@ -82,12 +64,12 @@ GPT2: Final = Family(
         "final_norm": "model.ln_f.weight",
         "lm_head": "lm_head.weight",
         "attn_norm": "ln_1.weight",
-        **dict.fromkeys(("q", "k", "v"), "attn.c_attn.weight"),
+        **dict.fromkeys(QKV, "attn.c_attn.weight"),
         "o": "attn.c_proj.weight",
         "mlp_norm": "ln_2.weight",
         "up": "mlp.c_fc.weight",
         "down": "mlp.c_proj.weight",
     },
-    gguf_tensors={**GGUF_TENSORS, **dict.fromkeys(("q", "k", "v"), "attn_qkv.weight")},
+    gguf_tensors=GGUF_FUSED_QKV,
     transposed=True,
 )

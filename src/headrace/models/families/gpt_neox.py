@@ -4,47 +4,29 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.models.families.family import (
-    GGUF_TENSORS,
+    ATTENTION_BIAS,
+    GGUF_FUSED_QKV,
+    GPT_PARTS,
     LLAMA_TENSORS,
+    QKV,
     Family,
     GgufHeader,
-    base_config_spec,
-    base_gguf_spec,
-    read_activation,
 )
+from headrace.models.families.reading import config_spec, gguf_spec
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec
 
-DEFAULTS: Final = {"hidden_act": "gelu", "max_position_embeddings": 2048, "layer_norm_eps": 1e-5}
-"""Source: transformers `GPTNeoXConfig`."""
-ROTARY_FRACTION: Final = 0.25
-_OTHER_NAMES: Final = {
-    "rms_norm_eps": "layer_norm_eps",
-    "partial_rotary_factor": "rotary_pct",
-    "rope_theta": "rotary_emb_base",
-}
+
+def _from_config(family: Family, config: Fields) -> ModelSpec:
+    return _parallel(config_spec(family, config), config)
 
 
-def spec_from_config(config: Fields) -> ModelSpec:
-    """Read a `gpt_neox` config."""
-    config = config.with_defaults(DEFAULTS).renamed(_OTHER_NAMES)
-    spec = base_config_spec(config, "gpt_neox", rotary_fraction=ROTARY_FRACTION)
-    biased = config.flag("attention_bias", default=True)
-    spec = _with_parts(spec, is_parallel=config.flag("use_parallel_residual", default=True))
-    return replace(spec, activation=read_activation(config), qkv_bias=biased, o_bias=biased)
+def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
+    return replace(_parallel(gguf_spec(family, header), header.fields), qkv_bias=True, o_bias=True)
 
 
-def spec_from_gguf(header: GgufHeader) -> ModelSpec:
-    """Read GGUF metadata."""
-    spec = base_gguf_spec(header, "gpt_neox")
-    spec = _with_parts(spec, is_parallel=header.fields.flag("use_parallel_residual", default=True))
-    return replace(spec, activation="gelu_erf", qkv_bias=True, o_bias=True)
-
-
-def _with_parts(spec: ModelSpec, *, is_parallel: bool) -> ModelSpec:
-    return replace(
-        spec, norm="layer", norm_bias=True, mlp="plain", mlp_bias=True, parallel="two" if is_parallel else None
-    )
+def _parallel(spec: ModelSpec, fields: Fields) -> ModelSpec:
+    return replace(spec, parallel="two" if fields.flag("use_parallel_residual", default=True) else None)
 
 
 GPT_NEOX: Final = Family(
@@ -52,19 +34,36 @@ GPT_NEOX: Final = Family(
     models="GPT-NeoX, Pythia",
     verified=("transformers", "GGUF twin"),
     model_types=("gpt_neox",),
-    spec_from_config=spec_from_config,
+    # Source: transformers `GPTNeoXConfig`.
+    defaults={
+        "hidden_act": "gelu",
+        "max_position_embeddings": 2048,
+        "layer_norm_eps": 1e-5,
+        "attention_bias": True,
+    },
+    keys={
+        "rms_norm_eps": "layer_norm_eps",
+        "partial_rotary_factor": "rotary_pct",
+        "rope_theta": "rotary_emb_base",
+    },
+    activation="gelu_erf",
+    reads_activation=True,
+    bias_flags=ATTENTION_BIAS,
+    rotary_fraction=0.25,
+    parts={**GPT_PARTS, "mlp_bias": True},
+    spec_from_config=_from_config,
     gguf_architectures=("gptneox",),
-    spec_from_gguf=spec_from_gguf,
+    spec_from_gguf=_from_gguf,
     tensors={
         **LLAMA_TENSORS,
         "embed": "model.embed_in.weight",
         "final_norm": "model.final_layer_norm.weight",
         "lm_head": "embed_out.weight",
-        **dict.fromkeys(("q", "k", "v"), "attention.query_key_value.weight"),
+        **dict.fromkeys(QKV, "attention.query_key_value.weight"),
         "o": "attention.dense.weight",
         "up": "mlp.dense_h_to_4h.weight",
         "down": "mlp.dense_4h_to_h.weight",
     },
-    gguf_tensors={**GGUF_TENSORS, **dict.fromkeys(("q", "k", "v"), "attn_qkv.weight")},
+    gguf_tensors=GGUF_FUSED_QKV,
     qkv_by_kv_head=True,
 )

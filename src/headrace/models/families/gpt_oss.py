@@ -3,27 +3,11 @@
 from dataclasses import replace
 from typing import Final
 
-from headrace.models.families.family import (
-    GGUF_TENSORS,
-    LLAMA_TENSORS,
-    Family,
-    GgufHeader,
-    base_config_spec,
-    base_gguf_spec,
-    gguf_experts,
-    layer_windows,
-    require_activation,
-)
+from headrace.models.families.family import ATTENTION_BIAS, GGUF_TENSORS, LLAMA_TENSORS, Family, GgufHeader
+from headrace.models.families.reading import config_experts, config_spec, gguf_experts, gguf_spec, layer_windows
 from headrace.models.fields import Fields
-from headrace.models.spec import ModelSpec, MoeSpec
+from headrace.models.spec import ModelSpec
 
-_DEFAULTS: Final = {
-    "rope_theta": 150000.0,
-    "rms_norm_eps": 1e-5,
-    "head_dim": 64,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 131072,
-}
 _ROPE: Final = {
     "rope_type": "yarn",
     "factor": 32.0,
@@ -31,47 +15,31 @@ _ROPE: Final = {
     "truncate": False,
 }
 """Source: transformers `GptOssConfig`."""
-_ALPHA: Final = 1.702
 _LIMIT: Final = 7.0
 
 
-def spec_from_config(config: Fields) -> ModelSpec:
+def _from_config(family: Family, config: Fields) -> ModelSpec:
     """Read a `gpt_oss` config; `intermediate_size` is the width of an expert."""
-    config = config.with_defaults(_DEFAULTS)
     if not config.sub("rope_parameters").values and not config.sub("rope_scaling").values:
         config = config.with_defaults({"rope_scaling": _ROPE})
-    require_activation(config, "silu")
-    config.refuse("swiglu_alpha", "another factor in the clamped activation", unless=(_ALPHA,))
-    moe = MoeSpec(
-        num_experts=config.whole("num_local_experts", 128),
-        top_k=config.whole("num_experts_per_tok", 4),
-        expert_size=config.whole("intermediate_size"),
-        renormalize=True,
-    )
-    spec = base_config_spec(config, "gpt_oss", moe=moe)
-    biased = config.flag("attention_bias", default=True)
-    spec = _completed(replace(spec, qkv_bias=biased, o_bias=biased), config.positive("swiglu_limit", _LIMIT))
-    return layer_windows(config, spec, config.whole("sliding_window", 128, minimum=0), _even(spec))
+    moe = config_experts(config, num_experts=128, top_k=4, router_bias=True, expert_bias=True)
+    spec = config_spec(family, config, moe=moe)
+    spec = replace(spec, swiglu_limit=config.positive("swiglu_limit", _LIMIT))
+    return _windowed(spec, config, "sliding_window")
 
 
-def spec_from_gguf(header: GgufHeader) -> ModelSpec:
+def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
     """Read GGUF metadata, which has neither the limit of the activation nor the exact ramp of yarn."""
-    spec = base_gguf_spec(header, "gpt_oss", moe=gguf_experts(header, renormalize=True))
+    moe = replace(gguf_experts(header, renormalize=True), router_bias=True, expert_bias=True)
+    spec = gguf_spec(family, header, moe=moe)
     ropes = tuple(replace(rope, truncate=rope.kind != "yarn") for rope in spec.ropes)
-    spec = _completed(replace(spec, ropes=ropes, qkv_bias=True, o_bias=True), _LIMIT)
-    return layer_windows(
-        header.fields, spec, header.fields.whole("attention.sliding_window", 128, minimum=0), _even(spec)
-    )
+    spec = replace(spec, ropes=ropes, qkv_bias=True, o_bias=True, swiglu_limit=_LIMIT)
+    return _windowed(spec, header.fields, "attention.sliding_window")
 
 
-def _completed(spec: ModelSpec, limit: float) -> ModelSpec:
-    """Return the spec with the parts that every network of the family has."""
-    moe = None if spec.moe is None else replace(spec.moe, router_bias=True, expert_bias=True)
-    return replace(spec, moe=moe, sinks=True, activation="clamped_swiglu", swiglu_limit=limit)
-
-
-def _even(spec: ModelSpec) -> tuple[bool, ...]:
-    return tuple(layer % 2 == 0 for layer in range(spec.num_layers))
+def _windowed(spec: ModelSpec, fields: Fields, key: str) -> ModelSpec:
+    even = tuple(layer % 2 == 0 for layer in range(spec.num_layers))
+    return layer_windows(fields, spec, fields.whole(key, 128, minimum=0), even)
 
 
 GPT_OSS: Final = Family(
@@ -79,9 +47,21 @@ GPT_OSS: Final = Family(
     models="gpt-oss",
     verified=("transformers", "GGUF twin"),
     model_types=("gpt_oss",),
-    spec_from_config=spec_from_config,
+    # Source: transformers `GptOssConfig`.
+    defaults={
+        "rope_theta": 150000.0,
+        "rms_norm_eps": 1e-5,
+        "head_dim": 64,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
+        "attention_bias": True,
+    },
+    refused={"swiglu_alpha": (1.702, "another factor in the clamped activation")},
+    bias_flags=ATTENTION_BIAS,
+    parts={"sinks": True, "activation": "clamped_swiglu"},  # which configs call silu
+    spec_from_config=_from_config,
     gguf_architectures=("gpt-oss",),
-    spec_from_gguf=spec_from_gguf,
+    spec_from_gguf=_from_gguf,
     tensors={
         **LLAMA_TENSORS,
         "sinks": "self_attn.sinks",

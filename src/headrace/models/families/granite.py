@@ -4,79 +4,51 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.core.errors import UnsupportedModel
-from headrace.models.families.family import (
-    LLAMA_TENSORS,
-    Family,
-    GgufHeader,
-    base_config_spec,
-    base_gguf_spec,
-    gguf_experts,
-    require_activation,
-)
+from headrace.models.families.family import ATTENTION_BIAS, LLAMA_TENSORS, Family, GgufHeader
+from headrace.models.families.reading import config_experts, config_spec, gguf_experts, gguf_spec, without_positions
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec, MoeSpec
 
-_GGUF_SCALES: Final = ("attention.scale", "embedding_scale", "residual_scale", "logit_scale")
+_SCALES: Final = {
+    "attention": ("attention_multiplier", "attention.scale"),
+    "embedding": ("embedding_multiplier", "embedding_scale"),
+    "residual": ("residual_multiplier", "residual_scale"),
+    "logits": ("logits_scaling", "logit_scale"),
+}
+"""Keys in config.json and in GGUF files; `logit_scale` divides, as in the config."""
 
 
-def spec_from_config(config: Fields) -> ModelSpec:
-    """Read a `granite` config."""
-    return _read(config, "granite")
+def _from_config(family: Family, config: Fields, moe: MoeSpec | None = None) -> ModelSpec:
+    scales = {name: config.positive(key, 1.0) for name, (key, _) in _SCALES.items()}
+    return with_multipliers(config_spec(family, config, moe=moe), **scales)
 
 
-def hybrid_from_config(config: Fields) -> ModelSpec:
+def _hybrid_from_config(family: Family, config: Fields) -> ModelSpec:
     """Read a `granitemoehybrid` config without experts or recurrent layers, whose MLP is the shared one."""
-    config.refuse("num_local_experts", "a mixture of experts", unless=(0,))
     width = config.whole("shared_intermediate_size", 1024)
     kinds = set(config.texts("layer_types") or config.texts("layers_block_type") or ("mamba",))
     if kinds - {"attention", "full_attention"}:
         raise UnsupportedModel(f"{config.source}: layers with a recurrent state are not supported.", key="layer_types")
-    others = {key: value for key, value in config.values.items() if key not in {"layer_types", "layers_block_type"}}
-    spec = _read(Fields({**others, "intermediate_size": width}, config.source), "granite_hybrid")
+    others = config.without("layer_types", "layers_block_type")
+    spec = _from_config(family, Fields({**others.values, "intermediate_size": width}, config.source))
     has_positions = config.has("position_embedding_type") and config.text("position_embedding_type") == "rope"
-    return spec if has_positions else replace(spec, rope_of_layer=(-1,) * spec.num_layers)
+    return spec if has_positions else without_positions(spec)
 
 
-def experts_from_config(config: Fields) -> ModelSpec:
+def _experts_from_config(family: Family, config: Fields) -> ModelSpec:
     """Read a `granitemoe` or `granitemoeshared` config."""
-    moe = MoeSpec(
-        num_experts=config.whole("num_local_experts", 8),
-        top_k=config.whole("num_experts_per_tok", 2),
-        expert_size=config.whole("intermediate_size"),
-        renormalize=True,
-        shared_size=config.whole("shared_intermediate_size", 0, minimum=0),
-    )
-    return _read(config, "granite_moe", moe)
+    shared_size = config.whole("shared_intermediate_size", 0, minimum=0)
+    return _from_config(family, config, config_experts(config, num_experts=8, top_k=2, shared_size=shared_size))
 
 
-def _read(config: Fields, family: str, moe: MoeSpec | None = None) -> ModelSpec:
-    require_activation(config, "silu")
-    spec = base_config_spec(config, family, moe=moe)
-    biased = config.flag("attention_bias", default=False)
-    return with_multipliers(
-        replace(spec, qkv_bias=biased, o_bias=biased),
-        attention=config.positive("attention_multiplier", 1.0),
-        embedding=config.positive("embedding_multiplier", 1.0),
-        residual=config.positive("residual_multiplier", 1.0),
-        logits=config.positive("logits_scaling", 1.0),
-    )
+def _from_gguf(family: Family, header: GgufHeader, moe: MoeSpec | None = None) -> ModelSpec:
+    others = header.fields.without(*(key for _, key in _SCALES.values()))
+    spec = gguf_spec(family, replace(header, fields=others), moe=moe)
+    return with_multipliers(spec, **{name: header.fields.positive(key, 1.0) for name, (_, key) in _SCALES.items()})
 
 
-def spec_from_gguf(header: GgufHeader) -> ModelSpec:
-    """Read GGUF metadata; its `logit_scale` divides, as in the config."""
-    return _read_gguf(header, "granite")
-
-
-def experts_from_gguf(header: GgufHeader) -> ModelSpec:
-    """Read the GGUF metadata of a mixture of experts."""
-    return _read_gguf(header, "granite_moe", gguf_experts(header, renormalize=True))
-
-
-def _read_gguf(header: GgufHeader, family: str, moe: MoeSpec | None = None) -> ModelSpec:
-    others, scales = header.without(_GGUF_SCALES)
-    spec = base_gguf_spec(others, family, moe=moe)
-    attention, embedding, residual, logits = (scales.positive(key, 1.0) for key in _GGUF_SCALES)
-    return with_multipliers(spec, attention=attention, embedding=embedding, residual=residual, logits=logits)
+def _experts_from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
+    return _from_gguf(family, header, gguf_experts(header, renormalize=True))
 
 
 def with_multipliers(
@@ -101,9 +73,10 @@ GRANITE: Final = Family(
     models="Granite 3, dense",
     verified=("transformers", "GGUF twin"),
     model_types=("granite",),
-    spec_from_config=spec_from_config,
+    bias_flags=ATTENTION_BIAS,
+    spec_from_config=_from_config,
     gguf_architectures=("granite",),
-    spec_from_gguf=spec_from_gguf,
+    spec_from_gguf=_from_gguf,
     interleaved_gguf_rope=True,
 )
 _SHARED_MLP: Final = ("shared_mlp.input_linear.weight", "shared_mlp.output_linear.weight")
@@ -113,17 +86,19 @@ GRANITE_HYBRID: Final = Family(
     models="Granite 4, dense, without recurrent layers",
     verified=("transformers",),
     model_types=("granitemoehybrid",),
-    spec_from_config=hybrid_from_config,
+    refused={"num_local_experts": (0, "a mixture of experts")},
+    bias_flags=ATTENTION_BIAS,
+    spec_from_config=_hybrid_from_config,
     tensors={**LLAMA_TENSORS, **dict.fromkeys(("gate", "up"), _SHARED_MLP[0]), "down": _SHARED_MLP[1]},
 )
-GRANITE_MOE: Final = Family(
+GRANITE_MOE: Final = replace(
+    GRANITE,
     name="granite_moe",
     models="Granite 3 MoE, also with a shared expert",
-    verified=("transformers", "GGUF twin"),
     model_types=("granitemoe", "granitemoeshared"),
-    spec_from_config=experts_from_config,
+    spec_from_config=_experts_from_config,
     gguf_architectures=("granitemoe",),
-    spec_from_gguf=experts_from_gguf,
+    spec_from_gguf=_experts_from_gguf,
     tensors={
         **LLAMA_TENSORS,
         "router": "block_sparse_moe.router.layer.weight",
@@ -132,5 +107,4 @@ GRANITE_MOE: Final = Family(
         **dict.fromkeys(("shared_gate", "shared_up"), _SHARED_MLP[0]),
         "shared_down": _SHARED_MLP[1],
     },
-    interleaved_gguf_rope=True,
 )

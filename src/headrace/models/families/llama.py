@@ -3,37 +3,16 @@
 from dataclasses import replace
 from typing import Final
 
-from headrace.models.families.family import (
-    Family,
-    GgufHeader,
-    base_config_spec,
-    base_gguf_spec,
-    gguf_experts,
-    require_activation,
-)
-from headrace.models.fields import Fields
+from headrace.models.families.family import ATTENTION_BIAS, Family, GgufHeader
+from headrace.models.families.reading import gguf_experts, gguf_spec
 from headrace.models.spec import ModelSpec
 
 
-def spec_from_config(config: Fields) -> ModelSpec:
-    """Read a Llama config; `attention_bias` and `mlp_bias` put a bias on all matrices of a half."""
-    require_activation(config, "silu")
-    spec = base_config_spec(config.without("mlp_bias"), "llama")
-    biased = config.flag("attention_bias", default=False)
-    mlp_biased = config.flag("mlp_bias", default=False)
-    return replace(spec, qkv_bias=biased, o_bias=biased, mlp_bias=mlp_biased)
-
-
-def spec_from_gguf(header: GgufHeader) -> ModelSpec:
+def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
     """Read GGUF metadata; this architecture also covers Mixtral, and Mistral without a sliding window."""
-    routed = header.fields.whole("expert_count", 0, minimum=0) > 0
-    moe = gguf_experts(header, renormalize=True) if routed else None
-    spec = base_gguf_spec(header, "mixtral" if routed else "llama", moe=moe)
-    return replace(
-        spec,
-        qkv_bias="blk.0.attn_q.bias" in header.tensor_shapes,
-        o_bias="blk.0.attn_output.bias" in header.tensor_shapes,
-    )
+    if header.fields.whole("expert_count", 0, minimum=0) == 0:
+        return gguf_spec(family, header)
+    return replace(gguf_spec(family, header, moe=gguf_experts(header, renormalize=True)), family="mixtral")
 
 
 LLAMA: Final = Family(
@@ -44,8 +23,9 @@ LLAMA: Final = Family(
     ),
     verified=("transformers", "GGUF twin", "real model"),
     model_types=("llama",),
-    spec_from_config=spec_from_config,
+    bias_flags={**ATTENTION_BIAS, "mlp_bias": "mlp_bias"},
     gguf_architectures=("llama",),
-    spec_from_gguf=spec_from_gguf,
+    gguf_biases=("qkv_bias", "o_bias"),
+    spec_from_gguf=_from_gguf,
     interleaved_gguf_rope=True,
 )

@@ -1,24 +1,18 @@
 """MiniCPM 1, 2 and 4: Llama with multipliers of embeddings, residuals and logits."""
 
+from dataclasses import replace
 from typing import Final
 
-from headrace.models.families.family import Family, GgufHeader, base_config_spec, base_gguf_spec, require_activation
+from headrace.models.families.family import Family, GgufHeader
 from headrace.models.families.granite import with_multipliers
+from headrace.models.families.reading import config_spec, gguf_spec
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec
 
-DEFAULTS: Final = {"tie_word_embeddings": True}
-"""Source: `MiniCPMConfig`, which comes with the checkpoints."""
-_GGUF_SCALES: Final = ("embedding_scale", "residual_scale", "logit_scale")
 
-
-def spec_from_config(config: Fields) -> ModelSpec:
-    """Read a `minicpm` config."""
-    config = config.with_defaults(DEFAULTS)
-    require_activation(config, "silu")
-    config.refuse("attention_bias", "biases in attention", unless=(False,))
+def _from_config(family: Family, config: Fields) -> ModelSpec:
     config.refuse("sparse_config", "sparse attention")
-    spec = base_config_spec(config, "minicpm")
+    spec = config_spec(family, config)
     return with_multipliers(
         spec,
         attention=spec.scale,
@@ -28,16 +22,17 @@ def spec_from_config(config: Fields) -> ModelSpec:
     )
 
 
-def spec_from_gguf(header: GgufHeader) -> ModelSpec:
+def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
     """Read GGUF metadata; files of old converters lack the multipliers, and those of MiniCPM-2B apply."""
-    others, scales = header.without(_GGUF_SCALES)
-    spec = base_gguf_spec(others, "minicpm")
+    fields = header.fields
+    others = fields.without("embedding_scale", "residual_scale", "logit_scale")
+    spec = gguf_spec(family, replace(header, fields=others))
     return with_multipliers(
         spec,
         attention=spec.scale,
-        embedding=scales.positive("embedding_scale", 12.0),
-        residual=scales.positive("residual_scale", 1.4 / spec.num_layers**0.5),
-        logits=scales.positive("logit_scale", spec.hidden_size / 256),
+        embedding=fields.positive("embedding_scale", 12.0),
+        residual=fields.positive("residual_scale", 1.4 / spec.num_layers**0.5),
+        logits=fields.positive("logit_scale", spec.hidden_size / 256),
     )
 
 
@@ -46,8 +41,10 @@ MINICPM: Final = Family(
     models="MiniCPM 1, 2 and 4",
     verified=("layout", "GGUF twin"),
     model_types=("minicpm",),
-    spec_from_config=spec_from_config,
+    defaults={"tie_word_embeddings": True},  # source: `MiniCPMConfig`, which comes with the checkpoints
+    refused={"attention_bias": (False, "biases in attention")},
+    spec_from_config=_from_config,
     gguf_architectures=("minicpm",),
-    spec_from_gguf=spec_from_gguf,
+    spec_from_gguf=_from_gguf,
     interleaved_gguf_rope=True,
 )

@@ -3,61 +3,35 @@
 from dataclasses import replace
 from typing import Final
 
-from headrace.models.families.family import (
-    Family,
-    base_config_spec,
-    layer_windows,
-    require_activation,
-    uniform_window,
-)
+from headrace.models.families.family import Family
+from headrace.models.families.reading import config_spec, is_null, layer_windows, uniform_window
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec
 
 DEFAULT_WINDOW_TOKENS: Final = 4096
-MINISTRAL3_DEFAULTS: Final = {
-    "head_dim": 128,
-    "num_key_value_heads": 8,
-    "rms_norm_eps": 1e-5,
-    "max_position_embeddings": 262_144,
-    "rope_parameters": {
-        "rope_type": "yarn",
-        "rope_theta": 1_000_000.0,
-        "factor": 16.0,
-        "original_max_position_embeddings": 16_384,
-        "mscale": 1.0,
-        "mscale_all_dim": 1.0,
-        "llama_4_scaling_beta": 0.1,
-    },
-}
-"""Source: transformers `Ministral3Config`."""
 
 
-def mistral_from_config(config: Fields) -> ModelSpec:
-    """Read a config; a `sliding_window` of null means none, a missing key means 4096 as in transformers."""
-    require_activation(config, "silu")
+def _mistral_from_config(family: Family, config: Fields) -> ModelSpec:
     config.refuse("layer_types", "a window on some layers only")
-    return uniform_window(base_config_spec(config, "mistral"), _window(config))
+    return uniform_window(config_spec(family, config), _window(config))
 
 
-def ministral_from_config(config: Fields) -> ModelSpec:
+def _ministral_from_config(family: Family, config: Fields) -> ModelSpec:
     """Read a `ministral` config, whose `layer_types` say which layers have the window."""
-    require_activation(config, "silu")
-    spec = base_config_spec(config, "ministral")
+    spec = config_spec(family, config)
     window = _window(config)
     return layer_windows(config, spec, window, (window > 0,) * spec.num_layers)
 
 
-def ministral3_from_config(config: Fields) -> ModelSpec:
+def _ministral3_from_config(family: Family, config: Fields) -> ModelSpec:
     """
     Read a `ministral3` config.
 
     Beyond the original context queries are scaled by position (`llama_4_scaling_beta`), so this context ends there.
     """
-    config = config.with_defaults(MINISTRAL3_DEFAULTS)
-    require_activation(config, "silu")
     rope = config.sub("rope_parameters")
-    others = {key: value for key, value in rope.values.items() if key != "llama_4_scaling_beta"}
-    spec = base_config_spec(Fields({**config.values, "rope_parameters": others}, config.source), "ministral3")
+    others = rope.without("llama_4_scaling_beta").values
+    spec = config_spec(family, Fields({**config.values, "rope_parameters": others}, config.source))
     if rope.has("llama_4_scaling_beta"):
         unscaled = rope.whole("original_max_position_embeddings", spec.max_positions)
         spec = replace(spec, max_positions=min(spec.max_positions, unscaled))
@@ -65,9 +39,8 @@ def ministral3_from_config(config: Fields) -> ModelSpec:
 
 
 def _window(config: Fields) -> int:
-    """Return the window in tokens, 0 for none."""
-    is_null = "sliding_window" in config.values and not config.has("sliding_window")
-    return 0 if is_null else config.whole("sliding_window", DEFAULT_WINDOW_TOKENS)
+    """Return the window in tokens; null means none, a missing key 4096 as in transformers."""
+    return 0 if is_null(config, "sliding_window") else config.whole("sliding_window", DEFAULT_WINDOW_TOKENS)
 
 
 MISTRAL: Final = Family(
@@ -75,19 +48,35 @@ MISTRAL: Final = Family(
     models="Mistral, with its sliding window; the text part of Mistral Small 3",
     verified=("transformers",),
     model_types=("mistral",),
-    spec_from_config=mistral_from_config,
+    spec_from_config=_mistral_from_config,
 )
 MINISTRAL: Final = Family(
     name="ministral",
     models="Ministral, with windows on some layers",
     verified=("transformers",),
     model_types=("ministral",),
-    spec_from_config=ministral_from_config,
+    spec_from_config=_ministral_from_config,
 )
 MINISTRAL3: Final = Family(
     name="ministral3",
     models="Ministral 3, up to its original context (16,384)",
     verified=("transformers",),
     model_types=("ministral3",),
-    spec_from_config=ministral3_from_config,
+    # Source: transformers `Ministral3Config`.
+    defaults={
+        "head_dim": 128,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 262_144,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 1_000_000.0,
+            "factor": 16.0,
+            "original_max_position_embeddings": 16_384,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+            "llama_4_scaling_beta": 0.1,
+        },
+    },
+    spec_from_config=_ministral3_from_config,
 )

@@ -8,13 +8,8 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.core.errors import UnsupportedModel
-from headrace.models.families.family import (
-    EXPERT_INDEX,
-    Family,
-    base_config_spec,
-    require_activation,
-    uniform_window,
-)
+from headrace.models.families.family import EXPERT_INDEX, Family
+from headrace.models.families.reading import config_spec, uniform_window
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec, MoeSpec
 
@@ -56,19 +51,18 @@ def config_of_params(params: Fields) -> Fields:
     return Fields(values | _quantization(params.sub("quantization")), params.source)
 
 
-def spec_from_config(config: Fields) -> ModelSpec:
+def _from_config(family: Family, config: Fields) -> ModelSpec:
     """
     Read the values of a `params.json`.
 
     Beyond the original context queries are scaled by position (`llama_4_scaling`), so this context ends there.
     """
-    require_activation(config, "silu")
     positions = config.whole("max_position_embeddings", config.whole("max_seq_len", DEFAULT_POSITIONS))
     if isinstance(config.values.get("sliding_window"), list):
         config.refuse("sliding_window", "a window on some layers only")
     rope = {"rope_parameters": _yarn(config)} if config.has("yarn") else {}
     values = Fields({**config.values, **rope, "max_position_embeddings": positions}, config.source)
-    spec = base_config_spec(values, MODEL_TYPE, moe=_experts(config) if config.has("moe") else None)
+    spec = config_spec(family, values, moe=_experts(config) if config.has("moe") else None)
     if config.has("llama_4_scaling"):
         unscaled = config.sub("llama_4_scaling").whole("original_max_position_embeddings")
         spec = replace(spec, max_positions=min(spec.max_positions, unscaled))
@@ -113,7 +107,7 @@ MISTRAL_PARAMS: Final = Family(
     models="Mistral and Mixtral in Mistral's own folders (`params.json`)",
     verified=("layout",),
     model_types=(MODEL_TYPE,),
-    spec_from_config=spec_from_config,
+    spec_from_config=_from_config,
     tensors={
         "layers": "layers",
         "embed": "tok_embeddings.weight",

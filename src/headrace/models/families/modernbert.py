@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from headrace.models.families.family import Family, base_config_spec, layer_windows, read_activation
+from headrace.models.families.family import ATTENTION_BIAS, ENCODER_PARTS, QKV, Family
+from headrace.models.families.reading import config_spec, layer_windows, with_local_rope
 from headrace.models.families.rope_config import rope_from_scaling
 from headrace.models.fields import Fields
 from headrace.models.rope_layers import FULL, SLIDING
@@ -38,7 +39,7 @@ _TENSORS: Final = {
     "embed_norm": "model.embeddings.norm.weight",
     "final_norm": "model.final_norm.weight",
     "attn_norm": "attn_norm.weight",
-    **dict.fromkeys(("q", "k", "v"), "attn.Wqkv.weight"),
+    **dict.fromkeys(QKV, "attn.Wqkv.weight"),
     **dict.fromkeys(("q_bias", "k_bias", "v_bias"), "attn.Wqkv.bias"),
     "o": "attn.Wo.weight",
     "mlp_norm": "mlp_norm.weight",
@@ -48,30 +49,14 @@ _TENSORS: Final = {
 }
 
 
-def spec_from_config(config: Fields) -> ModelSpec:
+def _from_config(family: Family, config: Fields) -> ModelSpec:
     """Read a `modernbert` config in the format of transformers 4 or 5."""
-    config = config.with_defaults(_DEFAULTS)
     rope_keys = [key for key in config.values if key.startswith("rope_")]
-    shared = config.without("mlp_bias", *rope_keys).renamed({"rms_norm_eps": "norm_eps"})
-    spec = base_config_spec(shared, "modernbert")
-    spec = replace(
-        spec,
-        is_causal=False,
-        norm="layer",
-        norm_bias=config.flag("norm_bias"),
-        embedding_norm=True,
-        first_attn_norm=False,
-        activation=read_activation(config, key="hidden_activation"),
-        qkv_bias=config.flag("attention_bias"),
-        o_bias=config.flag("attention_bias"),
-        mlp_bias=config.flag("mlp_bias"),
-        ropes=(_rope(config, spec, FULL), _rope(config, spec, SLIDING)),
-        tie_embeddings=True,
-    )
+    spec = config_spec(family, config.without(*rope_keys))
+    spec = replace(spec, ropes=(_rope(config, spec, FULL), _rope(config, spec, SLIDING)))
     every = config.whole("global_attn_every_n_layers")
     slides = tuple(layer % every != 0 for layer in range(spec.num_layers))
-    spec = layer_windows(config, spec, config.whole("local_attention") // 2 + 1, slides)
-    return replace(spec, rope_of_layer=tuple(int(spec.window(layer) > 0) for layer in range(spec.num_layers)))
+    return with_local_rope(layer_windows(config, spec, config.whole("local_attention") // 2 + 1, slides))
 
 
 def _rope(config: Fields, spec: ModelSpec, layer_type: str) -> RopeSpec:
@@ -86,6 +71,12 @@ MODERNBERT: Final = Family(
     models="ModernBERT encoders: gte-modernbert, modernbert-embed, granite-embedding r2, and their rerankers",
     verified=("transformers",),
     model_types=("modernbert",),
-    spec_from_config=spec_from_config,
+    defaults=_DEFAULTS,
+    keys={"rms_norm_eps": "norm_eps"},
+    activation_key="hidden_activation",
+    reads_activation=True,
+    bias_flags={**ATTENTION_BIAS, "mlp_bias": "mlp_bias", "norm_bias": "norm_bias"},
+    parts={**ENCODER_PARTS, "first_attn_norm": False},
+    spec_from_config=_from_config,
     tensors=_TENSORS,
 )

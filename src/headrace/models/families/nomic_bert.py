@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.models.families.bert import GGUF_ENCODER_TENSORS
-from headrace.models.families.family import Family, GgufHeader, base_config_spec, base_gguf_spec, read_activation
+from headrace.models.families.family import ENCODER_PARTS, QKV, Family, GgufHeader
+from headrace.models.families.reading import config_spec, gguf_spec
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec
 
@@ -40,7 +41,7 @@ _TENSORS: Final = {
     "embed": "model.embeddings.word_embeddings.weight",
     "token_types": "model.embeddings.token_type_embeddings.weight",
     "embed_norm": "model.emb_ln.weight",
-    **dict.fromkeys(("q", "k", "v"), "attn.Wqkv.weight"),
+    **dict.fromkeys(QKV, "attn.Wqkv.weight"),
     "o": "attn.out_proj.weight",
     "post_attn_norm": "norm1.weight",
     "gate": "mlp.fc12.weight",
@@ -50,42 +51,18 @@ _TENSORS: Final = {
 }
 
 
-def spec_from_config(config: Fields) -> ModelSpec:
+def _from_config(family: Family, config: Fields) -> ModelSpec:
     """Read a `nomic_bert` config, as released or as transformers 5 writes it."""
-    config.refuse("activation_function", "an MLP without a silu gate", unless=("swiglu",))
-    for key, part in (
-        *(("prenorm", "norms before attention"), ("parallel_block", "attention beside the MLP")),
-        *(("causal", "an encoder as a decoder"), ("use_rms_norm", "RMS norms in this family")),
-        *(("qkv_proj_bias", "biases in attention"), ("mlp_fc1_bias", "biases in the MLP")),
-        *(("mlp_fc2_bias", "biases in the MLP"), ("rotary_emb_interleaved", "an interleaved rotary embedding")),
-    ):
-        config.refuse(key, part, unless=(False,))
     config.refuse("rotary_emb_fraction", "a partial rotary embedding in this family", unless=(1, 1.0))
     config.refuse("rotary_emb_scale_base", "scaling of rotary pairs (xpos)")
-    config = config.renamed(_PUBLISHED_KEYS).with_defaults(_DEFAULTS)
-    spec = base_config_spec(config.renamed({"rms_norm_eps": "layer_norm_eps"}), "nomic_bert")
-    spec = replace(spec, activation=read_activation(config, key="hidden_act"))
-    return _post_norm(spec, token_types=config.whole("type_vocab_size"))
+    config = config.renamed(_PUBLISHED_KEYS).with_defaults(_DEFAULTS).renamed({"rms_norm_eps": "layer_norm_eps"})
+    return replace(config_spec(family, config), token_types=config.whole("type_vocab_size"))
 
 
-def spec_from_gguf(header: GgufHeader) -> ModelSpec:
-    """Read GGUF metadata."""
+def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
     header.fields.refuse("attention.causal", "an encoder as a decoder", unless=(False,))
     token_types, _ = header.tensor_shapes.get(GGUF_ENCODER_TENSORS["token_types"], (0, 0))
-    return _post_norm(base_gguf_spec(header, "nomic_bert"), token_types=token_types)
-
-
-def _post_norm(spec: ModelSpec, *, token_types: int) -> ModelSpec:
-    return replace(
-        spec,
-        is_causal=False,
-        token_types=token_types,
-        embedding_norm=True,
-        norm="layer",
-        norm_bias=True,
-        norms="stream",
-        tie_embeddings=True,
-    )
+    return replace(gguf_spec(family, header), token_types=token_types)
 
 
 NOMIC_BERT: Final = Family(
@@ -93,9 +70,22 @@ NOMIC_BERT: Final = Family(
     models="Nomic BERT encoders: nomic-embed-text, arctic-embed-m-long",
     verified=("transformers", "GGUF twin"),
     model_types=("nomic_bert",),
-    spec_from_config=spec_from_config,
+    refused={
+        "activation_function": ("swiglu", "an MLP without a silu gate"),
+        "prenorm": (False, "norms before attention"),
+        "parallel_block": (False, "attention beside the MLP"),
+        "causal": (False, "an encoder as a decoder"),
+        "use_rms_norm": (False, "RMS norms in this family"),
+        "qkv_proj_bias": (False, "biases in attention"),
+        "mlp_fc1_bias": (False, "biases in the MLP"),
+        "mlp_fc2_bias": (False, "biases in the MLP"),
+        "rotary_emb_interleaved": (False, "an interleaved rotary embedding"),
+    },
+    reads_activation=True,
+    parts={**ENCODER_PARTS, "norm_bias": True, "norms": "stream"},
+    spec_from_config=_from_config,
     gguf_architectures=("nomic-bert",),
-    spec_from_gguf=spec_from_gguf,
+    spec_from_gguf=_from_gguf,
     tensors=_TENSORS,
-    gguf_tensors={**GGUF_ENCODER_TENSORS, **dict.fromkeys(("q", "k", "v"), "attn_qkv.weight")},
+    gguf_tensors={**GGUF_ENCODER_TENSORS, **dict.fromkeys(QKV, "attn_qkv.weight")},
 )

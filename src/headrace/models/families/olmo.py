@@ -8,84 +8,64 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.models.families.family import (
+    ATTENTION_BIAS,
     GGUF_TENSORS,
     LLAMA_TENSORS,
     ONES,
     POST_NORM_TENSORS,
     Family,
     GgufHeader,
-    base_config_spec,
-    base_gguf_spec,
+)
+from headrace.models.families.reading import (
+    config_spec,
+    gguf_spec,
     layer_windows,
-    require_activation,
+    pattern_windows,
     sliding_layers,
+    with_local_rope,
 )
 from headrace.models.families.rope_config import rope_from_scaling, scaled_positions
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec, RopeSpec
 
-OLMO2_DEFAULTS: Final = {"rms_norm_eps": 1e-5, "max_position_embeddings": 2048}
-"""Source: transformers `Olmo2Config` and `Olmo3Config`."""
-OLMO_EPS: Final = 1e-5
-"""Source: transformers `OlmoLayerNorm`."""
 OLMO3_THETA: Final = 500_000.0
 
 
-def olmo_from_config(config: Fields) -> ModelSpec:
-    """Read an `olmo` config."""
-    config = config.with_defaults({"max_position_embeddings": 2048, "rms_norm_eps": OLMO_EPS})
-    require_activation(config, "silu")
-    biased = config.flag("attention_bias", default=False)
-    spec = replace(base_config_spec(config.without("clip_qkv"), "olmo"), qkv_bias=biased, o_bias=biased)
-    return replace(spec, norm="layer", qkv_clip=config.positive("clip_qkv") if config.has("clip_qkv") else 0.0)
+def _olmo_from_config(family: Family, config: Fields) -> ModelSpec:
+    spec = config_spec(family, config.without("clip_qkv"))
+    return replace(spec, qkv_clip=config.positive("clip_qkv") if config.has("clip_qkv") else 0.0)
 
 
-def olmo_from_gguf(header: GgufHeader) -> ModelSpec:
-    """Read the GGUF metadata of OLMo 1."""
-    clip = header.fields.number("attention.clamp_kqv", 0.0)
-    return replace(base_gguf_spec(header, "olmo"), norm="layer", qkv_clip=clip)
+def _olmo_from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
+    return replace(gguf_spec(family, header), qkv_clip=header.fields.number("attention.clamp_kqv", 0.0))
 
 
-def olmo2_from_config(config: Fields) -> ModelSpec:
-    """Read an `olmo2` config."""
-    return _with_post_norms(config, base_config_spec(config.with_defaults(OLMO2_DEFAULTS), "olmo2"))
-
-
-def olmo3_from_config(config: Fields) -> ModelSpec:
+def _olmo3_from_config(family: Family, config: Fields) -> ModelSpec:
     """Read an `olmo3` config: three layers with a window, then one without, which alone has the scaled rope."""
-    config = config.with_defaults(OLMO2_DEFAULTS)
-    spec = _with_post_norms(config, base_config_spec(config.without("rope_parameters", "rope_scaling"), "olmo3"))
+    spec = config_spec(family, config.without("rope_parameters", "rope_scaling"))
     default = sliding_layers(spec.num_layers, 4)
     spec = layer_windows(config, spec, config.whole("sliding_window", 4096), default)
     full, sliding = _ropes(config, spec)
-    return with_rope_of_full_layers(
-        replace(spec, max_positions=scaled_positions(full, spec.max_positions)), full, sliding
-    )
+    spec = replace(spec, max_positions=scaled_positions(full, spec.max_positions))
+    return _with_rope_of_full_layers(spec, full, sliding)
 
 
-def olmo2_from_gguf(header: GgufHeader) -> ModelSpec:
+def _olmo2_from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
     """Read the GGUF metadata of OLMo 2, and of OLMo 3, which adds a window."""
-    spec = replace(base_gguf_spec(header, "olmo2"), norms="post", qk_norm="full")
+    spec = gguf_spec(family, header)
     window = header.fields.whole("attention.sliding_window", 0, minimum=0)
     if not window:
         return spec
-    windows = tuple(window if sliding else 0 for sliding in sliding_layers(spec.num_layers, 4))
     rope = spec.ropes[0]
-    return with_rope_of_full_layers(replace(spec, family="olmo3", windows=windows), rope, RopeSpec(theta=rope.theta))
+    spec = pattern_windows(replace(spec, family="olmo3"), window, 4)
+    return _with_rope_of_full_layers(spec, rope, RopeSpec(theta=rope.theta))
 
 
-def with_rope_of_full_layers(spec: ModelSpec, full: RopeSpec, sliding: RopeSpec) -> ModelSpec:
+def _with_rope_of_full_layers(spec: ModelSpec, full: RopeSpec, sliding: RopeSpec) -> ModelSpec:
     """Give the layers with a window a rotary embedding of their own if it differs."""
     if full == sliding:
         return replace(spec, ropes=(full,))
-    order = tuple(int(spec.window(layer) > 0) for layer in range(spec.num_layers))
-    return replace(spec, ropes=(full, sliding), rope_of_layer=order)
-
-
-def _with_post_norms(config: Fields, spec: ModelSpec) -> ModelSpec:
-    require_activation(config, "silu")
-    biased = config.flag("attention_bias", default=False)
-    return replace(spec, norms="post", qk_norm="full", qkv_bias=biased, o_bias=biased)
+    return with_local_rope(replace(spec, ropes=(full, sliding)))
 
 
 def _ropes(config: Fields, spec: ModelSpec) -> tuple[RopeSpec, RopeSpec]:
@@ -106,9 +86,12 @@ OLMO: Final = Family(
     models="OLMo 1",
     verified=("transformers", "GGUF twin"),
     model_types=("olmo",),
-    spec_from_config=olmo_from_config,
+    defaults={"max_position_embeddings": 2048, "rms_norm_eps": 1e-5},  # source: transformers `OlmoLayerNorm`
+    bias_flags=ATTENTION_BIAS,
+    parts={"norm": "layer"},
+    spec_from_config=_olmo_from_config,
     gguf_architectures=("olmo",),
-    spec_from_gguf=olmo_from_gguf,
+    spec_from_gguf=_olmo_from_gguf,
     tensors={**LLAMA_TENSORS, **_NORMS_OF_ONES},
     gguf_tensors={**GGUF_TENSORS, **_NORMS_OF_ONES},
     interleaved_gguf_rope=True,
@@ -118,16 +101,20 @@ OLMO2: Final = Family(
     models="OLMo 2; in GGUF files also OLMo 3",
     verified=("transformers", "GGUF twin"),
     model_types=("olmo2",),
-    spec_from_config=olmo2_from_config,
+    # Source: transformers `Olmo2Config` and `Olmo3Config`.
+    defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 2048},
+    bias_flags=ATTENTION_BIAS,
+    parts={"norms": "post", "qk_norm": "full"},
     gguf_architectures=("olmo2",),
-    spec_from_gguf=olmo2_from_gguf,
+    spec_from_gguf=_olmo2_from_gguf,
     tensors=POST_NORM_TENSORS,
 )
-OLMO3: Final = Family(
+OLMO3: Final = replace(
+    OLMO2,
     name="olmo3",
     models="OLMo 3",
     verified=("transformers",),
     model_types=("olmo3",),
-    spec_from_config=olmo3_from_config,
-    tensors=POST_NORM_TENSORS,
+    spec_from_config=_olmo3_from_config,
+    gguf_architectures=(),
 )

@@ -3,44 +3,30 @@
 from dataclasses import replace
 from typing import Final
 
-from headrace.models.families.family import (
-    QWEN_EXPERT_TENSORS,
-    Family,
-    GgufHeader,
-    base_config_spec,
-    base_gguf_spec,
-    gguf_experts,
-    require_activation,
-)
+from headrace.models.families.family import ATTENTION_BIAS, QWEN_EXPERT_TENSORS, Family, GgufHeader
+from headrace.models.families.reading import config_spec, gguf_experts, gguf_spec
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec, MoeSpec
 
-_DEFAULTS: Final = {"rms_norm_eps": 1e-5, "max_position_embeddings": 4096}
-"""Source: transformers `OlmoeConfig`."""
-_GGUF_CLIP: Final = "attention.clamp_kqv"
 
-
-def spec_from_config(config: Fields) -> ModelSpec:
+def _from_config(family: Family, config: Fields) -> ModelSpec:
     """Read an `olmoe` config; `intermediate_size` is the width of an expert."""
-    config = config.with_defaults(_DEFAULTS)
-    require_activation(config, "silu")
     moe = MoeSpec(
         num_experts=config.whole("num_experts", 64),
         top_k=config.whole("num_experts_per_tok", 8),
         expert_size=config.whole("intermediate_size"),
         renormalize=config.flag("norm_topk_prob", default=False),
     )
-    spec = base_config_spec(config.without("clip_qkv"), "olmoe", moe=moe)
-    biased = config.flag("attention_bias", default=False)
-    clip = config.positive("clip_qkv") if config.has("clip_qkv") else 0.0
-    return replace(spec, qk_norm="full", qkv_bias=biased, o_bias=biased, qkv_clip=clip)
+    return _clipped(config_spec(family, config.without("clip_qkv"), moe=moe), config, "clip_qkv")
 
 
-def spec_from_gguf(header: GgufHeader) -> ModelSpec:
-    """Read the GGUF metadata of OLMoE."""
-    clip = header.fields.positive(_GGUF_CLIP) if header.fields.has(_GGUF_CLIP) else 0.0
-    spec = base_gguf_spec(header, "olmoe", moe=gguf_experts(header, renormalize=False))
-    return replace(spec, qk_norm="full", qkv_clip=clip)
+def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
+    spec = gguf_spec(family, header, moe=gguf_experts(header, renormalize=False))
+    return _clipped(spec, header.fields, "attention.clamp_kqv")
+
+
+def _clipped(spec: ModelSpec, fields: Fields, key: str) -> ModelSpec:
+    return replace(spec, qkv_clip=fields.positive(key) if fields.has(key) else 0.0)
 
 
 OLMOE: Final = Family(
@@ -48,8 +34,11 @@ OLMOE: Final = Family(
     models="OLMoE",
     verified=("transformers", "GGUF twin"),
     model_types=("olmoe",),
-    spec_from_config=spec_from_config,
+    defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 4096},  # source: transformers `OlmoeConfig`
+    bias_flags=ATTENTION_BIAS,
+    parts={"qk_norm": "full"},
+    spec_from_config=_from_config,
     gguf_architectures=("olmoe",),
-    spec_from_gguf=spec_from_gguf,
+    spec_from_gguf=_from_gguf,
     tensors=QWEN_EXPERT_TENSORS,
 )

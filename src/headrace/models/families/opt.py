@@ -3,43 +3,16 @@
 from dataclasses import replace
 from typing import Final
 
-from headrace.models.families.family import LLAMA_TENSORS, Family, base_config_spec, read_activation
+from headrace.models.families.family import ALL_BIASED, GPT_PARTS, LLAMA_TENSORS, Family
+from headrace.models.families.reading import config_spec, without_positions
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec
 
-DEFAULTS: Final = {
-    "hidden_size": 768,
-    "ffn_dim": 3072,
-    "max_position_embeddings": 2048,
-    "activation_function": "relu",
-    "tie_word_embeddings": True,
-    "rms_norm_eps": 1e-5,
-}
-"""Source: transformers `OPTConfig`; the epsilon is PyTorch's."""
-POSITION_OFFSET: Final = 2
 
-
-def spec_from_config(config: Fields) -> ModelSpec:
-    """Read an `opt` config."""
-    config = config.with_defaults(DEFAULTS).renamed({"intermediate_size": "ffn_dim"})
-    config.refuse("do_layer_norm_before", "norms of the residual stream", unless=(True,))
-    config.refuse("_remove_final_layer_norm", "a network without a last norm", unless=(False,))
-    config.refuse("layer_norm_elementwise_affine", "norms without weights", unless=(True,))
+def _from_config(family: Family, config: Fields) -> ModelSpec:
     config.refuse("word_embed_proj_dim", "projected embeddings", unless=(config.whole("hidden_size"),))
-    spec = base_config_spec(config, "opt")
-    biased = config.flag("enable_bias", default=True)
-    return replace(
-        spec,
-        norm="layer",
-        norm_bias=True,
-        mlp="plain",
-        activation=read_activation(config, key="activation_function"),
-        qkv_bias=biased,
-        o_bias=biased,
-        mlp_bias=biased,
-        learned_positions=spec.max_positions,
-        rope_of_layer=(-1,) * spec.num_layers,
-    )
+    spec = config_spec(family, config)
+    return replace(without_positions(spec), learned_positions=spec.max_positions)
 
 
 OPT: Final = Family(
@@ -47,7 +20,27 @@ OPT: Final = Family(
     models="OPT (not 350M)",
     verified=("transformers",),
     model_types=("opt",),
-    spec_from_config=spec_from_config,
+    # Source: transformers `OPTConfig`; the epsilon is PyTorch's.
+    defaults={
+        "hidden_size": 768,
+        "ffn_dim": 3072,
+        "max_position_embeddings": 2048,
+        "activation_function": "relu",
+        "tie_word_embeddings": True,
+        "rms_norm_eps": 1e-5,
+        "enable_bias": True,
+    },
+    keys={"intermediate_size": "ffn_dim"},
+    refused={
+        "do_layer_norm_before": (True, "norms of the residual stream"),
+        "_remove_final_layer_norm": (False, "a network without a last norm"),
+        "layer_norm_elementwise_affine": (True, "norms without weights"),
+    },
+    activation_key="activation_function",
+    reads_activation=True,
+    bias_flags=dict.fromkeys(ALL_BIASED, "enable_bias"),
+    parts=GPT_PARTS,
+    spec_from_config=_from_config,
     tensors={
         **LLAMA_TENSORS,
         "positions": "model.embed_positions.weight",
@@ -58,5 +51,5 @@ OPT: Final = Family(
         "up": "fc1.weight",
         "down": "fc2.weight",
     },
-    position_offset=POSITION_OFFSET,
+    position_offset=2,
 )

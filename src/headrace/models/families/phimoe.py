@@ -4,46 +4,22 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.core.errors import UnsupportedModel
-from headrace.models.families.family import (
-    EXPERT_INDEX,
-    LLAMA_TENSORS,
-    Family,
-    GgufHeader,
-    base_config_spec,
-    base_gguf_spec,
-    gguf_experts,
-    require_activation,
-    uniform_window,
-)
+from headrace.models.families.family import ATTENTION_BIAS, Family, GgufHeader
+from headrace.models.families.mixtral import MIXTRAL_TENSORS
+from headrace.models.families.reading import config_experts, config_spec, gguf_experts, gguf_spec, uniform_window
 from headrace.models.fields import Fields
-from headrace.models.spec import ModelSpec, MoeSpec
+from headrace.models.spec import ModelSpec
 
-_DEFAULTS: Final = {
-    "rope_theta": 1e6,
-    "rms_norm_eps": 1e-5,
-    "max_position_embeddings": 131072,
-    "num_key_value_heads": 8,
-}
-"""Source: transformers `PhimoeConfig`."""
 _JITTER: Final = 0.01
 _TOP_K: Final = 2
-_EXPERT: Final = f"block_sparse_moe.experts.{EXPERT_INDEX}"
 
 
-def spec_from_config(config: Fields) -> ModelSpec:
+def _from_config(family: Family, config: Fields) -> ModelSpec:
     """Read a `phimoe` config; `intermediate_size` is the width of an expert."""
-    config = _with_attention_factor(config.with_defaults(_DEFAULTS))
-    require_activation(config, "silu")
-    config.refuse("num_experts_per_tok", "another number of experts for a token", unless=(_TOP_K,))
-    moe = MoeSpec(
-        num_experts=config.whole("num_local_experts", 16),
-        top_k=_TOP_K,
-        expert_size=config.whole("intermediate_size"),
-        tolerance=2 * config.positive("router_jitter_noise", _JITTER),
-    )
-    spec = base_config_spec(config, "phimoe", moe=moe)
-    biased = config.flag("attention_bias", default=False)
-    spec = _completed(spec, biased=biased, head_bias=config.flag("lm_head_bias", default=False))
+    config = _with_attention_factor(config)
+    tolerance = 2 * config.positive("router_jitter_noise", _JITTER)
+    moe = config_experts(config, num_experts=16, top_k=_TOP_K, renormalize=False, tolerance=tolerance)
+    spec = config_spec(family, config, moe=moe)
     return uniform_window(spec, config.whole("sliding_window", 0, minimum=0))
 
 
@@ -63,17 +39,12 @@ def _with_attention_factor(config: Fields) -> Fields:
     return Fields({**config.values, **renamed}, config.source)
 
 
-def spec_from_gguf(header: GgufHeader) -> ModelSpec:
+def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
     """Read GGUF metadata, which does not have the tolerance of the router."""
     moe = replace(gguf_experts(header, renormalize=False), tolerance=2 * _JITTER)
-    spec = base_gguf_spec(header, "phimoe", moe=moe)
-    shapes = header.tensor_shapes
-    spec = _completed(spec, biased="blk.0.attn_q.bias" in shapes, head_bias="output.bias" in shapes)
+    spec = gguf_spec(family, header, moe=moe)
+    spec = replace(spec, o_bias=spec.qkv_bias)
     return uniform_window(spec, header.fields.whole("attention.sliding_window", 0, minimum=0))
-
-
-def _completed(spec: ModelSpec, *, biased: bool, head_bias: bool) -> ModelSpec:
-    return replace(spec, norm="layer", norm_bias=True, qkv_bias=biased, o_bias=biased, head_bias=head_bias)
 
 
 PHIMOE: Final = Family(
@@ -81,14 +52,19 @@ PHIMOE: Final = Family(
     models="Phi-3.5-MoE",
     verified=("transformers", "GGUF twin"),
     model_types=("phimoe",),
-    spec_from_config=spec_from_config,
-    gguf_architectures=("phimoe",),
-    spec_from_gguf=spec_from_gguf,
-    tensors={
-        **LLAMA_TENSORS,
-        "router": "block_sparse_moe.gate.weight",
-        "expert_gate": f"{_EXPERT}.w1.weight",
-        "expert_up": f"{_EXPERT}.w3.weight",
-        "expert_down": f"{_EXPERT}.w2.weight",
+    # Source: transformers `PhimoeConfig`.
+    defaults={
+        "rope_theta": 1e6,
+        "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 131072,
+        "num_key_value_heads": 8,
     },
+    refused={"num_experts_per_tok": (_TOP_K, "another number of experts for a token")},
+    bias_flags={**ATTENTION_BIAS, "head_bias": "lm_head_bias"},
+    parts={"norm": "layer", "norm_bias": True},
+    spec_from_config=_from_config,
+    gguf_architectures=("phimoe",),
+    gguf_biases=("qkv_bias", "head_bias"),
+    spec_from_gguf=_from_gguf,
+    tensors=MIXTRAL_TENSORS,
 )

@@ -4,45 +4,30 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.core.errors import BrokenModel
-from headrace.models.families.family import (
-    GGUF_TENSORS,
-    LLAMA_TENSORS,
-    Family,
-    GgufHeader,
-    base_config_spec,
-    base_gguf_spec,
-)
+from headrace.models.families.family import GGUF_FUSED_QKV, LLAMA_TENSORS, QKV, Family, GgufHeader
+from headrace.models.families.reading import config_spec, gguf_spec
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec
 
-_OTHER_NAMES: Final = {
-    "rms_norm_eps": "layer_norm_epsilon",
-    "rope_theta": "rotary_emb_base",
-    "head_dim": "kv_channels",
-}
 
-
-def spec_from_config(config: Fields) -> ModelSpec:
+def _from_config(family: Family, config: Fields) -> ModelSpec:
     """
     Read a `qwen` config, whose `intermediate_size` is that of gate and up together.
 
     Longer contexts than `seq_length` need a rope that depends on the request (dynamic NTK) and queries scaled by
     position (log-n), so the context ends there.
     """
-    config.refuse("no_bias", "biases in all matrices", unless=(True,))
     config.refuse("rotary_pct", "a partial rotary embedding in this family", unless=(1.0, 1))
-    trained = config.whole("seq_length", config.whole("max_position_embeddings", 8192))
-    config = config.renamed(_OTHER_NAMES)
-    width = _half(config.whole("intermediate_size"), config.source)
-    sizes = {"intermediate_size": width, "max_position_embeddings": trained}
-    spec = base_config_spec(Fields({**config.values, **sizes}, config.source), "qwen")
-    return replace(spec, qkv_bias=True)
+    sizes = {
+        "intermediate_size": _half(config.whole("intermediate_size"), config.source),
+        "max_position_embeddings": config.whole("seq_length", config.whole("max_position_embeddings", 8192)),
+    }
+    return config_spec(family, Fields({**config.values, **sizes}, config.source))
 
 
-def spec_from_gguf(header: GgufHeader) -> ModelSpec:
-    """Read GGUF metadata."""
-    spec = base_gguf_spec(header, "qwen")
-    return replace(spec, qkv_bias=True, intermediate_size=_half(spec.intermediate_size, header.fields.source))
+def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
+    spec = gguf_spec(family, header)
+    return replace(spec, intermediate_size=_half(spec.intermediate_size, header.fields.source))
 
 
 def _half(width: int, source: str) -> int:
@@ -56,21 +41,25 @@ QWEN: Final = Family(
     models="Qwen 1, up to `seq_length`",
     verified=("layout", "GGUF twin"),
     model_types=("qwen",),
-    spec_from_config=spec_from_config,
+    keys={"rms_norm_eps": "layer_norm_epsilon", "rope_theta": "rotary_emb_base", "head_dim": "kv_channels"},
+    refused={"no_bias": (True, "biases in all matrices")},
+    activation_key="",
+    parts={"qkv_bias": True},
+    spec_from_config=_from_config,
     gguf_architectures=("qwen",),
-    spec_from_gguf=spec_from_gguf,
+    spec_from_gguf=_from_gguf,
     tensors={
         **LLAMA_TENSORS,
         "layers": "model.h",
         "embed": "model.wte.weight",
         "final_norm": "model.ln_f.weight",
         "attn_norm": "ln_1.weight",
-        **dict.fromkeys(("q", "k", "v"), "attn.c_attn.weight"),
+        **dict.fromkeys(QKV, "attn.c_attn.weight"),
         "o": "attn.c_proj.weight",
         "mlp_norm": "ln_2.weight",
         "gate": "mlp.w2.weight",
         "up": "mlp.w1.weight",
         "down": "mlp.c_proj.weight",
     },
-    gguf_tensors={**GGUF_TENSORS, **dict.fromkeys(("q", "k", "v"), "attn_qkv.weight")},
+    gguf_tensors=GGUF_FUSED_QKV,
 )

@@ -4,40 +4,21 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.core.errors import BrokenModel
-from headrace.models.families.family import (
-    MAX_LAYERS,
-    QWEN_EXPERT_TENSORS,
-    Family,
-    GgufHeader,
-    base_config_spec,
-    base_gguf_spec,
-    gguf_experts,
-    require_activation,
-)
-from headrace.models.families.qwen import with_windows
+from headrace.models.families import qwen
+from headrace.models.families.family import ATTENTION_BIAS, QWEN_EXPERT_TENSORS, Family, GgufHeader
+from headrace.models.families.reading import MAX_LAYERS, gguf_experts, gguf_spec
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec, MoeSpec
 
 
-def qwen2_moe_from_config(config: Fields) -> ModelSpec:
-    """Read a Qwen 2 MoE config."""
-    require_activation(config, "silu")
-    moe = replace(
-        _experts(config, num_experts=60, top_k=4, expert_size=1408),
-        shared_size=config.whole("shared_expert_intermediate_size", 5632),
-        has_shared_router=True,
-    )
-    spec = base_config_spec(config, "qwen2_moe", moe=moe)
-    return with_windows(config, replace(spec, qkv_bias=config.flag("qkv_bias", default=True)))
+def _qwen2_from_config(family: Family, config: Fields) -> ModelSpec:
+    shared_size = config.whole("shared_expert_intermediate_size", 5632)
+    moe = _experts(config, num_experts=60, top_k=4, expert_size=1408)
+    return qwen.from_config(family, config, replace(moe, shared_size=shared_size, has_shared_router=True))
 
 
-def qwen3_moe_from_config(config: Fields) -> ModelSpec:
-    """Read a Qwen 3 MoE config."""
-    require_activation(config, "silu")
-    moe = _experts(config, num_experts=128, top_k=8, expert_size=768)
-    spec = base_config_spec(config, "qwen3_moe", moe=moe)
-    biased = config.flag("attention_bias", default=False)
-    return with_windows(config, replace(spec, qk_norm="head", qkv_bias=biased, o_bias=biased))
+def _qwen3_from_config(family: Family, config: Fields) -> ModelSpec:
+    return qwen.from_config(family, config, _experts(config, num_experts=128, top_k=8, expert_size=768))
 
 
 def _experts(config: Fields, *, num_experts: int, top_k: int, expert_size: int) -> MoeSpec:
@@ -56,14 +37,12 @@ def _experts(config: Fields, *, num_experts: int, top_k: int, expert_size: int) 
     )
 
 
-def qwen2_moe_from_gguf(header: GgufHeader) -> ModelSpec:
-    """Read the GGUF metadata of Qwen 2 MoE."""
-    return replace(base_gguf_spec(header, "qwen2_moe", moe=gguf_experts(header, renormalize=False)), qkv_bias=True)
+def _qwen2_from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
+    return replace(gguf_spec(family, header, moe=gguf_experts(header, renormalize=False)), qkv_bias=True)
 
 
-def qwen3_moe_from_gguf(header: GgufHeader) -> ModelSpec:
-    """Read the GGUF metadata of Qwen 3 MoE."""
-    return replace(base_gguf_spec(header, "qwen3_moe", moe=gguf_experts(header, renormalize=True)), qk_norm="head")
+def _qwen3_from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
+    return gguf_spec(family, header, moe=gguf_experts(header, renormalize=True))
 
 
 QWEN2_MOE: Final = Family(
@@ -71,9 +50,11 @@ QWEN2_MOE: Final = Family(
     models="Qwen 1.5 and 2 MoE, with a shared expert",
     verified=("transformers",),
     model_types=("qwen2_moe",),
-    spec_from_config=qwen2_moe_from_config,
+    defaults={"qkv_bias": True},
+    bias_flags={"qkv_bias": "qkv_bias"},
+    spec_from_config=_qwen2_from_config,
     gguf_architectures=("qwen2moe",),
-    spec_from_gguf=qwen2_moe_from_gguf,
+    spec_from_gguf=_qwen2_from_gguf,
     tensors=QWEN_EXPERT_TENSORS,
 )
 QWEN3_MOE: Final = Family(
@@ -81,8 +62,10 @@ QWEN3_MOE: Final = Family(
     models="Qwen 3 MoE",
     verified=("transformers",),
     model_types=("qwen3_moe",),
-    spec_from_config=qwen3_moe_from_config,
+    bias_flags=ATTENTION_BIAS,
+    parts={"qk_norm": "head"},
+    spec_from_config=_qwen3_from_config,
     gguf_architectures=("qwen3moe",),
-    spec_from_gguf=qwen3_moe_from_gguf,
+    spec_from_gguf=_qwen3_from_gguf,
     tensors=QWEN_EXPERT_TENSORS,
 )

@@ -37,10 +37,10 @@ from headrace.models.families.opt import OPT
 from headrace.models.families.phi import PHI3
 from headrace.models.families.phi2 import PHI
 from headrace.models.families.phimoe import PHIMOE
-from headrace.models.families.qwen import QWEN2, QWEN3
+from headrace.models.families.qwen import QWEN2, QWEN2_VL, QWEN3, QWEN3_VL
 from headrace.models.families.qwen1 import QWEN
 from headrace.models.families.qwen_moe import QWEN2_MOE, QWEN3_MOE
-from headrace.models.families.qwen_vl import QWEN2_VL, QWEN3_VL
+from headrace.models.families.reading import read_config, read_gguf
 from headrace.models.families.seed_oss import SEED_OSS
 from headrace.models.families.smollm3 import SMOLLM3
 from headrace.models.families.stablelm import STABLELM
@@ -97,7 +97,7 @@ def from_config(config: Fields) -> tuple[Family, ModelSpec]:
     model_type = config.text("model_type", "")
     for family in FAMILIES:
         if model_type in family.model_types:
-            spec = family.spec_from_config(config)
+            spec = read_config(family, config)
             return family.variant_of(spec), spec
     known = ", ".join(name for family in FAMILIES for name in family.model_types)
     missing = _RUN_ELSEWHERE.format(part=_MISSING[model_type]) if model_type in _MISSING else ""
@@ -132,8 +132,8 @@ def text_part(config: Fields) -> Fields:
 def from_gguf(architecture: str, header: GgufHeader) -> tuple[Family, ModelSpec]:
     """Return the family and the spec of GGUF metadata; raises like `from_config`."""
     for family in FAMILIES:
-        if architecture in family.gguf_architectures and family.spec_from_gguf is not None:
-            spec = family.spec_from_gguf(header)
+        if architecture in family.gguf_architectures:
+            spec = read_gguf(family, header)
             return family.variant_of(spec), spec
     known = ", ".join(name for family in FAMILIES for name in family.gguf_architectures)
     raise UnsupportedModel(

@@ -1,49 +1,28 @@
 """StableLM and StableLM 2: layer norms, a quarter of each head turns; the 12B has norms of q and k by head."""
 
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Final
 
-from headrace.models.families.family import (
-    HEAD_INDEX,
-    LLAMA_TENSORS,
-    Family,
-    GgufHeader,
-    base_config_spec,
-    base_gguf_spec,
-    require_activation,
-)
+from headrace.models.families.family import HEAD_INDEX, LLAMA_TENSORS, Family, GgufHeader
+from headrace.models.families.reading import config_spec, gguf_spec
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec
 
-DEFAULTS: Final = {"max_position_embeddings": 4096, "num_key_value_heads": 32, "layer_norm_eps": 1e-5}
-"""Source: transformers `StableLmConfig`."""
-ROTARY_FRACTION: Final = 0.25
+
+def _from_config(family: Family, config: Fields) -> ModelSpec:
+    has_norms = config.flag("qk_layernorm", default=False)
+    is_parallel = config.flag("use_parallel_residual", default=False)
+    return _completed(config_spec(family, config), has_norms=has_norms, is_parallel=is_parallel)
 
 
-def spec_from_config(config: Fields) -> ModelSpec:
-    """Read a `stablelm` config."""
-    config = config.with_defaults(DEFAULTS).renamed({"rms_norm_eps": "layer_norm_eps"})
-    require_activation(config, "silu")
-    spec = base_config_spec(config, "stablelm", rotary_fraction=ROTARY_FRACTION)
-    if config.flag("qk_layernorm", default=False):
-        spec = replace(spec, qk_norm="layer")
-    return _with_parts(
-        replace(spec, qkv_bias=config.flag("use_qkv_bias", default=False)),
-        is_parallel=config.flag("use_parallel_residual", default=False),
-    )
+def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
+    has_norms = "blk.0.attn_q_norm.weight" in header.tensor_shapes
+    is_parallel = "blk.0.ffn_norm.weight" not in header.tensor_shapes
+    return _completed(gguf_spec(family, header), has_norms=has_norms, is_parallel=is_parallel)
 
 
-def spec_from_gguf(header: GgufHeader) -> ModelSpec:
-    """Read GGUF metadata."""
-    spec = replace(base_gguf_spec(header, "stablelm"), qkv_bias="blk.0.attn_q.bias" in header.tensor_shapes)
-    if "blk.0.attn_q_norm.weight" in header.tensor_shapes:
-        spec = replace(spec, qk_norm="layer")
-    return _with_parts(spec, is_parallel="blk.0.ffn_norm.weight" not in header.tensor_shapes)
-
-
-def _with_parts(spec: ModelSpec, *, is_parallel: bool) -> ModelSpec:
-    return replace(spec, norm="layer", norm_bias=True, parallel="one" if is_parallel else None)
+def _completed(spec: ModelSpec, *, has_norms: bool, is_parallel: bool) -> ModelSpec:
+    return replace(spec, qk_norm="layer" if has_norms else None, parallel="one" if is_parallel else None)
 
 
 STABLELM: Final = Family(
@@ -51,14 +30,19 @@ STABLELM: Final = Family(
     models="StableLM, StableLM 2",
     verified=("transformers", "GGUF twin"),
     model_types=("stablelm",),
-    spec_from_config=spec_from_config,
+    # Source: transformers `StableLmConfig`.
+    defaults={"max_position_embeddings": 4096, "num_key_value_heads": 32, "layer_norm_eps": 1e-5},
+    keys={"rms_norm_eps": "layer_norm_eps"},
+    bias_flags={"qkv_bias": "use_qkv_bias"},
+    rotary_fraction=0.25,
+    parts={"norm": "layer", "norm_bias": True},
+    spec_from_config=_from_config,
     gguf_architectures=("stablelm",),
-    spec_from_gguf=spec_from_gguf,
-    tensors=MappingProxyType(
-        {
-            **LLAMA_TENSORS,
-            "q_norm": f"self_attn.q_layernorm.norms.{HEAD_INDEX}.weight",
-            "k_norm": f"self_attn.k_layernorm.norms.{HEAD_INDEX}.weight",
-        }
-    ),
+    gguf_biases=("qkv_bias",),
+    spec_from_gguf=_from_gguf,
+    tensors={
+        **LLAMA_TENSORS,
+        "q_norm": f"self_attn.q_layernorm.norms.{HEAD_INDEX}.weight",
+        "k_norm": f"self_attn.k_layernorm.norms.{HEAD_INDEX}.weight",
+    },
 )
