@@ -207,8 +207,11 @@ def act(store: Store) -> None:
                 break
             assert all(copy_part(route, VariantRoute) == route for route in plan.variants)
             status = EndpointStatus(progress=plan.deployment.progress, revisions=dict(plan.deployment.revisions))
-            record = store.update(record, status=status)  # noqa: PLW2901 -- the same one, later
+            before = (record.status, workers)
             workers = [serving(fleet, n) for fleet, num in wanted_workers(plan.deployment).items() for n in range(num)]
+            if before == (status, workers):
+                break  # at rest: every further plan is the same
+            record = store.update(record, status=status)  # noqa: PLW2901 -- the same one, later
             for worker in workers[:1]:
                 workload = plan.deployment.revisions[worker.revision].workload(worker.variant)
                 assert workload is not None

@@ -63,6 +63,8 @@ class HostWorld:
     """Time of the last change of the host."""
     num_instances: int = 0
     plan: ComponentPlans | None = None
+    _revisions: dict[int, EndpointRevision] = field(default_factory=dict)
+    """The host's revision by the number of instances that were asked for."""
 
     def add(
         self, name: str, count: int = 1, *, gpus: float = 1, strategy: str = "SPREAD", behaviour: Behaviour = GOOD
@@ -96,7 +98,9 @@ class HostWorld:
         )
         self.plan = plan
         instances = {variant: list(pool) for variant, pool in plan.instances.items()}
-        self.status = copy_part(EndpointStatus(instances=instances), EndpointStatus)
+        status = EndpointStatus(instances=instances)
+        if status != self.status:
+            self.status = copy_part(status, EndpointStatus)
         for name, component_plan in plan.plans.items():
             self.components[name].take(component_plan)
         self.components = {name: world for name, world in self.components.items() if world.record is not None}
@@ -136,12 +140,13 @@ class HostWorld:
         return ComponentView(record=world.record, workers=workers, placed=placed_of(world), alarm=world.alarm)
 
     def _host(self) -> Deployment:
-        config = {"VariantName": "v", "InstanceType": TYPE, "InitialInstanceCount": self.count, **self.variant}
-        revision = EndpointRevision(
-            number=1, config={"EndpointConfigName": "host", "ProductionVariants": [config]}, models={}
-        )
+        if self.count not in self._revisions:
+            config = {"VariantName": "v", "InstanceType": TYPE, "InitialInstanceCount": self.count, **self.variant}
+            self._revisions[self.count] = EndpointRevision(
+                number=1, config={"EndpointConfigName": "host", "ProductionVariants": [config]}, models={}
+            )
         progress = Progress(observed_generation=1, state=State.IN_SERVICE, since_s=self.since_s, stable=1)
-        return Deployment(progress=progress, revisions={1: revision})
+        return Deployment(progress=progress, revisions={1: self._revisions[self.count]})
 
     def _new_id(self) -> str:
         self.num_instances += 1

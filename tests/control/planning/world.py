@@ -165,7 +165,8 @@ class World:
         self.plan, self.variants = plan, plan.variants
         if plan.deployment is not None:
             status = self.kind.status(progress=plan.deployment.progress, revisions=dict(plan.deployment.revisions))
-            self.record = replace(self.record, status=copy_part(status, self.kind.status))
+            if status != self.record.status:  # to copy what is the same takes longer than to plan
+                self.record = replace(self.record, status=copy_part(status, self.kind.status))
         for action in plan.actions:
             self._do(action)
 
