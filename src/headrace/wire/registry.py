@@ -7,7 +7,7 @@ Embedding models, and all models in TEI's dialect, compute vectors or scores ins
 """
 
 from headrace.core.errors import SettingsError
-from headrace.core.generation import ModelInfo, PoolingInfo
+from headrace.core.generation import ModelInfo
 from headrace.wire.dialect import Dialect
 from headrace.wire.framing import field_names
 from headrace.wire.lmi.dialect import Formatter, Lmi
@@ -79,26 +79,18 @@ def select_dialect(
     names = field_names(body)
     pools = isinstance(configured, Tei) or (model is not None and not model.generates)
     if pools and model is not None and model.pooling is not None:
-        is_toolkit = isinstance(configured, Toolkit)
-        return _pooling_dialect(names, model.pooling, is_toolkit=is_toolkit, returns_features=returns_features)
+        for required, dialect in _POOLING_BODIES:
+            if required <= names:
+                return dialect
+        if model.pooling.labels:
+            return Toolkit("text-classification") if isinstance(configured, Toolkit) else Tei("predict")
+        return Toolkit("feature-extraction") if returns_features else Tei("embed")
     framing = configured.openai_framing if isinstance(configured, Lmi) else "sse"
-    if "inputs" in names:
-        return configured
-    if "messages" in names:
+    if "messages" in names and "inputs" not in names:
         return OpenAIChat(framing=framing)
-    if "prompt" in names:
+    if "prompt" in names and "inputs" not in names:
         return OpenAICompletions(framing=framing)
     return configured
-
-
-def _pooling_dialect(names: frozenset[str], info: PoolingInfo, *, is_toolkit: bool, returns_features: bool) -> Dialect:
-    """Return the dialect of a body that asks for vectors or scores: TEI's or the toolkit's, unless it is another's."""
-    for required, dialect in _POOLING_BODIES:
-        if required <= names:
-            return dialect
-    if info.labels:
-        return Toolkit("text-classification") if is_toolkit else Tei("predict")
-    return Toolkit("feature-extraction") if returns_features else Tei("embed")
 
 
 _POOLING_BODIES: tuple[tuple[frozenset[str], Dialect], ...] = (
@@ -108,4 +100,4 @@ _POOLING_BODIES: tuple[tuple[frozenset[str], Dialect], ...] = (
     (frozenset({"queries", "documents"}), Score()),
     (frozenset({"text_1", "text_2"}), Score()),
 )
-"""Fields of a body that name its dialect."""
+"""Fields of a body that name its dialect; other bodies that ask for vectors or scores are TEI's or the toolkit's."""

@@ -81,16 +81,13 @@ def _user(blocks: Sequence[_Placed]) -> Iterator[Message]:
     texts = []
     for place, block in blocks:
         if block.type == "tool_result":
-            yield Message(role="tool", tool_call_id=block.tool_use_id, content=_result(block, place))
+            text = "" if block.content is None else _text(block.content, f"{place}.content")
+            result = f"Error: {text}" if block.is_error else text
+            yield Message(role="tool", tool_call_id=block.tool_use_id, content=result)
         else:
             texts.append(_block_text(block, place))
     if texts:
         yield Message(role="user", content="\n".join(texts))
-
-
-def _result(block: Block, param: str) -> str:
-    text = "" if block.content is None else _text(block.content, f"{param}.content")
-    return f"Error: {text}" if block.is_error else text
 
 
 def _assistant(blocks: Sequence[_Placed]) -> Message:
@@ -99,7 +96,10 @@ def _assistant(blocks: Sequence[_Placed]) -> Message:
         if block.type == "thinking":
             reasoning.append(block.thinking or "")
         elif block.type == "tool_use":
-            calls.append(_call(block, place))
+            if block.name is None:
+                raise InvalidRequest(f"{place}.name: field required", param=f"{place}.name")
+            function = CalledFunction(name=block.name, arguments=block.input or {})
+            calls.append(ToolCall(id=block.id, function=function))
         elif block.type != "redacted_thinking":  # another provider's ciphertext
             texts.append(_block_text(block, place))
     return Message(
@@ -108,12 +108,6 @@ def _assistant(blocks: Sequence[_Placed]) -> Message:
         tool_calls=calls or None,
         reasoning="\n".join(reasoning) or None,
     )
-
-
-def _call(block: Block, param: str) -> ToolCall:
-    if block.name is None:
-        raise InvalidRequest(f"{param}.name: field required", param=f"{param}.name")
-    return ToolCall(id=block.id, function=CalledFunction(name=block.name, arguments=block.input or {}))
 
 
 def _text(content: Content, param: str) -> str:

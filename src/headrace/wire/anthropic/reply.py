@@ -57,6 +57,7 @@ def _type(error: HeadraceError) -> str:
     return "invalid_request_error" if isinstance(error, UserError) else "api_error"
 
 
+_decode_arguments = msgspec.json.Decoder(dict[str, object]).decode
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 _SIGNATURE = "headrace"
 """Thinking blocks carry a signature, which Anthropic's servers check; SDKs require the field."""
@@ -124,50 +125,25 @@ class MessageReply(ReplyHead):
         (answer,) = answers
         (choice,) = answer.choices
         stream = AnswerStream(self.options.plan, choice.opening)
-        blocks = _Blocks(self.options)
+        blocks: list[tuple[dict[str, object], list[str]]] = []
         for delta in (*stream.feed(choice.text), *stream.finish()):
-            blocks.add(delta)
-        return to_json(self.options.message(blocks.whole(), choice.finish, stream.num_calls))
-
-
-class _Blocks:
-    """The content blocks of a whole message."""
-
-    def __init__(self, options: MessageOptions) -> None:
-        self._options = options
-        self._blocks: list[dict[str, object]] = []
-        self._texts: list[list[str]] = []
-
-    def add(self, delta: ChatDelta) -> None:
-        """Add a delta to the last block, or begin one."""
-        kind = _kind(delta)
-        if isinstance(delta, CallStart) or not self._blocks or self._blocks[-1]["type"] != kind:
-            self._blocks.append(_new_block(delta, self._options))
-            self._texts.append([])
-        if not isinstance(delta, CallStart):
-            self._texts[-1].append(delta.text)
-
-    def whole(self) -> list[dict[str, object]]:
-        """Return the blocks with their contents."""
-        return [_filled(block, "".join(texts)) for block, texts in zip(self._blocks, self._texts, strict=True)]
+            if isinstance(delta, CallStart) or not blocks or blocks[-1][0]["type"] != _kind(delta):
+                blocks.append((_new_block(delta, self.options), []))
+            if not isinstance(delta, CallStart):
+                blocks[-1][1].append(delta.text)
+        content = [_filled(block, "".join(texts)) for block, texts in blocks]
+        return to_json(self.options.message(content, choice.finish, stream.num_calls))
 
 
 def _filled(block: dict[str, object], text: str) -> dict[str, object]:
-    if block["type"] == "tool_use":
-        arguments = _arguments(text)
-        # Without its arguments, which were cut off, a call must not run.
-        return {"type": "text", "text": text} if arguments is None else {**block, "input": arguments}
     if block["type"] == "thinking":
         return {**block, "thinking": text, "signature": _SIGNATURE}
-    return {**block, "text": text}
-
-
-def _arguments(text: str) -> dict[str, object] | None:
+    if block["type"] == "text":
+        return {**block, "text": text}
     try:
-        value = msgspec.json.decode(text)
+        return {**block, "input": _decode_arguments(text)}
     except (msgspec.DecodeError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
+        return {"type": "text", "text": text}  # without its arguments, which were cut off, a call must not run
 
 
 def _kind(delta: ChatDelta) -> str:

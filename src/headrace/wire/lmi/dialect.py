@@ -12,21 +12,8 @@ from typing import Literal
 
 import msgspec
 
-from headrace.core.errors import (
-    Busy,
-    CodeFailed,
-    CodeUnavailable,
-    EngineFailed,
-    HeadraceError,
-    InsufficientMemory,
-    InvalidRequest,
-    ModelNotFound,
-    NotFound,
-    PayloadTooLarge,
-    RequestAborted,
-    Unauthorized,
-    Unavailable,
-)
+from headrace.core import errors
+from headrace.core.errors import CodeFailed, EngineFailed, HeadraceError, InvalidRequest
 from headrace.core.generation import GenerationRequest, SamplingParams
 from headrace.wire.constraints import ConstraintFields, read_constraint
 from headrace.wire.dialect import MAX_CHOICES, ErrorReply, ParsedRequest, RequestContext, retry_headers
@@ -144,6 +131,9 @@ def sampling_params(
     max_new_tokens = parameters.max_new_tokens
     wants_tokens = shows_tokens or parameters.num_candidates > 1
     stop = parameters.stop if isinstance(parameters.stop, list) else ()
+    by_default = version in {"0.25", "0.26"}  # lmi-dist keeps the stop sequence, as TGI does; vLLM does not
+    includes_stop = parameters.include_stop_str_in_output
+    shows_prompt = parameters.decoder_input_details and parameters.details
     return SamplingParams(
         max_new_tokens=DEFAULT_MAX_NEW_TOKENS if max_new_tokens is None else max_new_tokens,
         min_new_tokens=parameters.min_new_tokens or parameters.min_length or 0,
@@ -158,12 +148,12 @@ def sampling_params(
         seed=None if seed is None else seed & LARGEST_SEED,
         stop=(*(parameters.stop_sequences or ()), *stop),
         stop_token_ids=tuple(parameters.stop_token_ids or ()),
-        include_stop=_includes_stop(parameters, version),
+        include_stop=by_default if includes_stop is None else includes_stop,
         ignore_eos=bool(parameters.ignore_eos_token),
         skip_special_tokens=parameters.skip_special_tokens is not False,
         n=parameters.num_candidates,
         logprobs=parameters.num_top if wants_tokens else None,
-        prompt_logprobs=_prompt_logprobs(parameters),
+        prompt_logprobs=(parameters.prompt_logprobs or 0) if shows_prompt else None,
         grammar=read_constraint(parameters, prefix="parameters."),
     )
 
@@ -176,19 +166,6 @@ def _temperature(parameters: LmiParameters, version: Version) -> float:
     if not parameters.do_sample:
         return 0.0
     return effective_temperature(1.0 if parameters.temperature is None else parameters.temperature)
-
-
-def _includes_stop(parameters: LmiParameters, version: Version) -> bool:
-    """Return whether the text keeps the stop sequence: lmi-dist (0.25, 0.26) keeps it, as TGI does; vLLM does not."""
-    if parameters.include_stop_str_in_output is None:
-        return version in {"0.25", "0.26"}
-    return parameters.include_stop_str_in_output
-
-
-def _prompt_logprobs(parameters: LmiParameters) -> int | None:
-    if parameters.decoder_input_details and parameters.details:
-        return parameters.prompt_logprobs or 0
-    return None
 
 
 def _check(parameters: LmiParameters, context: RequestContext) -> None:
@@ -236,31 +213,32 @@ def _check_range(name: str, value: float | None, low: float, high: float | None)
 _FAILED_DEPENDENCY = 424
 
 _EXCEPTIONS: dict[type[HeadraceError], str] = {
-    Busy: "WlmCapacityException",
-    Unavailable: "ServiceUnavailableException",
-    CodeUnavailable: "WlmException",
-    NotFound: "ResourceNotFoundException",
-    ModelNotFound: "ModelNotFoundException",
-    PayloadTooLarge: "BadRequestException",
-    Unauthorized: "BadRequestException",
-    InsufficientMemory: "WlmOutOfMemoryException",
-    RequestAborted: "TranslateException",
+    errors.Busy: "WlmCapacityException",
+    errors.Unavailable: "ServiceUnavailableException",
+    errors.CodeUnavailable: "WlmException",
+    errors.NotFound: "ResourceNotFoundException",
+    errors.ModelNotFound: "ModelNotFoundException",
+    errors.PayloadTooLarge: "BadRequestException",
+    errors.Unauthorized: "BadRequestException",
+    errors.InsufficientMemory: "WlmOutOfMemoryException",
+    errors.RequestAborted: "TranslateException",
 }
 
 
 def render_error(error: HeadraceError) -> ErrorReply:
     """Render the whole response for an error before the first byte."""
-    if isinstance(error, CodeFailed):
-        return ErrorReply(status=_FAILED_DEPENDENCY, body=to_json({"error": error.message, "code": _FAILED_DEPENDENCY}))
-    if isinstance(error, InvalidRequest):
-        text = f"Input Parsing failed. Ensure that the request payload is valid. {error.message}"
-        return ErrorReply(status=_FAILED_DEPENDENCY, body=to_json({"error": text, "code": _FAILED_DEPENDENCY}))
+    body: dict[str, object]
     if isinstance(error, EngineFailed):
         body = {"code": _FAILED_DEPENDENCY, "message": "invoke handler failure", "error": error.message}
-        return ErrorReply(status=_FAILED_DEPENDENCY, body=to_json(body))
-    kind = _EXCEPTIONS.get(type(error), "InternalServerException")
-    body = {"code": error.http_status, "type": kind, "message": error.message}
-    return ErrorReply(status=error.http_status, body=to_json(body), headers=retry_headers(error))
+    elif isinstance(error, CodeFailed | InvalidRequest):
+        prefix = "Input Parsing failed. Ensure that the request payload is valid. "
+        text = error.message if isinstance(error, CodeFailed) else f"{prefix}{error.message}"
+        body = {"error": text, "code": _FAILED_DEPENDENCY}
+    else:
+        kind = _EXCEPTIONS.get(type(error), "InternalServerException")
+        body = {"code": error.http_status, "type": kind, "message": error.message}
+        return ErrorReply(status=error.http_status, body=to_json(body), headers=retry_headers(error))
+    return ErrorReply(status=_FAILED_DEPENDENCY, body=to_json(body))
 
 
 Formatter = Literal["json", "jsonlines", "sse"]
@@ -332,12 +310,7 @@ class Lmi:
             )
             for number, (prompt, adapter) in enumerate(zip(prompts, adapters, strict=True))
         )
-        return ParsedRequest(
-            requests=requests,
-            stream=stream,
-            reply=LmiReply(options),
-            ignored=ignored,
-        )
+        return ParsedRequest(requests=requests, stream=stream, reply=LmiReply(options), ignored=ignored)
 
     render_error = staticmethod(render_error)
 

@@ -98,19 +98,20 @@ def openai_messages(messages: Sequence[Message]) -> list[openai.Message]:
 
 
 def _openai_message(message: Message) -> openai.Message:
+    calls = [
+        openai.ToolCall(
+            function=openai.CalledFunction(name=call.function.name, arguments=call.function.arguments), id=call.id
+        )
+        for call in message.tool_calls or ()
+    ]
     return openai.Message(
         role=_ROLES[message.role.lower()],
         content=message.content or "",
         name=message.tool_name,
-        tool_calls=[_openai_call(call) for call in message.tool_calls or ()] or None,
+        tool_calls=calls or None,
         tool_call_id=message.tool_call_id,
         reasoning=message.thinking,
     )
-
-
-def _openai_call(call: ToolCall) -> openai.ToolCall:
-    function = openai.CalledFunction(name=call.function.name, arguments=call.function.arguments)
-    return openai.ToolCall(function=function, id=call.id)
 
 
 _DEFAULT_TAG = ":latest"
@@ -293,14 +294,6 @@ def _parsed(
     return ParsedRequest(requests=(request,), stream=reply.options.is_stream, reply=reply, ignored=ignored)
 
 
-def _num_top_logprobs(fields: CommonFields, context: RequestContext) -> int | None:
-    """Return the number of alternatives per token; None: no logprobs."""
-    check_range("top_logprobs", fields.top_logprobs, low=0, high=context.limits.max_top_n_tokens)
-    if fields.top_logprobs and not fields.logprobs:
-        raise InvalidRequest("'top_logprobs' needs 'logprobs': true. Add it.", param="top_logprobs")
-    return (fields.top_logprobs or 0) if fields.logprobs else None
-
-
 def _load(fields: CommonFields, context: RequestContext, ignored: tuple[str, ...], *, is_chat: bool) -> ParsedRequest:
     """Return the answer to a body without a prompt, which asks to load the model; it is already loaded."""
     if asks_to_unload(fields.keep_alive):
@@ -311,6 +304,9 @@ def _load(fields: CommonFields, context: RequestContext, ignored: tuple[str, ...
 
 
 def _reply(fields: CommonFields, context: RequestContext, plan: AnswerPlan, *, is_chat: bool) -> OllamaReply:
+    check_range("top_logprobs", fields.top_logprobs, low=0, high=context.limits.max_top_n_tokens)
+    if fields.top_logprobs and not fields.logprobs:
+        raise InvalidRequest("'top_logprobs' needs 'logprobs': true. Add it.", param="top_logprobs")
     options = ReplyOptions(
         id=context.request_id,
         model=context.model.name,
@@ -319,7 +315,7 @@ def _reply(fields: CommonFields, context: RequestContext, plan: AnswerPlan, *, i
         is_stream=fields.stream is not False,
         timings=context.timings,
         plan=plan,
-        num_top_logprobs=_num_top_logprobs(fields, context),
+        num_top_logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
     )
     return OllamaReply(options)
 

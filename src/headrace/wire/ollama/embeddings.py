@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import msgspec
 
@@ -57,7 +56,18 @@ class OllamaEmbed:
         check_range("dimensions", fields.dimensions, low=1, high=None if info is None else info.size)
         inputs = with_prompt(read_inputs(fields.input or "", context), None, info)
         params = PoolingParams(dimensions=fields.dimensions, truncate=None if fields.truncate is False else "right")
-        render = partial(_render_all, context=context)
+
+        def render(answers: Sequence[Answer]) -> bytes:
+            return to_json(
+                {
+                    "model": context.model.name,
+                    "embeddings": [vector_of(answer) for answer in answers],
+                    "total_duration": nanoseconds(context.timings().total_s),
+                    "load_duration": 0,
+                    "prompt_eval_count": usage_of(answers).prompt_tokens,
+                }
+            )
+
         return parsed_pooling(inputs, params, context, render, ignored, adapter=adapter)
 
     render_error = staticmethod(render_error)
@@ -77,23 +87,10 @@ class OllamaEmbeddings:
         info = context.model.pooling
         inputs = with_prompt(read_inputs(fields.prompt or "", context), None, info)
         params = PoolingParams(normalize=info is None or info.normalizes, truncate="right")
-        return parsed_pooling(inputs, params, context, _render_one, ignored, adapter=adapter)
+
+        def render(answers: Sequence[Answer]) -> bytes:
+            return to_json({"embedding": vector_of(answers[0])})
+
+        return parsed_pooling(inputs, params, context, render, ignored, adapter=adapter)
 
     render_error = staticmethod(render_error)
-
-
-def _render_all(answers: Sequence[Answer], *, context: RequestContext) -> bytes:
-    return to_json(
-        {
-            "model": context.model.name,
-            "embeddings": [vector_of(answer) for answer in answers],
-            "total_duration": nanoseconds(context.timings().total_s),
-            "load_duration": 0,
-            "prompt_eval_count": usage_of(answers).prompt_tokens,
-        }
-    )
-
-
-def _render_one(answers: Sequence[Answer]) -> bytes:
-    (answer,) = answers
-    return to_json({"embedding": vector_of(answer)})

@@ -97,12 +97,13 @@ def _entry(model: ModelInfo, name: str, created_s: int, parent: str = "") -> dic
 
 
 def _details(model: ModelInfo, *, parent: str) -> dict[str, object]:
+    count = model.num_parameters
     return {
         "parent_model": parent,
         "format": "",
         "family": model.family,
         "families": [model.family],
-        "parameter_size": _parameter_size(model.num_parameters),
+        "parameter_size": f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.2f}M",
         "quantization_level": model.dtype.upper(),
     }
 
@@ -111,10 +112,6 @@ def _size_bytes(model: ModelInfo) -> int:
     """Return the approximate size of the weights: the number of parameters times the bits of their format."""
     bits = next((bits for prefix, bits in _WEIGHT_BITS.items() if model.dtype.startswith(prefix)), 16)
     return model.num_parameters * bits // 8
-
-
-def _parameter_size(count: int) -> str:
-    return f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.2f}M"
 
 
 def _capabilities(model: ModelInfo) -> Iterator[str]:

@@ -59,32 +59,28 @@ class ReplyOptions:
             {
                 "model": self.model,
                 "created_at": self.created_at,
-                **(self._message(parts) if self.is_chat else self._response(parts)),
+                **self._content(parts),
                 **self._logprobs(parts),
                 **(end or {"done": False}),
             }
         )
 
-    def _message(self, parts: "Parts") -> dict[str, object]:
-        message: dict[str, object] = {"role": "assistant", "content": parts.content}
-        if parts.thinking:
-            message["thinking"] = parts.thinking
-        if parts.calls:
-            message["tool_calls"] = [self._call(call) for call in parts.calls]
-        return {"message": message}
-
-    def _response(self, parts: "Parts") -> dict[str, object]:
-        return {"response": parts.content, **({"thinking": parts.thinking} if parts.thinking else {})}
+    def _content(self, parts: "Parts") -> dict[str, object]:
+        thinking = {"thinking": parts.thinking} if parts.thinking else {}
+        if not self.is_chat:
+            return {"response": parts.content, **thinking}
+        calls = [{"id": f"call_{self.id}_{call['index']}", "function": call} for call in parts.calls]
+        message = {"role": "assistant", "content": parts.content, **thinking}
+        return {"message": {**message, "tool_calls": calls} if calls else message}
 
     def _logprobs(self, parts: "Parts") -> dict[str, object]:
         if self.num_top_logprobs is None or not parts.tokens:
             return {}
         found = token_logprobs(visible(parts.tokens, with_special=False), num_top=self.num_top_logprobs)
-        return {"logprobs": found if self.num_top_logprobs else [_without_alternatives(token) for token in found]}
-
-    def _call(self, call: "Call") -> dict[str, object]:
-        function = {"index": call.index, "name": call.name, "arguments": call.arguments}
-        return {"id": f"call_{self.id}_{call.index}", "function": function}
+        if self.num_top_logprobs == 0:
+            for token in found:
+                del token["top_logprobs"]
+        return {"logprobs": found}
 
     def end(self, finish: Finish) -> dict[str, object]:
         """Return the fields of the last object: the reason, the token counts and the durations in nanoseconds."""
@@ -101,22 +97,9 @@ class ReplyOptions:
         }
 
 
-def _without_alternatives(token: dict[str, object]) -> dict[str, object]:
-    return {name: value for name, value in token.items() if name != "top_logprobs"}
-
-
 def nanoseconds(seconds: float) -> int:
     """Return a duration as Ollama writes it."""
     return round(seconds * _NS_PER_S)
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A complete tool call; `index` counts the calls."""
-
-    index: int
-    name: str
-    arguments: dict[str, object]
 
 
 @dataclass(slots=True)
@@ -125,7 +108,8 @@ class Parts:
 
     content: str = ""
     thinking: str = ""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[dict[str, object]] = field(default_factory=list)
+    """Complete calls: their index, name and arguments."""
     tokens: list[Token] = field(default_factory=list)
     """The tokens since the previous part; their text may have been held back."""
 
@@ -175,7 +159,7 @@ class _PartStream:
         """Add the open call, whose arguments are an object: no request forces calls, and others are complete."""
         if self._open is not None:
             arguments = msgspec.json.decode("".join(self._arguments), type=dict[str, object])
-            parts.calls.append(Call(self._open.index, self._open.name, arguments))
+            parts.calls.append({"index": self._open.index, "name": self._open.name, "arguments": arguments})
         self._open = None
         self._arguments.clear()
 

@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from headrace.core.answer_format.call_markers import (
+from headrace.core.answer_format.formats import (
     ARGUMENTS,
     CALL_ID,
     CALL_STARTS,

@@ -12,7 +12,7 @@ was split into chunks.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from headrace.core.answer_format.call_markers import CALL_STARTS
+from headrace.core.answer_format.formats import CALL_STARTS
 from headrace.core.answer_format.parts import held_length
 from headrace.wire.openai.tool_calls import BlockState, Call, CallBlock, CallName, ForcedCalls, read_arguments
 from headrace.wire.openai.tools import ToolPlan

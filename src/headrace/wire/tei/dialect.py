@@ -7,6 +7,7 @@ Source: text-embeddings-inference `router/src/http/types.rs` (bodies), `router/s
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -14,7 +15,6 @@ import msgspec
 from headrace.core.client_text import shortened
 from headrace.core.errors import Busy, EngineFailed, HeadraceError, Internal, InvalidRequest, PromptTooLong, Unavailable
 from headrace.core.generation import ModelInfo, PoolingInfo, PoolingParams
-from headrace.core.model_kinds import PoolingTask
 from headrace.wire.answers import Answer
 from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext, retry_headers
 from headrace.wire.fields import struct_fields
@@ -37,23 +37,13 @@ class EmptyInput(InvalidRequest):
 
 def render_error(error: HeadraceError) -> ErrorReply:
     """Render the whole response for an error."""
-    text, error_type, status = _translate(error)
-    body = to_json({"error": text, "error_type": error_type})
-    return ErrorReply(status=status, body=body, headers=retry_headers(error))
-
-
-def _translate(error: HeadraceError) -> tuple[str, str, int]:
-    """Return TEI's text, `error_type` and HTTP status."""
-    for kind, text, error_type, status in _FORMS:
-        if isinstance(error, kind):
-            return text.format(_message(error)), error_type, status
-    return error.message, error.code, error.http_status
-
-
-def _message(error: HeadraceError) -> str:
+    message = error.message
     if isinstance(error, PromptTooLong):
-        return f"`inputs` must have less than {error.max_prompt_tokens} tokens. Given: {error.prompt_tokens}"
-    return error.message
+        message = f"`inputs` must have less than {error.max_prompt_tokens} tokens. Given: {error.prompt_tokens}"
+    own = (HeadraceError, "{}", error.code, error.http_status)
+    _, text, error_type, status = next((form for form in _FORMS if isinstance(error, form[0])), own)
+    body = to_json({"error": text.format(message), "error_type": error_type})
+    return ErrorReply(status=status, body=body, headers=retry_headers(error))
 
 
 _FORMS: tuple[tuple[type[HeadraceError], str, str, int], ...] = (
@@ -99,16 +89,6 @@ class EmbedBody(TruncationFields, kw_only=True):
     normalize: bool | None = None
     dimensions: int | None = None
     prompt_name: str | None = None
-
-    def params(self, task: PoolingTask, *, normalizes: bool) -> PoolingParams:
-        """Return the pooling that the body asks for; `/embed_all` never normalises."""
-        wants = normalizes if self.normalize is None else self.normalize
-        return PoolingParams(
-            task=task,
-            normalize=task == "embed" and wants,
-            dimensions=self.dimensions if task == "embed" else None,
-            truncate=self.side,
-        )
 
 
 class RerankBody(TruncationFields, kw_only=True):
@@ -216,28 +196,24 @@ class Tei:
     render_error = staticmethod(render_error)
 
 
-def _embed(body: bytes, context: RequestContext) -> ParsedRequest:
+def _embed(body: bytes, context: RequestContext, *, is_whole: bool = True) -> ParsedRequest:
+    """Parse a body of `/embed`, or of `/embed_all`, whose vectors are those of all tokens, never normalised."""
     fields = decode_body(body, _embed_decoder)
     info = context.model.pooling
     inputs = with_prompt(read_inputs(fields.inputs, vocab_size=context.model.vocab_size), fields.prompt_name, info)
-    params = fields.params("embed", normalizes=info is None or info.normalizes or fields.dimensions is not None)
-    return parsed_pooling(inputs, params, context, _vectors, _ignored(body, EmbedBody))
+    by_default = info is None or info.normalizes or fields.dimensions is not None
+    params = PoolingParams(
+        task="embed" if is_whole else "embed_tokens",
+        normalize=is_whole and (by_default if fields.normalize is None else fields.normalize),
+        dimensions=fields.dimensions if is_whole else None,
+        truncate=fields.side,
+    )
 
+    def render(answers: Sequence[Answer]) -> bytes:
+        vectors = [pooled_of(answer).vectors() for answer in answers]
+        return to_json([of_input[0] for of_input in vectors] if is_whole else vectors)
 
-def _vectors(answers: Sequence[Answer]) -> bytes:
-    return to_json([vector_of(answer) for answer in answers])
-
-
-def _embed_all(body: bytes, context: RequestContext) -> ParsedRequest:
-    fields = decode_body(body, _embed_decoder)
-    inputs = read_inputs(fields.inputs, vocab_size=context.model.vocab_size)
-    inputs = with_prompt(inputs, fields.prompt_name, context.model.pooling)
-    params = fields.params("embed_tokens", normalizes=False)
-    return parsed_pooling(inputs, params, context, _all_vectors, _ignored(body, EmbedBody))
-
-
-def _all_vectors(answers: Sequence[Answer]) -> bytes:
-    return to_json([pooled_of(answer).vectors() for answer in answers])
+    return parsed_pooling(inputs, params, context, render, _ignored(body, EmbedBody))
 
 
 def _rerank(body: bytes, context: RequestContext) -> ParsedRequest:
@@ -247,14 +223,20 @@ def _rerank(body: bytes, context: RequestContext) -> ParsedRequest:
         raise EmptyInput("`texts` cannot be empty", param="texts")
     check_count(len(fields.texts))
     query = check_text(fields.query, "query")
-    params = [
-        PoolingParams(task="score", normalize=False, truncate=fields.side, document=text) for text in fields.texts
-    ]
+    params = _score_params(fields, fields.texts)
 
     def render(answers: Sequence[Answer]) -> bytes:
-        return to_json(_ranked(fields, answers))
+        scores = [vector_of(answer) for answer in answers]
+        values = [score[0] if fields.raw_scores else activated(score)[0] for score in scores]
+        texts = [{"text": text} if fields.return_text else {} for text in fields.texts]
+        return to_json([{"index": index, **texts[index], "score": values[index]} for index in _best_first(values)])
 
     return parsed_pooling([query] * len(params), params, context, render, _ignored(body, RerankBody))
+
+
+def _best_first(values: Sequence[float]) -> list[int]:
+    """Return the places of the values, the largest first; equal ones keep their order."""
+    return sorted(range(len(values)), key=lambda index: -values[index])
 
 
 def _score_params(fields: TruncationFields, documents: Sequence[str | None]) -> list[PoolingParams]:
@@ -266,16 +248,6 @@ def check_reranker(info: PoolingInfo | None) -> None:
     """Refuse a model whose outputs are not one score of a pair."""
     if info is None or len(info.labels) != 1:
         raise InvalidRequest("model is not a re-ranker model: it does not compute one score for a query and a text")
-
-
-def _ranked(fields: RerankBody, answers: Sequence[Answer]) -> list[dict[str, object]]:
-    """Return the texts by score, the best first; equal scores keep their order."""
-    scores = [vector_of(answer) for answer in answers]
-    values = [score[0] if fields.raw_scores else activated(score)[0] for score in scores]
-    order = sorted(range(len(values)), key=lambda index: -values[index])
-    if not fields.return_text:
-        return [{"index": index, "score": values[index]} for index in order]
-    return [{"index": index, "text": fields.texts[index], "score": values[index]} for index in order]
 
 
 def _predict(body: bytes, context: RequestContext) -> ParsedRequest:
@@ -313,8 +285,7 @@ def _pair(texts: list[str]) -> tuple[str, str | None]:
 
 def _labelled(scores: list[float], labels: tuple[str, ...], *, is_raw: bool) -> list[dict[str, object]]:
     values = scores if is_raw else activated(scores)
-    order = sorted(range(len(values)), key=lambda index: -values[index])
-    return [{"score": values[index], "label": labels[index]} for index in order]
+    return [{"score": values[index], "label": labels[index]} for index in _best_first(values)]
 
 
 def _similarity(body: bytes, context: RequestContext) -> ParsedRequest:
@@ -326,12 +297,12 @@ def _similarity(body: bytes, context: RequestContext) -> ParsedRequest:
     texts = [check_text(text, "inputs") for text in (fields.inputs.source_sentence, *sentences)]
     inputs = with_prompt(texts, fields.parameters.prompt_name, context.model.pooling)
     params = PoolingParams(task="embed", truncate=fields.parameters.side)
-    return parsed_pooling(inputs, params, context, _similarities, _ignored(body, SimilarityBody))
 
+    def render(answers: Sequence[Answer]) -> bytes:
+        source, *others = (vector_of(answer) for answer in answers)
+        return to_json([sum(a * b for a, b in zip(source, other, strict=True)) for other in others])
 
-def _similarities(answers: Sequence[Answer]) -> bytes:
-    source, *others = (vector_of(answer) for answer in answers)
-    return to_json([sum(a * b for a, b in zip(source, other, strict=True)) for other in others])
+    return parsed_pooling(inputs, params, context, render, _ignored(body, SimilarityBody))
 
 
 def _ignored(body: bytes, struct: type[msgspec.Struct]) -> tuple[str, ...]:
@@ -340,7 +311,7 @@ def _ignored(body: bytes, struct: type[msgspec.Struct]) -> tuple[str, ...]:
 
 _PARSERS: dict[TeiRoute, Callable[[bytes, RequestContext], ParsedRequest]] = {
     "embed": _embed,
-    "embed_all": _embed_all,
+    "embed_all": partial(_embed, is_whole=False),
     "rerank": _rerank,
     "predict": _predict,
     "similarity": _similarity,

@@ -83,10 +83,10 @@ def sampling_params(
     _check_counts(parameters, limits=limits, max_input_tokens=max_input_tokens)
     wants_tokens = stream or bool(parameters.details or parameters.decoder_input_details) or best_of > 1
     top_n = parameters.top_n_tokens or 0
-    max_new_tokens = parameters.max_new_tokens
+    max_new_tokens, temperature, samples = parameters.max_new_tokens, parameters.temperature, is_sampling(parameters)
     return SamplingParams(
         max_new_tokens=DEFAULT_MAX_NEW_TOKENS[version] if max_new_tokens is None else max_new_tokens,
-        temperature=_temperature(parameters),
+        temperature=effective_temperature(1.0 if temperature is None else temperature) if samples else 0.0,
         top_k=clamp_count(parameters.top_k or 0),
         top_p=1.0 if parameters.top_p is None else parameters.top_p,
         typical_p=1.0 if parameters.typical_p is None else parameters.typical_p,
@@ -111,12 +111,6 @@ def is_sampling(parameters: GenerateParameters) -> bool:
         or parameters.top_p is not None
         or parameters.typical_p is not None
     )
-
-
-def _temperature(parameters: GenerateParameters) -> float:
-    if not is_sampling(parameters):
-        return 0.0
-    return effective_temperature(1.0 if parameters.temperature is None else parameters.temperature)
 
 
 def _best_of(parameters: GenerateParameters, *, stream: bool, limits: RequestLimits) -> int:
@@ -233,12 +227,8 @@ class Tgi:
             truncate_prompt_tokens=parameters.truncate,
             adapter=parameters.adapter_id or None,
         )
-        return ParsedRequest(
-            requests=(request,),
-            stream=stream,
-            reply=TgiReply(self.options(decoded.inputs, parameters, stream=stream)),
-            ignored=ignored,
-        )
+        reply = TgiReply(self.options(decoded.inputs, parameters, stream=stream))
+        return ParsedRequest(requests=(request,), stream=stream, reply=reply, ignored=ignored)
 
     render_error = staticmethod(render_error)
 

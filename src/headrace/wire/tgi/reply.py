@@ -47,10 +47,18 @@ def render_error(error: HeadraceError) -> ErrorReply:
 
 def _translate(error: HeadraceError) -> tuple[str, str, int]:
     """Return TGI's text, `error_type` and HTTP status."""
+    text = error.message
+    if isinstance(error, PromptTooLong):
+        text = f"`inputs` must have less than {error.max_prompt_tokens} tokens. Given: {error.prompt_tokens}"
+    if isinstance(error, ContextTooLong):
+        text = (
+            f"`inputs` tokens + `max_new_tokens` must be <= {error.max_total_tokens}. "
+            f"Given: {error.prompt_tokens} `inputs` tokens and {error.max_new_tokens} `max_new_tokens`"
+        )
     if isinstance(error, MalformedBody):
-        return f"Failed to parse the request body as JSON: {error.message}", "validation", 400
+        return f"Failed to parse the request body as JSON: {text}", "validation", 400
     if isinstance(error, InvalidRequest):
-        return f"Input validation error: {_validation_text(error)}", "validation", 422
+        return f"Input validation error: {text}", "validation", 422
     if isinstance(error, Busy):
         return "Model is overloaded", "overloaded", 429
     if isinstance(error, EngineFailed | Internal):
@@ -58,17 +66,6 @@ def _translate(error: HeadraceError) -> tuple[str, str, int]:
     if isinstance(error, RequestAborted):
         return "Incomplete generation", "incomplete_generation", 500
     return error.message, error.code, error.http_status
-
-
-def _validation_text(error: InvalidRequest) -> str:
-    if isinstance(error, PromptTooLong):
-        return f"`inputs` must have less than {error.max_prompt_tokens} tokens. Given: {error.prompt_tokens}"
-    if isinstance(error, ContextTooLong):
-        return (
-            f"`inputs` tokens + `max_new_tokens` must be <= {error.max_total_tokens}. "
-            f"Given: {error.prompt_tokens} `inputs` tokens and {error.max_new_tokens} `max_new_tokens`"
-        )
-    return error.message
 
 
 Version = Literal["1.0", "3"]
@@ -126,21 +123,15 @@ class TgiReply:
         best, *others = answer.best_first()
         body: dict[str, object] = {"generated_text": self.options.prefix + best.text}
         if self.options.details:
-            body["details"] = self._details(best, others, answer.prompt)
+            body["details"] = details = self._sequence(best, answer.prompt)
+            if others:
+                details["best_of_sequences"] = [
+                    {"generated_text": self.options.prefix + other.text, **self._sequence(other, answer.prompt)}
+                    for other in others
+                ]
+            if self.options.top_tokens:
+                details["top_tokens"] = details.pop("top_tokens")  # the last one in TGI, too
         return to_json([body] if self.options.in_array else body)
-
-    def _details(
-        self, best: FinishedChoice, others: Sequence[FinishedChoice], prompt: tuple[Token, ...] | None
-    ) -> dict[str, object]:
-        details = self._sequence(best, prompt)
-        if others:
-            details["best_of_sequences"] = [
-                {"generated_text": self.options.prefix + other.text, **self._sequence(other, prompt)}
-                for other in others
-            ]
-        if self.options.top_tokens:
-            details["top_tokens"] = details.pop("top_tokens")
-        return details
 
     def _sequence(self, choice: FinishedChoice, prompt: tuple[Token, ...] | None) -> dict[str, object]:
         sequence: dict[str, object] = {

@@ -184,12 +184,9 @@ class _Form:
                 f"`function_to_apply` is {name[:40]!r}; expected one of {', '.join(_FUNCTIONS)}.",
                 param="function_to_apply",
             )
-        is_legacy = parameters.top_k is msgspec.UNSET
-        top_k = (
-            (None if parameters.return_all_scores else 1)
-            if isinstance(parameters.top_k, msgspec.UnsetType)
-            else (parameters.top_k)
-        )
+        top_k, is_legacy = parameters.top_k, isinstance(parameters.top_k, msgspec.UnsetType)
+        if isinstance(top_k, msgspec.UnsetType):
+            top_k = None if parameters.return_all_scores else 1
         return cls(labels=labels, activate=_FUNCTIONS[name], top_k=top_k, is_legacy=is_legacy)
 
     def result(self, outputs: Scores) -> Label | list[Label]:
