@@ -44,7 +44,6 @@ class ItemReply:
         self._is_cancelled = False
 
     def head(self, status: int, headers: Headers = (), *, phrase: str = "") -> None:
-        """See `Reply.head`."""
         if self.has_head:
             raise RuntimeError("The response has begun; its status cannot change.")
         self._head = {
@@ -56,7 +55,6 @@ class ItemReply:
         self.has_head = True
 
     def data(self, chunk: Buffer) -> None:
-        """See `Reply.data`."""
         if not self.has_head or self.has_ended:
             raise RuntimeError("A part can be sent only between the head and the end of a response.")
         self._wait_for_window()
@@ -67,7 +65,6 @@ class ItemReply:
         self._link.send([*frames, (Kind.DATA, {"id": self._id}, chunk)])
 
     def end(self, last: Buffer = b"") -> None:
-        """See `Reply.end`."""
         if self.has_ended:
             return
         if not self.has_head:
@@ -80,20 +77,17 @@ class ItemReply:
             self._link.send([(Kind.END, {"id": self._id}, last)])
 
     def abort(self, message: str) -> None:
-        """See `Reply.abort`."""
         if not self.has_ended:
             self.has_ended = True
             self._link.send([(Kind.ABORT, {"id": self._id, "message": message[:INLINE_BYTES]}, b"")])
 
     @property
     def is_cancelled(self) -> bool:
-        """See `Reply.is_cancelled`."""
         if not self._is_cancelled:
             self._link.poll()
         return self._is_cancelled
 
     def cancel(self) -> None:
-        """Mark the reply as cancelled: the client has disconnected."""
         self._is_cancelled = True
 
     def credit(self, chunks: int, num_bytes: int) -> None:
@@ -130,7 +124,6 @@ class RunningCall:
             self._replies[item_id].credit(chunks, num_bytes)
 
     def cancel(self, item_id: int) -> None:
-        """Cancel an item, if this call has it."""
         if item_id in self._replies:
             self._replies[item_id].cancel()
 
@@ -146,13 +139,11 @@ def load_header(load: Load) -> dict[str, Any]:
 
 
 def load_of(frame: Frame) -> Load:
-    """Return what to load."""
     fields = frame.header["load"]
     return Load(**fields | {"model_dir": Path(fields["model_dir"])})
 
 
 def running_call(frame: Frame, link: Link) -> RunningCall:
-    """Return the call of a frame; its items answer through `link`."""
     header = frame.header
     replies = {item["id"]: ItemReply(item["id"], link) for item in header["items"]}
     contents = _Contents(frame)

@@ -20,6 +20,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -114,7 +115,7 @@ class Child:
             os.chdir(load.model_dir)
             contract.load(load)
         except BaseException as error:  # noqa: BLE001 -- reported to the model server, then the process ends
-            failed = error if isinstance(error, LoadFailed) else LoadFailed(500, _described(error))
+            failed = error if isinstance(error, LoadFailed) else LoadFailed(500, f"{type(error).__name__}: {error}")
             message = " ".join(filter(None, (failed.message + _advice(error), explain(error, self._notice))))
             _print_traceback(error)
             _flush()  # the model server ends this process as soon as it knows, and quotes what was printed
@@ -123,15 +124,15 @@ class Child:
         return contract
 
     def _run_calls(self, contract: Contract) -> None:
-        while (call := self._next_call()) is not None:
+        while True:
+            self._connection.wait_for(lambda: bool(self._inbox))
+            call = self._inbox.popleft()
+            if call is None:
+                return
             with suppress(Cancelled):
                 contract.call(call.call)
             self._end(call)
             del call  # or its bodies would stay in memory until the next one
-
-    def _next_call(self) -> RunningCall | None:
-        self._connection.wait_for(lambda: bool(self._inbox))
-        return self._inbox.popleft()
 
     def _run_loop(self, contract: AsyncContract, loop: asyncio.AbstractEventLoop) -> None:
         def take() -> None:
@@ -150,7 +151,9 @@ class Child:
 
         self._wake = wake
         wake()
-        threading.Thread(target=self._receive, name="headrace-frames", daemon=True).start()
+        # The main thread runs the event loop, so that another one receives frames.
+        receive = partial(self._connection.wait_for, lambda: False)
+        threading.Thread(target=receive, name="headrace-frames", daemon=True).start()
         loop.run_forever()
         if self._failure is not None:
             raise self._failure
@@ -170,10 +173,6 @@ class Child:
         call.end_rest()
         self._connection.send([(Kind.DONE, {"call": call.call_id}, b"")])
 
-    def _receive(self) -> None:
-        """Receive frames on a separate thread, because the main thread runs an event loop."""
-        self._connection.wait_for(lambda: False)
-
     def _on_frame(self, frame: Frame) -> None:
         header = frame.header
         if frame.kind == Kind.CREDIT:
@@ -185,19 +184,13 @@ class Child:
         elif frame.kind == Kind.CALL:
             call = running_call(frame, self._connection)
             self._calls[call.call_id] = call
-            self._put(call)
+            self._inbox.append(call)
+            self._wake()
         elif frame.kind == Kind.LOAD:
             self._load_frame = frame
         elif frame.kind == Kind.STOP:
-            self._put(None)
-
-    def _put(self, call: RunningCall | None) -> None:
-        self._inbox.append(call)
-        self._wake()
-
-
-def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+            self._inbox.append(None)
+            self._wake()
 
 
 def _print_traceback(error: BaseException) -> None:
@@ -289,7 +282,6 @@ def arguments_of(
     container_folders: Mapping[Path, Path] | None = None,
     private_folders: Sequence[Path] = (),
 ) -> list[str]:
-    """Return the arguments that make a child of this contract."""
     folders = [f"--folder={path}={folder}" for path, folder in (container_folders or {}).items()]
     folders += [f"--private={folder}" for folder in private_folders]
     return ["--contract", contract, "--fd", str(descriptor), "--parent", str(parent), *folders]

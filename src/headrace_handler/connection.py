@@ -81,7 +81,6 @@ class Connection:
                     self._receive()
 
     def poll(self) -> None:
-        """Receive the frames that have arrived."""
         if os.getpid() == self._owner:
             with self._received:
                 if not self._is_receiving:

@@ -62,9 +62,7 @@ class Reply(Protocol):
     the end.
     """
 
-    def head(self, status: int, headers: Headers = (), *, phrase: str = "") -> None:
-        """Begin the response."""
-        ...
+    def head(self, status: int, headers: Headers = (), *, phrase: str = "") -> None: ...
 
     def data(self, chunk: bytes | bytearray | memoryview) -> None:
         """
@@ -88,9 +86,7 @@ class Reply(Protocol):
         ...
 
     @property
-    def is_cancelled(self) -> bool:
-        """True once the client has disconnected."""
-        ...
+    def is_cancelled(self) -> bool: ...
 
     @property
     def has_head(self) -> bool:

@@ -24,7 +24,7 @@ from headrace.handlers.environment import EnvironmentMaker, inspect_base
 from headrace.handlers.found import MANIFEST_FILE, Found
 from headrace.handlers.requirements import has_neuron_device, neuron_lines, read_requirements
 from headrace.handlers.spec import ContractName, HandlerSpec
-from headrace.handlers.torchserve_archive import is_archive, unpack_archive
+from headrace.handlers.torchserve_archive import files_folder, is_archive, unpack_archive
 from headrace.handlers.torchserve_config import visible_environment
 from headrace.http.otlp import SECRETS as EXPORT_SECRETS
 from headrace.settings.container_flags import FLAGS
@@ -89,11 +89,12 @@ def plan_handler(found: Found, mode: HandlerMode = "auto", *, choice: HandlerCho
     if choice.formatters:  # one process: all tokens of a response must reach the same child
         load = replace(made.load, entry=choice.formatters)
         made = replace(made, load=load, min_workers=1, max_workers=1)
+    python = found.option("pythonexecutable") or found.option("python_executable", "PYTHON_EXECUTABLE")
     inherited = visible_environment(found.env) if choice.contract == "torchserve" else found.env
     environment = child_environment(inherited) | dict(made.environment)  # such as those of DJL's option.env
     spec = replace(
         made,
-        python=_interpreter(found),
+        python=Path(python or sys.executable),
         environment=environment
         | share_of_threads(environment, num_children=made.max_workers, num_cores=len(usable_cpus())),
         num_gpus=found.num_gpus,
@@ -132,8 +133,7 @@ def unpack_model(path: Path, cache: ContentCache) -> Path:
         folder = cache.entry(key, fill, Deadline(_INSTALL_S)) / name
     except FetchFailed as error:
         raise SettingsError(str(error), name="model") from error
-    inner = listed(folder)
-    return inner[0] if len(inner) == 1 and inner[0].is_dir() and inner[0].name != "MAR-INF" else folder
+    return files_folder(folder)
 
 
 def container_folders(found: Found) -> dict[Path, Path]:
@@ -204,11 +204,6 @@ def share_of_threads(environment: Mapping[str, str], *, num_children: int, num_c
     if num_children < 2 or environment.get(THREADS_VARIABLE):
         return {}
     return {THREADS_VARIABLE: str(max(1, num_cores // num_children))}
-
-
-def _interpreter(found: Found) -> Path:
-    named = found.option("pythonexecutable") or found.option("python_executable", "PYTHON_EXECUTABLE")
-    return Path(named or sys.executable)
 
 
 def _requirements_file(found: Found, contract: ContractName) -> Path | None:

@@ -79,7 +79,6 @@ class Channel:
             pass
 
     def close(self) -> None:
-        """Close the socket."""
         if self._is_closed:
             return
         self._is_closed = True

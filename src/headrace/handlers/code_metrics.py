@@ -90,7 +90,6 @@ class CodeMetrics:
         series.counts[bisect_left(_BOUNDS, metric.value)] += 1
 
     def families(self) -> Iterator[Metric]:
-        """Yield the metrics for Prometheus."""
         for name, (metric_type, labels) in self._types.items():
             family = _FAMILIES[metric_type](name, f"{name} as reported by the model's code.", labels=labels)
             for (of, values), series in self._series.items():

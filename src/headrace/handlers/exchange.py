@@ -25,7 +25,6 @@ class MemoryFile:
     """Large content outside the memory of this process; see `headrace_handler.frames`."""
 
     def __init__(self, descriptor: int, num_bytes: int) -> None:
-        """Take ownership of a descriptor, which is closed with this object at the latest."""
         self._closing = weakref.finalize(self, os.close, descriptor)
         self.num_bytes = num_bytes
 
@@ -36,7 +35,6 @@ class MemoryFile:
 
     @property
     def descriptor(self) -> int:
-        """The descriptor, until the file is read or closed."""
         return _descriptor_of(self._closing.peek())
 
     async def read(self) -> bytearray:
@@ -44,7 +42,6 @@ class MemoryFile:
         return await asyncio.to_thread(self._read)
 
     def close(self) -> None:
-        """Close the file, if it has not been read."""
         self._closing()
 
     def _read(self) -> bytearray:
@@ -68,7 +65,6 @@ class RequestPart:
 
     @property
     def num_bytes(self) -> int:
-        """Length of the content."""
         return self.content.num_bytes if isinstance(self.content, MemoryFile) else len(self.content)
 
 
@@ -118,7 +114,6 @@ class PendingResponse:
     """
 
     def __init__(self, request: HandlerRequest, on_close: Callable[["PendingResponse"], None]) -> None:
-        """Create a response without a head."""
         self.request = request
         self.item_id = next(_ids)
         self.arrived_s = 0.0
@@ -185,18 +180,15 @@ class PendingResponse:
         self._end()
 
     def put_head(self, head: StreamHead) -> None:
-        """Start a stream."""
         self._head = head
         self.has_head = True
         self._wake()
 
     def put_part(self, content: Buffer | MemoryFile) -> None:
-        """Continue a stream."""
         self._add(content)
         self._wake()
 
     def put_end(self) -> None:
-        """End a stream."""
         self._end()
 
     def fail(self, response: WholeResponse, message: str) -> None:

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from headrace.core.errors import SettingsError
-from headrace.settings.model_folder import MODEL_CONFIG_FILE, PROPERTIES_FILE, in_folder, is_folder
+from headrace.settings.model_folder import MODEL_CONFIG_FILE, PROPERTIES_FILE, in_folder, is_folder, read_yaml_mapping
 from headrace.settings.properties_file import read_properties
 from headrace_handler.stray_files import is_hidden, listed
 
@@ -84,7 +82,10 @@ def find_model(folder: Path, *, model_name: str, env: Mapping[str, str], family:
     files = frozenset(_files(root))
     manifest = _read_json(root / MANIFEST_FILE)
     config_file = (manifest.get("model") or {}).get("configFile") if isinstance(manifest.get("model"), dict) else None
-    config = _config(root / "config.json")
+    try:
+        config = _read_json(root / "config.json")
+    except SettingsError:  # the model's loader reports it
+        config = {}
     architectures = config.get("architectures")
     sources = {name: _parse(root / name) for name in sorted(files) if name.endswith(".py")}
     return Found(
@@ -151,27 +152,11 @@ def _read_json(path: Path) -> dict[str, Any]:
     return read
 
 
-def _config(path: Path) -> dict[str, Any]:
-    """Return a checkpoint's configuration; empty if it cannot be read, which the model's loader reports."""
-    try:
-        read = json.loads(_read(path) or "{}")
-    except (SettingsError, ValueError, RecursionError):
-        return {}
-    return read if isinstance(read, dict) else {}
-
-
 def _read_yaml(root: Path, name: str) -> dict[str, Any]:
     path = root / name
     if not path.resolve().is_relative_to(root.resolve()):
         raise SettingsError(f"{MANIFEST_FILE}: configFile is {name!r}; expected a file in the model's folder.")
-    try:
-        read = yaml.safe_load(_read(path))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise SettingsError(f"{name} is not YAML: {reason}.") from error
-    if read is not None and not isinstance(read, dict):
-        raise SettingsError(f"{name} is not a mapping; expected keys and values, such as `minWorkers: 1`.")
-    return read or {}
+    return read_yaml_mapping(_read(path), name)
 
 
 def _parse(path: Path) -> ast.Module | None:

@@ -75,10 +75,9 @@ class OutputReader:
             self._loop.remove_reader(self._descriptor)
         elif num_lines > 10:
             self._loop.remove_reader(self._descriptor)
-            self._resume = self._loop.call_later(num_lines / _LINES_A_SECOND, self._read_again)
-
-    def _read_again(self) -> None:
-        self._loop.add_reader(self._descriptor, self._read)
+            self._resume = self._loop.call_later(
+                num_lines / _LINES_A_SECOND, self._loop.add_reader, self._descriptor, self._read
+            )
 
     def _read_once(self) -> int | None:
         """Read and log once; return the number of lines, None if there is nothing to read."""

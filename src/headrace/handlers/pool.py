@@ -38,7 +38,6 @@ class HandlerPool:
     """The children of a model and their request queue."""
 
     def __init__(self, spec: HandlerSpec) -> None:
-        """Create a pool with no children yet."""
         self.spec = spec
         self.phase = PoolPhase.LOADING
         self.counts = PoolCounts()
@@ -110,17 +109,14 @@ class HandlerPool:
 
     @property
     def num_queued(self) -> int:
-        """Requests that wait for a child."""
         return len(self._queue)
 
     @property
     def num_running(self) -> int:
-        """Requests that children run."""
         return sum(worker.child.num_running for worker in self.workers if worker.child is not None)
 
     @property
     def num_ready(self) -> int:
-        """Children that have loaded the code."""
         return sum(worker.is_ready for worker in self.workers)
 
     def scale(self, min_workers: int, max_workers: int) -> None:
@@ -154,7 +150,6 @@ class HandlerPool:
 
     @property
     def _staying(self) -> list[Worker]:
-        """Workers that have not been told to stop."""
         return [worker for worker in self.workers if not worker.stopping.is_set()]
 
     def _fill(self) -> None:
@@ -202,7 +197,10 @@ class HandlerPool:
                 worker.max_calls = self.spec.max_calls_per_worker if is_async else 1
                 for request in self.for_every_child.values():
                     self._run_task(log_failure(self._submit_own(worker, request)))
-                self._note_ready(worker)
+                get_logger().info("handler.ready", model=self.spec.model_name, pid=child.pid)
+                if self.phase is PoolPhase.LOADING:
+                    self.phase = PoolPhase.SERVING
+                self._settle_first(None)
                 reason = await self._serve(worker, child)
         except (ChildLost, LoadRefused) as error:
             reason = str(error)
@@ -234,19 +232,17 @@ class HandlerPool:
             await asyncio.wait({child.exited}, timeout=0.05)  # stopped during a call, which may finish
         return "" if child.is_alive else f"The process ended with {exit_text(child.exited.result())}."
 
-    def _note_ready(self, worker: Worker) -> None:
-        get_logger().info("handler.ready", model=self.spec.model_name, pid=worker.child and worker.child.pid)
-        if self.phase is PoolPhase.LOADING:
-            self.phase = PoolPhase.SERVING
-        self._settle_first(None)
-
     async def _note_failure(self, worker: Worker, reason: str) -> None:
         now_s = time.monotonic()
         self._failures = self._failures.add(now_s)
         get_logger().error("handler.failed", model=self.spec.model_name, reason=reason, failures=self._failures.count)
         self._settle_first(self._load_error(reason))
         if self._failures.gives_up(self.spec.restart, now_s):
-            self._give_up()
+            get_logger().error("handler.given_up", model=self.spec.model_name, failures=self._failures.count)
+            self.phase = PoolPhase.FAILED
+            for other in self.workers:
+                other.stopping.set()
+            self._refuse_queue()
         if self.phase in {PoolPhase.LOADING, PoolPhase.FAILED, PoolPhase.CLOSED} or worker.stopping.is_set():
             worker.stopping.set()
             return
@@ -278,13 +274,6 @@ class HandlerPool:
         else:
             self._first.set_exception(error)
 
-    def _give_up(self) -> None:
-        get_logger().error("handler.given_up", model=self.spec.model_name, failures=self._failures.count)
-        self.phase = PoolPhase.FAILED
-        for worker in self.workers:
-            worker.stopping.set()
-        self._refuse_queue()
-
     # Requests.
 
     def _submit_own(self, worker: Worker, request: HandlerRequest) -> PendingResponse:
@@ -306,7 +295,9 @@ class HandlerPool:
             now_s = time.monotonic()
             batch = self._queue.take(now_s)
             if isinstance(batch, Wait):
-                self._wake_in(batch.delay_s)
+                if self._batch_timer is not None:
+                    self._batch_timer.cancel()
+                self._batch_timer = asyncio.get_running_loop().call_later(batch.delay_s, self._dispatch)
                 return
             self._call(worker, batch, now_s)
 
@@ -349,13 +340,7 @@ class HandlerPool:
         if not is_starting and len(self.workers) < self.max_workers and self.phase is PoolPhase.SERVING:
             self._add_worker()
 
-    def _wake_in(self, delay_s: float) -> None:
-        if self._batch_timer is not None:
-            self._batch_timer.cancel()
-        self._batch_timer = asyncio.get_running_loop().call_later(delay_s, self._dispatch)
-
     def _on_close(self, response: PendingResponse) -> None:
-        """Handle a client's disconnect."""
         if self._queue.discard(response):
             self._check_idle()
             return

@@ -112,21 +112,17 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """The process id."""
         return self.process.pid
 
     @property
     def num_running(self) -> int:
-        """Requests that the child runs."""
         return sum(len(call.responses) for call in self.calls.values())
 
     def runs(self, response: PendingResponse) -> bool:
-        """Return whether the child runs a request."""
         return any(response.item_id in call.responses for call in self.calls.values())
 
     @property
     def is_alive(self) -> bool:
-        """True until the process has ended."""
         return not self.exited.done()
 
     async def load(self) -> bool:
@@ -188,7 +184,6 @@ class ChildProcess:
             self._limit(call, self._spec.chunk_timeout_s)  # it may have waited for this client until now
 
     def cancel(self, response: PendingResponse) -> None:
-        """Tell user code that the client of a response has disconnected."""
         self._channel.send(encode(Kind.CANCEL, {"id": response.item_id}))
 
     async def stop(self) -> None:
@@ -272,7 +267,8 @@ class ChildProcess:
         content: Buffer | MemoryFile = frame.payload
         if frame.descriptors:
             content = MemoryFile(frame.descriptors[0], int(header["length"]))
-        call, response = self._find(header["id"])
+        call = next((call for call in self.calls.values() if header["id"] in call.responses), None)
+        response = None if call is None else call.responses[header["id"]]
         if call is None or response is None or response.has_ended:
             if isinstance(content, MemoryFile):
                 content.close()
@@ -297,12 +293,6 @@ class ChildProcess:
             response.fail(self._refusal(Refusal.UNANSWERED), str(header["message"]))
         else:
             raise BadFrame(f"kind {frame.kind}")
-
-    def _find(self, item_id: int) -> tuple[ChildCall | None, PendingResponse | None]:
-        for call in self.calls.values():
-            if item_id in call.responses:
-                return call, call.responses[item_id]
-        return None, None
 
     # Limits of time.
 
@@ -365,7 +355,6 @@ def _pipe(undo: ExitStack, given: ExitStack) -> tuple[int, int]:
 
 
 def exit_text(code: int | None) -> str:
-    """Describe an exit code."""
     if code is None:
         return "an unknown exit code"
     if code >= 0:

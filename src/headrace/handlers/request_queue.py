@@ -54,15 +54,12 @@ class Failures:
     """Time of the first failure."""
 
     def add(self, now_s: float) -> "Failures":
-        """Return the series with one more failure."""
         return Failures(self.count + 1, self.first_s if self.count else now_s)
 
     def restart_delay_s(self) -> float:
-        """Return the time to wait before the next start."""
         return _BACKOFF_S[min(self.count, len(_BACKOFF_S)) - 1] if self.count else 0.0
 
     def gives_up(self, policy: RestartPolicy, now_s: float) -> bool:
-        """Return whether the pool gives up on the model."""
         if policy.max_failures is not None and self.count > policy.max_failures:
             return True
         return policy.max_retry_s is not None and self.count > 0 and now_s - self.first_s >= policy.max_retry_s
@@ -87,7 +84,6 @@ class RequestQueue:
         return len(self._requests)
 
     def add(self, response: PendingResponse) -> None:
-        """Add a request whose `arrived_s` is set."""
         self._requests.append(response)
 
     def discard(self, response: PendingResponse) -> bool:
@@ -112,7 +108,6 @@ class RequestQueue:
         return decision
 
     def refuse_all(self, response: WholeResponse) -> None:
-        """Answer all requests with an error."""
         while self._requests:
             self._requests.popleft().fail(response, "The model is not served any more.")
 

@@ -80,7 +80,6 @@ def neuron_lines(file: Path) -> tuple[str, ...]:
 
 
 def has_neuron_device() -> bool:
-    """Return whether this host has an AWS Neuron device."""
     return _NEURON_DEVICE.exists()
 
 

@@ -185,12 +185,9 @@ def find_profile(found: Found) -> str:
     program = find_program(found)
     imported = frozenset[str]().union(*(found.imports.get(name, ()) for name in (program, f"{CODE_FOLDER}/{program}")))
     by_import = (profile for package, profile in _PROFILES_OF_IMPORTS.items() if package in imported)
-    by_file = "xgboost" if _BOOSTER in found.files else "pytorch" if _has_torch_file(found) else "generic"
+    has_torch_file = any(name.endswith((".pt", ".pth")) for name in found.files)
+    by_file = "xgboost" if _BOOSTER in found.files else "pytorch" if has_torch_file else "generic"
     return next(by_import, by_file)
-
-
-def _has_torch_file(found: Found) -> bool:
-    return any(name.endswith((".pt", ".pth")) for name in found.files)
 
 
 def find_program(found: Found) -> str:

@@ -74,5 +74,4 @@ class HandlerSpec:
 
     @property
     def batch_size(self) -> int:
-        """Largest number of requests in one call."""
         return self.load.batch_size

@@ -38,7 +38,7 @@ def unpack_archive(archive: Path, target: Path, guard: Guard | None = None) -> P
     Unpack an archive into a folder that exists and is empty.
 
     Returns:
-        The folder that holds the model's files: the target, or the only folder in it.
+        The folder that holds the model's files.
 
     Raises:
         FetchFailed: the archive is broken, too large, or has a member outside of its folder.
@@ -50,8 +50,13 @@ def unpack_archive(archive: Path, target: Path, guard: Guard | None = None) -> P
         else:
             with archive.open("rb") as file:
                 unpack(file.read, target, guard, name=archive.name)
-        inner = listed(target)
-        return inner[0] if len(inner) == 1 and inner[0].is_dir() and inner[0].name != "MAR-INF" else target
+        return files_folder(target)
+
+
+def files_folder(target: Path) -> Path:
+    """Return the folder that holds the files of an unpacked archive: the target, or the only folder in it."""
+    inner = listed(target)
+    return inner[0] if len(inner) == 1 and inner[0].is_dir() and inner[0].name != "MAR-INF" else target
 
 
 def _unpack_zip(archive: Path, target: Path, guard: Guard) -> None:

@@ -189,7 +189,6 @@ def variable(env: Mapping[str, str], key: str) -> str:
 
 
 def is_true(env: Mapping[str, str], key: str, *, default: bool) -> bool:
-    """Return the value of a boolean key."""
     value = variable(env, key).lower()
     return value == _TRUE if value else default
 

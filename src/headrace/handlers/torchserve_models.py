@@ -45,7 +45,6 @@ class Registered:
     is_at_startup: bool = False
 
     def describe(self) -> ModelState:
-        """Return the state of the model and its workers."""
         spec = self.spec
         return ModelState(
             name=self.name,
@@ -123,11 +122,9 @@ class TorchServeModels:
         return found
 
     def versions(self, name: str) -> list[Registered]:
-        """Return all versions of a model."""
         return list(self._models[self.find(name).name].values())
 
     def all(self) -> list[Registered]:
-        """Return all versions of all models."""
         return [model for versions in self._models.values() for model in versions.values()]
 
     def defaults(self) -> list[Registered]:

@@ -39,7 +39,6 @@ class Worker:
         self.idle_timer: asyncio.TimerHandle | None = None
 
     def stop_idle_timer(self) -> None:
-        """Cancel the timer that retires an idle child."""
         if self.idle_timer is not None:
             self.idle_timer.cancel()
 

@@ -98,7 +98,6 @@ def parts_of(meaning: Meaning) -> Iterator[Fills | FillsPart]:
 
 
 def sets_model(meaning: Meaning) -> bool:
-    """Return whether a name names the model."""
     return isinstance(meaning, Fills) and meaning.field == "model"
 
 

@@ -112,7 +112,6 @@ def _read(name: str, source: str, raw: str) -> Any:
 
 
 def _check_together(settings: ServerSettings) -> None:
-    """Refuse values that contradict each other."""
     if not settings.model:
         raise SettingsError(
             "No model was named. Name one: `headrace serve smollm2`, or set HEADRACE_MODEL or HF_MODEL_ID.",

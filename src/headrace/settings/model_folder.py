@@ -105,16 +105,24 @@ def parse_model_config(text: str) -> dict[str, str]:
     Raises:
         SettingsError: it is not YAML, or not a mapping.
     """
+    return dict(_flat(read_yaml_mapping(text, MODEL_CONFIG_FILE)))
+
+
+def read_yaml_mapping(text: str, name: str) -> dict[str, Any]:
+    """
+    Read the content of a YAML file; an empty one is an empty mapping.
+
+    Raises:
+        SettingsError: it is not YAML, or not a mapping.
+    """
     try:
         loaded = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise SettingsError(f"{MODEL_CONFIG_FILE} is not YAML: {reason}.") from error
-    if loaded is None:
-        return {}
-    if not isinstance(loaded, dict):
-        raise SettingsError(f"{MODEL_CONFIG_FILE} is not a mapping; expected keys and values, such as `minWorkers: 1`.")
-    return dict(_flat(loaded))
+        raise SettingsError(f"{name} is not YAML: {reason}.") from error
+    if loaded is not None and not isinstance(loaded, dict):
+        raise SettingsError(f"{name} is not a mapping; expected keys and values, such as `minWorkers: 1`.")
+    return loaded or {}
 
 
 def _flat(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -229,7 +229,6 @@ def load_platform_settings(overrides: Mapping[str, object], env: Mapping[str, st
 
 
 def data_folder(settings: PlatformSettings, env: Mapping[str, str]) -> Path:
-    """Return the folder for the platform's persistent data."""
     if settings.data_dir is not None:
         return settings.data_dir.absolute()
     base = Path(env.get("XDG_DATA_HOME") or "~/.local/share").expanduser()

@@ -385,16 +385,13 @@ class ServerSettings:
 
 
 def setting_names() -> tuple[str, ...]:
-    """Return the names of all fields, in order."""
     return tuple(spec.name for spec in fields(ServerSettings))
 
 
 def setting_rule(name: str) -> Rule:
-    """Return the rule that parses the setting `name`."""
     rule: Rule = ServerSettings.__dataclass_fields__[name].metadata["rule"]
     return rule
 
 
 def env_name(name: str) -> str:
-    """Return the environment variable of the setting `name`."""
     return ENV_PREFIX + name.upper()

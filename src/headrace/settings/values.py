@@ -20,12 +20,10 @@ _LOOSE = 0.6
 
 
 def flag_name(name: str) -> str:
-    """Return the command line flag of the setting `name`."""
     return "--" + name.replace("_", "-")
 
 
 def rules_of(kind: type) -> dict[str, Rule]:
-    """Return the rule of each field of a settings class."""
     return {spec.name: spec.metadata["rule"] for spec in fields(kind)}
 
 

@@ -60,7 +60,8 @@ def decode_chunk(content: bytes | bytearray, properties: Mapping[str, Any]) -> C
     is_last = pairs.get("last", "").lower() == "true"
     if "code" not in pairs or not (pairs["data"] or is_last):
         return Chunk(data=pairs["data"].encode(), is_last=is_last, properties=properties)
-    status, error = _status(pairs["code"]), pairs.get("error")
+    # A code that is no status is that of a handler which fails.
+    status, error = int(pairs["code"]) if _CODE.fullmatch(pairs["code"]) else _FAILED, pairs.get("error")
     body = {"code": status} if error is None else {"code": status, "error": error}
     return Chunk(
         data=json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(),
@@ -69,11 +70,6 @@ def decode_chunk(content: bytes | bytearray, properties: Mapping[str, Any]) -> C
         phrase=responses.phrase_of(error),
         properties=properties,
     )
-
-
-def _status(code: str) -> int:
-    """Return the status of a code; that of a handler which fails, if the code is none."""
-    return int(code) if _CODE.fullmatch(code) else 424
 
 
 def send_chunk(chunk: Chunk, reply: Reply) -> None:

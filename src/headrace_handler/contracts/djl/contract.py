@@ -124,7 +124,6 @@ class DjlContract:
             await self._sender.send(responses.checked(self._djl, output), item.reply)
 
     async def _step(self, items: Sequence[tuple[Item, bool]], is_reset: bool) -> Any:
-        """Run one step of a rolling batch."""
         inputs = requests.make_step(self._djl, items, self._common, is_reset=is_reset)
         return responses.checked(self._djl, await self._invoke(self._code.handler, inputs))
 

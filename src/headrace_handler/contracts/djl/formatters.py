@@ -133,7 +133,6 @@ class Formatters:
         return kinds if output is None else [*kinds, _TOKEN_KIND if _takes_tokens(output) else _OUTPUT_KIND]
 
     def answer(self, item: Item) -> None:
-        """Answer a call of the mode `format`."""
         output = self._djl.Output()
         part = item.parts[0]
         content = bytes(part.content)
@@ -297,7 +296,6 @@ def _payload_class(djl: Any) -> Any:
 
 
 def _accepted(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the parameters that a function has."""
     parameters = inspect.signature(function).parameters
     takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
     return {name: value for name, value in values.items() if takes_all or name in parameters}

@@ -14,6 +14,7 @@ logger = logging.getLogger(__name__)
 
 _BATCH_KEY = re.compile(r"batch_(\d+)\.(.*)", re.DOTALL)
 _DATA = "data"
+_LINE_BREAKS = frozenset("\r\n\0")
 _JSON = [("Content-Type", "application/json")]
 
 
@@ -29,7 +30,9 @@ def checked(djl: Any, output: Any) -> Any:
         return djl.Output().error(f"Invalid output code: {output.code!r}")
     if not 200 <= output.code <= 999:
         return djl.Output().error(f"Invalid output code: {output.code}")
-    broken = next((key for key, value in output.properties.items() if _breaks_line(f"{key}{value}")), None)
+    broken = next(
+        (key for key, value in output.properties.items() if not _LINE_BREAKS.isdisjoint(f"{key}{value}")), None
+    )
     return output if broken is None else djl.Output().error(f"Invalid output property: {broken!r} has a line break")
 
 
@@ -50,7 +53,10 @@ def send(output: Any, replies: Sequence[Reply], djl: Any) -> None:
         else:
             _send_batch(output, replies, djl)
     finally:
-        _finalize(output)
+        try:
+            output.execute_finalize()
+        except Exception:
+            logger.exception("Failed on finalize function")
 
 
 def send_one(output: Any, reply: Reply, djl: Any) -> None:
@@ -120,7 +126,7 @@ def _send_items(output: Any, reply: Reply, djl: Any) -> bytes:
             item = next(output.stream_content)
             if output.stream_output_formatter is not None:
                 item = output.stream_output_formatter(item)
-            data = _encode(item, djl)
+            data = item if isinstance(item, bytes | bytearray) else djl.Output().add(item).content.value_at(0)
         except StopIteration:
             return b""
         except Exception as error:
@@ -128,13 +134,6 @@ def _send_items(output: Any, reply: Reply, djl: Any) -> bytes:
             return str(error).encode()
         if data:  # an empty chunk would end the response
             reply.data(data)
-
-
-def _encode(item: Any, djl: Any) -> bytes | bytearray:
-    if isinstance(item, bytes | bytearray):
-        return item
-    found: bytes | bytearray = djl.Output().add(item).content.value_at(0)
-    return found
 
 
 def _send_batch(output: Any, replies: Sequence[Reply], djl: Any) -> None:
@@ -160,7 +159,6 @@ class _BadBatch(Exception):
 
 
 def _bodies(output: Any, size: int) -> dict[int, bytes]:
-    """Return the body of each request of a batch by its index."""
     actual = output.content.size() if output.stream_content is None else 1
     if actual != size:
         raise _BadBatch(f"Batch output size mismatch, expected: {size}, actual: {actual}")
@@ -171,14 +169,3 @@ def _bodies(output: Any, size: int) -> dict[int, bytes]:
             raise _BadBatch(f"Unexpected batch output key: {'null' if key is None else key}")
         found.setdefault(int(match[1]), {}).setdefault(match[2], value)
     return {index: parts.get(_DATA, next(iter(parts.values()))) for index, parts in found.items()}
-
-
-def _finalize(output: Any) -> None:
-    try:
-        output.execute_finalize()
-    except Exception:
-        logger.exception("Failed on finalize function")
-
-
-def _breaks_line(text: str) -> bool:
-    return any(character in text for character in "\r\n\0")

@@ -203,7 +203,6 @@ def _spans(model: Any, windows: Any, options: _Options) -> tuple[list[_Span], fl
 
 
 def _logits(model: Any, windows: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the logits of each window's starts and ends."""
     import torch
 
     for begin in range(0, len(windows.encodings), _BATCH_SIZE):

@@ -10,5 +10,4 @@ from headrace_handler.contracts.torchserve.service import TorchServe
 
 
 def make() -> TorchServe:
-    """Return the contract."""
     return TorchServe()

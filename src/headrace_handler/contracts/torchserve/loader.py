@@ -36,7 +36,6 @@ def load_handler(entry: str, model_dir: Path) -> tuple[Handle, Initialize]:
 
 
 def add_envelope(handle: Handle, name: str) -> Handle:
-    """Return a handler that is called through an envelope."""
     if name not in ENVELOPES:
         raise ValueError(f"The service envelope is {name!r}; expected one of {', '.join(ENVELOPES)}.")
     module = importlib.import_module(f"ts.torch_handler.request_envelope.{name}")

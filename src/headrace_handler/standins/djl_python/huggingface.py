@@ -1,5 +1,6 @@
 """DJL's handler for models of Hugging Face, over transformers where it is installed."""
 
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,7 +48,13 @@ class HuggingFaceService:
         Raises:
             ImportError: transformers is not installed.
         """
-        transformers = _import_transformers()
+        try:
+            transformers: Any = importlib.import_module("transformers")
+        except ImportError as error:
+            raise ImportError(
+                "djl_python.huggingface needs transformers and torch. Add both to requirements.txt, or serve the model"
+                " without a handler."
+            ) from error
         name = str(properties.get("model_id") or properties["model_dir"])
         options = {
             "revision": properties.get("revision"),
@@ -88,7 +95,6 @@ class HuggingFaceService:
         return prompts, sizes, parameters, {}, batch
 
     def inference(self, inputs: Input) -> Output:
-        """Answer a request, or each of a batch."""
         prompts, sizes, parameters, errors, batch = self.parse_input(inputs)
         if self.is_streaming and not errors:
             return self._stream(prompts, parameters)
@@ -182,14 +188,3 @@ def _accept(item: Input) -> str:
         content_type = item.get_property("Content-Type") or ""
         return content_type if content_type.startswith("tensor/") else "application/json"
     return "application/json" if "*/*" in accept else str(accept)
-
-
-def _import_transformers() -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise ImportError(
-            "djl_python.huggingface needs transformers and torch. Add both to requirements.txt, or serve the model"
-            " without a handler."
-        ) from error
-    return transformers

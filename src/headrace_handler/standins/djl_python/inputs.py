@@ -183,7 +183,6 @@ class Input:
         return json.loads(self.get_as_string(key))
 
     def get_as_image(self, key: str | None = None) -> Any:
-        """Return a `PIL.Image`."""
         return open_image(self.get_as_bytes(key))
 
     def get_as_numpy(self, key: str | None = None) -> list[Any]:

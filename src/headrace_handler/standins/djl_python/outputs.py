@@ -65,7 +65,6 @@ class Output:
         return self.add_as_json({"code": code, "message": message, "error": error})
 
     def add_property(self, key: str, val: Any) -> "Output":
-        """Set a response header."""
         self.properties[key] = val
         return self
 
@@ -92,7 +91,6 @@ class Output:
         return self.add(val, key, batch_index)
 
     def add_as_numpy(self, np_list: Any, key: Any = None, batch_index: int | None = None) -> "Output":
-        """Add arrays as an NDList."""
         return self.add(to_nd_list(np_list), key, batch_index)
 
     def add_as_npz(self, np_list: Any, key: Any = None, batch_index: int | None = None) -> "Output":

@@ -28,7 +28,6 @@ class Session:
         self.expiration_ts = self.get(_EXPIRATION) if expiration_ts is None else expiration_ts
 
     def put(self, key: str, value: Any) -> None:
-        """Store any value that can be pickled."""
         self._path(key).write_bytes(pickle.dumps(value))
 
     def get(self, key: str, d: Any = None) -> Any:
@@ -88,8 +87,10 @@ class SessionManager:
 
     def create_session(self) -> Session:
         """Create a session, and delete those that have expired."""
-        self._remove_expired()
-        expires = time.time() + self.expiration
+        now = time.time()
+        for expired in [key for key, session in self.sessions.items() if (session.expiration_ts or 0) < now]:
+            shutil.rmtree(self.sessions.pop(expired).files_path, ignore_errors=True)
+        expires = now + self.expiration
         session = Session(str(uuid.uuid4()), self.sessions_path, expires)
         Path(session.files_path).mkdir(parents=True)
         session.put(_EXPIRATION, expires)
@@ -132,9 +133,3 @@ class SessionManager:
         if session_id not in self.sessions:
             self.sessions[session_id] = Session(session_id, self.sessions_path)
         return self.sessions[session_id]
-
-    def _remove_expired(self) -> None:
-        now = time.time()
-        expired = [key for key, session in self.sessions.items() if (session.expiration_ts or 0) < now]
-        for session_id in expired:
-            shutil.rmtree(self.sessions.pop(session_id).files_path, ignore_errors=True)

@@ -46,7 +46,6 @@ class SklearnHandler:
         self.is_sagemaker_script = False
 
     def initialize(self, properties: Mapping[str, Any]) -> None:
-        """Load the functions and the model."""
         folder = Path(properties["model_dir"])
         self.functions, self.is_sagemaker_script = _functions(_user_module(folder))
         self.default_accept = properties.get("default_accept", self.default_accept)

@@ -50,10 +50,6 @@ def decode_audio(bpayload: Any) -> dict[str, Any]:
     return {"inputs": bytes(bpayload)}
 
 
-def _decode_npy(content: Any) -> Any:
-    return _decode_array(content, NPY)
-
-
 def _plain(value: Any) -> Any:
     """Return what `json` can write for numbers and arrays of numpy and torch, times and images."""
     if hasattr(value, "tolist"):
@@ -80,18 +76,14 @@ def encode_image(image: Any, accept_type: str = PNG) -> bytes:
     return buffer.getvalue()
 
 
-def _encode_npy(array_like: Any, accept_type: str | None = None) -> bytes:  # noqa: ARG001
-    return array_to_npy(array_like)
-
-
 _encoder_map: dict[str, Any] = {
-    NPY: _encode_npy,
+    NPY: lambda array_like, _accept_type=None: array_to_npy(array_like),
     CSV: encode_csv,
     JSON: encode_json,
 } | dict.fromkeys(VISION_TYPES, encode_image)
 
 _decoder_map: dict[str, Any] = (
-    {NPY: _decode_npy, CSV: decode_csv, JSON: decode_json}
+    {NPY: lambda content: _decode_array(content, NPY), CSV: decode_csv, JSON: decode_json}
     | dict.fromkeys(VISION_TYPES, decode_image)
     | dict.fromkeys(AUDIO_TYPES, decode_audio)
 )

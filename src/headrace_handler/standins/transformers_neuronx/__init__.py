@@ -166,12 +166,13 @@ class CpuModelForSampling:
         mask = torch.ones_like(input_ids)
         if start_ids is not None:
             mask = (torch.arange(input_ids.shape[1])[None] >= torch.as_tensor(start_ids)[:, None]).long()
+        ends = self.config.eos_token_id
         chosen = {"do_sample": True, "top_k": top_k} if top_k > 1 else {"do_sample": False}
         return self.network.generate(
             input_ids,
             attention_mask=mask,
             max_length=min(sequence_length, self.n_positions),
-            pad_token_id=_first(self.config.eos_token_id),
+            pad_token_id=ends[0] if isinstance(ends, list) else ends,
             **chosen,
             **options,
         )
@@ -194,10 +195,6 @@ def _load(folder: Path, dtype: Any) -> Any:
     config = transformers.AutoConfig.from_pretrained(folder)
     network_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     return network_class.from_pretrained(None, config=config, state_dict=load_split(split), **options)
-
-
-def _first(token_ids: Any) -> Any:
-    return token_ids[0] if isinstance(token_ids, list) else token_ids
 
 
 class LlamaForSampling(CpuModelForSampling):

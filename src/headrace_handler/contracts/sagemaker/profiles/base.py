@@ -40,14 +40,12 @@ class Profile:
         raise NotImplementedError
 
     def load(self) -> None:
-        """Load the model."""
         self.model = self.run("model_fn", self.model_dir, self.base_context)
 
     def answer(self, item: Item, context: Any) -> Response:
         raise NotImplementedError
 
     def fail(self, error: Exception) -> Response:
-        """Return the response to a request that raised."""
         raise NotImplementedError
 
     def execution_parameters(self) -> Response:
@@ -55,7 +53,6 @@ class Profile:
         raise NotImplementedError
 
     def run(self, name: str, *arguments: Any) -> Any:
-        """Call a function with its arguments and the context."""
         return self.functions[name](*arguments)
 
     def transform(self, data: Any, content_type: str | None, accept: str, context: Any) -> Any:
@@ -68,7 +65,6 @@ class Profile:
 
 
 def body(item: Item) -> bytearray:
-    """Return the whole body."""
     return item.parts[0].content if item.parts else bytearray()
 
 

@@ -67,7 +67,10 @@ class Containers(Profile):
             return Response.of_text(406, describe_error(error), JSON)
 
     def fail(self, error: Exception) -> Response:
-        return _refuse(error) if isinstance(error, InvalidBody) else internal_error()
+        if not isinstance(error, InvalidBody):
+            return internal_error()  # Flask's page tells nothing, which the log does
+        text = _PAGE.format(error.status, HTTPStatus(error.status).phrase, html.escape(str(error)))
+        return Response.of_text(error.status, text, _HTML)
 
     def execution_parameters(self) -> Response:
         return Response.of_text(404, _PAGE.format(404, "Not Found", _NOT_FOUND), _HTML)
@@ -75,7 +78,7 @@ class Containers(Profile):
 
 class SKLearn(Containers):
     def defaults(self) -> dict[str, Function]:
-        return super().defaults() | {"input_fn": _array, "predict_fn": _predict}
+        return super().defaults() | {"input_fn": _array, "predict_fn": lambda data, model: model.predict(data)}
 
     def execution_parameters(self) -> Response:
         function = getattr(self.module, "execution_parameters_fn", None)
@@ -84,7 +87,10 @@ class SKLearn(Containers):
 
 class XGBoost(Containers):
     def defaults(self) -> dict[str, Function]:
-        return super().defaults() | {"input_fn": _matrix, "predict_fn": _predict_matrix}
+        return super().defaults() | {
+            "input_fn": _matrix,
+            "predict_fn": lambda data, model: model.predict(data, validate_features=False),
+        }
 
 
 def _array(data: Any, content_type: str | None) -> Any:
@@ -97,10 +103,6 @@ def _array(data: Any, content_type: str | None) -> Any:
     return array.astype(np.float32) if is_text(content_type) else array
 
 
-def _predict(data: Any, model: Any) -> Any:
-    return model.predict(data)
-
-
 def _matrix(data: Any, content_type: str | None) -> Any:
     from sagemaker_xgboost_container import encoder
 
@@ -108,20 +110,10 @@ def _matrix(data: Any, content_type: str | None) -> Any:
     return encoder.decode(data.strip() if isinstance(data, str) else data, content_type)
 
 
-def _predict_matrix(data: Any, model: Any) -> Any:
-    return model.predict(data, validate_features=False)
-
-
 def describe_error(error: Exception) -> str:
     """Return the images' response to a type that they cannot read or write."""
     trace = "".join(traceback.format_exception(error))
     return json.dumps({"error": type(error).__name__, "error-message": str(error), "stack-trace": trace})
-
-
-def _refuse(error: InvalidBody) -> Response:
-    """Return Flask's page for an error of the client; that for an internal error tells nothing, which the log does."""
-    text = _PAGE.format(error.status, HTTPStatus(error.status).phrase, html.escape(str(error)))
-    return Response.of_text(error.status, text, _HTML)
 
 
 def internal_error() -> Response:

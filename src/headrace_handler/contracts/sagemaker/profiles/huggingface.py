@@ -17,7 +17,7 @@ _NO_CSV = frozenset({"zero-shot-classification", "table-question-answering"})
 class HuggingFace(Profile):
     def defaults(self) -> dict[str, Function]:
         return {
-            "model_fn": self._load_pipeline,
+            "model_fn": lambda model_dir: pipelines.load(model_dir, self.base_context.system_properties["gpu_id"]),
             "input_fn": self._decode,
             "predict_fn": predict,
             "output_fn": _encode,
@@ -27,9 +27,6 @@ class HuggingFace(Profile):
         self.model_dir = pipelines.fetch_model(self.model_dir)
         self.base_context.system_properties["model_dir"] = self.model_dir
         super().load()
-
-    def _load_pipeline(self, model_dir: str) -> Any:
-        return pipelines.load(model_dir, self.base_context.system_properties["gpu_id"])
 
     def answer(self, item: Item, context: Any) -> Response:
         content_type = header(item.headers, "content-type", "contenttype")

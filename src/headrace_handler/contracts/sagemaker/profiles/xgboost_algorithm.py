@@ -284,13 +284,12 @@ def encode_selection(predictions: list[dict[str, Any]], keys: list[str], accept:
     if accept == _RECORDIO:
         return b"".join(map(_record, predictions))
     if accept == CSV:
-        lines = [",".join(_cell(prediction[key]) for key in keys) for prediction in predictions]
+        lines = [
+            ",".join(f'"{value}"' if isinstance(value := prediction[key], list) else str(value) for key in keys)
+            for prediction in predictions
+        ]
         return "\n".join(lines) + ("\n" if os.environ.get("SAGEMAKER_BATCH") else "")
     raise RuntimeError(f"Cannot encode selected predictions into accept type '{accept}'.")
-
-
-def _cell(value: Any) -> str:
-    return f'"{value}"' if isinstance(value, list) else str(value)
 
 
 def _record(prediction: dict[str, Any]) -> bytes:

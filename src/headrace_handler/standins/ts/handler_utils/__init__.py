@@ -65,12 +65,10 @@ class MicroBatching:
 
     @property
     def parallelism(self) -> dict[str, int]:
-        """Return the number of threads of each stage."""
         return dict(self._parallelism)
 
     @parallelism.setter
     def parallelism(self, parallelism: dict[str, int]) -> None:
-        """Change the number of threads of the given stages."""
         for stage, num_threads in parallelism.items():
             if stage not in HANDLER_METHODS:
                 raise ValueError(f"micro_batching.parallelism has {stage!r}; expected {', '.join(HANDLER_METHODS)}.")
@@ -165,7 +163,7 @@ def get_tokenizer(tokenizer: str | None, language: str = "en") -> Callable[[str]
         raise ValueError(f"The tokenizer is {tokenizer!r}; expected 'basic_english' or None.")
     if language != "en":
         raise ValueError(f"The language is {language!r}; 'basic_english' expects 'en'.")
-    return _basic_english
+    return lambda line: _SPACED.sub(r" \1 ", _DROPPED.sub("", _BLANK.sub(" ", line.lower()))).split()
 
 
 def ngrams_iterator(token_list: Sequence[str], ngrams: int) -> Iterator[str]:
@@ -173,10 +171,6 @@ def ngrams_iterator(token_list: Sequence[str], ngrams: int) -> Iterator[str]:
     for length in range(1, ngrams + 1):
         for start in range(len(token_list) - length + 1):
             yield " ".join(token_list[start : start + length])
-
-
-def _basic_english(line: str) -> list[str]:
-    return _SPACED.sub(r" \1 ", _DROPPED.sub("", _BLANK.sub(" ", line.lower()))).split()
 
 
 def send_intermediate_predict_response(

@@ -59,7 +59,6 @@ class TextIteratorStreamerBatch(BaseStreamer):
             streamer.put(value[index : index + 1])
 
     def end(self) -> None:
-        """End all texts."""
         for streamer in self.streamers:
             streamer.end()
 

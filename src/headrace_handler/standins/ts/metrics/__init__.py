@@ -144,11 +144,9 @@ class Metric:
         self.metric_method = metric_method
 
     def update(self, value: float) -> None:
-        """Report a value."""
         self._metric.add_or_update(value, [dimension.value for dimension in self.dimensions], self.request_id or "")
 
     def reset(self) -> None:
-        """Report 0."""
         self.update(0)
 
     def __str__(self) -> str:
@@ -230,7 +228,6 @@ class MetricsCacheYamlImpl(MetricAdders):
         self.request_ids: Mapping[int, str] | str | None = None
 
     def initialize_cache(self) -> None:
-        """Create the metrics that the file lists."""
         for metric_type, metrics in _model_metrics(self.config_file_path).items():
             for metric in metrics:
                 try:

@@ -64,7 +64,6 @@ class BaseHandler(abc.ABC):  # noqa: B024 - users derive from it and from ABC
 
     @timed
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run the model."""
         import torch
 
         with torch.inference_mode():

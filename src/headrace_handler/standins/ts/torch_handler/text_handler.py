@@ -23,18 +23,10 @@ _IRREGULAR: Final = {
     "won't": "will not",
     "y'all": "you all",
     "'cause": "because",
-    "it's": "it is",
-    "he's": "he is",
-    "she's": "she is",
-    "that's": "that is",
-    "there's": "there is",
-    "here's": "here is",
-    "what's": "what is",
-    "who's": "who is",
-    "where's": "where is",
-    "when's": "when is",
-    "why's": "why is",
-    "how's": "how is",
+    **{
+        f"{word}'s": f"{word} is"
+        for word in ("it", "he", "she", "that", "there", "here", "what", "who", "where", "when", "why", "how")
+    },
 }
 _ENDINGS: Final = {"n't": " not", "'re": " are", "'ve": " have", "'ll": " will", "'d": " would", "'m": " am"}
 _CONTRACTION: Final = re.compile(

@@ -82,7 +82,6 @@ def map_class_to_label(
 
 
 def get_yaml_config(yaml_file_path: str) -> Any:
-    """Read a YAML file."""
     import yaml
 
     return yaml.safe_load(Path(yaml_file_path).read_text(encoding="utf-8"))

@@ -99,17 +99,8 @@ class KServeEnvelope(BaseEnvelope):
 
 _DATATYPES: Final = {
     "bool": "BOOL",
-    "uint8": "UINT8",
-    "uint16": "UINT16",
-    "uint32": "UINT32",
-    "uint64": "UINT64",
-    "int8": "INT8",
-    "int16": "INT16",
-    "int32": "INT32",
-    "int64": "INT64",
-    "float16": "FP16",
-    "float32": "FP32",
-    "float64": "FP64",
+    **{f"{kind}{bits}": f"{kind.upper()}{bits}" for kind in ("uint", "int") for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": f"FP{bits}" for bits in (16, 32, 64)},
 }
 
 
