@@ -56,7 +56,11 @@ class HttpClient:
         pool = self._pools.get(url)
         if pool is None:
             pool = self._pools[url] = _Pool(url)
-        head = _head(request, pool.netloc)
+        fields = "".join(f"{name}: {value}\r\n" for name, value in request.headers)
+        head = (
+            f"{request.method} {request.path} HTTP/1.1\r\nHost: {pool.netloc}\r\n{fields}"
+            f"Content-Length: {len(request.body)}\r\n\r\n"
+        ).encode("latin-1")
         failure: NoResponse | None = None
         while True:
             connection = pool.take() or await pool.connect(failure)
@@ -169,12 +173,3 @@ class _Pool:
             self._idle.remove(connection)
         if not self._open:
             self._all_closed.set()
-
-
-def _head(request: ClientRequest, netloc: str) -> bytes:
-    headers = "".join(f"{name}: {value}\r\n" for name, value in request.headers)
-    text = (
-        f"{request.method} {request.path} HTTP/1.1\r\nHost: {netloc}\r\n{headers}"
-        f"Content-Length: {len(request.body)}\r\n\r\n"
-    )
-    return text.encode("latin-1")

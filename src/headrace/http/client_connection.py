@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Protocol, cast
+from typing import cast
 
 import httptools
 
@@ -40,32 +40,16 @@ class ResponseTooLarge(Exception):
     """The response has more bytes than its reader holds in memory."""
 
 
-class Flow(Protocol):
-    """The reading side of a connection."""
-
-    def pause(self) -> None:
-        """Stop reading from the socket."""
-        ...
-
-    def resume(self) -> None:
-        """Read on after a `pause`."""
-        ...
-
-    def release(self) -> None:
-        """Keep the connection for the next request if the response has ended, else close it."""
-        ...
-
-
 class ClientResponse:
     """Status, headers, and the body in the parts in which the server sent it: each HTTP chunk is a part."""
 
-    def __init__(self, flow: Flow) -> None:
+    def __init__(self, flow: "ClientConnection") -> None:
         self.status = 0
         """0 until the head has arrived."""
         self.headers: dict[str, str] = {}
         """Names in lower case."""
         self.is_complete = False
-        self._flow: Flow | None = flow
+        self._flow: ClientConnection | None = flow
         self._parts: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._is_paused = False
@@ -267,7 +251,10 @@ class ClientConnection(asyncio.Protocol):
             self._fail(response, f"the server's response is not HTTP/1.1 ({error})")
             self.abort()
         if not response.status:
-            self._count_head(response, len(data))
+            self._num_head_bytes += len(data)
+            if self._num_head_bytes > MAX_HEAD_BYTES:
+                self._fail(response, f"the head of the server's response has more than {MAX_HEAD_BYTES} bytes")
+                self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Complete or fail the response; called by the event loop."""
@@ -284,8 +271,7 @@ class ClientConnection(asyncio.Protocol):
         response = self._response
         if response is None or response.status:
             return  # trailers
-        key = name.decode("latin-1").lower()
-        response.headers[key] = value.decode("latin-1")
+        response.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         response = self._response
@@ -333,12 +319,6 @@ class ClientConnection(asyncio.Protocol):
         if not self._parser.should_keep_alive():
             self.is_open = False
         response.complete()
-
-    def _count_head(self, response: ClientResponse, num_bytes: int) -> None:
-        self._num_head_bytes += num_bytes
-        if self._num_head_bytes > MAX_HEAD_BYTES:
-            self._fail(response, f"the head of the server's response has more than {MAX_HEAD_BYTES} bytes")
-            self.abort()
 
     def _flush(self, response: ClientResponse) -> None:
         part = self._chunk[0] if len(self._chunk) == 1 else b"".join(self._chunk)

@@ -94,7 +94,9 @@ class Exchange:
                 async with asyncio.timeout(self._keep_alive_s):
                     is_connected = (await self._receive())["type"] != "http.disconnect"
             except TimeoutError:
-                await self._break_silence()
+                was_silent, self._is_silent = self._is_silent, True
+                if self._keep_alive and was_silent and not self.is_finished and not self.put(self._keep_alive):
+                    await self.drain()
 
     def begin_stream(self, headers: Headers, *, keep_alive: bytes = b"") -> None:
         """Prepare a stream with status 200; its head is sent with the first part: an error before it has a status."""
@@ -146,8 +148,3 @@ class Exchange:
     async def _send_part(self, part: bytes) -> None:
         self._is_silent = False
         await self._send({"type": "http.response.body", "body": part, "more_body": True})
-
-    async def _break_silence(self) -> None:
-        is_silent, self._is_silent = self._is_silent, True
-        if self._keep_alive and is_silent and not self.is_finished and not self.put(self._keep_alive):
-            await self.drain()

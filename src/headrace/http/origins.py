@@ -58,7 +58,9 @@ def is_host_allowed(host: str, patterns: Collection[str]) -> bool:
     if not host or ANY in patterns:
         return True
     name = name_of(host)
-    return is_local_name(name) or any(_matches(name, pattern) for pattern in patterns)
+    below = tuple(pattern[1:] for pattern in patterns if pattern.startswith("*."))
+    is_below = any(name.endswith(domain) and len(name) > len(domain) for domain in below)
+    return is_local_name(name) or name in patterns or is_below
 
 
 def name_of(host: str) -> str:
@@ -78,12 +80,6 @@ def is_local_name(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _matches(name: str, pattern: str) -> bool:
-    if pattern.startswith("*."):
-        return name.endswith(pattern[1:]) and len(name) >= len(pattern)
-    return name == pattern
 
 
 _NAME = re.compile(r"[a-z0-9._-]+")

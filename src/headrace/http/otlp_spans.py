@@ -75,7 +75,8 @@ class OtelSpan:
         self._span.update_name(name)
 
     def describe(self, attributes: Mapping[str, SpanValue]) -> None:
-        self._span.set_attributes(_present(attributes))
+        present: dict[str, Any] = {name: value for name, value in attributes.items() if value not in (None, "")}
+        self._span.set_attributes(present)
 
     def add_event(self, name: str, at_s: float) -> None:
         """Add an event; `at_s` is a time of `perf_counter`."""
@@ -92,10 +93,6 @@ class OtelSpan:
     def end(self) -> None:
         """End the span, which hands it to the exporting thread if it is sampled."""
         self._span.end()
-
-
-def _present(attributes: Mapping[str, SpanValue]) -> dict[str, Any]:
-    return {name: value for name, value in attributes.items() if value is not None and value != ""}
 
 
 class ReportingExporter(SpanExporter):

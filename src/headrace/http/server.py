@@ -140,7 +140,12 @@ def http_limits(settings: ServerSettings | PlatformSettings) -> HttpLimits:
 
 def http_server(app: ASGIApp, *, limits: HttpLimits, tls: ssl.SSLContext | None = None) -> HttpServer:
     """Return a server for an application; `serve(sockets=[...])` runs it, with TLS if a context is given."""
-    _allow_descriptors(limits.max_connections + _OTHER_DESCRIPTORS)
+    # The soft limit on open files is often 1024, and `accept` fails above it.
+    num_descriptors = limits.max_connections + _OTHER_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < num_descriptors:
+        most = num_descriptors if hard == resource.RLIM_INFINITY else min(num_descriptors, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     config = uvicorn.Config(
         app,
         http=cast("Any", partial(StreamingProtocol, limits=limits, memory=ConnectionMemory())),
@@ -154,11 +159,3 @@ def http_server(app: ASGIApp, *, limits: HttpLimits, tls: ssl.SSLContext | None 
     )
     config.load()
     return HttpServer(config, limits=limits, tls=tls)
-
-
-def _allow_descriptors(num_descriptors: int) -> None:
-    """Raise the soft limit on open files: it is often 1024, and `accept` fails above it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < num_descriptors:
-        most = num_descriptors if hard == resource.RLIM_INFINITY else min(num_descriptors, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -38,7 +38,12 @@ class CertificateFiles:
         Raises `SettingsError` if a file cannot be read, is not PEM, or the key is encrypted or of another certificate.
         """
         for path, name in ((self.certificate, "tls_cert"), (self.key, "tls_key")):
-            _check_readable(path, name)
+            try:
+                path.open("rb").close()
+            except OSError as error:
+                raise SettingsError(
+                    f"{name} {path} cannot be read: {error.strerror}. Check its path and mode.", name=name
+                ) from error
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
@@ -118,22 +123,19 @@ def trusts_itself(certificate: Path, context: ssl.SSLContext) -> bool:
         client.wrap_bio(to_client, to_server, server_side=False),
         context.wrap_bio(to_server, to_client, server_side=True),
     )
+    waiting = set(ends)
     for _ in range(_MAX_FLIGHTS):
-        try:
-            steps = [_is_done(end) for end in ends]
-        except ssl.SSLError:
-            return False
-        if all(steps):
+        for end in ends:
+            try:
+                end.do_handshake()
+                waiting.discard(end)
+            except ssl.SSLWantReadError:
+                waiting.add(end)
+            except ssl.SSLError:
+                return False
+        if not waiting:
             return True
     return False
-
-
-def _is_done(end: ssl.SSLObject) -> bool:
-    try:
-        end.do_handshake()
-    except ssl.SSLWantReadError:
-        return False
-    return True
 
 
 class _RenewedContext:
@@ -171,13 +173,3 @@ def _modified_ns(path: Path) -> int:
         return path.stat().st_mtime_ns
     except OSError:
         return 0
-
-
-def _check_readable(path: Path, name: str) -> None:
-    try:
-        with path.open("rb"):
-            pass
-    except OSError as error:
-        raise SettingsError(
-            f"{name} {path} cannot be read: {error.strerror}. Check its path and mode.", name=name
-        ) from error

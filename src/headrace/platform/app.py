@@ -268,14 +268,13 @@ def is_api_docs(request: HttpRequest, path: str) -> bool:
 
 
 def api_docs_app() -> Starlette:
-    return Starlette(routes=[Route(OPENAPI_PATH, _openapi, methods=["GET"]), *api_page_routes()])
+    async def openapi(_request: Request) -> Response:
+        return Response(_document(), media_type="application/json")
+
+    return Starlette(routes=[Route(OPENAPI_PATH, openapi, methods=["GET"]), *api_page_routes()])
 
 
 _FILE_PATHS = frozenset(route.path for route in api_page_routes()) - {DOCS_PATH}
-
-
-async def _openapi(_request: Request) -> Response:
-    return Response(_document(), media_type="application/json")
 
 
 @cache

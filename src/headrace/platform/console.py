@@ -150,12 +150,12 @@ def _number(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _json_response(json: object) -> Response:
-    return JSONResponse(json, headers=_API_HEADERS)
+def _json_response(json: object, status: int = 200) -> Response:
+    return JSONResponse(json, status_code=status, headers=_API_HEADERS)
 
 
 def _refusal(message: str, status: int = 400) -> Response:
-    return JSONResponse({"message": message}, status_code=status, headers=_API_HEADERS)
+    return _json_response({"message": message}, status)
 
 
 async def _unavailable(_request: Request, error: Exception) -> Response:
@@ -167,7 +167,6 @@ MAX_KEYS = 500
 MAX_NOTE_CHARACTERS = 200
 _MAX_BODY_BYTES = 4096
 _AUDIT = AuditLog()
-_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 _CLOSED = (
     "This platform requires no keys, so the console does not manage them: anyone on this machine could create a key "
     "for later. Use `headrace keys` on the machine of the platform."
@@ -179,70 +178,60 @@ class _NewKey(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def key_routes(path: str, keys: AccessKeys | None) -> list[Route]:
-    """Return the routes below `path`; with None for keys they explain where keys are managed."""
+    """
+    Return the routes that list, create and delete access keys; with None for keys they explain where that is done.
+
+    Only a platform that requires keys manages them here, and only for callers with a key. On an open platform
+    (`--open`) every user of the machine is admitted: a key that one of them created would open the platform later,
+    when it requires keys.
+    """
+
+    async def refuse(request: Request) -> Response:
+        if request.method == "GET":
+            return _json_response({"is_managed": False, "keys": [], "message": _CLOSED})
+        return _refusal(_CLOSED, 403)
+
     if keys is None:
-        return [Route(path, _refuse, methods=["GET", "POST"]), Route(f"{path}/{{key_id}}", _refuse, methods=["DELETE"])]
-    return [
-        Route(path, _list(keys), methods=["GET"]),
-        Route(path, _create(keys), methods=["POST"]),
-        Route(f"{path}/{{key_id}}", _delete(keys), methods=["DELETE"]),
-    ]
+        return [Route(path, refuse, methods=["GET", "POST"]), Route(f"{path}/{{key_id}}", refuse, methods=["DELETE"])]
 
-
-async def _refuse(request: Request) -> Response:
-    if request.method == "GET":
-        return _reply({"is_managed": False, "keys": [], "message": _CLOSED})
-    return _reply({"message": _CLOSED}, 403)
-
-
-Handler = Callable[[Request], Awaitable[Response]]
-
-
-def _list(keys: AccessKeys) -> Handler:
-    async def handler(request: Request) -> Response:
-        """Return the keys without their secrets, and which one the caller uses."""
+    async def listed(request: Request) -> Response:
         found = await asyncio.to_thread(keys.list)
         _audit(request, "ListAccessKeys", "", 200)
         token = request.headers.get("authorization", "").partition(" ")[2].strip()
-        return _reply({"is_managed": True, "keys": [_key_json(key, token) for key in found]})
+        return _json_response({"is_managed": True, "keys": [_key_json(key, token) for key in found]})
 
-    return handler
-
-
-def _create(keys: AccessKeys) -> Handler:
-    async def handler(request: Request) -> Response:
-        """Create a key and return it with its secret, which is shown only once."""
+    async def create(request: Request) -> Response:
         try:
             wanted = msgspec.json.decode(await read_body(request.receive, max_bytes=_MAX_BODY_BYTES), type=_NewKey)
         except (msgspec.DecodeError, BodyTooLarge):
-            return _reply({"message": 'Expected a JSON object such as {"note": "the CI machine"}.'}, 400)
+            return _refusal('Expected a JSON object such as {"note": "the CI machine"}.')
         if len(wanted.note) > MAX_NOTE_CHARACTERS:
-            return _reply({"message": f"The note has {len(wanted.note)} characters; expected at most 200."}, 400)
+            return _refusal(f"The note has {len(wanted.note)} characters; expected at most 200.")
         if len(await asyncio.to_thread(keys.list)) >= MAX_KEYS:
-            return _reply({"message": f"There are {MAX_KEYS} keys, the most that can be created. Delete some."}, 409)
+            return _refusal(f"There are {MAX_KEYS} keys, the most that can be created. Delete some.", 409)
         made = await asyncio.to_thread(keys.create, note=wanted.note)
         _audit(request, "CreateAccessKey", made.key_id, 201)
-        return _reply({**_key_json(made, ""), "secret": made.secret}, 201)
+        # The secret is shown only this once.
+        return _json_response({**_key_json(made, ""), "secret": made.secret}, 201)
 
-    return handler
-
-
-def _delete(keys: AccessKeys) -> Handler:
-    async def handler(request: Request) -> Response:
-        """Delete a key, unless it is the last one."""
+    async def delete(request: Request) -> Response:
         key_id = request.path_params["key_id"]
         try:
             is_removed = await asyncio.to_thread(keys.remove, key_id, keep_last=True)
         except LastRecord:
-            why = "It is the last key: without one no request is admitted. Create another one first."
             _audit(request, "DeleteAccessKey", key_id, 409)
-            return _reply({"message": why}, 409)
+            why = "It is the last key: without one no request is admitted. Create another one first."
+            return _refusal(why, 409)
         if not is_removed:
-            return _reply({"message": f"There is no access key {key_id}."}, 404)
+            return _refusal(f"There is no access key {key_id}.", 404)
         _audit(request, "DeleteAccessKey", key_id, 204)
-        return Response(status_code=204, headers=_HEADERS)
+        return Response(status_code=204, headers=_API_HEADERS)
 
-    return handler
+    return [
+        Route(path, listed, methods=["GET"]),
+        Route(path, create, methods=["POST"]),
+        Route(f"{path}/{{key_id}}", delete, methods=["DELETE"]),
+    ]
 
 
 def _audit(request: Request, operation: str, key_id: str, status: int) -> None:
@@ -253,7 +242,3 @@ def _audit(request: Request, operation: str, key_id: str, status: int) -> None:
 def _key_json(key: AccessKey, token: str) -> Json:
     is_yours = hmac.compare_digest(token.encode(), key.secret.encode())
     return {"id": key.key_id, "created_s": key.created_s, "note": key.note, "is_yours": is_yours}
-
-
-def _reply(content: Json, status: int = 200) -> Response:
-    return JSONResponse(content, status_code=status, headers=_HEADERS)

@@ -119,13 +119,7 @@ class PlatformLifecycle:
             stack.push_async_callback(self._end_storage)
             await self._storage.start()
             parts = assemble(
-                self._settings,
-                self._sharing,
-                self._store,
-                self._storage,
-                address=address,
-                env=self._env,
-                tracer=tracer,
+                self._settings, self._sharing, self._store, self._storage, address=address, env=self._env, tracer=tracer
             )
             stack.push_async_callback(self._close, parts)
             await parts.gateway.start()
@@ -150,21 +144,18 @@ class PlatformLifecycle:
             self._on_serving()
             tasks.append(_begin(stack, parts.disk.watch(self._storage.restart), "free space"))
             if self._on_ready is not None:
-                await self._wait_for_storage()
-                started = Started(
-                    url=address.url, folder=self._sharing.folder, settings=self._settings, storage=self._storage
+                with suppress(HeadraceError, TimeoutError):  # so that the start message shows its state
+                    async with asyncio.timeout(_STORAGE_PATIENCE_S):
+                        await self._storage.ready()
+                self._on_ready(
+                    Started(
+                        url=address.url, folder=self._sharing.folder, settings=self._settings, storage=self._storage
+                    )
                 )
-                self._on_ready(started)
             await self._until_stopped(parts.app, *tasks, serving)
             parts.membership.resign()
         get_logger().info("platform.stopped")
         return 0
-
-    async def _wait_for_storage(self) -> None:
-        """Wait briefly for the embedded S3 server, so that the start message shows its state."""
-        with suppress(HeadraceError, TimeoutError):
-            async with asyncio.timeout(_STORAGE_PATIENCE_S):
-                await self._storage.ready()
 
     async def _until_stopped(self, app: PlatformApp, *tasks: "asyncio.Task[None]") -> None:
         """Wait for a signal and the shutdown delay; a part that fails stops the platform with its error."""
@@ -244,14 +235,14 @@ def _redirect_output() -> None:
 def _begin(stack: AsyncExitStack, work: Coroutine[None, None, None], name: str) -> "asyncio.Task[None]":
     """Start a task that the stack cancels when the platform stops, in reverse order."""
     task = asyncio.create_task(work, name=name)
-    stack.push_async_callback(_end_task, task)
+
+    async def end() -> None:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    stack.push_async_callback(end)
     return task
-
-
-async def _end_task(task: "asyncio.Task[None]") -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
 
 
 async def warm_up() -> None:

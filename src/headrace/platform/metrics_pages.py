@@ -5,7 +5,7 @@ Workers listen on loopback or on the network of a cluster, with tokens of their 
 through the platform, with the platform's address and credentials. Source: Prometheus, "HTTP SD".
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from starlette.applications import Starlette
@@ -51,18 +51,15 @@ def targets(routes: Mapping[str, Route]) -> dict[str, Target]:
     """Return the serving workers by name; an adapter's are those of its base component."""
     found: dict[str, Target] = {}
     for route in routes.values():
-        for target in _targets_of(route):
-            found.setdefault(target.replica.worker, target)
+        served = [(variant, variant.name, "") for variant in route.variants]
+        served += [
+            (copies.route, copies.variant, copies.name) for copies in route.components if not copies.route.adapter
+        ]
+        for target, variant, component in served:
+            for replica in (replica for fleet in target.fleets for replica in fleet.replicas):
+                labels = Target(replica=replica, endpoint=route.endpoint, variant=variant, component=component)
+                found.setdefault(replica.worker, labels)
     return found
-
-
-def _targets_of(route: Route) -> Iterator[Target]:
-    variants = [(variant, variant.name, "") for variant in route.variants]
-    components = [(found.route, found.variant, found.name) for found in route.components if not found.route.adapter]
-    for served, variant, component in (*variants, *components):
-        for fleet in served.fleets:
-            for replica in fleet.replicas:
-                yield Target(replica=replica, endpoint=route.endpoint, variant=variant, component=component)
 
 
 def is_metrics(path: str) -> bool:

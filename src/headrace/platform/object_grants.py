@@ -7,7 +7,7 @@ environment, or in `serving.properties` and `model-config.yaml` among its files.
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
@@ -124,16 +124,13 @@ def _fetch_naming_files(source: ArtifactSource, objects: GrantedObjects, scratch
     location = parse_location(source.uri)
     if source.is_prefix:
         prefix = ObjectLocation(location.bucket, folder_prefix(location.key))
-        for stored in _naming(objects.list_prefix(prefix)):
+        for stored in objects.list_prefix(prefix):
+            is_naming = stored.location.key.rpartition("/")[2] in _NAMING_FILES
+            if not is_naming or stored.num_bytes > _MAX_READ_BYTES:
+                continue
             target = scratch / stored.location.key.removeprefix(prefix.key)
             target.parent.mkdir(parents=True, exist_ok=True)
             objects.download(stored, target, guard.add_bytes)
     elif source.is_archive and (stored := objects.head(location)).num_bytes <= _MAX_READ_BYTES:
         objects.read(stored, lambda read: unpack(read, scratch, guard, name=str(location)))
     return scratch
-
-
-def _naming(found: Iterator[StoredObject]) -> Iterator[StoredObject]:
-    for stored in found:
-        if stored.location.key.rpartition("/")[2] in _NAMING_FILES and stored.num_bytes <= _MAX_READ_BYTES:
-            yield stored

@@ -29,9 +29,9 @@ from headrace.control.model.names import unreadable_message
 from headrace.control.model.resources import Resources, resources_of_type
 from headrace.control.model.worker import WORKER, CopySpec, WorkerRecord, WorkerView, view_worker
 from headrace.control.model.workload import failure_reason, serving_revision, visible_state
-from headrace.models.store import StoredKind, StoredModel, list_models
+from headrace.models.store import StoredKind, list_models
 from headrace.runner.memory import available_memory_bytes, total_memory_bytes
-from headrace.state.records import Json, Record, StoredRecord, Unreadable
+from headrace.state.records import Json, Record, Unreadable
 from headrace.state.store import Store
 
 MAX_WORKERS = 100
@@ -67,7 +67,7 @@ def read_home(store: Store, machine: Machine, readings: Mapping[str, WorkerReadi
     """Return the machine, the endpoints by state, the instances, and the workers; `readings` are by worker."""
     states, instances = Counter[str](), Counter[str]()
     for endpoint in store.each(ENDPOINT):
-        states[_state_of(endpoint)] += 1
+        states[visible_state(endpoint).value] += 1
         instances.update(_instances([endpoint]))
     workers, num_workers = [], 0
     for worker in store.each(WORKER):
@@ -84,10 +84,6 @@ def read_home(store: Store, machine: Machine, readings: Mapping[str, WorkerReadi
         "tokens_per_s": _total(reading.output_tokens_per_s for reading in readings.values()),
         "num_waiting": _total(reading.num_waiting for reading in readings.values()),
     }
-
-
-def _state_of(endpoint: EndpointRecord | Unreadable) -> str:
-    return visible_state(endpoint).value
 
 
 def _instances(endpoints: Iterable[EndpointRecord | Unreadable]) -> Json:
@@ -126,19 +122,13 @@ def _total(numbers: Iterable[float | None]) -> float | None:
 
 def read_models(home: Path) -> Json:
     """Return the models that are stored on this machine, and the size of all packed weights."""
-    stored = list_models(home)
-    return {
-        "models": [_model_json(model) for model in stored if model.kind is not StoredKind.PACKED],
-        "packed_bytes": _num_packed_bytes(stored),
-    }
-
-
-def _model_json(model: StoredModel) -> Json:
-    return {"name": model.name, "kind": model.kind.value, "bytes": model.num_bytes}
-
-
-def _num_packed_bytes(stored: Sequence[StoredModel]) -> int:
-    return sum(model.num_bytes for model in stored if model.kind is StoredKind.PACKED)
+    models, packed = [], 0
+    for model in list_models(home):
+        if model.kind is StoredKind.PACKED:
+            packed += model.num_bytes
+        else:
+            models.append({"name": model.name, "kind": model.kind.value, "bytes": model.num_bytes})
+    return {"models": models, "packed_bytes": packed}
 
 
 def read_overview(store: Store, endpoint: str) -> Json:
@@ -146,7 +136,11 @@ def read_overview(store: Store, endpoint: str) -> Json:
     record = store.get(ENDPOINT, endpoint)
     if record is None:
         return {"components": [], "hosts": []}
-    components = [component for component in store.each(INFERENCE_COMPONENT) if _is_on(component, record)]
+    components = [
+        component
+        for component in store.each(INFERENCE_COMPONENT)
+        if (owner := owner_of(component)) is not None and owner.endpoint_uid == record.uid
+    ]
     workers = [
         worker
         for worker in store.each(WORKER)
@@ -158,14 +152,21 @@ def read_overview(store: Store, endpoint: str) -> Json:
     return {"components": [component_json(component) for component in components], "hosts": hosts_json(record, workers)}
 
 
-def _is_on(component: ComponentRecord | Unreadable, endpoint: StoredRecord) -> bool:
-    owner = owner_of(component)
-    return owner is not None and owner.endpoint_uid == endpoint.uid
-
-
 def component_json(record: ComponentRecord | Unreadable) -> Json:
     if isinstance(record, Unreadable):
-        return _unreadable_json(record)
+        return {
+            "name": record.name,
+            "variant": "",
+            "model": "",
+            "base": "",
+            "status": visible_state(record).value,
+            "serving": 0,
+            "desired": 0,
+            "need": _resources_json(Resources()),
+            "placement": "",
+            "failure_reason": unreadable_message(record),
+            "created_s": record.created_s,
+        }
     current = serving_revision(record)
     (workload,) = current.workloads
     return {
@@ -179,22 +180,6 @@ def component_json(record: ComponentRecord | Unreadable) -> Json:
         "need": _resources_json(workload.need or Resources()),
         "placement": workload.placement,
         "failure_reason": failure_reason(record),
-        "created_s": record.created_s,
-    }
-
-
-def _unreadable_json(record: Unreadable) -> Json:
-    return {
-        "name": record.name,
-        "variant": "",
-        "model": "",
-        "base": "",
-        "status": visible_state(record).value,
-        "serving": 0,
-        "desired": 0,
-        "need": _resources_json(Resources()),
-        "placement": "",
-        "failure_reason": unreadable_message(record),
         "created_s": record.created_s,
     }
 
@@ -251,9 +236,5 @@ def worker_state(worker: WorkerView) -> str:
 
 def _resources_json(resources: Resources) -> Json:
     """Return an amount of resources as JSON; None stands for an unbounded one."""
-    numbers = {
-        "cpus": resources.cpus,
-        "accelerators": resources.accelerators,
-        "memory_mb": resources.memory_mb,
-    }
+    numbers = {name: getattr(resources, name) for name in ("cpus", "accelerators", "memory_mb")}
     return {name: number if math.isfinite(number) else None for name, number in numbers.items()}

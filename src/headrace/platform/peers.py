@@ -21,7 +21,7 @@ from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.gateway.stored_responses import StoredResponses
 from headrace.platform.folders import short_path
-from headrace.state.coordination import Bulletin, Coordination, Standing
+from headrace.state.coordination import Coordination, Standing
 from headrace.wire.openai.stored_responses import ResponseKey, StoredResponse
 
 REPORT_S: Final = 0.2
@@ -110,17 +110,14 @@ class Peers:
                 raise
             self._posted = own
         for bulletin in await asyncio.to_thread(self.coordination.read):
-            await self._take(bulletin)
+            if bulletin.topic == QUARANTINE:
+                self.on_quarantine()
+            elif bulletin.topic == ASYNC:
+                await self.on_async()
+            elif bulletin.topic == _LOADS and bulletin.member in self._others:
+                self._reports[bulletin.member] = msgspec.json.decode(bulletin.body, type=Report)
         self._sum()
         return any(report.workers or report.held for report in (own, *self._reports.values()))
-
-    async def _take(self, bulletin: Bulletin) -> None:
-        if bulletin.topic == QUARANTINE:
-            self.on_quarantine()
-        elif bulletin.topic == ASYNC:
-            await self.on_async()
-        elif bulletin.topic == _LOADS and bulletin.member in self._others:
-            self._reports[bulletin.member] = msgspec.json.decode(bulletin.body, type=Report)
 
     def _sum(self) -> None:
         loads: Counter[str] = Counter()
@@ -203,18 +200,6 @@ _MAX_ID_CHARACTERS: Final = 256
 """Longest id to ask for: longer ones are not ours, and a question is a short line."""
 
 
-def _answer_of(responses: StoredResponses) -> Answer:
-    def answer(argument: list[Any]) -> StoredResponse | None:
-        owner, response_id, is_deleted = argument
-        key, now_s = ResponseKey(owner, response_id), time.time()
-        found = responses.store.get(key, now_s=now_s)
-        if is_deleted:
-            responses.store.delete(key, now_s=now_s)
-        return found
-
-    return answer
-
-
 def share_responses(responses: StoredResponses, siblings: Siblings) -> None:
     """Give a gateway access to the responses of the other processes, and these to its own."""
 
@@ -228,5 +213,13 @@ def share_responses(responses: StoredResponses, siblings: Siblings) -> None:
                 get_logger().warning("sibling.unreadable_response", reason=str(error))
         return None
 
+    def answer(argument: list[Any]) -> StoredResponse | None:
+        owner, response_id, is_deleted = argument
+        key, now_s = ResponseKey(owner, response_id), time.time()
+        found = responses.store.get(key, now_s=now_s)
+        if is_deleted:
+            responses.store.delete(key, now_s=now_s)
+        return found
+
     responses.find_elsewhere = find
-    siblings.answers[QUESTION] = _answer_of(responses)
+    siblings.answers[QUESTION] = answer

@@ -232,14 +232,15 @@ async def begun(upload: Upload) -> Upload:
     """
     if upload.body is None:
         return upload
-    first = await anext(upload.body, b"")
-    return replace(upload, body=_joined(first, upload.body))
+    rest = upload.body
+    first = await anext(rest, b"")
 
+    async def joined() -> AsyncIterator[bytes]:
+        yield first
+        async for part in rest:
+            yield part
 
-async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for part in rest:
-        yield part
+    return replace(upload, body=joined())
 
 
 async def _checked(receive: Receive, expected: str | None) -> AsyncIterator[bytes]:

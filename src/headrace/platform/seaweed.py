@@ -110,19 +110,16 @@ class Seaweed:
         """Choose keys and ports: the earlier ones, unless another program has taken a port in the meantime."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._locked():
-            self._prepare()
-
-    def _prepare(self) -> None:
-        state = self._read_state() or _State(
-            access_key=self._new_secret(12), secret_key=self._new_secret(30), ports=_free_ports()
-        )
-        self._state = state
-        if not self.is_alive():
-            self._end_strays()
-            if not all(is_free(port) for port in state.ports.values()):
-                state = replace(state, ports=_free_ports())
-        if state != self._read_state():
-            self._write_state(state)
+            state = self._read_state() or _State(
+                access_key=self._new_secret(12), secret_key=self._new_secret(30), ports=_free_ports()
+            )
+            self._state = state
+            if not self.is_alive():
+                self._end_strays()
+                if not all(is_free(port) for port in state.ports.values()):
+                    state = replace(state, ports=_free_ports())
+            if state != self._read_state():
+                self._write_state(state)
 
     def find(self) -> bool:
         """Adopt the process that another platform has started in this folder; return whether it runs."""
@@ -143,7 +140,12 @@ class Seaweed:
     def _start(self) -> None:
         assert self._state is not None, "prepare first"
         self._end_strays()
-        self._replace_taken_ports(self._state)
+        # Internal ports may have been taken while the process was down; it would exit at once with them.
+        ports = self._state.ports
+        if not is_free(ports["s3"]):
+            raise OSError(f"port {ports['s3']}, which its clients know, is taken by another program")
+        if not all(is_free(port) for port in ports.values()):
+            self._write_state(replace(self._state, ports={**_free_ports(), "s3": ports["s3"]}))
         data = self._data
         data.mkdir(mode=0o700, exist_ok=True)
         self.log_path.write_bytes(b"")
@@ -173,13 +175,6 @@ class Seaweed:
             while is_running(process):
                 reap(process)
                 time.sleep(_POLL_S)
-
-    def _replace_taken_ports(self, state: _State) -> None:
-        """Replace internal ports that were taken while the process was down; it would exit at once with them."""
-        if not is_free(state.ports["s3"]):
-            raise OSError(f"port {state.ports['s3']}, which its clients know, is taken by another program")
-        if not all(is_free(port) for port in state.ports.values()):
-            self._write_state(replace(state, ports={**_free_ports(), "s3": state.ports["s3"]}))
 
     def is_alive(self) -> bool:
         """Return whether the process runs, started by this platform or an earlier one."""

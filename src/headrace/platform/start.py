@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
@@ -32,12 +32,12 @@ from headrace.platform.folders import DataFolder, short_path
 from headrace.platform.life import Listener, OnReady, PlatformLifecycle
 from headrace.platform.object_storage import make_storage
 from headrace.platform.operations import refuse_newer
-from headrace.platform.sharing import Sharing, agreed_settings, forget_members, join
+from headrace.platform.sharing import agreed_settings, forget_members, join
 from headrace.platform.supervisor import NOT_RESTARTED, STOP_WITHOUT_DELAY, Child, Supervisor
 from headrace.settings.platform_settings import PlatformSettings, data_folder
 from headrace.state.coordination import Displaced
 from headrace.state.database import locked_database
-from headrace.state.store import Store, open_store
+from headrace.state.store import open_store
 
 _ASK: Final = b"sockets"
 _READY: Final = b"ready"
@@ -226,9 +226,10 @@ class _Start:
     def _serve(self, listener: Listener, on_ready: OnReady | None, child: Child | None = None) -> int:
         settings, database = self.settings, self._database
         with ExitStack() as stack:
-            store = _when_reachable(lambda: open_store(database))
-            stack.callback(store.close)
-            sharing = _when_reachable(lambda: stack.enter_context(self._join(store, listener, child)))
+            store = stack.enter_context(closing(_when_reachable(lambda: open_store(database))))
+            sharing = _when_reachable(
+                lambda: stack.enter_context(join(settings, database, self.folder, store, listener.address, child=child))
+            )
             is_alone = sharing.coordination is None
             storage = make_storage(
                 settings.s3_endpoint, sharing.home.objects, settings.region, self.env, is_keeper=is_alone
@@ -245,9 +246,6 @@ class _Start:
             )
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(lifecycle.run())
-
-    def _join(self, store: Store, listener: Listener, child: Child | None) -> AbstractContextManager[Sharing]:
-        return join(self.settings, self._database, self.folder, store, listener.address, child=child)
 
     def _bound(self, inherited: Sequence[socket.socket]) -> list[socket.socket]:
         """Bind a socket for each process that has none yet, on one port."""

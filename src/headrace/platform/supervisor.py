@@ -118,7 +118,9 @@ class Supervisor:
         with _signals() as (signals, received):
             self._selector.register(signals, selectors.EVENT_READ, lambda: self._handle(received()))
             while True:
-                self._start_due()
+                for index, slot in enumerate(self._slots):
+                    if slot.pid is None and not self._is_stopping and self._clock() >= slot.restart_s:
+                        self._start(index, slot)
                 if self._is_stopping and all(slot.pid is None for slot in self._slots):
                     return self._exit_code
                 if self._polled is not None and self._polled():
@@ -146,11 +148,6 @@ class Supervisor:
             return _POLL_S
         waiting = [slot.restart_s for slot in self._slots if slot.pid is None and not self._is_stopping]
         return max(0.0, min(waiting) - self._clock()) if waiting else None
-
-    def _start_due(self) -> None:
-        for index, slot in enumerate(self._slots):
-            if slot.pid is None and not self._is_stopping and self._clock() >= slot.restart_s:
-                self._start(index, slot)
 
     def _start(self, index: int, slot: _Slot) -> None:
         member_id = secrets.token_hex(8)

@@ -1,7 +1,8 @@
 """Routes that list, load and unload adapters: vLLM's, LMI's and those of SageMaker's container contract."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from starlette.requests import Request
@@ -10,9 +11,10 @@ from starlette.routing import Route
 
 from headrace.core.client_text import shortened
 from headrace.core.errors import Forbidden, InvalidRequest, NotFound
+from headrace.core.generation import AdapterInfo
 from headrace.core.telemetry import get_logger
 from headrace.engine.backend import Backend
-from headrace.server.service import FetchAdapter, Service
+from headrace.server.service import Service
 from headrace.settings.server_settings import ServerSettings
 from headrace.wire.adapters import (
     AdapterChange,
@@ -22,8 +24,8 @@ from headrace.wire.adapters import (
     render_adapters,
     render_change,
 )
+from headrace.wire.framing import JSON_CONTENT_TYPE
 
-_JSON = "application/json"
 _CODE_FILE = "model.py"
 
 
@@ -72,82 +74,72 @@ def allowed_folders(settings: ServerSettings) -> tuple[Path, ...]:
     return ((model / "adapters").resolve(),) if model.is_dir() else ()
 
 
-def _warn_of_code(name: str, folder: Path) -> None:
-    """Log that an adapter's own formatters (DJL) are not run."""
-    if (folder / _CODE_FILE).is_file():
-        why = f"{_CODE_FILE} of an adapter has no effect: only formatters of the model itself are run."
-        get_logger().warning("adapter.code_ignored", adapter=name, message=why)
-
-
 class _AdapterRoutes:
     def __init__(self, service: Service) -> None:
         self._service = service
 
     async def load(self, request: Request) -> Response:
-        async with self._service.admit(request.scope, request.receive) as body:
-            change = await self._service.parse_body(body, lambda body: parse_vllm(body, loads=True))
+        async with self._parsed(request, lambda body: parse_vllm(body, loads=True)) as change:
             await self._load(change)
             return PlainTextResponse(f"Success: LoRA adapter '{change.name}' added successfully.")
 
     async def unload(self, request: Request) -> Response:
-        async with self._service.admit(request.scope, request.receive) as body:
-            change = await self._service.parse_body(body, lambda body: parse_vllm(body, loads=False))
-            name = change.name
-            await self._changeable().unload_adapter(name)
-            return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
+        async with self._parsed(request, lambda body: parse_vllm(body, loads=False)) as change:
+            await self._changeable().unload_adapter(change.name)
+            return PlainTextResponse(f"Success: LoRA adapter '{change.name}' removed successfully.")
 
     async def list_all(self, _request: Request) -> Response:
-        return Response(render_adapters(self._service.backend.adapters), media_type=_JSON)
+        return Response(render_adapters(self._service.backend.adapters), media_type=JSON_CONTENT_TYPE)
 
     async def describe(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        for adapter in self._service.backend.adapters:
-            if adapter.name == name:
-                return Response(render_adapter(adapter), media_type=_JSON)
-        raise NotFound(f"The adapter `{shortened(name)}` is not loaded.")
+        return Response(render_adapter(self._loaded(request.path_params["name"])), media_type=JSON_CONTENT_TYPE)
 
     async def register(self, request: Request) -> Response:
         """Load an adapter; the platform may repeat it, and gives the location of artifacts instead of a folder."""
-        async with self._service.admit(request.scope, request.receive) as body:
-            change = await self._service.parse_body(body, lambda body: parse_register(body, request.query_params))
-            if self._service.fetch_adapter is None:
+        fetch = self._service.fetch_adapter
+        async with self._parsed(request, lambda body: parse_register(body, request.query_params)) as change:
+            if fetch is None:
                 await self._load(change)
             else:
-                await self._fetch_and_load(change, self._service.fetch_adapter)
-            return Response(render_change(change.name, "registered"), media_type=_JSON)
+                backend = self._changeable_by_platform()
+                folder = await asyncio.to_thread(fetch, change.source, change.grant)
+                await _load_into(backend, change.name, folder, replaces=True)
+            return Response(render_change(change.name, "registered"), media_type=JSON_CONTENT_TYPE)
 
     async def update(self, request: Request) -> Response:
         """Load other content under the name of a loaded adapter."""
         name = request.path_params["name"]
-        async with self._service.admit(request.scope, request.receive) as body:
-            query = {"name": name, **request.query_params}
-            change = await self._service.parse_body(body, lambda body: parse_register(body, query))
+        query = {"name": name, **request.query_params}
+        async with self._parsed(request, lambda body: parse_register(body, query)) as change:
             if change.name != name:
                 raise InvalidRequest(f"`name` is {shortened(change.name)}; expected {shortened(name)}.", param="name")
-            if all(adapter.name != name for adapter in self._service.backend.adapters):
-                raise NotFound(f"The adapter `{shortened(name)}` is not loaded.")
+            self._loaded(name)
             await self._load(AdapterChange(name=name, source=change.source, replaces=True))
-            return Response(render_change(name, "updated"), media_type=_JSON)
+            return Response(render_change(name, "updated"), media_type=JSON_CONTENT_TYPE)
 
     async def unregister(self, request: Request) -> Response:
         name = request.path_params["name"]
         backend = self._changeable() if self._service.fetch_adapter is None else self._changeable_by_platform()
         await backend.unload_adapter(name)
-        return Response(render_change(name, "unregistered"), media_type=_JSON)
+        return Response(render_change(name, "unregistered"), media_type=JSON_CONTENT_TYPE)
+
+    @asynccontextmanager
+    async def _parsed(self, request: Request, parse: Callable[[bytes], AdapterChange]) -> AsyncIterator[AdapterChange]:
+        async with self._service.admit(request.scope, request.receive) as body:
+            yield await self._service.parse_body(body, parse)
+
+    def _loaded(self, name: str) -> AdapterInfo:
+        for adapter in self._service.backend.adapters:
+            if adapter.name == name:
+                return adapter
+        raise NotFound(f"The adapter `{shortened(name)}` is not loaded.")
 
     async def _load(self, change: AdapterChange) -> None:
         backend = self._changeable()
         if change.name in self._service.model_names:
             raise InvalidRequest(f"The name {shortened(change.name)} is the model's own.", param="name")
         folder = checked_folder(change.source, allowed_folders(self._service.settings))
-        _warn_of_code(change.name, folder)
-        await backend.load_adapter(change.name, folder, replaces=change.replaces)
-
-    async def _fetch_and_load(self, change: AdapterChange, fetch: FetchAdapter) -> None:
-        backend = self._changeable_by_platform()
-        folder = await asyncio.to_thread(fetch, change.source, change.grant)
-        _warn_of_code(change.name, folder)
-        await backend.load_adapter(change.name, folder, replaces=True)
+        await _load_into(backend, change.name, folder, replaces=change.replaces)
 
     def _changeable_by_platform(self) -> Backend:
         if not self._service.settings.enable_lora:
@@ -165,3 +157,10 @@ class _AdapterRoutes:
                 "--allow-runtime-lora-updating."
             )
         return self._service.backend
+
+
+async def _load_into(backend: Backend, name: str, folder: Path, *, replaces: bool) -> None:
+    if (folder / _CODE_FILE).is_file():  # an adapter's own formatters (DJL)
+        why = f"{_CODE_FILE} of an adapter has no effect: only formatters of the model itself are run."
+        get_logger().warning("adapter.code_ignored", adapter=name, message=why)
+    await backend.load_adapter(name, folder, replaces=replaces)

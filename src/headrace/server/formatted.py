@@ -41,7 +41,7 @@ class FormattedGeneration(Generation):
         self._payload = b""
 
     async def parse(
-        self, body: bytes, choose: ChooseDialect | None, *, adapter: str | None, extra_bytes: ExtraBytes
+        self, body: bytes, choose: ChooseDialect | None, *, adapter: str | None, extra_bytes: ExtraBytes = lambda _: 0
     ) -> ParsedRequest:
         response = self._response
         self._payload = body

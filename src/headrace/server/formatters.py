@@ -7,6 +7,7 @@ tokens of a response must reach the same process.
 
 import json
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Final, Literal
 
@@ -47,7 +48,7 @@ class Formatters:
             self.pool = HandlerPool(await in_daemon_thread(lambda: prepare(spec)))
         await self.pool.start()
         try:
-            described = await self._ask("describe", HandlerRequest(request_id="", mode="describe"))
+            described = await self.ask("describe", HandlerRequest(request_id="", mode="describe"))
         except BaseException:
             await self.pool.close(deadline_s=0)
             raise
@@ -68,19 +69,8 @@ class Formatters:
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
         return FormattedResponse(self, request_id, headers, number=next(self._numbers))
 
-    async def format(self, part: Part, content: bytes, *, request_id: str, headers: Pairs, number: int) -> bytes:
-        """
-        Run a formatter on a part and return its output.
-
-        Raises:
-            CodeFailed: it raised an exception, or cannot take the part.
-            CodeUnavailable, Busy: its process has ended, was too slow, or has too many calls waiting.
-        """
-        parts = [await request_part(content, name=part)]
-        request = HandlerRequest(request_id=request_id, mode="format", path=str(number), headers=headers, parts=parts)
-        return await self._ask(part, request)
-
-    async def _ask(self, part: str, request: HandlerRequest) -> bytes:
+    async def ask(self, part: str, request: HandlerRequest) -> bytes:
+        """Return the answer of the process to a request about a part; raise the contract's error."""
         try:
             response = self.pool.submit(request)
         except Refused as refused:
@@ -96,19 +86,25 @@ class Formatters:
 
 
 class FormattedResponse:
+    """The calls of formatters for one request and its response."""
+
     def __init__(self, formatters: Formatters, request_id: str, headers: Pairs, *, number: int) -> None:
         self.changes_input = formatters.changes_input
         self.output = formatters.output
-        self._formatters = formatters
-        self._request_id = request_id
+        self._ask = formatters.ask
+        self._request = partial(HandlerRequest, request_id=request_id, mode="format", path=str(number))
         self._headers = headers
-        self._number = number
 
     async def format(self, part: Part, content: bytes) -> bytes:
-        headers = self._headers if part == "input" else ()
-        return await self._formatters.format(
-            part, content, request_id=self._request_id, headers=headers, number=self._number
-        )
+        """
+        Run a formatter on a part and return its output.
+
+        Raises:
+            CodeFailed: it raised an exception, or cannot take the part.
+            CodeUnavailable, Busy: its process has ended, was too slow, or has too many calls waiting.
+        """
+        parts = [await request_part(content, name=part)]
+        return await self._ask(part, self._request(headers=self._headers if part == "input" else (), parts=parts))
 
 
 def _error_of(response: WholeResponse, part: str) -> HeadraceError:

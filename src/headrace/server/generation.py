@@ -45,7 +45,7 @@ class Generation:
         self._renderer: StreamRenderer | None = None
 
     async def parse(
-        self, body: bytes, choose: ChooseDialect | None, *, adapter: str | None, extra_bytes: ExtraBytes
+        self, body: bytes, choose: ChooseDialect | None, *, adapter: str | None, extra_bytes: ExtraBytes = lambda _: 0
     ) -> ParsedRequest:
         """Find the dialect of a body and parse it, or raise `HeadraceError`; `adapter` is named beside the body."""
         service, record = self._service, self._record
