@@ -4,8 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.autoscaling.api.endpoint_updates import update_scaled_endpoint
-from headrace.autoscaling.api.targets import deregister_scalable_target, register_scalable_target
+from headrace.autoscaling.api.targets import (
+    deregister_scalable_target,
+    register_scalable_target,
+    update_scaled_endpoint,
+)
 from headrace.control.api.definitions import create_endpoint_config
 from headrace.control.api.endpoints import create_endpoint
 from headrace.wire.aws.errors import AwsError

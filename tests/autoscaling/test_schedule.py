@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.autoscaling.planning.cron import parse_cron
-from headrace.autoscaling.planning.schedule import Window, due_time, next_time, parse, utc_s
+from headrace.autoscaling.planning.schedule import Window, due_time, next_time, parse, parse_cron, utc_s
 
 ANY = Window(created_s=0.0)
 NEW_YEAR = datetime.fromisoformat("2026-01-01T00:00:00")

@@ -4,9 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cloudwatch.alarms.evaluation import Datapoint, evaluate_rule
-from headrace.cloudwatch.alarms.rules import AlarmRule, AlarmState, rule_from_json, samples_needed
-from headrace.cloudwatch.alarms.state_reason import evaluate_alarm
+from headrace.cloudwatch.alarms.rules import (
+    AlarmRule,
+    AlarmState,
+    Datapoint,
+    evaluate_rule,
+    rule_from_json,
+    samples_needed,
+)
+from headrace.cloudwatch.evaluator import evaluate_alarm
 
 STATES: list[AlarmState] = ["OK", "ALARM", "INSUFFICIENT_DATA"]
 SPEC = {

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cloudwatch.metrics.buckets import MAX_VALUES, Bucket
-from headrace.cloudwatch.metrics.metric import Point
+from headrace.cloudwatch.metrics.metric import MAX_VALUES, Bucket, Point
 from headrace.cloudwatch.metrics.statistics import is_statistic, statistic
 
 

@@ -49,7 +49,7 @@ class Line:
 
 @dataclass
 class ListedLogs:
-    """A `LogReader` on lists; a position is an index."""
+    """`PlatformLogs` on lists; a position is an index."""
 
     lines: dict[str, list[Line]] = field(default_factory=dict)
     """Lines by worker; those of `""` belong to all workers."""

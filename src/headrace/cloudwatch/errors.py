@@ -5,7 +5,6 @@ from headrace.wire.aws.paging import Paginator
 
 
 def invalid_value(message: str) -> AwsError:
-    """Return the error for a parameter with an invalid value."""
     return AwsError("InvalidParameterValue", message)
 
 
@@ -15,7 +14,6 @@ def invalid_combination(message: str) -> AwsError:
 
 
 def missing_parameter(name: str) -> AwsError:
-    """Return the error for a required parameter that is missing."""
     return AwsError("MissingParameter", f"The parameter {name} is required.")
 
 

@@ -27,12 +27,7 @@ _QUERY_ID = re.compile(r"[a-z][A-Za-z0-9_]*", re.ASCII)
 
 
 def metric_of(namespace: str, name: str, dimensions: Sequence[Json] | None) -> Metric:
-    """
-    Return the metric that a request names.
-
-    Raises:
-        AwsError: A dimension is given twice.
-    """
+    """Return the metric that a request names. Raises `AwsError`: a dimension is given twice."""
     metric = Metric.of(namespace, name, dimensions)
     for (first, _), (second, _) in pairwise(metric.dimensions):
         if first == second:
@@ -41,12 +36,7 @@ def metric_of(namespace: str, name: str, dimensions: Sequence[Json] | None) -> M
 
 
 def check_period(period_s: int) -> None:
-    """
-    Check the length of a period in which datapoints are read.
-
-    Raises:
-        AwsError: CloudWatch has no such period.
-    """
+    """Check the length of a period in which datapoints are read. Raises `AwsError`: CloudWatch has no such period."""
     if period_s not in _READ_PERIODS_S and period_s % 60:
         raise invalid_value(f"The parameter Period must be 1, 5, 10, 20, 30, or a multiple of 60. It is {period_s}.")
 
@@ -55,8 +45,7 @@ def parse_alarm(params: Json) -> AlarmDefinition:
     """
     Parse PutMetricAlarm's members and check them against CloudWatch's rules.
 
-    Raises:
-        AwsError: They break a rule, or describe an alarm of an unsupported kind.
+    Raises `AwsError`: they break a rule, or describe an alarm of an unsupported kind.
     """
     _check_kind(params)
     for name in ("EvaluationPeriods", "Threshold", "ComparisonOperator"):

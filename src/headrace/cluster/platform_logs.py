@@ -50,7 +50,7 @@ class EndedLog:
 
 
 class PlatformLogs:
-    """Implements `LogKeeper` of the control plane. All methods block on files, and are thread-safe."""
+    """The logs as the `logs` API and the reconciler use them. All methods block on files, and are thread-safe."""
 
     def __init__(
         self,

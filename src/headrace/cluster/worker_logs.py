@@ -1,5 +1,5 @@
 """
-The logs of workers as events: `LogReader` of the control plane, on the files that workers write.
+The logs of workers as events, read from the files that workers write.
 
 Workers write directly into their files, and no timestamps are added. The time of a line is the one that it contains (as
 our JSON lines and those of most loggers do), or else that of the line before it, or else that of the file. A position

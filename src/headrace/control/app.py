@@ -11,27 +11,27 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 from headrace.cloudwatch.metrics.metric import SeriesStore
 from headrace.cloudwatch.series.memory import MemorySeries
+from headrace.cluster.platform_logs import PlatformLogs
 from headrace.control.api.context import CallContext, Handler
 from headrace.control.api.identity import assumed_role_arn
 from headrace.control.model.images import OwnImage
-from headrace.control.model.log_reader import LogReader
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.http.asgi import Receive, Scope, Send, content_length, request_of
 from headrace.http.audit import AuditedCall, AuditLog
-from headrace.http.body import BodyTooLarge, BodyTooSlow, ClientGone, read_body
-from headrace.http.body_budget import BodyBudget, BodyShare, BudgetSpent
+from headrace.http.body import BodyBudget, BodyShare, BodyTooLarge, BodyTooSlow, BudgetSpent, ClientGone, read_body
 from headrace.http.response import send_response
 from headrace.state.records import MAX_WRITE_TRIES, Conflict
 from headrace.state.store import Store
-from headrace.wire.aws import calls, compression, members, services
+from headrace.wire.aws import calls, members, services
 from headrace.wire.aws.errors import AwsError, bodies_spent, throttled
-from headrace.wire.aws.http import AwsCall, HttpRequest, HttpResponse, header_value
+from headrace.wire.aws.http import AwsCall, HttpRequest, HttpResponse, header_value, inflated
 from headrace.wire.aws.identify import Target, identify
 from headrace.wire.aws.member_table import MEMBERS
 from headrace.wire.aws.scope import AwsScope
@@ -68,19 +68,25 @@ class ControlApp:
         operations: Mapping[tuple[str, str], Handler],
         *,
         aws_scope: AwsScope,
-        logs: LogReader,
+        logs: PlatformLogs,
         own_images: Mapping[str, OwnImage],
         is_strict: bool,
         series: SeriesStore | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._store = store
         self._operations = operations
-        self._aws_scope = aws_scope
-        self._logs = logs
-        self._own_images = own_images
-        self._is_strict = is_strict
-        self._series = MemorySeries() if series is None else series
+        self._context = CallContext(
+            store=store,
+            logs=logs,
+            aws_scope=aws_scope,
+            identity_arn=assumed_role_arn(aws_scope),
+            now_s=0.0,
+            request_id="",
+            is_strict=is_strict,
+            own_images=own_images,
+            series=MemorySeries() if series is None else series,
+        )
+        """The context of every call, without its time and id."""
         self.budget = BodyBudget(MAX_BUFFERED_BYTES)
         """The budget for request bodies; a platform replaces it by the one that its applications share."""
         self._large_bodies = asyncio.Semaphore(1)
@@ -89,14 +95,17 @@ class ControlApp:
         self._audit = AuditLog()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         if scope["type"] != "http":
             return
         request_id = str(uuid.uuid4())
         try:
             with self.budget.share() as share:
                 body = await _read_body(scope, receive, share)
-                response = await self._answer(scope, request_of(scope, body), request_id)
+                request = request_of(scope, body)
+                # One large body at a time, so that small ones find a thread.
+                is_small = len(body) <= _SMALL_BYTES and "content-encoding" not in request.headers
+                async with nullcontext() if is_small else self._large_bodies:
+                    response = await asyncio.to_thread(self._respond, scope, request, request_id)
         except ClientGone:
             return
         except BudgetSpent:
@@ -105,30 +114,24 @@ class ControlApp:
             response = self._refuse(scope, error, request_id)
         await send_response(scope, send, response.status, response.headers, response.body)
 
-    async def _answer(self, scope: Scope, request: HttpRequest, request_id: str) -> HttpResponse:
-        """Run a call in a thread; one large body at a time, so that small ones find a thread."""
-        if len(request.body) <= _SMALL_BYTES and "content-encoding" not in request.headers:
-            return await asyncio.to_thread(self._respond, scope, request, request_id)
-        async with self._large_bodies:
-            return await asyncio.to_thread(self._respond, scope, request, request_id)
-
     def _refuse(self, scope: Scope, error: AwsError, request_id: str) -> HttpResponse:
         """Return the response to a request whose body was not read."""
         started_s, identified = time.perf_counter(), identify(request_of(scope))
         response = calls.render_error(identified, error, request_id)
-        self._log_call(scope, _audited(identified, error=error.code), response, started_s, request_id)
+        self._log_call(scope, response, identified, error=error.code, started_s=started_s, request_id=request_id)
         return response
 
     def _respond(self, scope: Scope, request: HttpRequest, request_id: str) -> HttpResponse:
         started_s, identified = time.perf_counter(), None
         call: AwsCall | None = None
+        error_code = ""
         try:
-            request = compression.inflated(request, max_bytes=MAX_BODY_BYTES)
+            request = inflated(request, max_bytes=MAX_BODY_BYTES)
             identified = identify(request)
             if identified.operation in services.operation_names(identified.service):
                 # report unsupported operations before validation errors
                 self._handler_of(identified.service, identified.operation)
-            free = frozenset() if self._is_strict else FREE_IN_FRIENDLY_MODE
+            free = frozenset() if self._context.is_strict else FREE_IN_FRIENDLY_MODE
             call = calls.parse(request, free_shapes=free)
             notices = members.check(
                 services.operation(call.service, call.operation), call.params, MEMBERS[call.service]
@@ -138,9 +141,8 @@ class ControlApp:
         except AwsError as error:
             identified = identified or identify(request)
             response = calls.render_error(identified, error, request_id)
-            self._log_call(scope, _audited(identified, call, error.code), response, started_s, request_id)
-        else:
-            self._log_call(scope, _audited(identified, call), response, started_s, request_id)
+            error_code = error.code
+        self._log_call(scope, response, identified, call, error=error_code, started_s=started_s, request_id=request_id)
         return response
 
     def _with_notices(
@@ -157,17 +159,7 @@ class ControlApp:
 
     def _handle(self, call: AwsCall, request_id: str) -> dict[str, Any]:
         handler = self._handler_of(call.service, call.operation)
-        context = CallContext(
-            store=self._store,
-            logs=self._logs,
-            aws_scope=self._aws_scope,
-            identity_arn=assumed_role_arn(self._aws_scope),
-            now_s=self._clock(),
-            request_id=request_id,
-            is_strict=self._is_strict,
-            own_images=self._own_images,
-            series=self._series,
-        )
+        context = replace(self._context, now_s=self._clock(), request_id=request_id)
         try:
             for _ in range(MAX_WRITE_TRIES):
                 try:
@@ -195,16 +187,21 @@ class ControlApp:
         return handler
 
     def _log_call(
-        self, scope: Scope, call: AuditedCall, response: HttpResponse, started_s: float, request_id: str
+        self,
+        scope: Scope,
+        response: HttpResponse,
+        target: Target,
+        call: AwsCall | None = None,
+        *,
+        error: str,
+        started_s: float,
+        request_id: str,
     ) -> None:
+        """Write the audit log; `call` is None if it could not be parsed."""
+        resource = resource_of(call.operation, call.params) if call is not None else ""
+        facts = AuditedCall(service=target.service, operation=target.operation or "", resource=resource, error=error)
         total_s = time.perf_counter() - started_s
-        self._audit.write(scope, call, status=response.status, total_s=total_s, request_id=request_id)
-
-
-def _audited(target: Target, call: AwsCall | None = None, error: str = "") -> AuditedCall:
-    """Return the facts of a call for the audit log; None for a call that could not be parsed."""
-    resource = resource_of(call.operation, call.params) if call is not None else ""
-    return AuditedCall(service=target.service, operation=target.operation or "", resource=resource, error=error)
+        self._audit.write(scope, facts, status=response.status, total_s=total_s, request_id=request_id)
 
 
 async def _read_body(scope: Scope, receive: Receive, share: BodyShare) -> bytes:

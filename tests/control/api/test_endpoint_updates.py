@@ -6,8 +6,13 @@ from typing import Any
 import pytest
 
 from headrace.control.api.definitions import create_endpoint_config
-from headrace.control.api.endpoint_updates import refuse_other_kind
-from headrace.control.api.endpoints import create_endpoint, describe_endpoint, update_endpoint, update_weights
+from headrace.control.api.endpoints import (
+    create_endpoint,
+    describe_endpoint,
+    refuse_other_kind,
+    update_endpoint,
+    update_weights,
+)
 from headrace.control.model.endpoint import ENDPOINT
 from headrace.state.records import Json, Record
 from headrace.wire.aws.errors import AwsError

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace
-from headrace.control.api.listing import Listed, Read, list_page
+from headrace.control.api.listing import Read, list_page
 from headrace.state.records import Kind, NoStatus, Record, RecordPart
 from headrace.state.selection import Selection
 from headrace.state.store import Store, open_store
@@ -49,16 +49,15 @@ def stored(things: dict[str, tuple[int, str]]) -> Iterator[Store]:
 
 
 def reader(store: Store) -> Read:
-    def read(selection: Selection) -> Iterator[Listed]:
+    def read(selection: Selection) -> Iterator[dict[str, Any]]:
         for record in store.each(THING, selection):
             assert isinstance(record, Record)
-            yield Listed(
-                name=record.name,
-                created_s=record.created_s,
-                modified_s=record.modified_s,
-                status=record.spec.status,
-                summary={"n": record.name},
-            )
+            yield {
+                "ThingName": record.name,
+                "CreationTime": record.created_s,
+                "LastModifiedTime": record.modified_s,
+                "ThingStatus": record.spec.status,
+            }
 
     return read
 
@@ -66,8 +65,8 @@ def reader(store: Store) -> Read:
 def pages(store: Store, params: dict[str, Any]) -> Iterator[list[str]]:
     asked = dict(params)
     while True:
-        page = list_page(reader(store), asked, member="Things")
-        yield [thing["n"] for thing in page["Things"]]
+        page = list_page(reader(store), asked, word="Thing")
+        yield [thing["ThingName"] for thing in page["Things"]]
         if "NextToken" not in page:
             return
         asked["NextToken"] = page["NextToken"]
@@ -116,23 +115,23 @@ def test_filters_keep_what_fits_all_of_them(
 def test_creations_and_deletions_between_pages_shift_nothing(things: dict[str, tuple[int, str]]) -> None:
     params: dict[str, Any] = {"SortBy": "Name", "SortOrder": "Ascending", "MaxResults": 2}
     with stored(things) as store:
-        first = list_page(reader(store), params, member="Things")
+        first = list_page(reader(store), params, word="Thing")
         if "NextToken" not in first:
             return
         for thing in first["Things"]:
-            record = store.get(THING, thing["n"])
+            record = store.get(THING, thing["ThingName"])
             assert record is not None
             store.remove(record)
         left = {record.name for record in store.list(THING)}
-        rest = list_page(reader(store), {**params, "MaxResults": 100, "NextToken": first["NextToken"]}, member="Things")
-    assert [thing["n"] for thing in rest["Things"]] == sorted(left)
+        rest = list_page(reader(store), {**params, "MaxResults": 100, "NextToken": first["NextToken"]}, word="Thing")
+    assert [thing["ThingName"] for thing in rest["Things"]] == sorted(left)
 
 
 @pytest.mark.parametrize("sort_by", ["Name", "CreationTime"])
 def test_a_page_of_one_decodes_a_batch_and_not_all_records(sort_by: str) -> None:
     with stored({f"thing-{number}": (number, "Failed") for number in range(300)}) as store:
         ThingSpec.num_decoded.clear()
-        assert len(list_page(reader(store), {"MaxResults": 1, "SortBy": sort_by}, member="Things")["Things"]) == 1
+        assert len(list_page(reader(store), {"MaxResults": 1, "SortBy": sort_by}, word="Thing")["Things"]) == 1
         assert len(ThingSpec.num_decoded) < 20
 
 
@@ -145,7 +144,7 @@ def test_a_forged_token_is_refused(key: Sequence[Any]) -> None:
     pages_of_things = Paginator(invalid_token=lambda: AwsError("ValidationException", ""))
     token = pages_of_things._token("Things by CreationTime", tuple(key))
     with stored({"a": (1, "Failed")}) as store, pytest.raises(AwsError):
-        list_page(reader(store), token, member="Things")
+        list_page(reader(store), token, word="Thing")
 
 
 def test_no_operation_reads_all_records_of_a_kind_at_once() -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from headrace.control.api.quotas import MAX_ENVIRONMENT_BYTES, MAX_RECORDS, check_environment, check_number
+from headrace.control.api.context import MAX_ENVIRONMENT_BYTES, MAX_RECORDS, check_environment, check_number
 from headrace.state.records import AnyKind
 from headrace.wire.aws.errors import AwsError
 from tests.control.calls import CONTAINER, NEED, refusal

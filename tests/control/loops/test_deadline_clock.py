@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from headrace.control.loops.deadline_clock import Clocks, DeadlineClock
 from headrace.control.planning.config import CLOCK_JUMP_S, ReconcilerConfig
+from tests.control.support import AWS_SCOPE
 
 START_S = 1_000_000.0
 
@@ -16,16 +17,17 @@ class Machine:
     def __init__(self) -> None:
         self.wall_s = START_S
         self.monotonic_s = 50.0
-        self.watched = DeadlineClock(ReconcilerConfig(), Clocks(lambda: self.wall_s, lambda: self.monotonic_s))
+        clocks = Clocks(lambda: self.wall_s, lambda: self.monotonic_s)
+        self.watched = DeadlineClock(ReconcilerConfig(), clocks, aws_scope=AWS_SCOPE)
 
     def pass_time(self, seconds: float, *, jump_s: float = 0.0) -> None:
         self.wall_s += seconds + jump_s
         self.monotonic_s += seconds
 
     def waited_s(self, since_s: float) -> float:
-        now_s, config = self.watched.read()
-        assert now_s == self.wall_s
-        return config.waited_s(since_s, now_s)
+        context = self.watched.read()
+        assert context.now_s == self.wall_s
+        return context.waited_s(since_s)
 
 
 @given(st.lists(st.floats(0, 1000), max_size=20))

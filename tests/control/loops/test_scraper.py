@@ -49,7 +49,7 @@ def by_name(seen: list[WorkerMetric]) -> dict[str, WorkerMetric]:
 
 def test_the_first_page_yields_gauges() -> None:
     seen = by_name(metrics_between(None, read_page(page(), at_s=100), memory_bytes=1_000_000_000))
-    assert {name: (metric.point.total, metric.unit) for name, metric in seen.items()} == {
+    assert {name: (metric.point.total, metric.point.unit) for name, metric in seen.items()} == {
         "QueueDepth": (3, "Count"),
         "KVCacheUtilization": (25, "Percent"),
         "MemoryUtilization": (25, "Percent"),

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL, DefinitionSpec
 from headrace.control.model.endpoint import ENDPOINT
-from headrace.control.model.names import arn_of, find, parse_arn
+from headrace.control.model.names import arn_of, parse_arn
 from headrace.state.records import Kind
 from headrace.state.store import open_store
 from headrace.wire.aws.scope import AwsScope
@@ -41,8 +41,8 @@ def test_names_are_found_ignoring_case_and_exact_matches_come_first() -> None:
     store = open_store("sqlite://")
     store.create(MODEL, "My-Model", spec=DefinitionSpec(members={}))
     exact = store.create(MODEL, "my-model", spec=DefinitionSpec(members={}))
-    found = find(store, MODEL, "my-model")
-    other = find(store, MODEL, "MY-model")
+    found = store.find(MODEL, "my-model")
+    other = store.find(MODEL, "MY-model")
     store.close()
     assert found == exact
     assert other is not None

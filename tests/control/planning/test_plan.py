@@ -8,7 +8,7 @@ from headrace.cluster.launcher import WorkerPhase
 from headrace.control.model.workload import State
 from headrace.control.planning.config import ReconcilerConfig
 from headrace.control.planning.worker_actions import restart_at_s
-from tests.control.planning.world import BROKEN, DUMB, GOOD, Behaviour, World, config, served
+from tests.control.planning.world import BROKEN, DUMB, GOOD, Behaviour, World, config, pass_context, served
 
 
 def test_an_endpoint_is_creating_before_the_first_pass() -> None:
@@ -104,8 +104,8 @@ def test_crashes_in_the_future_delay_no_replacement_because_the_clock_has_been_s
     world.step(0.25)
     views = [played.view for played in world.workers.values()]
     fleet, limits = views[0].fleet, ReconcilerConfig()
-    assert restart_at_s(views, fleet, now_s=world.now_s, config=limits) == world.now_s + limits.backoff_s
-    assert restart_at_s(views, fleet, now_s=world.now_s - 300, config=limits) == world.now_s - 300
+    assert restart_at_s(views, fleet, pass_context(world.now_s)) == world.now_s + limits.backoff_s
+    assert restart_at_s(views, fleet, pass_context(world.now_s - 300)) == world.now_s - 300
 
 
 def test_a_clock_that_is_set_back_makes_no_idle_worker_drain_longer() -> None:

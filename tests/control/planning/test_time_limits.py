@@ -4,8 +4,8 @@ import pytest
 
 from headrace.control.model.endpoint import EndpointRevision
 from headrace.control.model.worker import WorkerView
-from headrace.control.planning.config import ReconcilerConfig
 from headrace.control.planning.worker_actions import overdue_reason
+from tests.control.planning.world import pass_context
 
 
 @pytest.mark.parametrize(
@@ -21,14 +21,7 @@ def test_a_worker_waits_for_resources_as_long_as_its_variant_says(
     revision = EndpointRevision(number=1, config=config, models={"m": {"PrimaryContainer": {}}})
     workload = revision.workloads[0]
     worker = WorkerView(name="w", variant="v", revision=1, created_s=0.0, phase=None, waiting="All GPUs are in use.")
-    why = overdue_reason(
-        worker,
-        download_s=workload.download_timeout_s,
-        health_s=workload.health_timeout_s,
-        provision_s=workload.provision_timeout_s,
-        now_s=float(now_s),
-        config=ReconcilerConfig(),
-    )
+    why = overdue_reason(worker, workload, pass_context(float(now_s)))
     assert bool(why) == is_overdue
     assert not why or why.endswith(f"within {provision_s or 240} s. All GPUs are in use.")
     assert revision.startup_bound_s == workload.download_timeout_s + workload.health_timeout_s + (provision_s or 0)

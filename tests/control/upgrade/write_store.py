@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.autoscaling.api.requests import read_key
-from headrace.autoscaling.records.copies import keep_copies
+from headrace.autoscaling.records.capacity import keep_copies
 from headrace.control.api.context import CallContext
 from headrace.platform.access_keys import AccessKeys
 from headrace.platform.operations import OPERATIONS

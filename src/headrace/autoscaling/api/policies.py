@@ -6,11 +6,12 @@ from functools import partial
 
 from headrace.autoscaling.api.requests import (
     check_selection,
-    is_selected,
+    create,
     object_not_found,
     of_resource,
     page,
     read_key,
+    read_registered,
     require_readable,
 )
 from headrace.autoscaling.planning import step_scaling
@@ -22,14 +23,16 @@ from headrace.autoscaling.planning.policies import (
     PolicyRecord,
     PolicySpec,
     PolicyType,
+    alarm_names,
+    check_tracking,
     policy_arn,
+    watched_by,
 )
-from headrace.autoscaling.planning.policy_alarms import alarm_names, check_tracking, watched_by
-from headrace.autoscaling.planning.targets import SCALABLE_TARGET, TargetKey, child_name
+from headrace.autoscaling.planning.targets import TargetKey, child_name
 from headrace.autoscaling.records.policies import children, ensure_alarms, remove_policy, remove_stale_alarms
 from headrace.cloudwatch.alarms.records import ALARM, alarm_arn
 from headrace.control.api.context import CallContext
-from headrace.state.records import AlreadyExists, Conflict, Json, Record, readable
+from headrace.state.records import Json, Record, readable
 from headrace.wire.aws.errors import AwsError, validation_error
 
 _MAX_POLICIES = 50
@@ -41,15 +44,15 @@ _MAX_RESULTS = 10
 
 def put_scaling_policy(context: CallContext, params: Json) -> Json:
     """Answer PutScalingPolicy: create a policy, or change the configuration of one, and bring its alarms up to date."""
-    key = read_key(params)
-    if context.store.get(SCALABLE_TARGET, key.name) is None:
-        raise object_not_found("No scalable target registered for", key)
+    key = read_registered(context, params)
     found = context.store.get(SCALING_POLICY, child_name(key, params["PolicyName"]))
     record: PolicyRecord | None = None if found is None else require_readable(found)
     spec = _parse(key, params, None if record is None else record.spec)
     _refuse_second_tracker(context, key, spec)
     if record is None:
-        record = _create(context, key, spec)
+        if len(children(context.store, SCALING_POLICY, key.name)) >= _MAX_POLICIES:
+            raise AwsError("LimitExceededException", f"A scalable target has at most {_MAX_POLICIES} scaling policies.")
+        record = create(context, SCALING_POLICY, child_name(key, spec.policy_name), spec)
     else:
         record = context.store.update(record, spec=spec)
         remove_stale_alarms(context.store, context.aws_scope, record)
@@ -69,7 +72,6 @@ def delete_scaling_policy(context: CallContext, params: Json) -> Json:
 
 
 def describe_scaling_policies(context: CallContext, params: Json) -> Json:
-    """Answer DescribeScalingPolicies."""
     check_selection(params)
     names = params.get("PolicyNames")
     return page(
@@ -77,7 +79,7 @@ def describe_scaling_policies(context: CallContext, params: Json) -> Json:
         SCALING_POLICY,
         params,
         member="ScalingPolicies",
-        fits=lambda record: is_selected(record, params) and (not names or record.spec.policy_name in names),
+        fits=lambda record: not names or record.spec.policy_name in names,
         render=partial(_render, context, alarms=_alarms_by_action(context)),
         selection=of_resource(params),
         max_results=_MAX_RESULTS,
@@ -124,10 +126,11 @@ def _parse(key: TargetKey, params: Json, old: PolicySpec | None) -> PolicySpec:
     """
     Merge the given members into the old ones, and check the result.
 
-    Raises:
-        AwsError: It breaks a rule of scaling policies.
+    Raises `AwsError`: it breaks a rule of scaling policies.
     """
-    policy_type = params.get("PolicyType") or (old.policy_type if old else _type_of(params))
+    # AWS's default is StepScaling; a policy of no type with a configuration for tracking is taken at its word.
+    default: PolicyType = "TargetTrackingScaling" if params.get(TRACKING) else "StepScaling"
+    policy_type = params.get("PolicyType") or (old.policy_type if old else default)
     if policy_type == "PredictiveScaling":
         raise _predictive_scaling_error()
     if old is not None and old.policy_type != policy_type:
@@ -159,11 +162,6 @@ def _parse(key: TargetKey, params: Json, old: PolicySpec | None) -> PolicySpec:
     )
 
 
-def _type_of(params: Json) -> PolicyType:
-    """Return the type of a policy that names none: by its configuration; AWS's default is StepScaling."""
-    return "TargetTrackingScaling" if params.get(TRACKING) else "StepScaling"
-
-
 def _check_steps(configuration: Json) -> None:
     if configuration.get("Cooldown", 0) < 0:
         raise validation_error(f"Cooldown is {configuration['Cooldown']}; expected 0 seconds or more.")
@@ -187,15 +185,6 @@ def _refuse_second_tracker(context: CallContext, key: TargetKey, spec: PolicySpe
                 "Only one TargetTrackingScaling policy for a given metric specification is allowed. "
                 f"There is {other.spec.policy_name}: put that one, or delete it first."
             )
-
-
-def _create(context: CallContext, key: TargetKey, spec: PolicySpec) -> PolicyRecord:
-    if len(children(context.store, SCALING_POLICY, key.name)) >= _MAX_POLICIES:
-        raise AwsError("LimitExceededException", f"A scalable target has at most {_MAX_POLICIES} scaling policies.")
-    try:
-        return context.store.create(SCALING_POLICY, child_name(key, spec.policy_name), spec=spec)
-    except AlreadyExists as error:
-        raise Conflict(str(error)) from None
 
 
 def _predictive_scaling_error() -> AwsError:

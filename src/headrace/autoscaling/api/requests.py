@@ -1,17 +1,19 @@
 """Parts that the handlers share: the target that a request names, the records that it selects, pages of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from headrace.autoscaling.planning.targets import (
     COMPONENT_DIMENSION,
     NAMESPACE,
+    SCALABLE_TARGET,
     VARIANT_DIMENSION,
     TargetKey,
     TargetMembers,
 )
-from headrace.state.records import Json, Kind, Record, StoredRecord, Unreadable
+from headrace.control.api.context import CallContext
+from headrace.state.records import AlreadyExists, Conflict, Json, Kind, Record, Unreadable
 from headrace.state.selection import ALL, Entry, Selection
 from headrace.state.store import Store
 from headrace.wire.aws.errors import AwsError, validation_error
@@ -29,12 +31,7 @@ _CONCURRENCY_DIMENSION = "sagemaker:variant:DesiredProvisionedConcurrency"
 
 
 def read_key(params: Json) -> TargetKey:
-    """
-    Return the target that a request names.
-
-    Raises:
-        AwsError: Headrace does not scale it.
-    """
+    """Return the target that a request names. Raises `AwsError`: Headrace does not scale it."""
     resource_id, dimension = params["ResourceId"], params["ScalableDimension"]
     if dimension == _CONCURRENCY_DIMENSION:
         raise validation_error(
@@ -57,13 +54,30 @@ def object_not_found(what: str, key: TargetKey, more: str = "") -> AwsError:
     return AwsError("ObjectNotFoundException", f"{what} {where}{more}")
 
 
-def require_readable(record: Record[Any, Any] | Unreadable) -> Record[Any, Any]:
+def read_registered(context: CallContext, params: Json) -> TargetKey:
     """
-    Return a record that could be decoded.
+    Return the target that a request names.
 
-    Raises:
-        AwsError: It could not be decoded.
+    Raises `AwsError`: Headrace does not scale it, or it is not registered.
     """
+    key = read_key(params)
+    if context.store.get(SCALABLE_TARGET, key.name) is None:
+        raise object_not_found("No scalable target registered for", key)
+    return key
+
+
+def create(
+    context: CallContext, kind: Kind[SpecT, StatusT], name: str, spec: SpecT, *, tags: Mapping[str, str] = {}
+) -> Record[SpecT, StatusT]:
+    """Add a record; if another call has added it meanwhile, `Conflict` makes this one run again, as an update."""
+    try:
+        return context.store.create(kind, name, spec=spec, tags=tags)
+    except AlreadyExists as error:
+        raise Conflict(str(error)) from None
+
+
+def require_readable(record: Record[Any, Any] | Unreadable) -> Record[Any, Any]:
+    """Return a record that could be decoded. Raises `AwsError`: it could not be decoded."""
     if isinstance(record, Unreadable):
         raise validation_error(
             f"The record of {record.name} cannot be read ({record.reason}). Delete it, and create it again."
@@ -71,12 +85,12 @@ def require_readable(record: Record[Any, Any] | Unreadable) -> Record[Any, Any]:
     return record
 
 
-def is_selected(record: Record[MembersT, StatusT], params: Json) -> bool:
+def _is_selected(members: TargetMembers, params: Json) -> bool:
     """Return whether ServiceNamespace, ResourceId and ScalableDimension of a Describe request select a record."""
     return (
-        params["ServiceNamespace"] == record.spec.service_namespace
-        and params.get("ResourceId") in (None, record.spec.resource_id)
-        and params.get("ScalableDimension") in (None, record.spec.scalable_dimension)
+        params["ServiceNamespace"] == members.service_namespace
+        and params.get("ResourceId") in (None, members.resource_id)
+        and params.get("ScalableDimension") in (None, members.scalable_dimension)
     )
 
 
@@ -89,8 +103,7 @@ def check_selection(params: Json, *, resource: str = "ResourceId") -> None:
     """
     Check the members that select the records of a Describe request.
 
-    Raises:
-        AwsError: ScalableDimension is given without `resource`.
+    Raises `AwsError`: ScalableDimension is given without `resource`.
     """
     if params.get("ScalableDimension") and not params.get(resource):
         raise validation_error(f"ScalableDimension is given without {resource}. Give both, or neither.")
@@ -98,30 +111,22 @@ def check_selection(params: Json, *, resource: str = "ResourceId") -> None:
 
 def page(
     store: Store,
-    kind: Kind[SpecT, StatusT],
+    kind: Kind[MembersT, StatusT],
     params: Json,
     *,
     member: str,
-    fits: Callable[[Record[SpecT, StatusT]], bool],
-    render: Callable[[Record[SpecT, StatusT]], Json],
+    fits: Callable[[Record[MembersT, StatusT]], bool],
+    render: Callable[[Record[MembersT, StatusT]], Json],
     selection: Selection = ALL,
     max_results: int = MAX_RESULTS,
 ) -> Json:
     """
     Return the answer of a Describe operation: one page of readable records, ordered by time of creation.
 
-    Args:
-        store: Has the records, of which only as many are read as the page needs.
-        kind: The records' kind.
-        params: The request's parameters.
-        member: Name of the list in the answer.
-        fits: Returns whether a record passes the filters.
-        render: Renders a record as the answer has it.
-        selection: Order and filters of the database.
-        max_results: Number of records that fit on a page; also the default.
+    The `selection` is evaluated by the database, of which only as many records are read as the page needs; `fits` are
+    filters beside those on the target. At most `max_results` records fit on a page, by default as many.
 
-    Raises:
-        AwsError: The token does not belong to this list, or MaxResults is below 1.
+    Raises `AwsError`: the token does not belong to this list, or MaxResults is below 1.
     """
     size = params.get("MaxResults", max_results)
     if size < 1:
@@ -129,10 +134,12 @@ def page(
     last = _PAGES.last_key(params, listing=member, like=(0.0, ""))
     after = None if last is None else Entry(created_s=float(last[0]), name=str(last[1]))
     later = replace(selection, after=after)
-    fitting = (record for record in store.each(kind, later) if isinstance(record, Record) and fits(record))
-    chosen, token = _PAGES.cut(fitting, listing=member, key=_key, size=min(size, max_results))
+    fitting = (
+        record
+        for record in store.each(kind, later)
+        if isinstance(record, Record) and _is_selected(record.spec, params) and fits(record)
+    )
+    chosen, token = _PAGES.cut(
+        fitting, listing=member, key=lambda record: (record.created_s, record.name), size=min(size, max_results)
+    )
     return {member: [render(record) for record in chosen], **token}
-
-
-def _key(record: StoredRecord) -> tuple[float, str]:
-    return record.created_s, record.name

@@ -6,16 +6,16 @@ import msgspec
 
 from headrace.autoscaling.api.requests import (
     check_selection,
-    is_selected,
+    create,
     object_not_found,
     of_resource,
     page,
     read_key,
+    read_registered,
     require_readable,
 )
 from headrace.autoscaling.planning import schedule
 from headrace.autoscaling.planning.targets import (
-    SCALABLE_TARGET,
     SCHEDULED_ACTION,
     CapacityBounds,
     ScheduledActionRecord,
@@ -26,7 +26,7 @@ from headrace.autoscaling.planning.targets import (
 )
 from headrace.autoscaling.records.policies import children
 from headrace.control.api.context import CallContext
-from headrace.state.records import AlreadyExists, Conflict, Json
+from headrace.state.records import Json
 from headrace.wire.aws.errors import AwsError, validation_error
 
 _MAX_ACTIONS = 200
@@ -35,9 +35,7 @@ _MAX_ACTIONS = 200
 
 def put_scheduled_action(context: CallContext, params: Json) -> Json:
     """Answer PutScheduledAction: create an action, or change one; times that are not given are removed."""
-    key = read_key(params)
-    if context.store.get(SCALABLE_TARGET, key.name) is None:
-        raise object_not_found("No scalable target registered for", key)
+    key = read_registered(context, params)
     name = params["ScheduledActionName"]
     record = context.store.get(SCHEDULED_ACTION, child_name(key, name))
     old: ScheduledActionRecord | None = None if record is None else require_readable(record)
@@ -47,15 +45,11 @@ def put_scheduled_action(context: CallContext, params: Json) -> Json:
         return {}
     if len(children(context.store, SCHEDULED_ACTION, key.name)) >= _MAX_ACTIONS:
         raise AwsError("LimitExceededException", f"A scalable target has at most {_MAX_ACTIONS} scheduled actions.")
-    try:
-        context.store.create(SCHEDULED_ACTION, child_name(key, name), spec=spec)
-    except AlreadyExists as error:
-        raise Conflict(str(error)) from None
+    create(context, SCHEDULED_ACTION, child_name(key, name), spec)
     return {}
 
 
 def delete_scheduled_action(context: CallContext, params: Json) -> Json:
-    """Answer DeleteScheduledAction."""
     key, name = read_key(params), params["ScheduledActionName"]
     record = context.store.get(SCHEDULED_ACTION, child_name(key, name))
     if record is None:
@@ -65,7 +59,6 @@ def delete_scheduled_action(context: CallContext, params: Json) -> Json:
 
 
 def describe_scheduled_actions(context: CallContext, params: Json) -> Json:
-    """Answer DescribeScheduledActions."""
     check_selection(params)
     names = params.get("ScheduledActionNames")
     return page(
@@ -73,7 +66,7 @@ def describe_scheduled_actions(context: CallContext, params: Json) -> Json:
         SCHEDULED_ACTION,
         params,
         member="ScheduledActions",
-        fits=lambda record: is_selected(record, params) and (not names or record.spec.scheduled_action_name in names),
+        fits=lambda record: not names or record.spec.scheduled_action_name in names,
         render=partial(_render, context),
         selection=of_resource(params),
     )
@@ -83,8 +76,7 @@ def _parse(key: TargetKey, params: Json, old: ScheduledActionRecord | None, *, n
     """
     Merge the given members into the old ones, and check the result.
 
-    Raises:
-        AwsError: It breaks a rule of scheduled actions.
+    Raises `AwsError`: it breaks a rule of scheduled actions.
     """
     expression = params.get("Schedule") or (old.spec.schedule if old else "")
     timezone = params.get("Timezone", old.spec.timezone if old else None)

@@ -6,15 +6,15 @@ import msgspec
 
 from headrace.autoscaling.api.requests import (
     check_selection,
-    is_selected,
+    create,
     object_not_found,
     page,
     read_key,
     require_readable,
 )
+from headrace.autoscaling.planning.decision import Suspensions
 from headrace.autoscaling.planning.targets import (
     SCALABLE_TARGET,
-    SuspendedState,
     TargetKey,
     TargetRecord,
     TargetSpec,
@@ -25,10 +25,14 @@ from headrace.autoscaling.records.activities import MAX_AGE_S, SCALING_ACTIVITY,
 from headrace.autoscaling.records.capacity import find_scaled, read_capacity
 from headrace.autoscaling.records.policies import remove_target
 from headrace.control.api.context import CallContext
-from headrace.state.records import AlreadyExists, Conflict, Json, Unreadable
+from headrace.control.api.endpoints import update_endpoint
+from headrace.control.model.definitions import ENDPOINT_CONFIG
+from headrace.control.model.endpoint import ENDPOINT
+from headrace.control.model.workload import serving_revision
+from headrace.state.records import Json, Record, Unreadable
 from headrace.state.selection import Selection
 from headrace.wire.aws.errors import AwsError, validation_error
-from headrace.wire.aws.tags import MAX_TAGS
+from headrace.wire.aws.scope import MAX_TAGS
 
 _MAX_TARGETS = 500
 """Source: Application Auto Scaling user guide, "Quotas"."""
@@ -42,14 +46,18 @@ def register_scalable_target(context: CallContext, params: Json) -> Json:
     record = context.store.get(SCALABLE_TARGET, key.name)
     old: TargetRecord | None = None if record is None else require_readable(record)
     spec = _parse(key, params, None if old is None else old.spec)
-    _check_bounds(spec)
     if read_capacity(context.store, key) is None:
         title = "SageMaker inference component" if key.component else "SageMaker endpoint or variant"
         if key.component and find_scaled(context.store, key) is not None:
             raise validation_error(f"{key.resource_id} is an adapter and has no capacity of its own. Scale its base.")
         raise validation_error(f"{title} does not exist: {key.resource_id}")
     if old is None:
-        old = _create(context, key, spec, params)
+        tags = dict(params.get("Tags") or {})
+        if len(tags) > MAX_TAGS:
+            raise validation_error(f"The scalable target would have {len(tags)} tags; expected at most {MAX_TAGS}.")
+        if context.store.count(SCALABLE_TARGET) >= _MAX_TARGETS:
+            raise AwsError("LimitExceededException", f"There are {_MAX_TARGETS} scalable targets already, the maximum.")
+        old = create(context, SCALABLE_TARGET, key.name, spec, tags=tags)
     elif params.get("Tags"):
         raise validation_error("Tags are only for a new scalable target. Use TagResource on a registered one.")
     else:
@@ -68,7 +76,6 @@ def deregister_scalable_target(context: CallContext, params: Json) -> Json:
 
 
 def describe_scalable_targets(context: CallContext, params: Json) -> Json:
-    """Answer DescribeScalableTargets."""
     check_selection(params, resource="ResourceIds")
     ids = params.get("ResourceIds")
     return page(
@@ -76,7 +83,7 @@ def describe_scalable_targets(context: CallContext, params: Json) -> Json:
         SCALABLE_TARGET,
         params,
         member="ScalableTargets",
-        fits=lambda record: is_selected(record, params) and (not ids or record.spec.resource_id in ids),
+        fits=lambda record: not ids or record.spec.resource_id in ids,
         render=partial(_render, context),
     )
 
@@ -88,7 +95,7 @@ def describe_scaling_activities(context: CallContext, params: Json) -> Json:
 
     def fits(record: ActivityRecord) -> bool:
         is_listed = with_not_scaled or record.spec.not_scaled_reasons is None
-        return is_listed and is_selected(record, params) and record.spec.start_time >= context.now_s - MAX_AGE_S
+        return is_listed and record.spec.start_time >= context.now_s - MAX_AGE_S
 
     return page(
         context.store,
@@ -96,13 +103,16 @@ def describe_scaling_activities(context: CallContext, params: Json) -> Json:
         params,
         member="ScalingActivities",
         fits=fits,
-        render=_render_activity,
+        render=lambda record: {
+            name: value
+            for name, value in msgspec.to_builtins(record.spec).items()
+            if name not in _INTERNAL_MEMBERS and value is not None
+        },
         selection=Selection(is_descending=True),
     )
 
 
 def tag_resource(context: CallContext, params: Json) -> Json:
-    """Answer TagResource."""
     record = _find(context, params["ResourceARN"])
     reserved = next((key for key in params["Tags"] if key.lower().startswith("aws:")), None)
     if reserved is not None:
@@ -124,7 +134,6 @@ def untag_resource(context: CallContext, params: Json) -> Json:
 
 
 def list_tags_for_resource(context: CallContext, params: Json) -> Json:
-    """Answer ListTagsForResource."""
     return {"Tags": dict(sorted(_find(context, params["ResourceARN"]).tags.items()))}
 
 
@@ -141,11 +150,6 @@ def _render(context: CallContext, record: TargetRecord) -> Json:
     }
 
 
-def _render_activity(record: ActivityRecord) -> Json:
-    members = msgspec.to_builtins(record.spec)
-    return {name: value for name, value in members.items() if name not in _INTERNAL_MEMBERS and value is not None}
-
-
 def _find(context: CallContext, arn: str) -> TargetRecord | Unreadable:
     for record in context.store.each(SCALABLE_TARGET):
         if target_arn(context.aws_scope, record) == arn:
@@ -155,12 +159,7 @@ def _find(context: CallContext, arn: str) -> TargetRecord | Unreadable:
 
 
 def _parse(key: TargetKey, params: Json, old: TargetSpec | None) -> TargetSpec:
-    """
-    Merge the given members into the old ones.
-
-    Raises:
-        AwsError: A new target has no bounds.
-    """
+    """Merge the given members into the old ones. Raises `AwsError`: a new target has no bounds."""
     given: Json = {
         "MinCapacity": params.get("MinCapacity", old.min_capacity if old else None),
         "MaxCapacity": params.get("MaxCapacity", old.max_capacity if old else None),
@@ -168,34 +167,44 @@ def _parse(key: TargetKey, params: Json, old: TargetSpec | None) -> TargetSpec:
     for member, value in given.items():
         if value is None:
             raise validation_error(f"{member} cannot be null when a new scalable target is registered.")
+    least, most = given["MinCapacity"], given["MaxCapacity"]
+    if least < 0:
+        raise validation_error(f"Minimum capacity cannot be less than 0; it is {least}.")
+    if most < least:
+        raise validation_error(f"Maximum capacity cannot be less than minimum capacity: {most} is less than {least}.")
     suspended = msgspec.to_builtins(old.suspended_state) if old else {}
     return TargetSpec(
         resource_id=key.resource_id,
         scalable_dimension=key.dimension,
-        min_capacity=given["MinCapacity"],
-        max_capacity=given["MaxCapacity"],
-        suspended_state=msgspec.convert({**suspended, **params.get("SuspendedState", {})}, SuspendedState),
+        min_capacity=least,
+        max_capacity=most,
+        suspended_state=msgspec.convert({**suspended, **params.get("SuspendedState", {})}, Suspensions),
         generation=old.generation + 1 if old else 1,
     )
 
 
-def _check_bounds(spec: TargetSpec) -> None:
-    if spec.min_capacity < 0:
-        raise validation_error(f"Minimum capacity cannot be less than 0; it is {spec.min_capacity}.")
-    if spec.max_capacity < spec.min_capacity:
+def update_scaled_endpoint(context: CallContext, params: Json) -> Json:
+    """Answer UpdateEndpoint, or refuse it for variants with a scalable target that would be removed."""
+    endpoint = context.store.find(ENDPOINT, params["EndpointName"])
+    config = context.store.find(ENDPOINT_CONFIG, params["EndpointConfigName"])
+    if isinstance(endpoint, Record) and isinstance(config, Record):
+        _refuse_changes(context, endpoint.name, serving_revision(endpoint).config, config.spec.members)
+    return update_endpoint(context, params)
+
+
+def _refuse_changes(context: CallContext, endpoint: str, old: Json, new: Json) -> None:
+    """Refuse to remove a variant that is scaled; in strict mode, also to change its instance type, as AWS does."""
+    types = {variant["VariantName"]: variant.get("InstanceType") for variant in new["ProductionVariants"]}
+    changed = [
+        variant["VariantName"]
+        for variant in old["ProductionVariants"]
+        if variant["VariantName"] not in types
+        or (context.is_strict and types[variant["VariantName"]] != variant.get("InstanceType"))
+    ]
+    keys = {name: TargetKey.of_variant(endpoint, name).name for name in changed}
+    scaled = [name for name, key in keys.items() if context.store.find(SCALABLE_TARGET, key) is not None]
+    if scaled:
         raise validation_error(
-            "Maximum capacity cannot be less than minimum capacity: "
-            f"{spec.max_capacity} is less than {spec.min_capacity}."
+            f'The variant(s) "[{", ".join(scaled)}]" must be deregistered as scalable targets with AWS Auto Scaling '
+            "before they can be removed or have their instance type changed."
         )
-
-
-def _create(context: CallContext, key: TargetKey, spec: TargetSpec, params: Json) -> TargetRecord:
-    tags = dict(params.get("Tags") or {})
-    if len(tags) > MAX_TAGS:
-        raise validation_error(f"The scalable target would have {len(tags)} tags; expected at most {MAX_TAGS}.")
-    if context.store.count(SCALABLE_TARGET) >= _MAX_TARGETS:
-        raise AwsError("LimitExceededException", f"There are {_MAX_TARGETS} scalable targets already, the maximum.")
-    try:
-        return context.store.create(SCALABLE_TARGET, key.name, spec=spec, tags=tags)
-    except AlreadyExists:
-        raise Conflict(key.name) from None

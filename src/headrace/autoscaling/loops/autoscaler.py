@@ -8,13 +8,12 @@ Without alarms and targets it sleeps until the next write.
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
-from headrace.autoscaling.loops.target_pass import TargetContext, TargetPass
-from headrace.autoscaling.planning.policies import PolicyRecord
-from headrace.autoscaling.planning.targets import TargetMembers, TargetRecord
+from headrace.autoscaling.loops.target_pass import TargetPass
 from headrace.autoscaling.records.activities import SCALING_ACTIVITY, drop_old
 from headrace.autoscaling.records.policies import (
     AutoscalingRecords,
@@ -22,7 +21,7 @@ from headrace.autoscaling.records.policies import (
     read_records,
     remove_orphans,
 )
-from headrace.cloudwatch.alarms.records import AlarmRecord, EvaluatedAlarm
+from headrace.cloudwatch.alarms.records import EvaluatedAlarm
 from headrace.cloudwatch.evaluator import AlarmEvaluator
 from headrace.cloudwatch.metrics.metric import SeriesReader
 from headrace.control.loops.store_access import changes
@@ -64,14 +63,20 @@ class Autoscaler:
         self._alarms = AlarmEvaluator(store, series)
         self._faults: dict[str, str] = {}
         """The fault of the last pass by the uid of a target or policy; "" for the pass itself."""
-        self._log = get_logger()
 
     async def run(self) -> None:
         """Run passes until cancelled."""
         with changes(self._store) as changed:
             while True:
                 changed.clear()
-                pause_s = await self._guarded_pass()
+                try:
+                    pause_s = await self.pass_once()
+                    self._faults.pop("", None)
+                except Conflict:
+                    pause_s = _RETRY_S
+                except Exception as error:  # noqa: BLE001 -- an edge: logged and retried
+                    self._note_fault("", error)
+                    pause_s = PERIOD_S
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
                         await changed.wait()
@@ -86,46 +91,21 @@ class Autoscaler:
         now_s = self._clock()
         records = read_records(self._store)
         if remove_orphans(self._store, self._aws_scope, records):
-            return _RETRY_S
-        self._note_unreadable([*records.policies, *records.actions, *records.targets])
+            return _RETRY_S  # what was read is out of date
+        for record in (*records.policies, *records.actions, *records.targets):
+            if isinstance(record, Unreadable):
+                self._note_fault(record.uid, ValueError(f"{record.name} cannot be read: {record.reason}"))
         alarms_by_name = {alarm.name: alarm for alarm in records.alarms}
         for policy in readable(records.policies):
-            self._ensure_alarms(policy, alarms_by_name, now_s)
+            ensure = partial(ensure_alarms, self._store, self._aws_scope, policy, find=alarms_by_name.get, now_s=now_s)
+            self._guarded(policy.uid, ensure)
+        # Policies first: an alarm that a new policy needs is evaluated in the same pass.
         alarms = self._alarms.evaluate_all(now_s=now_s)
         if not self._scale_all(records, alarms, now_s):
             return _RETRY_S
         if not records.targets and not alarms:
             return None
         return PERIOD_S - (now_s - _OFFSET_S) % PERIOD_S
-
-    def _note_unreadable(self, records: Iterable[Record[Any, Any] | Unreadable]) -> None:
-        for record in records:
-            if isinstance(record, Unreadable):
-                self._note_fault(record.uid, ValueError(f"{record.name} cannot be read: {record.reason}"))
-
-    def _ensure_alarms(
-        self, policy: PolicyRecord, alarms: Mapping[str, AlarmRecord | Unreadable], now_s: float
-    ) -> None:
-        """Bring the alarms of one policy up to date; its faults do not affect other policies."""
-        try:
-            ensure_alarms(self._store, self._aws_scope, policy, find=alarms.get, now_s=now_s)
-        except Conflict:
-            return
-        except Exception as error:  # noqa: BLE001 -- an edge: logged and retried
-            self._note_fault(policy.uid, error)
-            return
-        self._faults.pop(policy.uid, None)
-
-    async def _guarded_pass(self) -> float | None:
-        try:
-            pause_s = await self.pass_once()
-        except Conflict:
-            return _RETRY_S
-        except Exception as error:  # noqa: BLE001 -- an edge: logged and retried
-            self._note_fault("", error)
-            return PERIOD_S
-        self._faults.pop("", None)
-        return pause_s
 
     def _scale_all(self, records: AutoscalingRecords, alarms: Sequence[EvaluatedAlarm], now_s: float) -> bool:
         """Run a pass over each target; False if one met a write conflict."""
@@ -135,43 +115,45 @@ class Autoscaler:
         activities_of = _by_target(readable(self._store.list(SCALING_ACTIVITY)))
         is_done = True
         for target in readable(records.targets):
-            context = TargetContext(
+            target_pass = TargetPass(
+                store=self._store,
+                aws_scope=self._aws_scope,
+                record=target,
                 policies=policies_of[target.name],
                 actions=actions_of[target.name],
                 activities=activities_of[target.name],
                 alarms=alarms,
+                now_s=now_s,
                 awake_since_s=self._awake_since_s,
                 copies_follow=not self._is_strict,
             )
-            target_pass = TargetPass(self._store, self._aws_scope, target, context, now_s=now_s)
-            is_done = self._guarded(target_pass, target) and is_done
+            is_done = self._guarded(target.uid, target_pass.run) and is_done
         for activities in activities_of.values():
             drop_old(self._store, activities, now_s=now_s)
         return is_done
 
-    def _guarded(self, target_pass: TargetPass, target: TargetRecord) -> bool:
-        """Run a pass over one target, whose faults do not affect other targets; False on a write conflict."""
+    def _guarded(self, uid: str, step: Callable[[], None]) -> bool:
+        """Run a step for one policy or target, whose faults do not affect others; False on a write conflict."""
         try:
-            target_pass.run()
+            step()
         except Conflict:
             return False
         except Exception as error:  # noqa: BLE001 -- an edge: logged and retried
-            self._note_fault(target.uid, error)
+            self._note_fault(uid, error)
             return True
-        self._faults.pop(target.uid, None)
+        self._faults.pop(uid, None)
         return True
 
     def _note_fault(self, uid: str, error: Exception) -> None:
         """Log a fault once until it changes."""
         if self._faults.get(uid) != repr(error):
             self._faults[uid] = repr(error)
-            self._log.error("autoscaler.failed", target=uid, exc_info=error)
+            get_logger().error("autoscaler.failed", target=uid, exc_info=error)
 
 
 def _by_target(records: Sequence[RecordT]) -> dict[str, list[RecordT]]:
     """Group records by the name of their target's record, in the order of their creation."""
     grouped: dict[str, list[RecordT]] = defaultdict(list)
     for record in records:
-        members: TargetMembers = record.spec
-        grouped[members.key.name].append(record)
+        grouped[record.spec.key.name].append(record)
     return grouped

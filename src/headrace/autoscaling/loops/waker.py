@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from headrace.autoscaling.planning.decision import WOKEN
 from headrace.autoscaling.planning.targets import SCALABLE_TARGET, TargetKey
-from headrace.autoscaling.records import activities
+from headrace.autoscaling.records.activities import ActivityLog
 from headrace.autoscaling.records.capacity import find_scaled, read_capacity, write_capacity
 from headrace.control.model.component import ComponentSpec
 from headrace.core.telemetry import get_logger
@@ -36,12 +36,14 @@ class Waker:
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="waker")
         self._lock = threading.Lock()
         self._pending: set[TargetKey] = set()
-        self._log = get_logger()
 
     def wake(self, target: WakeTarget) -> None:
         """Request a first copy of a variant or component; thread-safe, returns at once."""
-        key = _key_of(target)
-        if key is None:
+        if target.component:
+            key = TargetKey.of_component(target.component)
+        elif target.variant:
+            key = TargetKey.of_variant(target.endpoint, target.variant)
+        else:
             return
         with self._lock:
             if key in self._pending:
@@ -58,9 +60,9 @@ class Waker:
         try:
             self._wake(key)
         except AwsError as error:
-            self._log.info("waker.not_now", target=key.resource_id, reason=error.message)
+            get_logger().info("waker.not_now", target=key.resource_id, reason=error.message)
         except Exception:  # noqa: BLE001 -- an edge: logged; the gateway calls again
-            self._log.exception("waker.failed", target=key.resource_id)
+            get_logger().exception("waker.failed", target=key.resource_id)
         finally:
             with self._lock:
                 self._pending.discard(key)
@@ -92,18 +94,12 @@ class Waker:
         target = self._store.get(SCALABLE_TARGET, key.name)
         bounds = target.spec if isinstance(target, Record) else None
         if bounds is not None and bounds.max_capacity == 0:
-            self._log.info("waker.not_now", target=key.resource_id, reason="MaxCapacity is 0")
+            get_logger().info("waker.not_now", target=key.resource_id, reason="MaxCapacity is 0")
             return
         number = 1 if bounds is None else max(1, bounds.min_capacity)
         write_capacity(self._store, self._aws_scope, key, number)
-        self._log.info("waker.woken", target=key.resource_id, capacity=number)
+        get_logger().info("waker.woken", target=key.resource_id, capacity=number)
         if target is None:
             return
-        activity = activities.begin(self._store, key, number, cause=CAUSE, now_s=self._clock(), scaling=WOKEN)
-        activities.mark_requested(self._store, activity)
-
-
-def _key_of(target: WakeTarget) -> TargetKey | None:
-    if target.component:
-        return TargetKey.of_component(target.component)
-    return TargetKey.of_variant(target.endpoint, target.variant) if target.variant else None
+        activities = ActivityLog(self._store, key, self._clock())
+        activities.mark_requested(activities.begin(number, cause=CAUSE, scaling=WOKEN))

@@ -12,10 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from headrace.autoscaling.planning import step_scaling, target_tracking
 from headrace.autoscaling.planning.step_scaling import StepScaling
 from headrace.autoscaling.planning.target_tracking import TargetTracking
 from headrace.cloudwatch.alarms.rules import AlarmState, Comparison
+from headrace.state.records import RecordPart
 
 Direction = Literal["out", "in"]
 Code = Literal[
@@ -27,13 +30,12 @@ Code = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suspensions:
-    """The kinds of scaling that a target's owner has suspended."""
+class Suspensions(RecordPart, frozen=True, kw_only=True):
+    """The kinds of scaling that a target's owner has suspended: `SuspendedState` of RegisterScalableTarget."""
 
-    is_in: bool = False
-    is_out: bool = False
-    is_scheduled: bool = False
+    is_in: bool = msgspec.field(default=False, name="DynamicScalingInSuspended")
+    is_out: bool = msgspec.field(default=False, name="DynamicScalingOutSuspended")
+    is_scheduled: bool = msgspec.field(default=False, name="ScheduledScalingSuspended")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,22 +145,21 @@ class _Proposal:
 
 
 def decide(target: TargetState, triggers: Sequence[Trigger], *, now_s: float) -> Decision:
-    """
-    Decide the capacity: out if any policy proposes it, else in if all agree; the largest capacity wins.
-
-    Args:
-        target: The current state.
-        triggers: The triggers of all its policies, in any state.
-        now_s: Seconds since 1970.
-    """
+    """Decide the capacity: out if any policy proposes it, else in if all agree; the largest capacity wins."""
     ready = [trigger for trigger in triggers if trigger.counts(target, now_s)]
     if not ready:
         return Decision()
-    if not target.is_scalable:
+    if not target.is_scalable:  # as on AWS, where the service reports itself unscalable during an update
         code: Code = "TargetServicePutResourceAsUnscalable"
         return Decision(not_scaled=tuple(NotScaled(trigger=trigger, code=code) for trigger in ready))
     proposals = [_Proposal(trigger=t, capacity=c) for t in ready if (c := _proposed(t, target, now_s)) is not None]
-    out = [proposal for proposal in proposals if _is_out(proposal, target)]
+    # A proposal of a High alarm is always for more capacity, even if it adds none.
+    out = [
+        proposal
+        for proposal in proposals
+        if proposal.capacity > target.desired
+        or (proposal.capacity == target.desired and not proposal.trigger.is_alarm_below)
+    ]
     if out:
         return _scale_out(target, out, now_s)
     return _scale_in(target, proposals, triggers, now_s)
@@ -208,13 +209,6 @@ def _stepped(policy: StepScaling, trigger: Trigger, base: int, desired: int) -> 
     return step_scaling.adjusted(policy, found, capacity=desired)
 
 
-def _is_out(proposal: _Proposal, target: TargetState) -> bool:
-    """Return whether a proposal is for more capacity, which a High alarm's always is, even if it adds none."""
-    if proposal.capacity != target.desired:
-        return proposal.capacity > target.desired
-    return not proposal.trigger.is_alarm_below
-
-
 def _cooling(target: TargetState, direction: Direction, now_s: float) -> Scaling | None:
     last = target.last
     return last if last is not None and last.direction == direction and last.is_cooling(now_s) else None
@@ -248,7 +242,15 @@ def _scale_out(target: TargetState, proposals: Sequence[_Proposal], now_s: float
 def _scale_in(
     target: TargetState, proposals: Sequence[_Proposal], triggers: Sequence[Trigger], now_s: float
 ) -> Decision:
-    if not _all_agree(triggers):
+    # Target tracking scales in only if each of its policies that may do so agrees; step policies do not ask.
+    trackers = (
+        trigger
+        for trigger in triggers
+        if isinstance(trigger.policy, TargetTracking)
+        and trigger.is_alarm_below
+        and not trigger.policy.is_scale_in_disabled
+    )
+    if not all(trigger.is_ready for trigger in trackers):
         proposals = [p for p in proposals if isinstance(p.trigger.policy, StepScaling)]
     if not proposals or target.suspensions.is_in or _cooling(target, "in", now_s):
         return Decision()
@@ -268,17 +270,6 @@ def _scale_in(
         ended_s=None,
     )
     return Decision(capacity=capacity, trigger=best.trigger, scaling=scaling)
-
-
-def _all_agree(triggers: Sequence[Trigger]) -> bool:
-    """Return whether every target-tracking policy that may scale in is ready to."""
-    return all(
-        trigger.is_ready
-        for trigger in triggers
-        if isinstance(trigger.policy, TargetTracking)
-        and trigger.is_alarm_below
-        and not trigger.policy.is_scale_in_disabled
-    )
 
 
 def _at_desired(target: TargetState, proposals: Sequence[_Proposal]) -> tuple[NotScaled, ...]:

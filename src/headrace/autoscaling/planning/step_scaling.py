@@ -47,12 +47,7 @@ class StepScaling:
 
 
 def policy_from_json(config: Mapping[str, Any]) -> StepScaling:
-    """
-    Parse a StepScalingPolicyConfiguration.
-
-    Raises:
-        ValueError: AWS would refuse it.
-    """
+    """Parse a StepScalingPolicyConfiguration. Raises `ValueError`: AWS would refuse it."""
     kind = config.get("AdjustmentType")
     if kind not in get_args(AdjustmentType):
         raise ValueError(f"AdjustmentType is {kind!r}; expected one of {', '.join(get_args(AdjustmentType))}.")
@@ -84,14 +79,8 @@ def step_for(
     """
     Return the step that contains the value, or None for no change.
 
-    Above the threshold the lower bound is inclusive and the upper exclusive, below it the other way round.
-
-    Args:
-        policy: The policy.
-        value: The aggregated metric.
-        threshold: The alarm's threshold.
-        is_alarm_below: Whether the alarm fires on values below its threshold, which decides the side of a value that
-            equals the threshold.
+    Above the threshold the lower bound is inclusive and the upper exclusive, below it the other way round. A value that
+    equals the threshold is below it if the alarm fires on smaller values.
     """
     distance = value - threshold
     is_below = distance < 0 or (distance == 0 and is_alarm_below)

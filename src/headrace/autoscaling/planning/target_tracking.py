@@ -41,8 +41,7 @@ def policy_from_json(config: Mapping[str, Any]) -> TargetTracking:
     """
     Parse a TargetTrackingScalingPolicyConfiguration, but for its metric.
 
-    Raises:
-        ValueError: AWS would refuse it.
+    Raises `ValueError`: AWS would refuse it.
     """
     target = config.get("TargetValue")
     if target is None or not math.isfinite(target) or target <= 0:
@@ -65,13 +64,8 @@ def alarm_specs(
     """
     Return the policy's alarms as PutMetricAlarm takes them, without names and actions.
 
-    A policy that may not scale in has only High.
-
-    Args:
-        policy: The policy.
-        watched: The members that select the metric: MetricName, Namespace, Dimensions, Statistic, Unit; or Metrics,
-            with their periods (10 s with high resolution, else 60 s).
-        is_high_resolution: True for metrics measured every 10 s: out after 1 minute, in after 15.
+    A policy that may not scale in has only High. `watched` selects the metric; `Metrics` have periods of their own. A
+    metric measured every 10 s scales out after 1 minute and in after 15.
     """
     period_s, num_high, num_low = (10, 6, 90) if is_high_resolution else (60, 3, 15)
     shared = dict(watched) if watched.get("Metrics") else {**watched, "Period": period_s}

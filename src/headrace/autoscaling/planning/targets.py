@@ -88,18 +88,9 @@ class TargetMembers(RecordPart, frozen=True, kw_only=True, rename="pascal"):
 
     @property
     def key(self) -> TargetKey:
-        """The target."""
         key = TargetKey.parse(self.resource_id, self.scalable_dimension)
         assert key is not None  # see __post_init__
         return key
-
-
-class SuspendedState(RecordPart, frozen=True, kw_only=True, rename="pascal"):
-    """The suspensions set by RegisterScalableTarget."""
-
-    dynamic_scaling_in_suspended: bool = False
-    dynamic_scaling_out_suspended: bool = False
-    scheduled_scaling_suspended: bool = False
 
 
 class TargetSpec(TargetMembers, frozen=True, kw_only=True, rename="pascal"):
@@ -107,19 +98,9 @@ class TargetSpec(TargetMembers, frozen=True, kw_only=True, rename="pascal"):
 
     min_capacity: int
     max_capacity: int
-    suspended_state: SuspendedState = SuspendedState()
+    suspended_state: Suspensions = Suspensions()
     generation: int = msgspec.field(default=0, name="asked")
     """Grows whenever the bounds are set; the capacity is then brought within them once."""
-
-    @property
-    def suspensions(self) -> Suspensions:
-        """The suspensions as decisions see them."""
-        state = self.suspended_state
-        return Suspensions(
-            is_in=state.dynamic_scaling_in_suspended,
-            is_out=state.dynamic_scaling_out_suspended,
-            is_scheduled=state.scheduled_scaling_suspended,
-        )
 
 
 class TargetStatus(RecordPart, frozen=True, kw_only=True):
@@ -197,17 +178,7 @@ def target_arn(aws_scope: AwsScope, record: StoredRecord) -> str:
 
 
 def child_arn(aws_scope: AwsScope, record: StoredRecord, key: TargetKey, *, kind: str, title: str, name: str) -> str:
-    """
-    Return the ARN of a target's policy or scheduled action.
-
-    Args:
-        aws_scope: Account and region.
-        record: The policy or action.
-        key: Its target.
-        kind: `scalingPolicy` or `scheduledAction`.
-        title: What precedes the name: `policyName` or `scheduledActionName`.
-        name: Its name.
-    """
+    """Return the ARN of a target's policy or scheduled action."""
     start = f"arn:{partition_of(aws_scope.region)}:autoscaling:{aws_scope.region}:{aws_scope.account}"
     uid = record.uid
     dashed = f"{uid[:8]}-{uid[8:12]}-{uid[12:16]}-{uid[16:20]}-{uid[20:]}"
@@ -215,7 +186,6 @@ def child_arn(aws_scope: AwsScope, record: StoredRecord, key: TargetKey, *, kind
 
 
 def scheduled_action_arn(aws_scope: AwsScope, record: ScheduledActionRecord) -> str:
-    """Return the ARN of a scheduled action."""
     spec = record.spec
     return child_arn(
         aws_scope,

@@ -7,6 +7,7 @@ Source of the texts: Application Auto Scaling user guide, "Scaling activities", 
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import msgspec
@@ -57,101 +58,80 @@ SCALING_ACTIVITY: Final = Kind("scaling-activity", ActivitySpec, NoStatus)
 ActivityRecord = Record[ActivitySpec, NoStatus]
 
 
-def alarm_cause(alarm: str, policy: str, state: str = "ALARM") -> str:
-    """Return the cause of a scaling by a policy."""
-    return f"monitor alarm {alarm} in state {state} triggered policy {policy}"
+_ENDS: Final[dict[StatusCode, str]] = {
+    "Successful": "Successfully set {subject}. Change successfully fulfilled by {service}.",
+    "Overridden": "The desired capacity was updated by a newer scaling event.",
+    "Unfulfilled": "Failed to set {subject}: {service} could not fulfil the change and took it back.",
+    "Failed": "Failed to set {subject}. Reason: {reason}",
+}
+"""The messages of activities that have ended: in service, superseded, not available, not even requested."""
 
 
-def scheduled_cause(name: str) -> str:
-    """Return the cause of a change by a scheduled action."""
-    return f"scheduled action name {name} was triggered"
+@dataclass(frozen=True, slots=True)
+class ActivityLog:
+    """Writes the activities of one target at one time."""
+
+    store: Store
+    key: TargetKey
+    now_s: float
+
+    def begin(
+        self, capacity: int, *, cause: str, previous: int | None = None, scaling: Scaling | None = None
+    ) -> ActivityRecord:
+        """Record that a capacity is about to be requested."""
+        return self._create(
+            cause=cause,
+            description=f"Setting {self.key.quantity} to {capacity}.",
+            status_code="Pending",
+            capacity=capacity,
+            previous=previous,
+            scaling=scaling,
+        )
+
+    def mark_requested(self, record: ActivityRecord) -> ActivityRecord:
+        """Record that the capacity was requested."""
+        text = f"Successfully set {_subject(record)}. Waiting for change to be fulfilled by {NAMESPACE}."
+        spec = msgspec.structs.replace(record.spec, status_code="InProgress", status_message=text)
+        return self.store.update(record, spec=spec)
+
+    def end(self, record: ActivityRecord, code: StatusCode, *, details: str = "", reason: str = "") -> None:
+        """Record the outcome of an activity."""
+        text = _ENDS[code].format(subject=_subject(record), service=NAMESPACE, reason=reason)
+        spec = msgspec.structs.replace(
+            record.spec, status_code=code, status_message=text, end_time=self.now_s, details=details or None
+        )
+        self.store.update(record, spec=spec)
+
+    def note_bounds(self, name: str, bounds: CapacityBounds) -> None:
+        """Record that the scheduled action of this name has set bounds."""
+        changes = (("min capacity", bounds.min_capacity), ("max capacity", bounds.max_capacity))
+        text = " and ".join(f"{bound} to {value}" for bound, value in changes if value is not None)
+        self._create(
+            cause=f"scheduled action name {name} was triggered",
+            end_time=self.now_s,
+            description=f"Setting {text}",
+            status_message=f"Successfully set {text}",
+            status_code="Successful",
+        )
+
+    def note_not_scaled(self, reason: Json, *, cause: str) -> None:
+        """Record that a triggered policy changed nothing, and why."""
+        self._create(cause=cause, description=NOT_SCALED, status_code="Failed", not_scaled_reasons=[reason])
+
+    def _create(self, **members: Any) -> ActivityRecord:
+        name, key = str(uuid.uuid4()), self.key
+        spec = ActivitySpec(
+            activity_id=name,
+            resource_id=key.resource_id,
+            scalable_dimension=key.dimension,
+            start_time=self.now_s,
+            **members,
+        )
+        return self.store.create(SCALING_ACTIVITY, name, spec=spec)
 
 
-def bound_cause(capacity: int, *, is_minimum: bool) -> str:
-    """Return the cause of a scaling into new bounds."""
-    return f"{'minimum' if is_minimum else 'maximum'} capacity was set to {capacity}"
-
-
-def begin(
-    store: Store,
-    key: TargetKey,
-    capacity: int,
-    *,
-    cause: str,
-    now_s: float,
-    previous: int | None = None,
-    scaling: Scaling | None = None,
-) -> ActivityRecord:
-    """Record that a capacity is about to be requested."""
-    return _create(
-        store,
-        key,
-        cause=cause,
-        start_time=now_s,
-        description=f"Setting {key.quantity} to {capacity}.",
-        status_code="Pending",
-        capacity=capacity,
-        previous=previous,
-        scaling=scaling,
-    )
-
-
-def mark_requested(store: Store, record: ActivityRecord) -> ActivityRecord:
-    """Record that the capacity was requested."""
-    text = f"Successfully set {_subject(record)}. Waiting for change to be fulfilled by {NAMESPACE}."
-    spec = msgspec.structs.replace(record.spec, status_code="InProgress", status_message=text)
-    return store.update(record, spec=spec)
-
-
-def mark_fulfilled(store: Store, record: ActivityRecord, *, now_s: float, details: str = "") -> ActivityRecord:
-    """Record that the capacity is in service."""
-    text = f"Successfully set {_subject(record)}. Change successfully fulfilled by {NAMESPACE}."
-    return _end(store, record, "Successful", text, now_s, details)
-
-
-def mark_overridden(store: Store, record: ActivityRecord, *, now_s: float) -> ActivityRecord:
-    """Record that another capacity was requested before this one was in service."""
-    return _end(store, record, "Overridden", "The desired capacity was updated by a newer scaling event.", now_s)
-
-
-def mark_unfulfilled(store: Store, record: ActivityRecord, *, now_s: float, details: str = "") -> ActivityRecord:
-    """Record that the capacity was not available."""
-    text = f"Failed to set {_subject(record)}: {NAMESPACE} could not fulfil the change and took it back."
-    return _end(store, record, "Unfulfilled", text, now_s, details)
-
-
-def mark_failed(store: Store, record: ActivityRecord, reason: str, *, now_s: float) -> ActivityRecord:
-    """Record that the capacity could not be requested."""
-    return _end(store, record, "Failed", f"Failed to set {_subject(record)}. Reason: {reason}", now_s)
-
-
-def note_bounds(store: Store, key: TargetKey, bounds: CapacityBounds, *, cause: str, now_s: float) -> ActivityRecord:
-    """Record that a scheduled action has set bounds."""
-    changes = (("min capacity", bounds.min_capacity), ("max capacity", bounds.max_capacity))
-    text = " and ".join(f"{name} to {value}" for name, value in changes if value is not None)
-    return _create(
-        store,
-        key,
-        cause=cause,
-        start_time=now_s,
-        end_time=now_s,
-        description=f"Setting {text}",
-        status_message=f"Successfully set {text}",
-        status_code="Successful",
-    )
-
-
-def note_not_scaled(store: Store, key: TargetKey, reason: Json, *, cause: str, now_s: float) -> ActivityRecord:
-    """Record that a triggered policy changed nothing, and why."""
-    return _create(
-        store,
-        key,
-        cause=cause,
-        start_time=now_s,
-        description=NOT_SCALED,
-        status_code="Failed",
-        not_scaled_reasons=[reason],
-    )
+def _subject(record: ActivityRecord) -> str:
+    return f"{record.spec.key.quantity} to {record.spec.capacity}"
 
 
 def drop_old(store: Store, records: Sequence[ActivityRecord], *, now_s: float) -> None:
@@ -165,33 +145,8 @@ def drop_old(store: Store, records: Sequence[ActivityRecord], *, now_s: float) -
 
 
 def unavailable_capacity(records: Sequence[ActivityRecord], *, now_s: float) -> int | None:
-    """
-    Return the capacity that the newest request did not get within the last `RETRY_S`.
-
-    Args:
-        records: The activities of one target, oldest first.
-        now_s: Seconds since 1970.
-    """
+    """Return the capacity that the newest request of a target did not get within the last `RETRY_S`."""
     newest = next((record.spec for record in reversed(records) if record.spec.capacity is not None), None)
     if newest is None or newest.status_code not in ("Failed", "Unfulfilled") or newest.end_time is None:
         return None
     return newest.capacity if now_s < newest.end_time + RETRY_S else None
-
-
-def _subject(record: ActivityRecord) -> str:
-    return f"{record.spec.key.quantity} to {record.spec.capacity}"
-
-
-def _create(store: Store, key: TargetKey, **members: Any) -> ActivityRecord:
-    name = str(uuid.uuid4())
-    spec = ActivitySpec(activity_id=name, resource_id=key.resource_id, scalable_dimension=key.dimension, **members)
-    return store.create(SCALING_ACTIVITY, name, spec=spec)
-
-
-def _end(
-    store: Store, record: ActivityRecord, code: StatusCode, text: str, now_s: float, details: str = ""
-) -> ActivityRecord:
-    spec = msgspec.structs.replace(
-        record.spec, status_code=code, status_message=text, end_time=now_s, details=details or None
-    )
-    return store.update(record, spec=spec)

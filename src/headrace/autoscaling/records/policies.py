@@ -11,8 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from headrace.autoscaling.planning.policies import SCALING_POLICY, PolicyRecord, policy_arn
-from headrace.autoscaling.planning.policy_alarms import alarm_names, alarm_specs
+from headrace.autoscaling.planning.policies import SCALING_POLICY, PolicyRecord, alarm_names, alarm_specs, policy_arn
 from headrace.autoscaling.planning.targets import (
     SCALABLE_TARGET,
     SCHEDULED_ACTION,
@@ -20,7 +19,7 @@ from headrace.autoscaling.planning.targets import (
     TargetKey,
     TargetRecord,
 )
-from headrace.autoscaling.records.copies import release_copies
+from headrace.autoscaling.records.capacity import release_copies
 from headrace.cloudwatch.alarms.records import ALARM, AlarmRecord, AlarmSpec, new_alarm_status
 from headrace.state.records import AlreadyExists, Kind, Record, StoredRecord, Unreadable, readable
 from headrace.state.selection import Selection
@@ -55,19 +54,7 @@ def ensure_alarms(
     find: Callable[[str], AlarmRecord | Unreadable | None],
     now_s: float,
 ) -> None:
-    """
-    Create or update the alarms of a target-tracking policy; other policies have none.
-
-    Args:
-        store: The store to write to.
-        aws_scope: Account and region.
-        policy: The policy.
-        find: Returns an alarm by its name.
-        now_s: Seconds since 1970.
-
-    Raises:
-        Conflict: An alarm was written concurrently.
-    """
+    """Create or update the alarms of a target-tracking policy; others have none. Raises `Conflict`."""
     for name, spec in alarm_specs(aws_scope, policy).items():
         _ensure_alarm(store, name, spec, find(name), now_s)
 

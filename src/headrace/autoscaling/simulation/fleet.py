@@ -66,7 +66,6 @@ class StepOutcome:
 
     @property
     def num_answered(self) -> float:
-        """Answers begun."""
         return math.fsum(count for _, _, count in self.answered)
 
     @property

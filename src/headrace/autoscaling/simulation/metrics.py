@@ -10,12 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.autoscaling.simulation.fleet import STEP_S, StepOutcome
-from headrace.cloudwatch.alarms.evaluation import Datapoint, read_datapoints
-from headrace.cloudwatch.alarms.rules import MINUTE_S, AlarmRule
+from headrace.cloudwatch.alarms.rules import MINUTE_S, AlarmRule, Datapoint, read_datapoints
 from headrace.cloudwatch.math import queries as metric_math
-from headrace.cloudwatch.metrics.buckets import Bucket, resample
-from headrace.cloudwatch.metrics.metric import Metric, Point
-from headrace.cloudwatch.metrics.retention import whole_period
+from headrace.cloudwatch.metrics.metric import Bucket, Metric, Point, resample, whole_period
 from headrace.cloudwatch.metrics.statistics import BASIC, is_statistic
 
 NAMESPACE = "simulated"
@@ -44,12 +41,7 @@ METRICS: Mapping[str, str] = {
 
 
 def metric(name: str) -> Metric:
-    """
-    Return the simulated metric for a CloudWatch name.
-
-    Raises:
-        ValueError: The metric is not simulated.
-    """
+    """Return the simulated metric for a CloudWatch name. Raises `ValueError`: the metric is not simulated."""
     if name not in METRICS:
         raise ValueError(f"Metric {name!r} cannot be simulated; expected one of {', '.join(METRICS)}.")
     return Metric(namespace=NAMESPACE, name=METRICS[name])
@@ -59,10 +51,7 @@ def measured(step: StepOutcome, *, desired: int, is_async: bool = False) -> Iter
     """
     Yield (metric, value, count) of one step, as gateway, queue and reconciler publish them.
 
-    Args:
-        step: The events of the step.
-        desired: The desired copies.
-        is_async: Invocations of asynchronous endpoints are not counted, and wait in a queue of their own.
+    Invocations of asynchronous endpoints are not counted, and wait in a queue of their own.
     """
     copies = max(1, step.serving)
     done = 0.0 if is_async else step.num_answered + step.expired
@@ -143,7 +132,6 @@ class SimulatedSeries:
 
 
 def watched(rule: AlarmRule) -> list[Metric]:
-    """Return the metrics that a rule watches."""
     if rule.metric is not None:
         return [rule.metric]
     queries = map(metric_math.query_from_json, rule.queries)
@@ -151,12 +139,7 @@ def watched(rule: AlarmRule) -> list[Metric]:
 
 
 def check(rule: AlarmRule) -> None:
-    """
-    Check the statistics and expressions of a rule.
-
-    Raises:
-        ValueError: One of them is not supported.
-    """
+    """Check the statistics and expressions of a rule. Raises `ValueError`: one of them is not supported."""
     names = [rule.statistic] if rule.metric is not None else []
     names += [query["MetricStat"]["Stat"] for query in rule.queries if query.get("MetricStat")]
     for name in names:

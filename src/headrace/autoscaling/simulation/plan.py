@@ -7,12 +7,12 @@ requests, for step policies; `AlarmActions` name the policies), `ScheduledAction
 `MinCapacity`, `MaxCapacity` and `SuspendedState` (as in RegisterScalableTarget).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from headrace.autoscaling.planning import schedule, step_scaling, target_tracking
 from headrace.autoscaling.planning.decision import Suspensions
-from headrace.autoscaling.planning.policy_alarms import PREDEFINED
+from headrace.autoscaling.planning.policies import PREDEFINED
 from headrace.autoscaling.planning.schedule import Window
 from headrace.autoscaling.simulation.metrics import NAMESPACE, check, metric
 from headrace.autoscaling.simulation.simulator import Scenario, SimulatedAction, SimulatedAlarm
@@ -23,23 +23,24 @@ def scenario_from_json(
     document: Mapping[str, Any], *, start_s: float, minimum: int | None = None, maximum: int | None = None
 ) -> Scenario:
     """
-    Parse a document.
+    Parse a document; `minimum` and `maximum` override its bounds, whose defaults are 1 and 10.
 
-    Args:
-        document: Parsed JSON.
-        start_s: Start of the simulation; rates without a StartTime count from there.
-        minimum: Overrides MinCapacity, whose default is 1.
-        maximum: Overrides MaxCapacity, whose default is 10.
+    Rates without a StartTime count from `start_s`.
 
-    Raises:
-        ValueError: AWS would refuse it, or it uses a metric that is not simulated.
+    Raises `ValueError`: AWS would refuse it, or it uses a metric that is not simulated.
     """
     low = int(document.get("MinCapacity", 1) if minimum is None else minimum)
     high = int(document.get("MaxCapacity", max(low, 10)) if maximum is None else maximum)
     if not 0 <= low <= high:
         raise ValueError(f"MinCapacity is {low} and MaxCapacity {high}; expected 0 <= MinCapacity <= MaxCapacity.")
     policies = _policies(document)
-    _check_actions(document.get("Alarms") or (), [_name_of(request) for request in policies])
+    names = [_name_of(request) for request in policies]
+    for alarm in document.get("Alarms") or ():
+        if not any(_starts(alarm, name) for name in names):  # an alarm that starts nothing is a mistake
+            raise ValueError(
+                f"AlarmActions of the alarm {alarm.get('AlarmName')} are {alarm.get('AlarmActions')}; expected one of "
+                f"Policies ({', '.join(names)}). Only actions on ALARM are simulated."
+            )
     alarms: list[SimulatedAlarm] = []
     for request in policies:
         alarms += _alarms_of(request, document.get("Alarms") or ())
@@ -76,21 +77,6 @@ def _starts(alarm: Mapping[str, Any], name: str) -> bool:
     """Return whether an alarm has a policy as its action, by name or ARN."""
     actions = [str(action) for action in alarm.get("AlarmActions") or ()]
     return any(action == name or action.endswith(f":policyName/{name}") for action in actions)
-
-
-def _check_actions(alarms: Any, names: Sequence[str]) -> None:
-    """
-    Check that each alarm starts a policy: one that starts nothing is a mistake.
-
-    Raises:
-        ValueError: An alarm starts none of the policies.
-    """
-    for alarm in alarms:
-        if not any(_starts(alarm, name) for name in names):
-            raise ValueError(
-                f"AlarmActions of the alarm {alarm.get('AlarmName')} are {alarm.get('AlarmActions')}; expected one of "
-                f"Policies ({', '.join(names)}). Only actions on ALARM are simulated."
-            )
 
 
 def _alarms_of(request: Mapping[str, Any], alarms: Any) -> list[SimulatedAlarm]:

@@ -24,8 +24,7 @@ from headrace.autoscaling.planning.step_scaling import StepScaling
 from headrace.autoscaling.planning.target_tracking import TargetTracking
 from headrace.autoscaling.simulation.fleet import STEP_S, FleetModel, SimulatedFleet, StepOutcome
 from headrace.autoscaling.simulation.metrics import AlarmReader, SimulatedSeries
-from headrace.cloudwatch.alarms.evaluation import Evaluation, evaluate_rule
-from headrace.cloudwatch.alarms.rules import AlarmRule, AlarmState
+from headrace.cloudwatch.alarms.rules import AlarmRule, AlarmState, Evaluation, evaluate_rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +102,6 @@ class SimulationResult:
 
     @property
     def requests(self) -> float:
-        """All requests."""
         return math.fsum(tick.requests for tick in self.ticks)
 
     @property
@@ -135,13 +133,9 @@ def simulate(
     requests: Sequence[float], scenario: Scenario, model: FleetModel, *, start_s: float = 0.0
 ) -> SimulationResult:
     """
-    Run a trace of requests through a fleet under a scenario's policies.
+    Run a trace of requests, the number of arrivals in each step of 10 s, through a fleet under a scenario's policies.
 
-    Args:
-        requests: Number of arrivals in each step of 10 s.
-        scenario: The target and its policies.
-        model: The performance of a copy.
-        start_s: Start of the first step, a multiple of 10, seconds since 1970; schedules and alarms see it.
+    The first step starts at `start_s`, a multiple of 10, which schedules and alarms see.
     """
     fleet = SimulatedFleet(model=model, serving=scenario.initial)
     scaler = _Scaler(scenario, start_s, is_async=model.at_zero == "wait")
@@ -158,7 +152,18 @@ def simulate(
         for latency_s, held_s, count in step.answered:
             latencies[latency_s] = latencies.get(latency_s, 0.0) + count
             longest_hold_s = max(longest_hold_s, held_s)
-        ticks.append(_tick(step, arriving, now_s, scaler.desired))
+        ticks.append(
+            Tick(
+                time_s=now_s,
+                requests=arriving,
+                desired=scaler.desired,
+                serving=step.serving,
+                queue=step.queue,
+                latency_s=step.latency_s,
+                lost=step.failed + step.expired,
+                held=step.held,
+            )
+        )
         scaler.measure(step, now_s)
         fleet.start_ready(now_s + STEP_S)
         scaler.act(now_s + STEP_S, in_service=fleet.serving)
@@ -168,19 +173,6 @@ def simulate(
         latencies=tuple(sorted(latencies.items())),
         num_woken=num_woken,
         longest_hold_s=longest_hold_s,
-    )
-
-
-def _tick(step: StepOutcome, arriving: float, now_s: float, desired: int) -> Tick:
-    return Tick(
-        time_s=now_s,
-        requests=arriving,
-        desired=desired,
-        serving=step.serving,
-        queue=step.queue,
-        latency_s=step.latency_s,
-        lost=step.failed + step.expired,
-        held=step.held,
     )
 
 

@@ -29,11 +29,9 @@ class AlarmSpec(AlarmDefinition, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def rule(self) -> AlarmRule:
-        """The rule that the alarm evaluates."""
         return rule_of(self)
 
     def without_action(self, arn: str) -> "AlarmSpec":
-        """Return the alarm without one of its actions."""
         ok, alarm, insufficient_data = (
             [action for action in actions if action != arn]
             for actions in (self.ok_actions, self.alarm_actions, self.insufficient_data_actions)
@@ -100,7 +98,6 @@ class EvaluatedAlarm:
 
     @property
     def state(self) -> AlarmState:
-        """The current state."""
         return self.record.status.state
 
     @property
@@ -121,21 +118,12 @@ def alarm_arn(aws_scope: AwsScope, name: str) -> str:
 
 
 def new_alarm_status(name: str, *, now_s: float) -> AlarmStatus:
-    """Return the status of a new alarm."""
     item = history_item("ConfigurationUpdate", f'Alarm "{name}" created', {"type": "Create"}, now_s=now_s)
     return AlarmStatus(updated_s=now_s, transitioned_s=now_s, history=(item,))
 
 
 def history_item(kind: str, summary: str, data: Json, *, now_s: float) -> HistoryItem:
-    """
-    Return an event of an alarm.
-
-    Args:
-        kind: `ConfigurationUpdate`, `StateUpdate` or `Action`.
-        summary: A sentence for people.
-        data: Details for programs.
-        now_s: Time of the event.
-    """
+    """Return an event of an alarm, in words and as data: `ConfigurationUpdate`, `StateUpdate` or `Action`."""
     text = json.dumps({"version": "1.0", **data}, separators=(",", ":"))
     return HistoryItem(timestamp=now_s, history_item_type=kind, history_summary=summary[:255], history_data=text[:4095])
 

@@ -1,7 +1,8 @@
 """
-Alarm definitions as PutMetricAlarm takes them, and the rule that each of them states. Pure.
+Alarm definitions as PutMetricAlarm takes them, the rule that each of them states, and the state that follows. Pure.
 
-Source: CloudWatch API reference, PutMetricAlarm; user guide, "Using Amazon CloudWatch alarms".
+Source: CloudWatch API reference, PutMetricAlarm; user guide, "Using Amazon CloudWatch alarms": evaluating an alarm, how
+alarm state is evaluated when data is missing, avoiding premature transitions.
 """
 
 import operator
@@ -12,7 +13,10 @@ from typing import Any, Literal, cast, get_args
 
 import msgspec
 
-from headrace.cloudwatch.metrics.metric import Metric
+from headrace.cloudwatch.math import queries as metric_math
+from headrace.cloudwatch.math.queries import ReadPoints
+from headrace.cloudwatch.metrics.metric import Metric, whole_period
+from headrace.cloudwatch.metrics.statistics import statistic
 from headrace.state.records import Json
 
 AlarmState = Literal["OK", "ALARM", "INSUFFICIENT_DATA"]
@@ -137,19 +141,13 @@ def rule_from_json(document: Mapping[str, Any]) -> AlarmRule:
     """
     Parse an alarm as PutMetricAlarm takes it.
 
-    Raises:
-        ValueError: A member is missing, has the wrong type or contradicts another one.
+    Raises `ValueError`: a member is missing, has the wrong type or contradicts another one.
     """
     return rule_of(msgspec.convert(document, AlarmDefinition))
 
 
 def rule_of(definition: AlarmDefinition) -> AlarmRule:
-    """
-    Return the rule that a definition states.
-
-    Raises:
-        ValueError: A member is missing or contradicts another one.
-    """
+    """Return the rule that a definition states. Raises `ValueError`: a member is missing or contradicts another one."""
     comparison, missing = definition.comparison_operator, definition.treat_missing_data or "missing"
     if comparison not in COMPARES:
         raise ValueError(f"ComparisonOperator is {comparison!r}; expected one of {', '.join(COMPARES)}.")
@@ -161,7 +159,11 @@ def rule_of(definition: AlarmDefinition) -> AlarmRule:
     needed = definition.datapoints_to_alarm or periods
     if needed > periods:
         raise ValueError(f"DatapointsToAlarm is {needed}; expected at most EvaluationPeriods ({periods}).")
-    queries = tuple(definition.metrics or ())
+    queries, metric = tuple(definition.metrics or ()), None
+    if not queries:
+        if not definition.metric_name or not definition.namespace:
+            raise ValueError("An alarm needs MetricName and Namespace, or Metrics.")
+        metric = Metric.of(definition.namespace, definition.metric_name, definition.dimensions)
     statistic = definition.extended_statistic or definition.statistic or "Average"
     is_ignoring = definition.evaluate_low_sample_count_percentile == "ignore"
     return AlarmRule(
@@ -171,7 +173,7 @@ def rule_of(definition: AlarmDefinition) -> AlarmRule:
         datapoints_to_alarm=needed,
         period_s=_period_s(queries) if queries else definition.period or MINUTE_S,
         missing=cast("Treatment", missing),
-        metric=None if queries else _metric(definition),
+        metric=metric,
         statistic=statistic,
         unit=definition.unit,
         queries=queries,
@@ -194,12 +196,6 @@ def samples_needed(statistic: str) -> float:
     return 10 / (1 - share) if share >= 0.5 else 10 / share
 
 
-def _metric(definition: AlarmDefinition) -> Metric:
-    if not definition.metric_name or not definition.namespace:
-        raise ValueError("An alarm needs MetricName and Namespace, or Metrics.")
-    return Metric.of(definition.namespace, definition.metric_name, definition.dimensions)
-
-
 def _period_s(queries: Sequence[Json]) -> int:
     periods = [int(query["MetricStat"]["Period"]) for query in queries if query.get("MetricStat")]
     periods += [int(query["Period"]) for query in queries if query.get("Period")]
@@ -208,3 +204,89 @@ def _period_s(queries: Sequence[Json]) -> int:
     if any(period != following for period, following in pairwise(periods)):
         raise ValueError(f"The periods of Metrics are {sorted(set(periods))}; expected the same for all queries.")
     return periods[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Datapoint:
+    """The watched statistic over one period that had measurements."""
+
+    start_s: float
+    """Seconds since 1970."""
+    value: float
+    count: float = 1.0
+    """Measurements behind the value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """The state of an alarm, and the datapoints that led to it."""
+
+    state: AlarmState
+    evaluated: tuple[Datapoint, ...]
+    """The datapoints that counted, oldest first."""
+    num_filled: int
+    """Missing datapoints that were treated as `AlarmRule.missing` says."""
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The evaluated values, oldest first."""
+        return tuple(point.value for point in self.evaluated)
+
+
+def evaluate_rule(rule: AlarmRule, datapoints: Sequence[Datapoint], *, state: AlarmState, end_s: float) -> Evaluation:
+    """
+    Return the state that follows from the datapoints, oldest first, of the evaluation range that ends at `end_s`.
+
+    Those before the range are ignored. The current `state` is kept where the rule says so.
+    """
+    start_s = end_s - rule.range_periods * rule.period_s
+    found = tuple(point for point in datapoints if start_s <= point.start_s < end_s)
+    evaluated = found[-rule.evaluation_periods :]
+    num_filled = rule.evaluation_periods - len(evaluated)
+    if rule.min_samples and evaluated and sum(point.count for point in evaluated) < rule.min_samples:
+        return Evaluation(state=state, evaluated=evaluated, num_filled=num_filled)
+    if num_filled == 0 or rule.missing in ("breaching", "notBreaching"):
+        num_breaching = rule.num_breaching(point.value for point in evaluated)
+        num_breaching += num_filled if rule.missing == "breaching" else 0
+        result: AlarmState = "ALARM" if num_breaching >= rule.datapoints_to_alarm else "OK"
+    else:
+        result = _with_gaps(rule, evaluated, state=state, end_s=end_s)
+    return Evaluation(state=result, evaluated=evaluated, num_filled=num_filled)
+
+
+def _with_gaps(rule: AlarmRule, evaluated: Sequence[Datapoint], *, state: AlarmState, end_s: float) -> AlarmState:
+    """Evaluate `missing` and `ignore` with fewer values than evaluation periods."""
+    is_ignoring = rule.missing == "ignore"
+    if not evaluated:
+        return state if is_ignoring else "INSUFFICIENT_DATA"
+    num_breaching = rule.num_breaching(point.value for point in evaluated)
+    if num_breaching >= rule.datapoints_to_alarm:
+        return "ALARM"
+    if num_breaching < len(evaluated):
+        return "OK"
+    if is_ignoring:
+        return state
+    # All values breach, but they are too few. The alarm is raised early once they are old enough: had the later
+    # periods been fine, their values would have arrived. Until then the state stays.
+    age_periods = (end_s - evaluated[0].start_s) / rule.period_s
+    return "ALARM" if age_periods >= rule.datapoints_to_alarm else state
+
+
+def read_datapoints(rule: AlarmRule, read: ReadPoints, *, start_s: float, end_s: float) -> Sequence[Datapoint]:
+    """
+    Read what a rule watches in [start_s, end_s): one metric's statistic, or an expression of several metrics.
+
+    Raises `BadExpression`: the expression cannot be evaluated.
+    """
+    if rule.metric is None:
+        queries = [metric_math.query_from_json(query) for query in rule.queries]
+        results = metric_math.evaluate(queries, read, start_s=start_s, end_s=end_s)
+        # Of several series the first counts.
+        series = next((found[0] for found in results.values() if found), None)
+        return [Datapoint(start_s=at_s, value=value) for at_s, value in series.points] if series is not None else []
+    points = read(rule.metric, start_s=start_s, end_s=end_s, period_s=whole_period(rule.period_s))
+    return [
+        Datapoint(start_s=point.start_s, value=value, count=point.count)
+        for point in points
+        if rule.unit in (None, point.unit) and (value := statistic(point, rule.statistic)) is not None
+    ]

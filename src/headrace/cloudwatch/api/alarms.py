@@ -22,7 +22,7 @@ from headrace.state.records import AlreadyExists, Conflict, Json, Record, Unread
 from headrace.state.selection import Entry, Selection
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.paging import Key
-from headrace.wire.aws.tags import MAX_TAGS
+from headrace.wire.aws.scope import MAX_TAGS
 
 MAX_ALARMS = 5000
 """Source: CloudWatch service quotas, metric alarms per region."""
@@ -103,8 +103,10 @@ def set_alarm_state(context: CloudWatchCall, params: Json) -> Json:
     if record is None:
         raise alarm_not_found(params["AlarmName"])
     data = params.get("StateReasonData", "")
-    if data and not _is_json(data):
-        raise AwsError("InvalidFormat", "StateReasonData was not valid JSON.")
+    try:
+        json.loads(data or "{}")
+    except (ValueError, RecursionError):
+        raise AwsError("InvalidFormat", "StateReasonData was not valid JSON.") from None
     record = _readable(record)
     status = record.status.with_state(
         params["StateValue"], reason=params["StateReason"], reason_data=data, now_s=context.now_s
@@ -114,12 +116,10 @@ def set_alarm_state(context: CloudWatchCall, params: Json) -> Json:
 
 
 def enable_alarm_actions(context: CloudWatchCall, params: Json) -> Json:
-    """Answer EnableAlarmActions."""
     return _switch_actions(context, params, is_enabled=True)
 
 
 def disable_alarm_actions(context: CloudWatchCall, params: Json) -> Json:
-    """Answer DisableAlarmActions."""
     return _switch_actions(context, params, is_enabled=False)
 
 
@@ -153,7 +153,6 @@ def _history(context: CloudWatchCall, params: Json, *, sign: int) -> Iterator[tu
 
 
 def tag_resource(context: CloudWatchCall, params: Json) -> Json:
-    """Answer TagResource."""
     record = _find(context, params["ResourceARN"])
     tags = {**record.tags, **_parse_tags(params["Tags"])}
     _check_number(tags)
@@ -169,7 +168,6 @@ def untag_resource(context: CloudWatchCall, params: Json) -> Json:
 
 
 def list_tags_for_resource(context: CloudWatchCall, params: Json) -> Json:
-    """Answer ListTagsForResource."""
     tags = _find(context, params["ResourceARN"]).tags
     return {"Tags": [{"Key": key, "Value": value} for key, value in sorted(tags.items())]}
 
@@ -197,20 +195,11 @@ def _fits(record: AlarmRecord | Unreadable, params: Json) -> bool:
     )
 
 
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
 def _parse_tags(given: Sequence[Json] | None) -> dict[str, str]:
     """
     Parse a list of tags.
 
-    Raises:
-        AwsError: A key is given twice or begins with `aws:`, or there are more than 50 tags.
+    Raises `AwsError`: a key is given twice or begins with `aws:`, or there are more than 50 tags.
     """
     tags: dict[str, str] = {}
     for tag in given or ():

@@ -1,36 +1,21 @@
 """The part of a call's context that CloudWatch's handlers need."""
 
-from typing import Protocol
+from dataclasses import dataclass, field
 
 from headrace.cloudwatch.metrics.metric import SeriesStore
+from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
 
-class CloudWatchCall(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudWatchCall:
     """The context of one call, as CloudWatch's handlers need it."""
 
-    @property
-    def store(self) -> Store:
-        """The records, alarms among them."""
-        ...
-
-    @property
-    def series(self) -> SeriesStore:
-        """The datapoints of all metrics."""
-        ...
-
-    @property
-    def aws_scope(self) -> AwsScope:
-        """The account and region of the platform."""
-        ...
-
-    @property
-    def now_s(self) -> float:
-        """The time of the call, seconds since 1970."""
-        ...
-
-    @property
-    def is_strict(self) -> bool:
-        """True to refuse what AWS refuses, even where it would do no harm."""
-        ...
+    store: Store
+    aws_scope: AwsScope
+    now_s: float
+    is_strict: bool = False
+    """Refuse everything that AWS refuses; in friendly mode, harmless deviations are accepted."""
+    series: SeriesStore = field(default_factory=MemorySeries)
+    """The datapoints of all metrics."""

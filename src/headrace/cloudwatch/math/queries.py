@@ -23,8 +23,7 @@ from headrace.cloudwatch.math.syntax import (
     parse,
 )
 from headrace.cloudwatch.math.values import EmptySeries, TimeSeries, Value
-from headrace.cloudwatch.metrics.metric import Metric, Point
-from headrace.cloudwatch.metrics.retention import TIERS, tier_of, whole_period
+from headrace.cloudwatch.metrics.metric import TIERS, Metric, Point, tier_of, whole_period
 from headrace.cloudwatch.metrics.statistics import statistic
 
 MAX_POINTS = 100_800
@@ -86,13 +85,7 @@ def evaluate(
     queries: Sequence[Query], read: ReadPoints, *, start_s: float, end_s: float
 ) -> dict[str, tuple[TimeSeries, ...]]:
     """
-    Evaluate the queries whose results are to be returned.
-
-    Args:
-        queries: Queries with unique ids; expressions may refer to queries that are not returned.
-        read: Reads the points of a metric.
-        start_s: Start of the range.
-        end_s: End of the range, exclusive.
+    Evaluate the queries that are to be returned, over [start_s, end_s); expressions may refer to the others.
 
     Returns:
         Id → one series; several, or none, where an expression is a list of series.
@@ -115,7 +108,6 @@ class _Evaluation:
         self._depth = 0
 
     def result(self, query: Query) -> tuple[TimeSeries, ...]:
-        """Evaluate one query."""
         try:
             value = self._value_of(query.id)
         except EmptySeries:

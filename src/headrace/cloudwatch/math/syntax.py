@@ -74,12 +74,7 @@ Node = Number | Text | Name | Operation | FunctionCall | ListLiteral
 
 
 def parse(expression: str) -> Node:
-    """
-    Parse an expression.
-
-    Raises:
-        BadExpression: It is not valid metric math.
-    """
+    """Parse an expression. Raises `BadExpression`: it is not valid metric math."""
     if len(expression) > MAX_CHARACTERS:
         raise BadExpression(f"The expression has {len(expression)} characters; expected at most {MAX_CHARACTERS}.")
     if re.match(r"\s*select\s+\w", expression, re.IGNORECASE):
@@ -128,7 +123,11 @@ class _Parser:
         kind, text = self._tokens[self._position] if self._position < len(self._tokens) else ("", "")
         self._position += 1
         if kind == "number":
-            return self._number(text)
+            value = float(text)
+            if not math.isfinite(value):
+                most = sys.float_info.max
+                raise BadExpression(f"The number {text[:20]} is too large; expected less than {most:.2g}.")
+            return Number(value)
         if kind == "text":
             return Text(text[1:-1])
         if kind == "name":
@@ -144,12 +143,6 @@ class _Parser:
             return node
         self._position -= 1
         raise self._unexpected()
-
-    def _number(self, text: str) -> Number:
-        value = float(text)
-        if not math.isfinite(value):
-            raise BadExpression(f"The number {text[:20]} is too large; expected less than {sys.float_info.max:.2g}.")
-        return Number(value)
 
     def _items(self, end: str) -> tuple[Node, ...]:
         """Parse comma-separated items up to the closing bracket; the opening one was consumed."""

@@ -91,12 +91,7 @@ def num_filled(value: Value, *, start_s: float, end_s: float) -> int:
 
 
 def operate(sign: str, left: Value, right: Value) -> Value:
-    """
-    Apply a binary operator.
-
-    Raises:
-        BadExpression: It does not take such operands.
-    """
+    """Apply a binary operator. Raises `BadExpression`: it does not take such operands."""
     apply = _ARITHMETIC[sign]
     match left, right:
         case (tuple(), tuple()):
@@ -199,7 +194,6 @@ def fill(value: Value, *, filling: Value, start_s: float, end_s: float) -> Value
 
 
 def _times(series: TimeSeries, *, start_s: float, end_s: float) -> range:
-    """Return the start of each period of a series."""
     first = int(start_s // series.period_s) * series.period_s
     return range(first, math.ceil(end_s), series.period_s)
 

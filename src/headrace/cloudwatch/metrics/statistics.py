@@ -34,23 +34,16 @@ class _Bounded:
 
 
 def is_statistic(name: str) -> bool:
-    """Return whether `statistic` supports a name."""
     return name in BASIC or _parse(name) is not None
 
 
 def statistic(point: Point, name: str) -> float | None:
     """
-    Return a statistic of a point.
+    Return a statistic of a point: `Average`, `p0` to `p100`, `tm90`, `TM(5%:95%)`, `IQM`, ...
 
-    Args:
-        point: A point with at least one measurement.
-        name: `Average`, `Sum`, `Minimum`, `Maximum`, `SampleCount`, `p0` to `p100`, `tm90`, `TM(5%:95%)`, `IQM`, ...
+    None if the values that it needs are no longer kept, or none lies between its bounds.
 
-    Returns:
-        None if the values that it needs are no longer kept, or none lies between its bounds.
-
-    Raises:
-        ValueError: There is no such statistic.
+    Raises `ValueError`: there is no such statistic.
     """
     basic = _BASIC.get(name)
     if basic is not None:
@@ -64,13 +57,9 @@ def statistic(point: Point, name: str) -> float | None:
     return _evaluate(point.values, bounded)
 
 
-def _average(point: Point) -> float | None:
-    return point.total / point.count if point.count else None
-
-
 _BASIC: dict[str, Callable[[Point], float | None]] = {
     "SampleCount": lambda point: point.count,
-    "Average": _average,
+    "Average": lambda point: point.total / point.count if point.count else None,
     "Sum": lambda point: point.total,
     "Minimum": lambda point: point.minimum,
     "Maximum": lambda point: point.maximum,

@@ -7,6 +7,7 @@ Pages of Headrace and of vLLM are supported: both use vLLM's names for tokens, l
 import math
 import re
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from headrace.cloudwatch.metrics.metric import Point
 
@@ -49,12 +50,10 @@ class WorkerReading:
     memory_bytes: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerMetric:
+class WorkerMetric(NamedTuple):
     """A datapoint of one worker under its CloudWatch name."""
 
     name: str
-    unit: str
     point: Point
 
 
@@ -91,14 +90,7 @@ def reading_between(before: Page | None, now: Page) -> WorkerReading:
 
 
 def metrics_between(before: Page | None, now: Page, *, memory_bytes: int) -> list[WorkerMetric]:
-    """
-    Return a worker's metrics.
-
-    Args:
-        before: The previous page of the same process, or None.
-        now: The newest page.
-        memory_bytes: Memory of the worker's host, or 0 if unknown.
-    """
+    """Return a worker's metrics, by two pages of the same process; `memory_bytes` of its host are 0 if unknown."""
     found = [
         *_gauge("QueueDepth", "Count", now, _WAITING, 1.0),
         *_gauge("KVCacheUtilization", "Percent", now, _KV, 100.0),
@@ -116,7 +108,7 @@ def metrics_between(before: Page | None, now: Page, *, memory_bytes: int) -> lis
     for name, histogram in (("TimeToFirstToken", _TTFT), ("InterTokenLatency", _ITL)):
         point = _measured(before, now, histogram)
         if point is not None:
-            found.append(WorkerMetric(name=name, unit="Microseconds", point=point))
+            found.append(WorkerMetric(name, point))
     return found
 
 
@@ -133,8 +125,9 @@ def _gauge(name: str, unit: str, page: Page, source: str, factor: float) -> list
 
 
 def _single(name: str, unit: str, at_s: float, value: float) -> WorkerMetric:
-    point = Point(start_s=at_s, count=1.0, total=value, minimum=value, maximum=value, values=((value, 1.0),), unit=unit)
-    return WorkerMetric(name=name, unit=unit, point=point)
+    values = ((value, 1.0),)
+    point = Point(start_s=at_s, count=1.0, total=value, minimum=value, maximum=value, values=values, unit=unit)
+    return WorkerMetric(name, point)
 
 
 def _measured(before: Page, now: Page, histogram: str) -> Point | None:

@@ -17,9 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from headrace.cloudwatch.metrics.buckets import Bucket, resample
-from headrace.cloudwatch.metrics.metric import Metric, Point
-from headrace.cloudwatch.metrics.retention import TIERS, Tier, tier_of, whole_period
+from headrace.cloudwatch.metrics.metric import TIERS, Bucket, Metric, Point, Tier, resample, tier_of, whole_period
 from headrace.cloudwatch.series.memory import IDLE_S, MAX_SERIES, MemorySeries, SeriesData
 from headrace.core.telemetry import get_logger
 
@@ -58,15 +56,7 @@ class FileSeries:
     def __init__(
         self, path: Path, *, max_bytes: int, max_series: int = MAX_SERIES, clock: Callable[[], float] = time.time
     ) -> None:
-        """
-        Open or create the file.
-
-        Args:
-            path: Path of the file.
-            max_bytes: Approximate size of the file above which the retention is shortened.
-            max_series: Number of metrics that are kept.
-            clock: Returns the time, seconds since 1970.
-        """
+        """Open or create the file; above about `max_bytes` the retention is shortened."""
         self._path = path
         self._max_bytes = max_bytes
         self._max_series = max_series
@@ -85,11 +75,9 @@ class FileSeries:
             self._guarded(lambda _: None)
 
     def put(self, metric: Metric, value: float, *, now_s: float, count: float = 1.0, unit: str = "None") -> None:
-        """Record `count` measurements of `value`."""
         self._new.put(metric, value, now_s=now_s, count=count, unit=unit)
 
     def put_point(self, metric: Metric, point: Point) -> None:
-        """Record measurements that were aggregated elsewhere; they count in the periods that contain their start."""
         self._new.put_point(metric, point)
 
     def read(self, metric: Metric, *, start_s: float, end_s: float, period_s: int) -> Sequence[Point]:
@@ -101,6 +89,7 @@ class FileSeries:
         def written(file: sqlite3.Connection) -> list[Point]:
             return _read(file, metric, tier_s, int(begin_s // tier_s), math.ceil(end_s / tier_s))
 
+        # Under one lock: a flush between the two would move measurements from one to the other, unseen or seen twice.
         with self._lock:
             old = self._guarded(written) or []
             new = self._new.read(metric, start_s=begin_s, end_s=end_s, period_s=tier_s)
@@ -109,7 +98,6 @@ class FileSeries:
     def list(
         self, *, namespace: str | None = None, name: str | None = None, since_s: float = -math.inf
     ) -> Sequence[Metric]:
-        """Return the metrics measured at `since_s` or later, ordered by namespace, name and dimensions."""
         with self._lock:
             old = self._guarded(lambda file: _list(file, namespace, name, since_s)) or []
             new = self._new.list(namespace=namespace, name=name, since_s=since_s)
@@ -131,7 +119,7 @@ class FileSeries:
             try:
                 is_written = not taken or self._guarded(lambda file: self._write(file, taken)) is not None
             finally:
-                if not is_written:
+                if not is_written:  # on a full disk, measurements stay in memory until a later flush
                     self._new.give_back(taken)
             if self._clock() - self._pruned_s >= PRUNE_S:
                 self._pruned_s = self._clock()
@@ -153,8 +141,9 @@ class FileSeries:
             self._note(str(error))
             if isinstance(error, _ForeignFile) or _is_damage(error):
                 self._replace_file()
-            else:
-                self._roll_back()
+            elif self._file is not None:
+                with suppress(sqlite3.Error):
+                    self._file.rollback()
             return None
         except OSError as error:
             self._note(error.strerror or str(error))
@@ -166,15 +155,7 @@ class FileSeries:
         """Log a fault once until it changes."""
         if fault != self._fault:
             self._fault = fault
-            self._log(fault)
-
-    def _log(self, fault: str) -> None:
-        get_logger().error("metrics.file_failed", path=str(self._path), reason=fault)
-
-    def _roll_back(self) -> None:
-        with suppress(sqlite3.Error):
-            if self._file is not None:
-                self._file.rollback()
+            get_logger().error("metrics.file_failed", path=str(self._path), reason=fault)
 
     def _replace_file(self) -> None:
         """Start a new file; the damaged one is kept beside it until the next one is damaged."""
@@ -215,7 +196,8 @@ class FileSeries:
         if num_series >= self._max_series and not _make_room(file, data.newest_s):
             if not self._is_full:
                 self._is_full = True
-                self._log(f"there are {num_series} metrics already, the maximum; new ones are dropped")
+                reason = f"there are {num_series} metrics already, the maximum; new ones are dropped"
+                get_logger().error("metrics.file_failed", path=str(self._path), reason=reason)
             return None
         made = file.execute(
             "INSERT INTO series(namespace, name, dimensions, unit, newest_s) VALUES(?, ?, ?, ?, ?)",

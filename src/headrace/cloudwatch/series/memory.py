@@ -12,9 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from headrace.cloudwatch.metrics.buckets import Bucket, resample
-from headrace.cloudwatch.metrics.metric import Metric, Point
-from headrace.cloudwatch.metrics.retention import TIERS, tier_of, whole_period
+from headrace.cloudwatch.metrics.metric import TIERS, Bucket, Metric, Point, resample, tier_of, whole_period
 
 MAX_SERIES = 10_000
 MAX_POINTS = 400_000
@@ -58,7 +56,6 @@ class MemorySeries:
         """Measurements dropped because there are too many series, or because they are not numbers."""
 
     def put(self, metric: Metric, value: float, *, now_s: float, count: float = 1.0, unit: str = "None") -> None:
-        """Record `count` measurements of `value`."""
         self._queue.append((metric, value, now_s, count, unit))
         if len(self._queue) > _LONG_QUEUE and self._lock.acquire(blocking=False):
             try:
@@ -67,10 +64,10 @@ class MemorySeries:
                 self._lock.release()
 
     def put_point(self, metric: Metric, point: Point) -> None:
-        """Record measurements that were aggregated elsewhere; they count in the periods that contain their start."""
         with self._lock:
             self._fold_all()
-            if _is_finite(point):
+            numbers = (point.start_s, point.count, point.total, point.minimum, point.maximum)
+            if all(map(math.isfinite, chain(numbers, *point.values))):
                 self._merge(metric, [[point] for _ in TIERS])
             else:
                 self.num_refused += 1
@@ -94,7 +91,6 @@ class MemorySeries:
     def list(
         self, *, namespace: str | None = None, name: str | None = None, since_s: float = -math.inf
     ) -> Sequence[Metric]:
-        """Return the metrics measured at `since_s` or later, ordered by namespace, name and dimensions."""
         with self._lock:
             self._fold_all()
             kept = [metric for metric, data in self._data.items() if data.newest_s >= since_s]
@@ -134,6 +130,7 @@ class MemorySeries:
                 metric, value, now_s, count, unit = self._queue.popleft()
             except IndexError:  # the queue is shorter than `at_most`
                 return
+            # Checked here and not in `put`, whose callers wait for nothing.
             if not (math.isfinite(value) and math.isfinite(now_s) and 0 < count < math.inf):
                 self.num_refused += 1
                 continue
@@ -154,6 +151,7 @@ class MemorySeries:
         return data
 
     def _make_room(self, now_s: float) -> bool:
+        # A live series is never replaced: two that alternate would both lose their history.
         oldest = min(self._data, key=lambda metric: self._data[metric].newest_s)
         if self._data[oldest].newest_s > now_s - IDLE_S:
             return False
@@ -169,13 +167,11 @@ class MemorySeries:
             self._num_points += 1
             num_kept = tier.kept_s / tier.period_s
             if len(buckets) > num_kept * _SLACK:
-                self._drop_before(buckets, max(buckets) - num_kept)
+                first = max(buckets) - num_kept
+                for expired in [index for index in buckets if index <= first]:
+                    del buckets[expired]
+                    self._num_points -= 1
         return bucket
-
-    def _drop_before(self, buckets: dict[int, Bucket], first: float) -> None:
-        for index in [index for index in buckets if index <= first]:
-            del buckets[index]
-            self._num_points -= 1
 
     def _thin_out(self) -> None:
         """Drop the older half of the finest points, then of the next tier, until the rest fits."""
@@ -187,8 +183,3 @@ class MemorySeries:
                 for index in sorted(buckets)[: len(buckets) // 2]:
                     del buckets[index]
                     self._num_points -= 1
-
-
-def _is_finite(point: Point) -> bool:
-    numbers = (point.start_s, point.count, point.total, point.minimum, point.maximum)
-    return all(map(math.isfinite, chain(numbers, *point.values)))

@@ -4,16 +4,23 @@ Specifications of inference components: validation, and the revision that follow
 A container in the specification itself becomes a model with the component's name.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-from headrace.control.api.adapter_specs import check_adapter_params
-from headrace.control.api.context import CallContext
-from headrace.control.api.quotas import check_environment
-from headrace.control.model.component import ComponentRevision, check_num_copies
+from headrace.control.api.context import CallContext, check_environment
+from headrace.control.model.component import (
+    INFERENCE_COMPONENT,
+    ComponentRecord,
+    ComponentRevision,
+    check_num_copies,
+    is_component,
+    owner_of,
+)
 from headrace.control.model.definitions import MODEL, image_profile
+from headrace.control.model.endpoint import EndpointRecord
 from headrace.control.model.resources import read_requirements, resources_of_type, too_large_message
-from headrace.control.model.workload import Workload
-from headrace.state.records import Json
+from headrace.control.model.workload import State, Workload, visible_state
+from headrace.state.records import Json, Unreadable
 from headrace.wire.aws.errors import validation_error
 
 _ALTERNATIVES = {"ModelName": "Container", "Container": "ModelName"}
@@ -24,8 +31,7 @@ def chosen_specification(params: Json, instance_type: str) -> Json:
     """
     Return the `Specification`, or the one of `Specifications` for the host's instance type.
 
-    Raises:
-        AwsError: neither or both are given, or the instance type of one is ambiguous.
+    Raises `AwsError`: neither or both are given, or the instance type of one is ambiguous.
     """
     single, several = params.get("Specification"), params.get("Specifications") or []
     if single and several:
@@ -57,14 +63,7 @@ def _refuse_ambiguous(specifications: Sequence[Json]) -> None:
 
 
 def with_unchanged(params: Json, old: ComponentRevision, *, deployment: Json) -> Json:
-    """
-    Return the parameters of UpdateInferenceComponent with what they leave out, which stays as it is.
-
-    Args:
-        params: the parameters; they have a specification.
-        old: the revision that is described.
-        deployment: the last `DeploymentConfig`.
-    """
+    """Return the parameters of UpdateInferenceComponent with what they leave out, as it was in the `old` revision."""
     completed = {"DeploymentConfig": deployment, **params}
     if single := params.get("Specification"):
         completed["Specification"] = _merged(old.specification, single)
@@ -87,12 +86,7 @@ def _merged(old: Json, given: Json) -> Json:
 
 
 def check_specification(context: CallContext, specification: Json, host: Workload) -> None:
-    """
-    Refuse a specification that cannot be served, or whose copy fits on no empty instance.
-
-    Raises:
-        AwsError: ValidationException, which names the member and what is expected.
-    """
+    """Refuse a specification that cannot be served, or whose copy fits on no empty instance."""
     container = specification.get("Container")
     if bool(specification.get("ModelName")) == bool(container):
         raise validation_error("Give one of ModelName and Container in the Specification of the inference component.")
@@ -124,16 +118,7 @@ def make_revision(
     old: ComponentRevision | None = None,
 ) -> ComponentRevision:
     """
-    Return a revision of a component.
-
-    Args:
-        context: the call's context, from whose store models are read.
-        name: the component's name.
-        params: the parameters of CreateInferenceComponent or UpdateInferenceComponent.
-        host: the variant on which the component is placed.
-        number: the revision's number.
-        copies: the number of copies.
-        old: the revision before, whose copy of a model is kept while the name of the model stays.
+    Return a revision of a component on the variant `host`; the model of the `old` one is kept while its name stays.
 
     Raises:
         AwsError: the component cannot be served or placed, the model does not exist, the image is unknown (strict
@@ -171,3 +156,82 @@ def _model_of(context: CallContext, name: str, specification: Json, old: Compone
         container["ModelDataUrl"] = url
     image_profile(container, own_images=context.own_images, is_strict=context.is_strict)
     return {"ModelName": name, "PrimaryContainer": container}
+
+
+_FOR_COPIES: Final = ("ModelName", "ComputeResourceRequirements", "SchedulingConfig", "DataCacheConfig")
+"""Members of a specification with copies of its own."""
+
+
+def base_of(context: CallContext, params: Mapping[str, Any], endpoint: EndpointRecord) -> ComponentRecord | None:
+    """
+    Return the base component of an adapter that is to be created on an endpoint; None for any other component.
+
+    Raises:
+        AwsError: the base does not exist, is an adapter itself, is on another endpoint or variant, or cannot serve.
+    """
+    specification: Json = params.get("Specification") or next(iter(params.get("Specifications") or []), {})
+    name = specification.get("BaseInferenceComponentName")
+    if not name:
+        return None
+    base = context.get(INFERENCE_COMPONENT, name)
+    arn, revision = context.arn(INFERENCE_COMPONENT, base.name), base.spec.revision
+    if revision.base:
+        raise validation_error(f'Inference component "{arn}" is an adapter itself. Its base is {revision.base}.')
+    if base.spec.endpoint_uid != endpoint.uid:
+        raise validation_error(
+            f"EndpointName is {endpoint.name}; the base inference component {base.name} is on endpoint "
+            f"{base.spec.endpoint}. Create the adapter there."
+        )
+    variant = params.get("VariantName")
+    if variant not in (None, revision.variant):
+        raise validation_error(
+            f"VariantName is {variant}; the base inference component {base.name} is on variant {revision.variant}."
+        )
+    state = visible_state(base)
+    if state in (State.DELETING, State.FAILED):
+        raise validation_error(f'Inference component "{arn}" is {state.value}; expected a base that can serve.')
+    return base
+
+
+def check_adapter_params(params: Mapping[str, Any], specification: Json) -> None:
+    """Refuse members that only components with copies of their own have, and an adapter without artifacts."""
+    given = [member for member in _FOR_COPIES if specification.get(member)]
+    container: Json = specification.get("Container") or {}
+    given += [f"Container.{member}" for member in ("Image", "Environment") if container.get(member)]
+    given += [member for member in ("RuntimeConfig", "DeploymentConfig") if params.get(member)]
+    if given:
+        raise validation_error(
+            f"{', '.join(given)} given with BaseInferenceComponentName. An adapter is loaded by the copies of its base "
+            "and has no resources of its own: omit it."
+        )
+    if not container.get("ArtifactUrl"):
+        raise validation_error(
+            "Container.ArtifactUrl is missing in the Specification; expected the location of the adapter's artifacts."
+        )
+
+
+def refuse_other_base(record: ComponentRecord, params: Mapping[str, Any]) -> None:
+    """Refuse an update by which a component would become an adapter or get another base; no name leaves it as it is."""
+    base = record.spec.revision.base
+    given = [params["Specification"]] if params.get("Specification") else params.get("Specifications") or []
+    for specification in given:
+        is_whole = bool(specification.get("ModelName"))  # the specification of a component of its own
+        other = str(specification.get("BaseInferenceComponentName") or ("" if is_whole else base))
+        if other.lower() != base.lower():
+            raise validation_error(
+                f"BaseInferenceComponentName is {other or 'missing'}; expected {base or 'none'}, as when "
+                f"{record.name} was created. Create another inference component."
+            )
+
+
+def adapters_of(context: CallContext, record: ComponentRecord | Unreadable) -> list[ComponentRecord]:
+    """Return the adapters of a base component that are not being deleted yet: they are deleted with it, as by AWS."""
+    owner = owner_of(record)
+    return [
+        component
+        for component in context.store.each(INFERENCE_COMPONENT)
+        if is_component(component)
+        and component.deleting_s is None
+        and component.spec.revision.base.lower() == record.name.lower()
+        and (owner is None or component.spec.endpoint_uid == owner.endpoint_uid)
+    ]

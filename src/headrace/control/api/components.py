@@ -10,10 +10,9 @@ from typing import Any
 
 import msgspec
 
-from headrace.control.api.adapter_specs import adapters_of, base_of, refuse_other_base
-from headrace.control.api.component_specs import make_revision, with_unchanged
+from headrace.control.api.component_specs import adapters_of, base_of, make_revision, refuse_other_base, with_unchanged
 from headrace.control.api.context import CallContext
-from headrace.control.api.listing import Listed, list_page
+from headrace.control.api.listing import list_page
 from headrace.control.model.component import (
     INFERENCE_COMPONENT,
     ComponentRecord,
@@ -38,10 +37,9 @@ from headrace.control.model.workload import (
     last_deployment,
     serving_revision,
     settled_revision,
-    unreadable_state,
     visible_state,
 )
-from headrace.state.records import Json, Record, Unreadable
+from headrace.state.records import Json, Unreadable
 from headrace.state.selection import Selection
 from headrace.wire.aws.errors import validation_error
 
@@ -117,30 +115,22 @@ def update_runtime_config(context: CallContext, params: dict[str, Any]) -> dict[
 
 
 def describe_inference_component(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """Answer DescribeInferenceComponent."""
     record = context.find(INFERENCE_COMPONENT, params["InferenceComponentName"])
-    identity = _identity(context, record)
     if isinstance(record, Unreadable):
-        return {
-            **identity,
-            "InferenceComponentStatus": unreadable_state(record).value,
-            "LastModifiedTime": record.modified_s,
-            "FailureReason": unreadable_message(record),
-        }
-    return {**identity, **_details(record)}
+        return {**_summary(context, record), "FailureReason": unreadable_message(record)}
+    return {**_summary(context, record), **_details(record)}
 
 
 def list_inference_components(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """Answer ListInferenceComponents."""
     endpoint, variant = params.get("EndpointNameEquals"), params.get("VariantNameEquals")
 
-    def read(selection: Selection) -> Iterator[Listed]:
+    def read(selection: Selection) -> Iterator[Json]:
         for record in context.store.each(INFERENCE_COMPONENT, selection):
             is_on_endpoint = endpoint is None or endpoint_name(record).lower() == endpoint.lower()
             if is_on_endpoint and variant in (None, variant_name(record)):
-                yield _listed(context, record)
+                yield _summary(context, record)
 
-    return list_page(read, params, member="InferenceComponents")
+    return list_page(read, params, word="InferenceComponent")
 
 
 def delete_inference_component(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
@@ -150,8 +140,7 @@ def delete_inference_component(context: CallContext, params: dict[str, Any]) -> 
     Strict mode refuses it during a deployment of the component, as AWS does.
     """
     record = context.find(INFERENCE_COMPONENT, params["InferenceComponentName"])
-    is_busy = isinstance(record, Record) and visible_state(record) in _BUSY
-    if context.is_strict and is_busy:
+    if context.is_strict and visible_state(record) in _BUSY:
         arn = context.arn(INFERENCE_COMPONENT, record.name)
         raise validation_error(f'Cannot delete in-progress inference component "{arn}".')
     for adapter in adapters_of(context, record):  # first, so that a write conflict leaves no adapter without a base
@@ -195,25 +184,7 @@ def _host_of(context: CallContext, endpoint: EndpointRecord, wanted: str | None)
     return host
 
 
-def _listed(context: CallContext, record: ComponentRecord | Unreadable) -> Listed:
-    if isinstance(record, Unreadable):
-        status, modified_s = unreadable_state(record).value, record.modified_s
-    else:
-        status, modified_s = component_status(record), changed_s(record)
-    return Listed(
-        name=record.name,
-        created_s=record.created_s,
-        modified_s=modified_s,
-        status=status,
-        summary={
-            **_identity(context, record),
-            "InferenceComponentStatus": status,
-            "LastModifiedTime": modified_s,
-        },
-    )
-
-
-def _identity(context: CallContext, record: ComponentRecord | Unreadable) -> dict[str, Any]:
+def _summary(context: CallContext, record: ComponentRecord | Unreadable) -> Json:
     """Return the members that Describe and List share."""
     return {
         "InferenceComponentName": record.name,
@@ -222,16 +193,14 @@ def _identity(context: CallContext, record: ComponentRecord | Unreadable) -> dic
         "EndpointArn": context.arn(ENDPOINT, endpoint_name(record)),
         "VariantName": variant_name(record),
         "CreationTime": record.created_s,
+        "LastModifiedTime": changed_s(record),
+        "InferenceComponentStatus": component_status(record),
     }
 
 
 def _details(record: ComponentRecord) -> dict[str, Any]:
     current, num_serving = serving_revision(record), current_copies(record)
-    answer: dict[str, Any] = {
-        **_specifications(current, record.created_s),
-        "InferenceComponentStatus": component_status(record),
-        "LastModifiedTime": changed_s(record),
-    }
+    answer = _specifications(current, record.created_s)
     if not current.base:
         answer["RuntimeConfig"] = {
             "DesiredCopyCount": record.spec.revision.copies,

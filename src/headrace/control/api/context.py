@@ -2,50 +2,41 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from headrace.cloudwatch.metrics.metric import SeriesStore
-from headrace.cloudwatch.series.memory import MemorySeries
-from headrace.control.api.quotas import check_number
+from headrace.cloudwatch.api.context import CloudWatchCall
+from headrace.cluster.platform_logs import PlatformLogs
+from headrace.control.model.component import INFERENCE_COMPONENT
+from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL
+from headrace.control.model.endpoint import ENDPOINT
 from headrace.control.model.images import OwnImage
-from headrace.control.model.log_reader import LogReader
-from headrace.control.model.names import TITLES, arn_of, find, unreadable_message
-from headrace.state.records import AlreadyExists, AnyKind, Kind, Record, Unreadable
+from headrace.control.model.names import TITLES, arn_of, unreadable_message
+from headrace.state.records import AlreadyExists, AnyKind, Json, Kind, Record, Unreadable
 from headrace.state.store import Store
 from headrace.wire.aws.errors import AwsError, not_found, validation_error
-from headrace.wire.aws.scope import AwsScope
 
 SpecT = TypeVar("SpecT")
 StatusT = TypeVar("StatusT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallContext:
+class CallContext(CloudWatchCall):
     """The context of one API call."""
 
-    store: Store
-    logs: LogReader
-    aws_scope: AwsScope
+    logs: PlatformLogs
     identity_arn: str
     """ARN of the caller, an assumed role."""
-    now_s: float
     request_id: str
-    is_strict: bool = False
-    """Refuse everything that AWS refuses; in friendly mode, harmless deviations are accepted."""
     own_images: Mapping[str, OwnImage] = field(default_factory=dict)
-    series: SeriesStore = field(default_factory=MemorySeries)
-    """CloudWatch's metrics."""
 
     def arn(self, kind: AnyKind, name: str) -> str:
-        """Return the ARN of a resource."""
         return arn_of(self.aws_scope, kind, name)
 
     def get(self, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT]:
         """
         Read a record that the operation depends on.
 
-        Raises:
-            AwsError: "Could not find ...", a text that waiters and SDKs match; or the record cannot be decoded.
+        Raises `AwsError`: "Could not find ...", a text that waiters and SDKs match; or the record cannot be decoded.
         """
         record = self.find(kind, name)
         if isinstance(record, Unreadable):
@@ -56,10 +47,9 @@ class CallContext:
         """
         Read a record, even one that cannot be decoded.
 
-        Raises:
-            AwsError: "Could not find ...", a text that waiters and SDKs match.
+        Raises `AwsError`: "Could not find ...", a text that waiters and SDKs match.
         """
-        record = find(self.store, kind, name)
+        record = self.store.find(kind, name)
         if record is None:
             raise not_found(TITLES[kind], self.arn(kind, name))
         return record
@@ -68,18 +58,16 @@ class CallContext:
         """
         Refuse a name that is taken, ignoring case.
 
-        Raises:
-            AwsError: "Cannot create already existing ...", a text that SDKs match.
+        Raises `AwsError`: "Cannot create already existing ...", a text that SDKs match.
         """
-        if find(self.store, kind, name) is not None:
+        if self.store.find(kind, name) is not None:
             raise self._already_exists(kind, name)
 
     def create(self, kind: Kind[SpecT, StatusT], name: str, *, spec: SpecT, params: dict[str, Any]) -> str:
         """
         Add a record with the inline `Tags` of the call's `params`, and return its ARN.
 
-        Raises:
-            AwsError: the name is taken, a tag is invalid, or there are too many resources of the kind.
+        Raises `AwsError`: the name is taken, a tag is invalid, or there are too many resources of the kind.
         """
         check_number(self.store, kind)
         try:
@@ -97,12 +85,7 @@ Handler = Callable[[CallContext, dict[str, Any]], dict[str, Any]]
 
 
 def tags_of(params: dict[str, Any]) -> dict[str, str]:
-    """
-    Read the inline `Tags` of a call.
-
-    Raises:
-        AwsError: a key is given twice, or begins with `aws:`.
-    """
+    """Read the inline `Tags` of a call. Raises `AwsError`: a key is given twice, or begins with `aws:`."""
     tags: dict[str, str] = {}
     for tag in params.get("Tags") or []:
         key = tag["Key"]
@@ -117,3 +100,35 @@ def tags_of(params: dict[str, Any]) -> dict[str, str]:
 def without(params: dict[str, Any], *names: str) -> dict[str, Any]:
     """Return a copy without some members."""
     return {name: value for name, value in params.items() if name not in names}
+
+
+MAX_RECORDS: Final[Mapping[AnyKind, int]] = {
+    MODEL: 10_000,
+    ENDPOINT_CONFIG: 10_000,
+    ENDPOINT: 5_000,
+    INFERENCE_COMPONENT: 5_000,
+}
+MAX_ENVIRONMENT_BYTES: Final = 32 * 1024
+"""All names and values of a container's environment. Source: SageMaker API reference, ContainerDefinition."""
+
+
+def check_number(store: Store, kind: AnyKind) -> None:
+    """Refuse a new resource beyond the quota of its kind. Raises `AwsError`: ResourceLimitExceeded, in AWS's words."""
+    number, most = store.count(kind), MAX_RECORDS[kind]
+    if number >= most:
+        raise AwsError(
+            "ResourceLimitExceeded",
+            f"The account-level service limit 'Number of {TITLES[kind]}s' is {most}, with current utilization of "
+            f"{number} and a request delta of 1. Delete {TITLES[kind]}s that are no longer used.",
+        )
+
+
+def check_environment(container: Json) -> None:
+    """Refuse a container whose environment is too large. Raises `AwsError`: ValidationException."""
+    environment: Mapping[str, str] = container.get("Environment") or {}
+    size = sum(len(text.encode(errors="surrogatepass")) for pair in environment.items() for text in pair)
+    if size > MAX_ENVIRONMENT_BYTES:
+        raise validation_error(
+            f"The names and values in Environment have {size} bytes; expected at most {MAX_ENVIRONMENT_BYTES}. "
+            "Put large values into a file of the model."
+        )

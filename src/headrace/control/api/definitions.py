@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.control.api.context import CallContext, without
-from headrace.control.api.listing import Listed, list_page
-from headrace.control.api.quotas import check_environment
+from headrace.control.api.context import CallContext, check_environment, without
+from headrace.control.api.listing import list_page
 from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL, DefinitionSpec, container_of, image_profile
 from headrace.control.model.endpoint import model_name_of
 from headrace.state.records import Json, Kind, NoStatus
@@ -26,8 +25,7 @@ class DefinitionCalls:
         """
         Add a definition with validated members and the tags of its `params`.
 
-        Raises:
-            AwsError: the name is taken.
+        Raises `AwsError`: the name is taken.
         """
         arn = context.create(self.kind, name, spec=DefinitionSpec(members=members), params=params)
         return {f"{self.word}Arn": arn}
@@ -43,19 +41,13 @@ class DefinitionCalls:
         }
 
     def list(self, context: CallContext, params: Json) -> Json:
-        """Return a page of definitions."""
-        return list_page(lambda selection: self._listed(context, selection), params, member=f"{self.word}s")
 
-    def _listed(self, context: CallContext, selection: Selection) -> Iterator[Listed]:
-        for entry in context.store.entries(self.kind, selection):
-            summary = {
-                f"{self.word}Name": entry.name,
-                f"{self.word}Arn": context.arn(self.kind, entry.name),
-                "CreationTime": entry.created_s,
-            }
-            yield Listed(
-                name=entry.name, created_s=entry.created_s, modified_s=entry.created_s, status="", summary=summary
-            )
+        def read(selection: Selection) -> Iterator[Json]:
+            for entry in context.store.entries(self.kind, selection):
+                arn = context.arn(self.kind, entry.name)
+                yield {f"{self.word}Name": entry.name, f"{self.word}Arn": arn, "CreationTime": entry.created_s}
+
+        return list_page(read, params, word=self.word)
 
     def delete(self, context: CallContext, params: Json) -> Json:
         """Remove the definition; endpoints that use it keep their copy."""
@@ -68,7 +60,6 @@ ENDPOINT_CONFIGS = DefinitionCalls(kind=ENDPOINT_CONFIG, word="EndpointConfig")
 
 
 def create_model(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """Answer CreateModel."""
     name = params["ModelName"]
     _check_model(context, params)
     context.refuse_existing(MODEL, name)
@@ -76,12 +67,7 @@ def create_model(context: CallContext, params: dict[str, Any]) -> dict[str, Any]
 
 
 def _check_model(context: CallContext, params: dict[str, Any]) -> None:
-    """
-    Refuse a model that cannot be served.
-
-    Raises:
-        AwsError: ValidationException, with AWS's text where AWS refuses it too.
-    """
+    """Refuse a model that cannot be served."""
     if context.is_strict and not params.get("ExecutionRoleArn"):
         raise validation_error("ExecutionRoleArn is missing: name the role that SageMaker assumes for the model.")
     containers = params.get("Containers") or []
@@ -109,30 +95,24 @@ def _check_container(context: CallContext, container: dict[str, Any]) -> None:
 
 
 def create_endpoint_config(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """Answer CreateEndpointConfig."""
     name = params["EndpointConfigName"]
     _check_config(context, params)
     context.refuse_existing(ENDPOINT_CONFIG, name)
     spec = without(params, "Tags")
-    spec["ProductionVariants"] = [_completed(variant) for variant in params["ProductionVariants"]]
+    # AWS's defaults for missing members.
+    spec["ProductionVariants"] = [
+        {
+            "InitialVariantWeight": 1.0,
+            **({} if "ServerlessConfig" in variant else {"InitialInstanceCount": 1}),
+            **variant,
+        }
+        for variant in params["ProductionVariants"]
+    ]
     return ENDPOINT_CONFIGS.create(context, name, members=spec, params=params)
 
 
-def _completed(variant: dict[str, Any]) -> dict[str, Any]:
-    """Return the variant with AWS's defaults for missing members."""
-    completed = {"InitialVariantWeight": 1.0, **variant}
-    if "ServerlessConfig" not in variant:
-        completed.setdefault("InitialInstanceCount", 1)
-    return completed
-
-
 def _check_config(context: CallContext, params: dict[str, Any]) -> None:
-    """
-    Refuse a configuration that cannot be deployed.
-
-    Raises:
-        AwsError: ValidationException, with AWS's text where AWS refuses it too.
-    """
+    """Refuse a configuration that cannot be deployed."""
     asynchronous = params.get("AsyncInferenceConfig")
     if asynchronous and not asynchronous["OutputConfig"].get("S3OutputPath"):
         raise validation_error(

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headrace.control.api.context import CallContext
-from headrace.control.api.endpoint_updates import refuse_other_kind
-from headrace.control.api.listing import Listed, list_page
+from headrace.control.api.listing import list_page
 from headrace.control.model.component import INFERENCE_COMPONENT, ComponentRecord, owner_of
 from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL, container_of
 from headrace.control.model.endpoint import (
@@ -39,7 +38,6 @@ from headrace.control.model.workload import (
     is_observed,
     last_deployment,
     serving_revision,
-    unreadable_state,
     visible_state,
 )
 from headrace.control.planning.deployment import Deployment
@@ -82,7 +80,12 @@ def update_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, A
     desired = _initial_capacities(config)
     if params.get("RetainAllVariantProperties"):
         excluded = {kept["VariantPropertyType"] for kept in params.get("ExcludeRetainedVariantProperties") or []}
-        desired = {name: _retained(initial, current.desired.get(name), excluded) for name, initial in desired.items()}
+        for name, kept in current.desired.items():
+            if name in desired:
+                desired[name] = DesiredCapacity(
+                    weight=(desired[name] if "DesiredWeight" in excluded else kept).weight,
+                    count=(desired[name] if "DesiredInstanceCount" in excluded else kept).count,
+                )
     check_num_workers(desired)
     generation = record.spec.generation + 1
     revision = EndpointRevision(
@@ -120,30 +123,18 @@ def update_weights(context: CallContext, params: dict[str, Any]) -> dict[str, An
 
 
 def describe_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """Answer DescribeEndpoint."""
     record = context.find(ENDPOINT, params["EndpointName"])
-    identity = {
-        "EndpointName": record.name,
-        "EndpointArn": context.arn(ENDPOINT, record.name),
-        "CreationTime": record.created_s,
-    }
     if isinstance(record, Unreadable):
-        return {
-            **identity,
-            "EndpointStatus": unreadable_state(record).value,
-            "FailureReason": unreadable_message(record),
-            "LastModifiedTime": record.modified_s,
-        }
-    return {**identity, **_details(record)}
+        return {**_summary(context, record), "FailureReason": unreadable_message(record)}
+    return {**_summary(context, record), **_details(record)}
 
 
 def list_endpoints(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """Answer ListEndpoints."""
 
-    def read(selection: Selection) -> Iterator[Listed]:
-        return (_listed(context, record) for record in context.store.each(ENDPOINT, selection))
+    def read(selection: Selection) -> Iterator[Json]:
+        return (_summary(context, record) for record in context.store.each(ENDPOINT, selection))
 
-    return list_page(read, params, member="Endpoints")
+    return list_page(read, params, word="Endpoint")
 
 
 def delete_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
@@ -157,24 +148,15 @@ def delete_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, A
     return {}
 
 
-def _listed(context: CallContext, record: EndpointRecord | Unreadable) -> Listed:
-    if isinstance(record, Unreadable):
-        status, modified_s = unreadable_state(record).value, record.modified_s
-    else:
-        status, modified_s = visible_state(record).value, changed_s(record)
-    return Listed(
-        name=record.name,
-        created_s=record.created_s,
-        modified_s=modified_s,
-        status=status,
-        summary={
-            "EndpointName": record.name,
-            "EndpointArn": context.arn(ENDPOINT, record.name),
-            "CreationTime": record.created_s,
-            "LastModifiedTime": modified_s,
-            "EndpointStatus": status,
-        },
-    )
+def _summary(context: CallContext, record: EndpointRecord | Unreadable) -> Json:
+    """Return the members that Describe and List share."""
+    return {
+        "EndpointName": record.name,
+        "EndpointArn": context.arn(ENDPOINT, record.name),
+        "CreationTime": record.created_s,
+        "LastModifiedTime": changed_s(record),
+        "EndpointStatus": visible_state(record).value,
+    }
 
 
 def _snapshot(context: CallContext, config_name: str) -> tuple[Json, dict[str, Json]]:
@@ -185,19 +167,13 @@ def _snapshot(context: CallContext, config_name: str) -> tuple[Json, dict[str, J
 
 
 def _components_on(context: CallContext, record: EndpointRecord | Unreadable) -> Iterator[ComponentRecord | Unreadable]:
-    """Yield the inference components on an endpoint."""
     for component in context.store.each(INFERENCE_COMPONENT):
         if (owner := owner_of(component)) is not None and owner.endpoint_uid == record.uid:
             yield component
 
 
 def _check_component_hosts(context: CallContext, record: EndpointRecord, config: Json) -> None:
-    """
-    Refuse a configuration without a variant on which inference components are placed.
-
-    Raises:
-        AwsError: ValidationException; names the components.
-    """
+    """Refuse a configuration without a variant on which inference components are placed."""
     hosts = {variant["VariantName"] for variant in config["ProductionVariants"] if model_name_of(variant) is None}
     for component in _components_on(context, record):
         if isinstance(component, Unreadable):
@@ -215,23 +191,11 @@ def _initial_capacities(config: Json) -> dict[str, DesiredCapacity]:
     return {variant["VariantName"]: initial_capacity(variant) for variant in config["ProductionVariants"]}
 
 
-def _retained(initial: DesiredCapacity, current: DesiredCapacity | None, excluded: set[str]) -> DesiredCapacity:
-    """Return the current capacity of a variant, with the initial values of the excluded properties."""
-    if current is None:
-        return initial
-    return DesiredCapacity(
-        weight=initial.weight if "DesiredWeight" in excluded else current.weight,
-        count=initial.count if "DesiredInstanceCount" in excluded else current.count,
-    )
-
-
 def _details(record: EndpointRecord) -> dict[str, Any]:
     current = serving_revision(record)
     answer: dict[str, Any] = {
         "EndpointConfigName": current.config_name,
         "ProductionVariants": [_variant_summary(workload, current, record) for workload in current.workloads],
-        "EndpointStatus": visible_state(record).value,
-        "LastModifiedTime": changed_s(record),
         **_repeated_members(current),
     }
     if reason := failure_reason(record):
@@ -255,7 +219,6 @@ def _pending_revision(record: EndpointRecord) -> EndpointRevision | None:
 
 
 def _variant_summary(workload: Workload, revision: EndpointRevision, record: EndpointRecord) -> dict[str, Any]:
-    """Return a `ProductionVariantSummary`."""
     config, state = revision.variant_config(workload.variant), visible_state(record)
     current, desired = variant_counts(record, revision, workload)
     summary: dict[str, Any] = {
@@ -266,7 +229,9 @@ def _variant_summary(workload: Workload, revision: EndpointRevision, record: End
         "DesiredInstanceCount": desired,
     }
     if workload.model is not None:
-        summary["DeployedImages"] = [_image(workload.model, record.created_s)]
+        image = container_of(workload.model)["Image"]
+        deployed = {"SpecifiedImage": image, "ResolvedImage": image, "ResolutionTime": record.created_s}
+        summary["DeployedImages"] = [deployed]
     if "ServerlessConfig" in config:
         summary |= dict.fromkeys(("CurrentServerlessConfig", "DesiredServerlessConfig"), config["ServerlessConfig"])
         del summary["CurrentInstanceCount"], summary["DesiredInstanceCount"]
@@ -282,11 +247,6 @@ def _variant_summary(workload: Workload, revision: EndpointRevision, record: End
     if status := _variant_status(workload, record):
         summary["VariantStatus"] = [status]
     return summary
-
-
-def _image(model: Json, resolved_s: float) -> dict[str, Any]:
-    image = container_of(model)["Image"]
-    return {"SpecifiedImage": image, "ResolvedImage": image, "ResolutionTime": resolved_s}
 
 
 def _variant_status(workload: Workload, record: EndpointRecord) -> dict[str, Any] | None:
@@ -329,7 +289,9 @@ def _updating_status(record: EndpointRecord) -> str:
 
 def _pending_deployment(revision: EndpointRevision, record: EndpointRecord) -> dict[str, Any]:
     variants = []
-    fraction = _fraction(record)
+    progress, fraction = record.status.progress, 0.0
+    if progress is not None and is_observed(record):
+        fraction = traffic_fraction(Deployment(progress=progress, revisions=record.status.revisions))
     for workload in revision.workloads:
         summary = _variant_summary(workload, revision, record)
         summary |= {"CurrentWeight": workload.weight * fraction, "InstanceType": workload.instance_type}
@@ -339,13 +301,6 @@ def _pending_deployment(revision: EndpointRevision, record: EndpointRecord) -> d
         "ProductionVariants": variants,
         "StartTime": changed_s(record),
     }
-
-
-def _fraction(record: EndpointRecord) -> float:
-    progress = record.status.progress
-    if progress is None or not is_observed(record):
-        return 0.0
-    return traffic_fraction(Deployment(progress=progress, revisions=record.status.revisions))
 
 
 def _repeated_members(revision: EndpointRevision) -> dict[str, Any]:
@@ -363,3 +318,35 @@ def _repeated_members(revision: EndpointRevision) -> dict[str, Any]:
             "KmsKeyId": capture.get("KmsKeyId", ""),
         }
     return repeated
+
+
+def refuse_other_kind(endpoint: str, old: Json, new: Json) -> None:
+    """
+    Refuse a configuration by which an endpoint would become another kind of endpoint.
+
+    Clients of an asynchronous endpoint wait for objects, and those of another one for responses. A serverless variant
+    may get instances, but not the other way round. Sources: aws/sagemaker-python-sdk pull request 3124; SageMaker
+    developer guide, "Update a serverless endpoint".
+    """
+    was_async, is_async = (bool(config.get("AsyncInferenceConfig")) for config in (old, new))
+    if was_async != is_async:
+        change = "removed from" if was_async else "added to"
+        raise validation_error(
+            f"The AsyncInferenceConfig parameter cannot be {change} this endpoint {endpoint}. "
+            "To change the endpoint type, create another endpoint."
+        )
+    with_instances = {variant["VariantName"] for variant in old["ProductionVariants"] if not _is_serverless(variant)}
+    changed = [
+        variant["VariantName"]
+        for variant in new["ProductionVariants"]
+        if _is_serverless(variant) and variant["VariantName"] in with_instances
+    ]
+    if changed:
+        raise validation_error(
+            f"Variant {', '.join(changed)} of endpoint {endpoint} has instances and cannot be updated to a serverless "
+            "variant. Create another endpoint with the serverless configuration."
+        )
+
+
+def _is_serverless(variant: Json) -> bool:
+    return "ServerlessConfig" in variant

@@ -26,17 +26,14 @@ _PAGES = Paginator(
 
 
 def assumed_role_arn(aws_scope: AwsScope, *, role: str = ROLE_NAME, session: str = SESSION_NAME) -> str:
-    """Return the ARN of a caller that has assumed a role."""
     return f"arn:{partition_of(aws_scope.region)}:sts::{aws_scope.account}:assumed-role/{role}/{session}"
 
 
 def role_arn(aws_scope: AwsScope, name: str) -> str:
-    """Return the ARN of a role."""
     return f"arn:{partition_of(aws_scope.region)}:iam::{aws_scope.account}:role/{name}"
 
 
 def get_caller_identity(context: CallContext, _params: dict[str, Any]) -> dict[str, Any]:
-    """Answer GetCallerIdentity."""
     session = context.identity_arn.rpartition("/")[2]
     return {
         "UserId": f"{_role_id(ROLE_NAME)}:{session}",

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.cluster.worker_logs import WorkerLogEvent
 from headrace.control.api.context import CallContext
-from headrace.control.model.log_reader import LogEvent
 from headrace.control.model.worker import WORKER
 from headrace.state.records import Record
 from headrace.wire.aws.errors import AwsError
@@ -79,12 +79,7 @@ class Reading:
 
 
 def read_token(token: str) -> Reading:
-    """
-    Decode a token of `Reading.token`.
-
-    Raises:
-        ValueError: the token is invalid.
-    """
+    """Decode a token of `Reading.token`. Raises `ValueError`: the token is invalid."""
     try:
         positions, created_ms, worker = json.loads(base64.urlsafe_b64decode(token.encode()))
     except (TypeError, RecursionError) as error:
@@ -125,7 +120,7 @@ def all_streams(context: CallContext) -> list[LogStream]:
 
 def lines_of(
     context: CallContext, streams: Sequence[LogStream], params: dict[str, Any], reading: Reading
-) -> Iterator[tuple[LogEvent, LogStream]]:
+) -> Iterator[tuple[WorkerLogEvent, LogStream]]:
     """
     Yield the lines of streams ordered by time, starting at the positions of `reading`.
 
@@ -133,7 +128,7 @@ def lines_of(
     """
     start_ms, end_ms = params.get("startTime"), params.get("endTime")
 
-    def lines(stream: LogStream) -> Iterator[LogEvent]:
+    def lines(stream: LogStream) -> Iterator[WorkerLogEvent]:
         position, num_read = reading.begin(stream), _BLOCK
         while num_read == _BLOCK:
             block = context.logs.read(stream.worker, start_ms=start_ms, end_ms=end_ms, position=position, limit=_BLOCK)
@@ -149,12 +144,12 @@ def lines_of(
 
 
 def _merged(
-    now: Sequence[LogStream], later: Sequence[LogStream], lines: Callable[[LogStream], Iterator[LogEvent]]
-) -> Iterator[tuple[LogEvent, LogStream]]:
+    now: Sequence[LogStream], later: Sequence[LogStream], lines: Callable[[LogStream], Iterator[WorkerLogEvent]]
+) -> Iterator[tuple[WorkerLogEvent, LogStream]]:
     """Merge lines by time; a stream of `later` is opened when its start time is reached."""
-    waiting, heads = deque(later), list[tuple[int, str, LogEvent, LogStream, Iterator[LogEvent]]]()
+    waiting, heads = deque(later), list[tuple[int, str, WorkerLogEvent, LogStream, Iterator[WorkerLogEvent]]]()
 
-    def put(stream: LogStream, rest: Iterator[LogEvent]) -> None:
+    def put(stream: LogStream, rest: Iterator[WorkerLogEvent]) -> None:
         if (event := next(rest, None)) is not None:
             heapq.heappush(heads, (event.timestamp_ms, stream.worker, event, stream, rest))
 
@@ -190,12 +185,7 @@ class LineFilter:
 
 
 def read_pattern(pattern: str) -> LineFilter:
-    """
-    Parse a `filterPattern`.
-
-    Raises:
-        AwsError: InvalidParameterException, for an unsupported kind of pattern.
-    """
+    """Parse a `filterPattern`. Raises `AwsError`: InvalidParameterException, for an unsupported kind of pattern."""
     text = pattern.strip()
     if text[:1] in ("{", "[", "%"):
         raise AwsError(

@@ -8,6 +8,7 @@ worker outlives the worker and its endpoint, bounded in size and age (`cluster.p
 from collections.abc import Iterator
 from typing import Any
 
+from headrace.cluster.worker_logs import WorkerLogEvent
 from headrace.control.api.context import CallContext
 from headrace.control.api.log_lines import (
     LineFilter,
@@ -18,7 +19,6 @@ from headrace.control.api.log_lines import (
     read_pattern,
     read_token,
 )
-from headrace.control.model.log_reader import LogEvent
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.paging import Paginator
 
@@ -33,7 +33,6 @@ _MAX_SCANNED = 200_000
 
 
 def describe_log_groups(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """Answer DescribeLogGroups."""
     groups: dict[str, list[LogStream]] = {}
     for stream in all_streams(context):
         groups.setdefault(stream.group, []).append(stream)
@@ -51,7 +50,6 @@ def describe_log_groups(context: CallContext, params: dict[str, Any]) -> dict[st
 
 
 def describe_log_streams(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """Answer DescribeLogStreams."""
     prefix, is_descending = params.get("logStreamNamePrefix", ""), params.get("descending", False)
     streams = [stream for stream in _streams(context, params) if stream.name.startswith(prefix)]
     is_by_time = params.get("orderBy") == "LastEventTime"
@@ -122,7 +120,7 @@ def delete_log_stream(context: CallContext, params: dict[str, Any]) -> dict[str,
 
 
 def _take(
-    lines: Iterator[tuple[LogEvent, LogStream]], wanted: LineFilter, reading: Reading, *, limit: int
+    lines: Iterator[tuple[WorkerLogEvent, LogStream]], wanted: LineFilter, reading: Reading, *, limit: int
 ) -> tuple[list[dict[str, Any]], bool]:
     """Return events until the response is full, and whether there are more; advance `reading`."""
     events: list[dict[str, Any]] = []
@@ -146,7 +144,7 @@ def _take(
     return events, False
 
 
-def _event(event: LogEvent) -> dict[str, Any]:
+def _event(event: WorkerLogEvent) -> dict[str, Any]:
     return {"timestamp": event.timestamp_ms, "message": event.message or " "}
 
 
@@ -160,7 +158,6 @@ def _chosen(streams: list[LogStream], params: dict[str, Any]) -> list[LogStream]
 
 
 def _streams(context: CallContext, params: dict[str, Any]) -> list[LogStream]:
-    """Return the streams of a log group."""
     group = params.get("logGroupName") or params.get("logGroupIdentifier", "")
     if not group:
         raise _invalid("Neither logGroupName nor logGroupIdentifier was given. Give one of them.")

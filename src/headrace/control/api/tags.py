@@ -3,14 +3,13 @@
 from typing import Any
 
 from headrace.control.api.context import CallContext, tags_of
-from headrace.control.model.names import find, parse_arn
+from headrace.control.model.names import parse_arn
 from headrace.state.records import Record, Unreadable
 from headrace.wire.aws.errors import not_found, validation_error
-from headrace.wire.aws.tags import MAX_TAGS
+from headrace.wire.aws.scope import MAX_TAGS
 
 
 def add_tags(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """Answer AddTags with all tags of the resource."""
     record = _tagged(context, params["ResourceArn"])
     tags = {**record.tags, **tags_of(params)}
     if len(tags) > MAX_TAGS:
@@ -34,7 +33,7 @@ def delete_tags(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
 
 def _tagged(context: CallContext, arn: str) -> Record[Any, Any] | Unreadable:
     parsed = parse_arn(arn)
-    record = find(context.store, *parsed) if parsed is not None else None
+    record = context.store.find(*parsed) if parsed is not None else None
     if record is None:
         raise not_found("resource", arn)
     return record

@@ -7,6 +7,7 @@ whose outcome was not written, is repeated by the next pass: a worker replaces a
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
 
@@ -39,18 +40,17 @@ async def call_worker(url: str, request: ClientRequest) -> tuple[int, bytes]:
         return response.status, await response.read(_MAX_ANSWER_BYTES)
 
 
+@dataclass(slots=True)
 class AdapterLoader:
     """Owns the calls that load and unload adapters; `close` cancels them."""
 
-    def __init__(self, store: Store, *, grants: Grants = NO_GRANTS, clock: Callable[[], float]) -> None:
-        self._store = store
-        self._grants = grants
-        self._clock = clock
-        self.call: CallWorker = call_worker
-        """Sends a request to a worker."""
-        self._running: dict[tuple[str, str], asyncio.Task[None]] = {}
-        """Calls in progress, by worker and adapter."""
-        self._log = get_logger()
+    store: Store
+    clock: Callable[[], float] = field(kw_only=True)
+    grants: Grants = NO_GRANTS
+    call: CallWorker = call_worker
+    """Sends a request to a worker."""
+    _running: dict[tuple[str, str], asyncio.Task[None]] = field(default_factory=dict)
+    """Calls in progress, by worker and adapter."""
 
     def act(self, action: AdapterAction) -> None:
         """Start a call, unless one for the same adapter and worker is running; its outcome triggers another pass."""
@@ -78,7 +78,7 @@ class AdapterLoader:
         except Exception as error:  # noqa: BLE001 -- an edge: logged, recorded, and tried again
             status, text = 0, f"The copy did not answer ({type(error).__name__}: {error})."
             if not isinstance(error, NoResponse | ResponseBroken | ResponseTooLarge | TimeoutError):
-                self._log.exception("adapter.call_failed", worker=action.worker, adapter=action.adapter)
+                get_logger().exception("adapter.call_failed", worker=action.worker, adapter=action.adapter)
         await asyncio.to_thread(self._record, action, status, text)
 
     async def _send(self, action: AdapterAction) -> tuple[int, str]:
@@ -86,7 +86,7 @@ class AdapterLoader:
         if action.token:
             headers.append(("Authorization", f"Bearer {action.token}"))
         if isinstance(action, LoadAdapter):
-            grant = await asyncio.to_thread(self._grants.for_uri, action.source)
+            grant = await asyncio.to_thread(self.grants.for_uri, action.source)
             body = msgspec.json.encode({"name": action.adapter, "src": action.source, "grant": grant})
             request = ClientRequest(path="/adapters", headers=tuple(headers), body=body)
             timeout_s = action.timeout_s
@@ -100,21 +100,23 @@ class AdapterLoader:
     def _record(self, action: AdapterAction, status: int, text: str) -> None:
         """Write the outcome to the worker's record, if the worker still has one."""
         for _ in range(MAX_WRITE_TRIES):
-            record = self._store.get(WORKER, action.worker)
+            record = self.store.get(WORKER, action.worker)
             if not isinstance(record, Record):
                 return
             before = record.status.adapters.get(action.adapter, AdapterState())
-            state = outcome(action, before, status, text, now_s=self._clock())
+            state = outcome(action, before, status, text, now_s=self.clock())
             try:
-                self._store.update(record, status=adapter_status(record.status, action.adapter, state))
+                self.store.update(record, status=adapter_status(record.status, action.adapter, state))
             except Conflict:
                 continue
             break
         event = "adapter.loaded" if isinstance(action, LoadAdapter) else "adapter.unloaded"
         if 200 <= status < 300:
-            self._log.info(event, worker=action.worker, adapter=action.adapter)
+            get_logger().info(event, worker=action.worker, adapter=action.adapter)
         else:
-            self._log.warning("adapter.refused", worker=action.worker, adapter=action.adapter, status=status, why=text)
+            get_logger().warning(
+                "adapter.refused", worker=action.worker, adapter=action.adapter, status=status, why=text
+            )
 
 
 def outcome(

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from headrace.cloudwatch.metrics.metric import Dimensions, Metric, MetricSink
 from headrace.control.loops.store_access import run_periodically
@@ -19,50 +20,37 @@ from headrace.state.records import Unreadable
 from headrace.state.store import Store
 
 PERIOD_S = 10.0
+CapacityMetric = tuple[Metric, float]
+"""A measurement of a current or desired capacity."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapacityMetric:
-    """A measurement of a current or desired capacity."""
-
-    metric: Metric
-    value: float
-
-
+@dataclass(slots=True, kw_only=True)
 class CapacityRecorder:
     """A task that publishes capacities; `run` until cancelled."""
 
-    def __init__(self, *, store: Store, sink: MetricSink, clock: Callable[[], float] = time.time) -> None:
-        """
-        Create the recorder.
-
-        Args:
-            store: The records of endpoints and components.
-            sink: Takes the measurements.
-            clock: Returns the time, seconds since 1970.
-        """
-        self._store = store
-        self._sink = sink
-        self._clock = clock
+    store: Store
+    sink: MetricSink
+    clock: Callable[[], float] = time.time
 
     async def run(self) -> None:
         """Publish until cancelled."""
         await run_periodically(
-            self._pass, store=self._store, period_s=PERIOD_S, clock=self._clock, failure="capacities.failed"
+            partial(asyncio.to_thread, self.pass_once),
+            store=self.store,
+            period_s=PERIOD_S,
+            clock=self.clock,
+            failure="capacities.failed",
         )
-
-    async def _pass(self) -> int:
-        return await asyncio.to_thread(self.pass_once)
 
     def pass_once(self) -> int:
         """Publish the current capacities; return the number of measurements."""
-        now_s = self._clock()
+        now_s = self.clock()
         capacities = [
-            *(capacity for record in self._store.list(ENDPOINT) for capacity in of_endpoint(record)),
-            *(capacity for record in self._store.list(INFERENCE_COMPONENT) for capacity in of_component(record)),
+            *(capacity for record in self.store.list(ENDPOINT) for capacity in of_endpoint(record)),
+            *(capacity for record in self.store.list(INFERENCE_COMPONENT) for capacity in of_component(record)),
         ]
-        for capacity in capacities:
-            self._sink.put(capacity.metric, capacity.value, now_s=now_s, unit="Count")
+        for metric, value in capacities:
+            self.sink.put(metric, value, now_s=now_s, unit="Count")
         return len(capacities)
 
 
@@ -90,4 +78,4 @@ def of_component(record: ComponentRecord | Unreadable) -> Iterator[CapacityMetri
 
 def _pair(namespace: str, word: str, dimensions: Dimensions, current: int, desired: int) -> Iterator[CapacityMetric]:
     for name, value in ((f"Current{word}", current), (f"Desired{word}", desired)):
-        yield CapacityMetric(metric=Metric(namespace=namespace, name=name, dimensions=dimensions), value=float(value))
+        yield Metric(namespace=namespace, name=name, dimensions=dimensions), float(value)

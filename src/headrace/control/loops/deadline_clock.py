@@ -5,8 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from headrace.control.planning.config import CLOCK_JUMP_S, ReconcilerConfig
+from headrace.control.model.names import new_instance_id
+from headrace.control.planning.config import CLOCK_JUMP_S, PassContext, ReconcilerConfig
 from headrace.core.telemetry import get_logger
+from headrace.wire.aws.scope import AwsScope
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +33,16 @@ class DeadlineClock:
     like the time before the platform's start.
     """
 
-    def __init__(self, config: ReconcilerConfig, clocks: Clocks) -> None:
-        """Start watching the wall clock."""
+    def __init__(self, config: ReconcilerConfig, clocks: Clocks, *, aws_scope: AwsScope) -> None:
         self._clocks = clocks
         now_s = clocks.wall()
         self._offset_s = now_s - clocks.monotonic()
         self._config = replace(config, awake_since_s=now_s)
+        self._aws_scope = aws_scope
         self._log = get_logger()
 
-    def read(self) -> tuple[float, ReconcilerConfig]:
-        """Return the time, seconds since 1970, and the configuration for planning at this time."""
+    def read(self) -> PassContext:
+        """Return the values for planning at this time."""
         now_s = self._clocks.wall()
         offset_s = now_s - self._clocks.monotonic()
         jump_s = offset_s - self._offset_s
@@ -48,4 +50,4 @@ class DeadlineClock:
             self._offset_s = offset_s
             self._config = replace(self._config, awake_since_s=now_s)
             self._log.warning("clock.jumped", seconds=round(jump_s, 3))
-        return now_s, self._config
+        return PassContext(aws_scope=self._aws_scope, now_s=now_s, config=self._config, new_id=new_instance_id)

@@ -1,62 +1,82 @@
 """One pass of the reconciler over one endpoint and the inference components on it: see, plan, record, act."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 from headrace.control.loops import store_access
 from headrace.control.loops.deadline_clock import DeadlineClock
-from headrace.control.loops.failure_log import LOG_NAMES, FailureLog
-from headrace.control.loops.garbage_collection import GarbageCollector
 from headrace.control.loops.store_access import Snapshot
 from headrace.control.loops.wake_up import BUSY_PAUSE_S, IDLE_PAUSE_S, WATCH_PAUSE_S
-from headrace.control.loops.worker_manager import WorkerManager, WorkerSet, new_instance_id
+from headrace.control.loops.worker_manager import WorkerManager, WorkerSet
 from headrace.control.model.component import (
+    INFERENCE_COMPONENT,
     ComponentRecord,
     ComponentRevision,
     ComponentStatus,
 )
-from headrace.control.model.endpoint import EndpointRecord, EndpointRevision, EndpointStatus, HostInstance
-from headrace.control.model.worker import WorkerRecord, WorkerView, notices_of, placements_of, restarts_of
+from headrace.control.model.endpoint import ENDPOINT, EndpointRecord, EndpointRevision, EndpointStatus, HostInstance
+from headrace.control.model.names import unreadable_message
+from headrace.control.model.worker import WorkerRecord, notices_of, placements_of, restarts_of
 from headrace.control.model.workload import Progress, ready_key
-from headrace.control.planning.config import PassContext
 from headrace.control.planning.deployment import Deployment
 from headrace.control.planning.endpoint import plan_endpoint, view_endpoint, view_workers
 from headrace.control.planning.plan import Plan, plan_removal
 from headrace.control.planning.rollout import num_ready
-from headrace.control.planning.worker_actions import RemoveRecord
+from headrace.control.planning.worker_actions import RemoveRecord, end_workers
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Conflict, Record, Unreadable
+from headrace.state.records import AnyKind, Conflict, Record, Unreadable
 from headrace.state.signals import ReadLoads
 from headrace.state.store import Store
-from headrace.wire.aws.scope import AwsScope
 
 AnyComponent = ComponentRecord | Unreadable
 Copies = Mapping[str, Sequence[WorkerRecord]]
 """Copies by the uid of their component."""
+LOG_NAMES: dict[AnyKind, str] = {ENDPOINT: "endpoint", INFERENCE_COMPONENT: "component"}
+"""Names of the kinds in log events."""
 
 
+class FailureLog:
+    """The last failure of each endpoint and component, and of the whole pass."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+        """By the uid of the record; empty for a whole pass."""
+
+    def note(self, record: Record[object, object] | Unreadable | None, error: Exception) -> None:
+        """Log a failure of an endpoint or a component, or with None of a whole pass."""
+        if self._is_news(record, repr(error)):
+            get_logger().error("reconciler.failed", **_named(record), exc_info=error)
+
+    def note_unreadable(self, record: Unreadable) -> None:
+        """Log that a record cannot be decoded."""
+        if self._is_news(record, record.reason):
+            get_logger().error("record.unreadable", **_named(record), reason=unreadable_message(record))
+
+    def clear(self, record: Record[object, object] | Unreadable | None) -> None:
+        """Forget the failure of a record that was reconciled without one."""
+        self._known.pop(record.uid if record is not None else "", None)
+
+    def _is_news(self, record: Record[object, object] | Unreadable | None, failure: str) -> bool:
+        uid = record.uid if record is not None else ""
+        is_news = self._known.get(uid) != failure
+        self._known[uid] = failure
+        return is_news
+
+
+def _named(record: Record[object, object] | Unreadable | None) -> dict[str, str]:
+    return {LOG_NAMES[record.kind]: record.name} if record is not None else {}
+
+
+@dataclass(frozen=True, slots=True)
 class EndpointPass:
     """A pass over one endpoint; the same object serves all endpoints."""
 
-    def __init__(
-        self,
-        store: Store,
-        workers: WorkerManager,
-        garbage: GarbageCollector,
-        failures: FailureLog,
-        *,
-        aws_scope: AwsScope,
-        loads: ReadLoads,
-        clock: DeadlineClock,
-    ) -> None:
-        self._store = store
-        self._workers = workers
-        self._garbage = garbage
-        self._failures = failures
-        self._aws_scope = aws_scope
-        self._loads = loads
-        self._clock = clock
-        self._log = get_logger()
+    store: Store
+    workers: WorkerManager
+    failures: FailureLog
+    loads: ReadLoads
+    clock: DeadlineClock
 
     async def run(
         self, record: EndpointRecord | Unreadable, workers: Sequence[WorkerRecord], snapshot: Snapshot
@@ -64,57 +84,50 @@ class EndpointPass:
         """
         Plan, record and act once; return the seconds until the next pass.
 
-        Raises:
-            Conflict: a record was written meanwhile; run another pass.
+        Raises `Conflict`: a record was written meanwhile; run another pass.
         """
         components = snapshot.components_by_endpoint().get(record.uid, [])
         copies = copies_by_component(workers)
         if isinstance(record, Unreadable) and record.deleting_s is None:
-            self._failures.note_unreadable(record)
-            return await self._remove_deleted(components, copies)
-        self._note_failures(components)
-        view = view_endpoint(record, components, copies, alarms=snapshot.alarms, loads=self._loads())
-        plan = plan_endpoint(view, self._context())
+            # Its components cannot be planned without it: those that are being deleted go, everything else stays.
+            self.failures.note_unreadable(record)
+            removals = [
+                await self._remove_unreadable(component, copies.get(component.uid, [])) for component in components
+            ]
+            return min(removals, default=IDLE_PAUSE_S)
+        for component in components:
+            if isinstance(component, Unreadable):
+                self.failures.note_unreadable(component)
+            else:
+                self.failures.clear(component)
+        view = view_endpoint(record, components, copies, alarms=snapshot.alarms, loads=self.loads())
+        plan = plan_endpoint(view, self.clock.read())
         # NOTE: the route comes first, so that an endpoint which is InService to DescribeEndpoint can be invoked.
-        await store_access.publish(self._store, snapshot.routes.get(record.name), record.name, plan.route)
+        await store_access.publish(self.store, snapshot.routes.get(record.name), record.name, plan.route)
         own = copies.pop("", [])
+        # The progress comes before the actions: after a crash between the two, the next pass plans them again.
         if plan.own.deployment is not None and isinstance(record, Record):
             record = await self._record_endpoint(record, plan.own.deployment, own, plan.instances)
-        pause_s = await self._act(record, plan.own, own)
-        pauses_s = await self._act_on_components(record.deleting_s, plan.components, components, copies)
-        return min(pause_s, *pauses_s, IDLE_PAUSE_S)
-
-    def _note_failures(self, components: Sequence[AnyComponent]) -> None:
-        """Log components that cannot be decoded, and forget the failures of those that can."""
+        pauses_s = [await self._act(record, plan.own, own)]
         for component in components:
+            placed = copies.pop(component.uid, [])
             if isinstance(component, Unreadable):
-                self._failures.note_unreadable(component)
+                pauses_s.append(await self._remove_unreadable(component, placed, endpoint_deleting_s=record.deleting_s))
             else:
-                self._failures.clear(component)
+                pauses_s.append(await self._act_on_component(component, plan.components[component.name], placed))
+        # The copies that are left belong to components that are gone.
+        pauses_s += [await self.end_workers(orphans) for orphans in copies.values()]
+        return min(*pauses_s, IDLE_PAUSE_S)
 
-    def _context(self) -> PassContext:
-        now_s, config = self._clock.read()
-        return PassContext(
-            aws_scope=self._aws_scope,
-            now_s=now_s,
-            config=config,
-            new_id=new_instance_id,
-        )
-
-    async def _act_on_components(
-        self, deleting_s: float | None, plans: Mapping[str, Plan], components: Sequence[AnyComponent], copies: Copies
-    ) -> list[float]:
-        """Record and act for each component; end the copies of components that are gone."""
-        pauses = []
-        for component in components:
-            own = copies.get(component.uid, [])
-            if isinstance(component, Unreadable):
-                pauses.append(await self._remove_unreadable(component, own, endpoint_deleting_s=deleting_s))
-            else:
-                pauses.append(await self._act_on_component(component, plans[component.name], own))
-        known = {component.uid for component in components}
-        orphaned = [workers for uid, workers in copies.items() if uid not in known]
-        return [*pauses, *[await self._garbage.end_workers(workers) for workers in orphaned]]
+    async def end_workers(self, workers: Sequence[WorkerRecord]) -> float:
+        """End workers whose endpoint or component is gone; return the seconds until the next pass."""
+        orphans = WorkerSet(records={worker.name: worker for worker in workers})
+        try:
+            for action in end_workers(view_workers(workers, {}), self.clock.read()):
+                await self.workers.act(orphans, action)
+        except Exception:  # noqa: BLE001 -- an edge: logged, and tried again
+            get_logger().exception("reconciler.orphan_failed", workers=sorted(orphans.records))
+        return BUSY_PAUSE_S
 
     async def _act_on_component(self, record: ComponentRecord, plan: Plan, copies: Sequence[WorkerRecord]) -> float:
         """Record and act for one component; its conflict does not delay the others."""
@@ -125,13 +138,6 @@ class EndpointPass:
         except Conflict:
             return BUSY_PAUSE_S
 
-    async def _remove_deleted(self, components: Sequence[AnyComponent], copies: Copies) -> float:
-        """Remove components that are being deleted; everything else of an unreadable endpoint is left alone."""
-        return min(
-            [await self._remove_unreadable(component, copies.get(component.uid, [])) for component in components]
-            or [IDLE_PAUSE_S]
-        )
-
     async def _remove_unreadable(
         self, record: AnyComponent, copies: Sequence[WorkerRecord], *, endpoint_deleting_s: float | None = None
     ) -> float:
@@ -139,8 +145,7 @@ class EndpointPass:
         deleting_s = record.deleting_s if record.deleting_s is not None else endpoint_deleting_s
         if deleting_s is None:
             return IDLE_PAUSE_S
-        now_s, config = self._clock.read()
-        removal = plan_removal(deleting_s, self._view(copies), now_s=now_s, config=config)
+        removal = plan_removal(deleting_s, view_workers(copies, self.loads()), self.clock.read())
         try:
             return await self._act(record, removal, copies)
         except Conflict:
@@ -155,11 +160,11 @@ class EndpointPass:
         )
         for action in plan.actions:
             if isinstance(action, RemoveRecord):
-                await store_access.remove(self._store, record)
+                await store_access.remove(self.store, record)
                 name = LOG_NAMES[record.kind]
-                self._log.info(f"{name}.removed", **{name: record.name})
+                get_logger().info(f"{name}.removed", **{name: record.name})
             else:
-                await self._workers.act(owned, action)
+                await self.workers.act(owned, action)
         if plan.is_settled:
             return WATCH_PAUSE_S if workers else IDLE_PAUSE_S
         return BUSY_PAUSE_S
@@ -180,25 +185,25 @@ class EndpointPass:
             placements=placements_of(workers),
             instances={variant: list(hosts) for variant, hosts in instances.items()},
         )
-        return await store_access.write(self._store, record, status=status)
+        return await store_access.write(self.store, record, status=status)
 
     async def _record_component(
         self, record: ComponentRecord, deployment: Deployment, copies: Sequence[WorkerRecord]
     ) -> ComponentRecord:
         self._log_news(record, deployment.progress)
+        notices = notices_of(copies)
+        for variant, texts in restarts_of(copies).items():
+            notices.setdefault(variant, []).extend(texts)
         status = ComponentStatus(
             progress=deployment.progress,
             revisions=cast("dict[int, ComponentRevision]", deployment.revisions),
             ready=self._ready(deployment, copies),
-            notices=_together(notices_of(copies), restarts_of(copies)),
+            notices=notices,
         )
-        return await store_access.write(self._store, record, status=status)
-
-    def _view(self, workers: Sequence[WorkerRecord]) -> list[WorkerView]:
-        return view_workers(workers, self._loads())
+        return await store_access.write(self.store, record, status=status)
 
     def _ready(self, deployment: Deployment, workers: Sequence[WorkerRecord]) -> dict[str, int]:
-        seen = self._view(workers)
+        seen = view_workers(workers, self.loads())
         return {
             ready_key(workload.variant, number): num_ready(seen, (workload.variant, number))
             for number, revision in deployment.revisions.items()
@@ -215,7 +220,7 @@ class EndpointPass:
                 return
         name = LOG_NAMES[record.kind]
         facts = {"state": progress.state.value, "reason": reason.partition("\n")[0]}
-        self._log.info(f"{name}.changed", **{name: record.name}, **facts)
+        get_logger().info(f"{name}.changed", **{name: record.name}, **facts)
 
 
 def copies_by_component(workers: Sequence[WorkerRecord]) -> dict[str, list[WorkerRecord]]:
@@ -225,9 +230,3 @@ def copies_by_component(workers: Sequence[WorkerRecord]) -> dict[str, list[Worke
         copy = worker.spec.copy
         grouped.setdefault(copy.component_uid if copy is not None else "", []).append(worker)
     return grouped
-
-
-def _together(*texts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Return the sentences of several sources by variant."""
-    variants = dict.fromkeys(variant for source in texts for variant in source)
-    return {variant: [text for source in texts for text in source.get(variant, ())] for variant in variants}

@@ -13,28 +13,29 @@ from contextlib import suppress
 from dataclasses import replace
 
 from headrace.cluster.launcher import Handle, Launcher
+from headrace.cluster.platform_logs import PlatformLogs
 from headrace.control.loops import store_access
 from headrace.control.loops.adapter_loader import AdapterLoader
 from headrace.control.loops.deadline_clock import SYSTEM_CLOCKS, Clocks, DeadlineClock
-from headrace.control.loops.endpoint_pass import EndpointPass
-from headrace.control.loops.failure_log import FailureLog
-from headrace.control.loops.garbage_collection import GarbageCollector
+from headrace.control.loops.endpoint_pass import EndpointPass, FailureLog
 from headrace.control.loops.store_access import Snapshot
 from headrace.control.loops.wake_up import BUSY_PAUSE_S, IDLE_PAUSE_S, WATCH_PAUSE_S, WakeUp, starting_among
 from headrace.control.loops.worker_manager import WorkerManager
+from headrace.control.model.component import owner_of
 from headrace.control.model.endpoint import EndpointRecord
-from headrace.control.model.log_reader import LogKeeper
-from headrace.control.model.worker import WorkerRecord
+from headrace.control.model.worker import ReplicaStatus, WorkerRecord
 from headrace.control.planning.config import ReconcilerConfig
 from headrace.control.planning.worker_build import WorkerDefaults
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Conflict, Unreadable
+from headrace.state.records import Conflict, StoredRecord, Unreadable
 from headrace.state.signals import ReadLoads
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
 _BURST_S = 0.02
 """Writes within this time are handled by one pass."""
+SWEEP_S = 30.0
+"""Seconds between two comparisons of processes and records."""
 
 
 class Reconciler:
@@ -45,28 +46,17 @@ class Reconciler:
         *,
         store: Store,
         launcher: Launcher,
-        logs: LogKeeper,
+        logs: PlatformLogs,
         aws_scope: AwsScope,
         defaults: WorkerDefaults,
         config: ReconcilerConfig | None = None,
         loads: ReadLoads = dict,
         clocks: Clocks = SYSTEM_CLOCKS,
     ) -> None:
-        """
-        Create the reconciler; nothing happens before `run`.
-
-        Args:
-            store: holds the desired and the observed state.
-            launcher: starts and stops workers.
-            logs: give the reasons of failures, and outlive their workers.
-            aws_scope: account and region.
-            defaults: settings of all workers.
-            config: time limits.
-            loads: in-flight requests by worker; workers without any may be left out.
-            clocks: the wall clock, and one that never jumps.
-        """
+        """Create the reconciler; nothing happens before `run`. Workers without requests may be left out of `loads`."""
         config = config or ReconcilerConfig()
-        clock, deadline_clock = clocks.wall, DeadlineClock(config, clocks)
+        clock = clocks.wall
+        self._clock = DeadlineClock(config, clocks, aws_scope=aws_scope)
         self._store = store
         self.adapters = AdapterLoader(store, grants=defaults.grants, clock=clock)
         """The calls that load and unload adapters."""
@@ -79,20 +69,14 @@ class Reconciler:
             config=config,
             clock=clock,
         )
-        self._garbage = GarbageCollector(store, self._workers, clock=deadline_clock)
         self._failures = FailureLog()
-        self._endpoints = EndpointPass(
-            store,
-            self._workers,
-            self._garbage,
-            self._failures,
-            aws_scope=aws_scope,
-            loads=loads,
-            clock=deadline_clock,
-        )
+        self._endpoints = EndpointPass(store, self._workers, self._failures, loads, self._clock)
+        self._swept_s: float | None = None
+        """Time of the last comparison of processes and records; None: the next one is due now."""
+        self._orphans: dict[str, Handle] = {}
+        """Processes without a record, by worker."""
         self.wake_up = WakeUp(clock=clock)
         """Ends the pause between two passes."""
-        self._log = get_logger()
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
@@ -117,21 +101,21 @@ class Reconciler:
     async def pass_once(self) -> float:
         """Read, plan, act and record once for everything; return the seconds until the next pass."""
         snapshot = await store_access.read_all(self._store)
-        alive = await self._garbage.alive_if_due(snapshot)
+        # See what the workers do before anything is planned: their records follow their processes.
+        alive = await self._alive_if_due(snapshot)
         snapshot = await self._look(snapshot, alive)
         self.wake_up.starting = starting_among(snapshot.readable_workers())
+        # Endpoints do not share anything: a slow or failing one does not delay the others.
         workers = snapshot.workers_by_endpoint()
         endpoints = {record.uid: record for record in snapshot.endpoints}
         pauses = await asyncio.gather(
-            *(self._guarded(record, workers.get(uid, []), snapshot) for uid, record in endpoints.items())
+            *(self._guarded(record, workers.pop(uid, []), snapshot) for uid, record in endpoints.items())
         )
-        for uid, orphans in workers.items():
-            if uid not in endpoints:
-                pauses.append(await self._garbage.end_workers(orphans))
-        await self._garbage.drop_components(snapshot)
-        await self._garbage.drop_routes(snapshot)
+        # Garbage: workers, components, routes and processes whose owner is gone.
+        pauses += [await self._endpoints.end_workers(orphans) for orphans in workers.values()]
+        await self._drop_orphaned_records(snapshot)
         if alive is not None:
-            pauses.append(await self._garbage.end_processes(alive, snapshot))
+            pauses.append(await self._end_processes(alive, snapshot))
         return min(pauses, default=IDLE_PAUSE_S)
 
     async def _look(self, snapshot: Snapshot, alive: dict[str, Handle] | None) -> Snapshot:
@@ -141,7 +125,11 @@ class Reconciler:
             if isinstance(record, Unreadable):
                 if record.is_newer:
                     return record
-                await self._drop_worker(record)
+                # Its process becomes an orphan, which the next comparison finds, and another worker replaces it.
+                get_logger().error("worker.unreadable", worker=record.name, why=record.reason)
+                self._swept_s = None
+                with suppress(Conflict):
+                    await store_access.remove(self._store, record)
                 return None
             with suppress(Conflict):
                 if alive is not None:
@@ -151,13 +139,6 @@ class Reconciler:
 
         seen = await asyncio.gather(*(look(record) for record in snapshot.workers))
         return replace(snapshot, workers=[record for record in seen if record is not None])
-
-    async def _drop_worker(self, record: Unreadable) -> None:
-        """Remove a worker whose record cannot be read; its process becomes an orphan, and another one replaces it."""
-        self._log.error("worker.unreadable", worker=record.name, why=record.reason)
-        self._garbage.sweep_soon()
-        with suppress(Conflict):
-            await store_access.remove(self._store, record)
 
     async def _guarded(
         self, record: EndpointRecord | Unreadable, workers: Sequence[WorkerRecord], snapshot: Snapshot
@@ -173,3 +154,48 @@ class Reconciler:
         if not isinstance(record, Unreadable):
             self._failures.clear(record)
         return pause_s
+
+    async def _drop_orphaned_records(self, snapshot: Snapshot) -> None:
+        """Remove components and routes whose endpoint is gone; the copies of the components become orphans."""
+        uids = {record.uid for record in snapshot.endpoints}
+        names = {record.name for record in snapshot.endpoints}
+        orphans: list[StoredRecord] = [route for name, route in snapshot.routes.items() if name not in names]
+        for component in snapshot.components:
+            owner = owner_of(component)
+            if component.deleting_s is not None if owner is None else owner.endpoint_uid not in uids:
+                orphans.append(component)
+        for record in orphans:
+            with suppress(Conflict):
+                await store_access.remove(self._store, record)
+
+    async def _alive_if_due(self, snapshot: Snapshot) -> dict[str, Handle] | None:
+        """
+        Return the launcher's own list of workers, or None while the next comparison is not due.
+
+        It is due every `SWEEP_S` seconds, and while a worker has a record but no process yet.
+        """
+        now_s = self._clock.read().now_s
+        is_recent = self._swept_s is not None and now_s - self._swept_s < SWEEP_S
+        if is_recent and all(worker.status != ReplicaStatus() for worker in snapshot.readable_workers()):
+            return None
+        self._swept_s = now_s
+        try:
+            return await self._workers.alive()
+        except Exception:  # noqa: BLE001 -- an edge: logged, and tried again
+            get_logger().exception("reconciler.sweep_failed")
+            return None
+
+    async def _end_processes(self, alive: dict[str, Handle], snapshot: Snapshot) -> float:
+        """End processes without a record; return the seconds until the next pass."""
+        recorded = {record.name for record in snapshot.workers}
+        for name, handle in alive.items():
+            if name not in recorded and name not in self._orphans:
+                get_logger().warning("worker.orphaned", worker=name)
+                self._orphans[name] = handle
+        for name, handle in list(self._orphans.items()):
+            if await self._workers.end_orphan(name, handle):
+                del self._orphans[name]
+        if not self._orphans:
+            return IDLE_PAUSE_S
+        self._swept_s = None
+        return WATCH_PAUSE_S

@@ -7,6 +7,7 @@ It scrapes every ten seconds while there are ready workers, and otherwise sleeps
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from headrace.cloudwatch.metrics.metric import Dimensions, Metric, StatisticSink
 from headrace.cloudwatch.metrics.worker_page import Page, WorkerReading, metrics_between, read_page, reading_between
@@ -26,44 +27,34 @@ MAX_AT_ONCE = 32
 """Maximum number of pages fetched concurrently."""
 
 
+@dataclass(slots=True, kw_only=True)
 class Scraper:
     """A task that scrapes ready workers; `run` until cancelled."""
 
-    def __init__(
-        self, *, store: Store, sink: StatisticSink, memory_bytes: int, clock: Callable[[], float] = time.time
-    ) -> None:
-        """
-        Create the scraper.
-
-        Args:
-            store: The workers' records.
-            sink: Takes the measurements.
-            memory_bytes: Memory of this host; the handle of a worker on another host has its own.
-            clock: Returns the time, seconds since 1970.
-        """
-        self._store = store
-        self._sink = sink
-        self._memory_bytes = memory_bytes
-        self._clock = clock
-        self._pages: dict[tuple[str, str], Page] = {}
-        """(Worker, its process) → its latest page."""
-        self.readings: dict[str, WorkerReading] = {}
-        """Worker → its newest numbers."""
-        self._room = asyncio.Semaphore(MAX_AT_ONCE)
+    store: Store
+    sink: StatisticSink
+    memory_bytes: int
+    """Memory of this host; the handle of a worker on another host has its own."""
+    clock: Callable[[], float] = time.time
+    readings: dict[str, WorkerReading] = field(default_factory=dict)
+    """Worker → its newest numbers."""
+    _pages: dict[tuple[str, str], Page] = field(default_factory=dict)
+    """(Worker, its process) → its latest page."""
+    _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_AT_ONCE))
 
     async def run(self) -> None:
         """Scrape until cancelled."""
         await run_periodically(
-            self.pass_once, store=self._store, period_s=PERIOD_S, clock=self._clock, failure="scraper.failed"
+            self.pass_once, store=self.store, period_s=PERIOD_S, clock=self.clock, failure="scraper.failed"
         )
 
     async def pass_once(self) -> int:
         """Scrape each ready worker once; return their number."""
-        records = await asyncio.to_thread(self._store.list, WORKER)
+        records = await asyncio.to_thread(self.store.list, WORKER)
         serving = [
-            (record, handle)
+            (record, record.status.handle)
             for record in records
-            if isinstance(record, Record) and (handle := _serving(record)) is not None
+            if isinstance(record, Record) and record.status.phase is WorkerPhase.READY and record.status.handle
         ]
         keys = {(record.name, str(handle.facts)) for record, handle in serving}
         self._pages = {key: page for key, page in self._pages.items() if key in keys}
@@ -79,20 +70,14 @@ class Scraper:
             self.readings.pop(record.name, None)
             return  # a custom image may have no such page
         key = (record.name, str(handle.facts))
-        page, before = read_page(text, at_s=self._clock()), self._pages.get(key)
+        page, before = read_page(text, at_s=self.clock()), self._pages.get(key)
         self._pages[key] = page
         self.readings[record.name] = reading_between(before, page)
         namespace, dimensions = series_of(record.spec)
-        memory_bytes = self._memory_bytes if handle.memory_bytes is None else handle.memory_bytes
+        memory_bytes = self.memory_bytes if handle.memory_bytes is None else handle.memory_bytes
         for found in metrics_between(before, page, memory_bytes=memory_bytes):
             metric = Metric(namespace=namespace, name=found.name, dimensions=dimensions)
-            self._sink.put_point(metric, found.point)
-
-
-def _serving(record: WorkerRecord) -> Handle | None:
-    if record.status.phase is not WorkerPhase.READY:
-        return None
-    return record.status.handle
+            self.sink.put_point(metric, found.point)
 
 
 def series_of(spec: ReplicaSpec) -> tuple[str, Dimensions]:

@@ -144,5 +144,4 @@ async def publish(store: Store, record: RouteRecord | Unreadable | None, name: s
 
 
 async def remove(store: Store, record: StoredRecord) -> None:
-    """Remove a record."""
     await asyncio.to_thread(store.remove, record)

@@ -6,9 +6,11 @@ does nothing.
 """
 
 import asyncio
-import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+
+from msgspec.structs import replace as replace_status
 
 from headrace.cluster.launcher import (
     Handle,
@@ -21,26 +23,22 @@ from headrace.cluster.launcher import (
     WorkerPhase,
     WorkerSpec,
 )
+from headrace.cluster.platform_logs import PlatformLogs
 from headrace.cluster.worker_exit import exit_reason
 from headrace.control.loops import store_access
 from headrace.control.loops.adapter_loader import AdapterLoader
-from headrace.control.model.component import ComponentRecord, is_component
+from headrace.control.model.component import ComponentRecord
 from headrace.control.model.endpoint import EndpointRecord
-from headrace.control.model.log_reader import LogKeeper
+from headrace.control.model.names import new_instance_id
 from headrace.control.model.worker import (
     WORKER,
-    FleetKey,
-    ReplicaSpec,
     ReplicaStatus,
     WorkerRecord,
-    changed,
-    component_replica,
-    failed_status,
-    given_up_status,
     launched_status,
     observed_status,
-    variant_replica,
+    replica_spec,
     waiting_status,
+    worker_failure,
 )
 from headrace.control.model.workload import Revision
 from headrace.control.planning.config import ReconcilerConfig
@@ -79,35 +77,19 @@ class WorkerSet:
     revisions: Mapping[int, Revision] = field(default_factory=dict)
 
 
-def new_instance_id() -> str:
-    """Return an id like those of EC2 instances."""
-    return f"i-{secrets.token_hex(9)[:17]}"
-
-
+@dataclass(slots=True, kw_only=True)
 class WorkerManager:
     """Acts on workers through a launcher, and writes their records."""
 
-    def __init__(
-        self,
-        *,
-        store: Store,
-        launcher: Launcher,
-        logs: LogKeeper,
-        adapters: AdapterLoader,
-        defaults: WorkerDefaults,
-        config: ReconcilerConfig,
-        clock: Callable[[], float],
-    ) -> None:
-        self._store = store
-        self._adapters = adapters
-        self._launcher = launcher
-        self._logs = logs
-        self._defaults = defaults
-        self._config = config
-        self._clock = clock
-        self._grants: dict[str, tuple[float, tuple[ObjectGrant, ...]]] = {}
-        """Worker that waits for its start → when its objects were listed, and these."""
-        self._log = get_logger()
+    store: Store
+    launcher: Launcher
+    logs: PlatformLogs
+    adapters: AdapterLoader
+    defaults: WorkerDefaults
+    config: ReconcilerConfig
+    clock: Callable[[], float]
+    _grants: dict[str, tuple[float, tuple[ObjectGrant, ...]]] = field(default_factory=dict)
+    """Worker that waits for its start → when its objects were listed, and these."""
 
     async def observe(self, record: WorkerRecord) -> WorkerRecord:
         """Observe a worker, and record what has changed."""
@@ -117,7 +99,7 @@ class WorkerManager:
         seen = await self._look(record.name, handle)
         if seen is None:
             return record
-        now_s = self._clock()
+        now_s = self.clock()
         status = observed_status(record.status, seen, now_s=now_s)
         is_lost = seen.phase is WorkerPhase.EXITED and record.deleting_s is None and status.failed_s is None
         if is_lost:
@@ -126,16 +108,16 @@ class WorkerManager:
                 record, status, why=exit_reason(seen), is_permanent=is_permanent, ended_in=seen.ended_in
             )
         if status.phase is not record.status.phase:
-            self._log.info("worker.observed", worker=record.name, phase=seen.phase.value, exit_code=seen.exit_code)
-        return await store_access.write(self._store, record, status=status)
+            get_logger().info("worker.observed", worker=record.name, phase=seen.phase.value, exit_code=seen.exit_code)
+        return await store_access.write(self.store, record, status=status)
 
     async def adopt(self, record: WorkerRecord, alive: Mapping[str, Handle]) -> WorkerRecord:
         """Record the handle of a worker if the platform ended between the worker's start and that write."""
         if record.status.handle is not None or record.name not in alive:
             return record
-        status = launched_status(record.status, alive[record.name], notices=(), now_s=self._clock())
-        self._log.info("worker.adopted", worker=record.name)
-        return await store_access.write(self._store, record, status=status)
+        status = launched_status(record.status, alive[record.name], notices=(), now_s=self.clock())
+        get_logger().info("worker.adopted", worker=record.name)
+        return await store_access.write(self.store, record, status=status)
 
     async def act(self, owned: WorkerSet, action: Action) -> None:
         """Apply one action of a plan."""
@@ -148,51 +130,52 @@ class WorkerManager:
                 await self._write(owned, name, is_deleting=True)
             case GiveUp(worker=name, why=why):
                 record = owned.records[name]
-                is_new = record.status.ready_s is None
-                status = given_up_status(record.status, now_s=self._clock())
-                status = await self._failed(record, status, why=why, is_permanent=is_new)
-                self._log.warning("worker.given_up", worker=name, why=why)
+                status = record.status
+                if status.handle is None:  # it was never started: there is no process to wait for
+                    status = replace_status(status, phase=WorkerPhase.EXITED, phase_since_s=self.clock())
+                status = await self._failed(record, status, why=why, is_permanent=True)
+                get_logger().warning("worker.given_up", worker=name, why=why)
                 await self._write(owned, name, status=status, is_deleting=True)
             case Stop(worker=name, grace_s=grace_s):
                 await self._stop(owned, name, grace_s)
             case Forget(worker=name):
                 await self._forget(owned, name)
             case LoadAdapter() | UnloadAdapter():
-                self._adapters.act(action)
+                self.adapters.act(action)
             case RemoveRecord():
                 raise AssertionError("the endpoint pass removes endpoints and components")
 
     async def alive(self) -> dict[str, Handle]:
         """Return all workers on the launcher's machines."""
         async with asyncio.timeout(_LAUNCHER_PATIENCE_S):
-            return await self._launcher.known()
+            return await self.launcher.known()
 
     async def end_orphan(self, name: str, handle: Handle) -> bool:
         """Stop a process without a record; return whether it is gone."""
         seen = await self._look(name, handle)
         if seen is not None and seen.phase is WorkerPhase.EXITED:
-            await self._launcher.forget(name)
+            await self.launcher.forget(name)
             return True
-        await self._launcher.stop(name, handle, grace_s=self._config.stop_grace_s)
+        await self.launcher.stop(name, handle, grace_s=self.config.stop_grace_s)
         return False
 
     async def _look(self, name: str, handle: Handle) -> Observation | None:
-        if handle.launcher != self._launcher.name:
+        if handle.launcher != self.launcher.name:
             message = f"it was started by the launcher {handle.launcher!r}, which is not in use any more."
             return Observation(phase=WorkerPhase.EXITED, message=message)
         try:
             async with asyncio.timeout(_LAUNCHER_PATIENCE_S):
-                return await self._launcher.poll(name, handle)
+                return await self.launcher.poll(name, handle)
         except Exception as error:  # noqa: BLE001 -- an edge: one worker must not delay the others
-            self._log.warning("worker.not_seen", worker=name, error=repr(error))
+            get_logger().warning("worker.not_seen", worker=name, error=repr(error))
             return None
 
     async def _start(self, owned: WorkerSet, action: Start) -> None:
         assert owned.owner is not None
         instance_id = new_instance_id()
         name = f"{owned.owner.name}-{action.fleet[0]}-{instance_id}"
-        spec = _replica_spec(owned.owner, action.fleet, instance_id, placed_on=action.instance)
-        record = await asyncio.to_thread(lambda: self._store.create(WORKER, name, spec=spec))
+        spec = replica_spec(owned.owner, action.fleet, instance_id, placed_on=action.instance)
+        record = await asyncio.to_thread(lambda: self.store.create(WORKER, name, spec=spec))
         owned.records[name] = record
         await self._launch(owned, record)
 
@@ -203,38 +186,35 @@ class WorkerManager:
         try:
             spec = record.spec
             group = f"{spec.copy.component if spec.copy is not None else spec.endpoint}/{spec.variant}"
-            built = build_worker(record.name, workload, self._defaults, group=group, revision=spec.revision)
-            handle = await self._started(await self._granted(built.spec))
+            built = build_worker(record.name, workload, self.defaults, group=group, revision=spec.revision)
+            granted = await self._granted(built.spec)
+            async with asyncio.timeout(_LAUNCHER_PATIENCE_S):
+                handle = await self.launcher.start(granted)
+            self._grants.pop(record.name, None)
         except (StartPending, TimeoutError) as error:
             why = str(error) or f"The launcher did not answer within {_LAUNCHER_PATIENCE_S:g} s."
             status = waiting_status(record.status, why=why)
             if status == record.status:
                 return
-            self._log.info("worker.waiting", worker=record.name, why=why)
+            get_logger().info("worker.waiting", worker=record.name, why=why)
         except (LaunchFailed, AwsError, OSError) as error:
             why, lacks_room = str(error), isinstance(error, InsufficientCapacity)
-            status = changed(record.status, phase=WorkerPhase.EXITED, phase_since_s=self._clock())
+            status = replace_status(record.status, phase=WorkerPhase.EXITED, phase_since_s=self.clock())
             status = await self._failed(record, status, why=why, is_permanent=True, lacks_room=lacks_room)
-            self._log.warning("worker.not_started", worker=record.name, why=why)
+            get_logger().warning("worker.not_started", worker=record.name, why=why)
         else:
-            status = launched_status(record.status, handle, notices=built.notices, now_s=self._clock())
-            self._log.info("worker.started", worker=record.name, notices=built.notices)
+            status = launched_status(record.status, handle, notices=built.notices, now_s=self.clock())
+            get_logger().info("worker.started", worker=record.name, notices=built.notices)
         await self._write(owned, record.name, status=status)
 
     async def _granted(self, spec: WorkerSpec) -> WorkerSpec:
         """Return the specification with what the worker may read, listed again only now and then while it waits."""
-        now_s = self._clock()
+        now_s = self.clock()
         granted_s, grants = self._grants.pop(spec.name, (0.0, ()))
         if now_s - granted_s > _GRANTS_AGE_S:
-            granted_s, grants = now_s, await asyncio.to_thread(self._defaults.grants.for_worker, spec)
+            granted_s, grants = now_s, await asyncio.to_thread(self.defaults.grants.for_worker, spec)
         self._grants[spec.name] = granted_s, grants
         return replace(spec, grants=grants)
-
-    async def _started(self, spec: WorkerSpec) -> Handle:
-        async with asyncio.timeout(_LAUNCHER_PATIENCE_S):
-            handle = await self._launcher.start(spec)
-        self._grants.pop(spec.name, None)
-        return handle
 
     async def _stop(self, owned: WorkerSet, name: str, grace_s: float) -> None:
         record = owned.records[name]
@@ -243,13 +223,13 @@ class WorkerManager:
             return
         try:
             async with asyncio.timeout(_LAUNCHER_PATIENCE_S):
-                await self._launcher.stop(name, handle, grace_s=grace_s)
+                await self.launcher.stop(name, handle, grace_s=grace_s)
         except Exception as error:  # noqa: BLE001 -- an edge: it is tried again, and deletion must end
-            self._log.warning("worker.not_stopped", worker=name, error=repr(error))
+            get_logger().warning("worker.not_stopped", worker=name, error=repr(error))
             return
         if record.status.stopping_s is None:
-            self._log.info("worker.stopped", worker=name, grace_s=grace_s)
-            await self._write(owned, name, status=changed(record.status, stopping_s=self._clock()))
+            get_logger().info("worker.stopped", worker=name, grace_s=grace_s)
+            await self._write(owned, name, status=replace_status(record.status, stopping_s=self.clock()))
 
     async def _forget(self, owned: WorkerSet, name: str) -> None:
         """Remove everything of a worker except its log; its record is removed even if its folder cannot be."""
@@ -257,29 +237,29 @@ class WorkerManager:
         await self._keep_log(owned.records[name])
         try:
             async with asyncio.timeout(_LAUNCHER_PATIENCE_S):
-                await self._launcher.forget(name)
+                await self.launcher.forget(name)
         except Exception as error:  # noqa: BLE001 -- an edge: deletion must end
-            self._log.warning("worker.folder_kept", worker=name, error=repr(error))
-        await store_access.remove(self._store, owned.records.pop(name))
+            get_logger().warning("worker.folder_kept", worker=name, error=repr(error))
+        await store_access.remove(self.store, owned.records.pop(name))
 
     async def _keep_log(self, record: WorkerRecord) -> None:
         spec = record.spec
         try:
             await asyncio.to_thread(
-                self._logs.keep,
+                self.logs.keep,
                 record.name,
                 log_group=spec.log_group,
                 log_stream=spec.log_stream,
                 created_s=record.created_s,
             )
         except (OSError, ValueError) as error:
-            self._log.warning("worker.log_not_kept", worker=record.name, error=repr(error))
+            get_logger().warning("worker.log_not_kept", worker=record.name, error=repr(error))
 
     async def _write(
         self, owned: WorkerSet, name: str, *, status: ReplicaStatus | None = None, is_deleting: bool = False
     ) -> None:
         record = owned.records[name]
-        owned.records[name] = await store_access.write(self._store, record, status=status, is_deleting=is_deleting)
+        owned.records[name] = await store_access.write(self.store, record, status=status, is_deleting=is_deleting)
 
     async def _failed(
         self,
@@ -291,29 +271,19 @@ class WorkerManager:
         lacks_room: bool = False,
         ended_in: WorkerPhase | None = None,
     ) -> ReplicaStatus:
-        return failed_status(
+        read = partial(self.logs.read, record.name, limit=_NUM_TAIL_LINES, is_backward=True)
+        try:
+            log_tail = [event.message for event in await asyncio.to_thread(read)]
+        except OSError as error:
+            get_logger().warning("worker.log_not_read", worker=record.name, error=repr(error))
+            log_tail = []
+        failure = worker_failure(
             record,
-            status,
-            now_s=self._clock(),
             why=why,
-            is_permanent=is_permanent and status.ready_s is None,
             ended_in=ended_in or record.status.phase,
             lacks_room=lacks_room or bool(status.waiting),
-            log_tail=await self._log_tail(record.name),
+            log_tail=log_tail,
         )
-
-    async def _log_tail(self, name: str) -> Sequence[str]:
-        try:
-            events = await asyncio.to_thread(lambda: self._logs.read(name, limit=_NUM_TAIL_LINES, is_backward=True))
-        except OSError as error:
-            self._log.warning("worker.log_not_read", worker=name, error=repr(error))
-            return ()
-        return [event.message for event in events]
-
-
-def _replica_spec(
-    owner: EndpointRecord | ComponentRecord, fleet: FleetKey, instance_id: str, *, placed_on: str
-) -> ReplicaSpec:
-    if is_component(owner):
-        return component_replica(owner, fleet, instance_id, instance=placed_on)
-    return variant_replica(owner, fleet, instance_id)
+        # Once it has been ready, another worker may succeed.
+        is_permanent = is_permanent and status.ready_s is None
+        return replace_status(status, failed_s=self.clock(), failure=failure, is_permanent=is_permanent)

@@ -10,12 +10,12 @@ from headrace.control.model.resources import read_requirements, read_strategy
 from headrace.control.model.workload import (
     DOWNLOAD_TIMEOUT_S,
     HEALTH_TIMEOUT_S,
+    DeployableSpec,
+    DeployableStatus,
     DesiredCapacity,
-    Progress,
     Revision,
     State,
     Workload,
-    check_progress,
     is_updatable,
     ready_key,
     serving_revision,
@@ -107,30 +107,17 @@ class ComponentOwner(msgspec.Struct, frozen=True, kw_only=True):
     endpoint_uid: str
 
 
-class ComponentSpec(RecordPart, frozen=True, kw_only=True):
+class ComponentSpec(DeployableSpec[ComponentRevision], frozen=True, kw_only=True):
     """The desired state of an inference component."""
 
     endpoint: str
     endpoint_uid: str
-    generation: int
-    """Number of requests so far; the first is the creation."""
-    revision: ComponentRevision
     density: Density | None = None
     """None if its copies do not follow the instances of its variant."""
 
 
-class ComponentStatus(RecordPart, frozen=True, kw_only=True):
+class ComponentStatus(DeployableStatus[ComponentRevision], frozen=True, kw_only=True):
     """The observed state of an inference component."""
-
-    progress: Progress | None = None
-    revisions: dict[int, ComponentRevision] = msgspec.field(default_factory=dict)
-    ready: dict[str, int] = msgspec.field(default_factory=dict)
-    """Number of serving copies, by `ready_key`."""
-    notices: dict[str, list[str]] = msgspec.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Refuse a progress whose revisions are missing."""
-        check_progress(self.progress, self.revisions)
 
 
 ComponentRecord = Record[ComponentSpec, ComponentStatus]
@@ -198,32 +185,21 @@ def variant_name(record: ComponentRecord | Unreadable) -> str:
     return "" if isinstance(record, Unreadable) else record.spec.revision.variant
 
 
-def component_status(record: ComponentRecord) -> str:
-    """Return the `InferenceComponentStatus`."""
+def component_status(record: ComponentRecord | Unreadable) -> str:
     state = visible_state(record)
     return _STATUSES.get(state, state.value)
 
 
 def current_copies(record: ComponentRecord) -> int:
-    """Return the number of serving copies."""
     keys = (ready_key(revision.variant, number) for number, revision in record.status.revisions.items())
     return sum(record.status.ready.get(key, 0) for key in keys)
 
 
 def with_copies(record: ComponentRecord, copies: int, *, arn: str, density: Density | None = None) -> ComponentSpec:
     """
-    Return the component's spec with another number of copies.
+    Return the component's spec with another number of copies; a ratio to instances is kept only if `density` gives it.
 
-    An older ratio of copies to instances is dropped, unless `density` gives a new one.
-
-    Args:
-        record: the component's record.
-        copies: the number of copies, 0 or more.
-        arn: the component's ARN, for the text of errors.
-        density: the ratio that its copies follow from now on.
-
-    Raises:
-        AwsError: the component is an adapter, is being updated, has failed, or would have too many copies.
+    Raises `AwsError`: the component is an adapter, is being updated, has failed, or would have too many copies.
     """
     check_num_copies(copies)
     if base := record.spec.revision.base:
@@ -242,12 +218,7 @@ def with_copies(record: ComponentRecord, copies: int, *, arn: str, density: Dens
 
 
 def refuse_busy(record: ComponentRecord, arn: str) -> None:
-    """
-    Refuse to update a component while it is being updated, or after it has failed.
-
-    Raises:
-        AwsError: ValidationException.
-    """
+    """Refuse to update a component while it is being updated, or after it has failed."""
     if is_updatable(record):
         return
     if visible_state(record) is State.FAILED:
@@ -256,12 +227,7 @@ def refuse_busy(record: ComponentRecord, arn: str) -> None:
 
 
 def check_num_copies(copies: int) -> None:
-    """
-    Refuse more copies than a component may have.
-
-    Raises:
-        AwsError: ResourceLimitExceeded.
-    """
+    """Refuse more copies than a component may have. Raises `AwsError`: ResourceLimitExceeded."""
     if copies > MAX_COPIES:
         raise AwsError(
             "ResourceLimitExceeded",

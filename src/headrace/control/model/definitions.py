@@ -32,7 +32,6 @@ ENDPOINT_CONFIG: Final[Kind[DefinitionSpec, NoStatus]] = Kind(
 
 
 def container_of(model: Json) -> Json:
-    """Return the container of a model."""
     containers: list[Json] = model.get("Containers") or []
     container: Json = model.get("PrimaryContainer") or (containers[0] if containers else {})
     return container
@@ -48,7 +47,8 @@ def artifacts_of(container: Json) -> tuple[ArtifactSource, ...]:
     """Return the sources of the container's files."""
     sources = []
     if url := container.get("ModelDataUrl"):
-        is_archive = url.endswith(_ARCHIVES) or not (url.endswith("/") or _is_local(url))
+        is_local = "://" not in url or url.startswith("file://")
+        is_archive = url.endswith(_ARCHIVES) or not (url.endswith("/") or is_local)
         sources.append(ArtifactSource(uri=url, is_prefix=url.endswith("/"), is_archive=is_archive))
     if data := (container.get("ModelDataSource") or {}).get("S3DataSource"):
         sources.append(_s3_source(data, channel=None))
@@ -64,7 +64,3 @@ def _s3_source(data: Json, *, channel: str | None) -> ArtifactSource:
         is_archive=data["CompressionType"] == "Gzip",
         channel=channel,
     )
-
-
-def _is_local(url: str) -> bool:
-    return "://" not in url or url.startswith("file://")

@@ -8,12 +8,12 @@ import msgspec
 from headrace.control.model.workload import (
     DOWNLOAD_TIMEOUT_S,
     HEALTH_TIMEOUT_S,
+    DeployableSpec,
+    DeployableStatus,
     DesiredCapacity,
-    Progress,
     Revision,
     State,
     Workload,
-    check_progress,
     is_updatable,
     ready_key,
     visible_state,
@@ -22,7 +22,7 @@ from headrace.state.records import Json, Kind, Record, RecordPart
 from headrace.state.routes import AsyncOutput, PrefixRouting, RoutingStrategy
 from headrace.wire.aws import services
 from headrace.wire.aws.errors import AwsError, validation_error
-from headrace.wire.aws.hosting_members import HOSTING
+from headrace.wire.aws.member_table import HOSTING
 from headrace.wire.aws.members import notices
 
 MAX_WORKERS: Final = 100
@@ -42,7 +42,6 @@ class EndpointRevision(Revision, frozen=True, kw_only=True, dict=True):
 
     @property
     def config_name(self) -> str:
-        """`EndpointConfigName`."""
         return str(self.config["EndpointConfigName"])
 
     def variant_config(self, variant: str) -> Json:
@@ -74,7 +73,8 @@ class EndpointRevision(Revision, frozen=True, kw_only=True, dict=True):
         model_name = model_name_of(config)
         model = self.models[model_name] if model_name is not None else None
         desired = self.capacities.get(config["VariantName"]) or initial_capacity(config)
-        strategy = (config.get("RoutingConfig") or {}).get("RoutingStrategy", "RANDOM")
+        routing: Json = config.get("RoutingConfig") or {}
+        strategy, prefix = routing.get("RoutingStrategy", "RANDOM"), routing.get("PrefixAwareRoutingConfig") or {}
         return Workload(
             variant=config["VariantName"],
             weight=desired.weight,
@@ -82,7 +82,9 @@ class EndpointRevision(Revision, frozen=True, kw_only=True, dict=True):
             model=model,
             instance_type=config.get("InstanceType") or _first_pool(config).get("InstanceType", ""),
             strategy=cast("RoutingStrategy", strategy if strategy in _STRATEGIES else "PREFIX_AWARE"),
-            prefix_routing=_prefix_routing(config),
+            prefix_routing=PrefixRouting(
+                num_bytes=prefix.get("PrefixLength"), max_load=prefix.get("ConcurrencyThreshold")
+            ),
             provision_timeout_s=config.get("VariantInstanceProvisionTimeoutInSeconds"),
             download_timeout_s=float(config.get("ModelDataDownloadTimeoutInSeconds", DOWNLOAD_TIMEOUT_S)),
             health_timeout_s=float(config.get("ContainerStartupHealthCheckTimeoutInSeconds", HEALTH_TIMEOUT_S)),
@@ -106,31 +108,17 @@ class HostInstance(RecordPart, frozen=True, kw_only=True):
     """Time at which emptying it for removal began; None if it stays."""
 
 
-class EndpointSpec(RecordPart, frozen=True, kw_only=True):
+class EndpointSpec(DeployableSpec[EndpointRevision], frozen=True, kw_only=True):
     """The desired state of an endpoint."""
 
-    generation: int
-    """Number of requests so far; the first is the creation."""
-    revision: EndpointRevision
 
-
-class EndpointStatus(RecordPart, frozen=True, kw_only=True):
+class EndpointStatus(DeployableStatus[EndpointRevision], frozen=True, kw_only=True):
     """The observed state of an endpoint."""
 
-    progress: Progress | None = None
-    revisions: dict[int, EndpointRevision] = msgspec.field(default_factory=dict)
-    ready: dict[str, int] = msgspec.field(default_factory=dict)
-    """Number of serving workers, by `ready_key`."""
-    notices: dict[str, list[str]] = msgspec.field(default_factory=dict)
-    """Settings without effect, and reasons why workers wait, by variant."""
     placements: dict[str, list[str]] = msgspec.field(default_factory=dict)
     """Sentences about the GPUs that workers run on, by variant."""
     instances: dict[str, list[HostInstance]] = msgspec.field(default_factory=dict)
     """Instances for inference components, by variant."""
-
-    def __post_init__(self) -> None:
-        """Refuse a progress whose revisions are missing."""
-        check_progress(self.progress, self.revisions)
 
 
 EndpointRecord = Record[EndpointSpec, EndpointStatus]
@@ -179,12 +167,6 @@ def model_name_of(variant: Json) -> str | None:
     return _first_pool(variant).get("ModelNameOverride") or variant.get("ModelName")
 
 
-def _prefix_routing(variant: Json) -> PrefixRouting:
-    """Return a production variant's `PrefixAwareRoutingConfig`."""
-    config = (variant.get("RoutingConfig") or {}).get("PrefixAwareRoutingConfig") or {}
-    return PrefixRouting(num_bytes=config.get("PrefixLength"), max_load=config.get("ConcurrencyThreshold"))
-
-
 def _first_pool(variant: Json) -> Json:
     """Return the first choice of a variant's `InstancePools`; empty if it has none."""
     pools: list[Json] = variant.get("InstancePools") or []
@@ -195,8 +177,7 @@ def updatable_revision(record: EndpointRecord, arn: str) -> EndpointRevision:
     """
     Return the serving revision of an endpoint that can be updated now.
 
-    Raises:
-        AwsError: the endpoint has failed, or is being updated.
+    Raises `AwsError`: the endpoint has failed, or is being updated.
     """
     progress = record.status.progress
     if is_updatable(record) and progress is not None and progress.stable is not None:
@@ -208,15 +189,9 @@ def updatable_revision(record: EndpointRecord, arn: str) -> EndpointRevision:
 
 def with_capacities(record: EndpointRecord, desired: Mapping[str, DesiredCapacity], *, arn: str) -> EndpointSpec:
     """
-    Return an endpoint's spec with other weights and counts of the serving revision.
+    Return an endpoint's spec with other weights and counts of all variants of the serving revision.
 
-    Args:
-        record: the endpoint's record.
-        desired: weights and counts of all variants.
-        arn: the endpoint's ARN, for the text of errors.
-
-    Raises:
-        AwsError: the endpoint is being updated, has failed, or would have too many workers.
+    Raises `AwsError`: the endpoint is being updated, has failed, or would have too many workers.
     """
     current = updatable_revision(record, arn)
     check_num_workers(desired)
@@ -225,12 +200,7 @@ def with_capacities(record: EndpointRecord, desired: Mapping[str, DesiredCapacit
 
 
 def check_num_workers(desired: Mapping[str, DesiredCapacity]) -> None:
-    """
-    Refuse more workers than an endpoint may have.
-
-    Raises:
-        AwsError: ResourceLimitExceeded.
-    """
+    """Refuse more workers than an endpoint may have. Raises `AwsError`: ResourceLimitExceeded."""
     number = sum(capacity.count for capacity in desired.values())
     if number > MAX_WORKERS:
         raise AwsError(
@@ -264,14 +234,7 @@ def desired_workload(record: EndpointRecord, revision: EndpointRevision, workloa
 
 
 def variant_notices(config: Json, variant: Json, model: Json | None) -> tuple[str, ...]:
-    """
-    Return sentences about members that SageMaker acts on and Headrace accepts without effect.
-
-    Args:
-        config: CreateEndpointConfig's members.
-        variant: the production variant's members.
-        model: CreateModel's members.
-    """
+    """Return sentences about members of the three Create requests that SageMaker acts on and Headrace does not."""
     config_alone = {name: value for name, value in config.items() if name != "ProductionVariants"}
     found = [
         *_notices("CreateEndpointConfigInput", config_alone),

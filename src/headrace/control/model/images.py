@@ -206,14 +206,7 @@ def profile(
     """
     Return the profile with which a container is run.
 
-    Args:
-        image: the image of `CreateModel`: `[registry/]repository[:tag][@digest]`.
-        environment: the container's `Environment`.
-        own_images: own images by name; see `find_own`.
-        is_strict: refuse unknown images, and keep the limits of the real container.
-
-    Raises:
-        AwsError: ValidationException, in strict mode, if the image is unknown.
+    Strict mode refuses unknown images by a ValidationException, and keeps the limits of the real container.
     """
     own = find_own(image, own_images)
     if own is not None:

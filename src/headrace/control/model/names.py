@@ -5,17 +5,13 @@ Names in ARNs are in lower case, as on AWS; the lookup of names therefore ignore
 """
 
 import re
-from typing import TypeVar
+import secrets
 
 from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL
 from headrace.control.model.endpoint import ENDPOINT
-from headrace.state.records import AnyKind, Kind, Record, Unreadable
-from headrace.state.store import Store
+from headrace.state.records import AnyKind, Unreadable
 from headrace.wire.aws.scope import AwsScope, partition_of
-
-SpecT = TypeVar("SpecT")
-StatusT = TypeVar("StatusT")
 
 ARN_TYPES: dict[AnyKind, str] = {
     MODEL: "model",
@@ -32,6 +28,7 @@ TITLES: dict[AnyKind, str] = {
 }
 """Resource names in AWS's messages."""
 ENDPOINT_LOG_PREFIX = "/aws/sagemaker/Endpoints/"
+"""Source: SageMaker developer guide, "Log groups and streams"."""
 COMPONENT_LOG_PREFIX = "/aws/sagemaker/InferenceComponents/"
 
 _ARN = re.compile(
@@ -55,11 +52,6 @@ def parse_arn(arn: str) -> tuple[AnyKind, str] | None:
     return (kind, found["name"]) if kind is not None else None
 
 
-def find(store: Store, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT] | Unreadable | None:
-    """Return the record with a name, ignoring case."""
-    return store.find(kind, name)
-
-
 def unreadable_message(record: Unreadable) -> str:
     """Return the error for a record that cannot be decoded."""
     title = TITLES[record.kind]
@@ -72,16 +64,6 @@ def unreadable_message(record: Unreadable) -> str:
     )
 
 
-def log_group_of(endpoint: str) -> str:
-    """Return the log group of an endpoint's workers. Source: SageMaker developer guide, "Log groups and streams"."""
-    return ENDPOINT_LOG_PREFIX + endpoint
-
-
-def component_log_group_of(component: str) -> str:
-    """Return the log group of an inference component's copies."""
-    return COMPONENT_LOG_PREFIX + component
-
-
-def log_stream_of(variant: str, instance_id: str) -> str:
-    """Return the log stream of a worker."""
-    return f"{variant}/{instance_id}"
+def new_instance_id() -> str:
+    """Return an id like those of EC2 instances."""
+    return f"i-{secrets.token_hex(9)[:17]}"

@@ -32,8 +32,7 @@ def read_own_images(text: str, *, source: str) -> dict[str, OwnImage]:
     """
     Parse the TOML text of a file, whose name `source` is used in errors.
 
-    Raises:
-        SettingsError: the text is not TOML, or a key or value is invalid.
+    Raises `SettingsError`: the text is not TOML, or a key or value is invalid.
     """
     try:
         document = tomllib.loads(text)

@@ -47,7 +47,6 @@ UNBOUNDED: Final = Resources(cpus=float("inf"), accelerators=float("inf"), memor
 
 
 def resources_of_type(instance_type: str) -> Resources:
-    """Return the resources of an instance type on AWS."""
     kind = find_instance_type(instance_type)
     if kind is None:
         return UNBOUNDED
@@ -55,7 +54,6 @@ def resources_of_type(instance_type: str) -> Resources:
 
 
 def read_requirements(requirements: Json) -> Resources:
-    """Read a `ComputeResourceRequirements`."""
     return Resources(
         cpus=float(requirements.get("NumberOfCpuCoresRequired", 0)),
         accelerators=float(requirements.get("NumberOfAcceleratorDevicesRequired", 0)),

@@ -29,12 +29,7 @@ class Rollout:
 
 
 def check_deployment_config(config: dict[str, Any]) -> None:
-    """
-    Refuse a contradictory configuration. Source: SageMaker developer guide, "Deployment guardrails".
-
-    Raises:
-        AwsError: ValidationException, which names the member.
-    """
+    """Refuse a contradictory configuration. Source: SageMaker developer guide, "Deployment guardrails"."""
     policy, rolling = config.get("BlueGreenUpdatePolicy"), config.get("RollingUpdatePolicy")
     if policy and rolling:
         raise validation_error(f"{_WHERE} has a BlueGreenUpdatePolicy and a RollingUpdatePolicy. Give one of them.")
@@ -65,13 +60,7 @@ def _check_size(size: dict[str, Any], where: str, *, least: int, most: int) -> N
 
 
 def read_rollout(deployment: Json, *, num_workers: int) -> Rollout:
-    """
-    Read a `DeploymentConfig`.
-
-    Args:
-        deployment: the members as requested; empty means blue/green, all at once.
-        num_workers: workers of the new revision, to which an INSTANCE_COUNT refers.
-    """
+    """Read a `DeploymentConfig`; an INSTANCE_COUNT refers to the workers of the new revision."""
     if rolling := deployment.get("RollingUpdatePolicy"):
         part, back = _part(rolling["MaximumBatchSize"], num_workers), rolling.get("RollbackMaximumBatchSize")
         return Rollout(

@@ -5,16 +5,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from headrace.cluster.launcher import Handle, Observation, WorkerPhase
 from headrace.cluster.worker_exit import is_exit_line
-from headrace.control.model.component import ComponentRecord
-from headrace.control.model.names import component_log_group_of, log_group_of, log_stream_of
+from headrace.control.model.component import ComponentRecord, is_component
+from headrace.control.model.endpoint import EndpointRecord
+from headrace.control.model.names import COMPONENT_LOG_PREFIX, ENDPOINT_LOG_PREFIX
 from headrace.control.model.resources import Resources, read_requirements
-from headrace.state.records import Json, Kind, Record, RecordPart, StoredRecord
+from headrace.state.records import Json, Kind, Record, RecordPart
 
 FleetKey = tuple[str, int]
 """Variant and revision."""
@@ -132,38 +134,30 @@ WORKER: Final[Kind[ReplicaSpec, ReplicaStatus]] = Kind("worker", ReplicaSpec, Re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
-    """A worker as the planners see it."""
+    """A worker as the planners see it; see `ReplicaStatus` for what is not described here."""
 
     name: str
     variant: str
     revision: int
     created_s: float
     phase: WorkerPhase | None = None
-    """None before it was started."""
     phase_since_s: float = 0.0
     url: str = ""
     token: str = field(default="", repr=False)
     """Bearer token that the worker requires; empty for none."""
     ready_s: float | None = None
-    """Time at which it was first ready."""
     draining_s: float | None = None
     """Time at which it stopped getting requests."""
     stopping_s: float | None = None
-    """Time at which it was told to stop."""
     failed_s: float | None = None
-    """Time at which it was lost or given up."""
     failure: str = ""
-    """Text of the failure, as a FailureReason."""
     waiting: str = ""
-    """Reason why it cannot be started yet."""
     is_permanent: bool = False
-    """True if another worker would fail for the same reason."""
     num_requests: int = 0
     """Known requests in flight."""
     is_leaving: bool = False
     """True while its instance is being emptied: it is stopped once another copy serves in its place."""
     adapters: Mapping[str, AdapterState] = field(default_factory=dict)
-    """By the name of their inference component."""
 
     @property
     def fleet(self) -> FleetKey:
@@ -186,37 +180,27 @@ class WorkerView:
         return self.phase is WorkerPhase.EXITED
 
 
-def variant_replica(endpoint: StoredRecord, fleet: FleetKey, instance_id: str) -> ReplicaSpec:
-    """Return the spec of a worker of an endpoint's own model."""
-    variant, revision = fleet
-    return ReplicaSpec(
-        endpoint=endpoint.name,
-        endpoint_uid=endpoint.uid,
-        variant=variant,
-        revision=revision,
-        log_group=log_group_of(endpoint.name),
-        log_stream=log_stream_of(variant, instance_id),
-    )
-
-
-def component_replica(component: ComponentRecord, fleet: FleetKey, copy_id: str, *, instance: str) -> ReplicaSpec:
-    """Return the spec of a copy of an inference component."""
+def replica_spec(
+    owner: EndpointRecord | ComponentRecord, fleet: FleetKey, instance_id: str, *, placed_on: str
+) -> ReplicaSpec:
+    """Return the spec of a worker of an endpoint's own model, or of a copy of an inference component."""
     variant, number = fleet
-    latest = component.spec.revision
-    revision = latest if latest.number == number else component.status.revisions[number]
+    endpoint, endpoint_uid, log_group, copy = owner.name, owner.uid, ENDPOINT_LOG_PREFIX + owner.name, None
+    if is_component(owner):
+        latest = owner.spec.revision
+        revision = latest if latest.number == number else owner.status.revisions[number]
+        endpoint, endpoint_uid = owner.spec.endpoint, owner.spec.endpoint_uid
+        log_group = COMPONENT_LOG_PREFIX + owner.name
+        requirements = revision.specification.get("ComputeResourceRequirements") or {}
+        copy = CopySpec(component=owner.name, component_uid=owner.uid, instance=placed_on, requirements=requirements)
     return ReplicaSpec(
-        endpoint=component.spec.endpoint,
-        endpoint_uid=component.spec.endpoint_uid,
+        endpoint=endpoint,
+        endpoint_uid=endpoint_uid,
         variant=variant,
         revision=number,
-        log_group=component_log_group_of(component.name),
-        log_stream=log_stream_of(variant, copy_id),
-        copy=CopySpec(
-            component=component.name,
-            component_uid=component.uid,
-            instance=instance,
-            requirements=revision.specification.get("ComputeResourceRequirements") or {},
-        ),
+        log_group=log_group,
+        log_stream=f"{variant}/{instance_id}",
+        copy=copy,
     )
 
 
@@ -271,37 +255,25 @@ def restarts_of(records: Sequence[WorkerRecord]) -> dict[str, list[str]]:
     for record in records:
         if record.status.failed_s is not None and record.status.ready_s is not None:
             lost.setdefault(record.spec.variant, []).append(record)
-    return {variant: [_restarts_text(workers)] for variant, workers in lost.items()}
-
-
-def _restarts_text(lost: Sequence[WorkerRecord]) -> str:
-    last = max(lost, key=lambda record: record.status.failed_s or 0.0)
-    at = datetime.fromtimestamp(last.status.failed_s or 0.0, UTC)
-    count = "1 restart" if len(lost) == 1 else f"{len(lost)} restarts"
-    return f"{count} of workers, the last at {at:%Y-%m-%d %H:%M:%S} UTC after log stream {last.spec.log_stream}."
-
-
-def changed(status: ReplicaStatus, **changes: Any) -> ReplicaStatus:
-    """Return the status with some values changed."""
-    return msgspec.structs.replace(status, **changes)
+    sentences = {}
+    for variant, workers in lost.items():
+        last = max(workers, key=lambda record: record.status.failed_s or 0.0)
+        at = datetime.fromtimestamp(last.status.failed_s or 0.0, UTC)
+        count = "1 restart" if len(workers) == 1 else f"{len(workers)} restarts"
+        stream = last.spec.log_stream
+        sentences[variant] = [f"{count} of workers, the last at {at:%Y-%m-%d %H:%M:%S} UTC after log stream {stream}."]
+    return sentences
 
 
 def waiting_status(status: ReplicaStatus, *, why: str) -> ReplicaStatus:
     """Return the status of a worker that waits for its start; keep the old reason if only its numbers have changed."""
     is_same = _NUMBERS.sub("", why) == _NUMBERS.sub("", status.waiting)
-    return status if is_same else changed(status, waiting=why)
-
-
-def given_up_status(status: ReplicaStatus, *, now_s: float) -> ReplicaStatus:
-    """Return the status of a worker that is given up; a worker that was never started counts as exited."""
-    if status.handle is not None:
-        return status
-    return changed(status, phase=WorkerPhase.EXITED, phase_since_s=now_s)
+    return status if is_same else replace(status, waiting=why)
 
 
 def launched_status(status: ReplicaStatus, handle: Handle, *, notices: Sequence[str], now_s: float) -> ReplicaStatus:
     """Return the status after the launcher has started the worker, or found it running."""
-    return changed(
+    return replace(
         status,
         handle=handle,
         phase=WorkerPhase.FETCHING,
@@ -314,50 +286,29 @@ def launched_status(status: ReplicaStatus, handle: Handle, *, notices: Sequence[
 def adapter_status(status: ReplicaStatus, name: str, state: AdapterState | None) -> ReplicaStatus:
     """Return the status after an adapter was loaded, could not be loaded, or was unloaded (None)."""
     others = {known: kept for known, kept in status.adapters.items() if known != name}
-    return changed(status, adapters=others if state is None else {**others, name: state})
+    return replace(status, adapters=others if state is None else {**others, name: state})
 
 
 def observed_status(status: ReplicaStatus, seen: Observation, *, now_s: float) -> ReplicaStatus:
     """Return the status after an observation; the same object if nothing has changed."""
     if seen.phase is not status.phase:
-        status = changed(status, phase=seen.phase, phase_since_s=now_s)
+        status = replace(status, phase=seen.phase, phase_since_s=now_s)
     if seen.phase is WorkerPhase.READY and status.ready_s is None:
-        status = changed(status, ready_s=now_s)
+        status = replace(status, ready_s=now_s)
     if seen.placement and seen.placement != status.placement:
-        status = changed(status, placement=seen.placement)
+        status = replace(status, placement=seen.placement)
     notices = list(dict.fromkeys([*status.notices, *seen.notices]))
-    return changed(status, notices=notices) if notices != status.notices else status
+    return replace(status, notices=notices) if notices != status.notices else status
 
 
-def failed_status(
-    record: WorkerRecord,
-    status: ReplicaStatus,
-    *,
-    now_s: float,
-    why: str,
-    is_permanent: bool,
-    ended_in: WorkerPhase | None,
-    lacks_room: bool,
-    log_tail: Sequence[str],
-) -> ReplicaStatus:
-    """
-    Return the status after the worker was lost or given up.
-
-    Args:
-        record: the worker's record.
-        status: the status before the failure.
-        now_s: seconds since 1970.
-        why: a short reason, or the worker's own message.
-        is_permanent: whether another worker would fail for the same reason.
-        ended_in: the phase in which it failed.
-        lacks_room: whether the launcher had no room for it.
-        log_tail: the last lines of its log.
-    """
+def worker_failure(
+    record: WorkerRecord, *, why: str, ended_in: WorkerPhase | None, lacks_room: bool, log_tail: Sequence[str]
+) -> str:
+    """Return the FailureReason of a worker that was lost or given up, in the phase `ended_in`."""
     was_fetching = ended_in is WorkerPhase.FETCHING
     template = _NO_ROOM if lacks_room else _DOWNLOAD_FAILED if was_fetching else _PING_FAILED
     log = f"{record.spec.log_group}, stream {record.spec.log_stream}"
-    reason = failure_text(template.format(variant=record.spec.variant), why=why, log=log, log_tail=log_tail)
-    return changed(status, failed_s=now_s, failure=reason, is_permanent=is_permanent)
+    return failure_text(template.format(variant=record.spec.variant), why=why, log=log, log_tail=log_tail)
 
 
 def failure_text(opening: str, *, why: str, log: str, log_tail: Sequence[str]) -> str:

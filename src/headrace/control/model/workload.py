@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 import msgspec
 
@@ -96,7 +96,6 @@ class Revision(RecordPart, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def workloads(self) -> tuple[Workload, ...]:
-        """The workloads of the revision."""
         return self._read_workloads()
 
     @cached_property
@@ -112,7 +111,6 @@ class Revision(RecordPart, frozen=True, kw_only=True, dict=True):
 
     @property
     def num_workers(self) -> int:
-        """Number of workers of all workloads."""
         return sum(workload.num_workers for workload in self.workloads)
 
     @property
@@ -138,7 +136,6 @@ class Revision(RecordPart, frozen=True, kw_only=True, dict=True):
         return None
 
     def workload(self, variant: str) -> Workload | None:
-        """Return the workload of a variant."""
         return next((workload for workload in self.workloads if workload.variant == variant), None)
 
     def with_desired(self, desired: Mapping[str, DesiredCapacity]) -> Self:
@@ -204,37 +201,32 @@ RevisionT = TypeVar("RevisionT", bound=Revision)
 RevisionT_co = TypeVar("RevisionT_co", bound=Revision, covariant=True)
 
 
-class DeployableSpec(Protocol[RevisionT_co]):
-    """The spec of an endpoint or an inference component."""
+class DeployableSpec(RecordPart, Generic[RevisionT_co], frozen=True, kw_only=True):
+    """The desired state of an endpoint or an inference component."""
 
-    @property
-    def generation(self) -> int:
-        """Number of requests so far; the first is the creation."""
-        ...
-
-    @property
-    def revision(self) -> RevisionT_co:
-        """The revision that was requested last."""
-        ...
+    generation: int
+    """Number of requests so far; the first is the creation."""
+    revision: RevisionT_co
+    """The revision that was requested last."""
 
 
-class DeployableStatus(Protocol[RevisionT_co]):
-    """The status of an endpoint or an inference component."""
+class DeployableStatus(RecordPart, Generic[RevisionT_co], frozen=True, kw_only=True):
+    """The observed state of an endpoint or an inference component."""
 
-    @property
-    def progress(self) -> Progress | None:
-        """Progress of the rollout; None before the reconciler's first pass."""
-        ...
+    progress: Progress | None = None
+    """Progress of the rollout; None before the reconciler's first pass."""
+    revisions: dict[int, RevisionT_co] = msgspec.field(default_factory=dict)
+    """The revisions that `progress` names."""
+    ready: dict[str, int] = msgspec.field(default_factory=dict)
+    """Number of serving workers, by `ready_key`."""
+    notices: dict[str, list[str]] = msgspec.field(default_factory=dict)
+    """Settings without effect, by variant."""
 
-    @property
-    def revisions(self) -> Mapping[int, RevisionT_co]:
-        """The revisions that `progress` names."""
-        ...
-
-    @property
-    def ready(self) -> Mapping[str, int]:
-        """Number of serving workers, by `ready_key`."""
-        ...
+    def __post_init__(self) -> None:
+        """Refuse a progress whose revisions are missing, so that the record becomes unreadable."""
+        for number in (self.progress.stable, self.progress.target) if self.progress is not None else ():
+            if number is not None and number not in self.revisions:
+                raise ValueError(f"revision {number} is not in the status; expected one of {sorted(self.revisions)}")
 
 
 Deployable = Record[DeployableSpec[Revision], DeployableStatus[Revision]]
@@ -246,31 +238,21 @@ def ready_key(variant: str, revision: int) -> str:
     return f"{variant}/{revision}"
 
 
-def check_progress(progress: Progress | None, revisions: Mapping[int, Any]) -> None:
-    """Raise ValueError unless the status has the revisions that the progress names."""
-    for number in (progress.stable, progress.target) if progress is not None else ():
-        if number is not None and number not in revisions:
-            raise ValueError(f"revision {number} is not in the status; expected one of {sorted(revisions)}")
-
-
 def is_observed(record: Deployable) -> bool:
     """Return whether the reconciler has acted on the latest request."""
     progress = record.status.progress
     return progress is not None and progress.observed_generation == record.spec.generation
 
 
-def visible_state(record: Deployable) -> State:
+def visible_state(record: Deployable | Unreadable) -> State:
     """Return the state to show: it reflects a new request before the reconciler has acted on it."""
     if record.deleting_s is not None:
         return State.DELETING
+    if isinstance(record, Unreadable):
+        return State.FAILED
     if record.status.progress is None:
         return State.CREATING
     return record.status.progress.state if is_observed(record) else State.UPDATING
-
-
-def unreadable_state(record: Unreadable) -> State:
-    """Return the state to show for a record that cannot be decoded."""
-    return State.FAILED if record.deleting_s is None else State.DELETING
 
 
 def serving_revision(record: Record[DeployableSpec[RevisionT], DeployableStatus[RevisionT]]) -> RevisionT:
@@ -312,8 +294,10 @@ def failure_reason(record: Deployable) -> str:
     return progress.failure_reason
 
 
-def changed_s(record: Deployable) -> float:
+def changed_s(record: Deployable | Unreadable) -> float:
     """Return the time at which the state last changed, or a change was last requested."""
+    if isinstance(record, Unreadable):
+        return record.modified_s
     if record.deleting_s is not None:
         return record.deleting_s
     if record.status.progress is None or not is_observed(record):

@@ -15,8 +15,7 @@ from headrace.control.model.worker import AdapterState, WorkerView
 from headrace.control.model.workload import Revision, State
 from headrace.control.planning.config import PassContext
 from headrace.control.planning.deployment import Deployment, start_deployment
-from headrace.control.planning.plan import Plan
-from headrace.control.planning.routes import effective_shares
+from headrace.control.planning.plan import Plan, effective_shares
 from headrace.control.planning.worker_actions import AdapterAction, LoadAdapter, RemoveRecord, UnloadAdapter
 from headrace.state.routes import AdapterRoute, VariantRoute
 
@@ -44,16 +43,12 @@ class Base:
 
 
 def plan_adapter(record: ComponentRecord, base: Base | None, context: PassContext) -> Plan:
-    """
-    Plan one adapter component.
-
-    Args:
-        record: the adapter component's record.
-        base: its base; None if there is none, or its record cannot be read.
-        context: the values that are fixed during the pass.
-    """
+    """Plan one adapter component; `base` is None if there is none, or its record cannot be read."""
     if record.deleting_s is not None:
-        return _plan_removal(record, record.deleting_s, base, context)
+        # Unload it first; a copy that does not answer in time does not delay that further.
+        is_over = context.waited_s(record.deleting_s) > context.config.stop_bound_s
+        unloads = () if base is None or base.state is State.DELETING or is_over else _unload(record, base)
+        return Plan(deployment=None, actions=unloads or (RemoveRecord(),))
     deployment = _advance(start_deployment(record, context.now_s), record, base, context)
     state = deployment.progress.state
     wanted = deployment.target or deployment.stable
@@ -87,7 +82,9 @@ def _advance(deployment: Deployment, record: ComponentRecord, base: Base | None,
     serving = base.serving if base is not None else []
     states = [worker.adapters.get(record.name, AdapterState()) for worker in serving]
     if reason := _failure(version, states, base, deployment, context):
-        return _failed(deployment, reason, context)
+        # A failed creation stays; an update is rolled back.
+        state = State.FAILED if deployment.stable is None else State.IN_SERVICE
+        return _ended(deployment, state, context, stable=deployment.stable, reason=reason)
     is_loaded = bool(states) and all(state.loaded == version for state in states)
     is_asleep = base is not None and base.state is State.IN_SERVICE and base.num_copies == 0
     if is_loaded or (is_asleep and not serving):
@@ -108,19 +105,12 @@ def _failure(
     if permanent:
         return permanent
     assert deployment.target is not None
-    waited_s = context.config.waited_s(deployment.progress.since_s, context.now_s)
+    waited_s = context.waited_s(deployment.progress.since_s)
     bound_s = deployment.target.startup_bound_s
     if waited_s <= bound_s:
         return ""
     last = failed[0].failure if failed else f"No copy of its base {base.name} has served meanwhile."
     return f"The copies of its base have not loaded it within {bound_s:g} s. {last}"
-
-
-def _failed(deployment: Deployment, reason: str, context: PassContext) -> Deployment:
-    """Return a failed creation, or an update that is rolled back."""
-    if deployment.stable is None:
-        return _ended(deployment, State.FAILED, context, reason=reason)
-    return _ended(deployment, State.IN_SERVICE, context, stable=deployment.stable, reason=reason)
 
 
 def _ended(
@@ -152,12 +142,9 @@ def _load(
             timeout_s=workload.download_timeout_s,
         )
         for worker in (base.serving if base is not None else ())
-        if _is_due(worker.adapters.get(record.name, AdapterState()), version, context.now_s)
+        for state in (worker.adapters.get(record.name, AdapterState()),)
+        if state.loaded != version and (state.failed != version or context.now_s - state.failed_s >= RETRY_S)
     )
-
-
-def _is_due(state: AdapterState, version: str, now_s: float) -> bool:
-    return state.loaded != version and (state.failed != version or now_s - state.failed_s >= RETRY_S)
 
 
 def _unload(record: ComponentRecord, base: Base | None) -> tuple[UnloadAdapter, ...]:
@@ -167,14 +154,6 @@ def _unload(record: ComponentRecord, base: Base | None) -> tuple[UnloadAdapter, 
         for worker in (base.serving if base is not None else ())
         if _has_loaded(worker, record)
     )
-
-
-def _plan_removal(record: ComponentRecord, deleting_s: float, base: Base | None, context: PassContext) -> Plan:
-    """Unload the adapter, then remove its record; a copy that does not answer in time does not delay that further."""
-    is_over = context.config.waited_s(deleting_s, context.now_s) > context.config.stop_bound_s
-    is_base_leaving = base is None or base.state is State.DELETING
-    unloads = () if is_base_leaving or is_over else _unload(record, base)
-    return Plan(deployment=None, actions=unloads or (RemoveRecord(),))
 
 
 def _has_loaded(worker: WorkerView, record: ComponentRecord) -> bool:

@@ -36,12 +36,6 @@ class ReconcilerConfig:
     awake_since_s: float = 0.0
     """Start of this platform process, or the last jump of its clock: time before it does not count for deadlines."""
 
-    def waited_s(self, since_s: float, now_s: float) -> float:
-        """Return the time waited since `since_s`; a time in the future dates from before the clock was set back."""
-        if since_s > now_s + CLOCK_JUMP_S:
-            since_s = self.awake_since_s
-        return now_s - max(since_s, self.awake_since_s)
-
     @property
     def stop_bound_s(self) -> float:
         """Time after which a worker that was told to stop has ended, or cannot be reached."""
@@ -58,3 +52,8 @@ class PassContext:
     config: ReconcilerConfig
     new_id: Callable[[], str]
     """Generates the id of an instance."""
+
+    def waited_s(self, since_s: float) -> float:
+        """Return the time waited since `since_s`; a time in the future dates from before the clock was set back."""
+        awake_since_s = self.config.awake_since_s
+        return self.now_s - (awake_since_s if since_s > self.now_s + CLOCK_JUMP_S else max(since_s, awake_since_s))

@@ -6,7 +6,6 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from headrace.control.model.worker import FleetKey
 from headrace.control.model.workload import (
     Deployable,
     DesiredCapacity,
@@ -14,7 +13,6 @@ from headrace.control.model.workload import (
     Revision,
     Stage,
     State,
-    Workload,
 )
 
 
@@ -51,19 +49,6 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
         """The revision that is being deployed."""
         number = self.progress.target
         return None if number is None else self.revisions[number]
-
-
-class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
-    """The workers and the traffic that a deployment needs now."""
-
-    num_workers: Mapping[FleetKey, int]
-    """Workers by fleet; fleets that are not named need none."""
-    workloads: Mapping[FleetKey, Workload]
-    """The workloads of all revisions of the deployment."""
-    halted_revision: int | None = None
-    """Revision that gets no more workers, because its rolling update is being rolled back."""
-    traffic_fraction: float = 0.0
-    """The target's part of the traffic, 0 to 1."""
 
 
 def start_deployment(record: Deployable, now_s: float) -> Deployment:

@@ -22,9 +22,9 @@ from headrace.control.planning.deployment import NO_CONDITIONS, Deployment, Exte
 from headrace.control.planning.instances import ComponentView, VariantInstances, variant_instances
 from headrace.control.planning.plan import Plan, plan_deployable, plan_removal
 from headrace.control.planning.pool import Placed
-from headrace.control.planning.worker_actions import Action, Drain, GiveUp, RemoveRecord, Start
+from headrace.control.planning.worker_actions import Drain, GiveUp, RemoveRecord, Start
 from headrace.state.records import Record, Unreadable
-from headrace.state.routes import ComponentRoute, Route, VariantRoute
+from headrace.state.routes import ComponentRoute, Route
 
 _NO_SPARE_ROOM = " An update needs room for a batch of new copies (MaximumBatchSize) beside those that serve."
 
@@ -89,19 +89,22 @@ def view_endpoint(
         alarms: names of the alarms that are in ALARM.
         loads: requests in flight by worker.
     """
-    readable = [component for component in components if isinstance(component, Record)]
     return EndpointView(
         record=record,
         workers=view_workers(workers.get("", ()), loads),
         alarm=_alarm_reason(record, alarms) if isinstance(record, Record) else "",
         components=[
             ComponentView(
-                record=_deleted_with(component, record),
+                # It is deleted with its endpoint.
+                record=component
+                if component.deleting_s is not None
+                else replace(component, deleting_s=record.deleting_s),
                 workers=view_workers(workers.get(component.uid, ()), loads),
                 placed=_placed_copies(component.name, workers.get(component.uid, ())),
                 alarm=_alarm_reason(component, alarms),
             )
-            for component in readable
+            for component in components
+            if isinstance(component, Record)
         ],
         unreadable=[
             copy
@@ -116,11 +119,6 @@ def view_endpoint(
 def view_workers(workers: Sequence[WorkerRecord], loads: Mapping[str, int]) -> list[WorkerView]:
     """Return the planner's views of workers, with their in-flight requests."""
     return [view_worker(worker, num_requests=loads.get(worker.name, 0)) for worker in workers]
-
-
-def _deleted_with(component: ComponentRecord, endpoint: EndpointRecord | Unreadable) -> ComponentRecord:
-    """Return a component that is being deleted if its endpoint is."""
-    return component if component.deleting_s is not None else replace(component, deleting_s=endpoint.deleting_s)
 
 
 def _placed_copies(component: str, workers: Sequence[WorkerRecord]) -> dict[str, Placed]:
@@ -143,54 +141,33 @@ def _alarm_reason(record: Deployable, alarms: Collection[str]) -> str:
 
 def plan_endpoint(view: EndpointView, context: PassContext) -> EndpointPlan:
     """Plan an endpoint with its components. An unreadable endpoint is planned only while it is being deleted."""
-    record, own = view.record, _plan_own(view, context)
-    if own.deployment is None or isinstance(record, Unreadable):
-        hosted = plan_components(None, view.components, context, instances={}, unreadable=view.unreadable)
-        route = None
+    record = view.record
+    if isinstance(record, Unreadable):
+        assert record.deleting_s is not None
+        own = plan_removal(record.deleting_s, view.workers, context)
     else:
-        instances = record.status.instances
-        hosted = plan_components(
-            own.deployment, view.components, context, instances=instances, unreadable=view.unreadable
+        own = plan_deployable(record, view.workers, context, conditions=ExternalConditions(alarm=view.alarm))
+    host, route = own.deployment, None
+    instances = record.status.instances if isinstance(record, Record) else {}
+    hosted = plan_components(host, view.components, context, instances=instances, unreadable=view.unreadable)
+    if host is not None and isinstance(record, Record):
+        route = Route(
+            endpoint=record.name,
+            endpoint_arn=arn_of(context.aws_scope, ENDPOINT, record.name),
+            endpoint_uid=record.uid,
+            created_s=record.created_s,
+            status=host.progress.state.value,
+            variants=tuple(
+                replace(variant, instances=len(hosted.instances.get(variant.name, ()))) for variant in own.variants
+            ),
+            components=hosted.routes,
+            async_output=(host.stable or record.spec.revision).async_output,
         )
-        route = _endpoint_route(record, own.deployment, own.variants, hosted, context)
-    actions = own.actions if view.is_last else _without_removal(own.actions)
+    # The endpoint's record stays until its components are removed.
+    actions = tuple(action for action in own.actions if view.is_last or not isinstance(action, RemoveRecord))
     return EndpointPlan(
         route=route, own=replace(own, actions=actions), components=hosted.plans, instances=hosted.instances
     )
-
-
-def _plan_own(view: EndpointView, context: PassContext) -> Plan:
-    record, now_s, config = view.record, context.now_s, context.config
-    if isinstance(record, Unreadable):
-        assert record.deleting_s is not None
-        return plan_removal(record.deleting_s, view.workers, now_s=now_s, config=config)
-    conditions = ExternalConditions(alarm=view.alarm)
-    return plan_deployable(record, view.workers, context, conditions=conditions)
-
-
-def _endpoint_route(
-    record: EndpointRecord,
-    deployment: Deployment,
-    variants: Sequence[VariantRoute],
-    hosted: ComponentPlans,
-    context: PassContext,
-) -> Route:
-    """Return the route of an endpoint with its components, and the instances that they share."""
-    return Route(
-        endpoint=record.name,
-        endpoint_arn=arn_of(context.aws_scope, ENDPOINT, record.name),
-        endpoint_uid=record.uid,
-        created_s=record.created_s,
-        status=deployment.progress.state.value,
-        variants=tuple(replace(variant, instances=len(hosted.instances.get(variant.name, ()))) for variant in variants),
-        components=hosted.routes,
-        async_output=(deployment.stable or record.spec.revision).async_output,
-    )
-
-
-def _without_removal(actions: Sequence[Action]) -> tuple[Action, ...]:
-    """Return the actions of an endpoint whose components are not yet removed."""
-    return tuple(action for action in actions if not isinstance(action, RemoveRecord))
 
 
 def plan_components(
@@ -202,14 +179,10 @@ def plan_components(
     unreadable: Sequence[Placed] = (),
 ) -> ComponentPlans:
     """
-    Plan the components of one endpoint.
+    Plan the components of one endpoint, oldest first.
 
-    Args:
-        host: the endpoint's deployment; None while it is being deleted.
-        components: the components, oldest first.
-        context: the values that are fixed during the pass.
-        instances: instances by variant after the last pass; a variant that is missing has none yet.
-        unreadable: copies of components that cannot be read: they stay where they are.
+    `host` is None while the endpoint is being deleted. A variant that is missing in `instances` has none yet; the
+    copies of `unreadable` components stay where they are.
     """
     hosted = [component for component in components if not component.record.spec.revision.base]
     variants = variant_instances(host, hosted, instances, unreadable, context)
@@ -224,7 +197,7 @@ def plan_components(
     return ComponentPlans(
         plans=plans,
         routes=_component_routes(plans, variants),
-        instances={name: variant.kept(context.now_s) for name, variant in variants.items()},
+        instances={name: variant.kept() for name, variant in variants.items()},
     )
 
 
@@ -251,7 +224,7 @@ def _component_routes(
             continue
         route = plan.variants[0]
         if (variant := variants.get(route.name)) is not None:
-            route = replace(route, strategy=variant.strategy, prefix_routing=variant.prefix_routing)
+            route = replace(route, strategy=variant.host.strategy, prefix_routing=variant.host.prefix_routing)
         routes.append(ComponentRoute(name=name, variant=route.name, route=route))
     return tuple(routes)
 
@@ -263,12 +236,14 @@ def _plan_component(component: ComponentView, instances: VariantInstances | None
     def planned(conditions: ExternalConditions) -> Plan:
         return plan_deployable(component.record, workers, context, conditions=evolve(conditions, alarm=component.alarm))
 
+    # First as if there were room for every copy, and for unplaced ones that fit now.
     plan = planned(instances.growth(component) if instances is not None else NO_CONDITIONS)
     if instances is None:
         no_start = tuple(action for action in plan.actions if not isinstance(action, Start))
         return replace(plan, actions=no_start)
     actions, no_room = instances.place_starts(component, plan)
     is_freeing = instances.is_freeing or any(isinstance(action, Drain | GiveUp) for action in plan.actions)
+    # Copies that are leaving will make room: wait for it. Otherwise plan again with the copies that fit.
     if no_room and not is_freeing:
         if plan.deployment is not None and plan.deployment.stable and plan.deployment.target:
             no_room += _NO_SPARE_ROOM

@@ -1,7 +1,7 @@
 """The instances of a variant while its components are planned: copies are placed on them one by one."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from headrace.control.model.component import ComponentRecord
@@ -25,7 +25,6 @@ from headrace.control.planning.pool import (
     with_leaving,
 )
 from headrace.control.planning.worker_actions import Action, Start
-from headrace.state.routes import PrefixRouting, RoutingStrategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +61,6 @@ class ComponentView:
 
     @property
     def workload(self) -> Workload:
-        """The workload that serves."""
         (workload,) = serving_revision(self.record).workloads
         return workload
 
@@ -77,11 +75,10 @@ _NO_ROOM = (
 class VariantInstances:
     """The copies on each instance, and the copies that are placed in this pass."""
 
+    host: Workload
+    """The variant."""
     whole: Resources
-    instance_type: str
-    strategy: RoutingStrategy
-    """The strategy by which the gateway routes requests to a component's copies."""
-    prefix_routing: PrefixRouting
+    """Resources of an empty instance."""
     rules: PoolRules
     instances: list[HostInstance]
     placed: list[Placed]
@@ -89,7 +86,7 @@ class VariantInstances:
     """True while copies are leaving: there will be more room."""
     may_grow: bool
     """No component is being changed or lacks a placed copy: free resources are for copies without a place."""
-    new_id: Callable[[], str]
+    context: PassContext
     trial: list[Placed] = field(default_factory=list)
     """Copies placed for the component that is being planned."""
     is_stuck: bool = False
@@ -106,7 +103,7 @@ class VariantInstances:
         if chosen is None and self.leaving:
             self.is_stuck = True
         elif chosen is None and need.fits_in(self.whole) and len(self.instances) < self.rules.most:
-            self.instances.append(HostInstance(id=self.new_id()))
+            self.instances.append(HostInstance(id=self.context.new_id()))
             chosen = self._choose(component, need, strategy)
         if chosen is not None:
             self.trial.append(Placed(component=component, instance=chosen, need=need))
@@ -125,10 +122,10 @@ class VariantInstances:
     def no_room_reason(self, need: Resources) -> str:
         """Return the FailureReason of a copy that has no place."""
         if not need.fits_in(self.whole):
-            return f"{_NO_ROOM} {too_large_message(need, self.instance_type)}"
+            return f"{_NO_ROOM} {too_large_message(need, self.host.instance_type)}"
         return (
             f"{_NO_ROOM} One more copy needs {need}; no instance has that left. There are "
-            f"{len(self.instances)} of at most {self.rules.most} instances of type {self.instance_type}, with "
+            f"{len(self.instances)} of at most {self.rules.most} instances of type {self.host.instance_type}, with "
             f"{self.whole} each; together they have room for {len(self.placed) + len(self.trial)} copies, those "
             "of other components counted. Ask for fewer or smaller copies, or for more instances."
         )
@@ -183,11 +180,12 @@ class VariantInstances:
         """Forget the copies that were placed for the component that is being planned."""
         self.trial.clear()
 
-    def kept(self, now_s: float) -> list[HostInstance]:
+    def kept(self) -> list[HostInstance]:
         """Return the instances after all copies have been placed."""
+        now_s, new_id = self.context.now_s, self.context.new_id
         instances = all_staying(self.instances, now_s) if self.is_stuck else self.instances
         copies = Counter(copy.instance for copy in self.placed)
-        return kept_instances(instances, self.rules, copies=copies, now_s=now_s, new_id=self.new_id)
+        return kept_instances(instances, self.rules, copies=copies, now_s=now_s, new_id=new_id)
 
 
 def variant_instances(
@@ -201,36 +199,38 @@ def variant_instances(
     revision = None if host is None else host.stable or host.target
     if host is None or revision is None:
         return {}
-    states: dict[str, VariantInstances] = {}
-    for variant in revision.workloads:
-        if not variant.is_host:
-            continue
-        rules, known = pool_rules(variant), instances.get(variant.variant)
-        if known is None:
-            known = first_instances(rules, variant.count, now_s=context.now_s, new_id=context.new_id)
-        here = [component for component in components if component.variant == variant.variant]
-        states[variant.variant] = _state(variant, rules, known, here, unreadable, host.progress, context)
-    return states
+    return {
+        variant.variant: _variant_state(
+            variant,
+            instances.get(variant.variant),
+            [component for component in components if component.variant == variant.variant],
+            unreadable,
+            host.progress,
+            context,
+        )
+        for variant in revision.workloads
+        if variant.is_host
+    }
 
 
-def _state(
+def _variant_state(
     variant: Workload,
-    rules: PoolRules,
-    instances: Sequence[HostInstance],
+    known: Sequence[HostInstance] | None,
     components: Sequence[ComponentView],
     unreadable: Sequence[Placed],
     host: Progress,
     context: PassContext,
 ) -> VariantInstances:
     """Return the state of the instances of one variant, and decide which of them are emptied."""
+    rules, instances = pool_rules(variant), known
+    if instances is None:  # the first pass over the variant
+        instances = first_instances(rules, variant.count, now_s=context.now_s, new_id=context.new_id)
     ids = {instance.id for instance in instances}
     fixed = [copy for copy in unreadable if copy.instance in ids]
     whole = resources_of_type(variant.instance_type)
     return VariantInstances(
+        host=variant,
         whole=whole,
-        instance_type=variant.instance_type,
-        strategy=variant.strategy,
-        prefix_routing=variant.prefix_routing,
         rules=rules,
         instances=with_leaving(
             instances,
@@ -248,7 +248,7 @@ def _state(
             for worker in component.workers
         ),
         may_grow=all(component.is_at_rest for component in components),
-        new_id=context.new_id,
+        context=context,
     )
 
 

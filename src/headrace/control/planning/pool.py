@@ -78,13 +78,6 @@ def kept_instances(
     Return the instances of the next pass: at least the minimum, without those that may go.
 
     An instance with copies stays until they are gone, even if fewer instances were requested.
-
-    Args:
-        instances: the instances of the last pass.
-        rules: the bounds on their number.
-        copies: the current number of copies by instance.
-        now_s: seconds since 1970.
-        new_id: generates the id of an instance.
     """
     seen = [_with_copies(instance, copies.get(instance.id, 0), now_s) for instance in instances]
     empty = [instance for instance in reversed(seen) if instance.idle_s is not None]
@@ -128,17 +121,10 @@ def choose_instance(
     strategy: Strategy,
 ) -> str | None:
     """
-    Choose the instance for one more copy; None if it fits on none.
+    Choose the instance for one more copy, among ids in the order of age; None if it fits on none.
 
     SPREAD chooses the one with the fewest copies of the component, then of all components; BINPACK the fullest one.
-
-    Args:
-        component: the copy's component.
-        need: resources that the copy needs.
-        whole: resources of an empty instance.
-        instances: ids of the instances, oldest first.
-        placed: the copies on them, leaving ones included.
-        strategy: the component's placement strategy.
+    The leaving copies among `placed` still take their room.
     """
     used = {instance: Resources() for instance in instances}
     own, total = dict.fromkeys(instances, 0), dict.fromkeys(instances, 0)
@@ -179,7 +165,6 @@ class Tenant:
     """Ids of the instances of its copies: one entry for each copy."""
 
     def placed(self) -> list[Placed]:
-        """Return its copies."""
         return [Placed(component=self.name, instance=instance, need=self.need) for instance in self.instances]
 
 
@@ -205,21 +190,15 @@ def with_leaving(
     window: ConsolidationWindow,
     now_s: float,
 ) -> list[HostInstance]:
-    """
-    Decide which instances are emptied now.
-
-    Args:
-        instances: the variant's instances, oldest first.
-        rules: the bounds on their number.
-        tenants: the components, in the order in which they are planned.
-        fixed: other copies, which stay where they are.
-        whole: resources of an empty instance.
-        window: the conditions under which copies may be moved.
-        now_s: seconds since 1970.
-    """
+    """Decide which instances are emptied now; `fixed` are copies that cannot be moved."""
     if any(instance.leaving_s is not None for instance in instances):
         return list(instances) if window.may_go_on else all_staying(instances, now_s)
-    limit = _how_many(instances, rules, window, now_s) if window.may_begin else 0
+    limit = 0
+    if window.may_begin and len(instances) > rules.most:
+        limit = len(instances) - rules.most  # fewer were requested: no cooldown
+    elif window.may_begin:
+        quiet_s = now_s - max([window.since_s, *(instance.changed_s for instance in instances)])
+        limit = min(rules.step, len(instances) - rules.least) if quiet_s >= rules.cooldown_s else 0
     if limit <= 0:
         return list(instances)
     chosen = instances_to_empty([instance.id for instance in instances], tenants, fixed=fixed, whole=whole, limit=limit)
@@ -231,26 +210,13 @@ def all_staying(instances: Sequence[HostInstance], now_s: float) -> list[HostIns
     return [replace(instance, leaving_s=None, changed_s=now_s) for instance in instances]
 
 
-def _how_many(instances: Sequence[HostInstance], rules: PoolRules, window: ConsolidationWindow, now_s: float) -> int:
-    """Return how many instances may be emptied."""
-    if len(instances) > rules.most:
-        return len(instances) - rules.most
-    quiet_s = now_s - max([window.since_s, *(instance.changed_s for instance in instances)])
-    return min(rules.step, len(instances) - rules.least) if quiet_s >= rules.cooldown_s else 0
-
-
 def instances_to_empty(
     instances: Sequence[str], tenants: Sequence[Tenant], *, fixed: Sequence[Placed], whole: Resources, limit: int
 ) -> frozenset[str]:
     """
     Choose at most `limit` instances whose copies have room on the others, those with the fewest copies first.
 
-    Args:
-        instances: ids of the instances, oldest first.
-        tenants: the components, in the order in which they are placed.
-        fixed: copies that cannot be moved.
-        whole: resources of an empty instance.
-        limit: maximum number of instances to choose.
+    The tenants are in the order in which they are placed, the instances in that of their age.
     """
     copies = [*fixed, *(copy for tenant in tenants for copy in tenant.placed())]
     numbers = Counter(copy.instance for copy in copies)

@@ -13,17 +13,17 @@ Scaling a component does not fail for lack of room: its revision counts the copi
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from dataclasses import replace as evolve
 
 from msgspec.structs import replace
 
-from headrace.control.model.rollout_config import Rollout
 from headrace.control.model.worker import FleetKey, WorkerView
 from headrace.control.model.workload import Progress, Revision, Stage, State
-from headrace.control.planning.config import ReconcilerConfig
+from headrace.control.planning.config import PassContext, ReconcilerConfig
 from headrace.control.planning.deployment import (
     NO_CONDITIONS,
     Deployment,
-    DesiredState,
     ExternalConditions,
     with_count,
 )
@@ -34,33 +34,19 @@ _EPSILON = 1e-9
 def advance(
     deployment: Deployment,
     workers: Sequence[WorkerView],
+    context: PassContext,
     *,
-    now_s: float,
-    config: ReconcilerConfig,
     conditions: ExternalConditions = NO_CONDITIONS,
 ) -> Deployment:
     """Advance the deployment as far as its workers and the time allow."""
+    # Several steps may be due at once. The bound only stops a cycle, which would be a bug: a step has two stages.
     num_steps = max(len(revision.rollout.steps) for revision in deployment.revisions.values())
     for _ in range(2 * num_steps + 4):
-        following = _advance_once(deployment, workers, now_s, config, conditions)
+        following = _Pass(deployment, workers, context, conditions).advanced()
         if following == deployment:
             break
         deployment = following
     return deployment
-
-
-def desired_state(deployment: Deployment) -> DesiredState:
-    """Return the workers and the traffic that the deployment needs now."""
-    return DesiredState(
-        num_workers=wanted_workers(deployment),
-        workloads={
-            (workload.variant, number): workload
-            for number, revision in deployment.revisions.items()
-            for workload in revision.workloads
-        },
-        halted_revision=deployment.progress.target if is_rolling_back(deployment) else None,
-        traffic_fraction=traffic_fraction(deployment),
-    )
 
 
 def traffic_fraction(deployment: Deployment) -> float:
@@ -141,174 +127,176 @@ def _target_capacity(deployment: Deployment, target: Revision) -> dict[FleetKey,
     return {(workload.variant, target.number): _part_of(workload.num_workers, part) for workload in target.workloads}
 
 
-def _advance_once(
-    deployment: Deployment,
-    workers: Sequence[WorkerView],
-    now_s: float,
-    config: ReconcilerConfig,
-    conditions: ExternalConditions,
-) -> Deployment:
-    match deployment.progress.state:
-        case State.CREATING:
-            return _create(deployment, workers, now_s, config, conditions)
-        case State.UPDATING if deployment.progress.target is None:
-            return _scale(deployment, workers, now_s, config, conditions)
-        case State.UPDATING:
-            return _roll_out(deployment, workers, now_s, config, conditions)
-        case State.ROLLING_BACK:
-            return _roll_back(deployment, workers, now_s, config, conditions)
-        case State.IN_SERVICE if deployment.progress.num_unplaced:
-            return _grow(deployment, now_s, conditions)
-        case _:
-            return deployment
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """A deployment in one pass of the reconciler: its transitions, each of which returns the deployment after it."""
 
+    deployment: Deployment
+    workers: Sequence[WorkerView]
+    context: PassContext
+    conditions: ExternalConditions
 
-def _create(
-    deployment: Deployment,
-    workers: Sequence[WorkerView],
-    now_s: float,
-    config: ReconcilerConfig,
-    conditions: ExternalConditions,
-) -> Deployment:
-    progress, target = deployment.progress, deployment.target
-    assert target is not None
-    reason = hopeless_reason(workers, target.number, since_s=progress.since_s, config=config)
-    reason = reason or conditions.no_room or None
-    waited_s = config.waited_s(progress.since_s, now_s)
-    if reason is None and waited_s > 2 * target.startup_bound_s + config.slack_s:
-        reason = f"The endpoint was not ready after {waited_s:.0f} s."
-    if reason is not None:
-        failed = replace(progress, state=State.FAILED, since_s=now_s, failure_reason=reason)
-        return replace(deployment, progress=failed)
-    if not _has_capacity(_target_capacity(deployment, target), workers):
+    def advanced(self) -> Deployment:
+        deployment, progress = self.deployment, self.deployment.progress
+        match progress.state:
+            case State.CREATING if deployment.target is not None:
+                return self._create(deployment.target)
+            case State.UPDATING if deployment.target is not None:
+                return self._roll_out(deployment.target)
+            case State.UPDATING if deployment.stable is not None:
+                return self._scale(deployment.stable)
+            case State.ROLLING_BACK if deployment.stable is not None:
+                return self._roll_back(deployment.stable)
+            case State.IN_SERVICE if progress.num_unplaced and deployment.stable is not None:
+                return self._grow(deployment.stable)
         return deployment
-    return _settled(deployment, target, now_s)
 
+    def _create(self, target: Revision) -> Deployment:
+        waited_s, progress = self.context.waited_s(self.deployment.progress.since_s), self.deployment.progress
+        reason = self._hopeless_reason(target) or self.conditions.no_room
+        # Twice: a worker that fails late is replaced, and its replacement has the same time.
+        if not reason and waited_s > 2 * target.startup_bound_s + self.context.config.slack_s:
+            reason = f"The endpoint was not ready after {waited_s:.0f} s."
+        if reason:
+            failed = replace(progress, state=State.FAILED, since_s=self.context.now_s, failure_reason=reason)
+            return replace(self.deployment, progress=failed)
+        return self._settled(target) if self._has(_target_capacity(self.deployment, target)) else self.deployment
 
-def _scale(
-    deployment: Deployment,
-    workers: Sequence[WorkerView],
-    now_s: float,
-    config: ReconcilerConfig,
-    conditions: ExternalConditions,
-) -> Deployment:
-    """Apply new weights and counts of the revision that serves."""
-    progress, stable = deployment.progress, deployment.stable
-    assert stable is not None
-    if _has_capacity(wanted_workers(deployment), workers):
-        return _settled(deployment, stable, now_s, failure_reason=progress.failure_reason)
-    reason = hopeless_reason(workers, stable.number, since_s=progress.since_s, config=config)
-    if reason is None and conditions.no_room:
-        return _cut_down(deployment, stable, workers, conditions)
-    waited_s = config.waited_s(progress.since_s, now_s)
-    if reason is None and waited_s > 2 * stable.startup_bound_s + config.slack_s:
-        reason = f"The workers that were asked for were not ready after {waited_s:.0f} s."
-    if reason is None:
-        return deployment
-    earlier = stable.with_desired(progress.fallback or stable.desired)
-    reverted = Deployment(
-        progress=replace(progress, num_unplaced=0), revisions={**deployment.revisions, stable.number: earlier}
-    )
-    return _rolling_back(reverted, reason, now_s)
+    def _scale(self, stable: Revision) -> Deployment:
+        """Apply new weights and counts of the revision that serves."""
+        progress = self.deployment.progress
+        if self._has(wanted_workers(self.deployment)):
+            return self._settled(stable, failure_reason=progress.failure_reason)
+        reason, waited_s = self._hopeless_reason(stable), self.context.waited_s(progress.since_s)
+        if not reason and self.conditions.no_room:
+            # Continue with the copies that run or have a place; the others become unplaced.
+            fleet = (stable.workloads[0].variant, stable.number)
+            standing = sum(
+                worker.is_wanted and not worker.is_leaving for worker in self.workers if worker.fleet == fleet
+            )
+            count = min(stable.num_workers, standing + self.conditions.num_fitting)
+            return self._granted(stable, count, num_unplaced=progress.num_unplaced + stable.num_workers - count)
+        if not reason and waited_s > 2 * stable.startup_bound_s + self.context.config.slack_s:
+            reason = f"The workers that were asked for were not ready after {waited_s:.0f} s."
+        if not reason:
+            return self.deployment
+        # Back to the weights and counts that served before.
+        earlier = stable.with_desired(progress.fallback or stable.desired)
+        reverted = Deployment(
+            progress=replace(progress, num_unplaced=0), revisions={**self.deployment.revisions, stable.number: earlier}
+        )
+        return evolve(self, deployment=reverted).rolling_back(reason)
 
+    def _grow(self, stable: Revision) -> Deployment:
+        """Scale a component by those of its unplaced copies that have room now; else record why there are none."""
+        progress, growth, now_s = self.deployment.progress, self.conditions.growth, self.context.now_s
+        if growth:
+            progress = replace(
+                progress, state=State.UPDATING, since_s=now_s, stage_since_s=now_s, fallback=stable.desired
+            )
+        elif progress.failure_reason or not self.conditions.no_room:
+            return self.deployment
+        count, num_unplaced = stable.num_workers + growth, progress.num_unplaced - growth
+        return self._granted(stable, count, num_unplaced=num_unplaced, progress=progress)
 
-def _cut_down(
-    deployment: Deployment, stable: Revision, workers: Sequence[WorkerView], conditions: ExternalConditions
-) -> Deployment:
-    """Continue with the copies that run or have a place; the others become unplaced."""
-    fleet = (stable.workloads[0].variant, stable.number)
-    standing = sum(worker.is_wanted and not worker.is_leaving for worker in workers if worker.fleet == fleet)
-    granted = min(stable.num_workers, standing + conditions.num_fitting)
-    num_unplaced = deployment.progress.num_unplaced + stable.num_workers - granted
-    return _granted(deployment, stable, granted, num_unplaced=num_unplaced, no_room=conditions.no_room)
+    def _granted(
+        self, stable: Revision, count: int, *, num_unplaced: int, progress: Progress | None = None
+    ) -> Deployment:
+        """Return the deployment with this number of copies that have a place, and `num_unplaced` that have none."""
+        reason = ""
+        if num_unplaced:
+            missing = f"{num_unplaced} of {count + num_unplaced} copies are missing"
+            reason = f"{self.conditions.no_room} {missing}; they start when there is room for them."
+        progress = progress or self.deployment.progress
+        return Deployment(
+            progress=replace(progress, num_unplaced=num_unplaced, failure_reason=reason),
+            revisions={**self.deployment.revisions, stable.number: with_count(stable, count)},
+        )
 
+    def _roll_out(self, target: Revision) -> Deployment:
+        progress, rollout = self.deployment.progress, target.rollout
+        in_stage_s, waited_s = self.context.waited_s(progress.stage_since_s), self.context.waited_s(progress.since_s)
+        reason = self._hopeless_reason(target) or self.conditions.no_room
+        # Alarms count once the new revision has traffic: before, it cannot have caused them.
+        if not reason and traffic_fraction(self.deployment) > 0:
+            reason = self.conditions.alarm
+        if progress.stage is Stage.TERMINATING and not reason:
+            # Only the wait before the old workers are stopped is left: the update's deadline does not apply.
+            return self._settled(target) if in_stage_s >= rollout.termination_wait_s else self.deployment
+        if not reason and waited_s > rollout_bound_s(target, self.context.config):
+            reason = f"The update was not done after {waited_s:.0f} s."
+        if reason:
+            return self.rolling_back(reason)
+        is_complete = self._has(_target_capacity(self.deployment, target))
+        if not is_complete or (progress.stage is Stage.BAKING and in_stage_s < rollout.wait_s):
+            return self.deployment
+        # A step's workers have become ready, or its traffic has baked.
+        if progress.stage is Stage.PROVISIONING:
+            return self._in_stage(Stage.BAKING, progress.step)
+        if progress.step + 1 < len(rollout.steps):
+            return self._in_stage(Stage.PROVISIONING, progress.step + 1)
+        return self._in_stage(Stage.TERMINATING, progress.step)
 
-def _grow(deployment: Deployment, now_s: float, conditions: ExternalConditions) -> Deployment:
-    """Scale a component by those of its unplaced copies that have room now; else record why there are none."""
-    progress, stable = deployment.progress, deployment.stable
-    assert stable is not None
-    if conditions.growth:
-        begun = replace(progress, state=State.UPDATING, since_s=now_s, stage_since_s=now_s, fallback=stable.desired)
-        num_unplaced, granted = progress.num_unplaced - conditions.growth, stable.num_workers + conditions.growth
-        scaling = replace(deployment, progress=begun)
-        return _granted(scaling, stable, granted, num_unplaced=num_unplaced, no_room=conditions.no_room)
-    if progress.failure_reason or not conditions.no_room:
-        return deployment
-    return _granted(
-        deployment, stable, stable.num_workers, num_unplaced=progress.num_unplaced, no_room=conditions.no_room
-    )
+    def _roll_back(self, stable: Revision) -> Deployment:
+        """Bring back the old fleet: in batches if the new one came in batches and there is room for both meanwhile."""
+        progress, target = self.deployment.progress, self.deployment.target
+        wanted = {fleet: count for fleet, count in wanted_workers(self.deployment).items() if fleet[1] == stable.number}
+        if target is not None and progress.step and self.conditions.no_room:
+            return self._in_stage(Stage.PROVISIONING, 0)
+        if self._has(wanted):
+            if target is not None and progress.step:
+                return self._in_stage(Stage.PROVISIONING, _step_back(progress, target))
+            return self._settled(stable, failure_reason=progress.failure_reason)
+        bound_s = 2 * stable.startup_bound_s + self.context.config.slack_s
+        if self.context.waited_s(progress.stage_since_s) <= bound_s:
+            return self.deployment
+        stuck = replace(progress, state=State.UPDATE_ROLLBACK_FAILED, since_s=self.context.now_s, target=None)
+        return Deployment(progress=stuck, revisions={stable.number: stable})
 
+    def rolling_back(self, reason: str) -> Deployment:
+        progress, target = self.deployment.progress, self.deployment.target
+        step = 0
+        if target is not None and target.rollout.kind == "rolling":
+            step = len(target.rollout.steps) if progress.stage is Stage.TERMINATING else progress.step
+        begun = replace(
+            progress, state=State.ROLLING_BACK, since_s=self.context.now_s, failure_reason=reason, fallback=None
+        )
+        return self._in_stage(Stage.PROVISIONING, step, progress=begun)
 
-def _granted(deployment: Deployment, stable: Revision, count: int, *, num_unplaced: int, no_room: str) -> Deployment:
-    """Return the deployment with this number of copies that have a place, and `num_unplaced` that have none."""
-    reason = ""
-    if num_unplaced:
-        missing = f"{num_unplaced} of {count + num_unplaced} copies are missing"
-        reason = f"{no_room} {missing}; they start when there is room for them."
-    return Deployment(
-        progress=replace(deployment.progress, num_unplaced=num_unplaced, failure_reason=reason),
-        revisions={**deployment.revisions, stable.number: with_count(stable, count)},
-    )
+    def _in_stage(self, stage: Stage, step: int, *, progress: Progress | None = None) -> Deployment:
+        progress = progress or self.deployment.progress
+        changed = replace(progress, stage=stage, step=step, stage_since_s=self.context.now_s)
+        return replace(self.deployment, progress=changed)
 
+    def _settled(self, revision: Revision, *, failure_reason: str = "") -> Deployment:
+        """Return the deployment in service with one revision."""
+        settled = Progress(
+            observed_generation=self.deployment.progress.observed_generation,
+            state=State.IN_SERVICE,
+            since_s=self.context.now_s,
+            stable=revision.number,
+            failure_reason=failure_reason,
+            num_unplaced=self.deployment.progress.num_unplaced,
+        )
+        return Deployment(progress=settled, revisions={revision.number: revision})
 
-def _roll_out(
-    deployment: Deployment,
-    workers: Sequence[WorkerView],
-    now_s: float,
-    config: ReconcilerConfig,
-    conditions: ExternalConditions,
-) -> Deployment:
-    progress, target = deployment.progress, deployment.target
-    assert target is not None
-    rollout, in_stage_s = target.rollout, config.waited_s(progress.stage_since_s, now_s)
-    is_terminating = progress.stage is Stage.TERMINATING
-    reason = hopeless_reason(workers, target.number, since_s=progress.since_s, config=config)
-    reason = reason or conditions.no_room or (conditions.alarm if traffic_fraction(deployment) > 0 else "") or None
-    waited_s = config.waited_s(progress.since_s, now_s)
-    if reason is None and not is_terminating and waited_s > rollout_bound_s(target, config):
-        reason = f"The update was not done after {waited_s:.0f} s."
-    if reason is not None:
-        return _rolling_back(deployment, reason, now_s)
-    if is_terminating:
-        is_over = in_stage_s >= rollout.termination_wait_s
-        return _settled(deployment, target, now_s) if is_over else deployment
-    is_complete = _has_capacity(_target_capacity(deployment, target), workers)
-    if not is_complete or (progress.stage is Stage.BAKING and in_stage_s < rollout.wait_s):
-        return deployment
-    return _next_stage(deployment, rollout, now_s)
+    def _has(self, wanted: Mapping[FleetKey, int]) -> bool:
+        """Return whether enough workers of each fleet serve."""
+        return all(num_ready(self.workers, fleet) >= count for fleet, count in wanted.items())
 
-
-def _next_stage(deployment: Deployment, rollout: Rollout, now_s: float) -> Deployment:
-    """Return the next stage, after a step's workers have become ready or its traffic has baked."""
-    progress = deployment.progress
-    if progress.stage is Stage.PROVISIONING:
-        return _in_stage(deployment, Stage.BAKING, progress.step, now_s)
-    if progress.step + 1 < len(rollout.steps):
-        return _in_stage(deployment, Stage.PROVISIONING, progress.step + 1, now_s)
-    return _in_stage(deployment, Stage.TERMINATING, progress.step, now_s)
-
-
-def _roll_back(
-    deployment: Deployment,
-    workers: Sequence[WorkerView],
-    now_s: float,
-    config: ReconcilerConfig,
-    conditions: ExternalConditions,
-) -> Deployment:
-    """Bring back the old fleet: in batches if the new one came in batches and there is room for both meanwhile."""
-    progress, stable, target = deployment.progress, deployment.stable, deployment.target
-    assert stable is not None
-    wanted = {fleet: count for fleet, count in wanted_workers(deployment).items() if fleet[1] == stable.number}
-    if target is not None and progress.step and conditions.no_room:
-        return _in_stage(deployment, Stage.PROVISIONING, 0, now_s)
-    if _has_capacity(wanted, workers):
-        if target is not None and progress.step:
-            return _in_stage(deployment, Stage.PROVISIONING, _step_back(progress, target), now_s)
-        return _settled(deployment, stable, now_s, failure_reason=progress.failure_reason)
-    if config.waited_s(progress.stage_since_s, now_s) <= 2 * stable.startup_bound_s + config.slack_s:
-        return deployment
-    stuck = replace(progress, state=State.UPDATE_ROLLBACK_FAILED, since_s=now_s, target=None)
-    return Deployment(progress=stuck, revisions={stable.number: stable})
+    def _hopeless_reason(self, revision: Revision) -> str:
+        """Return why a revision that is being deployed cannot come up; empty while it still may."""
+        since_s = self.deployment.progress.since_s
+        failed = [
+            worker
+            for worker in self.workers
+            if worker.revision == revision.number and worker.failed_s is not None and worker.failed_s >= since_s
+        ]
+        failed.sort(key=lambda worker: (worker.failed_s or 0.0, worker.name))
+        permanent = next((worker.failure for worker in failed if worker.is_permanent), None)
+        if permanent is not None:
+            return permanent
+        return failed[-1].failure if len(failed) > self.context.config.num_allowed_failures else ""
 
 
 def rollout_bound_s(target: Revision, config: ReconcilerConfig) -> float:
@@ -320,57 +308,6 @@ def rollout_bound_s(target: Revision, config: ReconcilerConfig) -> float:
     return num_fleets * 2 * target.startup_bound_s + len(rollout.steps) * rollout.wait_s + config.slack_s
 
 
-def _has_capacity(wanted: Mapping[FleetKey, int], workers: Sequence[WorkerView]) -> bool:
-    return all(num_ready(workers, fleet) >= count for fleet, count in wanted.items())
-
-
-def _in_stage(deployment: Deployment, stage: Stage, step: int, now_s: float) -> Deployment:
-    return replace(deployment, progress=replace(deployment.progress, stage=stage, step=step, stage_since_s=now_s))
-
-
-def _rolling_back(deployment: Deployment, reason: str, now_s: float) -> Deployment:
-    progress, target = deployment.progress, deployment.target
-    step = 0
-    if target is not None and target.rollout.kind == "rolling":
-        step = len(target.rollout.steps) if progress.stage is Stage.TERMINATING else progress.step
-    begun = replace(progress, state=State.ROLLING_BACK, since_s=now_s, failure_reason=reason, fallback=None)
-    return _in_stage(replace(deployment, progress=begun), Stage.PROVISIONING, step, now_s)
-
-
-def _settled(deployment: Deployment, revision: Revision, now_s: float, *, failure_reason: str = "") -> Deployment:
-    """Return the deployment in service with one revision."""
-    settled = Progress(
-        observed_generation=deployment.progress.observed_generation,
-        state=State.IN_SERVICE,
-        since_s=now_s,
-        stable=revision.number,
-        failure_reason=failure_reason,
-        num_unplaced=deployment.progress.num_unplaced,
-    )
-    return Deployment(progress=settled, revisions={revision.number: revision})
-
-
 def num_ready(workers: Iterable[WorkerView], fleet: FleetKey) -> int:
     """Return how many workers of a fleet serve."""
     return sum(worker.can_serve for worker in workers if worker.fleet == fleet)
-
-
-def failures_since(workers: Iterable[WorkerView], revision: int, since_s: float) -> list[WorkerView]:
-    """Return the failed workers of a revision, oldest failure first."""
-    failed = [
-        worker
-        for worker in workers
-        if worker.revision == revision and worker.failed_s is not None and worker.failed_s >= since_s
-    ]
-    return sorted(failed, key=lambda worker: (worker.failed_s or 0.0, worker.name))
-
-
-def hopeless_reason(
-    workers: Iterable[WorkerView], revision: int, *, since_s: float, config: ReconcilerConfig
-) -> str | None:
-    """Return why a revision that is being deployed cannot come up, or None if it still may."""
-    failed = failures_since(workers, revision, since_s)
-    permanent = next((worker for worker in failed if worker.is_permanent), None)
-    if permanent is not None:
-        return permanent.failure
-    return failed[-1].failure if len(failed) > config.num_allowed_failures else None

@@ -4,13 +4,15 @@ The actions on workers: the difference between the workers that a deployment nee
 Actions are idempotent: executing one twice, or partly, does no harm.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from headrace.cluster.launcher import WorkerPhase
 from headrace.control.model.worker import FleetKey, WorkerView
-from headrace.control.planning.config import ReconcilerConfig
-from headrace.control.planning.deployment import DesiredState
+from headrace.control.model.workload import Workload
+from headrace.control.planning.config import PassContext, ReconcilerConfig
+from headrace.control.planning.deployment import Deployment
+from headrace.control.planning.rollout import is_rolling_back, wanted_workers
 
 STANDBY_S = 10.0
 """Requests wait for the replacement of a crashed worker if it starts within this time; else they fail at once."""
@@ -110,103 +112,63 @@ class WorkerPlan:
     """Variants of which a worker is started now or soon."""
 
 
-def plan_workers(
-    desired: DesiredState, workers: Sequence[WorkerView], *, now_s: float, config: ReconcilerConfig
-) -> WorkerPlan:
-    """Return the actions that turn the existing workers into the desired ones."""
-    given_up = _give_up(desired, workers, now_s, config)
-    released = _release(desired.num_workers, workers, {action.worker for action in given_up})
-    leaving = {action.worker for action in given_up} | {action.worker for action in released}
+def plan_workers(deployment: Deployment, workers: Sequence[WorkerView], context: PassContext) -> WorkerPlan:
+    """Return the actions that turn the existing workers into those that the deployment needs now."""
+    wanted, now_s = wanted_workers(deployment), context.now_s
+    workloads = {
+        (workload.variant, number): workload
+        for number, revision in deployment.revisions.items()
+        for workload in revision.workloads
+    }
+    given_up = [
+        GiveUp(worker=worker.name, why=why)
+        for worker in workers
+        if worker.is_wanted
+        and (workload := workloads.get(worker.fleet)) is not None
+        and (why := overdue_reason(worker, workload, context))
+    ]
+    lost = {action.worker for action in given_up}
+    # A worker that is given up counts neither as surplus nor as present: it is drained and replaced in this pass.
+    released = [
+        Drain(worker=worker.name)
+        for fleet in sorted({worker.fleet for worker in workers})
+        for worker in surplus(
+            [worker for worker in workers if worker.fleet == fleet and worker.is_wanted and worker.name not in lost],
+            wanted.get(fleet, 0),
+        )
+    ]
+    leaving = lost | {action.worker for action in released}
     staying = [worker for worker in workers if worker.name not in leaving]
-    restarts_s = {fleet: restart_at_s(staying, fleet, now_s=now_s, config=config) for fleet in desired.num_workers}
-    started = _start(desired, staying, restarts_s, now_s)
+    # After repeated crashes the replacement is delayed; requests wait for it only if it starts soon.
+    restarts_s = {fleet: restart_at_s(staying, fleet, context) for fleet in wanted}
+    halted = deployment.progress.target if is_rolling_back(deployment) else None
+    started: list[Start] = []
+    for fleet, count in sorted(wanted.items()):
+        missing = count - sum(worker.is_wanted and not worker.is_leaving for worker in staying if worker.fleet == fleet)
+        if fleet[1] != halted and missing > 0 and now_s >= restarts_s[fleet]:
+            started.extend([Start(fleet=fleet)] * missing)
+    soon = {fleet for fleet, count in wanted.items() if count and restarts_s[fleet] - now_s <= STANDBY_S}
     actions = (
         *given_up,
         *released,
         *(Launch(worker=worker.name) for worker in staying if worker.is_wanted and worker.phase is None),
         *started,
-        *_put_away([worker for worker in workers if not worker.is_wanted], now_s, config),
-        *_clear_logs(desired.num_workers, workers, now_s, config),
+        *_put_away([worker for worker in workers if not worker.is_wanted], context),
+        *_clear_logs(wanted, workers, context),
     )
-    soon = {fleet for fleet, count in desired.num_workers.items() if count and restarts_s[fleet] - now_s <= STANDBY_S}
     starting = frozenset(variant for variant, _ in soon | {action.fleet for action in started})
     return WorkerPlan(actions=actions, staying=staying, starting=starting)
 
 
-def removal_actions(
-    deleting_s: float, workers: Sequence[WorkerView], *, now_s: float, config: ReconcilerConfig
-) -> tuple[Action, ...]:
-    """
-    Return the actions of a deletion.
-
-    A worker that does not end in time, or cannot be reached, delays the deletion no further.
-    """
-    if not workers:
-        return (RemoveRecord(),)
-    if config.waited_s(deleting_s, now_s) > config.stop_bound_s:
-        stops = (Stop(worker=worker.name, grace_s=0.0) for worker in workers if not worker.is_gone)
-        return (*stops, *(Forget(worker=worker.name) for worker in workers), RemoveRecord())
-    actions = end_workers(workers, now_s, config)
-    is_last = sum(isinstance(action, Forget) for action in actions) == len(workers)
-    return (*actions, RemoveRecord()) if is_last else tuple(actions)
-
-
-def end_workers(workers: Sequence[WorkerView], now_s: float, config: ReconcilerConfig) -> list[Action]:
+def end_workers(workers: Sequence[WorkerView], context: PassContext) -> list[Action]:
     """Drain and stop all of these workers, and forget them."""
     drains = [Drain(worker=worker.name) for worker in workers if worker.is_wanted]
     gone = [Forget(worker=worker.name) for worker in workers if worker.is_gone and worker.failed_s is not None]
     leaving = [worker for worker in workers if not worker.is_wanted]
-    return [*drains, *_put_away(leaving, now_s, config, is_hasty=True), *gone]
+    return [*drains, *_put_away(leaving, context, is_hasty=True), *gone]
 
 
-def _give_up(
-    desired: DesiredState, workers: Sequence[WorkerView], now_s: float, config: ReconcilerConfig
-) -> list[GiveUp]:
-    """Give up workers that have passed a time limit."""
-    actions = []
-    for worker in workers:
-        workload = desired.workloads.get(worker.fleet)
-        if workload is None or not worker.is_wanted:
-            continue
-        why = overdue_reason(
-            worker,
-            download_s=workload.download_timeout_s,
-            health_s=workload.health_timeout_s,
-            provision_s=workload.provision_timeout_s,
-            now_s=now_s,
-            config=config,
-        )
-        if why:
-            actions.append(GiveUp(worker=worker.name, why=why))
-    return actions
-
-
-def _release(wanted: Mapping[FleetKey, int], workers: Sequence[WorkerView], given_up: set[str]) -> list[Drain]:
-    """Drain the surplus workers of each fleet."""
-    drains: list[Drain] = []
-    for fleet in sorted({worker.fleet for worker in workers}):
-        alive = [
-            worker for worker in workers if worker.fleet == fleet and worker.is_wanted and worker.name not in given_up
-        ]
-        drains.extend(Drain(worker=worker.name) for worker in surplus(alive, wanted.get(fleet, 0)))
-    return drains
-
-
-def _start(
-    desired: DesiredState, workers: Sequence[WorkerView], restarts_s: Mapping[FleetKey, float], now_s: float
-) -> list[Start]:
-    """Start workers that are missing."""
-    starts: list[Start] = []
-    for fleet, count in sorted(desired.num_workers.items()):
-        missing = count - sum(worker.is_wanted and not worker.is_leaving for worker in workers if worker.fleet == fleet)
-        if fleet[1] != desired.halted_revision and missing > 0 and now_s >= restarts_s[fleet]:
-            starts.extend([Start(fleet=fleet)] * missing)
-    return starts
-
-
-def _put_away(
-    workers: Sequence[WorkerView], now_s: float, config: ReconcilerConfig, *, is_hasty: bool = False
-) -> list[Stop | Forget]:
+def _put_away(workers: Sequence[WorkerView], context: PassContext, *, is_hasty: bool = False) -> list[Stop | Forget]:
     """Stop draining workers once their requests have had time to end, and forget those that ended normally."""
     actions: list[Stop | Forget] = []
     for worker in workers:
@@ -214,69 +176,49 @@ def _put_away(
             if worker.failed_s is None:
                 actions.append(Forget(worker=worker.name))
         elif worker.stopping_s is None:
-            if _is_drained(worker, now_s, config, is_hasty=is_hasty):
-                actions.append(Stop(worker=worker.name, grace_s=config.stop_grace_s))
-        elif config.waited_s(worker.stopping_s, now_s) > config.stop_grace_s + config.slack_s / 4:
+            if _is_drained(worker, context, is_hasty=is_hasty):
+                actions.append(Stop(worker=worker.name, grace_s=context.config.stop_grace_s))
+        elif context.waited_s(worker.stopping_s) > context.config.stop_grace_s + context.config.slack_s / 4:
             actions.append(Stop(worker=worker.name, grace_s=0.0))
     return actions
 
 
-def _is_drained(worker: WorkerView, now_s: float, config: ReconcilerConfig, *, is_hasty: bool) -> bool:
+def _is_drained(worker: WorkerView, context: PassContext, *, is_hasty: bool) -> bool:
     """Return whether a worker may be stopped; requests of one that failed, or is being deleted, get no extra time."""
     if worker.ready_s is None:
         return True
     is_waited_for = worker.num_requests > 0 and worker.failed_s is None and not is_hasty
-    waited_s = config.waited_s(now_s if worker.draining_s is None else worker.draining_s, now_s)
-    return waited_s >= (config.max_drain_s if is_waited_for else config.drain_s)
+    waited_s = context.waited_s(context.now_s if worker.draining_s is None else worker.draining_s)
+    return waited_s >= (context.config.max_drain_s if is_waited_for else context.config.drain_s)
 
 
-def _clear_logs(
-    wanted: Mapping[FleetKey, int], workers: Sequence[WorkerView], now_s: float, config: ReconcilerConfig
-) -> list[Forget]:
+def _clear_logs(wanted: Iterable[FleetKey], workers: Sequence[WorkerView], context: PassContext) -> list[Forget]:
     """Forget failed workers, except the newest few and those by which the delay of the next start is computed."""
     failed = sorted(
         (worker for worker in workers if worker.is_gone and worker.failed_s is not None),
         key=lambda worker: (worker.failed_s or 0.0, worker.name),
         reverse=True,
     )
-    counting = _counting_failures(wanted, failed, now_s, config)
-    kept = {worker.name for worker in failed[: config.num_kept_logs]} | counting
+    kept = {worker.name for worker in failed[: context.config.num_kept_logs]}
+    # The newest failures of each fleet count for its delay, as many as it takes to reach the longest delay.
+    enough = 2
+    while enough < _MAX_COUNTED and backoff_delay_s(enough, context.config) < context.config.max_backoff_s:
+        enough += 1
+    for fleet in wanted:
+        recent = [worker.name for worker in failed if worker.fleet == fleet and _is_recent(worker, context)]
+        kept.update(recent[:enough])
     return [Forget(worker=worker.name) for worker in failed if worker.name not in kept]
 
 
-def _counting_failures(
-    wanted: Mapping[FleetKey, int], failed: Sequence[WorkerView], now_s: float, config: ReconcilerConfig
-) -> set[str]:
-    """Return the newest failures of each wanted fleet, as many as it takes to reach the longest delay."""
-    enough = 2
-    while enough < _MAX_COUNTED and backoff_delay_s(enough, config) < config.max_backoff_s:
-        enough += 1
-    counting: set[str] = set()
-    for fleet in wanted:
-        recent = [
-            worker
-            for worker in failed
-            if worker.fleet == fleet and _is_recent(worker.failed_s or 0.0, now_s=now_s, config=config)
-        ]
-        counting |= {worker.name for worker in recent[:enough]}
-    return counting
-
-
-def restart_at_s(workers: Iterable[WorkerView], fleet: FleetKey, *, now_s: float, config: ReconcilerConfig) -> float:
+def restart_at_s(workers: Iterable[WorkerView], fleet: FleetKey, context: PassContext) -> float:
     """Return when the next worker of a fleet may start: now, or after a delay that grows from its second crash on."""
-    crashes = [
-        worker.failed_s
-        for worker in workers
-        if worker.fleet == fleet
-        and worker.failed_s is not None
-        and _is_recent(worker.failed_s, now_s=now_s, config=config)
-    ]
-    return max(crashes) + backoff_delay_s(len(crashes), config) if crashes else now_s
+    crashes = [worker.failed_s or 0.0 for worker in workers if worker.fleet == fleet and _is_recent(worker, context)]
+    return max(crashes) + backoff_delay_s(len(crashes), context.config) if crashes else context.now_s
 
 
-def _is_recent(failed_s: float, *, now_s: float, config: ReconcilerConfig) -> bool:
+def _is_recent(worker: WorkerView, context: PassContext) -> bool:
     """Return whether a crash counts; one in the future does not: the clock has been set back since, maybe by hours."""
-    return 0.0 <= now_s - failed_s < config.crash_window_s
+    return worker.failed_s is not None and 0.0 <= context.now_s - worker.failed_s < context.config.crash_window_s
 
 
 def backoff_delay_s(num_crashes: int, config: ReconcilerConfig) -> float:
@@ -303,24 +245,21 @@ def surplus(workers: Sequence[WorkerView], wanted: int) -> list[WorkerView]:
     return [*extra, *leaving[: num_idle + max(0, num_serving - wanted)]]
 
 
-def overdue_reason(
-    worker: WorkerView,
-    *,
-    download_s: float,
-    health_s: float,
-    provision_s: float | None = None,
-    now_s: float,
-    config: ReconcilerConfig,
-) -> str:
+def overdue_reason(worker: WorkerView, workload: Workload, context: PassContext) -> str:
     """Return which time limit a worker has passed, in a few words; empty if none."""
-    in_phase_s = config.waited_s(worker.phase_since_s, now_s)
-    wait_s = health_s if provision_s is None else provision_s
+    in_phase_s, slack_s = context.waited_s(worker.phase_since_s), context.config.slack_s
+    download_s, health_s, unhealthy_s = (
+        workload.download_timeout_s,
+        workload.health_timeout_s,
+        context.config.unhealthy_s,
+    )
+    wait_s = health_s if workload.provision_timeout_s is None else workload.provision_timeout_s
     if worker.phase is None and worker.waiting and in_phase_s > wait_s:
         return f"it could not be started within {wait_s:g} s. {worker.waiting}"
-    if worker.phase is WorkerPhase.FETCHING and in_phase_s > download_s + config.slack_s / 4:
+    if worker.phase is WorkerPhase.FETCHING and in_phase_s > download_s + slack_s / 4:
         return f"its model data did not arrive within {download_s:g} s"
     if worker.phase is WorkerPhase.STARTING and in_phase_s > health_s:
         return f"it did not become healthy within {health_s:g} s"
-    if worker.phase is WorkerPhase.UNHEALTHY and in_phase_s > config.unhealthy_s:
-        return f"it stopped answering health checks {config.unhealthy_s:g} s ago"
+    if worker.phase is WorkerPhase.UNHEALTHY and in_phase_s > unhealthy_s:
+        return f"it stopped answering health checks {unhealthy_s:g} s ago"
     return ""

@@ -3,9 +3,8 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from headrace.cluster.instance_types import find_instance_type
+from headrace.cluster.instance_types import HostShare, find_instance_type
 from headrace.cluster.launcher import ContainerImage, Limits, ResourceRequest, WorkerSpec
 from headrace.cluster.object_grants import NO_GRANTS, Grants
 from headrace.control.model.definitions import artifacts_of, container_of, image_profile
@@ -13,30 +12,6 @@ from headrace.control.model.images import ImageProfile, OwnImage, num_split_gpus
 from headrace.control.model.workload import Workload
 
 _MIB = 1 << 20
-
-
-class HostShare(Protocol):
-    """The share of this host that stands for an instance type."""
-
-    @property
-    def threads(self) -> int | None:
-        """CPU threads; None: all."""
-        ...
-
-    @property
-    def memory_bytes(self) -> int | None:
-        """Memory limit; None: as much as there is."""
-        ...
-
-    @property
-    def num_gpus(self) -> int:
-        """GPUs that a worker gets; 0: none, or the machine is not chosen yet."""
-        ...
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """Resources of the type that this host lacks."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,17 +40,9 @@ def build_worker(
     name: str, workload: Workload, defaults: WorkerDefaults, *, group: str = "", revision: int = 0
 ) -> BuiltWorker:
     """
-    Return the worker of a workload, ready to start.
+    Return the worker of a workload, ready to start; it replaces those of other revisions in its `group`.
 
-    Args:
-        name: the worker's name.
-        workload: the workload that it serves.
-        defaults: the settings that all workers share.
-        group: its fleet, whose workers of other revisions it replaces.
-        revision: the fleet's revision.
-
-    Raises:
-        AwsError: in strict mode, when the image is not known.
+    Raises `AwsError`: in strict mode, when the image is not known.
     """
     assert workload.model is not None
     container = container_of(workload.model)
@@ -156,9 +123,7 @@ def room_of(workload: Workload, *, num_gpus: int = 0) -> ResourceRequest | None:
     """
     Return the resources to reserve for a worker: its component's needs, or a share as large as the instance type.
 
-    Args:
-        workload: the workload that it serves.
-        num_gpus: GPUs that its settings name; 0: all of the instance type.
+    Its settings name `num_gpus`; 0: all of the instance type.
     """
     need = workload.need
     if need is not None:
