@@ -7,8 +7,8 @@ import pytest
 from headrace.core.errors import BrokenModel, EngineFailed, InvalidRequest
 from headrace.models.fields import Fields
 from headrace.models.hf_checkpoint import read_text_parts
+from headrace.models.hf_tokenizer import check_tokenizer_json
 from headrace.models.tokenizer import Tokenizer
-from headrace.models.tokenizer_json import check_tokenizer_json
 from tests.models.model_files import byte_level_tokenizer
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from headrace.core.sampling_defaults import SamplingDefaults
-from headrace.models.model_cards import gguf_card_name, recommended_by_card
+from headrace.models.generation_config import gguf_card_name, recommended_by_card
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from headrace.models.families.llama import LLAMA
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
 from headrace.models.hf_checkpoint import read_hf_weights
-from headrace.models.pickle_program import run_pickle
+from headrace.models.pickle_file import run_pickle
 from headrace.models.places import stored_name
 from headrace.models.weight_files import open_folder
 from headrace.runner.decoding import decode

@@ -5,7 +5,7 @@ import pytest
 from headrace.core.errors import SettingsError
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
-from headrace.models.rope_layers import describe_ropes
+from headrace.models.rope import describe_ropes
 from headrace.models.rope_override import override_rope
 from headrace.models.spec import RopeSpec
 from tests.models.model_files import TINY_LLAMA

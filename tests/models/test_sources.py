@@ -16,8 +16,7 @@ from huggingface_hub import errors
 from headrace.core.errors import BrokenModel, ModelNotFound, UnsupportedModel
 from headrace.core.progress import no_progress
 from headrace.models.aliases import ALIASES, Alias, WheelPart
-from headrace.models.hub import HubRef, parse_hub_ref, translate
-from headrace.models.hub_progress import progress_bars
+from headrace.models.hub import HubRef, parse_hub_ref, progress_bars, translate
 from headrace.models.sources import home_folder, locate
 from headrace.models.wheels import fetch_alias
 

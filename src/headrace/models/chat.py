@@ -17,8 +17,7 @@ from headrace.core.generation import ChatPrompt
 from headrace.core.model_kinds import ToolSupport
 from headrace.models.chat_builtins import BUILT_IN_TEMPLATES
 from headrace.models.chat_probes import PROBE_LIMITS, ContentForms, as_parts, find_content_forms, shows_tools
-from headrace.models.chat_turns import joined_chats
-from headrace.models.generic_tools import uses_tools, with_tools_as_text
+from headrace.models.chat_turns import joined_chats, uses_tools, with_tools_as_text
 from headrace.models.render_limits import FULL_LIMITS, RenderingTooLong, RenderLimits
 
 if TYPE_CHECKING:

@@ -6,14 +6,12 @@ from typing import Final
 
 from headrace.core.errors import UnsupportedModel
 from headrace.core.generation import PoolingMethod
-from headrace.models.checkpoint import Checkpoint, CheckpointText
 from headrace.models.fields import Fields
-from headrace.models.generation_config import read_sampling
+from headrace.models.generation_config import gguf_card_name, read_sampling
 from headrace.models.gguf_reader import GgufWeights, read_gguf_spec
 from headrace.models.gguf_split import open_all_parts
 from headrace.models.gguf_tokenizer import read_gguf_tokenizer
-from headrace.models.model import GenerationDefaults
-from headrace.models.model_cards import gguf_card_name
+from headrace.models.model import Checkpoint, CheckpointText, GenerationDefaults
 from headrace.models.pooling import Pooler
 
 _TEMPLATE: Final = "tokenizer.chat_template"

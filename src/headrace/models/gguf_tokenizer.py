@@ -3,25 +3,25 @@ Build a tokenizer from the vocabulary of a GGUF file.
 
 Three kinds of vocabulary: `gpt2` (byte-level BPE with a list of merges), `llama` (SentencePiece BPE with scores), and
 `bert` (WordPiece).
-Source: llama.cpp `src/llama-vocab.cpp`, and the tokenizer.json files of the same models.
+Source: llama.cpp `src/llama-vocab.cpp`, `conversion/bert.py`, and the tokenizer.json files of the same models.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.core.telemetry import get_logger
 from headrace.models.fields import Fields
 from headrace.models.gguf_file import GgufFile
-from headrace.models.gguf_wordpiece import wordpiece, wordpieces
 from headrace.models.panics import is_panic
 from headrace.models.pretokenizers import PRE_TOKENIZERS, byte_level_parts
 from headrace.models.sentencepiece_backend import Pieces, add_special_pieces, bpe_model, set_spaces
 from headrace.models.sentencepiece_file import CONTROL, NORMAL
-from headrace.models.tokenizer import Tokenizer
+from headrace.models.tokenizer import SPACE_MARK, Tokenizer
 
 if TYPE_CHECKING:
     import tokenizers
+
 
 _PREFIX: Final = "tokenizer.ggml."
 _ENDS: Final = (
@@ -239,3 +239,28 @@ def _numbers(fields: Fields, key: str, length: int, *, default: float) -> list[f
     if not isinstance(listed, list) or len(listed) != length:
         raise BrokenModel(f"{fields.source}: {key} must have one number for each of the {length} tokens.", key=key)
     return listed
+
+
+def wordpieces(tokens: Sequence[str], types: Sequence[float]) -> list[str]:
+    """Return the tokens as WordPiece spells them: in the file words begin with a space mark, other pieces have none."""
+    return [
+        token if kind != NORMAL else token.removeprefix(SPACE_MARK) if token.startswith(SPACE_MARK) else f"##{token}"
+        for token, kind in zip(tokens, types, strict=True)
+    ]
+
+
+def wordpiece(pieces: Sequence[str], types: Sequence[float], unknown: str) -> "tokenizers.Tokenizer":
+    """
+    Return the tokenizer of a vocabulary.
+
+    The metadata does not say whether text is lowercased: it is, unless a piece has an uppercase letter.
+    """
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    normal = [piece for piece, kind in zip(pieces, types, strict=True) if kind == NORMAL]
+    is_lower = all(piece == piece.lower() or (piece.startswith("[") and piece.endswith("]")) for piece in normal)
+    backend = Tokenizer(models.WordPiece({piece: index for index, piece in enumerate(pieces)}, unk_token=unknown))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=is_lower)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    return backend

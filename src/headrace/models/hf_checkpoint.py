@@ -9,14 +9,13 @@ from typing import Final
 
 from headrace.core.errors import BrokenModel
 from headrace.core.sampling_defaults import SamplingDefaults
-from headrace.models.checkpoint import SMOOTHED_KEY, Checkpoint, CheckpointText
 from headrace.models.families.family import Family
 from headrace.models.families.mistral_params import config_of_params
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
 from headrace.models.generation_config import read_sampling
 from headrace.models.hf_tokenizer import read_hf_tokenizer
-from headrace.models.model import GenerationDefaults
+from headrace.models.model import SMOOTHED_KEY, Checkpoint, CheckpointText, GenerationDefaults
 from headrace.models.safetensors_reader import SafetensorsWeights
 from headrace.models.sentence_transformers import has_lm_head, read_pooler
 from headrace.models.snapshots import PARAMS

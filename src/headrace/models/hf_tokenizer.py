@@ -6,10 +6,12 @@ SentencePiece or tiktoken, `*.tiktoken`, or `tekken.json`; or that of an older t
 `merges.txt`, or `vocab.txt`. `tokenizer_config.json` adds special tokens.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from headrace.core.errors import BrokenModel, HeadraceError
 from headrace.models.fields import Fields
@@ -20,11 +22,11 @@ from headrace.models.sentencepiece_backend import sentencepiece_backend
 from headrace.models.sentencepiece_file import SentencePieceModel, parse_sentencepiece
 from headrace.models.tiktoken_file import is_tiktoken, parse_tekken, parse_tiktoken, tiktoken_backend
 from headrace.models.tokenizer import Tokenizer
-from headrace.models.tokenizer_json import check_tokenizer_json
 from headrace_handler.stray_files import listed
 
 if TYPE_CHECKING:
     import tokenizers
+
 
 TOKENIZER: Final = "tokenizer.json"
 _VOCABULARIES: Final = ("tokenizer.model", "tekken.json", "*.tiktoken", VOCAB_JSON, VOCAB_TXT)
@@ -198,3 +200,47 @@ def _mapping(value: object) -> Mapping[str, object]:
 
 def _id_of(backend: "tokenizers.Tokenizer", name: str | None) -> int | None:
     return None if name is None else backend.token_to_id(name)
+
+
+class _Model(msgspec.Struct):
+    continuing_subword_prefix: str | None = None
+    merges: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+class _File(msgspec.Struct):
+    model: _Model
+
+
+def check_tokenizer_json(content: bytes, source: str) -> None:
+    """
+    Check the merges of a vocabulary whose continued words have a prefix; those of others are not decoded.
+
+    `tokenizers` reads the file in Rust. Where a merge's right side lacks the prefix, it cuts bytes out of the middle of
+    a character; the error that follows ends the whole process (tokenizers 0.23 `models/bpe/model.rs`).
+
+    Raises:
+        BrokenModel: the file is not JSON, or a merge does not match the prefix.
+    """
+    try:
+        model = msgspec.json.decode(content, type=_File).model
+        prefix = model.continuing_subword_prefix
+        if not prefix:
+            return
+        merges = msgspec.json.decode(model.merges, type=list[str | list[str]] | None) or []
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise BrokenModel(f"{source} cannot be read: {exc}. Download it again.", path=source) from exc
+    wrong = next((right for right in _rights(merges) if not right.startswith(prefix)), None)
+    if wrong is not None:
+        raise BrokenModel(
+            f"{source} has a merge with {wrong!r:.80} on its right side; expected it to begin with the "
+            f"`continuing_subword_prefix` {prefix!r:.80}. Download it again.",
+            path=source,
+        )
+
+
+def _rights(merges: list[str | list[str]]) -> Iterator[str]:
+    """Yield the right side of each merge; malformed entries are left to `tokenizers`, which refuses them."""
+    for merge in merges:
+        parts = merge.split(" ") if isinstance(merge, str) else merge
+        if len(parts) == 2:
+            yield parts[1]

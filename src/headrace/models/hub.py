@@ -5,6 +5,7 @@ Models on the Hugging Face Hub: download and cache.
 """
 
 import glob
+import io
 import re
 import socket
 import threading
@@ -24,6 +25,8 @@ from headrace.models.snapshots import choose_files
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo, HFCacheInfo
 
+_TRANSFER: Final = "Downloading bytes"
+"""Name of the library's second bar, which counts the same bytes as they arrive."""
 _ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _CONNECT_S: Final = 5.0
 _EXPECTED: Final = ("config.json", "*.safetensors")
@@ -57,8 +60,6 @@ def fetch_from_hub(ref: HubRef, revision: str | None, progress: Progress) -> Pat
     """
     from huggingface_hub import hf_hub_download, snapshot_download
 
-    from headrace.models.hub_progress import progress_bars
-
     with _translated(ref.repo_id, revision):
         source: dict[str, Any] = {
             "revision": revision,
@@ -75,6 +76,24 @@ def fetch_from_hub(ref: HubRef, revision: str | None, progress: Progress) -> Pat
             chosen = choose_files(_names(ref.repo_id, revision), ref.repo_id)
             patterns, ignored = list(map(glob.escape, chosen)), []
         return Path(snapshot_download(ref.repo_id, allow_patterns=patterns, ignore_patterns=ignored, **source))
+
+
+def progress_bars(progress: Progress, repo_id: str) -> type[Any]:
+    """Return a `tqdm` class that reports to `progress` and prints nothing."""
+    from tqdm.std import tqdm  # type: ignore[import-untyped]
+
+    class Bars(tqdm):  # type: ignore[misc]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            options.pop("name", None)
+            super().__init__(*args, **(options | {"file": io.StringIO(), "disable": False}))
+
+        def display(self, *_args: Any, **_options: Any) -> bool:
+            if self.total and self.desc != _TRANSFER:
+                unit = "bytes" if self.unit == "B" else "files"
+                progress(f"Downloading {repo_id} ({unit})", min(int(self.n), int(self.total)), int(self.total), unit)
+            return True
+
+    return Bars
 
 
 def _names(repo_id: str, revision: str | None) -> list[str]:

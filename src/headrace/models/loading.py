@@ -11,7 +11,7 @@ from headrace.core.progress import Progress, no_progress
 from headrace.core.sampling_defaults import SamplingDefaults
 from headrace.models.chat import ChatTemplate, override_template
 from headrace.models.chat_builtins import LLAMA2
-from headrace.models.checkpoint import Checkpoint, CheckpointText
+from headrace.models.generation_config import recommended_by_card
 from headrace.models.gguf_checkpoint import read_gguf_checkpoint
 from headrace.models.hf_checkpoint import (
     GENERATION_CONFIG,
@@ -20,8 +20,7 @@ from headrace.models.hf_checkpoint import (
     read_hf_checkpoint,
     read_text_parts,
 )
-from headrace.models.model import GenerationDefaults, HfModel, Model
-from headrace.models.model_cards import recommended_by_card
+from headrace.models.model import Checkpoint, CheckpointText, GenerationDefaults, HfModel, Model
 from headrace.models.rope_override import override_rope
 from headrace.models.sources import Located, home_folder, locate
 from headrace.models.tokenizer import ByteForm, Tokenizer

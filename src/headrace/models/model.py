@@ -1,8 +1,9 @@
-"""A model that has been located and read, ready for a runner."""
+"""The content of a checkpoint, independent of its file format, and a model that was located and read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from headrace.core.sampling_defaults import SamplingDefaults
 from headrace.models.chat import ChatTemplate
@@ -69,3 +70,34 @@ class HfModel:
     def model_type(self) -> str:
         """The family in transformers' terms, such as `bloom`."""
         return str(self.config.get("model_type", ""))
+
+
+SMOOTHED_KEY: Final = "headrace_smoothed"
+"""The flag in the `config.json` of a smoothed folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointText:
+    """The parts of a checkpoint that turn text into tokens and back, and its sampling defaults."""
+
+    tokenizer: Tokenizer
+    templates: Mapping[str, str]
+    """Chat templates by name; empty if the checkpoint has none."""
+    defaults: GenerationDefaults
+    card_name: str = ""
+    """The name in a GGUF file by which its model card is known; empty for folders."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """Everything read from a checkpoint but its weights, which are mapped."""
+
+    spec: ModelSpec
+    weights: WeightSource
+    text: CheckpointText
+    pooler: Pooler | None = None
+    """The pooling that its files describe; None: they describe none."""
+    generates: bool = True
+    """False without an LM head."""
+    is_smoothed: bool = False
+    """True if the inputs of its matrices were rescaled (SmoothQuant): adapters of the original do not fit."""

@@ -6,8 +6,7 @@ from dataclasses import replace
 from headrace.core.errors import BrokenModel, SettingsError, UnsupportedModel
 from headrace.models.families.rope_config import rope_from_scaling, scaled_positions
 from headrace.models.fields import Fields
-from headrace.models.rope import yarn_attention_factor
-from headrace.models.rope_layers import LAYER_TYPES, SLIDING, ropes_by_layer_type
+from headrace.models.rope import LAYER_TYPES, SLIDING, ropes_by_layer_type, yarn_attention_factor
 from headrace.models.spec import ModelSpec, RopeSpec
 
 _SOURCE = "The rope setting"

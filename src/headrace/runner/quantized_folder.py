@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.core.progress import Progress, no_progress
-from headrace.models.checkpoint import SMOOTHED_KEY
+from headrace.models.model import SMOOTHED_KEY
 from headrace.models.config_export import family_of
 from headrace.models.folder_export import export_files
 from headrace.models.model import Model

@@ -15,7 +15,7 @@ from headrace.models.fields import Fields
 from headrace.models.hf_checkpoint import read_config, read_generation_config
 from headrace.models.loading import load_model
 from headrace.models.peft_adapter import read_peft_adapter
-from headrace.models.pickle_program import run_pickle
+from headrace.models.pickle_file import run_pickle
 from headrace.models.places import folder_places, gguf_name, stored_name
 from headrace.models.sentence_transformers import read_pooler
 from headrace.models.weight_files import open_folder

@@ -1,8 +1,9 @@
 """
-The ways in which chat models separate reasoning from the answer: data, recognised in the chat template.
+The ways in which chat models separate reasoning from the answer, and announce calls: data.
 
-Two kinds. Most models write their reasoning between two tags. gpt-oss writes messages with headers (OpenAI's Harmony
-format): `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…<|return|>`.
+Two kinds of reasoning, recognised in the chat template. Most models write theirs between two tags. gpt-oss writes
+messages with headers (OpenAI's Harmony format):
+`<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…<|return|>`.
 
 Source: chat templates of the models; vLLM `reasoning/`; openai-harmony `docs/format.md`.
 """
@@ -16,6 +17,16 @@ CHANNEL: Final = "<|channel|>"
 CONSTRAIN: Final = "<|constrain|>"
 MESSAGE: Final = "<|message|>"
 MESSAGE_ENDS: Final = ("<|end|>", "<|return|>", "<|call|>")
+TOOL_CALL: Final = "<tool_call>"
+TOOL_CALL_END: Final = "</tool_call>"
+TOOL_CALLS: Final = "[TOOL_CALLS]"
+CALL_ID: Final = "[CALL_ID]"
+ARGUMENTS: Final = "[ARGS]"
+PYTHON_TAG: Final = "<|python_tag|>"
+CALL_STARTS: Final = (TOOL_CALL, TOOL_CALLS, PYTHON_TAG)
+"""`<tool_call>`: Hermes, Qwen, SmolLM. `[TOOL_CALLS]`: Mistral. `<|python_tag|>`: Llama 3."""
+CALL_MARKERS: Final = (*CALL_STARTS, TOOL_CALL_END, CALL_ID, ARGUMENTS)
+"""`[CALL_ID]` and `[ARGS]` separate the name, the id and the arguments in Mistral's newer format."""
 _ASSISTANT: Final = f"{START}assistant"
 
 

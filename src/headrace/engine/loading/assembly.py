@@ -24,7 +24,7 @@ from headrace.engine.service.request_processor import TextParts
 from headrace.models.model import HfModel, Model
 from headrace.models.peft_adapter import read_peft_adapter
 from headrace.models.pooling import Pooler
-from headrace.models.rope_layers import describe_ropes
+from headrace.models.rope import describe_ropes
 from headrace.models.sources import home_folder
 from headrace.runner.step import Runner
 

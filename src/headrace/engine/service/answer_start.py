@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from headrace.core.answer_format.call_markers import CALL_MARKERS
+from headrace.core.answer_format.formats import CALL_MARKERS
 from headrace.core.answer_format.formats import AnswerFormat
 from headrace.core.answer_format.parser import make_parser
 from headrace.core.generation import ChatPrompt, GenerationRequest

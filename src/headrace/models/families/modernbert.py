@@ -12,7 +12,7 @@ from headrace.models.families.family import ATTENTION_BIAS, ENCODER_PARTS, QKV, 
 from headrace.models.families.reading import config_spec, layer_windows, with_local_rope
 from headrace.models.families.rope_config import rope_from_scaling
 from headrace.models.fields import Fields
-from headrace.models.rope_layers import FULL, SLIDING
+from headrace.models.rope import FULL, SLIDING
 from headrace.models.spec import ModelSpec, RopeSpec
 
 _DEFAULTS: Final[Mapping[str, object]] = {
