@@ -7,10 +7,9 @@ import pytest
 from headrace.core.answer_format.formats import FORMATS
 from headrace.wire.anthropic.dialect import AnthropicMessages
 from headrace.wire.ollama.dialect import OllamaChat
-from headrace.wire.openai.answer_stream import AnswerPlan, AnswerStream
+from headrace.wire.openai.answer_stream import AnswerPlan, AnswerStream, ArgumentsDelta, CallStart, TextDelta
 from headrace.wire.openai.chat import OpenAIChat
 from headrace.wire.openai.responses import OpenAIResponses
-from headrace.wire.openai.tool_stream import ArgumentsDelta, CallStart, TextDelta
 from headrace.wire.openai.tools import ToolPlan
 from tests.wire.samples import answer, line_objects, parse, sse_objects, streamed, whole
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import InvalidRequest
 from headrace.core.generation import Chunk, FinishReason
+from headrace.wire.openai.answer_stream import ArgumentsDelta, CallStart, TextDelta, ToolStream
 from headrace.wire.openai.chat import OpenAIChat
-from headrace.wire.openai.tool_stream import ArgumentsDelta, CallStart, TextDelta, ToolStream
 from headrace.wire.openai.tools import Function, NamedFunction, Tool, ToolChoice, ToolPlan, plan_tools
 from tests.wire.samples import answer, cut, finish, parse, sse_objects, streamed, token, whole
 

@@ -15,10 +15,9 @@ from headrace.core.generation import Chunk, Finish, FinishReason, Pooled, Poolin
 from headrace.wire.answers import Collector
 from headrace.wire.dialect import Dialect
 from headrace.wire.openai.chat import OpenAIChat
-from headrace.wire.openai.embeddings import OpenAIEmbeddings
+from headrace.wire.openai.pooling import OpenAIEmbeddings, Rerank, Score
 from headrace.wire.pooled import activated
 from headrace.wire.registry import select_dialect
-from headrace.wire.rerank import Rerank, Score
 from headrace.wire.tei.dialect import Tei
 from headrace.wire.tgi.dialect import Tgi
 from headrace.wire.toolkit.dialect import Toolkit

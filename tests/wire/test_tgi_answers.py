@@ -7,7 +7,7 @@ from headrace.core.errors import EngineFailed
 from headrace.core.generation import Chunk, FinishReason, TextSpan, Token
 from headrace.wire.dialect import Timings
 from headrace.wire.tgi.dialect import Tgi
-from headrace.wire.tgi.pages import parse_tokenize, render_chat_tokenize, render_info, render_tokenize
+from headrace.wire.tgi.reply import parse_tokenize, render_chat_tokenize, render_info, render_tokenize
 from tests.wire.samples import CONTEXT, MODEL, answer, finish, parse, sse_objects, streamed, token, whole
 
 OLD, NEW = Tgi(version="1.0"), Tgi(version="3")

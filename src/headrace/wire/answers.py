@@ -1,7 +1,7 @@
 """Collection of chunks into whole answers."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from headrace.core.errors import EngineFailed, HeadraceError, InvalidRequest, RequestAborted
@@ -99,9 +99,7 @@ def failure_of(finish: Finish | None) -> HeadraceError | None:
 
 def finite_logprob(logprob: float | None) -> float | None:
     """Return a logprob that JSON can represent."""
-    if logprob is None:
-        return None
-    return max(LOWEST_LOGPROB, logprob)
+    return None if logprob is None else max(LOWEST_LOGPROB, logprob)
 
 
 class Collector:
@@ -120,31 +118,27 @@ class Collector:
     def answers(self) -> tuple[Answer, ...]:
         """Return an answer per request. Raises `EngineFailed` or `RequestAborted` if a choice failed or never ended."""
         return tuple(
-            Answer(choices=_finished(choices), prompt=prompt)
+            Answer(choices=tuple(_finished(choices)), prompt=prompt)
             for choices, prompt in zip(self._choices, self._prompts, strict=True)
         )
 
 
-def _finished(choices: dict[int, PartialChoice]) -> tuple[FinishedChoice, ...]:
+def _finished(choices: dict[int, PartialChoice]) -> Iterator[FinishedChoice]:
     if not choices:
         raise EngineFailed("The engine returned no answer. Try again.")
-    return tuple(_choice(index, choices[index]) for index in sorted(choices))
-
-
-def _choice(index: int, partial: PartialChoice) -> FinishedChoice:
-    failure = failure_of(partial.finish)
-    if failure is not None:
-        raise failure
-    if partial.finish is None:
-        raise EngineFailed("The answer stopped before its end. Try again.")
-    return FinishedChoice(
-        index=index,
-        text=partial.text,
-        tokens=tuple(partial.tokens),
-        finish=partial.finish,
-        pooled=partial.pooled,
-        opening=partial.opening,
-    )
+    for index, partial in sorted(choices.items()):
+        if (failure := failure_of(partial.finish)) is not None:
+            raise failure
+        if partial.finish is None:
+            raise EngineFailed("The answer stopped before its end. Try again.")
+        yield FinishedChoice(
+            index=index,
+            text=partial.text,
+            tokens=tuple(partial.tokens),
+            finish=partial.finish,
+            pooled=partial.pooled,
+            opening=partial.opening,
+        )
 
 
 def usage_of(answers: Sequence[Answer]) -> Usage:

@@ -92,11 +92,7 @@ class ConstraintFields(msgspec.Struct, kw_only=True):
 
 def read_constraint(fields: ConstraintFields, *, prefix: str = "") -> Grammar | None:
     """
-    Return the constraint of a request, or None.
-
-    Args:
-        fields: the request, or its `parameters`.
-        prefix: path of `fields` in the body (`parameters.`), for error messages.
+    Return the constraint of a request, or None; `prefix` is the path of `fields` in the body (`parameters.`).
 
     Raises:
         InvalidRequest: a constraint is malformed or empty, or there are two.
@@ -163,9 +159,7 @@ def _response_format(value: ResponseFormat, param: str) -> Grammar | None:
             raise _invalid(where, "a regular expression must be a string")
         return _regex(content, where)
     if value.type == "json_schema" and isinstance(content, dict) and "schema" in content:
-        return read_schema(
-            content["schema"], param=f"{where}.schema"
-        )  # TGI: the value is an object with a name and a schema
+        where, content = f"{where}.schema", content["schema"]  # TGI: the value is an object with a name and a schema
     return read_schema(content, param=where)
 
 

@@ -20,13 +20,15 @@ the `StreamRenderer` or to a `wire.answers.Collector` for `Reply.render`. All of
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from headrace.core.errors import Busy, HeadraceError
 from headrace.core.generation import Chunk, GenerationRequest, ModelInfo, RequestLimits
-from headrace.wire.answers import Answer
+from headrace.wire.answers import Answer, failure_of
+from headrace.wire.framing import JSON_CONTENT_TYPE, SSE_CONTENT_TYPE, UNBUFFERED_HEADERS
 
 MAX_CHOICES = 128
 """Choices of one HTTP request: prompts times `n`."""
@@ -162,3 +164,67 @@ def retry_headers(error: HeadraceError) -> tuple[tuple[str, str], ...]:
     if isinstance(error, Busy):
         return (("retry-after", str(max(1, math.ceil(error.retry_after_s)))),)
     return ()
+
+
+class _Options(Protocol):
+    @property
+    def is_stream(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyHead:
+    """The head of a response that is JSON or, on request, a stream, which headers keep proxies from buffering."""
+
+    options: _Options
+
+    stream_type: ClassVar = SSE_CONTENT_TYPE
+
+    @property
+    def content_type(self) -> str:
+        """The content type of JSON or of a stream."""
+        return self.stream_type if self.options.is_stream else JSON_CONTENT_TYPE
+
+    def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
+        """Return additional response headers."""
+        del timings
+        return UNBUFFERED_HEADERS if self.options.is_stream else ()
+
+
+class ClosingStream(ABC):
+    """A `StreamRenderer` that renders nothing after its end or an error."""
+
+    keep_alive: bytes = b""
+
+    def __init__(self) -> None:
+        self._is_closed = False
+
+    def chunk(self, chunk: Chunk, *, request: int = 0) -> Sequence[bytes]:
+        """Render a chunk, or the error that it carries."""
+        failure = failure_of(chunk.finish)
+        return self._chunk(chunk, request) if failure is None else self.error(failure)
+
+    def end(self) -> Sequence[bytes]:
+        """Render what follows the last chunk."""
+        if self._is_closed:
+            return ()
+        self._is_closed = True
+        return self._end()
+
+    def error(self, error: HeadraceError) -> Sequence[bytes]:
+        """Render an error that ends the stream."""
+        if self._is_closed:
+            return ()
+        self._is_closed = True
+        return self._error(error)
+
+    @abstractmethod
+    def _chunk(self, chunk: Chunk, request: int) -> Sequence[bytes]:
+        """Render a chunk without a failure."""
+
+    @abstractmethod
+    def _error(self, error: HeadraceError) -> Sequence[bytes]:
+        """Render the error event."""
+
+    def _end(self) -> Sequence[bytes]:
+        """Render the end; empty if the last chunk contains it."""
+        return ()

@@ -92,10 +92,15 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
         raise _wrong_field(str(error)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _malformed(body, error) from error
-    except RecursionError as error:
-        raise MalformedBody("The body is nested too deep.") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        text = f"The body is not valid JSON: {str(error).removeprefix('JSON is malformed: ')}."
+        if isinstance(error, RecursionError):
+            text = "The body is nested too deep."
+        elif not body.strip():
+            text = "The body is empty; expected a JSON object."
+        elif isinstance(error, UnicodeDecodeError):
+            text = "The body is not valid UTF-8."
+        raise MalformedBody(text) from error
 
 
 @contextmanager
@@ -128,14 +133,6 @@ def field_names(body: bytes) -> frozenset[str]:
 def shortened_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return names that a client sent, sorted, for the log; very many or very long ones are cut."""
     return tuple(shortened(name) for name in heapq.nsmallest(_MAX_UNKNOWN_FIELDS, names))
-
-
-def _malformed(body: bytes, error: Exception) -> MalformedBody:
-    if not body.strip():
-        return MalformedBody("The body is empty; expected a JSON object.")
-    if isinstance(error, UnicodeDecodeError):
-        return MalformedBody("The body is not valid UTF-8.")
-    return MalformedBody(f"The body is not valid JSON: {str(error).removeprefix('JSON is malformed: ')}.")
 
 
 def _wrong_field(message: str) -> InvalidRequest:

@@ -13,8 +13,7 @@ from headrace.wire.framing import field_names
 from headrace.wire.lmi.dialect import Formatter, Lmi
 from headrace.wire.openai.chat import OpenAIChat
 from headrace.wire.openai.completions import OpenAICompletions
-from headrace.wire.openai.embeddings import OpenAIEmbeddings
-from headrace.wire.rerank import Rerank, Score
+from headrace.wire.openai.pooling import OpenAIEmbeddings, Rerank, Score
 from headrace.wire.tei.dialect import Tei
 from headrace.wire.tgi.dialect import Tgi
 from headrace.wire.toolkit.dialect import Toolkit

@@ -53,7 +53,8 @@ Render = Callable[[HeadraceError], ErrorReply]
 class _Foreign:
     """The paths of an API that is not served."""
 
-    paths: re.Pattern[str]
+    paths: str
+    """A regular expression; a slash may follow."""
     render: Render
     hint: str
     is_read: bool = False
@@ -62,132 +63,108 @@ class _Foreign:
     """True if model servers serve the paths, but the platform does not."""
 
 
-def _paths(pattern: str) -> re.Pattern[str]:
-    return re.compile(rf"(?:{pattern})/?", re.ASCII)
-
-
 _OPENAI = openai.render_error
 _PLAIN = ollama.render_error
 """Ollama, Triton and KServe have the same format."""
 _USE_CHAT = f"use POST {CHAT}"
 _USE_INVOCATIONS = "use POST {invocations}"
+_TOKENIZER = "The tokenizer is not served here, only by model servers"
+_OLLAMA = "Ollama's API is not served here, only by model servers"
 _FOREIGN: Sequence[_Foreign] = (
     _Foreign(
-        _paths(r"/v1/responses/(?!input_tokens$).+|/v1/conversations(?:/.*)?"),
+        r"/v1/responses/(?!input_tokens$).+|/v1/conversations(?:/.*)?",
         _OPENAI,
         f"This part of the Responses API is not served, or responses are not stored here; use POST {RESPONSES} "
         "with all items of the conversation.",
         is_read=True,
     ),
     _Foreign(
-        _paths(r"/v1/messages/batches.*|/v1/complete"),
+        r"/v1/messages/batches.*|/v1/complete",
         anthropic.render_error,
         f"This part of Anthropic's API is not served; use POST {MESSAGES}.",
         is_read=True,
     ),
     _Foreign(
-        _paths(r"(?:/v1)?/(?:pooling|classify)|/embeddings|/score|/v2/rerank"),
+        r"(?:/v1)?/(?:pooling|classify)|/embeddings|/score|/v2/rerank",
         _OPENAI,
         f"This route is not served; use POST {EMBEDDINGS}, {RERANK} or {SCORE}.",
     ),
     _Foreign(
-        _paths(r"/(?:embed|embed_all|embed_sparse|rerank|predict|similarity)"),
+        r"/(?:embed|embed_all|embed_sparse|rerank|predict|similarity)",
         tei.render_error,
         f"This route of TEI is not served; use POST {EMBEDDINGS} or {RERANK}, or send TEI's body to {{invocations}}.",
         is_of_servers=True,
     ),
+    _Foreign(TOKENIZER_INFO, _OPENAI, f"{_TOKENIZER}.", is_read=True, is_of_servers=True),
+    _Foreign(DETOKENIZE, _OPENAI, f"{_TOKENIZER}; use POST {COUNT_TOKENS} to count tokens.", is_of_servers=True),
+    _Foreign(TOKENIZE, tgi.render_error, f"{_TOKENIZER}; use POST {COUNT_TOKENS} to count tokens.", is_of_servers=True),
     _Foreign(
-        _paths(TOKENIZER_INFO),
-        _OPENAI,
-        "The tokenizer is not served here, only by model servers.",
-        is_read=True,
-        is_of_servers=True,
-    ),
-    _Foreign(
-        _paths(DETOKENIZE),
-        _OPENAI,
-        f"The tokenizer is not served here, only by model servers; use POST {COUNT_TOKENS} to count tokens.",
-        is_of_servers=True,
-    ),
-    _Foreign(
-        _paths(TOKENIZE),
-        tgi.render_error,
-        f"The tokenizer is not served here, only by model servers; use POST {COUNT_TOKENS} to count tokens.",
-        is_of_servers=True,
-    ),
-    _Foreign(
-        _paths(
-            r"/v1/(?:audio|images|videos|moderations|files|uploads|batches|assistants|threads|fine_tuning|realtime)(?:/.*)?"
-        ),
+        r"/v1/(?:audio|images|videos|moderations|files|uploads|batches|assistants|threads|fine_tuning|realtime)(?:/.*)?",
         _OPENAI,
         f"This part of OpenAI's API is not served, only generated text; {_USE_CHAT} or {COMPLETIONS}.",
         is_read=True,
     ),
     _Foreign(
-        _paths(r"/api/(?:chat|generate)"),
+        r"/api/(?:chat|generate)",
         _PLAIN,
-        f"Ollama's API is not served here, only by model servers; {_USE_CHAT}, which its clients also support with "
-        "the base URL .../v1.",
+        f"{_OLLAMA}; {_USE_CHAT}, which its clients also support with the base URL .../v1.",
+        is_of_servers=True,
+    ),
+    _Foreign(r"/api/(?:tags|ps|version)", _PLAIN, f"{_OLLAMA}; use GET {MODELS}.", is_read=True, is_of_servers=True),
+    _Foreign(
+        r"/api/(?:show|embed|embeddings)",
+        _PLAIN,
+        f"{_OLLAMA}; use GET {MODELS}, POST {CHAT} and {EMBEDDINGS}.",
         is_of_servers=True,
     ),
     _Foreign(
-        _paths(r"/api/(?:tags|ps|version)"),
-        _PLAIN,
-        f"Ollama's API is not served here, only by model servers; use GET {MODELS}.",
-        is_read=True,
-        is_of_servers=True,
-    ),
-    _Foreign(
-        _paths(r"/api/(?:show|embed|embeddings)"),
-        _PLAIN,
-        f"Ollama's API is not served here, only by model servers; use GET {MODELS}, POST {CHAT} and {EMBEDDINGS}.",
-        is_of_servers=True,
-    ),
-    _Foreign(
-        _paths(r"/api/(?:pull|push|create|copy|delete|blobs/.+)"),
+        r"/api/(?:pull|push|create|copy|delete|blobs/.+)",
         _PLAIN,
         "This part of Ollama's API is not served: a server has the model that it was started with. Use "
         "`headrace serve MODEL`, or `headrace deploy MODEL` on a platform.",
     ),
     _Foreign(
-        _paths(r"/api/(?:me|signout|web_search|web_fetch)"),
+        r"/api/(?:me|signout|web_search|web_fetch)",
         _PLAIN,
         f"Accounts and searches of Ollama's cloud are not served, only generated text; {_USE_CHAT}.",
     ),
     _Foreign(
-        _paths(r"/v2/(?:health/(?:ready|live))"),
+        r"/v2/(?:health/(?:ready|live))",
         _PLAIN,
         "The API of Triton and KServe (v2) is not served; use GET /ping.",
         is_read=True,
     ),
     _Foreign(
-        _paths(r"/v2(?:/models(?:/.*)?|/repository/.*)?"),
+        r"/v2(?:/models(?:/.*)?|/repository/.*)?",
         _PLAIN,
         f"The API of Triton and KServe (v2) is not served; {_USE_INVOCATIONS} or {CHAT}.",
         is_read=True,
     ),
     _Foreign(
-        _paths(r"/v1/models/[^/]+:(?:predict|explain)"),
+        r"/v1/models/[^/]+:(?:predict|explain)",
         _PLAIN,
         f"The API of TensorFlow Serving and KServe (v1) is not served; {_USE_INVOCATIONS} or {CHAT}.",
     ),
     _Foreign(
-        _paths(r"/predictions/.+"),
+        r"/predictions/.+",
         torchserve.render_error,
         f"TorchServe's inference API is not served; {_USE_INVOCATIONS}, with the dialect `torchserve`.",
     ),
     _Foreign(
-        _paths(r"/openai/deployments/[^/]+/.+"),
+        r"/openai/deployments/[^/]+/.+",
         _OPENAI,
         f"Azure's paths are not served; {_USE_CHAT} and name the deployment in `model` "
         "(OpenAI's SDKs: the class OpenAI in place of AzureOpenAI).",
     ),
     _Foreign(
-        _paths(r"/(?:chat/completions|completions|completion)"),
+        r"/(?:chat/completions|completions|completion)",
         _OPENAI,
         f"OpenAI's routes begin with /v1; use POST {CHAT} or {COMPLETIONS} (OpenAI's SDKs: end base_url with /v1).",
     ),
 )
+
+
+_PATTERNS = [(re.compile(rf"(?:{foreign.paths})/?", re.ASCII), foreign) for foreign in _FOREIGN]
 
 
 def render_error_for(path: str, error: HeadraceError, *, default: Render = tgi.render_error) -> ErrorReply:
@@ -215,11 +192,7 @@ def unknown_route(
     """
     Return the error for a route that is not served, which names a route to use instead.
 
-    Args:
-        method: the request's method.
-        path: the request's path.
-        allowed: the methods of the path; empty if it is not served at all.
-        invocations: the path of a model's own dialect.
+    `allowed` are the methods of the path, if it is served at all; `invocations` is the path of a model's own dialect.
     """
     route = f"{method} {shortened(path)}"
     foreign = _foreign(path)
@@ -227,9 +200,11 @@ def unknown_route(
         return NotFound(f"{route}: {foreign.hint.format(invocations=invocations)}")
     if allowed:
         return MethodNotAllowed(f"{route} is not served; use {' or '.join(allowed)}.", allowed=tuple(allowed))
-    near = _nearest(path)
-    if near is not None:
-        return NotFound(f"{route} is not served. Did you mean {OPENAI_METHODS[near][0]} {near}?")
+    if len(path) <= _MAX_NEAR_CHARACTERS:
+        # A path that is misspelt: an extra slash, `/v1` twice, a wrong letter.
+        slim = re.sub(r"/+", "/", path.lower()).rstrip("/").replace("/v1/v1/", "/v1/")
+        for near in get_close_matches(slim, OPENAI_METHODS, n=1, cutoff=0.85):
+            return NotFound(f"{route} is not served. Did you mean {OPENAI_METHODS[near][0]} {near}?")
     return NotFound(f"{route} is not served. Generation: POST {invocations}, {CHAT}, {COMPLETIONS}.")
 
 
@@ -240,12 +215,4 @@ def is_foreign(method: str, path: str) -> bool:
 
 
 def _foreign(path: str) -> _Foreign | None:
-    return next((foreign for foreign in _FOREIGN if foreign.paths.fullmatch(path)), None)
-
-
-def _nearest(path: str) -> str | None:
-    """Return the OpenAI route that a path misspells: an extra slash, `/v1` twice, a wrong letter."""
-    if len(path) > _MAX_NEAR_CHARACTERS:
-        return None
-    slim = re.sub(r"/+", "/", path.lower()).rstrip("/").replace("/v1/v1/", "/v1/")
-    return next(iter(get_close_matches(slim, OPENAI_METHODS, n=1, cutoff=0.85)), None)
+    return next((foreign for paths, foreign in _PATTERNS if paths.fullmatch(path)), None)

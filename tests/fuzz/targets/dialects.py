@@ -18,12 +18,11 @@ from headrace.wire.ollama.dialect import OllamaChat, OllamaGenerate
 from headrace.wire.ollama.embeddings import OllamaEmbed, OllamaEmbeddings
 from headrace.wire.ollama.models import render_show
 from headrace.wire.openai.completions import OpenAICompletions
-from headrace.wire.openai.embeddings import OpenAIEmbeddings
 from headrace.wire.openai.pages import is_tokens_body, parse_detokenize, parse_tokens
+from headrace.wire.openai.pooling import OpenAIEmbeddings, Rerank, Score
 from headrace.wire.openai.responses import OpenAIResponses
 from headrace.wire.openai.stored_responses import item_page
 from headrace.wire.registry import get_dialect, select_dialect
-from headrace.wire.rerank import Rerank, Score
 from headrace.wire.tei.dialect import Tei
 from headrace.wire.toolkit.dialect import Toolkit
 from headrace.wire.torchserve.management import ApiError, read_model_path, read_registration

@@ -15,11 +15,9 @@ import msgspec
 from headrace.core.errors import Busy, HeadraceError, ModelNotFound, Unavailable, UserError
 from headrace.core.generation import Chunk, Finish, FinishReason
 from headrace.wire.answers import Answer
-from headrace.wire.dialect import ErrorReply, retry_headers
+from headrace.wire.dialect import ClosingStream, ErrorReply, ReplyHead, retry_headers
 from headrace.wire.framing import to_json
-from headrace.wire.openai.answer_stream import AnswerPlan, AnswerStream, ChatDelta, ReasoningDelta
-from headrace.wire.openai.tool_stream import CallStart, TextDelta
-from headrace.wire.streams import ClosingStream, ReplyHead
+from headrace.wire.openai.answer_stream import AnswerPlan, AnswerStream, CallStart, ChatDelta, ReasoningDelta, TextDelta
 
 _TYPES = {
     401: "authentication_error",

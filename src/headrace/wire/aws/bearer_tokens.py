@@ -25,17 +25,15 @@ def is_bearer_token(text: str) -> bool:
 
 def verify(token: str, secret_of: Callable[[str], str | None], now_s: float) -> sigv4.Identity:
     """
-    Return the identity that signed a token.
-
-    Args:
-        token: the text after `Bearer `.
-        secret_of: looks up the secret of an access key.
-        now_s: seconds since 1970.
+    Return the identity that signed a token, the text after `Bearer `.
 
     Raises:
         AwsError: the token is malformed or expired, its key is unknown, or its signature is wrong.
     """
-    url = _url(token)
+    try:
+        url = base64.b64decode(token.removeprefix(PREFIX), validate=True).decode("ascii")
+    except (binascii.Error, ValueError) as error:
+        raise _malformed() from error
     host, _, query = url.partition("/?")
     # NOTE: clients append the version to the URL after signing it.
     signed = "&".join(part for part in query.split("&") if not part.startswith("Version="))
@@ -47,13 +45,6 @@ def verify(token: str, secret_of: Callable[[str], str | None], now_s: float) -> 
     if identity.service != "sagemaker":
         raise _malformed()
     return identity
-
-
-def _url(token: str) -> str:
-    try:
-        return base64.b64decode(token.removeprefix(PREFIX), validate=True).decode("ascii")
-    except (binascii.Error, ValueError) as error:
-        raise _malformed() from error
 
 
 def _malformed() -> AwsError:

@@ -42,17 +42,13 @@ _INSTEAD = (
 
 def markdown(handled: Handled, *, documented: Sequence[str] = services.MODELLED) -> str:
     """Return a summary, then each service's operations. Raises `ValueError`: a handled operation is in no model."""
-    _check(handled, documented)
-    parts = [_summary(handled, documented), _not_served()]
-    parts += [_service(service, _handled_of(service, handled)) for service in documented]
-    return "\n\n".join(parts) + "\n"
-
-
-def _check(handled: Handled, documented: Sequence[str]) -> None:
     known = {(service, name) for service in documented for name in services.operation_names(service)}
     unknown = sorted(set(handled) - known)
     if unknown:
         raise ValueError(f"No model has these operations: {', '.join('.'.join(pair) for pair in unknown)}")
+    parts = [_summary(handled, documented), _not_served()]
+    parts += [_service(service, _handled_of(service, handled)) for service in documented]
+    return "\n\n".join(parts) + "\n"
 
 
 def _handled_of(service: str, handled: Handled) -> set[str]:
@@ -85,11 +81,16 @@ def _service(service: str, handled: set[str]) -> str:
     lines = [f"## {service} ({services.model(service).metadata['apiVersion']})"]
     if handled:
         lines += ["", "| operation | request members | response members |", "|---|---|---|"]
-        lines += [_row(service, name) for name in sorted(handled)]
+        for name in sorted(handled):
+            operation = services.operation(service, name)
+            lines.append(f"| `{name}` | {_members(operation.input_shape)} | {_members(operation.output_shape)} |")
     lines += _members_without_effect(service)
     if others:
         lines += ["", f"Not supported; a call returns an error that says so ({len(others)}):", ""]
-        lines += [", ".join(f"`{name}`" for name in others[at : at + _PER_LINE]) + "," for at in _starts(others)]
+        lines += [
+            ", ".join(f"`{name}`" for name in others[at : at + _PER_LINE]) + ","
+            for at in range(0, len(others), _PER_LINE)
+        ]
         lines[-1] = lines[-1].rstrip(",") + "."
     return "\n".join(lines)
 
@@ -105,16 +106,6 @@ def _members_without_effect(service: str) -> list[str]:
     if not rows:
         return []
     return ["", "Members that are not applied, by their structure:", "", "| member | it is | |", "|---|---|---|", *rows]
-
-
-def _starts(names: Sequence[str]) -> range:
-    return range(0, len(names), _PER_LINE)
-
-
-def _row(service: str, name: str) -> str:
-    operation = services.operation(service, name)
-    cells = (f"`{name}`", _members(operation.input_shape), _members(operation.output_shape))
-    return f"| {' | '.join(cells)} |"
 
 
 def _members(shape: StructureShape | None) -> str:

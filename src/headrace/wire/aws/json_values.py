@@ -68,8 +68,12 @@ def from_json(value: Any, shape: Shape, where: str = "") -> Any:
     Raises:
         AwsError: the value has another type.
     """
-    reader: Callable[[Any, Shape, str], Any] = _READERS.get(shape.type_name, _read_string)
-    return reader(value, shape, where)
+    reader = _READERS.get(shape.type_name)
+    if reader is not None:
+        return reader(value, shape, where)
+    if not isinstance(value, bool if shape.type_name == "boolean" else str):
+        raise _wrong(value, shape, where)
+    return value
 
 
 def params_from_json(value: Any, operation: OperationModel) -> dict[str, Any]:
@@ -165,12 +169,6 @@ def _read_map(value: Any, shape: Shape, where: str) -> dict[str, Any]:
     }
 
 
-def _read_string(value: Any, shape: Shape, where: str) -> str:
-    if not isinstance(value, str):
-        raise _wrong(value, shape, where)
-    return value
-
-
 def _read_integer(value: Any, shape: Shape, where: str) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -190,12 +188,6 @@ def _read_float(value: Any, shape: Shape, where: str) -> float:
         raise malformed(f"NUMBER_VALUE is too large for {_A[shape.type_name]} (at '{where}').") from error
 
 
-def _read_boolean(value: Any, shape: Shape, where: str) -> bool:
-    if not isinstance(value, bool):
-        raise _wrong(value, shape, where)
-    return value
-
-
 def _read_timestamp(value: Any, shape: Shape, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise _wrong(value, shape, where)
@@ -213,7 +205,6 @@ def _read_blob(value: Any, shape: Shape, where: str) -> bytes:
 _READERS: MappingProxyType[str, Callable[[Any, Shape, str], Any]] = MappingProxyType(
     {
         "blob": _read_blob,
-        "boolean": _read_boolean,
         "double": _read_float,
         "float": _read_float,
         "integer": _read_integer,

@@ -1,5 +1,6 @@
 """AWS's query protocol of STS, IAM and older CloudWatch clients: a form with an `Action` in, XML out."""
 
+import re
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -12,6 +13,8 @@ from headrace.wire.aws.identify import MAX_FORM_FIELDS, form_fields
 
 _MAX_DEPTH = 64
 _MAX_INDEX_DIGITS = 6
+_NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML 1.0 cannot represent, even escaped."""
 
 Node = dict[str, Any]
 """The fields of a form, nested by the parts of their names: `a.b=1` is `{"a": {"b": {"": "1"}}}`."""
@@ -74,19 +77,12 @@ def _tree(fields: dict[str, str]) -> Node:
 def _structure(node: Node, shape: Shape, where: str) -> dict[str, Any]:
     read = {}
     for name, member in shape.members.items():
-        child = _child(node, name, member)
-        if child is not None:
-            read[name] = _value(child, member, json_values.member_path(where, name))
+        sent_as = member.serialization.get("name", name)
+        if member.type_name == "list" and member.serialization.get("flattened"):
+            sent_as = member.member.serialization.get("name", sent_as)  # the name of its items
+        if sent_as in node:
+            read[name] = _value(node[sent_as], member, json_values.member_path(where, name))
     return read
-
-
-def _child(node: Node, name: str, member: Shape) -> Node | None:
-    """Return the fields of a member; a flattened list may have the name of its items."""
-    sent_as = member.serialization.get("name", name)
-    if member.type_name == "list" and member.serialization.get("flattened"):
-        sent_as = member.member.serialization.get("name", sent_as)
-    child: Node | None = node.get(sent_as)
-    return child
 
 
 def _value(node: Node, shape: Shape, where: str) -> Any:
@@ -165,18 +161,7 @@ def _element(name: str, inner: str, *, attributes: str = "") -> str:
 
 
 def _text_element(name: str, text: str) -> str:
-    clean = "".join(character if _is_xml(character) else "\ufffd" for character in text)
-    return _element(name, escape(clean, {"\r": "&#13;"}))
-
-
-def _is_xml(character: str) -> bool:
-    """Return whether XML 1.0 can represent a character, even escaped."""
-    return (
-        character in "\t\n\r"
-        or " " <= character <= "\ud7ff"
-        or "\ue000" <= character <= "\ufffd"
-        or (character >= "\U00010000")
-    )
+    return _element(name, escape(_NOT_XML.sub("\ufffd", text), {"\r": "&#13;"}))
 
 
 def _namespace(operation: OperationModel) -> str | None:

@@ -20,7 +20,10 @@ def parse_input(operation: OperationModel, request: HttpRequest) -> dict[str, An
     params: dict[str, Any] = {}
     if shape is None:
         return params
-    labels = _labels(operation, request.path)
+    match = _path_pattern(operation.http["requestUri"]).fullmatch(request.path)
+    if match is None:
+        raise AwsError("UnknownOperationException", "The path does not belong to the operation.", status=404)
+    labels = {name: unquote(text, errors="replace") for name, text in match.groupdict().items()}
     query = _query(request)
     for name, member in shape.members.items():
         value = _outside_body(name, member, request, labels, query)
@@ -40,7 +43,10 @@ def render_output(operation: OperationModel, result: dict[str, Any], request_id:
     if payload is None:
         in_body = {name: value for name, value in result.items() if not _location(shape.members.get(name))}
         return HttpResponse(status, headers, json_values.encode(json_values.to_json(in_body, shape)))
-    return HttpResponse(status, headers, _payload(result.get(payload), shape.members[payload]))
+    value, member = result.get(payload), shape.members[payload]
+    if member.type_name in ("blob", "string"):
+        return HttpResponse(status, headers, value.encode() if isinstance(value, str) else bytes(value or b""))
+    return HttpResponse(status, headers, json_values.encode(json_values.to_json(value or {}, member)))
 
 
 def _response_head(operation: OperationModel, result: dict[str, Any], request_id: str) -> tuple[int, Headers]:
@@ -59,7 +65,8 @@ def _response_head(operation: OperationModel, result: dict[str, Any], request_id
         if result.get(name) is None:
             continue
         if _location(member) == "header":
-            headers.append((member.serialization.get("name", name).lower(), _header_text(result[name], member)))
+            text = header_value(scalars.to_text(result[name], member, timestamp_format="rfc822"))
+            headers.append((member.serialization.get("name", name).lower(), text))
         elif _location(member) == "statusCode":
             status = int(result[name])
     if "payload" not in shape.serialization:
@@ -76,13 +83,6 @@ def render_error(error: AwsError, *, operation: OperationModel | None, request_i
         ("x-amzn-errortype", header_value(error.code)),
     )
     return HttpResponse(error.http_status, headers, json_values.encode({name: error.message, **error.members}))
-
-
-def _labels(operation: OperationModel, path: str) -> dict[str, str]:
-    match = _path_pattern(operation.http["requestUri"]).fullmatch(path)
-    if match is None:
-        raise AwsError("UnknownOperationException", "The path does not belong to the operation.", status=404)
-    return {name: unquote(text, errors="replace") for name, text in match.groupdict().items()}
 
 
 @functools.cache
@@ -138,16 +138,6 @@ def _from_body(shape: Shape, body: bytes) -> dict[str, Any]:
     return {name: item for name, item in read.items() if not _location(shape.members[name])}
 
 
-def _payload(value: Any, member: Shape) -> bytes:
-    if member.type_name in ("blob", "string"):
-        return value.encode() if isinstance(value, str) else bytes(value or b"")
-    return json_values.encode(json_values.to_json(value or {}, member))
-
-
 def _location(member: Shape | None) -> str | None:
     location: str | None = member.serialization.get("location") if member is not None else None
     return location
-
-
-def _header_text(value: Any, member: Shape) -> str:
-    return header_value(scalars.to_text(value, member, timestamp_format="rfc822"))

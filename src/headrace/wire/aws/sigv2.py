@@ -46,7 +46,8 @@ def access_key_of(request: HttpRequest) -> str | None:
 
 def verify(request: HttpRequest, secret_of: Callable[[str], str | None], now_s: float) -> str:
     """Return the access key that signed the URL. Raises `AwsError`: the key is unknown, or the signature not valid."""
-    fields = _fields(request.query)
+    parts = (part.partition("=") for part in request.query.split("&"))
+    fields = {unquote_plus(name): unquote_plus(value) for name, _, value in parts}
     access_key, expires = fields.get("AWSAccessKeyId", ""), fields.get("Expires", "")
     if not (expires.isascii() and expires.isdigit() and len(expires) <= 12):
         raise fault_error(request, Fault.INCOMPLETE, "Expires must be a number of seconds since 1970.")
@@ -58,17 +59,15 @@ def verify(request: HttpRequest, secret_of: Callable[[str], str | None], now_s: 
     if int(expires) > now_s + MAX_EXPIRES_S:
         message = f"Expires is {expires}; expected at most {MAX_EXPIRES_S} seconds from now. Presign the URL for less."
         raise fault_error(request, Fault.INCOMPLETE, message)
-    if any(request.headers.get(name, value) != value for name, value in fields.items() if _is_signed_header(name)):
-        raise fault_error(request, Fault.MISMATCH)
+    for name, value in fields.items():
+        is_header = name.startswith("x-amz-") or name in ("content-md5", "content-type")
+        if is_header and request.headers.get(name, value) != value:
+            raise fault_error(request, Fault.MISMATCH)
     # A bucket's path is signed with a trailing slash, even if it is sent without one.
     paths = (request.path, request.path + "/")
     if not any(_is_right(_string_to_sign(request, fields, path), secret, fields["Signature"]) for path in paths):
         raise fault_error(request, Fault.MISMATCH)
     return access_key
-
-
-def _is_signed_header(name: str) -> bool:
-    return name.startswith("x-amz-") or name in ("content-md5", "content-type")
 
 
 def _is_right(text: str, secret: str, signature: str) -> bool:
@@ -91,11 +90,3 @@ def _subresources(query: str) -> str:
         if name in _SUBRESOURCES:
             parts.append(f"{name}={unquote(value, encoding='latin-1')}" if equals else name)
     return "?" + "&".join(parts) if parts else ""
-
-
-def _fields(query: str) -> dict[str, str]:
-    fields = {}
-    for part in query.split("&"):
-        name, _, value = part.partition("=")
-        fields[unquote_plus(name)] = unquote_plus(value)
-    return fields

@@ -107,7 +107,10 @@ def verify(request: HttpRequest, secret_of: SecretOf, now_s: float, *, service: 
     Raises:
         AwsError: the signature is missing or wrong; with the code of the request's protocol.
     """
-    _check_size(request)
+    # Nothing is known about the sender yet, so the signature must not take long to compute.
+    if (num_parameters := request.query.count("&") + 1) > _MAX_PARAMETERS:
+        message = f"The query string has {num_parameters} parameters; expected at most {_MAX_PARAMETERS}."
+        raise fault_error(request, Fault.INCOMPLETE, message)
     if service in (None, "s3") and sigv2.is_presigned(request):
         return Identity(access_key=sigv2.verify(request, secret_of, now_s), region="", service="s3")
     signed = _read(request)
@@ -222,14 +225,6 @@ def _check_time(request: HttpRequest, signed: _Signed, now_s: float) -> None:
         raise fault_error(request, fault, f"Signature expired: {signed.timestamp} is too long ago.")
 
 
-def _check_size(request: HttpRequest) -> None:
-    """Refuse requests whose signature would take long to compute: nothing is known about their sender yet."""
-    num_parameters = request.query.count("&") + 1
-    if num_parameters > _MAX_PARAMETERS:
-        message = f"The query string has {num_parameters} parameters; expected at most {_MAX_PARAMETERS}."
-        raise fault_error(request, Fault.INCOMPLETE, message)
-
-
 def _check_service(request: HttpRequest, signed: _Signed, service: str) -> None:
     """Check that the signature is for the service of the request, and that this service is supported."""
     service = service.replace("sagemaker-runtime", "sagemaker")
@@ -326,20 +321,10 @@ def _normalised(path: str) -> str:
 
 def _canonical_query(query: str) -> str:
     """Return the query sorted and uniformly escaped, without the signature."""
-    pairs = sorted(
-        (_escaped(name), _escaped(value)) for name, value in _query_pairs(query) if name != "X-Amz-Signature"
-    )
+    sent = (part.partition("=") for part in query.split("&")) if query else ()
+    pairs = sorted((_escaped(name), _escaped(value)) for name, _, value in sent if name != "X-Amz-Signature")
     return "&".join(f"{name}={value}" for name, value in pairs)
 
 
 def _escaped(text: str) -> str:
     return quote(unquote(text, encoding="latin-1"), safe="-_.~", encoding="latin-1")
-
-
-def _query_pairs(query: str) -> list[tuple[str, str]]:
-    """Return the names and values as sent, still escaped."""
-    pairs = []
-    for part in query.split("&") if query else ():
-        name, _, value = part.partition("=")
-        pairs.append((name, value))
-    return pairs

@@ -12,7 +12,7 @@ from typing import Literal
 from headrace.core.errors import HeadraceError
 from headrace.core.generation import Chunk, Finish, FinishReason, Token, TokenLogprob
 from headrace.wire.answers import Answer, FinishedChoice, finite_logprob
-from headrace.wire.dialect import StreamRenderer, Timings
+from headrace.wire.dialect import ClosingStream, StreamRenderer, Timings
 from headrace.wire.framing import (
     JSON_CONTENT_TYPE,
     JSONLINES_CONTENT_TYPE,
@@ -24,7 +24,6 @@ from headrace.wire.framing import (
     one_line,
     to_json,
 )
-from headrace.wire.streams import ClosingStream
 
 Version = Literal["0.25", "0.26", "0.27", "17"]
 

@@ -249,23 +249,20 @@ def _chat_prompt(
     if continues and fields.think:
         text = "'think' cannot be applied: the answer continues the last message, which is past its thinking."
         raise InvalidRequest(f"{text} Leave it out.", param="think")
+    templated = template_messages(messages, context.model.answer_format)
+    if fields.think and context.model.answer_format is None:
+        raise InvalidRequest(f"'{context.model.name}' does not support thinking. Leave 'think' out.", param="think")
+    # Off, on, or on with an effort such as `low`.
+    values: dict[str, object] = {} if fields.think is None else {"enable_thinking": bool(fields.think)}
+    if isinstance(fields.think, str):
+        values["reasoning_effort"] = fields.think
     return ChatPrompt(
-        messages=template_messages(messages, context.model.answer_format),
+        messages=templated,
         tools=template_tools(tools) if tools else None,
         add_generation_prompt=not continues,
         continues_final_message=continues,
-        template_values=_thinking_values(fields, context),
+        template_values=values,
     )
-
-
-def _thinking_values(fields: CommonFields, context: RequestContext) -> dict[str, object]:
-    """Return the values of the chat template for `think`: off, on, or on with an effort such as `low`."""
-    if fields.think is None:
-        return {}
-    if fields.think and context.model.answer_format is None:
-        raise InvalidRequest(f"'{context.model.name}' does not support thinking. Leave 'think' out.", param="think")
-    values: dict[str, object] = {"enable_thinking": bool(fields.think)}
-    return {**values, "reasoning_effort": fields.think} if isinstance(fields.think, str) else values
 
 
 def _parsed(

@@ -12,8 +12,8 @@ from headrace.wire.fields import FieldTable, struct_fields
 from headrace.wire.framing import decode_body, to_json
 from headrace.wire.ollama.dialect import named_model
 from headrace.wire.ollama.reply import nanoseconds, render_error
-from headrace.wire.openai.embeddings import read_inputs
 from headrace.wire.openai.parameters import check_range
+from headrace.wire.openai.pooling import read_inputs
 from headrace.wire.pooled import parsed_pooling, vector_of, with_prompt
 
 

@@ -12,12 +12,10 @@ import msgspec
 from headrace.core.errors import HeadraceError
 from headrace.core.generation import Chunk, Finish, FinishReason, Token
 from headrace.wire.answers import Answer
-from headrace.wire.dialect import ErrorReply, Timings, retry_headers
+from headrace.wire.dialect import ClosingStream, ErrorReply, ReplyHead, Timings, retry_headers
 from headrace.wire.framing import json_line, to_json
-from headrace.wire.openai.answer_stream import AnswerPlan, AnswerStream, ChatDelta, ReasoningDelta
+from headrace.wire.openai.answer_stream import AnswerPlan, AnswerStream, CallStart, ChatDelta, ReasoningDelta, TextDelta
 from headrace.wire.openai.envelope import token_logprobs, visible
-from headrace.wire.openai.tool_stream import CallStart, TextDelta
-from headrace.wire.streams import ClosingStream, ReplyHead
 
 
 def error_body(error: HeadraceError) -> bytes:

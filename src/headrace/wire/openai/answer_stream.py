@@ -3,18 +3,216 @@ The text of one choice of a chat, whole or streamed, as deltas: reasoning, conte
 
 `core.answer_format` finds the reasoning by the model's separators; what remains goes through the `ToolStream`. Calls in
 message headers (gpt-oss) need no search in the text.
+
+Calls have three sources: the whole answer is the arguments of one named function; the whole answer is an array of
+calls; or the model mixes text and calls (`auto`), in the formats of open models: `<tool_call>{...}</tool_call>`
+(Hermes, Qwen, SmolLM), `[TOOL_CALLS][...]` and `[TOOL_CALLS]f[ARGS]{...}` (Mistral), or bare JSON at the start of the
+answer (Llama 3). A grammar enforces the first two, so their arguments are streamed. In `auto`, text that may become a
+call is held back until its block has ended, and then is either calls or text. The deltas do not depend on how the text
+was split into chunks.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from headrace.core.answer_format.formats import AnswerFormat
+from headrace.core.answer_format.formats import CALL_STARTS, AnswerFormat
 from headrace.core.answer_format.parser import make_parser
-from headrace.core.answer_format.parts import CallOpening, CallText, ContentText, Part
+from headrace.core.answer_format.parts import CallOpening, CallText, ContentText, Part, held_length
 from headrace.core.generation import Token
-from headrace.wire.openai.tool_stream import Delta, TextDelta, ToolStream, merged
+from headrace.wire.openai.tool_calls import BlockState, Call, CallBlock, CallName, ForcedCalls, read_arguments
 from headrace.wire.openai.tools import ToolPlan
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """Text to append to the message's content."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallStart:
+    """The start of a call of the function `name`; `index` counts the calls."""
+
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentsDelta:
+    """Text to append to the arguments of call `index`."""
+
+    index: int
+    text: str
+
+
+Delta = TextDelta | CallStart | ArgumentsDelta
+
+
+class ToolStream:
+    """Converts the text of one choice to deltas."""
+
+    def __init__(self, plan: ToolPlan) -> None:
+        self.num_calls = 0
+        self._plan = plan
+        self._forced = ForcedCalls()
+        """Reads the answer in mode `required`."""
+        self._buffer = ""
+        """Text that may still become either text or a call."""
+        self._block: CallBlock | None = None
+        self._is_at_start = True
+        self._skips_space = False
+        self._is_muted = False
+        """True if the current call exceeds `max_calls` and is dropped."""
+        self._called: str | None = None
+        """The function of a call that the answer's format announced."""
+        self._arguments: list[str] = []
+        """The arguments of that call, which are held back unless a grammar enforces them."""
+
+    def feed(self, text: str) -> list[Delta]:
+        """Process the next part of the answer."""
+        if self._plan.mode == "none":
+            return [TextDelta(text)] if text else []
+        if self._plan.mode == "named":
+            return self._named(text)
+        if self._plan.mode == "required":
+            return merged(self._read_forced(text))
+        self._buffer += text
+        return merged(self._read())
+
+    def finish(self) -> list[Delta]:
+        """End the answer, which decides about the text that was held back."""
+        if self._plan.mode == "required":
+            return merged(self._text(self._forced.rest(has_calls=self.num_calls > 0)))
+        return merged([*self.close_call(), *self._read(is_last=True)])
+
+    def open_call(self, name: str) -> list[Delta]:
+        """Start a call that the answer's format announces; a call of an unknown function is text."""
+        self._called = name
+        if self._plan.mode == "auto" or not self._is_known(name):
+            return []
+        return self._named("") if self._plan.mode == "named" else list(self._announce(name))
+
+    def feed_call(self, text: str) -> list[Delta]:
+        """Process arguments of the call that `open_call` began."""
+        if self._plan.mode == "auto":
+            self._arguments.append(text)
+            return []
+        if not self._is_known(self._called):
+            return [TextDelta(text)]
+        return [] if self._is_muted else [ArgumentsDelta(self.num_calls - 1, text)]
+
+    def close_call(self) -> list[Delta]:
+        """End the call that `open_call` began, if there is one; without an object of arguments it is text."""
+        name, self._called = self._called, None
+        if name is None or self._plan.mode != "auto":
+            return []
+        written = "".join(self._arguments)
+        self._arguments.clear()
+        arguments = read_arguments(written) if self._is_known(name) else None
+        if arguments is None:
+            return [TextDelta(written)] if written else []
+        return list(self._complete(Call(name, arguments)))
+
+    def _is_known(self, name: str | None) -> bool:
+        return name == self._plan.named if self._plan.mode == "named" else name in self._plan.names
+
+    def _named(self, text: str) -> list[Delta]:
+        starts: list[Delta] = [] if self.num_calls else [CallStart(0, self._plan.named)]
+        self.num_calls = 1
+        return [*starts, ArgumentsDelta(0, text)] if text else starts
+
+    def _read_forced(self, text: str) -> Iterator[Delta]:
+        for piece in self._forced.feed(text):
+            if isinstance(piece, CallName):
+                yield from self._announce(piece.name)
+            elif piece and not self._is_muted:
+                yield ArgumentsDelta(self.num_calls - 1, piece)
+
+    def _read(self, *, is_last: bool = False) -> Iterator[Delta]:
+        """Yield the deltas that the buffer already determines."""
+        before: tuple[CallBlock | None, str] | None = None
+        while before != (self._block, self._buffer):
+            before = self._block, self._buffer
+            if self._block is None:
+                yield from self._in_text(is_last=is_last)
+            else:
+                yield from self._in_block(self._block, is_last=is_last)
+
+    def _text(self, text: str) -> Iterator[Delta]:
+        """Yield text for the client, without the white space after a call."""
+        if self._skips_space:
+            text = text.lstrip()
+        if text:
+            self._skips_space = False
+            yield TextDelta(text)
+
+    def _take(self, count: int) -> str:
+        taken, self._buffer = self._buffer[:count], self._buffer[count:]
+        return taken
+
+    def _in_text(self, *, is_last: bool) -> Iterator[Delta]:
+        if self._is_at_start:
+            start = self._buffer.lstrip()
+            if start.rstrip() in {"", "["} and not is_last:
+                return
+            self._is_at_start = False
+            if start[:1] == "{" or (start[:1] == "[" and start[1:].lstrip().startswith("{")):
+                self._open_block("")
+                return
+        if "<" not in self._buffer and "[" not in self._buffer:  # nearly all text
+            yield from self._text(self._take(len(self._buffer)))
+            return
+        markers = [(place, marker) for marker in CALL_STARTS if (place := self._buffer.find(marker)) >= 0]
+        if markers:
+            place, marker = min(markers)
+            yield from self._text(self._take(place))
+            self._open_block(self._take(len(marker)))
+        else:
+            held = 0 if is_last else held_length(self._buffer, CALL_STARTS)
+            yield from self._text(self._take(len(self._buffer) - held))
+
+    def _open_block(self, start: str) -> None:
+        self._block = CallBlock(start, self._plan.names)
+
+    def _in_block(self, block: CallBlock, *, is_last: bool) -> Iterator[Delta]:
+        self._take(block.feed(self._buffer, is_last=is_last))
+        if block.state is BlockState.OPEN:
+            return
+        self._block = None
+        if block.state is BlockState.TEXT:
+            yield from self._text(block.raw)
+            return
+        for call in block.calls:
+            yield from self._complete(call)
+
+    def _complete(self, call: Call) -> Iterator[Delta]:
+        yield from self._announce(call.name)
+        if not self._is_muted:
+            yield ArgumentsDelta(self.num_calls - 1, call.arguments)
+
+    def _announce(self, name: str) -> Iterator[Delta]:
+        has_room = self._plan.max_calls is None or self.num_calls < self._plan.max_calls
+        self._skips_space = True
+        self._is_muted = not has_room
+        if has_room:
+            self.num_calls += 1
+            yield CallStart(self.num_calls - 1, name)
+
+
+def merged(deltas: Iterable[Delta]) -> list[Delta]:
+    """Join neighbouring deltas of the same kind."""
+    result: list[Delta] = []
+    for delta in deltas:
+        last = result[-1] if result else None
+        if isinstance(delta, TextDelta) and isinstance(last, TextDelta):
+            result[-1] = TextDelta(last.text + delta.text)
+        elif isinstance(delta, ArgumentsDelta) and isinstance(last, ArgumentsDelta) and last.index == delta.index:
+            result[-1] = ArgumentsDelta(last.index, last.text + delta.text)
+        else:
+            result.append(delta)
+    return result
 
 
 class TokenPlaces:
@@ -107,12 +305,12 @@ class AnswerStream:
         if self._parser is None:
             return [*self._tools.feed(text)]
         self._places.add(text, tokens)
-        return _merged(self._deltas(self._parser.feed(text)))
+        return _merged_deltas(self._deltas(self._parser.feed(text)))
 
     def finish(self) -> list[ChatDelta]:
         """End the answer."""
         held = () if self._parser is None else self._deltas(self._parser.finish())
-        return _merged([*held, *self._tools.finish()])
+        return _merged_deltas([*held, *self._tools.finish()])
 
     def _deltas(self, parts: Iterable[Part]) -> Iterator[ChatDelta]:
         for part in parts:
@@ -134,7 +332,7 @@ class AnswerStream:
         return self._tools.feed(text)
 
 
-def _merged(deltas: Iterable[ChatDelta]) -> list[ChatDelta]:
+def _merged_deltas(deltas: Iterable[ChatDelta]) -> list[ChatDelta]:
     """Join neighbouring deltas of the same kind."""
     result: list[ChatDelta] = []
     run: list[Delta] = []

@@ -14,7 +14,15 @@ from headrace.wire.constraints import refuse_two
 from headrace.wire.dialect import ParsedRequest, RequestContext
 from headrace.wire.fields import FieldTable, struct_fields
 from headrace.wire.framing import decode_body, refusing_deep_nesting, to_json
-from headrace.wire.openai.answer_stream import AnswerPlan, AnswerStream, ChatDelta, ReasoningDelta
+from headrace.wire.openai.answer_stream import (
+    AnswerPlan,
+    AnswerStream,
+    ArgumentsDelta,
+    CallStart,
+    ChatDelta,
+    ReasoningDelta,
+    TextDelta,
+)
 from headrace.wire.openai.envelope import (
     UNFINISHED,
     Envelope,
@@ -38,7 +46,6 @@ from headrace.wire.openai.parameters import (
     sampling_params,
     served_model,
 )
-from headrace.wire.openai.tool_stream import ArgumentsDelta, CallStart, TextDelta
 from headrace.wire.openai.tools import Tool, ToolChoice, ToolPlan, plan_tools, template_tools
 
 

@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 
 from headrace.core.errors import InvalidRequest
-from headrace.core.generation import Chunk, Finish, GenerationRequest, SamplingParams, Token
+from headrace.core.generation import Chunk, GenerationRequest, SamplingParams, Token
 from headrace.wire.answers import Answer, usage_of
 from headrace.wire.dialect import MAX_CHOICES, ParsedRequest, RequestContext
 from headrace.wire.fields import FieldTable, struct_fields
@@ -172,7 +172,8 @@ class ChoiceWriter:
         """Return the text and the logprobs object to send for a part of the answer."""
         if self._echo is not None:
             echo, self._echo = self._echo, None
-            text = (echo if isinstance(echo, str) else self._prompt_text()) + text
+            prompt = visible(self._prompt, with_special=self._options.with_special)
+            text = (echo if isinstance(echo, str) else "".join(token.text for token in prompt)) + text
             tokens = (*self._prompt, *visible(tokens, with_special=self._options.with_special))
         else:
             tokens = visible(tokens, with_special=self._options.with_special)
@@ -185,9 +186,6 @@ class ChoiceWriter:
             with_special=self._options.with_special,
         )
         return text, logprobs
-
-    def _prompt_text(self) -> str:
-        return "".join(token.text for token in visible(self._prompt, with_special=self._options.with_special))
 
 
 @dataclass(slots=True)
@@ -234,13 +232,10 @@ class CompletionsStream(EnvelopeStream):
         elif not text and logprobs is None:
             return ()
         index = request * self._options.num_choices + chunk.index
-        return [self._event(index, text, logprobs, chunk.finish)]
-
-    def _event(self, index: int, text: str, logprobs: dict[str, object] | None, finish: Finish | None) -> bytes:
         choice = b'{"index":%d,"text":%b,"logprobs":%b,%b}' % (
             index,
             to_json(text),
             b"null" if logprobs is None else to_json(logprobs),
-            UNFINISHED if finish is None else streamed_finish(finish, finish_reason(finish)),
+            UNFINISHED if chunk.finish is None else streamed_finish(chunk.finish, finish_reason(chunk.finish)),
         )
-        return self._framed(choice)
+        return [self._framed(choice)]

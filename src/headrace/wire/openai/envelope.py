@@ -23,7 +23,7 @@ from headrace.core.errors import (
 )
 from headrace.core.generation import Finish, FinishReason, ModelInfo, Token
 from headrace.wire.answers import Usage, finite_logprob
-from headrace.wire.dialect import ErrorReply, RequestContext, Timings, retry_headers
+from headrace.wire.dialect import ClosingStream, ErrorReply, RequestContext, Timings, retry_headers
 from headrace.wire.framing import (
     JSON_CONTENT_TYPE,
     JSONLINES_CONTENT_TYPE,
@@ -35,7 +35,6 @@ from headrace.wire.framing import (
     to_json,
 )
 from headrace.wire.openai.parameters import CommonFields, Framing, is_stream
-from headrace.wire.streams import ClosingStream
 
 
 def error_body(error: HeadraceError, *, prompt: str = "messages") -> bytes:

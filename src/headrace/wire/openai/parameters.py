@@ -117,6 +117,9 @@ def sampling_params(fields: CommonFields, context: RequestContext, *, max_new_to
     defaults = context.model.sampling_defaults  # as vLLM's --generation-config; OpenAI's for the rest
     top_p = first_given(fields.top_p, defaults.top_p, 1.0)
     temperature = first_given(fields.temperature, defaults.temperature, 1.0)
+    logit_bias, stop = _logit_bias(fields, context), read_stop(fields.stop, context)
+    for token_id in fields.stop_token_ids or ():
+        check_range("stop_token_ids", token_id, low=0, high=context.model.vocab_size - 1)
     return SamplingParams(
         max_new_tokens=max_new_tokens,
         default_max_new_tokens=defaults.max_new_tokens,
@@ -129,10 +132,10 @@ def sampling_params(fields: CommonFields, context: RequestContext, *, max_new_to
         repetition_penalty=first_given(fields.repetition_penalty, defaults.repetition_penalty, 1.0),
         presence_penalty=fields.presence_penalty or 0.0,
         frequency_penalty=fields.frequency_penalty or 0.0,
-        logit_bias=_logit_bias(fields, context),
+        logit_bias=logit_bias,
         seed=None if fields.seed is None else fields.seed & LARGEST_SEED,
-        stop=read_stop(fields.stop, context),
-        stop_token_ids=_stop_token_ids(fields, context),
+        stop=stop,
+        stop_token_ids=tuple(fields.stop_token_ids or ()),
         include_stop=bool(fields.include_stop_str_in_output or fields.no_stop_trim),
         ignore_eos=bool(fields.ignore_eos),
         skip_special_tokens=fields.skip_special_tokens is not False,
@@ -242,12 +245,6 @@ def read_texts(
         text = f"Invalid '{name}': array too long. Expected an array with maximum length {most}, but got an array"
         raise InvalidRequest(f"{text} with length {len(value)} instead.", param=name)
     return [read(item) for item in value]
-
-
-def _stop_token_ids(fields: CommonFields, context: RequestContext) -> tuple[int, ...]:
-    for token_id in fields.stop_token_ids or ():
-        check_range("stop_token_ids", token_id, low=0, high=context.model.vocab_size - 1)
-    return tuple(fields.stop_token_ids or ())
 
 
 def missing(param: str) -> InvalidRequest:

@@ -6,7 +6,7 @@ A request has the whole conversation, or continues a stored response (`wire.open
 Source: OpenAI API reference, "Create a model response"; vLLM `entrypoints/openai/responses/protocol.py`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -43,7 +43,7 @@ from headrace.wire.openai.stored_responses import (
     joined,
     previous_response,
 )
-from headrace.wire.openai.tools import Tool, ToolPlan, plan_tools
+from headrace.wire.openai.tools import ToolPlan, plan_tools
 
 _LOGPROBS = "message.output_text.logprobs"
 
@@ -168,9 +168,15 @@ class OpenAIResponses:
             origins=tools.origins,
             keep=self._keep(fields, body, before, context),
         )
+        chat = ChatBody(
+            messages=chat_messages(fields.instructions, fields.input, earlier),
+            tools=list(tools.functions),
+            reasoning_effort=None if fields.reasoning is None else fields.reasoning.effort,
+            chat_template_kwargs=fields.chat_template_kwargs,
+        )
         request = GenerationRequest(
             request_id=context.request_id,
-            prompt=chat_prompt(_chat(fields, tools.functions, earlier), plan, known),
+            prompt=chat_prompt(chat, plan, known),
             sampling=sampling,
             truncate_prompt_tokens=fields.truncate_prompt_tokens,
             cache_salt=fields.cache_salt or "",
@@ -247,16 +253,6 @@ def _check_settings(fields: ResponsesBody) -> None:
     if fields.reasoning is not None and fields.reasoning.mode not in {None, "standard"}:
         text = "'reasoning.mode' is not supported: there is one mode of reasoning. Leave it out."
         raise InvalidRequest(text, param="reasoning.mode")
-
-
-def _chat(fields: ResponsesBody, tools: Sequence[Tool], before: Sequence[InputItem]) -> ChatBody:
-    """Return the parts of the body that make the prompt, as a chat."""
-    return ChatBody(
-        messages=chat_messages(fields.instructions, fields.input, before),
-        tools=list(tools),
-        reasoning_effort=None if fields.reasoning is None else fields.reasoning.effort,
-        chat_template_kwargs=fields.chat_template_kwargs,
-    )
 
 
 def _sampling(fields: ResponsesBody, context: RequestContext, plan: ToolPlan) -> SamplingParams:

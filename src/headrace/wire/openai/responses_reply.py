@@ -15,12 +15,19 @@ from typing import Literal
 from headrace.core.errors import Busy, HeadraceError, UserError
 from headrace.core.generation import Chunk, Finish, FinishReason, Token
 from headrace.wire.answers import Answer
+from headrace.wire.dialect import ClosingStream, ReplyHead
 from headrace.wire.framing import SSE_KEEP_ALIVE, to_json
-from headrace.wire.openai.answer_stream import AnswerPlan, AnswerStream, ChatDelta, ReasoningDelta, by_token
+from headrace.wire.openai.answer_stream import (
+    AnswerPlan,
+    AnswerStream,
+    CallStart,
+    ChatDelta,
+    ReasoningDelta,
+    TextDelta,
+    by_token,
+)
 from headrace.wire.openai.envelope import error_object, token_logprobs, visible
 from headrace.wire.openai.responses_tools import ToolOrigin, custom_input
-from headrace.wire.openai.tool_stream import CallStart, TextDelta
-from headrace.wire.streams import ClosingStream, ReplyHead
 
 Event = tuple[str, dict[str, object]]
 """The type of an event and its other fields, without the number."""

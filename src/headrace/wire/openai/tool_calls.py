@@ -119,8 +119,11 @@ def read_call(text: str, *, needs_arguments: bool = False) -> Call | None:
     try:
         _refuse_repeated_keys(text)
         members = _members(text)
-        is_wrapped = "name" not in members and "function" in members
-        return _wrapped_call(members) if is_wrapped else _call(members, needs_arguments=needs_arguments)
+        if "name" in members or "function" not in members:
+            return _call(members, needs_arguments=needs_arguments)
+        inner = _members(members["function"])  # OpenAI's form; with `parameters` it is the declaration of a function
+        is_call = _ARGUMENT_KEYS.isdisjoint(members) and "arguments" in inner
+        return _call(inner, needs_arguments=True) if is_call else None
     except _UNREADABLE:
         return None
 
@@ -137,37 +140,24 @@ def read_arguments(text: str) -> str | None:
         return None
 
 
-def _wrapped_call(members: Mapping[str, msgspec.Raw]) -> Call | None:
-    """Return a call in OpenAI's form; with `parameters` it is the declaration of a function."""
-    inner = _members(members["function"])
-    if not _ARGUMENT_KEYS.isdisjoint(members) or "arguments" not in inner:
-        return None
-    return _call(inner, needs_arguments=True)
-
-
 def _call(members: Mapping[str, msgspec.Raw], *, needs_arguments: bool) -> Call | None:
     keys = _ARGUMENT_KEYS & members.keys()
-    if "name" not in members or len(keys) > 1 or (not keys and (needs_arguments or not _is_bare_name(members))):
+    if "name" not in members or len(keys) > 1:
+        return None
+    if not keys and (needs_arguments or not members.keys() <= {"name", "type"}):  # more may be meant as an argument
+        return None
+    if not keys and "type" in members and _string(members["type"]) != "function":
         return None
     if "parameters" in members and "description" in members:  # a declared function, which models repeat
         return None
     arguments = NO_ARGUMENTS
     for key in keys:
-        found = _arguments(bytes(members[key]).decode())
+        written = bytes(members[key]).decode()  # an object, or a text that has one
+        found = read_arguments(_string(written) if written.startswith('"') else written)
         if found is None:
             return None
         arguments = found
     return Call(_string(members["name"]), arguments)
-
-
-def _is_bare_name(members: Mapping[str, msgspec.Raw]) -> bool:
-    """Return whether a call without arguments has nothing beside its name, which could be meant as an argument."""
-    return members.keys() <= {"name", "type"} and ("type" not in members or _string(members["type"]) == "function")
-
-
-def _arguments(written: str) -> str | None:
-    """Return the arguments from a value: an object, or a text that has one."""
-    return read_arguments(_string(written) if written.startswith('"') else written)
 
 
 def _refuse_repeated_keys(text: str) -> None:
@@ -233,7 +223,11 @@ class CallBlock:
             if self._scan is None:
                 position = self._between(text, position, is_last=is_last)
             else:
-                position = self._inside(self._scan, text, position)
+                scan, start = self._scan, position
+                position = scan.feed(text, start)
+                self._object.append(text[start:position])
+                if scan.is_closed or scan.is_stopped:
+                    self._complete(scan)
         self._raw.append(text[:position])
         if is_last and self.state is BlockState.OPEN:
             self._end(text[position:])
@@ -290,13 +284,6 @@ class CallBlock:
         self._scan = JsonScan()
         self._object.clear()
         return position
-
-    def _inside(self, scan: JsonScan, text: str, position: int) -> int:
-        end = scan.feed(text, position)
-        self._object.append(text[position:end])
-        if scan.is_closed or scan.is_stopped:
-            self._complete(scan)
-        return end
 
     def _complete(self, scan: JsonScan) -> None:
         """Read the object that has ended, perhaps without its closing bracket."""

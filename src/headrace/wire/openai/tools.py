@@ -3,7 +3,7 @@ Tools: the functions that the model may call, and the grammar that enforces a ca
 
 With `required` the answer is a JSON array of `{"name", "arguments"}` objects; with a named function it is the arguments
 alone. A JSON schema enforces both, so they always parse. With `auto` the model writes calls in the format of its
-training, and `openai.tool_stream` detects them.
+training, and `openai.answer_stream` detects them.
 
 The functions' schemas become definitions of one schema. Their references are resolved as JSON Schema says (`$id`,
 `$anchor`, relative URIs, pointers) and written as pointers from the root of the new document, so that each leads to the

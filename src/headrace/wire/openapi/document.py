@@ -128,9 +128,13 @@ def _operation(operation: Operation, references: Mapping[type, _Object]) -> _Obj
     )
     if description:
         described["description"] = description
-    parameters = [*_parameters(operation)]
-    if parameters:
-        described["parameters"] = parameters
+    in_path = [{"name": name, "in": "path", "required": True} for name in _PATH_PARAMETER.findall(operation.path)]
+    in_query = [
+        {"name": name, "in": "query", "required": False, "description": about}
+        for name, about in operation.query.items()
+    ]
+    if in_path or in_query:
+        described["parameters"] = [{**parameter, "schema": _TEXT} for parameter in (*in_path, *in_query)]
     if operation.bodies:
         schemas = [references[body] for body in operation.bodies]
         content: _Object = {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}
@@ -140,13 +144,6 @@ def _operation(operation: Operation, references: Mapping[type, _Object]) -> _Obj
     if operation.is_open:
         described["security"] = []
     return described
-
-
-def _parameters(operation: Operation) -> Iterator[_Object]:
-    for name in _PATH_PARAMETER.findall(operation.path):
-        yield {"name": name, "in": "path", "required": True, "schema": _TEXT}
-    for name, description in operation.query.items():
-        yield {"name": name, "in": "query", "required": False, "description": description, "schema": _TEXT}
 
 
 def _responses(operation: Operation) -> _Object:

@@ -7,7 +7,7 @@ A test compares the server's with the routes of the application, and responses w
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from headrace.wire import rerank, unknown_routes
+from headrace.wire import unknown_routes
 from headrace.wire.adapters import LoraBody, RegisterBody
 from headrace.wire.anthropic import dialect as anthropic
 from headrace.wire.fields import FieldTable
@@ -16,11 +16,11 @@ from headrace.wire.ollama import dialect as ollama
 from headrace.wire.ollama import embeddings as ollama_embeddings
 from headrace.wire.ollama import options as ollama_options
 from headrace.wire.ollama.models import ShowBody
-from headrace.wire.openai import chat, completions, embeddings, pages, responses
+from headrace.wire.openai import chat, completions, pages, pooling, responses
 from headrace.wire.openapi.document import Api, Operation
 from headrace.wire.tei import dialect as tei
 from headrace.wire.tgi import dialect as tgi
-from headrace.wire.tgi.pages import TokenizeBody
+from headrace.wire.tgi.reply import TokenizeBody
 from headrace.wire.unknown_routes import (
     CHAT,
     COMPLETIONS,
@@ -72,8 +72,8 @@ _INPUTS = {"inputs": _COLOURS, "parameters": {"max_new_tokens": 16}}
 _OPTIONS = {"options.": ollama_options.FIELDS}
 _GENERATE = _Body((tgi.GenerateBody,), _INPUTS, {"": tgi.BODY_FIELDS, "parameters.": tgi.PARAMETER_FIELDS})
 _EMBED = _Body((tei.EmbedBody,), {"inputs": _TEXTS})
-_RERANK = _Body((rerank.RerankBody,), _ANY | _PAIR, {"": rerank.RERANK_FIELDS})
-_SCORE = _Body((rerank.ScoreBody,), _ANY | {"queries": "water", "documents": _TEXTS}, {"": rerank.SCORE_FIELDS})
+_RERANK = _Body((pooling.RerankBody,), _ANY | _PAIR, {"": pooling.RERANK_FIELDS})
+_SCORE = _Body((pooling.ScoreBody,), _ANY | {"queries": "water", "documents": _TEXTS}, {"": pooling.SCORE_FIELDS})
 _SENTENCES = {"inputs": {"source_sentence": "a river", "sentences": _TEXTS}}
 _BODIES: Mapping[str, _Body] = {
     CHAT: _Body((chat.ChatBody,), _ANY | {"messages": _HELLO, "max_tokens": 16}, {"": chat.FIELDS}),
@@ -84,7 +84,7 @@ _BODIES: Mapping[str, _Body] = {
         (responses.ResponsesBody,), _ANY | {"input": "Say hello.", "max_output_tokens": 16}, {"": responses.FIELDS}
     ),
     INPUT_TOKENS: _Body((responses.ResponsesBody,), _ANY | {"input": "Say hello."}, {"": responses.FIELDS}),
-    EMBEDDINGS: _Body((embeddings.EmbeddingsBody,), _ANY | {"input": _TEXTS}, {"": embeddings.FIELDS}),
+    EMBEDDINGS: _Body((pooling.EmbeddingsBody,), _ANY | {"input": _TEXTS}, {"": pooling.FIELDS}),
     MESSAGES: _Body((anthropic.MessagesBody,), _ANY | {"messages": _HELLO, "max_tokens": 16}, {"": anthropic.FIELDS}),
     COUNT_TOKENS: _Body((anthropic.PromptFields,), _ANY | {"messages": _HELLO}),
     "/api/chat": _Body(
@@ -117,7 +117,7 @@ _BODIES: Mapping[str, _Body] = {
     "/embed_all": _EMBED,
     "/predict": _Body((tei.PredictBody,), {"inputs": _TEXTS}),
     "/similarity": _Body((tei.SimilarityBody,), _SENTENCES),
-    "/rerank": _Body((rerank.RerankBody, tei.RerankBody), _PAIR, _RERANK.fields),
+    "/rerank": _Body((pooling.RerankBody, tei.RerankBody), _PAIR, _RERANK.fields),
     **dict.fromkeys((RERANK, "/v2/rerank"), _RERANK),
     **dict.fromkeys((SCORE, "/score"), _SCORE),
     **dict.fromkeys(("/v1/load_lora_adapter", "/v1/unload_lora_adapter"), _Body((LoraBody,))),

@@ -259,7 +259,9 @@ def _predict(body: bytes, context: RequestContext) -> ParsedRequest:
     params = _score_params(fields, [document for _, document in items])
 
     def render(answers: Sequence[Answer]) -> bytes:
-        found = [_labelled(vector_of(answer), labels, is_raw=fields.raw_scores) for answer in answers]
+        scores = [vector_of(answer) for answer in answers]
+        values = scores if fields.raw_scores else [activated(score) for score in scores]
+        found = [[{"score": row[index], "label": labels[index]} for index in _best_first(row)] for row in values]
         return to_json(found if is_batch else found[0])
 
     texts = [check_text(text, "inputs") for text, _ in items]
@@ -281,11 +283,6 @@ def _pair(texts: list[str]) -> tuple[str, str | None]:
     if not 1 <= len(texts) <= 2:
         raise InvalidRequest(f"`inputs` has a sequence of {len(texts)} texts; expected one or two", param="inputs")
     return texts[0], texts[1] if len(texts) > 1 else None
-
-
-def _labelled(scores: list[float], labels: tuple[str, ...], *, is_raw: bool) -> list[dict[str, object]]:
-    values = scores if is_raw else activated(scores)
-    return [{"score": values[index], "label": labels[index]} for index in _best_first(values)]
 
 
 def _similarity(body: bytes, context: RequestContext) -> ParsedRequest:

@@ -177,8 +177,10 @@ class _Form:
 
     @classmethod
     def of(cls, parameters: ClassificationParameters, info: PoolingInfo | None) -> "_Form":
-        labels = () if info is None else info.labels
-        name = (parameters.function_to_apply or _default_function(info)).lower()
+        problem, labels = ("", ()) if info is None else (info.problem_type, info.labels)
+        is_sigmoid = problem == "multi_label_classification" or len(labels) == 1
+        default = "none" if problem == "regression" else "sigmoid" if is_sigmoid else "softmax"
+        name = (parameters.function_to_apply or default).lower()
         if name not in _FUNCTIONS:
             raise InvalidRequest(
                 f"`function_to_apply` is {name[:40]!r}; expected one of {', '.join(_FUNCTIONS)}.",
@@ -197,13 +199,6 @@ class _Form:
         if self.is_legacy:
             return found if self.top_k is None else found[order[0]]
         return [found[index] for index in order][: self.top_k]
-
-
-def _default_function(info: PoolingInfo | None) -> str:
-    problem, num_labels = ("", 0) if info is None else (info.problem_type, len(info.labels))
-    if problem == "regression":
-        return "none"
-    return "sigmoid" if problem == "multi_label_classification" or num_labels == 1 else "softmax"
 
 
 class FeatureParameters(TextParameters, kw_only=True):

@@ -28,7 +28,15 @@ from headrace.core.errors import (
 from headrace.core.generation import Chunk, GenerationRequest, SamplingParams
 from headrace.wire.answers import Answer
 from headrace.wire.constraints import ConstraintFields, read_constraint
-from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext, StreamRenderer, Timings, retry_headers
+from headrace.wire.dialect import (
+    ClosingStream,
+    ErrorReply,
+    ParsedRequest,
+    RequestContext,
+    StreamRenderer,
+    Timings,
+    retry_headers,
+)
 from headrace.wire.fields import (
     LARGEST_SEED,
     MISPLACED_CONSTRAINTS,
@@ -43,7 +51,6 @@ from headrace.wire.fields import (
     struct_fields,
 )
 from headrace.wire.framing import MalformedBody, decode_body, field_names, refusing_deep_nesting, to_json
-from headrace.wire.streams import ClosingStream
 
 _EXCEPTIONS: dict[type[HeadraceError], str] = {
     Busy: "ServiceUnavailableException",
@@ -126,16 +133,15 @@ class WordStream(ClosingStream):
             return self._rest()
         newest = "".join(self._held) if self._is_first else chunk.text
         self._is_first = False
-        if not any(mark in newest for mark in _SEPARATORS) and not self._is_enough(newest):
+        is_long = sum(map(len, self._held)) >= _ENOUGH_CHARACTERS
+        is_enough = bool(newest) and _has_no_spaces(newest[-1]) and is_long
+        if not is_enough and not any(mark in newest for mark in _SEPARATORS):
             return ()
         return self._words("".join(self._held))
 
     def _error(self, error: HeadraceError) -> Sequence[bytes]:
         """Render the text held back, and TorchServe's error object on a separate line."""
         return [*self._rest(), error_body(error) + b"\n"]
-
-    def _is_enough(self, newest: str) -> bool:
-        return bool(newest) and _has_no_spaces(newest[-1]) and sum(map(len, self._held)) >= _ENOUGH_CHARACTERS
 
     def _words(self, text: str) -> Sequence[bytes]:
         """Return the text up to its last separator; the rest is held back."""

@@ -1,15 +1,19 @@
 """
-`/rerank` and `/score` as Cohere, Jina and vLLM serve them; errors are in OpenAI's format, as vLLM's.
+`POST /v1/embeddings`, and `/rerank` and `/score` as Cohere, Jina and vLLM serve them, with errors in OpenAI's format.
 
-One answer serves all three clients: Cohere reads `id`, `results` and `meta`, Jina and vLLM `model` and `usage` too.
+One answer to `/rerank` serves three clients: Cohere reads `id`, `results` and `meta`, Jina and vLLM `model` and `usage`
+too. Source: OpenAI API reference, create embeddings; vLLM's extra fields.
 """
 
+import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import msgspec
 
+from headrace.core.client_text import shortened
 from headrace.core.errors import InvalidRequest
 from headrace.core.generation import PoolingParams
 from headrace.wire.answers import Answer, usage_of
@@ -17,8 +21,110 @@ from headrace.wire.dialect import ParsedRequest, RequestContext
 from headrace.wire.fields import FieldTable, Refused, struct_fields
 from headrace.wire.framing import decode_body, refusing_deep_nesting, to_json
 from headrace.wire.openai.envelope import render_error
-from headrace.wire.openai.parameters import check_range, model_named
-from headrace.wire.pooled import MAX_INPUTS, activated, parsed_pooling, vector_of
+from headrace.wire.openai.parameters import Texts, check_range, model_named, read_texts
+from headrace.wire.pooled import MAX_INPUTS, Input, activated, parsed_pooling, pooled_of, vector_of, with_prompt
+
+Encoding = Literal["float", "base64"]
+
+
+class EmbeddingsBody(msgspec.Struct, kw_only=True):
+    """The body of an embeddings request."""
+
+    input: str | list[str | int | list[int]]
+    model: str | None = None
+    encoding_format: str | None = None
+    dimensions: int | None = None
+    user: str | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: str | None = None
+    normalize: bool | None = None
+    use_activation: bool | None = None
+    prompt_name: str | None = None
+
+
+_decoder = msgspec.json.Decoder(EmbeddingsBody)
+FIELDS = FieldTable(
+    applied=struct_fields(EmbeddingsBody),
+    refused={
+        "messages": Refused("embeddings of chats are not served", "Send the text as 'input'."),
+        "embed_dtype": Refused("embeddings are 32-bit floats", neutral="float32"),
+        "endianness": Refused("embeddings are little-endian", neutral="little"),
+        "add_special_tokens": Refused("special tokens are always added", neutral=True),
+        "input_type": Refused("this model names its prompts", "Use 'prompt_name'."),
+    },
+    no_effect=frozenset({"priority", "request_id"}),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAIEmbeddings:
+    """The dialect of OpenAI's embeddings."""
+
+    name = "openai-embeddings"
+
+    @refusing_deep_nesting()
+    def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
+        """Parse an embeddings body."""
+        fields = decode_body(body, _decoder)
+        context, adapter = model_named(fields.model, context)
+        ignored = FIELDS.check(body)
+        inputs = with_prompt(read_inputs(fields.input, context), fields.prompt_name, context.model.pooling)
+        encoding = _encoding(fields)
+
+        def render(answers: Sequence[Answer]) -> bytes:
+            tokens = usage_of(answers).prompt_tokens
+            data = [
+                {"object": "embedding", "index": index, "embedding": _embedding(answer, encoding)}
+                for index, answer in enumerate(answers)
+            ]
+            usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+            return to_json({"object": "list", "data": data, "model": context.model.name, "usage": usage})
+
+        return parsed_pooling(inputs, _params(fields, context), context, render, ignored, adapter=adapter)
+
+    render_error = staticmethod(partial(render_error, prompt="input"))
+
+
+def _encoding(fields: EmbeddingsBody) -> Encoding:
+    if fields.encoding_format in (None, "float", "base64"):
+        return "base64" if fields.encoding_format == "base64" else "float"
+    found = shortened(str(fields.encoding_format))
+    raise InvalidRequest(
+        f"Invalid 'encoding_format': expected one of 'float' or 'base64', but got '{found}' instead.",
+        param="encoding_format",
+    )
+
+
+def _params(fields: EmbeddingsBody, context: RequestContext) -> PoolingParams:
+    info = context.model.pooling
+    check_range("dimensions", fields.dimensions, low=1, high=None if info is None else info.size)
+    check_range("truncate_prompt_tokens", fields.truncate_prompt_tokens, low=-1)
+    side = fields.truncation_side or "right"
+    if side not in ("left", "right"):
+        raise InvalidRequest("Invalid 'truncation_side': expected 'left' or 'right'.", param="truncation_side")
+    if fields.truncate_prompt_tokens == 0:
+        raise InvalidRequest("Invalid 'truncate_prompt_tokens': expected 1 or more, or -1 for the model's length.")
+    asked = fields.use_activation if fields.normalize is None else fields.normalize
+    normalize = asked if asked is not None else info is None or info.normalizes or fields.dimensions is not None
+    return PoolingParams(
+        task="embed",
+        normalize=normalize,
+        dimensions=fields.dimensions,
+        truncate=None if fields.truncate_prompt_tokens is None else "left" if side == "left" else "right",
+        max_tokens=fields.truncate_prompt_tokens if (fields.truncate_prompt_tokens or -1) > 0 else None,
+    )
+
+
+def read_inputs(value: Texts, context: RequestContext) -> list[Input]:
+    """Return the inputs, texts or token ids, one or several. Raises `InvalidRequest`: one is empty, or too many."""
+    no_text, no_ids = "input cannot be an empty string", "input cannot be an empty array"
+    return read_texts("input", value, context, no_text=no_text, no_ids=no_ids, most=MAX_INPUTS)
+
+
+def _embedding(answer: Answer, encoding: Encoding) -> str | list[float]:
+    if encoding == "base64":
+        return base64.b64encode(pooled_of(answer).data).decode()
+    return vector_of(answer)
 
 
 class Document(msgspec.Struct):
@@ -51,7 +157,7 @@ class ScoreBody(msgspec.Struct, kw_only=True):
     use_activation: bool | None = None
 
 
-_REFUSED = {
+_RERANK_REFUSED = {
     "max_tokens_per_doc": Refused("documents are cut only where the model's context ends"),
     "max_chunks_per_doc": Refused("documents are not split"),
     "rank_fields": Refused("documents are texts", "Send each document as one text."),
@@ -59,7 +165,7 @@ _REFUSED = {
 _rerank_decoder = msgspec.json.Decoder(RerankBody)
 _score_decoder = msgspec.json.Decoder(ScoreBody)
 RERANK_FIELDS = FieldTable(
-    applied=struct_fields(RerankBody), refused=_REFUSED, no_effect=frozenset({"user", "priority", "client_name"})
+    applied=struct_fields(RerankBody), refused=_RERANK_REFUSED, no_effect=frozenset({"user", "priority", "client_name"})
 )
 SCORE_FIELDS = FieldTable(applied=struct_fields(ScoreBody), no_effect=frozenset({"user", "priority"}))
 
@@ -83,7 +189,7 @@ class Rerank:
         _check_texts("documents", documents)
         _check_texts("query", [fields.query])
         check_range("top_n", fields.top_n, low=1)
-        params = [_params(text, fields.truncate_prompt_tokens) for text in documents]
+        params = [_pair_params(text, fields.truncate_prompt_tokens) for text in documents]
 
         def render(answers: Sequence[Answer]) -> bytes:
             return self._render(fields, documents, answers, context)
@@ -137,7 +243,7 @@ class Score:
                 "queries as documents.",
                 param="queries",
             )
-        params = [_params(text, fields.truncate_prompt_tokens) for text in documents]
+        params = [_pair_params(text, fields.truncate_prompt_tokens) for text in documents]
 
         def render(answers: Sequence[Answer]) -> bytes:
             data = [
@@ -181,7 +287,7 @@ def _check_texts(name: str, texts: list[str]) -> None:
         raise InvalidRequest(f"Invalid '{name}': a text must not be empty.", param=name)
 
 
-def _params(document: str, truncate_prompt_tokens: int | None) -> PoolingParams:
+def _pair_params(document: str, truncate_prompt_tokens: int | None) -> PoolingParams:
     """Return the parameters of one pair; a document that is too long is cut at its end, as in all three APIs."""
     check_range("truncate_prompt_tokens", truncate_prompt_tokens, low=-1)
     most = truncate_prompt_tokens if (truncate_prompt_tokens or -1) > 0 else None
