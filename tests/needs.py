@@ -222,6 +222,7 @@ def of_name(module_name: str, name: str) -> frozenset[str]:
     return frozenset(needs)
 
 
+@cache
 def of_file(path: Path) -> frozenset[str]:
     """Return the needs of importing a test file."""
     relative = path.relative_to(ROOT)
@@ -251,6 +252,7 @@ def fixtures_of(item: pytest.Item) -> dict[str, Sequence[pytest.FixtureDef]]:
     return {} if info is None else {name: found for name, found in info.name2fixturedefs.items() if found}
 
 
+@cache
 def of_function(function: object) -> frozenset[str]:
     """Return the needs of a function by the name at the top of its file in which it is defined."""
     module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
