@@ -24,7 +24,7 @@ import msgspec
 
 from headrace.core.errors import InvalidRequest
 from headrace.core.generation import Grammar
-from headrace.wire.framing import to_json
+from headrace.wire.framing import invalid, to_json
 
 _JSON_KINDS = frozenset({"json_schema", "json_object", "structural_tag"})
 """Kinds of grammar that allow white space between tokens."""
@@ -107,9 +107,9 @@ def read_schema(schema: object, *, param: str) -> Grammar:
         try:
             schema = msgspec.json.decode(schema)
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-            raise _invalid(param, f"not valid JSON: {error}") from error
+            raise invalid(param, f"not valid JSON: {error}") from error
     if not isinstance(schema, dict | bool):
-        raise _invalid(param, "a JSON schema must be an object")
+        raise invalid(param, "a JSON schema must be an object")
     return Grammar("json_schema", to_json(schema).decode(), param=param)
 
 
@@ -134,7 +134,7 @@ def _with_white_space(grammar: Grammar | None, pattern: str | None, *, param: st
     if pattern is None:
         return grammar
     if grammar is None or grammar.kind not in _JSON_KINDS:
-        raise _invalid(param, "it applies only to JSON, but the request has no JSON schema")
+        raise invalid(param, "it applies only to JSON, but the request has no JSON schema")
     if grammar.whitespace_pattern is not None:
         raise refuse_two(grammar.param, param)
     return replace(grammar, whitespace_pattern=pattern)
@@ -146,7 +146,7 @@ def _response_format(value: ResponseFormat, param: str) -> Grammar | None:
         return Grammar("structural_tag", to_json(value).decode(), param=param)
     if value.type == "text":
         if payload is not None:
-            raise _invalid(f"{param}.type", f"it is 'text', but '{payload[0]}' constrains the answer")
+            raise invalid(f"{param}.type", f"it is 'text', but '{payload[0]}' constrains the answer")
         return None
     if payload is None:
         if value.type == "json_object":
@@ -156,7 +156,7 @@ def _response_format(value: ResponseFormat, param: str) -> Grammar | None:
     where, content = payload
     if value.type == "regex":
         if not isinstance(content, str):
-            raise _invalid(where, "a regular expression must be a string")
+            raise invalid(where, "a regular expression must be a string")
         return _regex(content, where)
     if value.type == "json_schema" and isinstance(content, dict) and "schema" in content:
         where, content = f"{where}.schema", content["schema"]  # TGI: the value is an object with a name and a schema
@@ -176,7 +176,7 @@ def _payload(value: ResponseFormat, param: str) -> tuple[str, object] | None:
 def _structured_outputs(value: StructuredOutputs, param: str) -> Grammar:
     grammar = _only_one(value, _STRUCTURED_OUTPUTS, f"{param}.")
     if grammar is None:
-        raise _invalid(param, f"it contains no constraint. Expected one of {', '.join(_STRUCTURED_OUTPUTS)}")
+        raise invalid(param, f"it contains no constraint. Expected one of {', '.join(_STRUCTURED_OUTPUTS)}")
     pattern = value.whitespace_pattern
     if value.disable_any_whitespace and grammar.kind in _JSON_KINDS:
         if pattern is not None:
@@ -204,7 +204,7 @@ def _regex(value: str, param: str) -> Grammar:
 
 def _choice(value: list[str], param: str) -> Grammar:
     if not value:
-        raise _invalid(param, "empty array. Expected at least one string")
+        raise invalid(param, "empty array. Expected at least one string")
     return Grammar("choice", to_json(value).decode(), param=param)
 
 
@@ -219,12 +219,8 @@ def _structural_tag(value: dict[str, object] | str, param: str) -> Grammar:
 
 def _not_empty(value: str, param: str) -> str:
     if not value.strip():
-        raise _invalid(param, "empty string. Leave it out if the answer is not to be constrained")
+        raise invalid(param, "empty string. Leave it out if the answer is not to be constrained")
     return value
-
-
-def _invalid(param: str, reason: str) -> InvalidRequest:
-    return InvalidRequest(f"Invalid '{param}': {reason}.", param=param)
 
 
 _Reader = Callable[[Any, str], Grammar | None]

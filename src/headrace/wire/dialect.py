@@ -82,15 +82,12 @@ class StreamRenderer(Protocol):
 
     def chunk(self, chunk: Chunk, *, request: int = 0) -> Sequence[bytes]:
         """Render a chunk of `parsed.requests[request]`. A chunk that ends in failure becomes the error event."""
-        ...
 
     def end(self) -> Sequence[bytes]:
         """Render what follows the last chunk; empty after an error."""
-        ...
 
     def error(self, error: HeadraceError) -> Sequence[bytes]:
         """Render a well-formed error event that ends the stream: send nothing after it."""
-        ...
 
 
 class Reply(Protocol):
@@ -99,19 +96,15 @@ class Reply(Protocol):
     @property
     def content_type(self) -> str:
         """The content type of the stream if the request asked for one, else of the whole body."""
-        ...
 
     def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
         """Return additional response headers. `timings` is None if they are sent before the answer is known."""
-        ...
 
     def stream(self) -> StreamRenderer:
         """Return a new renderer for one stream."""
-        ...
 
     def render(self, answers: Sequence[Answer]) -> bytes:
         """Render the whole body from one answer per generation request."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +135,6 @@ class Dialect(Protocol):
     @property
     def name(self) -> str:
         """The dialect's name in the settings and the log."""
-        ...
 
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """
@@ -152,11 +144,9 @@ class Dialect(Protocol):
             InvalidRequest: with the dialect's error text; render it with `render_error`.
             NotFound: the named model or adapter is not served.
         """
-        ...
 
     def render_error(self, error: HeadraceError) -> ErrorReply:
         """Render an error in the dialect's format."""
-        ...
 
 
 def retry_headers(error: HeadraceError) -> tuple[tuple[str, str], ...]:

@@ -75,6 +75,11 @@ def json_line(data: bytes) -> bytes:
     return data + b"\n"
 
 
+def invalid(param: str, reason: str) -> InvalidRequest:
+    """Return OpenAI's error for a value, without the full stop at its end."""
+    return InvalidRequest(f"Invalid '{param}': {reason}.", param=param)
+
+
 def without_bom(body: bytes) -> bytes:
     """Return a JSON text without the byte order mark that some clients begin it with; RFC 8259, section 8.1."""
     return body.removeprefix(codecs.BOM_UTF8)

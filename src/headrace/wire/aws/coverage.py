@@ -96,7 +96,6 @@ def _service(service: str, handled: set[str]) -> str:
 
 
 def _members_without_effect(service: str) -> list[str]:
-    """Return a table of the members that are not applied: what they are answered with, and what that means."""
     rows = [
         f"| `{structure}.{member}` | {how} | {why} |"
         for structure, members in sorted(MEMBERS[service].items())

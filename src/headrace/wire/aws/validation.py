@@ -99,7 +99,6 @@ def _in_container(
 
 
 def _broken(value: Any, shape: Shape, free: AbstractSet[str]) -> Iterator[str]:
-    """Yield the constraints that a scalar violates."""
     if shape.name in free:
         return
     if shape.type_name in _NUMBERS:

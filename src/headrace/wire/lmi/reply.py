@@ -154,7 +154,6 @@ class FragmentStream(ClosingStream):
         self._has_begun = False
 
     def _chunk(self, chunk: Chunk, request: int) -> Sequence[bytes]:
-        """Render the escaped text; the first chunk is preceded by the head."""
         parts = self._begun()
         if self._options.details:
             self._tokens.extend(chunk.tokens)
@@ -166,7 +165,6 @@ class FragmentStream(ClosingStream):
         return parts
 
     def _error(self, error: HeadraceError) -> Sequence[bytes]:
-        """Render the end of the object, with `error` and `code`."""
         return [*self._begun(), b'", "error": %b, "code": 424}' % to_json(error.message)]
 
     def _begun(self) -> list[bytes]:
@@ -191,7 +189,6 @@ class LineStream(ClosingStream):
         self.keep_alive = SSE_KEEP_ALIVE if options.form == "sse" else b""
 
     def _chunk(self, chunk: Chunk, request: int) -> Sequence[bytes]:
-        """Render one line per token of the chunk."""
         self._is_closed = chunk.finish is not None
         if self._options.version == "0.25":
             return [self._framed(b'{"outputs": [%b]}' % to_json(chunk.text))] if chunk.text or chunk.finish else ()

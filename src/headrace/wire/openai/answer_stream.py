@@ -333,7 +333,6 @@ class AnswerStream:
 
 
 def _merged_deltas(deltas: Iterable[ChatDelta]) -> list[ChatDelta]:
-    """Join neighbouring deltas of the same kind."""
     result: list[ChatDelta] = []
     run: list[Delta] = []
     for delta in deltas:

@@ -7,13 +7,12 @@ from functools import partial
 import msgspec
 
 from headrace.core.answer_format.formats import AnswerFormat
-from headrace.core.errors import InvalidRequest
 from headrace.core.generation import ChatPrompt, Chunk, Finish, GenerationRequest, SamplingParams, Token
 from headrace.wire.answers import Answer, FinishedChoice, usage_of
 from headrace.wire.constraints import refuse_two
 from headrace.wire.dialect import ParsedRequest, RequestContext
 from headrace.wire.fields import FieldTable, struct_fields
-from headrace.wire.framing import decode_body, refusing_deep_nesting, to_json
+from headrace.wire.framing import decode_body, invalid, refusing_deep_nesting, to_json
 from headrace.wire.openai.answer_stream import (
     AnswerPlan,
     AnswerStream,
@@ -128,16 +127,11 @@ def chat_prompt(fields: ChatBody, plan: ToolPlan, answer_format: AnswerFormat | 
 
 
 def _check_continuation(fields: ChatBody) -> None:
-    """Check that the last message is one that an answer can continue."""
     if fields.add_generation_prompt:
-        text = "Invalid 'continue_final_message': 'add_generation_prompt' is true; expected one of the two."
-        raise InvalidRequest(text, param="continue_final_message")
+        raise invalid("continue_final_message", "'add_generation_prompt' is true; expected one of the two")
     last = fields.messages[-1] if fields.messages else None
     if last is None or last.role != "assistant" or not last.content or last.tool_calls:
-        text = (
-            "Invalid 'continue_final_message': expected a last message of the assistant, with text and without calls."
-        )
-        raise InvalidRequest(text, param="continue_final_message")
+        raise invalid("continue_final_message", "expected a last message of the assistant, with text and without calls")
 
 
 def _sampling(fields: ChatBody, context: RequestContext, plan: ToolPlan) -> SamplingParams:
@@ -145,8 +139,7 @@ def _sampling(fields: ChatBody, context: RequestContext, plan: ToolPlan) -> Samp
         check_range(name, getattr(fields, name), low=1)
     check_range("top_logprobs", fields.top_logprobs, low=0, high=context.limits.max_top_n_tokens)
     if fields.top_logprobs and not fields.logprobs:
-        text = "Invalid 'top_logprobs': it is only allowed when 'logprobs' is true."
-        raise InvalidRequest(text, param="top_logprobs")
+        raise invalid("top_logprobs", "it is only allowed when 'logprobs' is true")
     max_tokens = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
     sampling = sampling_params(fields, context, max_new_tokens=max_tokens)
     if plan.grammar is not None and sampling.grammar is not None:

@@ -11,7 +11,7 @@ from headrace.core.generation import Chunk, GenerationRequest, SamplingParams, T
 from headrace.wire.answers import Answer, usage_of
 from headrace.wire.dialect import MAX_CHOICES, ParsedRequest, RequestContext
 from headrace.wire.fields import FieldTable, struct_fields
-from headrace.wire.framing import decode_body, refusing_deep_nesting, to_json
+from headrace.wire.framing import decode_body, invalid, refusing_deep_nesting, to_json
 from headrace.wire.openai.envelope import (
     UNFINISHED,
     Envelope,
@@ -109,7 +109,7 @@ def _sampling(
     sampling = sampling_params(fields, context, max_new_tokens=max_new_tokens)
     check_range("best_of", fields.best_of, low=sampling.n, high=context.limits.max_best_of)
     if stream and fields.best_of is not None and fields.best_of > sampling.n:
-        raise InvalidRequest("Invalid 'best_of': it cannot be combined with 'stream'.", param="best_of")
+        raise invalid("best_of", "it cannot be combined with 'stream'")
     candidates = max(sampling.n, fields.best_of or 1)
     if len(prompts) * candidates > MAX_CHOICES:
         text = f"{len(prompts)} prompts with {candidates} answers each are {len(prompts) * candidates} answers"

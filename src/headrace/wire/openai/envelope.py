@@ -308,7 +308,6 @@ class EnvelopeStream(ClosingStream):
         return self._envelope.error_events(error)
 
     def _framed(self, choice: bytes) -> bytes:
-        """Render an object with one choice."""
         return b"".join((self._head, choice, self._tail))
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from headrace.core.answer_format.formats import AnswerFormat
-from headrace.core.errors import InvalidRequest
+from headrace.wire.framing import invalid
 
 Role = Literal["developer", "system", "user", "assistant", "tool", "function"]
 
@@ -62,15 +62,14 @@ def template_messages(
 ) -> tuple[dict[str, object], ...]:
     """Return the messages as a chat template expects them. Raises `InvalidRequest`: there are none, or no text."""
     if not messages:
-        raise InvalidRequest("Invalid 'messages': empty array. Expected at least one message.", param="messages")
+        raise invalid("messages", "empty array. Expected at least one message")
     takes_one = answer_format is not None and answer_format.has_channels
     return tuple(_template_message(message, number, takes_one=takes_one) for number, message in enumerate(messages))
 
 
 def _template_message(message: Message, number: int, *, takes_one: bool) -> dict[str, object]:
     if message.content is None and message.role not in {"assistant", "function"}:
-        param = f"messages[{number}].content"
-        raise InvalidRequest(f"Invalid '{param}': a message of the {message.role} needs content.", param=param)
+        raise invalid(f"messages[{number}].content", f"a message of the {message.role} needs content")
     written: dict[str, object] = {
         "role": "system" if message.role == "developer" else message.role,
         "content": _text(message.content, number),
@@ -98,8 +97,7 @@ def _text(content: str | list[ContentPart] | None, number: int) -> str:
     for place, part in enumerate(content):
         text = part.refusal if part.type == "refusal" else part.text
         if part.type not in {"text", "input_text", "refusal"} or text is None:
-            param = f"messages[{number}].content[{place}]"
-            raise InvalidRequest(f"Invalid '{param}': this model reads text only, but got '{part.type}'.", param=param)
+            raise invalid(f"messages[{number}].content[{place}]", f"this model reads text only, but got '{part.type}'")
         texts.append(text)
     return "\n".join(texts)
 

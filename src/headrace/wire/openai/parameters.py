@@ -26,6 +26,7 @@ from headrace.wire.fields import (
     effective_temperature,
     first_given,
 )
+from headrace.wire.framing import invalid
 
 Texts = str | list[str] | list[str | int | list[int]]
 Framing = Literal["sse", "jsonlines"]
@@ -160,7 +161,7 @@ def check_range(
     elif high is not None and value > high:
         expected = f"{kind} above maximum value. Expected a value <= {high:g}"
     if expected is not None:
-        raise InvalidRequest(f"Invalid '{name}': {expected}, but got {value} instead.", param=name)
+        raise invalid(name, f"{expected}, but got {value} instead")
 
 
 def _check_ranges(fields: CommonFields, context: RequestContext) -> None:
@@ -190,14 +191,13 @@ def _repetition_detection(given: RepetitionDetectionFields | None) -> Repetition
 def _logit_bias(fields: CommonFields, context: RequestContext) -> dict[int, float]:
     count = len(fields.logit_bias or ())
     if count > _MAX_LOGIT_BIASES:
-        message = f"Invalid 'logit_bias': expected at most {_MAX_LOGIT_BIASES} token ids, but got {count}."
-        raise InvalidRequest(message, param="logit_bias")
+        raise invalid("logit_bias", f"expected at most {_MAX_LOGIT_BIASES} token ids, but got {count}")
     biases: dict[int, float] = {}
     for key, bias in (fields.logit_bias or {}).items():
         check_range(f"logit_bias.{key}", bias, low=-100, high=100)
         if not (key.isascii() and key.isdigit() and len(key) < 12 and int(key) < context.model.vocab_size):
             expected = f"Expected token ids from 0 to {context.model.vocab_size - 1} as keys"
-            raise InvalidRequest(f"Invalid 'logit_bias': {expected}, but got '{key[:40]}'.", param="logit_bias")
+            raise invalid("logit_bias", f"{expected}, but got '{key[:40]}'")
         biases[int(key)] = bias
     return biases
 
@@ -207,10 +207,9 @@ def read_stop(stop: str | list[str] | None, context: RequestContext, *, param: s
     stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
     most = context.limits.max_stop_sequences
     if len(stops) > most:
-        expected = f"Expected at most {most} stop sequences"
-        raise InvalidRequest(f"Invalid '{param}': {expected}, but got {len(stops)}.", param=param)
+        raise invalid(param, f"Expected at most {most} stop sequences, but got {len(stops)}")
     if "" in stops:
-        raise InvalidRequest(f"Invalid '{param}': a stop sequence must not be empty.", param=param)
+        raise invalid(param, "a stop sequence must not be empty")
     return stops
 
 
@@ -225,9 +224,9 @@ def read_texts(
 
     def read(item: str | int | list[int]) -> str | tuple[int, ...]:
         if isinstance(item, int):
-            raise InvalidRequest(f"Invalid '{name}': texts and token ids cannot be mixed in one array.", param=name)
+            raise invalid(name, "texts and token ids cannot be mixed in one array")
         if not item:
-            raise InvalidRequest(f"Invalid '{name}': {no_text if isinstance(item, str) else no_ids}.", param=name)
+            raise invalid(name, no_text if isinstance(item, str) else no_ids)
         if isinstance(item, str):
             return item
         for token_id in item:
@@ -235,15 +234,15 @@ def read_texts(
         return tuple(item)
 
     if not value and not isinstance(value, str):
-        raise InvalidRequest(f"Invalid '{name}': empty array. Expected at least one {name}.", param=name)
+        raise invalid(name, f"empty array. Expected at least one {name}")
     if isinstance(value, str):
         return [read(value)]
     ids = [item for item in value if isinstance(item, int)]
     if len(ids) == len(value):
         return [read(ids)]
     if most is not None and len(value) > most:
-        text = f"Invalid '{name}': array too long. Expected an array with maximum length {most}, but got an array"
-        raise InvalidRequest(f"{text} with length {len(value)} instead.", param=name)
+        text = f"array too long. Expected an array with maximum length {most}, but got an array with length"
+        raise invalid(name, f"{text} {len(value)} instead")
     return [read(item) for item in value]
 
 

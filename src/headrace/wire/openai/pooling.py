@@ -19,7 +19,7 @@ from headrace.core.generation import PoolingParams
 from headrace.wire.answers import Answer, usage_of
 from headrace.wire.dialect import ParsedRequest, RequestContext
 from headrace.wire.fields import FieldTable, Refused, struct_fields
-from headrace.wire.framing import decode_body, refusing_deep_nesting, to_json
+from headrace.wire.framing import decode_body, invalid, refusing_deep_nesting, to_json
 from headrace.wire.openai.envelope import render_error
 from headrace.wire.openai.parameters import Texts, check_range, model_named, read_texts
 from headrace.wire.pooled import MAX_INPUTS, Input, activated, parsed_pooling, pooled_of, vector_of, with_prompt
@@ -89,10 +89,7 @@ def _encoding(fields: EmbeddingsBody) -> Encoding:
     if fields.encoding_format in (None, "float", "base64"):
         return "base64" if fields.encoding_format == "base64" else "float"
     found = shortened(str(fields.encoding_format))
-    raise InvalidRequest(
-        f"Invalid 'encoding_format': expected one of 'float' or 'base64', but got '{found}' instead.",
-        param="encoding_format",
-    )
+    raise invalid("encoding_format", f"expected one of 'float' or 'base64', but got '{found}' instead")
 
 
 def _params(fields: EmbeddingsBody, context: RequestContext) -> PoolingParams:
@@ -101,7 +98,7 @@ def _params(fields: EmbeddingsBody, context: RequestContext) -> PoolingParams:
     check_range("truncate_prompt_tokens", fields.truncate_prompt_tokens, low=-1)
     side = fields.truncation_side or "right"
     if side not in ("left", "right"):
-        raise InvalidRequest("Invalid 'truncation_side': expected 'left' or 'right'.", param="truncation_side")
+        raise invalid("truncation_side", "expected 'left' or 'right'")
     if fields.truncate_prompt_tokens == 0:
         raise InvalidRequest("Invalid 'truncate_prompt_tokens': expected 1 or more, or -1 for the model's length.")
     asked = fields.use_activation if fields.normalize is None else fields.normalize
@@ -278,13 +275,11 @@ def _texts(name: str, value: str | list[str] | None, older: str | list[str] | No
 
 def _check_texts(name: str, texts: list[str]) -> None:
     if not texts:
-        raise InvalidRequest(f"Invalid '{name}': empty array. Expected at least one text.", param=name)
+        raise invalid(name, "empty array. Expected at least one text")
     if len(texts) > MAX_INPUTS:
-        raise InvalidRequest(
-            f"Invalid '{name}': expected at most {MAX_INPUTS} texts, but got {len(texts)}.", param=name
-        )
+        raise invalid(name, f"expected at most {MAX_INPUTS} texts, but got {len(texts)}")
     if "" in texts:
-        raise InvalidRequest(f"Invalid '{name}': a text must not be empty.", param=name)
+        raise invalid(name, "a text must not be empty")
 
 
 def _pair_params(document: str, truncate_prompt_tokens: int | None) -> PoolingParams:

@@ -211,7 +211,6 @@ class OpenAIResponses:
         return 0 if entry is None else entry.num_bytes
 
     def _before(self, fields: ResponsesBody, context: RequestContext) -> bytes:
-        """Return the conversation that the request continues."""
         response_id = fields.previous_response_id
         if response_id is None:
             return NO_ITEMS
@@ -279,7 +278,6 @@ def _text_grammar(text: TextConfig | None) -> Grammar | None:
 
 
 def _echoed(fields: ResponsesBody, body: bytes, sampling: SamplingParams, *, is_stored: bool) -> dict[str, object]:
-    """Return the settings that a response repeats."""
     text = fields.text or TextConfig()
     return {
         "background": False,

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from headrace.core.client_text import shortened
-from headrace.core.errors import InvalidRequest
-from headrace.wire.framing import to_json
+from headrace.wire.framing import invalid, to_json
 from headrace.wire.openai.messages import CalledFunction, ContentPart, Message, Role, ToolCall
 from headrace.wire.openai.parameters import missing
 from headrace.wire.openai.responses_tools import custom_arguments, function_name
@@ -62,8 +61,7 @@ def chat_messages(
         items = [InputItem(role="user", content=items)]
     messages = list(_messages([*before, *items], first=len(before)))
     if not items or not messages:
-        text = "Invalid 'input': it has no message. Expected text, or an array with at least one item."
-        raise InvalidRequest(text, param="input")
+        raise invalid("input", "it has no message. Expected text, or an array with at least one item")
     return [*system, *messages]
 
 
@@ -152,17 +150,14 @@ def _message(item: InputItem, param: str) -> Message:
         output = _text(item.output, f"{param}.output")
         return Message(role="tool", tool_call_id=call_id, content=output)
     if item.type == "item_reference":
-        text = f"Invalid '{param}.type': items cannot be referred to by their ids. Send the item itself."
-        raise InvalidRequest(text, param=f"{param}.type")
+        raise invalid(f"{param}.type", "items cannot be referred to by their ids. Send the item itself")
     if item.type != "message":
         expected = f"Expected 'message', 'reasoning', {', '.join(map(repr, _CALLS))} or one of their outputs"
-        text = f"Invalid '{param}.type': {expected}, but got '{shortened(item.type)}'."
-        raise InvalidRequest(text, param=f"{param}.type")
+        raise invalid(f"{param}.type", f"{expected}, but got '{shortened(item.type)}'")
     if item.role is None:
         raise missing(f"{param}.role")
     if item.role not in {"user", "system", "developer"}:
-        expected = "Expected 'user', 'assistant', 'system' or 'developer'"
-        raise InvalidRequest(f"Invalid '{param}.role': {expected}, but got '{item.role}'.", param=f"{param}.role")
+        raise invalid(f"{param}.role", f"Expected 'user', 'assistant', 'system' or 'developer', but got '{item.role}'")
     return Message(role=item.role, content=_text(item.content, f"{param}.content"))
 
 
@@ -182,9 +177,7 @@ def _text(content: Content | None, param: str) -> str:
     for number, part in enumerate(content):
         text = part.refusal if part.type == "refusal" else part.text
         if part.type not in {*_TEXT_PARTS, "refusal"} or text is None:
-            param = f"{param}[{number}]"
-            text = f"Invalid '{param}': this model reads text only, but got '{shortened(part.type)}'."
-            raise InvalidRequest(text, param=param)
+            raise invalid(f"{param}[{number}]", f"this model reads text only, but got '{shortened(part.type)}'")
         texts.append(text)
     return "\n".join(texts)
 

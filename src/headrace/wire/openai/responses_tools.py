@@ -18,7 +18,7 @@ import msgspec
 
 from headrace.core.client_text import shortened
 from headrace.core.errors import InvalidRequest
-from headrace.wire.framing import to_json
+from headrace.wire.framing import invalid, to_json
 from headrace.wire.openai.parameters import missing
 from headrace.wire.openai.tools import AllowedTools, Function, NamedFunction, Tool, ToolChoice
 
@@ -113,11 +113,8 @@ def read_tools(tools: Sequence[ResponseTool]) -> ClientTools:
             if (member.format or {}).get("type", "text") != "text":
                 without_effect.append(f"{place}.format")
     if tools and not functions:
-        text = (
-            f"Invalid 'tools[0].type': '{tools[0].type}' runs on OpenAI's servers. Expected at least one tool that the "
-            "client runs: 'function', 'custom' or 'namespace'."
-        )
-        raise InvalidRequest(text, param="tools[0].type")
+        expected = "Expected at least one tool that the client runs: 'function', 'custom' or 'namespace'"
+        raise invalid("tools[0].type", f"'{tools[0].type}' runs on OpenAI's servers. {expected}")
     return ClientTools(functions=functions, origins=origins, without_effect=tuple(without_effect))
 
 
@@ -153,8 +150,7 @@ def read_choice(choice: str | ResponseToolChoice | None) -> str | ToolChoice | N
         return _named(choice, "tool_choice")
     tools = [_named(tool, f"tool_choice.tools[{number}]") for number, tool in enumerate(choice.tools or ())]
     if choice.mode is None or not tools:
-        text = "Invalid 'tool_choice': expected a mode and at least one tool."
-        raise InvalidRequest(text, param="tool_choice")
+        raise invalid("tool_choice", "expected a mode and at least one tool")
     return ToolChoice(type="allowed_tools", allowed_tools=AllowedTools(mode=choice.mode, tools=tools))
 
 
@@ -196,8 +192,5 @@ def _function(tool: ResponseTool, param: str, namespace: str | None) -> Function
 
 
 def _unsupported(kind: str, param: str) -> InvalidRequest:
-    text = (
-        f"Invalid '{param}': '{shortened(kind)}' is not supported. Expected 'function', 'custom' or 'namespace': "
-        "the client runs the tools."
-    )
-    return InvalidRequest(text, param=param)
+    expected = "Expected 'function', 'custom' or 'namespace': the client runs the tools"
+    return invalid(param, f"'{shortened(kind)}' is not supported. {expected}")

@@ -18,7 +18,7 @@ import msgspec
 
 from headrace.core.client_text import shortened
 from headrace.core.errors import InvalidRequest, NotFound
-from headrace.wire.framing import to_json
+from headrace.wire.framing import invalid, to_json
 
 NO_ITEMS: Final = b"[]"
 _ENTRY_BYTES = 1024
@@ -81,15 +81,12 @@ class ResponseStore(Protocol):
 
     def add(self, key: ResponseKey, entry: StoredResponse) -> None:
         """Keep a response."""
-        ...
 
     def get(self, key: ResponseKey, *, now_s: float) -> StoredResponse | None:
         """Return a response; None if it is not stored."""
-        ...
 
     def delete(self, key: ResponseKey, *, now_s: float) -> bool:
         """Delete a response; False if it is not stored."""
-        ...
 
 
 class ResponseMemory:
@@ -256,18 +253,16 @@ def item_page(items: bytes, *, limit: str, order: str, after: str | None) -> byt
     `InvalidRequest` for other values.
     """
     if not (limit.isascii() and limit.isdigit() and len(limit) < 4 and 1 <= int(limit) <= MAX_ITEMS):
-        text = f"Invalid 'limit': '{shortened(limit)}'. Expected a whole number from 1 to {MAX_ITEMS}."
-        raise InvalidRequest(text, param="limit")
+        raise invalid("limit", f"'{shortened(limit)}'. Expected a whole number from 1 to {MAX_ITEMS}")
     if order not in {"asc", "desc"}:
-        raise InvalidRequest(f"Invalid 'order': '{shortened(order)}'. Expected 'asc' or 'desc'.", param="order")
+        raise invalid("order", f"'{shortened(order)}'. Expected 'asc' or 'desc'")
     listed = _decode_items(items)
     if order == "desc":
         listed.reverse()
     if after is not None:
         ids = [item.id for item in _decode_ids(items)]
         if after not in ids:
-            text = f"Invalid 'after': '{shortened(after)}'. Expected the id of an item of this response."
-            raise InvalidRequest(text, param="after")
+            raise invalid("after", f"'{shortened(after)}'. Expected the id of an item of this response")
         place = ids.index(after)
         listed = listed[len(ids) - place if order == "desc" else place + 1 :]
     page = listed[: int(limit)]

@@ -261,7 +261,6 @@ class CallBlock:
         return position
 
     def _read_header(self, rest: str, position: int) -> int:
-        """Read the name in front of the arguments."""
         length = rest.find("{", 0, _MAX_HEADER)
         if length < 0 and len(rest) < _MAX_HEADER:
             return position

@@ -20,7 +20,7 @@ import msgspec
 
 from headrace.core.errors import InvalidRequest
 from headrace.core.generation import Grammar
-from headrace.wire.framing import to_json
+from headrace.wire.framing import invalid, to_json
 
 _NAME = re.compile(r"^[a-zA-Z0-9_.-]{1,64}$")
 _MAX_PARALLEL_CALLS = 16
@@ -95,14 +95,12 @@ def plan_tools(tools: Sequence[Tool] | None, choice: str | ToolChoice | None, *,
     parsed = _parse_tool_choice(choice)
     if not tools:
         if parsed.mode in {"named", "required"} or parsed.names is not None:
-            text = "Invalid 'tool_choice': it is only allowed when 'tools' are given."
-            raise InvalidRequest(text, param="tool_choice")
+            raise invalid("tool_choice", "it is only allowed when 'tools' are given")
         return NO_TOOLS
     names = _checked_names(tools)
     for name in parsed.names or ():
         if name not in names:
-            text = f"Invalid 'tool_choice': the function '{name[:80]}' is not among the tools."
-            raise InvalidRequest(text, param="tool_choice")
+            raise invalid("tool_choice", f"the function '{name[:80]}' is not among the tools")
     allowed = names if parsed.names is None else frozenset(parsed.names)
     offered = {number: tool.function for number, tool in enumerate(tools) if tool.function.name in allowed}
     max_calls = None if parallel else 1
@@ -144,8 +142,7 @@ def _parse_tool_choice(choice: str | ToolChoice | None) -> _ParsedToolChoice:
     if choice.type == "function":
         return _ParsedToolChoice("named", (_name_of(choice, "tool_choice"),))
     if choice.allowed_tools is None or not choice.allowed_tools.tools:
-        param = "tool_choice.allowed_tools"
-        raise InvalidRequest(f"Invalid '{param}': expected a mode and at least one tool.", param=param)
+        raise invalid("tool_choice.allowed_tools", "expected a mode and at least one tool")
     allowed = choice.allowed_tools
     place = "tool_choice.allowed_tools.tools"
     return _ParsedToolChoice(
@@ -170,10 +167,9 @@ def _checked_names(tools: Sequence[Tool]) -> frozenset[str]:
         name = tool.function.name
         param = f"tools[{number}].function.name"
         if not _NAME.match(name):
-            expected = "Expected 1 to 64 letters, digits, '_', '-' or '.'"
-            raise InvalidRequest(f"Invalid '{param}': {expected}, but got '{name[:80]}'.", param=param)
+            raise invalid(param, f"Expected 1 to 64 letters, digits, '_', '-' or '.', but got '{name[:80]}'")
         if name in names:
-            raise InvalidRequest(f"Invalid '{param}': '{name}' is defined twice.", param=param)
+            raise invalid(param, f"'{name}' is defined twice")
         names.add(name)
     return frozenset(names)
 
@@ -264,7 +260,6 @@ def moved_schema(schema: Mapping[str, object], place: str) -> dict[str, Any]:
 
 
 def _find(value: Any, base: str, pointer: str, places: _Places, *, is_map: bool = False) -> None:
-    """Collect the named schemas inside a value."""
     if isinstance(value, list):
         for number, item in enumerate(value):
             _find(item, base, f"{pointer}/{number}", places)

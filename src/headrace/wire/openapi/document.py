@@ -167,7 +167,6 @@ def _response_schema(operation: Operation, kind: str) -> _Object:
 
 
 def _field_notes(prefix: str, table: FieldTable) -> Iterator[str]:
-    """Yield notes on the fields that the schema lacks."""
     if table.no_effect:
         yield f"Accepted without effect: {_names(prefix, table.no_effect)}."
     if table.refused:

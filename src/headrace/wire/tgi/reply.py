@@ -163,7 +163,6 @@ class TgiStream(ClosingStream):
         self._num_events = 0
 
     def _chunk(self, chunk: Chunk, request: int) -> Sequence[bytes]:
-        """Render one event per token of the chunk."""
         del request
         self._texts.append(chunk.text)
         if chunk.finish is None:
@@ -175,7 +174,6 @@ class TgiStream(ClosingStream):
         return [*events, self._event(last, text, self._details(chunk.finish))]
 
     def _error(self, error: HeadraceError) -> Sequence[bytes]:
-        """Render an event with `error` and `error_type`."""
         return [sse_event(error_body(error), space=self._options.version != "1.0")]
 
     def _event(self, token: Token, generated_text: bytes, details: bytes) -> bytes:

@@ -231,7 +231,6 @@ class _Prefix:
 
 
 def _rendered(answers: Sequence[Answer], *, prefixes: Sequence[_Prefix], is_list: bool) -> bytes:
-    """Render the generated texts of each prompt."""
     results: list[list[Mapping[str, object]]] = [
         [{"generated_text": prefix.before(choice.text)} for choice in answer.choices]
         for prefix, answer in zip(prefixes, answers, strict=True)

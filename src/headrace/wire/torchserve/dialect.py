@@ -166,7 +166,6 @@ def _ended(text: str) -> str:
 
 
 def _has_no_spaces(character: str) -> bool:
-    """Return whether a character belongs to a script that is written without spaces."""
     point = ord(character)
     return any(first <= point <= last for first, last in _SCRIPTS_WITHOUT_SPACES)
 
@@ -255,7 +254,6 @@ class TorchServe:
 
 
 def _text(body: bytes) -> str:
-    """Return the prompt of a body that is not an object."""
     if body.lstrip().startswith(b'"'):
         try:
             return _text_decoder.decode(body)
