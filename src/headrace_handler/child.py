@@ -71,14 +71,7 @@ class Child:
     """The loop of a child: load, then one call after the other, or many at once on an event loop."""
 
     def __init__(self, descriptor: int, contract_name: str, notice: str = "") -> None:
-        """
-        Prepare the child.
-
-        Args:
-            descriptor: of the socket to the model server.
-            contract_name: module of the contract.
-            notice: why code does not find the container's folders; empty if it does.
-        """
+        """Prepare the child; `notice` says why code does not find the container's folders, or is empty."""
         self._connection = Connection(descriptor, self._on_frame)
         self._contract_name = contract_name
         self._notice = notice

@@ -43,9 +43,7 @@ class Connection:
         """
         Take over an inherited descriptor; it is moved out of the way and closed in programs that are executed.
 
-        Args:
-            descriptor: of the socket.
-            on_frame: called with each frame, by one thread at a time.
+        `on_frame` is called by one thread at a time.
         """
         moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _HIGH_DESCRIPTOR)
         os.close(descriptor)

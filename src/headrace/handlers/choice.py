@@ -54,7 +54,14 @@ def choose(found: Found, mode: HandlerMode = "auto") -> HandlerChoice:
     """
     if mode == "native":
         return HandlerChoice(contract=None, reason="The setting handler is native.")
-    choice = _by_image(found) or _by_files(found)
+    # The image decides first, as on SageMaker; a folder without one is known by its files.
+    choice = (
+        _by_image(found)
+        or _archive(found)
+        or _toolkit(found)
+        or _djl(found)
+        or HandlerChoice(contract=None, reason="The model has no code of its own.")
+    )
     if mode in _CONTRACTS and choice.contract != mode:
         choice = _CONTRACTS[mode](found) or HandlerChoice(contract=None, reason=choice.reason)
     if mode in _CONTRACTS and choice.contract is None:
@@ -98,11 +105,6 @@ def _pipeline(found: Found, native_tasks: Collection[str] = _NATIVE_TASKS) -> st
     if found.family == "transformers" and (found.is_encoder_decoder or found.architecture.endswith(_PIPELINES)):
         return f"the model is a {found.architecture}"
     return ""
-
-
-def _by_files(found: Found) -> HandlerChoice:
-    choice = _archive(found) or _toolkit(found) or _djl(found)
-    return choice or HandlerChoice(contract=None, reason="The model has no code of its own.")
 
 
 def _archive(found: Found) -> HandlerChoice | None:

@@ -177,7 +177,11 @@ class _Making:
             code, said = self._try([*command, *last])
             if code != 0:
                 raise self._failure("completed", code, [*said, *self._unfit_wheels(python)])
-        _correct_scripts(folder, self.maker.cache)
+        # Point installed commands to the interpreter's final path: the folder is renamed when it is complete.
+        made, final = f"{folder}/".encode(), f"{self.maker.cache.final_folder(folder)}/".encode()
+        for path in (folder / "bin").iterdir():
+            if path.is_file() and not path.is_symlink() and (content := path.read_bytes()).startswith(b"#!"):
+                path.write_bytes(content.replace(made, final))
 
     def _written_file(self, folder: Path) -> Path:
         """Return the file to install from: a copy if some of the user's lines are left out."""
@@ -272,11 +276,3 @@ def _reason(lines: list[str]) -> str:
 
 def _is_error(line: str) -> bool:
     return line.lstrip().lower().startswith("error")
-
-
-def _correct_scripts(folder: Path, cache: ContentCache) -> None:
-    """Point installed commands to the interpreter's final path: the folder is renamed when it is complete."""
-    made, final = f"{folder}/".encode(), f"{cache.final_folder(folder)}/".encode()
-    for path in (folder / "bin").iterdir():
-        if path.is_file() and not path.is_symlink() and (content := path.read_bytes()).startswith(b"#!"):
-            path.write_bytes(content.replace(made, final))

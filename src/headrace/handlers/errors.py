@@ -64,20 +64,16 @@ def refusal(spec: HandlerSpec, reason: Refusal, *, exit_code: int | None = None)
     """Return the response to a request that user code does not answer."""
     server = server_of(spec.load.options.get("profile", "")) if spec.contract == "sagemaker" else spec.contract
     if server == GUNICORN:
-        return _proxy_page(reason)
+        # The page of nginx, the proxy of gunicorn in the images of scikit-learn and XGBoost.
+        is_busy = reason in (Refusal.QUEUE_FULL, Refusal.NOT_READY)
+        status, title = (503, "Service Temporarily Unavailable") if is_busy else (502, "Bad Gateway")
+        page = _PAGE.format(f"{status} {title}").replace("\n", "\r\n")
+        return WholeResponse(status=status, headers=[("content-type", "text/html")], body=page.encode())
     status, kind, message = _WORDS[server][reason]
     if server in ("torchserve", TORCHSERVE) and reason is Refusal.LOST and exit_code in _KILLED_FOR_MEMORY:
         status = 507
     headers = [("content-type", "application/json")]
     return WholeResponse(status=status, headers=headers, body=error_body(status, kind, message.format(spec.model_name)))
-
-
-def _proxy_page(reason: Refusal) -> WholeResponse:
-    """Return the error page of nginx, the proxy of gunicorn in the images of scikit-learn and XGBoost."""
-    is_busy = reason in (Refusal.QUEUE_FULL, Refusal.NOT_READY)
-    status, title = (503, "Service Temporarily Unavailable") if is_busy else (502, "Bad Gateway")
-    page = _PAGE.format(f"{status} {title}").replace("\n", "\r\n")
-    return WholeResponse(status=status, headers=[("content-type", "text/html")], body=page.encode())
 
 
 _PAGE: Final = """\

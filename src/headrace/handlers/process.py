@@ -54,12 +54,7 @@ class ChildProcess:
 
     def __init__(self, spec: HandlerSpec, tail: deque[str], metrics: CodeMetrics) -> None:
         """
-        Start the process.
-
-        Args:
-            spec: the code to run.
-            tail: gets the last lines that it prints.
-            metrics: gets the metrics that it prints.
+        Start the process; `tail` and `metrics` get what it prints.
 
         Raises:
             OSError: the interpreter cannot be started.

@@ -32,12 +32,7 @@ def next_batch(num_alike: int, waited_s: float, *, batch_size: int, max_delay_s:
     """
     Decide whether a free child takes the items at the head of a queue now.
 
-    Args:
-        num_alike: items at the head that one call can take, at least 1.
-        waited_s: time that the first of them has waited.
-        batch_size: largest number of items in a call.
-        max_delay_s: longest time that the first item waits for others.
-        is_closed: no more items can join them.
+    One call can take `num_alike` of them, the first of which has waited `waited_s`; no more can join if `is_closed`.
     """
     remaining_s = max_delay_s - waited_s
     if num_alike >= batch_size or is_closed or remaining_s <= 0:
@@ -69,13 +64,6 @@ class RequestQueue:
     """Requests in the order of their arrival; the caller bounds their number."""
 
     def __init__(self, *, batch_size: int, max_delay_s: float) -> None:
-        """
-        Create an empty queue.
-
-        Args:
-            batch_size: largest number of requests in one call.
-            max_delay_s: longest time that the first request waits for others.
-        """
         self._batch_size = batch_size
         self._max_delay_s = max_delay_s
         self._requests: deque[PendingResponse] = deque()

@@ -45,11 +45,12 @@ class Requirements:
     def installed_lines(self) -> list[str]:
         """Return the lines to install, to be read from a file in another folder."""
         lines = (line for line in _lines(self.file) if line not in self.left_out)
-        return [_NESTED.sub(self._with_absolute_path, line) for line in lines]
 
-    def _with_absolute_path(self, found: re.Match[str]) -> str:
-        is_url = "://" in found[1]
-        return found[0] if is_url else found[0].removesuffix(found[1]) + str(self.file.parent / found[1])
+        def absolute(found: re.Match[str]) -> str:
+            is_url = "://" in found[1]
+            return found[0] if is_url else found[0].removesuffix(found[1]) + str(self.file.parent / found[1])
+
+        return [_NESTED.sub(absolute, line) for line in lines]
 
 
 def read_requirements(file: Path) -> Requirements | None:

@@ -74,14 +74,9 @@ class ModelStore:
         self, folder: Path | None, *, env: Mapping[str, str], cache_folder: Path, family: str = "", num_gpus: int = 0
     ) -> None:
         """
-        Create a store.
+        Create a store; without a folder only URLs can be registered.
 
-        Args:
-            folder: the models' folder; None if only URLs can be registered.
-            env: the environment, with the keys of config.properties.
-            cache_folder: for what is downloaded, unpacked and installed.
-            family: kind of the image, whose defaults apply.
-            num_gpus: GPUs of this machine.
+        `env` has the keys of config.properties, and the defaults of the image's `family` apply.
 
         Raises:
             SettingsError: `allowed_urls` is invalid.

@@ -59,13 +59,7 @@ def _read_argument(raw: str) -> object:
 
 
 def vllm_argument(*path: str, otherwise: NoEffect = _ONLY_VLLM) -> ForBackends:
-    """
-    Return the meaning of a name that sets an argument of vLLM's engine.
-
-    Args:
-        path: the argument, or the argument and a key of it.
-        otherwise: the meaning with other backends.
-    """
+    """Return the meaning of a name that sets an argument of vLLM's engine, or a key of one."""
 
     def read(raw: str) -> Mapping[str, object]:
         value = _read_argument(raw)

@@ -56,6 +56,12 @@ class Notice:
     """The message holds if one of these backends serves; empty: whichever serves."""
 
 
+_PREFIXED: Mapping[str, tuple[Mapping[str, Meaning], bool]] = {
+    "OPTION_": (OPTIONS, True),
+    "SERVING_": ({key.lower(): meaning for key, meaning in PROPERTIES.items()}, True),
+    **{prefix: (flags, False) for prefix, flags in FLAGS.items()},
+}
+"""Beginnings of variables → the names that follow, and whether they are LMI's."""
 _HUB_FILE = ("SM_LLAMA_CPP_HF_REPO", "SM_LLAMA_CPP_HF_FILE")
 
 MODEL_VARIABLES = (
@@ -167,21 +173,16 @@ def _environment(env: Mapping[str, str], *, container: bool) -> Iterator[_Foreig
     """Yield prefixed names first, which are more specific, then the short names in order, then unknown ones."""
     env = _with_hub_file(env)
     for name in sorted(env):
-        if name.startswith("OPTION_"):
-            key = name.removeprefix("OPTION_").lower()
-            yield _ForeignSetting(name, env[name], OPTIONS.get(key), True, OPTIONS, "OPTION_{}")
-        elif prefix := next((prefix for prefix in FLAGS if name.startswith(prefix)), ""):
-            key, flags = name.removeprefix(prefix).lower(), FLAGS[prefix]
-            yield _ForeignSetting(name, env[name], flags.get(key), False, flags, f"{prefix}{{}}")
-        elif name.startswith("SERVING_") and name not in ENVIRONMENT:
-            key = name.removeprefix("SERVING_").lower()
-            known = {key.lower(): meaning for key, meaning in PROPERTIES.items()}
-            yield _ForeignSetting(name, env[name], known.get(key), True, known, "SERVING_{}")
+        prefix = next((prefix for prefix in _PREFIXED if name.startswith(prefix)), "")
+        if prefix and name not in ENVIRONMENT:
+            known, is_lmi = _PREFIXED[prefix]
+            meaning = known.get(name.removeprefix(prefix).lower())
+            yield _ForeignSetting(name, env[name], meaning, is_lmi, known, f"{prefix}{{}}")
         elif name.startswith("NEURON_"):
             yield _ForeignSetting(name, env[name], NO_NEURON)
-    for name, meaning in ENVIRONMENT.items():
+    for name, known_meaning in ENVIRONMENT.items():
         if name in env and (container or name not in GENERAL_NAMES):
-            yield _ForeignSetting(name, env[name], meaning)
+            yield _ForeignSetting(name, env[name], known_meaning)
     for name in sorted(env.keys() - ENVIRONMENT.keys()):
         prefix = next((prefix for prefix in FAMILY_PREFIXES if name.startswith(prefix)), "")
         if not prefix or USED_ELSEWHERE.fullmatch(name) or name.startswith(tuple(FLAGS)):

@@ -209,11 +209,7 @@ class PlatformSettings:
 
 def load_platform_settings(overrides: Mapping[str, object], env: Mapping[str, str]) -> PlatformSettings:
     """
-    Merge flags and environment, and check the result.
-
-    Args:
-        overrides: field name → value, from the command line; None: not given.
-        env: the environment.
+    Merge flags (`overrides`, where None was not given) and environment, and check the result.
 
     Raises:
         SettingsError: a value is not as expected, or a `HEADRACE_UP_` name is unknown.

@@ -48,7 +48,14 @@ def gather_settings(
     folder, is_mounted, is_named = locate_model(overrides, env, model_folder=model_folder)
     files = read_model_folder(folder) if folder.parts and is_folder(folder) else ModelFolder(root=folder)
     if is_mounted and is_named:
-        files = _without_model(files)
+        # The folder's settings count, for a model that a flag or a variable names.
+        files = replace(
+            files,
+            properties={
+                name: raw for name, raw in files.properties.items() if name.strip().lower() not in MODEL_OPTIONS
+            },
+            model_config={key: raw for key, raw in files.model_config.items() if key not in MODEL_KEYS},
+        )
     elif files.names_model:
         overrides.pop("model", None)
         for name in ("HEADRACE_MODEL", *MODEL_VARIABLES):
@@ -99,13 +106,6 @@ def names_model(env: Mapping[str, str]) -> bool:
     """Return whether an environment names a model outside the model's folder."""
     named = [env.get(name, "").strip() for name in ("HEADRACE_MODEL", *MODEL_VARIABLES)]
     return any(name and not f"{name}/".startswith(f"{MODEL_FOLDER}/") for name in named)
-
-
-def _without_model(files: ModelFolder) -> ModelFolder:
-    """Return the folder's settings for a model that another source names."""
-    properties = {name: value for name, value in files.properties.items() if name.strip().lower() not in MODEL_OPTIONS}
-    config = {key: value for key, value in files.model_config.items() if key not in MODEL_KEYS}
-    return replace(files, properties=properties, model_config=config)
 
 
 def _name_root(root: Path, folder: Path, overrides: dict[str, object], env: dict[str, str]) -> None:

@@ -44,14 +44,9 @@ def text_of(value: object) -> str:
 
 def read_value(rule: Rule, raw: str, *, name: str, source: str, is_own: bool = True) -> Any:
     """
-    Read the setting `name` from `raw`.
+    Read the setting `name` from the text of `source`: a flag, variable or property.
 
-    Args:
-        rule: parses the text.
-        raw: the text.
-        name: the field's name.
-        source: the flag, variable or property that the text came from.
-        is_own: whether `source` is Headrace's own name; for another server's name the error adds the flag.
+    If that is another server's name, and not Headrace's own one (`is_own`), an error adds the flag.
 
     Raises:
         SettingsError: the text is not as expected.
@@ -79,13 +74,7 @@ def read_environment(
     """
     Return the values of the variables that begin with `prefix`; an empty one counts as not set.
 
-    Args:
-        env: the environment.
-        rules: the rule of each field.
-        prefix: the prefix of the variables' names.
-        command: the command whose `--help` lists the settings.
-        foreign: names with the prefix that are not settings of this command.
-        foreign_prefix: a longer prefix of names that are not settings of this command.
+    Names in `foreign`, or with `foreign_prefix`, are no settings of this command, whose `--help` lists its own.
 
     Raises:
         SettingsError: a variable is unknown, or its value is not as expected.

@@ -3,7 +3,7 @@
 import json
 import logging
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from headrace_handler.client_data import decode_text
@@ -16,11 +16,11 @@ def read_data(item: Item, *, decode: bool) -> dict[str, Any]:
     """
     Return the parts of a request by name; a body that is not a form is called `body`.
 
-    Args:
-        item: the request.
-        decode: decode JSON and text (`TS_DECODE_INPUT_REQUEST`); else all values are bytearrays.
+    Without `decode` (`TS_DECODE_INPUT_REQUEST`), JSON and text are bytearrays, too.
     """
-    data: dict[str, Any] = {name: bytearray(value, "utf-8") for name, value in _parameters(item)}
+    data: dict[str, Any] = {}
+    if item.path.startswith("/"):  # all routes but `/predictions` and similar ones pass on the query
+        data |= {name: bytearray(value, "utf-8") for name, value in item.query}
     data.update((part.name or "body", _value(part, decode=decode)) for part in item.parts)
     return data
 
@@ -29,11 +29,8 @@ def read_headers(item: Item, mode: Mode, sequence_headers: tuple[str, str] | Non
     """
     Return the headers of a request with those that TorchServe adds.
 
-    Args:
-        item: the request.
-        mode: predictions, explanations, or the description of the model.
-        sequence_headers: names of the headers with a sequence's id and its start, for models that batch by sequence: a
-            request without an id begins a sequence.
+    `sequence_headers` are the names of the headers with a sequence's id and its start, for models that batch by
+    sequence: a request without an id begins a sequence.
     """
     headers: dict[str, Any] = {part.name or "body": {"content-type": _mime_type(part)} for part in item.parts}
     headers |= dict(item.headers)
@@ -55,12 +52,6 @@ def sequence_headers_of(context: Any, model_config: Mapping[str, Any]) -> tuple[
     if not model_config.get("sequenceBatching"):
         return None
     return context.header_key_sequence_id, context.header_key_sequence_start
-
-
-def _parameters(item: Item) -> Iterator[tuple[str, str]]:
-    """Yield the query parameters of routes that pass them on: all but `/predictions` and similar routes."""
-    if item.path.startswith("/"):
-        yield from item.query
 
 
 def _value(part: Part, *, decode: bool) -> Any:

@@ -36,12 +36,8 @@ async def handle_streaming_response(
     """
     Convert the chunks that an engine generates to outputs.
 
-    Args:
-        response: the chunks.
-        stream_output_formatter: returns the text of a chunk and whether it is the last one; with `accumulate_chunks`
-            it also gets and returns the `history` of chunks.
-        accumulate_chunks: whether the formatter keeps a history.
-        kwargs: further arguments of the formatter.
+    The formatter returns the text of a chunk and whether it is the last one; with `accumulate_chunks` it also gets and
+    returns the `history` of chunks.
     """
     history: Any = []
     async for chunk in response:

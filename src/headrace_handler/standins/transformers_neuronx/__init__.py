@@ -115,12 +115,8 @@ class CpuModelForSampling:
         """
         Load a folder, split or as transformers writes it.
 
-        Args:
-            pretrained_model_path: the folder.
-            batch_size: rows of every call, as compiled for on Neuron.
-            amp: `f32`, `bf16` or `f16`.
-            n_positions: longest sequence, prompt included; of several compiled lengths the largest counts.
-            _neuron: what only a device and its compiler use: `tp_degree`, `context_length_estimate`, ...
+        Every call has `batch_size` rows, as compiled for on Neuron. `n_positions` is the longest sequence, prompt
+        included; of several compiled lengths the largest counts. `_neuron` is what only a device and its compiler use.
 
         Raises:
             ValueError: `amp` is unknown, or the folder is malformed.

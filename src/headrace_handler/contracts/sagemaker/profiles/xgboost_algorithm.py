@@ -218,11 +218,6 @@ def select_outputs(predictions: Any, keys: list[str], config: Mapping[str, Any])
     """
     Return the named outputs of each prediction; NaN for one that the objective does not have.
 
-    Args:
-        predictions: the booster's, one a row.
-        keys: names of outputs.
-        config: the learner's part of the booster's configuration.
-
     Raises:
         ValueError: the objective offers no outputs to choose from.
     """

@@ -179,14 +179,8 @@ def send_intermediate_predict_response(
     """
     Send a part of the response to each request of a batch, or of a part of the batch; wait for slow clients.
 
-    Of a job of several processes, only the first one sends.
-
-    Args:
-        ret: the parts, by the keys of `req_id_map`.
-        req_id_map: the requests' ids.
-        message: the text of the error if `code` is not 200.
-        code: 200, or the status of an error that ends the requests.
-        context: the context that the handler was called with.
+    Of a job of several processes, only the first one sends. The parts in `ret` have the keys of `req_id_map`, whose
+    values are the requests' ids. A `code` other than 200 ends the requests with an error of that `message`.
     """
     if os.environ.get("LOCAL_RANK", "0") == "0":
         context.cl_socket.send_intermediate(ret, req_id_map, message, code)
