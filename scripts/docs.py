@@ -27,8 +27,8 @@ from headrace.core import errors
 from headrace.core.exposition import families
 from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.metrics import Metrics
-from headrace.gateway.exposition import families as gateway_families
 from headrace.gateway.metrics import GatewayMetrics
+from headrace.gateway.metrics import families as gateway_families
 from headrace.handlers.pool import HandlerPool
 from headrace.handlers.spec import HandlerSpec
 from headrace.models.families.registry import FAMILIES, NESTED, refused_networks

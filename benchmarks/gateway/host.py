@@ -9,9 +9,9 @@ import uvloop
 
 from headrace.core.telemetry import setup_logging
 from headrace.gateway.app import Gateway
-from headrace.gateway.config import GatewayConfig
-from headrace.http.listener import bind, url_of
+from headrace.gateway.errors import GatewayConfig
 from headrace.http.server import http_limits, http_server
+from headrace.http.tls import bind, url_of
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.state.records import AnyKind, NoStatus, Record
 from headrace.state.routes import ROUTE, Fleet, Replica, Route, VariantRoute

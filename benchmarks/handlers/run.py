@@ -18,8 +18,8 @@ from headrace.handlers.pool import HandlerPool
 from headrace.handlers.spec import HandlerSpec
 from headrace.http.asgi import Receive, Scope, Send
 from headrace.http.exchange import Exchange
-from headrace.http.listener import bind
 from headrace.http.server import http_limits, http_server
+from headrace.http.tls import bind
 from headrace.server.handlers.app import handler_app
 from headrace.server.handlers.service import HandlerService
 from headrace.settings.loading import load_settings

@@ -18,7 +18,7 @@ from headrace.control.loops.deadline_clock import Clocks
 from headrace.control.loops.reconciler import Reconciler
 from headrace.control.planning.config import ReconcilerConfig
 from headrace.control.planning.worker_build import WorkerDefaults
-from headrace.http.listener import bind, url_of
+from headrace.http.tls import bind, url_of
 from headrace.platform.operations import OPERATIONS
 from headrace.state.store import Store, open_store
 from headrace.testing.fake_launcher import FakeLauncher, FakeMachine

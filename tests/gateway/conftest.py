@@ -22,9 +22,9 @@ from headrace.core.telemetry import setup_logging
 from headrace.gateway import objects as objects_module
 from headrace.gateway.app import Gateway, Publish
 from headrace.gateway.async_metrics import AsyncPublisher
-from headrace.gateway.config import GatewayConfig
+from headrace.gateway.errors import GatewayConfig
 from headrace.gateway.objects import ObjectStore
-from headrace.http.listener import bind, url_of
+from headrace.http.tls import bind, url_of
 from headrace.state.routes import ROUTE, Route
 from headrace.state.signals import Wake
 from tests import plain_http

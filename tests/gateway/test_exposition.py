@@ -2,8 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.gateway.exposition import merge, render
-from headrace.gateway.metrics import GatewayMetrics, InvocationLabels, InvocationRecord
+from headrace.gateway.metrics import GatewayMetrics, InvocationLabels, InvocationRecord, merge, render
 
 
 def record(**facts) -> InvocationRecord:

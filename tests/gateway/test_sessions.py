@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.gateway.sessions import DEFAULT_LIFETIME_S, NEW_SESSION, Sessions
+from headrace.gateway.service import DEFAULT_LIFETIME_S, NEW_SESSION, Sessions
 
 OPENED = {"x-amzn-sagemaker-session-id": "s-1; Expires=2030-01-01T00:00:00Z"}
 

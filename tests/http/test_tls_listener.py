@@ -13,10 +13,10 @@ import trustme
 import uvloop
 
 from headrace.http.asgi import Receive, Scope, Send
-from headrace.http.listener import bind
 from headrace.http.protocol import HttpLimits
 from headrace.http.response import send_response
 from headrace.http.server import http_server
+from headrace.http.tls import bind
 from tests.waiting import WAIT_S
 
 LOOPS = [pytest.param(asyncio.new_event_loop, id="asyncio"), pytest.param(uvloop.new_event_loop, id="uvloop")]

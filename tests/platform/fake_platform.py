@@ -27,7 +27,7 @@ from starlette.routing import Mount, Route
 
 from headrace.gateway.traffic_history import TrafficHistory
 from headrace.http.asgi import ASGIApp
-from headrace.http.listener import bind, url_of
+from headrace.http.tls import bind, url_of
 from headrace.platform.access_keys import AccessKeys
 from headrace.platform.console import ConsoleSources, console_app, needs_key
 from tests.prompt_server import PromptServer

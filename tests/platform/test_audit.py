@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError
 from headrace.control.app import ControlApp, resource_of
 from headrace.core.telemetry import setup_logging
 from headrace.http.audit import REPEAT_S, AuditedCall, AuditLog
-from headrace.platform.audit import bucket_call, console_call
+from headrace.platform.access import bucket_call, console_call
 from headrace.platform.operations import OPERATIONS
 from headrace.state.store import open_store
 from tests import plain_http

@@ -15,8 +15,7 @@ from headrace.control.model.worker import WORKER, ReplicaSpec
 from headrace.core.errors import SettingsError
 from headrace.core.progress import no_progress
 from headrace.platform.access_keys import ACCESS_KEY, AccessKeySpec
-from headrace.platform.backup import back_up, check_backup, restore
-from headrace.platform.backup_file import Manifest
+from headrace.platform.backup import Manifest, back_up, check_backup, restore
 from headrace.platform.folders import DataFolder
 from headrace.state.records import Record, readable
 from headrace.state.store import open_store

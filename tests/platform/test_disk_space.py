@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.platform.disk_space import MIN_FREE_BYTES, DiskSpace, free_bytes
-from headrace.platform.object_storage import ExternalStorage
+from headrace.platform.object_storage import MIN_FREE_BYTES, DiskSpace, ExternalStorage, free_bytes
 from headrace.platform.s3_proxy import S3Proxy
 from headrace.platform.s3_signing import S3Access
 from tests import plain_http

@@ -19,9 +19,9 @@ from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import setup_logging
 from headrace.http.asgi import Receive, Scope, Send
 from headrace.http.connection_memory import ConnectionMemory
-from headrace.http.listener import bind, url_of
 from headrace.http.protocol import StreamingProtocol
 from headrace.http.server import http_limits
+from headrace.http.tls import bind, url_of
 from headrace.server.app import app_of
 from headrace.server.service import FetchAdapter, Service
 from headrace.settings.server_settings import ServerSettings

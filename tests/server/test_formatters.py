@@ -23,8 +23,8 @@ from headrace.handlers.errors import LoadError
 from headrace.handlers.found import find_model
 from headrace.handlers.spec import RestartPolicy
 from headrace.http.exchange import Exchange
-from headrace.http.listener import bind, url_of
 from headrace.http.server import http_limits, http_server
+from headrace.http.tls import bind, url_of
 from headrace.server.app import app_of
 from headrace.server.formatted import FormattedGeneration
 from headrace.server.formatters import FormattedResponse, Formatters

@@ -16,8 +16,7 @@ from headrace.settings.platform_settings import PlatformSettings, data_folder, l
 from headrace.settings.values import flag_name
 
 if TYPE_CHECKING:
-    from headrace.platform.backup import BackupContents
-    from headrace.platform.backup_file import Manifest
+    from headrace.platform.backup import BackupContents, Manifest
     from headrace.platform.folders import DataFolder
 
 BACKUP_EXAMPLES = """

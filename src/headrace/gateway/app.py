@@ -18,8 +18,7 @@ from headrace.gateway import openai, request
 from headrace.gateway.async_files import MAX_INLINE_BYTES, pending_of
 from headrace.gateway.async_invocations import AsyncInvocations
 from headrace.gateway.async_metrics import AsyncPublisher
-from headrace.gateway.config import GatewayConfig
-from headrace.gateway.errors import ErrorTexts
+from headrace.gateway.errors import ErrorTexts, GatewayConfig
 from headrace.gateway.forwarding import Forwarder
 from headrace.gateway.invoke import fail_stream, invoke, stream
 from headrace.gateway.metrics import GatewayMetrics, InvocationRecord, labels_of

@@ -30,7 +30,7 @@ from headrace.gateway.table import RouteTable
 from headrace.gateway.wait_queue import REMIND_S
 from headrace.http.body import FREE_BYTES
 from headrace.http.client import ClientRequest
-from headrace.http.client_connection import ClientResponse, ResponseBroken, ResponseTooLarge
+from headrace.http.client_connection import ResponseBroken, ResponseTooLarge
 from headrace.http.exchange import Exchange
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.framing import JSON_CONTENT_TYPE, to_json
@@ -112,19 +112,20 @@ class AsyncInvocations:
             if not self._is_running:
                 return
             known = frozenset(self._seen)
-            stored, found = await retry_unavailable(partial(self._read_new, known))
+
+            async def read_new() -> tuple[set[str], list[PendingInvocation]]:
+                try:
+                    return await asyncio.to_thread(self._files.unknown, known)
+                except OSError as error:  # such as too many open files
+                    raise ObjectsUnavailable(f"The stored invocations cannot be listed: {error.strerror}.") from error
+
+            stored, found = await retry_unavailable(read_new)
             self._seen -= known - stored - self._storing
             if any(is_orphaned(pending, self._table.routes.get(pending.endpoint)) for pending in found):
                 while not await self._table.read_again():  # the process that accepted it may know a newer endpoint
                     pass
             for pending in found:
                 self._add(pending)
-
-    async def _read_new(self, known: frozenset[str]) -> tuple[set[str], list[PendingInvocation]]:
-        try:
-            return await asyncio.to_thread(self._files.unknown, known)
-        except OSError as error:  # such as too many open files
-            raise ObjectsUnavailable(f"The stored invocations cannot be listed: {error.strerror}.") from error
 
     def _add(self, pending: PendingInvocation) -> None:
         """Queue a stored invocation, without its body, unless it was queued before."""
@@ -145,18 +146,16 @@ class AsyncInvocations:
         """Store a request, and answer with the location of its outcome. Raises `AwsError`."""
         route = await self._service.forwarder.route(invocation.endpoint)
         pending = pending_of(route, invocation, body, now_s=self._now())
-        num_waiting = await self._num_waiting()
+        if self._is_running:
+            num_waiting = len(self._queue) + self._num_ending
+        else:
+            num_waiting = len(await asyncio.to_thread(self._files.ids))
         if num_waiting >= self._service.config.max_async_waiting:
             raise self._service.texts.overloaded(f"{num_waiting} asynchronous invocations")
         await asyncio.shield(self._store(pending))  # a disconnecting client must not interrupt the acceptance
         record.status, record.inference_id = 202, pending.inference_id
         headers = [*record.id_headers(), ("Content-Type", JSON_CONTENT_TYPE), *location_headers(pending)]
         await exchange.respond(202, headers, to_json({"InferenceId": pending.inference_id}))
-
-    async def _num_waiting(self) -> int:
-        if self._is_running:
-            return len(self._queue) + self._num_ending
-        return len(await asyncio.to_thread(self._files.ids))
 
     async def _store(self, pending: PendingInvocation) -> None:
         self._storing.add(pending.id)
@@ -222,7 +221,11 @@ class AsyncInvocations:
         failure = None
         try:
             with ReceivedBody(self._folder, max_bytes=self._service.config.max_async_response_bytes) as answer:
-                content_type = await self._ask_model(pending, answer, outcome)
+                content_type = None
+                while content_type is None:  # between two tries, others get the room of the input
+                    async with self._input(pending, outcome) as body:
+                        content_type = await self._invoke_with_retries(pending, body, answer, outcome)
+                    del body
                 await self._upload(pending, answer, content_type, outcome)
         except _EndedElsewhereError:
             return
@@ -231,27 +234,15 @@ class AsyncInvocations:
         except Exception:  # noqa: BLE001 -- the edge: a bug fails one invocation, not all of them
             get_logger().exception("async.crashed", endpoint=pending.endpoint)
             failure = "Something went wrong inside the platform."
-        self._publish(outcome, is_failed=failure is not None)
+        route = self._table.routes.get(outcome.endpoint)
+        if self._publisher is not None and route is not None:
+            outcome.ended_s, outcome.is_failed = self._now(), failure is not None
+            self._publisher.publish(outcome, route)
         await self._finish(pending, failure=failure)
         if failure is None:
             self._service.metrics.async_done += 1
         else:
             self._service.metrics.async_failed += 1
-
-    def _publish(self, outcome: AsyncOutcome, *, is_failed: bool) -> None:
-        route = self._table.routes.get(outcome.endpoint)
-        if self._publisher is not None and route is not None:
-            outcome.ended_s, outcome.is_failed = self._now(), is_failed
-            self._publisher.publish(outcome, route)
-
-    async def _ask_model(self, pending: PendingInvocation, answer: ReceivedBody, outcome: AsyncOutcome) -> str:
-        """Invoke the model with the input; `answer` gets the body of its response. Return its content type."""
-        while True:
-            async with self._input(pending, outcome) as body:
-                content_type = await self._invoke_with_retries(pending, body, answer, outcome)
-            if content_type is not None:
-                return content_type
-            del body  # others wait for its room
 
     @asynccontextmanager
     async def _input(self, pending: PendingInvocation, outcome: AsyncOutcome) -> AsyncIterator[bytes]:
@@ -337,7 +328,13 @@ class AsyncInvocations:
                 pending.endpoint, query, request, record, timeout_s=pending.timeout_s
             ) as response:
                 await service.check_status(response, pending.endpoint)
-                await self._receive(response, answer, pending.endpoint)
+                try:
+                    await answer.read(response)
+                except (ResponseBroken, ResponseTooLarge) as error:
+                    raise service.texts.incomplete_response(pending.endpoint, response.status) from error
+                except OSError as error:
+                    reason = f"The response cannot be stored on disk: {error.strerror}."
+                    raise AwsError("InternalFailure", reason) from error
         except TimeoutError:
             record.error, record.status = "ModelError", 424
             raise service.texts.timed_out(pending.endpoint) from None
@@ -355,15 +352,6 @@ class AsyncInvocations:
             self._log(record)
             describe_invocation(span, record)
             span.end()
-
-    async def _receive(self, response: ClientResponse, answer: ReceivedBody, endpoint: str) -> None:
-        try:
-            await answer.read(response)
-        except (ResponseBroken, ResponseTooLarge) as error:
-            raise self._service.texts.incomplete_response(endpoint, response.status) from error
-        except OSError as error:
-            reason = f"The response cannot be stored on disk: {error.strerror}."
-            raise AwsError("InternalFailure", reason) from error
 
     async def _finish(self, pending: PendingInvocation, *, failure: str | None) -> None:
         """Store the reason of a failure at the failure location, and remove the request's file."""

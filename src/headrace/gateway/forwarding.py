@@ -14,25 +14,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from headrace.core.telemetry import get_logger
-from headrace.gateway.config import GatewayConfig
-from headrace.gateway.errors import ErrorTexts
+from headrace.gateway import routing
+from headrace.gateway.errors import ErrorTexts, GatewayConfig
 from headrace.gateway.replica_state import LoadLease, Loads, Quarantine
-from headrace.gateway.routing import (
-    ComponentNeeded,
-    Draw,
-    NoReplica,
-    RoutingDecision,
-    RoutingQuery,
-    UnknownComponent,
-    UnknownVariant,
-    UnservedMember,
-    all_replicas,
-    candidates,
-    choose,
-    is_open_to,
-    replicas_of,
-    usable_replicas,
-)
+from headrace.gateway.routing import Draw, NoReplica, RoutingDecision, RoutingQuery
 from headrace.gateway.table import RouteTable
 from headrace.gateway.wait_queue import RELEASED_PER_REPLICA, WaitQueue, WaitQueueFull
 from headrace.http.client import ClientRequest, HttpClient
@@ -215,8 +200,8 @@ class Forwarder:
                 decision = self._choose(route, state)
             except NoReplica as error:
                 # Replicas that have all failed, or are in quarantine, will be replaced.
-                usable = (variant for variant in candidates(route, query) if is_open_to(variant, query))
-                awaited = error.asleep or next((variant for variant in usable if replicas_of(variant)), None)
+                usable = (variant for variant in routing.candidates(route, query) if routing.is_open_to(variant, query))
+                awaited = error.asleep or next((variant for variant in usable if routing.replicas_of(variant)), None)
                 if awaited is None or not self._may_wait(state):
                     self._raise_if_not_tried(route, state)
                     return None
@@ -224,13 +209,13 @@ class Forwarder:
                     state.excluded.clear()  # a broken connection does not mean a dead worker; quarantine covers those
                 else:
                     await self._hold(state, _wake_target(target, awaited))
-            except UnservedMember as error:
+            except routing.UnservedMember as error:
                 raise self._texts.member_not_served(state.endpoint, str(error)) from None
-            except UnknownVariant as error:
+            except routing.UnknownVariant as error:
                 raise self._texts.variant_not_found(str(error)) from None
-            except UnknownComponent as error:
+            except routing.UnknownComponent as error:
                 raise self._texts.component_not_found(str(error)) from None
-            except ComponentNeeded:
+            except routing.ComponentNeeded:
                 raise self._texts.component_needed() from None
             else:
                 if decision.asleep is not None and query.wakes:
@@ -245,21 +230,21 @@ class Forwarder:
         """
         query = replace(state.query, excluded=state.excluded) if state.excluded else state.query
         if query.worker is not None or not self._quarantine:
-            return choose(route, query, self.loads, self._draw)
+            return routing.choose(route, query, self.loads, self._draw)
         try:
             excluded = state.excluded | self._quarantined_workers(route, query)
-            return choose(route, replace(query, excluded=excluded), self.loads, self._draw)
+            return routing.choose(route, replace(query, excluded=excluded), self.loads, self._draw)
         except NoReplica:
             if self._may_wait(state):
                 raise
-            return choose(route, query, self.loads, self._draw)
+            return routing.choose(route, query, self.loads, self._draw)
 
     def _may_wait(self, state: _ForwardState) -> bool:
         query, can_hold = state.query, self.wait_queue.can_hold
         return can_hold and query.wakes and query.worker is None and state.num_broken < MAX_TRIES_TO_WAIT
 
     def _quarantined_workers(self, route: Route, query: RoutingQuery) -> set[str]:
-        replicas = (replica for variant in candidates(route, query) for replica in replicas_of(variant))
+        replicas = (replica for variant in routing.candidates(route, query) for replica in routing.replicas_of(variant))
         return {replica.worker for replica in replicas if replica in self._quarantine}
 
     async def _hold(self, state: _ForwardState, asleep: WakeTarget | None) -> None:
@@ -284,7 +269,7 @@ class Forwarder:
             return
         if query.worker is not None:
             raise self._texts.session_lost((query.affinity or b"").decode("latin-1"))
-        if not query.wakes and any(variant.standby for variant in candidates(route, query)):
+        if not query.wakes and any(variant.standby for variant in routing.candidates(route, query)):
             raise self._texts.asleep(route.endpoint)
         if query.component is not None:
             raise self._texts.no_copy()
@@ -300,9 +285,9 @@ class Forwarder:
         query = RoutingQuery(target_variant=target.variant, component=target.component)
         try:
             quarantined = self._quarantined_workers(route, query) if self._quarantine else set[str]()
-            replicas = usable_replicas(route, replace(query, excluded=quarantined))
-            is_standby = any(variant.standby for variant in candidates(route, query))
-        except (UnservedMember, UnknownVariant, UnknownComponent, ComponentNeeded):
+            replicas = routing.usable_replicas(route, replace(query, excluded=quarantined))
+            is_standby = any(variant.standby for variant in routing.candidates(route, query))
+        except (routing.UnservedMember, routing.UnknownVariant, routing.UnknownComponent, routing.ComponentNeeded):
             return None
         if not replicas:
             return 0 if is_standby or quarantined else None
@@ -310,7 +295,7 @@ class Forwarder:
 
     def _forget_gone(self, routes: Mapping[str, Route]) -> None:
         """Close idle connections to workers that are in no route, and end their quarantine."""
-        replicas = all_replicas(routes.values())
+        replicas = routing.all_replicas(routes.values())
         self._upstream.retain(replica.url for replica in replicas)
         self._quarantine.retain(replicas)
 

@@ -46,7 +46,13 @@ class LatencySketch:
         return sum(self._counts)
 
     def add(self, duration_s: float) -> None:
-        self._count(_bin_of(duration_s), 1)
+        if not duration_s > SHORTEST_S:  # NaN too
+            index = 0
+        elif duration_s >= LONGEST_S:
+            index = _LAST_BIN
+        else:
+            index = min(int(math.log(duration_s / SHORTEST_S) / _LOG_GROWTH), _LAST_BIN)
+        self._count(index, 1)
 
     def merge(self, other: "LatencySketch") -> None:
         for index, count in other.bins():
@@ -86,14 +92,6 @@ class LatencySketch:
         if missing > 0:
             counts.frombytes(bytes(counts.itemsize * missing))
         counts[index - self._first] += count
-
-
-def _bin_of(duration_s: float) -> int:
-    if not duration_s > SHORTEST_S:  # NaN too
-        return 0
-    if duration_s >= LONGEST_S:
-        return _LAST_BIN
-    return min(int(math.log(duration_s / SHORTEST_S) / _LOG_GROWTH), _LAST_BIN)
 
 
 MAX_ENDPOINTS = 1000
@@ -196,16 +194,10 @@ class _Ring:
         return (len(self._buckets) - 1) * self.bucket_s
 
 
+@dataclass(slots=True)
 class _EndpointHistory:
-    __slots__ = ("long", "short")
-
-    def __init__(self) -> None:
-        self.short = _Ring(5.0, 121)
-        self.long = _Ring(60.0, 61)
-
-    def ring_for(self, since_s: float, now_s: float) -> _Ring:
-        """Return the ring with the shortest buckets that reaches back to `since_s`."""
-        return self.short if now_s - since_s <= self.short.length_s else self.long
+    short: _Ring = field(default_factory=lambda: _Ring(5.0, 121))
+    long: _Ring = field(default_factory=lambda: _Ring(60.0, 61))
 
 
 class TrafficHistory:
@@ -241,7 +233,7 @@ class TrafficHistory:
         are None for buckets without responses.
         """
         known = self._endpoints.get(endpoint) or _EndpointHistory()
-        ring = known.ring_for(since_s, now_s)
+        ring = known.short if now_s - since_s <= known.short.length_s else known.long
         buckets = list(ring.between(since_s, now_s))
         variants = sorted({name for bucket in buckets for name in bucket.variants if name})
         return {
@@ -296,7 +288,9 @@ class TrafficHistory:
             buckets = list(known.short.between(now_s - RATE_WINDOW_S, now_s))
             if num := sum(bucket.requests for bucket in buckets):
                 covered_s = _covered_s(known.short, buckets, now_s)
-                first_byte = _merged(bucket.first_byte for bucket in buckets)
+                first_byte = LatencySketch()
+                for bucket in buckets:
+                    first_byte.merge(bucket.first_byte)
                 found[name] = {
                     "requests_per_s": num / covered_s,
                     "failed_per_s": sum(bucket.failed for bucket in buckets) / covered_s,
@@ -307,13 +301,6 @@ class TrafficHistory:
 
 def _covered_s(ring: _Ring, buckets: Sequence[_Bucket], now_s: float) -> float:
     return now_s - buckets[0].index * ring.bucket_s
-
-
-def _merged(sketches: Iterable[LatencySketch]) -> LatencySketch:
-    merged = LatencySketch()
-    for sketch in sketches:
-        merged.merge(sketch)
-    return merged
 
 
 def _quantiles_ms(sketches: list[LatencySketch]) -> Json:

@@ -14,8 +14,12 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Final
+from urllib.parse import parse_qs, unquote
 
-from headrace.http.asgi import Receive
+from headrace.core.tracing import trace_of
+from headrace.http.asgi import ASGIApp, Message, Receive, Scope, Send, request_of
+from headrace.http.audit import AuditedCall, AuditLog
 from headrace.http.body import BodyShare, BodyTooLarge, BodyTooSlow, read_body, replay
 from headrace.http.origins import allowed_patterns, host_refusal, is_host_allowed, is_origin_allowed
 from headrace.platform.access_keys import KeyRing
@@ -128,7 +132,10 @@ class Authenticator:
         bearer = _bearer_of(request, policy)
         if bearer is not None:
             return Admission(receive, self._bearer_key(request, *bearer, policy))
-        if self._known_key(request) is None or policy.is_streamed:
+        key = sigv4.access_key_of(request)
+        if key is not None and self._ring.secret_of(key) is None:  # before the body is read
+            raise fault_error(request, Fault.UNKNOWN_KEY)
+        if key is None or policy.is_streamed:
             identity = self._verify(request, policy)
             return Admission(receive, identity.access_key, identity)
         body = await _read_signed_body(receive, share)
@@ -136,13 +143,6 @@ class Authenticator:
         is_small = len(body) <= _INLINE_BODY_BYTES
         identity = self._verify(whole, policy) if is_small else await asyncio.to_thread(self._verify, whole, policy)
         return Admission(replay(body, receive), identity.access_key)
-
-    def _known_key(self, request: HttpRequest) -> str | None:
-        """Return the access key that signed a request, checked before its body is read; None if it is unsigned."""
-        access_key = sigv4.access_key_of(request)
-        if access_key is not None and self._ring.secret_of(access_key) is None:
-            raise fault_error(request, Fault.UNKNOWN_KEY)
-        return access_key
 
     def _verify(self, request: HttpRequest, policy: CredentialPolicy) -> sigv4.Identity:
         return sigv4.verify(request, self._ring.secret_of, self._now(), service=policy.service)
@@ -180,3 +180,84 @@ async def _read_signed_body(receive: Receive, share: BodyShare) -> bytes:
         raise AwsError("ValidationError", message, status=413) from None
     except BodyTooSlow:
         raise AwsError("RequestTimeout", "The body of the request did not arrive in time.", status=408) from None
+
+
+_CONSOLE_API: Final = "/console/api/"
+_BUCKET_OPERATIONS: Final = {
+    ("PUT", ""): "CreateBucket",
+    ("DELETE", ""): "DeleteBucket",
+    ("HEAD", ""): "HeadBucket",
+    ("GET", ""): "ListObjects",
+    ("GET", "versions"): "ListObjectVersions",
+    ("GET", "uploads"): "ListMultipartUploads",
+    ("POST", "delete"): "DeleteObjects",
+}
+_PARTS_OF_BUCKETS: Final = {
+    "accelerate": "AccelerateConfiguration",
+    "acl": "Acl",
+    "cors": "Cors",
+    "encryption": "Encryption",
+    "lifecycle": "LifecycleConfiguration",
+    "location": "Location",
+    "logging": "Logging",
+    "notification": "NotificationConfiguration",
+    "object-lock": "ObjectLockConfiguration",
+    "ownershipControls": "OwnershipControls",
+    "policy": "Policy",
+    "publicAccessBlock": "PublicAccessBlock",
+    "replication": "Replication",
+    "tagging": "Tagging",
+    "versioning": "Versioning",
+    "website": "Website",
+}
+"""The part of a bucket that a query parameter selects."""
+
+
+def audited(app: ASGIApp, call_of: Callable[[Scope], AuditedCall | None]) -> ASGIApp:
+    """Return an application that writes a line for each call that `call_of` finds."""
+    log = AuditLog()
+
+    async def audited_app(scope: Scope, receive: Receive, send: Send) -> None:
+        call = call_of(scope)
+        started_s = time.perf_counter()
+
+        async def watched_send(message: Message) -> None:
+            if call is not None and message["type"] == "http.response.start":
+                total_s = time.perf_counter() - started_s
+                request_id = trace_of(scope).request_id
+                log.write(scope, call, status=message["status"], total_s=total_s, request_id=request_id)
+            await send(message)
+
+        await app(scope, receive, send if call is None else watched_send)
+
+    return audited_app
+
+
+def bucket_call(scope: Scope) -> AuditedCall | None:
+    """Return the operation of a request for a bucket, or for the list of buckets; None: for an object."""
+    bucket, _, key = request_of(scope).path.lstrip("/").partition("/")
+    if key:
+        return None
+    if not bucket:
+        return AuditedCall(service="s3", operation="ListBuckets")
+    return AuditedCall(service="s3", operation=_bucket_operation(scope), resource=unquote(bucket))
+
+
+def _bucket_operation(scope: Scope) -> str:
+    method, query = scope["method"], scope["query_string"].decode("latin-1")
+    names = {part.partition("=")[0] for part in query.split("&", 32)[:32]}
+    part = next((_PARTS_OF_BUCKETS[name] for name in sorted(names) if name in _PARTS_OF_BUCKETS), None)
+    if part is not None:
+        return f"{method.title()}Bucket{part}"
+    selected = next((name for name in ("delete", "uploads", "versions") if name in names), "")
+    return _BUCKET_OPERATIONS.get((method, selected), f"{method.title()}Bucket")
+
+
+def console_call(scope: Scope) -> AuditedCall | None:
+    """Return what the console reads; its keys have lines of their own, which name the key."""
+    path: str = scope["path"]
+    name = path.removeprefix(_CONSOLE_API).partition("/")[0]
+    if not path.startswith(_CONSOLE_API) or name == "keys":
+        return None
+    endpoints = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=None).get("endpoint", [])
+    return AuditedCall(service="console", operation=f"Get{name.title()}", resource=",".join(endpoints[:10]))

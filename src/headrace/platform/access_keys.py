@@ -6,7 +6,6 @@ import secrets
 import string
 import time
 from collections.abc import Callable
-from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -40,7 +39,7 @@ class AccessKeySpec(RecordPart, frozen=True, kw_only=True):
 ACCESS_KEY: Final[Kind[AccessKeySpec, NoStatus]] = Kind("access-key", AccessKeySpec, NoStatus)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class AccessKey:
     key_id: str
     """AWS_ACCESS_KEY_ID"""
@@ -67,20 +66,12 @@ class AccessKeys:
     def _create(self, key_id: str, note: str) -> AccessKey:
         secret = secrets.token_urlsafe(30)
         record = self._store.create(ACCESS_KEY, key_id, spec=AccessKeySpec(secret=secret, note=note))
-        return AccessKey(key_id=key_id, secret=secret, created_s=record.created_s, note=note)
+        return AccessKey(key_id, secret, record.created_s, note)
 
     def list(self) -> list[AccessKey]:
         """Return all keys, oldest first."""
-        return [
-            AccessKey(
-                key_id=record.name,
-                secret=record.spec.secret,
-                created_s=record.created_s,
-                note=record.spec.note,
-            )
-            for record in self._store.list(ACCESS_KEY)
-            if isinstance(record, Record)
-        ]
+        records = (record for record in self._store.list(ACCESS_KEY) if isinstance(record, Record))
+        return [AccessKey(record.name, record.spec.secret, record.created_s, record.spec.note) for record in records]
 
     def remove(self, key_id: str, *, keep_last: bool = False) -> bool:
         """
@@ -186,8 +177,10 @@ class KeyRing:
             asyncio.get_running_loop().call_later(MAX_AGE_S, self._begin_reading)
         else:
             secrets_by_id = {key.key_id: key.secret for key in found}
-            if self._read_s is not None:
-                _log_change(self._secrets.keys(), secrets_by_id.keys())
+            before, after = self._secrets.keys(), secrets_by_id.keys()
+            # Also those of `headrace keys` and other members, which call no operation here.
+            if self._read_s is not None and before != after:
+                get_logger().info("access_keys.changed", added=sorted(after - before), removed=sorted(before - after))
             self._secrets = secrets_by_id
             self._read_s = self._clock()
             self._is_out_of_reach = False
@@ -198,9 +191,3 @@ class KeyRing:
         if not self._is_out_of_reach:
             get_logger().warning("access_keys.out_of_reach", reason=reason)
         self._is_out_of_reach = True
-
-
-def _log_change(before: AbstractSet[str], after: AbstractSet[str]) -> None:
-    """Log keys that have come and gone, also by `headrace keys` and other members, which call no operation here."""
-    if before != after:
-        get_logger().info("access_keys.changed", added=sorted(after - before), removed=sorted(before - after))

@@ -43,12 +43,13 @@ from headrace.platform.access import (
     Authenticator,
     CredentialPolicy,
     HostRefused,
+    audited,
+    bucket_call,
+    console_call,
 )
-from headrace.platform.audit import audited, bucket_call, console_call
 from headrace.platform.console import CONSOLE_PATH, is_console, needs_key
-from headrace.platform.disk_space import DiskSpace
 from headrace.platform.metrics_pages import is_metrics
-from headrace.platform.object_storage import ObjectStorage
+from headrace.platform.object_storage import DiskSpace, ObjectStorage
 from headrace.platform.s3_proxy import ISOLATION_HEADERS
 from headrace.platform.s3_upload import set_signed_payload
 from headrace.settings.platform_settings import PlatformSettings

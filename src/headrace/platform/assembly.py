@@ -20,8 +20,8 @@ from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import get_logger
 from headrace.gateway.app import Gateway
 from headrace.gateway.async_metrics import AsyncPublisher
-from headrace.gateway.config import GatewayConfig
-from headrace.gateway.exposition import merge, render
+from headrace.gateway.errors import GatewayConfig
+from headrace.gateway.metrics import merge, render
 from headrace.gateway.objects import S3Objects
 from headrace.gateway.publishing import Publisher, Sampler
 from headrace.http.otlp import traced_environment
@@ -31,13 +31,11 @@ from headrace.platform.access_keys import ACCESS_KEY, AccessKeys, KeyRing, updat
 from headrace.platform.app import Apps, PlatformApp, make_health
 from headrace.platform.cluster import Cluster, make_cluster
 from headrace.platform.console import ConsoleSources, ask_none, console_app
-from headrace.platform.disk_space import DiskSpace
 from headrace.platform.folders import Address, DataFolder, LocalKey, read_local_key
-from headrace.platform.leading import Leading
-from headrace.platform.membership import Membership
+from headrace.platform.membership import Leading, Membership
 from headrace.platform.metrics_pages import metrics_app
 from headrace.platform.object_grants import ObjectGrants
-from headrace.platform.object_storage import ObjectStorage
+from headrace.platform.object_storage import DiskSpace, ObjectStorage
 from headrace.platform.operations import OPERATIONS
 from headrace.platform.overview import read_counts, read_home, read_models, read_overview, this_machine
 from headrace.platform.peers import Peers, Siblings

@@ -29,10 +29,9 @@ from headrace.core.errors import HeadraceError, Unavailable
 from headrace.core.interpreter import keep_from_collector
 from headrace.core.log_files import KEPT_LOG_BYTES, MAX_LOG_BYTES, trim_log
 from headrace.core.telemetry import get_logger
-from headrace.http.listener import url_of
 from headrace.http.otlp import tracing
 from headrace.http.server import HttpServer, http_limits, http_server
-from headrace.http.tls import trusts_itself
+from headrace.http.tls import trusts_itself, url_of
 from headrace.platform.app import PlatformApp
 from headrace.platform.assembly import Parts, assemble
 from headrace.platform.folders import Address, DataFolder

@@ -20,8 +20,7 @@ from headrace.core.telemetry import get_logger
 from headrace.http.asgi import Receive, Scope, Send, content_length, headers_of
 from headrace.http.body import ClientGone
 from headrace.http.response import add_headers, send_response
-from headrace.platform.disk_space import DiskSpace
-from headrace.platform.object_storage import READY, ObjectStorage
+from headrace.platform.object_storage import READY, DiskSpace, ObjectStorage
 from headrace.platform.s3_signing import (
     S3Access,
     StorageMissing,
@@ -152,7 +151,9 @@ class S3Proxy:
         """Refuse what a full disk has no room for: SeaweedFS would take half a minute to say so."""
         if self._disk is None:
             return
-        length = _length_of_upload(scope)
+        is_deletion = scope["query_string"].split(b"=")[0] == b"delete"
+        is_upload = scope["method"] == "PUT" or (scope["method"] == "POST" and not is_deletion)
+        length = content_length(scope) if is_upload else None
         is_down = bool(self._disk.shortage) and self._storage.state != READY
         if is_down or (length is not None and not self._disk.has_room_for(length)):
             why = self._disk.shortage or f"The disk is too full for an upload of {length} bytes. Free some space."
@@ -186,17 +187,12 @@ class S3Proxy:
         )
 
 
-def _length_of_upload(scope: Scope) -> int | None:
-    """Return the bytes that a request writes, as far as it says; None if it only reads or deletes."""
-    if scope["method"] == "PUT" or (scope["method"] == "POST" and scope["query_string"].split(b"=")[0] != b"delete"):
-        return content_length(scope)
-    return None
-
-
 def _forwarded(headers: Mapping[str, str], upload: Upload) -> dict[str, str]:
     """Return the headers for the storage: those of the client without its credentials, and the body's framing."""
     framing = dict(upload.headers)
-    _check_ascii(headers)
+    for name, value in headers.items():  # as S3 does: SeaweedFS fails on other headers that it stores with the object
+        if name.startswith(("content-", "x-amz-")) and not value.isascii():
+            raise AwsError("InvalidArgument", f"The header {name} contains characters that are not ASCII.")
     dropped = _NOT_FORWARDED | _ENCRYPTION_HEADERS
     declared = headers.get("x-amz-content-sha256", "")
     if declared.startswith("STREAMING-"):
@@ -206,17 +202,15 @@ def _forwarded(headers: Mapping[str, str], upload: Upload) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name not in dropped} | framing
 
 
-def _check_ascii(headers: Mapping[str, str]) -> None:
-    """Refuse headers with more than ASCII that are stored with the object, as S3 does: SeaweedFS fails on them."""
-    for name, value in headers.items():
-        if name.startswith(("content-", "x-amz-")) and not value.isascii():
-            raise AwsError("InvalidArgument", f"The header {name} contains characters that are not ASCII.")
-
-
 async def _answer(response: httpcore.Response, receive: Receive, send: Send, *, is_uploaded: bool) -> None:
     """Stream the response until it ends or the client disconnects, which is detected once its body was read."""
     streaming = asyncio.create_task(_stream(response, send))
-    leaving = asyncio.create_task(_gone(receive)) if is_uploaded else None
+
+    async def gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    leaving = asyncio.create_task(gone()) if is_uploaded else None
     try:
         await asyncio.wait({streaming, leaving} if leaving else {streaming}, return_when=asyncio.FIRST_COMPLETED)
         if streaming.done():
@@ -240,11 +234,6 @@ async def _stream(response: httpcore.Response, send: Send) -> None:
     async for piece in response.aiter_stream():
         await send({"type": "http.response.body", "body": piece, "more_body": True})
     await send({"type": "http.response.body", "body": b""})
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _refuse(scope: Scope, send: Send, error: AwsError, request_id: str) -> None:

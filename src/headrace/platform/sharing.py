@@ -15,11 +15,10 @@ from headrace import __version__
 from headrace.core.errors import SettingsError
 from headrace.core.processes import host_id
 from headrace.gateway.app import Gateway
-from headrace.gateway.exposition import render
+from headrace.gateway.metrics import render
 from headrace.platform.console import TRAFFIC
 from headrace.platform.folders import Address, DataFolder
-from headrace.platform.leading import Leading
-from headrace.platform.membership import Membership, Shared
+from headrace.platform.membership import Leading, Membership, Shared
 from headrace.platform.operations import KINDS
 from headrace.platform.peers import ASYNC, QUARANTINE, Peers, Report, Siblings, share_responses
 from headrace.platform.supervisor import Child

@@ -25,8 +25,7 @@ from headrace.core.errors import HeadraceError, SettingsError, Unavailable, User
 from headrace.core.interpreter import take_short_turns
 from headrace.core.processes import protect_memory
 from headrace.core.telemetry import get_logger, setup_logging
-from headrace.http.listener import bind
-from headrace.http.tls import server_context
+from headrace.http.tls import bind, server_context
 from headrace.platform.assembly import prepare_keys
 from headrace.platform.folders import DataFolder, short_path
 from headrace.platform.life import Listener, OnReady, PlatformLifecycle

@@ -102,10 +102,13 @@ def describe_request(span: Span, parsed: ParsedRequest, *, model: str) -> None:
     if not span.is_recording or not parsed.requests:
         return
     first = parsed.requests[0]
+    operation = "chat" if isinstance(first.prompt, ChatPrompt) else "text_completion"
+    if first.pooling is not None:
+        operation = "embeddings" if first.pooling.task != "score" else "score"
     span.describe(
         {
             "gen_ai.provider.name": "headrace",
-            "gen_ai.operation.name": _operation(parsed),
+            "gen_ai.operation.name": operation,
             "gen_ai.request.model": first.adapter or model,
             "gen_ai.response.model": model,
         }
@@ -121,13 +124,6 @@ def describe_request(span: Span, parsed: ParsedRequest, *, model: str) -> None:
                 "headrace.stream": parsed.stream,
             }
         )
-
-
-def _operation(parsed: ParsedRequest) -> str:
-    first = parsed.requests[0]
-    if first.pooling is not None:
-        return "embeddings" if first.pooling.task != "score" else "score"
-    return "chat" if isinstance(first.prompt, ChatPrompt) else "text_completion"
 
 
 def describe_outcome(span: Span, record: RequestRecord) -> None:

@@ -28,12 +28,12 @@ from headrace.wire.ollama.embeddings import OllamaEmbed, OllamaEmbeddings
 from headrace.wire.openai import pages as vllm
 from headrace.wire.openai.chat import OpenAIChat
 from headrace.wire.openai.completions import OpenAICompletions
-from headrace.wire.openai.embeddings import OpenAIEmbeddings
 from headrace.wire.openai.pages import render_model, render_models
+from headrace.wire.openai.pooling import OpenAIEmbeddings
 from headrace.wire.openai.responses import OpenAIResponses
 from headrace.wire.openai.responses_reply import render_count
 from headrace.wire.openai.stored_responses import ACTIONS, Action, ResponseCall, ResponseKey, ResponseStore
-from headrace.wire.tgi.pages import parse_tokenize, render_tokenize
+from headrace.wire.tgi.reply import parse_tokenize, render_tokenize
 from headrace.wire.unknown_routes import (
     COUNT_TOKENS,
     DETOKENIZE,

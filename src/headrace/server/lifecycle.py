@@ -30,9 +30,8 @@ from headrace.core.interpreter import take_short_turns
 from headrace.core.processes import protect_memory
 from headrace.core.telemetry import get_logger
 from headrace.http.asgi import ASGIApp
-from headrace.http.listener import bind, url_of
 from headrace.http.server import http_limits, http_server
-from headrace.http.tls import server_context
+from headrace.http.tls import bind, server_context, url_of
 from headrace.server.base_service import BaseService
 from headrace.settings.shutdown import resolve_shutdown_delay
 

@@ -48,7 +48,12 @@ class Service(BaseService):
         super().__init__(settings, is_ready=backend is not None, tracer=tracer)
         self.fetch_adapter = fetch_adapter
         self.formatters = formatters
-        self.responses = self._response_store()
+        self.responses: ResponseStore | None = None
+        """None on a platform, where the next request may reach another worker, or if the settings store none."""
+        if fetch_adapter is None and settings.stored_responses_bytes:
+            self.responses = ResponseMemory(
+                max_bytes=settings.stored_responses_bytes, max_age_s=settings.stored_responses_age_s
+            )
         self.limits = request_limits(settings)
         self.metrics = Metrics(
             stats=self.stats,
@@ -93,13 +98,6 @@ class Service(BaseService):
     def is_managed(self) -> bool:
         """True on a platform, which has already chosen model and adapter: its clients know them by other names."""
         return self.fetch_adapter is not None
-
-    def _response_store(self) -> ResponseStore | None:
-        """Return the store of responses; None on a platform, where the next request may reach another worker."""
-        max_bytes = self.settings.stored_responses_bytes
-        if self.is_managed or max_bytes == 0:
-            return None
-        return ResponseMemory(max_bytes=max_bytes, max_age_s=self.settings.stored_responses_age_s)
 
     def stats(self) -> EngineStats:
         return EngineStats() if self._backend is None else self._backend.stats()

@@ -21,12 +21,11 @@ from headrace.settings.server_settings import ServerSettings
 from headrace.wire.dialect import Dialect, ParsedRequest
 from headrace.wire.framing import JSON_CONTENT_TYPE, field_names
 from headrace.wire.openai.chat import OpenAIChat
-from headrace.wire.rerank import Rerank, Score
+from headrace.wire.openai.pooling import Rerank, Score
 from headrace.wire.tei.dialect import Tei, TeiRoute
 from headrace.wire.tei.dialect import render_info as render_tei_info
 from headrace.wire.tgi.dialect import Tgi
-from headrace.wire.tgi.pages import render_chat_tokenize, render_info, render_unhealthy
-from headrace.wire.tgi.reply import Version
+from headrace.wire.tgi.reply import Version, render_chat_tokenize, render_info, render_unhealthy
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _TEI_ROUTES: tuple[TeiRoute, ...] = ("embed", "embed_all", "predict", "similarity")

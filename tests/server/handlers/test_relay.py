@@ -17,9 +17,9 @@ from starlette.routing import BaseRoute, Route
 from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import setup_logging
 from headrace.handlers.pool import HandlerPool
-from headrace.http.listener import bind, url_of
 from headrace.http.otlp import tracing
 from headrace.http.server import http_limits, http_server
+from headrace.http.tls import bind, url_of
 from headrace.server.handlers.app import handler_app
 from headrace.server.handlers.relay import HandlerRoute
 from headrace.server.handlers.service import CodeService, HandlerService

@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Final
 from urllib.parse import parse_qsl
 
 from headrace.core.errors import HeadraceError
-from headrace.core.spans import Span
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import trace_of
 from headrace.handlers.errors import Refused
@@ -54,7 +53,7 @@ class HandlerRoute:
         self._pool = pool
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange, outcome = Exchange(scope, receive, send), _Outcome()
+        exchange, outcome, started_s = Exchange(scope, receive, send), _Outcome(), perf_counter()
         request_id = trace_of(scope).request_id
 
         async def answer_error(error: HeadraceError) -> None:
@@ -75,8 +74,16 @@ class HandlerRoute:
             outcome.finish = "disconnected"
             outcome.status = outcome.status if exchange.is_started else CLIENT_GONE_STATUS
         finally:
-            outcome.log(scope["path"], exchange.num_bytes)
-            outcome.describe(span_of(scope))
+            get_logger().info(
+                "request.finished",
+                route=scope["path"],
+                status=outcome.status,
+                finish=outcome.finish,
+                bytes=exchange.num_bytes,
+                duration_ms=round((perf_counter() - started_s) * 1e3, 2),
+            )
+            if outcome.finish != "complete":
+                span_of(scope).fail(DISCONNECTED if outcome.finish == "disconnected" else outcome.finish)
 
     async def _answer(
         self, scope: Scope, exchange: Exchange, body: bytes, request_id: str, outcome: "_Outcome"
@@ -135,22 +142,6 @@ class _Outcome:
     """The status that the client got; 0: none."""
     finish: str = "error"
     """`complete`, `error` (also a stream that broke off), or `disconnected`: the client left before the end."""
-    started_s: float = field(default_factory=perf_counter)
-
-    def describe(self, span: Span) -> None:
-        if self.finish != "complete":
-            span.fail(DISCONNECTED if self.finish == "disconnected" else self.finish)
-
-    def log(self, route: str, num_bytes: int) -> None:
-        duration_ms = round((perf_counter() - self.started_s) * 1e3, 2)
-        get_logger().info(
-            "request.finished",
-            route=route,
-            status=self.status,
-            finish=self.finish,
-            bytes=num_bytes,
-            duration_ms=duration_ms,
-        )
 
 
 async def _stream(response: PendingResponse, head: StreamHead, status: int, exchange: Exchange) -> None:
