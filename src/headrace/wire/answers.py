@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from headrace.core.errors import EngineFailed, HeadraceError, InvalidRequest, RequestAborted
 from headrace.core.generation import Chunk, Finish, FinishReason, GenerationRequest, Pooled, Token
@@ -60,30 +60,6 @@ class Usage:
     """Output tokens that are reasoning; None: not counted separately."""
 
 
-@dataclass(slots=True)
-class PartialChoice:
-    """A choice whose chunks are still arriving."""
-
-    texts: list[str] = field(default_factory=list)
-    tokens: list[Token] = field(default_factory=list)
-    finish: Finish | None = None
-    pooled: Pooled | None = None
-    opening: str = ""
-
-    def add(self, chunk: Chunk) -> None:
-        """Add the next chunk of this choice."""
-        self.texts.append(chunk.text)
-        self.tokens.extend(chunk.tokens)
-        self.finish = chunk.finish or self.finish
-        self.pooled = chunk.pooled or self.pooled
-        self.opening = chunk.opening or self.opening
-
-    @property
-    def text(self) -> str:
-        """The text received so far."""
-        return "".join(self.texts)
-
-
 def failure_of(finish: Finish | None) -> HeadraceError | None:
     """Return the error that a choice ended with, or None."""
     if finish is None:
@@ -106,12 +82,13 @@ class Collector:
     """Collects the chunks of one HTTP request, which may have several generation requests."""
 
     def __init__(self, requests: Sequence[GenerationRequest]) -> None:
-        self._choices: list[dict[int, PartialChoice]] = [{} for _ in requests]
+        self._choices: list[dict[int, list[Chunk]]] = [{} for _ in requests]
+        """The chunks of each request's choices."""
         self._prompts: list[tuple[Token, ...] | None] = [None for _ in requests]
 
     def add(self, chunk: Chunk, *, request: int = 0) -> None:
         """Add the next chunk of request number `request`."""
-        self._choices[request].setdefault(chunk.index, PartialChoice()).add(chunk)
+        self._choices[request].setdefault(chunk.index, []).append(chunk)
         if chunk.prompt is not None:
             self._prompts[request] = chunk.prompt
 
@@ -123,21 +100,23 @@ class Collector:
         )
 
 
-def _finished(choices: dict[int, PartialChoice]) -> Iterator[FinishedChoice]:
+def _finished(choices: dict[int, list[Chunk]]) -> Iterator[FinishedChoice]:
     if not choices:
         raise EngineFailed("The engine returned no answer. Try again.")
-    for index, partial in sorted(choices.items()):
-        if (failure := failure_of(partial.finish)) is not None:
+    for index in sorted(choices):
+        chunks = choices[index]
+        finish = next((chunk.finish for chunk in reversed(chunks) if chunk.finish), None)
+        if (failure := failure_of(finish)) is not None:
             raise failure
-        if partial.finish is None:
+        if finish is None:
             raise EngineFailed("The answer stopped before its end. Try again.")
         yield FinishedChoice(
             index=index,
-            text=partial.text,
-            tokens=tuple(partial.tokens),
-            finish=partial.finish,
-            pooled=partial.pooled,
-            opening=partial.opening,
+            text="".join(chunk.text for chunk in chunks),
+            tokens=tuple(token for chunk in chunks for token in chunk.tokens),
+            finish=finish,
+            pooled=next((chunk.pooled for chunk in reversed(chunks) if chunk.pooled), None),
+            opening=next((chunk.opening for chunk in reversed(chunks) if chunk.opening), ""),
         )
 
 

@@ -18,36 +18,22 @@ from headrace.wire.aws.errors import AwsError, malformed, unknown_operation, unk
 from headrace.wire.aws.http import AwsCall, HttpRequest, HttpResponse, Protocol
 from headrace.wire.aws.identify import UNKNOWN, Target, identify
 
-_PARSERS = {
-    "json": rpc.parse_json,
-    "rest-json": rest_json.parse_input,
-    "smithy-rpc-v2-cbor": rpc.parse_cbor,
-    "query": query.parse_input,
+_PROTOCOLS = {
+    "json": (rpc.parse_json, rpc.render_json, rpc.render_json_error),
+    "rest-json": (rest_json.parse_input, rest_json.render_output, rest_json.render_error),
+    "smithy-rpc-v2-cbor": (rpc.parse_cbor, rpc.render_cbor, rpc.render_cbor_error),
+    "query": (query.parse_input, query.render_output, query.render_error),
 }
-_RENDERERS = {
-    "json": rpc.render_json,
-    "rest-json": rest_json.render_output,
-    "smithy-rpc-v2-cbor": rpc.render_cbor,
-    "query": query.render_output,
-}
-_ERROR_RENDERERS = {
-    "json": rpc.render_json_error,
-    "rest-json": rest_json.render_error,
-    "smithy-rpc-v2-cbor": rpc.render_cbor_error,
-    "query": query.render_error,
-}
+"""The functions that parse a call, render its result, and render an error."""
 _READING = ("Describe", "Get", "List")
 """Name prefixes of read-only operations."""
 
 
 def parse(request: HttpRequest, *, free_shapes: AbstractSet[str] = frozenset()) -> AwsCall:
     """
-    Parse a request of any service but S3, and validate it against the service's model.
+    Parse a request of any service but S3, with its whole body, and validate it against the service's model.
 
-    Args:
-        request: the request with its whole body.
-        free_shapes: names of scalar shapes of the model whose constraints are not checked (`RoleArn`, `Url`), because
-            Headrace accepts more than AWS.
+    The constraints of `free_shapes`, scalars such as `RoleArn`, are not checked: Headrace accepts more than AWS.
 
     Raises:
         AwsError: the only exception, for any bytes.
@@ -58,7 +44,7 @@ def parse(request: HttpRequest, *, free_shapes: AbstractSet[str] = frozenset()) 
         raise _unknown(target)
     _check_method(target, operation, request)
     try:
-        params = _PARSERS[target.protocol](operation, request)
+        params = _PROTOCOLS[target.protocol][0](operation, request)
         validation.check(operation, params, free_shapes=free_shapes)
     except RecursionError as error:
         raise malformed("The request is nested too deep.") from error
@@ -67,15 +53,11 @@ def parse(request: HttpRequest, *, free_shapes: AbstractSet[str] = frozenset()) 
 
 def render(call: AwsCall, result: dict[str, Any], request_id: str = "") -> HttpResponse:
     """
-    Render the result of an operation.
+    Render the result of an operation: members by the model's names, timestamps as seconds since 1970 or datetimes.
 
-    Args:
-        call: the parsed call.
-        result: members by the model's names; timestamps are seconds since 1970 or datetimes. Members that are None or
-            unknown to the model are omitted.
-        request_id: the id for `ResponseMetadata`.
+    Members that are None or unknown to the model are omitted.
     """
-    return _RENDERERS[call.protocol](services.operation(call.service, call.operation), result, request_id)
+    return _PROTOCOLS[call.protocol][1](services.operation(call.service, call.operation), result, request_id)
 
 
 def render_error(spoken: AwsCall | Target | Protocol, error: AwsError, request_id: str = "") -> HttpResponse:
@@ -84,7 +66,7 @@ def render_error(spoken: AwsCall | Target | Protocol, error: AwsError, request_i
     if protocol == "rest-xml":
         return query.render_s3_error(error, request_id=request_id)
     operation = None if isinstance(spoken, str) else _known(spoken)
-    return _ERROR_RENDERERS[protocol](error, operation=operation, request_id=request_id)
+    return _PROTOCOLS[protocol][2](error, operation=operation, request_id=request_id)
 
 
 def _check_method(target: Target, operation: OperationModel, request: HttpRequest) -> None:

@@ -12,26 +12,22 @@ from typing import Any
 
 from headrace.core.errors import HeadraceError
 
-_STATUS_OF_CODE = MappingProxyType(
-    {
-        "InternalDependencyException": 530,
-        "InternalFailure": 500,
-        "InternalServerException": 500,
-        "ModelError": 424,
-        "ModelNotReadyException": 429,
-        "ServiceUnavailable": 503,
-        "ThrottlingException": 429,
-    }
-)
+_STATUS_OF_CODE: Mapping[str, int] = {
+    "InternalDependencyException": 530,
+    "InternalFailure": 500,
+    "InternalServerException": 500,
+    "ModelError": 424,
+    "ModelNotReadyException": 429,
+    "ServiceUnavailable": 503,
+    "ThrottlingException": 429,
+}
 """All other codes are 400. SDKs retry only 5xx and throttling."""
 
-_VALIDATION_CODES = MappingProxyType(
-    {
-        "application-autoscaling": "ValidationException",
-        "logs": "InvalidParameterException",
-        "sagemaker": "ValidationException",
-    }
-)
+_VALIDATION_CODES: Mapping[str, str] = {
+    "application-autoscaling": "ValidationException",
+    "logs": "InvalidParameterException",
+    "sagemaker": "ValidationException",
+}
 """A service's code for a member that violates a constraint; all other services use `ValidationError`."""
 
 

@@ -26,22 +26,16 @@ _RUNTIME_OPERATIONS = {
 }
 _RUNTIME_PATH = re.compile(r"/endpoints/[^/]+/(?P<action>[a-z-]+)/?", re.ASCII)
 _SIGNED_AS_SAGEMAKER = {
-    "BatchGetMetrics": "sagemaker-metrics",
-    "BatchGetRecord": "sagemaker-featurestore-runtime",
-    "BatchPutMetrics": "sagemaker-metrics",
-    "BatchWriteRecord": "sagemaker-featurestore-runtime",
-    "FeatureGroup": "sagemaker-featurestore-runtime",
-    "GetDeployments": "sagemaker-edge",
-    "GetDeviceRegistration": "sagemaker-edge",
-    "SendHeartbeat": "sagemaker-edge",
-    "complete-rollout": "sagemakerjobruntime",
+    **dict.fromkeys(("BatchGetMetrics", "BatchPutMetrics"), "sagemaker-metrics"),
+    **dict.fromkeys(("BatchGetRecord", "BatchWriteRecord", "FeatureGroup"), "sagemaker-featurestore-runtime"),
+    **dict.fromkeys(("GetDeployments", "GetDeviceRegistration", "SendHeartbeat"), "sagemaker-edge"),
     "global-inference-gateway": "sagemaker-gateway-runtime",
     "human-loops": "sagemaker-a2i-runtime",
     "inference-routers": "sagemaker-inference-router-runtime",
-    "sample": "sagemakerjobruntime",
-    "sample-with-response-stream": "sagemakerjobruntime",
+    **dict.fromkeys(
+        ("complete-rollout", "sample", "sample-with-response-stream", "update-reward"), "sagemakerjobruntime"
+    ),
     "training-sessions": "sagemakertrainingsessionruntime",
-    "update-reward": "sagemakerjobruntime",
 }
 """Services by the first part of their paths, whose signatures name sagemaker. They are not served, but named."""
 _RPC_V2_PATH = re.compile(r"/(?:.*/)?service/(?P<service>[^/]+)/operation/(?P<operation>[^/]+)/?", re.ASCII)

@@ -6,8 +6,7 @@ are unknown to the model are omitted, as on AWS, because newer clients may send 
 """
 
 import math
-from collections.abc import Callable
-from types import MappingProxyType
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -19,16 +18,14 @@ from headrace.wire.aws.errors import malformed, too_many_values
 from headrace.wire.framing import without_bom
 from headrace.wire.json_size import UNCOUNTED_BYTES, check_json_size
 
-_A = MappingProxyType(
-    {
-        "boolean": "a Boolean",
-        "double": "a Double",
-        "float": "a Float",
-        "integer": "an Integer",
-        "long": "a Long",
-        "string": "a String",
-    }
-)
+_A: Mapping[str, str] = {
+    "boolean": "a Boolean",
+    "double": "a Double",
+    "float": "a Float",
+    "integer": "an Integer",
+    "long": "a Long",
+    "string": "a String",
+}
 
 
 def decode(body: bytes) -> Any:
@@ -202,19 +199,17 @@ def _read_blob(value: Any, shape: Shape, where: str) -> bytes:
     return scalars.blob(value, where)
 
 
-_READERS: MappingProxyType[str, Callable[[Any, Shape, str], Any]] = MappingProxyType(
-    {
-        "blob": _read_blob,
-        "double": _read_float,
-        "float": _read_float,
-        "integer": _read_integer,
-        "list": _read_list,
-        "long": _read_integer,
-        "map": _read_map,
-        "structure": _read_structure,
-        "timestamp": _read_timestamp,
-    }
-)
+_READERS: Mapping[str, Callable[[Any, Shape, str], Any]] = {
+    "blob": _read_blob,
+    "double": _read_float,
+    "float": _read_float,
+    "integer": _read_integer,
+    "list": _read_list,
+    "long": _read_integer,
+    "map": _read_map,
+    "structure": _read_structure,
+    "timestamp": _read_timestamp,
+}
 
 
 def _token(value: Any) -> str:

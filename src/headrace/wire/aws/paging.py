@@ -43,15 +43,8 @@ class Paginator:
         """
         Return one page of items, ordered by `key`, and the response's token member (empty on the last page).
 
-        The token holds the key of the page's last item, so that pages stay right while items come and go.
-
-        Args:
-            items: all items that fit the filters.
-            params: the request's parameters.
-            listing: identifies the list and its order.
-            key: unique for each item.
-            size: number of items on a page.
-            is_descending: order by descending keys.
+        The token holds the key of the page's last item, so that pages stay right while items come and go: the key must
+        be unique. `listing` identifies the list and its order.
 
         Raises:
             AwsError: the token does not belong to this list.

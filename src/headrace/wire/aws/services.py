@@ -5,36 +5,32 @@ Only botocore's own data is read, never `~/.aws/models`: models installed there 
 """
 
 import functools
-from types import MappingProxyType
+from collections.abc import Mapping
 
 from botocore.loaders import Loader
 from botocore.model import OperationModel, ServiceModel
 
-SERVICE_OF_TARGET = MappingProxyType(
-    {
-        "AnyScaleFrontendService": "application-autoscaling",
-        "GraniteServiceVersion20100801": "cloudwatch",
-        "Logs_20140328": "logs",
-        "SageMaker": "sagemaker",
-    }
-)
+SERVICE_OF_TARGET: Mapping[str, str] = {
+    "AnyScaleFrontendService": "application-autoscaling",
+    "GraniteServiceVersion20100801": "cloudwatch",
+    "Logs_20140328": "logs",
+    "SageMaker": "sagemaker",
+}
 """Services by the prefix in `X-Amz-Target`."""
 
-SERVICE_OF_SIGNING_NAME = MappingProxyType(
-    {
-        "application-autoscaling": "application-autoscaling",
-        "iam": "iam",
-        "logs": "logs",
-        "monitoring": "cloudwatch",
-        "s3": "s3",
-        "s3express": "s3",
-        "sagemaker": "sagemaker",
-        "sts": "sts",
-    }
-)
+SERVICE_OF_SIGNING_NAME: Mapping[str, str] = {
+    "application-autoscaling": "application-autoscaling",
+    "iam": "iam",
+    "logs": "logs",
+    "monitoring": "cloudwatch",
+    "s3": "s3",
+    "s3express": "s3",
+    "sagemaker": "sagemaker",
+    "sts": "sts",
+}
 """Services by the name in a signature's credential scope; `sagemaker` includes its runtime."""
 
-SERVICE_OF_QUERY_VERSION = MappingProxyType({"2010-05-08": "iam", "2010-08-01": "cloudwatch", "2011-06-15": "sts"})
+SERVICE_OF_QUERY_VERSION: Mapping[str, str] = {"2010-05-08": "iam", "2010-08-01": "cloudwatch", "2011-06-15": "sts"}
 """Services by the `Version` of a form."""
 
 MODELLED = ("application-autoscaling", "cloudwatch", "iam", "logs", "sagemaker", "sagemaker-runtime", "sts")

@@ -96,13 +96,9 @@ def access_key_of(request: HttpRequest) -> str | None:
 
 def verify(request: HttpRequest, secret_of: SecretOf, now_s: float, *, service: str | None = None) -> Identity:
     """
-    Return the identity that signed a request.
+    Return the identity that signed a request with its whole body; that of S3 is not needed.
 
-    Args:
-        request: the request with its whole body, unless it is for S3.
-        secret_of: looks up the secret of an access key.
-        now_s: seconds since 1970.
-        service: the service that the signature must be for, by boto3's name; None: the one that the request names.
+    `service` is what the signature must be for, by boto3's name; None: what the request names.
 
     Raises:
         AwsError: the signature is missing or wrong; with the code of the request's protocol.

@@ -31,12 +31,8 @@ def check(operation: OperationModel, params: dict[str, Any], *, free_shapes: Abs
     """
     Validate the parameters of a call against its model.
 
-    The length of a forwarded body (`Body` of the runtime) is checked by its receiver.
-
-    Args:
-        operation: the operation in the model.
-        params: members by the model's names, with the right types.
-        free_shapes: names of scalar shapes whose constraints are not checked, such as `Url` for local paths.
+    The length of a forwarded body (`Body` of the runtime) is checked by its receiver. `free_shapes` are names of scalar
+    shapes whose constraints are not checked, such as `Url` for local paths.
 
     Raises:
         AwsError: one message counts all violations and describes the first twenty.

@@ -13,7 +13,7 @@ from headrace.wire.anthropic import dialect as anthropic
 from headrace.wire.fields import FieldTable
 from headrace.wire.lmi import dialect as lmi
 from headrace.wire.ollama import dialect as ollama
-from headrace.wire.ollama import embeddings as ollama_embeddings
+from headrace.wire.ollama import embeddings as ollama_vectors
 from headrace.wire.ollama import options as ollama_options
 from headrace.wire.ollama.models import ShowBody
 from headrace.wire.openai import chat, completions, pages, pooling, responses
@@ -38,6 +38,7 @@ from headrace.wire.unknown_routes import (
 
 OPENAPI_PATH = "/openapi.json"
 _STORED = f"{RESPONSES}/{{id}}"
+_ADAPTER_PREFIXES = ("", "/models/{model}")
 _PLAIN = "text/plain"
 _ANY_OBJECT = "Record<string, unknown>"
 
@@ -63,71 +64,68 @@ class _Body:
     fields: Mapping[str, FieldTable] = field(default_factory=dict)
 
 
-_ANY: dict[str, object] = {"model": "any"}
+def _body(*types: type, fields: FieldTable | Mapping[str, FieldTable] | None = None, **example: object) -> _Body:
+    return _Body(types, example, {"": fields} if isinstance(fields, FieldTable) else fields or {})
+
+
 _HELLO = [{"role": "user", "content": "Say hello."}]
 _COLOURS = "red, green, blue,"
 _TEXTS = ["a river", "a bank"]
-_PAIR: dict[str, object] = {"query": "water", "documents": _TEXTS}
 _INPUTS = {"inputs": _COLOURS, "parameters": {"max_new_tokens": 16}}
-_OPTIONS = {"options.": ollama_options.FIELDS}
+_SENTENCES = {"source_sentence": "a river", "sentences": _TEXTS}
 _GENERATE = _Body((tgi.GenerateBody,), _INPUTS, {"": tgi.BODY_FIELDS, "parameters.": tgi.PARAMETER_FIELDS})
-_EMBED = _Body((tei.EmbedBody,), {"inputs": _TEXTS})
-_RERANK = _Body((pooling.RerankBody,), _ANY | _PAIR, {"": pooling.RERANK_FIELDS})
-_SCORE = _Body((pooling.ScoreBody,), _ANY | {"queries": "water", "documents": _TEXTS}, {"": pooling.SCORE_FIELDS})
-_SENTENCES = {"inputs": {"source_sentence": "a river", "sentences": _TEXTS}}
+_RERANK = _body(pooling.RerankBody, fields=pooling.RERANK_FIELDS, model="any", query="water", documents=_TEXTS)
+_SCORE = _body(pooling.ScoreBody, fields=pooling.SCORE_FIELDS, model="any", queries="water", documents=_TEXTS)
+_CHAT_FIELDS = {"": ollama.CHAT_FIELDS, "options.": ollama_options.FIELDS}
+_GENERATE_FIELDS = {"": ollama.GENERATE_FIELDS, "options.": ollama_options.FIELDS}
 _BODIES: Mapping[str, _Body] = {
-    CHAT: _Body((chat.ChatBody,), _ANY | {"messages": _HELLO, "max_tokens": 16}, {"": chat.FIELDS}),
-    COMPLETIONS: _Body(
-        (completions.CompletionsBody,), _ANY | {"prompt": _COLOURS, "max_tokens": 16}, {"": completions.FIELDS}
+    CHAT: _body(chat.ChatBody, fields=chat.FIELDS, model="any", messages=_HELLO, max_tokens=16),
+    COMPLETIONS: _body(
+        completions.CompletionsBody, fields=completions.FIELDS, model="any", prompt=_COLOURS, max_tokens=16
     ),
-    RESPONSES: _Body(
-        (responses.ResponsesBody,), _ANY | {"input": "Say hello.", "max_output_tokens": 16}, {"": responses.FIELDS}
+    RESPONSES: _body(
+        responses.ResponsesBody, fields=responses.FIELDS, model="any", input="Say hello.", max_output_tokens=16
     ),
-    INPUT_TOKENS: _Body((responses.ResponsesBody,), _ANY | {"input": "Say hello."}, {"": responses.FIELDS}),
-    EMBEDDINGS: _Body((pooling.EmbeddingsBody,), _ANY | {"input": _TEXTS}, {"": pooling.FIELDS}),
-    MESSAGES: _Body((anthropic.MessagesBody,), _ANY | {"messages": _HELLO, "max_tokens": 16}, {"": anthropic.FIELDS}),
-    COUNT_TOKENS: _Body((anthropic.PromptFields,), _ANY | {"messages": _HELLO}),
-    "/api/chat": _Body(
-        (ollama.ChatBody,), _ANY | {"messages": _HELLO, "stream": False}, {"": ollama.CHAT_FIELDS, **_OPTIONS}
+    INPUT_TOKENS: _body(responses.ResponsesBody, fields=responses.FIELDS, model="any", input="Say hello."),
+    EMBEDDINGS: _body(pooling.EmbeddingsBody, fields=pooling.FIELDS, model="any", input=_TEXTS),
+    MESSAGES: _body(anthropic.MessagesBody, fields=anthropic.FIELDS, model="any", messages=_HELLO, max_tokens=16),
+    COUNT_TOKENS: _body(anthropic.PromptFields, model="any", messages=_HELLO),
+    "/api/chat": _body(ollama.ChatBody, fields=_CHAT_FIELDS, model="any", messages=_HELLO, stream=False),
+    "/api/generate": _body(
+        ollama.GenerateBody, fields=_GENERATE_FIELDS, model="any", prompt="Say hello.", stream=False
     ),
-    "/api/generate": _Body(
-        (ollama.GenerateBody,),
-        _ANY | {"prompt": "Say hello.", "stream": False},
-        {"": ollama.GENERATE_FIELDS, **_OPTIONS},
+    "/api/embed": _body(ollama_vectors.EmbedBody, fields=ollama_vectors.EMBED_FIELDS, model="any", input=_TEXTS),
+    "/api/embeddings": _body(
+        ollama_vectors.EmbeddingsBody, fields=ollama_vectors.EMBEDDINGS_FIELDS, model="any", prompt=_TEXTS[0]
     ),
-    "/api/embed": _Body((ollama_embeddings.EmbedBody,), _ANY | {"input": _TEXTS}, {"": ollama_embeddings.EMBED_FIELDS}),
-    "/api/embeddings": _Body(
-        (ollama_embeddings.EmbeddingsBody,), _ANY | {"prompt": _TEXTS[0]}, {"": ollama_embeddings.EMBEDDINGS_FIELDS}
-    ),
-    "/api/show": _Body((ShowBody,), _ANY),
+    "/api/show": _body(ShowBody, model="any"),
     "/invocations": replace(
         _GENERATE, types=(tgi.GenerateBody, lmi.LmiBody, chat.ChatBody, completions.CompletionsBody)
     ),
-    "/": _GENERATE,
-    "/generate": _GENERATE,
-    "/generate_stream": _GENERATE,
-    "/chat_tokenize": _Body((chat.ChatBody,), {"messages": _HELLO}),
-    TOKENIZE: _Body(
-        (pages.TextTokensBody, pages.ChatTokensBody, TokenizeBody),
-        {"prompt": _COLOURS},
-        {"": pages.CHAT_FIELDS},
+    **dict.fromkeys(("/", "/generate", "/generate_stream"), _GENERATE),
+    "/chat_tokenize": _body(chat.ChatBody, messages=_HELLO),
+    TOKENIZE: _body(
+        pages.TextTokensBody, pages.ChatTokensBody, TokenizeBody, fields=pages.CHAT_FIELDS, prompt=_COLOURS
     ),
-    DETOKENIZE: _Body((pages.DetokenizeBody,), {"tokens": [2]}),
-    "/embed": _EMBED,
-    "/embed_all": _EMBED,
-    "/predict": _Body((tei.PredictBody,), {"inputs": _TEXTS}),
-    "/similarity": _Body((tei.SimilarityBody,), _SENTENCES),
-    "/rerank": _Body((pooling.RerankBody, tei.RerankBody), _PAIR, _RERANK.fields),
+    DETOKENIZE: _body(pages.DetokenizeBody, tokens=[2]),
+    **dict.fromkeys(("/embed", "/embed_all"), _body(tei.EmbedBody, inputs=_TEXTS)),
+    "/predict": _body(tei.PredictBody, inputs=_TEXTS),
+    "/similarity": _body(tei.SimilarityBody, inputs=_SENTENCES),
+    "/rerank": _body(pooling.RerankBody, tei.RerankBody, fields=pooling.RERANK_FIELDS, query="water", documents=_TEXTS),
     **dict.fromkeys((RERANK, "/v2/rerank"), _RERANK),
     **dict.fromkeys((SCORE, "/score"), _SCORE),
-    **dict.fromkeys(("/v1/load_lora_adapter", "/v1/unload_lora_adapter"), _Body((LoraBody,))),
+    **dict.fromkeys(("/v1/load_lora_adapter", "/v1/unload_lora_adapter"), _body(LoraBody)),
+    **dict.fromkeys((f"{prefix}/adapters" for prefix in _ADAPTER_PREFIXES), _body(RegisterBody)),
+    **dict.fromkeys((f"{prefix}/adapters/{{name}}/update" for prefix in _ADAPTER_PREFIXES), _body(RegisterBody)),
 }
+_ADAPTER_QUERY = {"name": "The adapter's name, instead of a body.", "src": "Its folder, instead of a body."}
 _QUERIES: Mapping[tuple[str, str], Mapping[str, str]] = {
     ("GET", f"{_STORED}/input_items"): {
         "limit": "Items, 1 to 100.",
         "order": "`asc` or `desc`.",
         "after": "The last item of the page before.",
     },
+    **dict.fromkeys((("POST", f"{prefix}/adapters") for prefix in _ADAPTER_PREFIXES), _ADAPTER_QUERY),
 }
 _OPEN = frozenset({("GET", "/"), ("GET", "/ping"), ("POST", "/ping"), ("GET", "/health"), ("GET", OPENAPI_PATH)})
 """Operations that need no key."""
@@ -150,29 +148,6 @@ def _routes(api: Api, *rows: tuple[str, ...]) -> Iterator[Operation]:
             query=_QUERIES.get((method, path), {}),
             is_open=(method, path) in _OPEN,
         )
-
-
-def _adapters() -> Iterator[Operation]:
-    for row in (
-        ("POST", "/v1/load_lora_adapter", "Load an adapter, as vLLM does.", _PLAIN),
-        ("POST", "/v1/unload_lora_adapter", "Unload an adapter, as vLLM does.", _PLAIN),
-    ):
-        yield from _routes(_ADAPTERS, row)
-    query = {"name": "The adapter's name, instead of a body.", "src": "Its folder, instead of a body."}
-    for prefix in ("", "/models/{model}"):
-        adapters, adapter = f"{prefix}/adapters", f"{prefix}/adapters/{{name}}"
-        for operation in _routes(
-            _ADAPTERS,
-            ("GET", adapters, "List the adapters.", "Adapters"),
-            ("POST", adapters, "Load an adapter.", "Change"),
-            ("GET", adapter, "Describe an adapter.", "ListedAdapter[]"),
-            ("DELETE", adapter, "Unload an adapter.", "Change"),
-            ("POST", f"{adapter}/update", "Load other content under its name.", "Change"),
-        ):
-            if operation.method == "POST":
-                yield replace(operation, bodies=(RegisterBody,), query=query if operation.path == adapters else {})
-            else:
-                yield operation
 
 
 _TEXT_ANSWERS = "GeneratedText | GeneratedText[]"
@@ -263,7 +238,22 @@ SERVER_OPERATIONS = (
         ("POST", "/v2/rerank", "Order documents by a query.", "Reranked"),
         ("POST", "/score", "Score pairs of texts.", "PairScores"),
     ),
-    *_adapters(),
+    *_routes(
+        _ADAPTERS,
+        ("POST", "/v1/load_lora_adapter", "Load an adapter, as vLLM does.", _PLAIN),
+        ("POST", "/v1/unload_lora_adapter", "Unload an adapter, as vLLM does.", _PLAIN),
+        *(
+            (method, f"{prefix}/adapters{path}", summary, answer)
+            for prefix in _ADAPTER_PREFIXES
+            for method, path, summary, answer in (
+                ("GET", "", "List the adapters.", "Adapters"),
+                ("POST", "", "Load an adapter.", "Change"),
+                ("GET", "/{name}", "Describe an adapter.", "ListedAdapter[]"),
+                ("DELETE", "/{name}", "Unload an adapter.", "Change"),
+                ("POST", "/{name}/update", "Load other content under its name.", "Change"),
+            )
+        ),
+    ),
     *_routes(
         _SERVER,
         ("GET", "/", "Return the chat page to a browser, else the health.", "text/html"),
