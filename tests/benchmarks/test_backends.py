@@ -3,15 +3,17 @@
 import json
 from pathlib import Path
 
-import pytest
 from benchmarks.backends.run import main
 
-pytestmark = pytest.mark.model
+from tests.parity.checkpoints import write_checkpoint
 
 
-def test_a_backend_is_started_measured_and_stopped(smollm2_folder: Path, tmp_path: Path) -> None:
-    output = tmp_path / "backends"
-    main([str(smollm2_folder), "--backends", "native", "--rounds", "1", "--requests", "8", "--output", str(output)])
+def test_a_backend_is_started_measured_and_stopped(tmp_path: Path) -> None:
+    model, output = tmp_path / "model", tmp_path / "backends"
+    write_checkpoint("llama", model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 1024}))
+    main([str(model), "--backends", "native", "--rounds", "1", "--requests", "8", "--output", str(output)])
     (turn,) = json.loads(output.with_suffix(".json").read_text())["turns"]
     assert turn["backend"] == "native"
     assert turn["start_s"] > 0
