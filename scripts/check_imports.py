@@ -59,7 +59,7 @@ def is_ours(name: str) -> bool:
 
 
 def exists(module: str, name: str) -> bool:
-    """Whether a module has a name: a submodule, or what one of its statements binds."""
+    """Return whether a module has a name: a submodule, or what one of its statements binds."""
     path = location(module)
     if path is None and module.count("."):  # perhaps made by a package when it is imported
         parent = module.rpartition(".")[0]

@@ -4,7 +4,7 @@ Measure the CPU and wall seconds of every test and fixture, children included, a
   python scripts/test_costs.py                     of all tests, in three processes; takes as long as scripts/test --all
   python scripts/test_costs.py tests/engine        of some; arguments go to pytest
   python scripts/test_costs.py --write [...]       also update tests/costs.json, from which the tiers are made
-  python scripts/test_costs.py --from FILE [...]   of an earlier `pytest --costs FILE`
+  python scripts/test_costs.py --from FILE [...]   of an earlier `pytest --costs FILE`, also one that was cut off
 
 CPU seconds depend little on what else the machine does, wall seconds much: write on an idle one.
 """
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="update tests/costs.json")
     parser.add_argument("--from", dest="source", type=Path, help="costs that `pytest --costs` wrote")
     given, rest = parser.parse_known_args()
-    measured = json.loads((given.source or measure(rest)).read_text())
+    measured = read(given.source or measure(rest))
     measured["files"] = by_file(measured)
     for kind in ("files", "tests", "fixtures"):
         print_most_expensive(kind, measured[kind])
@@ -47,6 +47,17 @@ def measure(arguments: list[str]) -> Path:
     python = ROOT / ".venv" / "bin" / "python"
     subprocess.run([python, "-P", "-m", "pytest", "--costs", target, *several, *arguments], cwd=ROOT, check=False)
     return target
+
+
+def read(target: Path) -> dict[str, Costs]:
+    """Return the sum of what the processes of pytest wrote."""
+    sums: dict[str, Costs] = {}
+    for part in sorted(target.parent.glob(f"{target.stem}.*.json")):
+        for kind, costs in json.loads(part.read_text()).items():
+            for name, cost in costs.items():
+                earlier = sums.setdefault(kind, {}).get(name, [0.0, 0.0])
+                sums[kind][name] = [earlier[at] + cost[at] for at in (0, 1)]
+    return sums
 
 
 def by_file(measured: dict[str, Costs]) -> Costs:

@@ -65,6 +65,7 @@ class Recorder:
 
     def __init__(self, target: Path) -> None:
         self.target = target
+        self.file = ""
         self.tests: defaultdict[str, Cost] = defaultdict(lambda: NOTHING)
         self.fixtures: defaultdict[str, Cost] = defaultdict(lambda: NOTHING)
         self.imports: defaultdict[str, Cost] = defaultdict(lambda: NOTHING)
@@ -117,32 +118,31 @@ class Recorder:
         if self.running and self.running[-1] == (self.fixtures, fixture_name(fixturedef)):
             self.stop()
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Hand over to the process that started this one, or write."""
-        kinds = {"tests": self.tests, "fixtures": self.fixtures, "imports": self.imports}
-        if hasattr(session.config, "workeroutput"):
-            session.config.workeroutput["costs"] = {kind: dict(costs) for kind, costs in kinds.items()}
-        else:
-            self.target.write_text(json.dumps(kinds))
+    def pytest_runtest_logfinish(self, location: tuple[str, int | None, str]) -> None:
+        """Write after each file, for a run that is cut off."""
+        if location[0] != self.file:
+            self.file = location[0]
+            self.write()
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: object) -> None:
-        """Add the costs of a process of xdist."""
-        for kind, costs in getattr(node, "workeroutput", {}).get("costs", {}).items():
-            for name, cost in costs.items():
-                getattr(self, kind)[name] += Cost(*cost)
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        self.write()
+
+    def write(self) -> None:
+        kinds = {"tests": self.tests, "fixtures": self.fixtures, "imports": self.imports}
+        self.target.write_text(json.dumps(kinds))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option `--costs`."""
-    parser.addoption("--costs", type=Path, metavar="FILE", help="write CPU and wall seconds by test and fixture")
+    parser.addoption("--costs", type=Path, metavar="FILE", help="write CPU and wall seconds to FILE.*.json")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the recorder if it is asked for."""
+    """Register the recorder if it is asked for; each process of xdist writes to a file of its own beside FILE."""
     if target := config.getoption("costs"):
-        config.pluginmanager.register(Recorder(target.absolute()), "headrace-costs")
+        process = getattr(config, "workerinput", {}).get("workerid", "main")
+        config.pluginmanager.register(Recorder(target.absolute().with_suffix(f".{process}.json")), "headrace-costs")
 
 
 def spent() -> Cost:

@@ -1,9 +1,9 @@
 """
-What a test needs beyond the light packages: the one place that decides it, from imports and fixtures.
+The needs of a test beyond the light packages, found in this one place from its imports and fixtures.
 
 A test needs a heavy package if its file cannot be imported without it, or if its function, a fixture that it uses, or
-a helper of `tests` or `benchmarks` that one of them calls imports the package. Modules of `src` count with what they
-import when they are imported. Only what no import shows stands in a table.
+a helper of `tests` or `benchmarks` that one of them calls, or a script that one of them starts imports the package.
+Modules of `src` count with what they import when they are imported. Only what no import shows stands in a table.
 """
 
 import ast
@@ -37,12 +37,20 @@ ENVIRONMENTS = {"sdk3": "the SageMaker SDK", "clients": "constrained clients", "
 FIXTURES = {"postgresql_server": "PostgreSQL"}
 PARAMETERS = {"postgresql": "PostgreSQL"}
 """Needs of a value of a parameter, for fixtures that ask for others by name."""
-TESTS: dict[str, str] = {}
-"""Needs of files and tests (`file::test`) that start a process which imports the package."""
+_UNPICKLED = (
+    "tests/headrace_handler/test_client_data.py::test_no_body_of_a_client_is_unpickled_by_the_images_of_sagemaker"
+)
+TESTS = {
+    f"{_UNPICKLED}[pytorch]": "torch",
+    "tests/test_site.py::test_the_site_is_built_without_a_warning": "MkDocs",
+}
+"""Needs that no import shows, of files, tests (`file::test`) and their parameters."""
 
 _HEAVY = "|".join({name for name in MODULES if "." not in name})
 _SIGNS = re.compile(
-    rf'^ *(?:from|import) +(?:{_HEAVY}|safetensors\.torch)\b|importorskip\("(?:{_HEAVY})|"environment", "', re.MULTILINE
+    rf'^ *(?:from|import) +(?:{_HEAVY}|safetensors\.torch)\b|importorskip\("(?:{_HEAVY})|"environment", "'
+    r'|"examples" / "|parent / "\w+\.py"',
+    re.MULTILINE,
 )
 """What a file contains that has a need of its own; only such files, and those that import them, are parsed."""
 _IMPORTS = re.compile(r"^ *(?:from +([\w.]+) +import +(\([^)]*\)|[^\n]*)|import +([\w., ]+))", re.MULTILINE)
@@ -74,7 +82,7 @@ class Module:
 
 @dataclass
 class Name:
-    """What a name at the top of a file uses: heavy modules, modules to import, and names of this and other files."""
+    """The uses of a name at the top of a file: needs, modules to import, and names of this and other files."""
 
     needs: set[str] = field(default_factory=set)
     modules: set[str] = field(default_factory=set)
@@ -124,7 +132,7 @@ def _of_import(name: str) -> frozenset[str]:
 
 
 def is_interesting(name: str) -> bool:
-    """Whether a file, or one that it imports, could have a need: the others aren't parsed."""
+    """Return whether a file, or one that it imports, could have a need: the others aren't parsed."""
     if name not in _INTERESTING:
         _INTERESTING[name] = False  # for a circle
         _INTERESTING[name] = _is_interesting(name)
@@ -187,6 +195,8 @@ def _collect(node: ast.stmt, name: Name, aliases: dict[str, tuple[str, str]], mo
             name.modules.update(source for source, _ in bound.values())
         elif isinstance(part, ast.List):
             name.needs.update(_environments(part))
+        elif isinstance(part, ast.BinOp):
+            name.needs.update(_programs(part, module))
         elif isinstance(part, ast.Call) and getattr(part.func, "attr", "") == "importorskip":
             name.modules.update(arg.value for arg in part.args[:1] if isinstance(arg, ast.Constant))
     for part in ast.walk(node):
@@ -204,6 +214,21 @@ def _environments(command: ast.List) -> Iterator[str]:
         script, environment = (getattr(part, "value", None) for part in (command.elts[0].right, command.elts[1]))
         if script == "environment" and environment in ENVIRONMENTS:
             yield ENVIRONMENTS[environment]
+
+
+def _programs(path: ast.BinOp, module: Module) -> Iterator[str]:
+    """Yield the needs of a script such as `Path(__file__).parent / "script.py"`, or of a folder of `examples`."""
+    at = getattr(path.right, "value", None)
+    if not isinstance(at, str):
+        return
+    if at.endswith(".py"):
+        yield from of_import(f"{module.name.rpartition('.')[0]}.{at.removesuffix('.py')}")
+    elif isinstance(path.left, ast.BinOp) and getattr(path.left.right, "value", None) == "examples":
+        texts = (script.read_text(encoding="utf-8") for script in (ROOT / "examples" / at).glob("*.py"))
+        found = {
+            name for text in texts for name in MODULES if re.search(rf"^ *(?:import|from) {name}\b", text, re.MULTILINE)
+        }
+        yield from (MODULES[name] for name in found)
 
 
 @cache
@@ -236,7 +261,7 @@ def of_item(item: pytest.Item) -> frozenset[str]:
     if function is None:
         return of_file(item.path)
     needs = set(of_file(item.path) | of_function(function))
-    needs.update(need for test, need in TESTS.items() if item.nodeid.split("[")[0] == test)
+    needs.update(TESTS[name] for name in (item.nodeid, item.nodeid.split("[")[0]) if name in TESTS)
     callspec = getattr(item, "callspec", None)
     values: Iterable[object] = callspec.params.values() if callspec else ()
     needs.update(PARAMETERS[value] for value in values if isinstance(value, str) and value in PARAMETERS)
@@ -261,6 +286,6 @@ def of_function(function: object) -> frozenset[str]:
 
 @cache
 def is_installed(need: str) -> bool:
-    """Whether the modules behind a need can be imported; programs and environments are the tests' own affair."""
+    """Return whether the modules behind a need can be imported; programs and environments are the tests' own affair."""
     environments = set(ENVIRONMENTS.values()) - {"the SageMaker SDK"}
     return need in environments or all(find_spec(name.split(".")[0]) for name, its in MODULES.items() if its == need)
