@@ -57,7 +57,11 @@ class ItemReply:
     def data(self, chunk: Buffer) -> None:
         if not self.has_head or self.has_ended:
             raise RuntimeError("A part can be sent only between the head and the end of a response.")
-        self._wait_for_window()
+        # Backpressure: wait until the client has read enough of what was sent, or has gone.
+        if not self.is_cancelled:
+            self._link.wait_for(lambda: self._is_cancelled or self._has_window())
+        if self._is_cancelled:
+            raise Cancelled
         chunk = memoryview(chunk).cast("B")
         self._count(1, len(chunk))
         frames = [] if self._head is None else [(Kind.HEAD, self._head, b"")]
@@ -99,13 +103,6 @@ class ItemReply:
             self._untaken_chunks += chunks
             self._untaken_bytes += num_bytes
 
-    def _wait_for_window(self) -> None:
-        if not self.is_cancelled:
-            self._link.wait_for(lambda: self._is_cancelled or self._has_window)
-        if self._is_cancelled:
-            raise Cancelled
-
-    @property
     def _has_window(self) -> bool:
         return self._untaken_chunks < WINDOW_CHUNKS and self._untaken_bytes < WINDOW_BYTES
 

@@ -46,7 +46,8 @@ def provide(folders: Mapping[Path, Path], private: Sequence[Path] = ()) -> str:
     Returns:
         The reason why code will not find them, and advice; empty if it will.
     """
-    missing = {path: folder for path, folder in folders.items() if not _is_there(path, folder)}
+    # In a container of SageMaker the host has a folder at its path, or in it.
+    missing = {path: folder for path, folder in folders.items() if not folder.resolve().is_relative_to(path.resolve())}
     if not missing and not private:
         return ""
     error = _rehearse(missing, private)
@@ -65,11 +66,6 @@ def explain(error: BaseException | None, notice: str) -> str:
         seen.add(id(error))
         error = error.__cause__ or error.__context__
     return ""
-
-
-def _is_there(path: Path, folder: Path) -> bool:
-    """Return whether the host has the folder at the path, or in it, as in a container of SageMaker."""
-    return folder.resolve().is_relative_to(path.resolve())
 
 
 def _rehearse(folders: Mapping[Path, Path], private: Sequence[Path]) -> OSError | None:

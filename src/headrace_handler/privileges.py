@@ -7,7 +7,6 @@ Source: Linux `capabilities(7)`, `prctl(2)` (PR_SET_NO_NEW_PRIVS).
 import errno
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 38, 47, 4
@@ -32,17 +31,13 @@ def give_up_privileges() -> None:
         return 0 if getattr(libc, name)(*arguments) == 0 else ctypes.get_errno()
 
     _check(call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-    for capability in _capabilities():
+    num_capabilities = int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1  # that this kernel knows
+    for capability in range(num_capabilities):
         # without CAP_SETPCAP the bounding set stays, which no program can use under PR_SET_NO_NEW_PRIVS
         _check(call("prctl", _PR_CAPBSET_DROP, capability, 0, 0, 0), harmless=errno.EPERM)
     _check(call("prctl", _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0))
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     _check(call("capset", header, (ctypes.c_uint32 * 6)()))
-
-
-def _capabilities() -> Iterator[int]:
-    """Yield the numbers of the capabilities that this kernel knows."""
-    yield from range(int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1)
 
 
 def _check(number: int, *, harmless: int = 0) -> None:

@@ -177,7 +177,7 @@ class PendingResponse:
         self._head = response
         if isinstance(body, MemoryFile):
             self._add(body)
-        self._end()
+        self.put_end()
 
     def put_head(self, head: StreamHead) -> None:
         self._head = head
@@ -188,16 +188,13 @@ class PendingResponse:
         self._add(content)
         self._wake()
 
-    def put_end(self) -> None:
-        self._end()
-
     def fail(self, response: WholeResponse, message: str) -> None:
         """Answer with an error; a response that has started is aborted with the message instead."""
         if self.has_ended:
             return
         if self.has_head:
             self._error = message
-            self._end()
+            self.put_end()
         else:
             self.put_whole(response)
 
@@ -209,7 +206,7 @@ class PendingResponse:
         self._parts.append(content)
         self.num_untaken += 1
 
-    def _end(self) -> None:
+    def put_end(self) -> None:
         self.has_ended = self.has_head = True
         self.credit = _no_credit  # it refers to this response: large bodies would wait for the garbage collector
         self._wake()

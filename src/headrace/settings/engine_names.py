@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from headrace.settings.container_meanings import spread
+
 BACKENDS: Final = ("native", "torch", "transformers", "vllm")
 """Values of the setting `backend` beside auto."""
 
@@ -39,21 +41,16 @@ ENGINES: Final[Mapping[str, Engine]] = {
 }
 """Values of `rolling_batch`. Source: djl-serving `RollingBatchEnum`, branches 0.25 to 0.36."""
 
-OTHER_SPELLINGS: Final[Mapping[str, str]] = {
-    "deep-speed": "deepspeed",
-    "disabled": "disable",
-    "hf": "transformers",
-    "huggingface": "transformers",
-    "lmi-dist-v2": "lmi-dist",
-    "lmidist": "lmi-dist",
-    "neuron": "tnx",
-    "neuronx": "tnx",
-    "none": "disable",
-    "tensorrt-llm": "trtllm",
-    "tensorrtllm": "trtllm",
-    "transformers-neuronx": "tnx",
-    "trt-llm": "trtllm",
-}
+OTHER_SPELLINGS: Final[Mapping[str, str]] = spread(
+    {
+        "deep-speed": "deepspeed",
+        "disabled none": "disable",
+        "hf huggingface": "transformers",
+        "lmi-dist-v2 lmidist": "lmi-dist",
+        "neuron neuronx transformers-neuronx": "tnx",
+        "tensorrt-llm tensorrtllm trt-llm": "trtllm",
+    }
+)
 """Names in articles and documentation that mean one of `ENGINES`."""
 
 

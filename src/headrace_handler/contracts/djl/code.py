@@ -122,19 +122,15 @@ def _import(entry: str, load: Load) -> Any:
         raise
     except (Exception, SystemExit) as error:
         status = 507 if is_out_of_memory(error) else 500
-        where = _where(error, load.model_dir)
+        trace = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in trace if frame.filename.startswith(str(load.model_dir))]
+        where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
         raise LoadFailed(status, f"{entry} cannot be imported: {describe(error)}{where}") from error
 
 
 def describe(error: BaseException) -> str:
     """Return an exception in one line, with its type."""
     return f"{type(error).__name__}: {error}".rstrip(": ")
-
-
-def _where(error: BaseException, folder: Path) -> str:
-    """Return the user's last line in a traceback."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(str(folder))]
-    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 def _import_file(file: Path) -> Any:

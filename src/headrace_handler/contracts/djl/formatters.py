@@ -121,7 +121,7 @@ class Formatters:
         self._tokenizer = tokenizer
         self._options = options
         self._payload_class = _payload_class(djl)
-        self._takes_input = code.input_formatter is not None and _takes_input(code.input_formatter)
+        self._takes_input = code.input_formatter is not None and _takes(code.input_formatter, "input_item", "Input")
         self._responses: OrderedDict[str, _Response] = OrderedDict()
         self._num_responses = 0
 
@@ -130,7 +130,10 @@ class Formatters:
         """The kinds of formatters: `input`, and `output` or `token`."""
         output = self._code.output_formatter
         kinds = [] if self._code.input_formatter is None else [_INPUT_KIND]
-        return kinds if output is None else [*kinds, _TOKEN_KIND if _takes_tokens(output) else _OUTPUT_KIND]
+        if output is None:
+            return kinds
+        takes_tokens = _takes(output, "request_output", "RequestOutput", "TextGenerationOutput")
+        return [*kinds, _TOKEN_KIND if takes_tokens else _OUTPUT_KIND]
 
     def answer(self, item: Item) -> None:
         output = self._djl.Output()
@@ -301,16 +304,10 @@ def _accepted(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[s
     return {name: value for name, value in values.items() if takes_all or name in parameters}
 
 
-def _takes_input(function: Callable[..., Any]) -> bool:
-    """Return whether an input formatter takes an `Input`, as its first parameter's type or name says."""
+def _takes(function: Callable[..., Any], named: str, *types: str) -> bool:
+    """Return whether a formatter's first parameter has one of these types, or that name and no type."""
     name, annotation = _first_parameter(function)
-    return annotation == "Input" or (name == "input_item" and not annotation)
-
-
-def _takes_tokens(function: Callable[..., Any]) -> bool:
-    """Return whether an output formatter takes a `RequestOutput`, as its first parameter's type or name says."""
-    name, annotation = _first_parameter(function)
-    return annotation in {"RequestOutput", "TextGenerationOutput"} or (name == "request_output" and not annotation)
+    return annotation in types or (name == named and not annotation)
 
 
 def _first_parameter(function: Callable[..., Any]) -> tuple[str, str]:

@@ -38,7 +38,9 @@ def load_seq2seq(task: str, model_dir: str, device: int | None, *, trusts_code: 
     specific = dict((getattr(model.config, "task_specific_params", None) or {}).get(task) or {})
     prefix = specific.pop("prefix", getattr(model.config, "prefix", None) or "")
     key = seq2seq_key(task)
-    languages = _languages(task)
+    parts = task.split("_")  # such as `translation_en_to_fr`
+    is_pair = len(parts) == 4 and parts[0] == "translation" and parts[2] == "to"
+    languages = {"src_lang": parts[1], "tgt_lang": parts[3]} if is_pair else {}
 
     def answer(inputs: Any, **parameters: Any) -> Any:
         texts = [inputs] if isinstance(inputs, str) else list(inputs)
@@ -50,13 +52,6 @@ def load_seq2seq(task: str, model_dir: str, device: int | None, *, trusts_code: 
         return [result[0] for result in named] if all(len(result) == 1 for result in named) else named
 
     return answer
-
-
-def _languages(task: str) -> dict[str, str]:
-    """Return the languages that `translation_en_to_fr` names."""
-    parts = task.split("_")
-    is_pair = len(parts) == 4 and parts[0] == "translation" and parts[2] == "to"
-    return {"src_lang": parts[1], "tgt_lang": parts[3]} if is_pair else {}
 
 
 def _generate(model: Any, tokenizer: Any, text: str, options: dict[str, Any]) -> list[str]:

@@ -17,14 +17,11 @@ class _WordStreamer(TextIteratorStreamer):
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
         """Pass on the whole words."""
         self._held += text
-        is_complete = stream_end or self._held.endswith("\n") or self._ends_in_cjk()
+        is_cjk: Any = self._is_chinese_char
+        is_complete = stream_end or self._held.endswith("\n") or (self._held and is_cjk(ord(self._held[-1])))
         end = len(self._held) if is_complete else self._held.rfind(" ") + 1
         words, self._held = self._held[:end], self._held[end:]
         super().on_finalized_text(words, stream_end)
-
-    def _ends_in_cjk(self) -> bool:
-        is_cjk: Any = self._is_chinese_char
-        return bool(self._held and is_cjk(ord(self._held[-1])))
 
 
 class TextIteratorStreamerBatch(BaseStreamer):
