@@ -11,7 +11,7 @@ from headrace.core.errors import InsufficientMemory, UnsupportedModel
 from headrace.engine.loading.formats import Formats
 from headrace.models.fields import Fields
 from headrace.models.loading import load_model
-from headrace.models.quantized.config_bits import promised_bits, promised_format
+from headrace.models.quantized.registry import promised_bits, promised_format
 from headrace.runner.memory import MemoryPlan
 from tests.parity.checkpoints import write_checkpoint
 from tests.parity.test_embeddings import write_model

@@ -5,8 +5,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from headrace.models.config_export import family_of
-from headrace.models.folder_export import export_files, new_folder
+from headrace.models.folder_export import export_files, family_of, new_folder
 from headrace.models.loading import load_model
 from headrace.models.places import stored_name
 from headrace.runner.decoding import decode

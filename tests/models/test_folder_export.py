@@ -5,10 +5,9 @@ import dataclasses
 import pytest
 
 from headrace.core.errors import BrokenModel, SettingsError, UnsupportedModel
-from headrace.models.config_export import config_from_spec
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
-from headrace.models.folder_export import export_files, new_folder
+from headrace.models.folder_export import config_from_spec, export_files, new_folder
 from headrace.models.loading import load_model
 from headrace.models.places import gguf_name
 from tests.models.model_files import (

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import UnsupportedModel
 from headrace.models import gguf_dequantize
-from headrace.models.gguf_codebooks import mxfp4_as_fp4
-from headrace.models.gguf_dequantize import TERNARY, dequantize, ternary_as_q4_1
+from headrace.models.gguf_dequantize import TERNARY, dequantize, mxfp4_as_fp4, ternary_as_q4_1
 from headrace.models.gguf_file import BLOCKS, open_gguf
 from headrace.models.gguf_reader import RAW_TYPES, GgufWeights, read_gguf_spec
 from headrace.models.places import gguf_name

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import _native
+from headrace.models.gguf_dequantize import BLOCK_BYTES, q4_k_as_q4_1
 from headrace.models.gguf_file import open_gguf
-from headrace.models.gguf_kquants import BLOCK_BYTES, q4_k_as_q4_1
 from headrace.models.gguf_reader import GgufWeights, read_gguf_spec
 from headrace.models.places import gguf_name
 from headrace.models.shapes import expected_shapes

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.models.fields import Fields
-from headrace.models.peft_adapter import read_peft_adapter
-from headrace.models.peft_config import read_peft_config
+from headrace.models.peft_adapter import read_peft_adapter, read_peft_config
 from headrace.models.spec import ModelSpec, MoeSpec
 from tests.models.adapter_files import CONFIG, random_tensors, write_adapter
 

@@ -15,7 +15,7 @@ from headrace.models.fields import Fields
 from headrace.models.hf_checkpoint import read_hf_checkpoint
 from headrace.models.hf_tokenizer import read_hf_tokenizer
 from headrace.models.places import stored_name
-from headrace.models.sentencepiece_file import parse_sentencepiece
+from headrace.models.sentencepiece import parse_sentencepiece
 from tests.models.model_files import CORPUS, TINY_LLAMA, random_weights, refusal, write_folder
 from tests.waiting import WAIT_S
 

@@ -3,7 +3,7 @@ import pytest
 from gguf import GGMLQuantizationType, quants
 
 from headrace.core.errors import BrokenModel
-from headrace.models.gguf_codebooks import mxfp4_as_fp4
+from headrace.models.gguf_dequantize import mxfp4_as_fp4
 from headrace.models.weights import Encoding, RawTensor, cut_tensor
 from headrace.runner.decoding import decode
 

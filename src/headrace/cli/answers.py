@@ -8,8 +8,7 @@ from typing import Any, cast
 from headrace.cli.sources import Source
 from headrace.cli.tables import count_of
 from headrace.core.answer_format.formats import AnswerFormat
-from headrace.core.answer_format.parser import make_parser
-from headrace.core.answer_format.parts import AnswerParser, CallOpening, ContentText, Part, ReasoningText
+from headrace.core.answer_format.parser import AnswerParser, CallOpening, ContentText, Part, ReasoningText, make_parser
 from headrace.core.errors import ContextTooLong, EngineFailed
 from headrace.core.generation import Chunk, Finish, FinishReason, GenerationRequest, Token
 

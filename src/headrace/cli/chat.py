@@ -18,7 +18,7 @@ from headrace.cli.setting_options import ENGINE_SETTINGS, setting_options
 from headrace.cli.sources import Source, opened_source
 from headrace.cli.tables import count_of, wrapped
 from headrace.cli.terminal import PartWriter, Stopwatch, waiting_for_answer, write_text
-from headrace.core.answer_format.parts import ContentText, Part, ReasoningText
+from headrace.core.answer_format.parser import ContentText, Part, ReasoningText
 from headrace.core.errors import HeadraceError, SettingsError, UserError
 from headrace.core.generation import ChatPrompt, Chunk, GenerationRequest, SamplingParams
 from headrace.core.sampling_defaults import RECOMMENDED

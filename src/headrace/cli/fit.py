@@ -152,7 +152,7 @@ def _hub_facts(repo_id: str, revision: str | None, rope: Mapping[str, object] | 
     from headrace.models.families.registry import from_config
     from headrace.models.fields import Fields
     from headrace.models.hub import fetch_config
-    from headrace.models.quantized.config_bits import promised_bits, promised_format
+    from headrace.models.quantized.registry import promised_bits, promised_format
     from headrace.models.rope_override import override_rope
 
     try:

@@ -19,7 +19,7 @@ from headrace.cli.setting_options import ENGINE_SETTINGS, setting_options
 from headrace.cli.sources import Source, opened_source
 from headrace.cli.tables import count_of
 from headrace.cli.terminal import PartWriter, Stopwatch, waiting_for_answer, write_text
-from headrace.core.answer_format.parts import Part
+from headrace.core.answer_format.parser import Part
 from headrace.core.errors import SettingsError
 from headrace.core.generation import ChatPrompt, Chunk, GenerationRequest, SamplingParams
 

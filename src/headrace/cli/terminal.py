@@ -8,7 +8,7 @@ import click
 
 from headrace.cli.answers import text_of
 from headrace.cli.tables import count_of
-from headrace.core.answer_format.parts import Part, ReasoningText
+from headrace.core.answer_format.parser import Part, ReasoningText
 from headrace.core.generation import Chunk, Finish
 
 _HARMFUL = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), 127, *range(128, 160)) if code not in {9, 10}}

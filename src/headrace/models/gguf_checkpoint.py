@@ -8,8 +8,8 @@ from headrace.core.errors import UnsupportedModel
 from headrace.core.generation import PoolingMethod
 from headrace.models.fields import Fields
 from headrace.models.generation_config import gguf_card_name, read_sampling
+from headrace.models.gguf_file import open_all_parts
 from headrace.models.gguf_reader import GgufWeights, read_gguf_spec
-from headrace.models.gguf_split import open_all_parts
 from headrace.models.gguf_tokenizer import read_gguf_tokenizer
 from headrace.models.model import Checkpoint, CheckpointText, GenerationDefaults
 from headrace.models.pooling import Pooler

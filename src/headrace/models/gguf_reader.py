@@ -17,10 +17,8 @@ from headrace.models.families.family import Family, GgufHeader
 from headrace.models.families.registry import from_gguf
 from headrace.models.families.rope_config import ROPE_TENSORS
 from headrace.models.fields import Fields
-from headrace.models.gguf_codebooks import mxfp4_as_fp4
-from headrace.models.gguf_dequantize import TERNARY, dequantize, ternary_as_q4_1
+from headrace.models.gguf_dequantize import TERNARY, dequantize, mxfp4_as_fp4, q4_k_as_q4_1, ternary_as_q4_1
 from headrace.models.gguf_file import GgufFile, GgufTensor
-from headrace.models.gguf_kquants import q4_k_as_q4_1
 from headrace.models.places import Place, gguf_places
 from headrace.models.shapes import Shape, expected_shapes
 from headrace.models.spec import ModelSpec

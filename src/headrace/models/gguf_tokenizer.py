@@ -15,8 +15,7 @@ from headrace.models.fields import Fields
 from headrace.models.gguf_file import GgufFile
 from headrace.models.panics import is_panic
 from headrace.models.pretokenizers import PRE_TOKENIZERS, byte_level_parts
-from headrace.models.sentencepiece_backend import Pieces, add_special_pieces, bpe_model, set_spaces
-from headrace.models.sentencepiece_file import CONTROL, NORMAL
+from headrace.models.sentencepiece import CONTROL, NORMAL, Pieces, add_special_pieces, bpe_model, set_spaces
 from headrace.models.tokenizer import SPACE_MARK, Tokenizer
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from headrace.models.fields import Fields
 from headrace.models.generation_config import token_ids
 from headrace.models.hf_vocabulary import VOCAB_JSON, VOCAB_TXT, Vocabulary, hf_vocabulary, token_text
 from headrace.models.panics import is_panic
-from headrace.models.sentencepiece_backend import sentencepiece_backend
-from headrace.models.sentencepiece_file import SentencePieceModel, parse_sentencepiece
+from headrace.models.sentencepiece import SentencePieceModel, parse_sentencepiece, sentencepiece_backend
 from headrace.models.tiktoken_file import is_tiktoken, parse_tekken, parse_tiktoken, tiktoken_backend
 from headrace.models.tokenizer import Tokenizer
 from headrace_handler.stray_files import listed

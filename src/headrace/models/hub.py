@@ -19,7 +19,7 @@ from urllib.request import getproxies
 
 from headrace.core.errors import HeadraceError, ModelNotFound
 from headrace.core.progress import Progress
-from headrace.models.gguf_split import split_parts
+from headrace.models.gguf_file import split_parts
 from headrace.models.snapshots import choose_files
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from headrace.core.aws_buckets import explain_missing_bucket
 from headrace.core.errors import ModelNotFound
 from headrace.core.progress import Progress
 from headrace.core.telemetry import get_logger
-from headrace.models.gguf_split import split_parts
+from headrace.models.gguf_file import split_parts
 from headrace.models.snapshots import choose_files, is_wanted_folder
 
 if TYPE_CHECKING:

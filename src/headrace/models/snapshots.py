@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from headrace.core.errors import ModelNotFound
-from headrace.models.gguf_split import split_parts
+from headrace.models.gguf_file import split_parts
 from headrace_handler.stray_files import is_hidden
 
 PARAMS: Final = "params.json"

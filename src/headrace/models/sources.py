@@ -10,7 +10,7 @@ from typing import Final
 from headrace.core.errors import ModelNotFound, UnsupportedModel
 from headrace.core.progress import Progress
 from headrace.models.aliases import ALIASES
-from headrace.models.gguf_split import split_parts
+from headrace.models.gguf_file import split_parts
 from headrace.models.hub import fetch_from_hub, parse_hub_ref
 from headrace.models.object_store import SCHEME, fetch_from_s3
 from headrace.models.snapshots import PARAMS

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.models.fields import Fields
 from headrace.models.pretokenizers import PRE_TOKENIZERS, PreTokenizer, byte_level_parts
-from headrace.models.sentencepiece_backend import merges_by_score
+from headrace.models.sentencepiece import merges_by_score
 from headrace.models.tokenizer import byte_characters
 
 if TYPE_CHECKING:

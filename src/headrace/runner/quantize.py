@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.core.progress import Progress, no_progress
-from headrace.models.config_export import family_of
 from headrace.models.families.family import HEAD_INDEX, Family
+from headrace.models.folder_export import family_of
 from headrace.models.model import Model
 from headrace.models.places import Place, folder_places, merge
 from headrace.models.safetensors_writer import STORED, SafetensorsWriter, encode_floats

@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.core.progress import Progress, no_progress
-from headrace.models.model import SMOOTHED_KEY
-from headrace.models.config_export import family_of
-from headrace.models.folder_export import export_files
-from headrace.models.model import Model
+from headrace.models.folder_export import export_files, family_of
+from headrace.models.model import SMOOTHED_KEY, Model
 from headrace.models.places import folder_places
 from headrace.models.quantized.compressed_tensors import w4a16_config, w8a8_config
 from headrace.models.weight_files import SINGLE

@@ -5,8 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.core.answer_format.formats import FORMATS, AnswerFormat, find_format
-from headrace.core.answer_format.parser import make_parser
-from headrace.core.answer_format.parts import CallOpening, CallText, ContentText, ReasoningText, Section
+from headrace.core.answer_format.parser import CallOpening, CallText, ContentText, ReasoningText, Section, make_parser
 
 BY_NAME = {known.name: known for known in FORMATS}
 THINK, HARMONY = BY_NAME["think"], BY_NAME["harmony"]

@@ -10,7 +10,7 @@ from typing import Any, Final
 from headrace.core.errors import BrokenModel, HeadraceError, InsufficientMemory, SettingsError, UnsupportedModel
 from headrace.engine.core.choice import Choice
 from headrace.models.fields import Fields
-from headrace.models.peft_config import read_peft_config
+from headrace.models.peft_adapter import read_peft_config
 
 _CONFIG: Final = "adapter_config.json"
 _WEIGHTS: Final = ("adapter_model.safetensors", "adapter_model.bin", "adapter_model.pt")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.answer_format.parts import AnswerParser, Section
+from headrace.core.answer_format.parser import AnswerParser, Section
 from headrace.engine.structured_output.json_names import clear
 from headrace.engine.structured_output.state import GrammarState
 

@@ -17,8 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from headrace.core.answer_format.formats import CALL_STARTS, AnswerFormat
-from headrace.core.answer_format.parser import make_parser
-from headrace.core.answer_format.parts import CallOpening, CallText, ContentText, Part, held_length
+from headrace.core.answer_format.parser import CallOpening, CallText, ContentText, Part, held_length, make_parser
 from headrace.core.generation import Token
 from headrace.wire.openai.tool_calls import BlockState, Call, CallBlock, CallName, ForcedCalls, read_arguments
 from headrace.wire.openai.tools import ToolPlan
