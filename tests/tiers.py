@@ -21,7 +21,7 @@ SLOW_WALL_S = 8.0
 """A test is slow if it, or the most expensive of its fixtures, takes longer in `tests/costs.json`."""
 KEPT: tuple[str, ...] = ()
 """Slow tests of the quick tier, as no quicker one covers the same: the real model, and each kind of life once."""
-GPU_HINT = "TRITON_INTERPRET=0 scripts/test -m gpu runs those of a GPU"
+GPU_HINT = "TRITON_INTERPRET=0 scripts/test --all -m gpu runs those of a GPU"
 
 
 class Tier:

@@ -1,4 +1,4 @@
-"""Kernels that run on a GPU: `TRITON_INTERPRET=0 scripts/test -m gpu`. Speed is measured by `benchmarks/gpu`."""
+"""Kernels that run on a GPU: `TRITON_INTERPRET=0 scripts/test --all -m gpu`. Speed is measured by `benchmarks/gpu`."""
 
 import os
 
