@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from headrace.gateway.async_metrics import AsyncPublisher
-from headrace.gateway.async_queue import Backlog
+from headrace.gateway.async_queue import AsyncPublisher, Backlog
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.publishing import Publisher, Sampler
 from headrace.state.routes import AsyncOutput, Fleet, Replica, Route, VariantRoute

@@ -21,7 +21,7 @@ from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import setup_logging
 from headrace.gateway import objects as objects_module
 from headrace.gateway.app import Gateway, Publish
-from headrace.gateway.async_metrics import AsyncPublisher
+from headrace.gateway.async_queue import AsyncPublisher
 from headrace.gateway.errors import GatewayConfig
 from headrace.gateway.objects import ObjectStore
 from headrace.http.tls import bind, url_of

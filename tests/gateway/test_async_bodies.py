@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from headrace.gateway.async_bodies import IN_MEMORY_BYTES, InputRoom, ReceivedBody
+from headrace.gateway.async_files import IN_MEMORY_BYTES, InputRoom, ReceivedBody
 from headrace.http.body import FREE_BYTES, BodyBudget
 from headrace.http.client_connection import ClientResponse, ResponseBroken, ResponseTooLarge
 from tests.waiting import WAIT_S

@@ -9,8 +9,7 @@ import pytest
 
 from headrace.cloudwatch.metrics.metric import Point
 from headrace.cloudwatch.series.memory import MemorySeries
-from headrace.gateway.async_metrics import AsyncOutcome, AsyncPublisher
-from headrace.gateway.async_queue import Backlog
+from headrace.gateway.async_queue import AsyncOutcome, AsyncPublisher, Backlog
 from headrace.gateway.objects import ObjectFailed
 from headrace.gateway.publishing import NAMESPACE, Publisher, Sampler
 from headrace.state.routes import Route

@@ -12,9 +12,8 @@ import pytest
 import trustme
 import uvloop
 
-from headrace.http.asgi import Receive, Scope, Send
+from headrace.http.asgi import Receive, Scope, Send, send_response
 from headrace.http.protocol import HttpLimits
-from headrace.http.response import send_response
 from headrace.http.server import http_server
 from headrace.http.tls import bind
 from tests.waiting import WAIT_S

@@ -15,8 +15,7 @@ from botocore.auth import HmacV1QueryAuth, S3SigV4Auth, S3SigV4QueryAuth, SigV4A
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from headrace.http.asgi import Receive, Scope, Send, headers_of
-from headrace.http.response import send_response
+from headrace.http.asgi import Receive, Scope, Send, headers_of, send_response
 from headrace.platform.s3_upload import begun, open_upload, signed_payload_of
 from headrace.wire.aws.chunk_signatures import ChunkKey
 from headrace.wire.aws.errors import AwsError

@@ -11,7 +11,7 @@ from headrace.cluster.worker_files import write_value
 from headrace.core.errors import SettingsError
 from headrace.core.installing import pip_install
 from headrace.core.processes import is_running, reap, spawn
-from headrace.platform.cluster import Cluster, make_cluster
+from headrace.platform.assembly import Cluster, make_cluster
 from headrace.platform.folders import DataFolder
 from headrace.settings.platform_settings import PlatformSettings, load_platform_settings
 

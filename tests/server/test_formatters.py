@@ -26,8 +26,8 @@ from headrace.http.exchange import Exchange
 from headrace.http.server import http_limits, http_server
 from headrace.http.tls import bind, url_of
 from headrace.server.app import app_of
-from headrace.server.formatted import FormattedGeneration
 from headrace.server.formatters import FormattedResponse, Formatters
+from headrace.server.generation import FormattedGeneration
 from headrace.server.service import Service
 from headrace.settings.server_settings import ServerSettings
 from headrace.testing.echo import EchoBackend, EchoScript

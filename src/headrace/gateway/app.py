@@ -17,7 +17,7 @@ from headrace.core.tracing import bind_to_log, trace_of
 from headrace.gateway import openai, request
 from headrace.gateway.async_files import MAX_INLINE_BYTES, pending_of
 from headrace.gateway.async_invocations import AsyncInvocations
-from headrace.gateway.async_metrics import AsyncPublisher
+from headrace.gateway.async_queue import AsyncPublisher
 from headrace.gateway.errors import ErrorTexts, GatewayConfig
 from headrace.gateway.forwarding import Forwarder
 from headrace.gateway.invoke import fail_stream, invoke, stream

@@ -17,10 +17,15 @@ from typing import TypeVar
 from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import bind_to_log
-from headrace.gateway.async_bodies import InputRoom, ReceivedBody
-from headrace.gateway.async_files import PendingFolder, PendingInvocation, location_headers, pending_of
-from headrace.gateway.async_metrics import AsyncOutcome, AsyncPublisher
-from headrace.gateway.async_queue import AsyncQueue, DueInvocations, is_orphaned
+from headrace.gateway.async_files import (
+    InputRoom,
+    PendingFolder,
+    PendingInvocation,
+    ReceivedBody,
+    location_headers,
+    pending_of,
+)
+from headrace.gateway.async_queue import AsyncOutcome, AsyncPublisher, AsyncQueue, DueInvocations, is_orphaned
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.objects import ObjectFailed, ObjectStore, ObjectsUnavailable, retry_unavailable
 from headrace.gateway.request import Invocation

@@ -214,9 +214,7 @@ class ErrorTexts:
 
     def incomplete_response(self, endpoint: str, status: int) -> AwsError:
         """The response broke off, or is too large to be held in memory."""
-        side = "client" if 400 <= status < 500 else "server"
-        text = f"Received {side} error ({status}) from {CONTAINER} and could not load the entire response body."
-        return AwsError("ModelError", f"{text} {self._see(endpoint)}", members=self._members(endpoint, status, ""))
+        return self._model_error(endpoint, status, None)
 
     def refused(self, endpoint: str, status: int, body: bytes) -> AwsError:
         """A worker's 4xx or 5xx response, whose text is quoted."""
@@ -228,26 +226,24 @@ class ErrorTexts:
     def _not_found(self, endpoint: str) -> str:
         return f"Endpoint {shortened(endpoint)} of account {self._config.account} not found."
 
-    def _model_error(self, endpoint: str, status: int, said: str) -> AwsError:
-        side = "client" if 400 <= status < 500 else "server"
-        see = self._see(endpoint)
-        text = f'Received {side} error ({status}) from {CONTAINER} with message "'
-        room = MAX_MESSAGE_CHARACTERS - len(text) - len(see) - 4
-        return AwsError(
-            "ModelError", f'{text}{_cut(said, room)}". {see}', members=self._members(endpoint, status, said)
-        )
-
-    def _members(self, endpoint: str, status: int, said: str) -> dict[str, object]:
+    def _model_error(self, endpoint: str, status: int, said: str | None) -> AwsError:
+        """Return a ModelError that quotes what the model said; None: it did not say all of it."""
+        region, account = self._config.region, self._config.account
+        url = self._config.log_url.format(region=region, endpoint=endpoint)
+        see = f"See {url} in account {account} for more information."
+        text = f"Received {'client' if 400 <= status < 500 else 'server'} error ({status}) from {CONTAINER}"
+        if said is None:
+            text = f"{text} and could not load the entire response body."
+        else:
+            room = MAX_MESSAGE_CHARACTERS - len(text) - len(see) - 19
+            text = f'{text} with message "{_cut(said, room)}".'
         group = f"log-group:/aws/sagemaker/Endpoints/{endpoint}"
-        return {
+        members = {
             "OriginalStatusCode": status,
-            "OriginalMessage": _cut(said),
-            "LogStreamArn": f"arn:aws:logs:{self._config.region}:{self._config.account}:{group}",
+            "OriginalMessage": _cut(said or ""),
+            "LogStreamArn": f"arn:aws:logs:{region}:{account}:{group}",
         }
-
-    def _see(self, endpoint: str) -> str:
-        url = self._config.log_url.format(region=self._config.region, endpoint=endpoint)
-        return f"See {url} in account {self._config.account} for more information."
+        return AwsError("ModelError", f"{text} {see}", members=members)
 
 
 def _invalid(message: str) -> AwsError:

@@ -39,11 +39,10 @@ from headrace.gateway.request import Invocation
 from headrace.gateway.routing import is_for_components
 from headrace.gateway.service import InvocationService, finish, relay
 from headrace.gateway.stored_responses import PendingResponse
-from headrace.http.asgi import Scope, header
+from headrace.http.asgi import Headers, Scope, header
 from headrace.http.client import ClientRequest
 from headrace.http.client_connection import ClientResponse, ResponseBroken
 from headrace.http.exchange import Exchange
-from headrace.http.response import Headers
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.framing import SSE_CONTENT_TYPE, without_bom
 from headrace.wire.json_size import INLINE_BYTES, check_json_size

@@ -1,7 +1,7 @@
 """OpenAI's list of models: the endpoints and inference components that can answer. Pure."""
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import msgspec
@@ -139,7 +139,12 @@ def find_models(routes: Mapping[str, Route], path: str, *, can_wake: bool) -> Se
     others: dict[str, str] = {}
     in_order = sorted(routes.values(), key=lambda route: (is_for_components(route), route.endpoint))
     for route in in_order:  # the same precedence as for a request: endpoints before components
-        for name, variants in _models_of(route):
+        served: Sequence[tuple[str, Sequence[VariantRoute]]] = [
+            (component.name, (component.route,)) for component in route.components
+        ]
+        if not is_for_components(route):
+            served = [(route.endpoint, [variant for variant in route.variants if variant.weight > 0])]
+        for name, variants in served:
             able_variants = [variant for variant in variants if can_answer(variant, can_wake=can_wake)]
             if able_variants:
                 model = ListedModel(name=name, created_s=route.created_s, replicas=first_replicas(able_variants))
@@ -191,15 +196,6 @@ def not_serving(name: str, status: str) -> HeadraceError:
         f"The model `{name}` cannot answer now: it has no instance, and its endpoint is {status}. Try again when "
         "GET /v1/models lists it."
     )
-
-
-def _models_of(route: Route) -> Iterator[tuple[str, Sequence[VariantRoute]]]:
-    """Yield the name of each model of an endpoint, and the variants or copies that get its requests."""
-    if is_for_components(route):
-        for component in route.components:
-            yield component.name, (component.route,)
-    else:
-        yield route.endpoint, [variant for variant in route.variants if variant.weight > 0]
 
 
 def first_replicas(variants: Iterable[VariantRoute]) -> tuple[Replica, ...]:

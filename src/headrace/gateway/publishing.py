@@ -14,41 +14,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from headrace.cloudwatch.metrics.metric import Bucket, Dimensions, Metric, MetricSink, Point, StatisticSink
+from headrace.cloudwatch.metrics.metric import Bucket, Dimensions, Metric, MetricSink, StatisticSink
 from headrace.core.telemetry import get_logger
 from headrace.gateway.metrics import MODEL_ERRORS, InvocationLabels, InvocationRecord
 from headrace.gateway.routing import replicas_of
 from headrace.state.routes import Route, VariantRoute
 
 _LATENCIES = frozenset({"ModelLatency", "OverheadLatency"})
-_Key = tuple[str, str, str]
-"""Endpoint, variant and configuration."""
-
-
-class ConfigSeries:
-    """The measurements since they were last taken. Used by one thread, the event loop's."""
-
-    def __init__(self, namespace: str) -> None:
-        self._namespace = namespace
-        self._buckets: dict[_Key, dict[str, Bucket]] = {}
-
-    def add(self, record: InvocationRecord) -> None:
-        found = self._buckets.setdefault((record.endpoint, record.variant, record.config), {})
-        for name, value in _measured(record):
-            bucket = found.get(name)
-            if bucket is None:
-                bucket = found[name] = Bucket()
-            bucket.add(value, 1.0)
-
-    def take(self, *, at_s: float) -> Iterator[tuple[Metric, Point]]:
-        """Yield the measurements, and forget them."""
-        taken, self._buckets = self._buckets, {}
-        for (endpoint, variant, config), buckets in taken.items():
-            dimensions = (("EndpointConfigName", config), ("EndpointName", endpoint), ("VariantName", variant))
-            for name, bucket in buckets.items():
-                unit = "Microseconds" if name in _LATENCIES else "None"
-                metric = Metric(namespace=self._namespace, name=name, dimensions=dimensions)
-                yield metric, bucket.point(at_s, unit)
 
 
 def _measured(record: InvocationRecord) -> Iterator[tuple[str, float]]:
@@ -105,7 +77,8 @@ class Publisher:
         self._ready: dict[InvocationLabels, _InvocationMetrics] = {}
         self._busy: set[InvocationLabels] = set()
         """Variants and components with requests since the last `take_busy`."""
-        self._configs = ConfigSeries(NAMESPACE)
+        self._configs: dict[tuple[str, str, str], dict[str, Bucket]] = {}
+        """The measurements since they were last published, by endpoint, variant and configuration."""
 
     def publish(self, record: InvocationRecord, route: Route) -> None:
         now_s = self._clock()
@@ -115,7 +88,9 @@ class Publisher:
         if not record.variant:
             return
         if record.config:
-            self._configs.add(record)
+            buckets = self._configs.setdefault((record.endpoint, record.variant, record.config), {})
+            for name, value in _measured(record):
+                buckets.setdefault(name, Bucket()).add(value, 1.0)
         variant = next((variant for variant in route.variants if variant.name == record.variant), None)
         if record.component:
             component = next((found.route for found in route.components if found.name == record.component), None)
@@ -151,8 +126,13 @@ class Publisher:
 
     def publish_configs(self) -> None:
         """Publish the requests since the last call for their endpoint configurations; called every second."""
-        for metric, point in self._configs.take(at_s=self._clock()):
-            self._sink.put_point(metric, point)
+        at_s, taken, self._configs = self._clock(), self._configs, {}
+        for (endpoint, variant, config), buckets in taken.items():
+            dimensions = (("EndpointConfigName", config), ("EndpointName", endpoint), ("VariantName", variant))
+            for name, bucket in buckets.items():
+                unit = "Microseconds" if name in _LATENCIES else "None"
+                metric = Metric(namespace=NAMESPACE, name=name, dimensions=dimensions)
+                self._sink.put_point(metric, bucket.point(at_s, unit))
 
     def take_busy(self) -> set[InvocationLabels]:
         """Return the variants and components with requests since the last call."""

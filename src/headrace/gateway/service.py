@@ -69,21 +69,17 @@ class Sessions:
         if session_id == NEW_SESSION and opened:
             new_id, _, attributes = opened.partition(";")
             expires_s = _expires_s(attributes)
-            self._add(
-                (endpoint, new_id.strip()), worker, now_s + DEFAULT_LIFETIME_S if expires_s is None else expires_s
-            )
+            key = (endpoint, new_id.strip())
+            self._sessions[key] = _Session(worker, now_s + DEFAULT_LIFETIME_S if expires_s is None else expires_s)
+            self._sessions.move_to_end(key)
+            if len(self._sessions) > self._max_sessions:
+                self._sessions.popitem(last=False)
             client_headers["X-Amzn-SageMaker-New-Session-Id"] = opened
         closed = headers.get(_CLOSED)
         if closed:
             self._sessions.pop((endpoint, closed.strip()), None)
             client_headers["X-Amzn-SageMaker-Closed-Session-Id"] = closed
         return client_headers
-
-    def _add(self, key: tuple[str, str], worker: str, expires_s: float) -> None:
-        self._sessions[key] = _Session(worker, expires_s)
-        self._sessions.move_to_end(key)
-        if len(self._sessions) > self._max_sessions:
-            self._sessions.popitem(last=False)
 
 
 def _expires_s(attributes: str) -> float | None:

@@ -57,10 +57,14 @@ class AuditLog:
         caller, address = caller_of(scope) or ANONYMOUS, client_address(scope)
         num_repeated = 0
         if call.is_read and status < 400:
-            found = self._count((caller, address, call))
-            if found is None:
+            key, now_s = (caller, address, call), self._clock()
+            logged_s, num_repeated = self._repeats.get(key, (-REPEAT_S, 0))
+            if now_s - logged_s < REPEAT_S:
+                self._repeats[key] = logged_s, num_repeated + 1
                 return
-            num_repeated = found
+            if len(self._repeats) >= _MAX_REPEATS:
+                self._repeats.clear()
+            self._repeats[key] = now_s, 0
         get_logger().info(
             "call.finished",
             caller=caller,
@@ -74,15 +78,3 @@ class AuditLog:
             **({"error": call.error} if call.error else {}),
             **({"repeated": num_repeated} if num_repeated else {}),
         )
-
-    def _count(self, key: tuple[str, str, AuditedCall]) -> int | None:
-        """Return the equal reads since the last line about them; None: it is too recent for another one."""
-        now_s = self._clock()
-        logged_s, num_repeated = self._repeats.get(key, (-REPEAT_S, 0))
-        if now_s - logged_s < REPEAT_S:
-            self._repeats[key] = logged_s, num_repeated + 1
-            return None
-        if len(self._repeats) >= _MAX_REPEATS:
-            self._repeats.clear()
-        self._repeats[key] = now_s, 0
-        return num_repeated

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from headrace.http.asgi import Message, WritePart
-from headrace.http.response import BODILESS
+from headrace.http.asgi import BODILESS, Message, WritePart
 
 PART_BYTES = 64 * 1024
 """A larger part of a body is written in pieces of this size, each when the client has read most of the one before."""

@@ -10,9 +10,19 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from headrace.http.asgi import Receive, Scope, Send, WritePart, content_length, part_writer
+from headrace.http.asgi import (
+    Body,
+    Headers,
+    Receive,
+    Scope,
+    Send,
+    WritePart,
+    content_length,
+    head_message,
+    part_writer,
+    response_messages,
+)
 from headrace.http.body import BodyBudget, BodyShare, ClientGone, read_body
-from headrace.http.response import Body, Headers, head_message, response_messages
 
 
 class Exchange:

@@ -8,16 +8,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from headrace.core.errors import SettingsError
 from headrace.core.installing import pip_install
 from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import get_logger
-
-if TYPE_CHECKING:
-    from headrace.http.otlp_spans import OtelTracer
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 TRACES_ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
@@ -112,15 +108,6 @@ def tracing(endpoint: str | None, env: Mapping[str, str], *, service: str) -> It
     if target is None:
         yield NO_TRACER
         return
-    tracer = _load(target, service=_given(env, SERVICE_NAME) or service)
-    get_logger().info("traces.exported_to", url=target.public_url, protocol=target.protocol)
-    try:
-        yield tracer
-    finally:
-        tracer.close()
-
-
-def _load(target: OtlpTarget, *, service: str) -> "OtelTracer":
     try:
         exporters = import_module(f"opentelemetry.exporter.otlp.proto.{_PROTOCOLS[target.protocol]}.trace_exporter")
         from headrace.http.otlp_spans import OtelTracer
@@ -130,5 +117,10 @@ def _load(target: OtlpTarget, *, service: str) -> "OtelTracer":
             f"installed. Install it (`{pip_install('headrace[otel]')}`), or set OTEL_SDK_DISABLED=true.",
             name="otlp_traces_endpoint",
         ) from error
-    url = target.url.replace("grpc://", "http://", 1)  # for the exporter, http is gRPC without TLS
-    return OtelTracer(exporters.OTLPSpanExporter(endpoint=url), service=service, url=target.public_url)
+    exporter = exporters.OTLPSpanExporter(endpoint=target.url.replace("grpc://", "http://", 1))  # gRPC without TLS
+    tracer = OtelTracer(exporter, service=_given(env, SERVICE_NAME) or service, url=target.public_url)
+    get_logger().info("traces.exported_to", url=target.public_url, protocol=target.protocol)
+    try:
+        yield tracer
+    finally:
+        tracer.close()

@@ -1,11 +1,14 @@
 """Metrics in Prometheus' text format; `prometheus_client` takes 50 ms to import, so servers import this at a scrape."""
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
+
+if TYPE_CHECKING:
+    from prometheus_client.samples import Sample
 
 
 class _Given(Collector):
@@ -30,14 +33,10 @@ def merge_families(collected: Iterable[Metric]) -> list[Metric]:
     for family in collected:
         known = by_name.setdefault(family.name, family)
         if known is not family and known.type == family.type:
-            known.samples = _sums([*known.samples, *family.samples])
+            sums: dict[tuple[str, frozenset[tuple[str, str]]], Sample] = {}
+            for sample in (*known.samples, *family.samples):
+                key = (sample.name, frozenset(sample.labels.items()))
+                value = sample.value + (sums[key].value if key in sums else 0)
+                sums[key] = sums.get(key, sample)._replace(value=value)
+            known.samples = list(sums.values())
     return list(by_name.values())
-
-
-def _sums(samples: Iterable[Sample]) -> list[Sample]:
-    sums: dict[tuple[str, frozenset[tuple[str, str]]], Sample] = {}
-    for sample in samples:
-        key = (sample.name, frozenset(sample.labels.items()))
-        known = sums.get(key)
-        sums[key] = sample if known is None else known._replace(value=known.value + sample.value)
-    return list(sums.values())

@@ -55,16 +55,12 @@ async def run_in_span(span: Span, app: ASGIApp, scope: Scope, receive: Receive, 
         span.fail(type(error).__name__)
         raise
     finally:
-        describe_response(span, method=scope["method"], route=_route(scope), status=status or CLIENT_GONE_STATUS)
+        # The path with its parameters by name; empty if no route matched, as clients choose such paths.
+        route = f"{scope['path']}/" if "endpoint" in scope else ""
+        for name, value in scope.get("path_params", {}).items():
+            before, found, after = route.rpartition(f"/{value}/")
+            route = f"{before}/{{{name}}}/{after}" if found else route
+        describe_response(
+            span, method=scope["method"], route=route.removesuffix("/"), status=status or CLIENT_GONE_STATUS
+        )
         span.end()
-
-
-def _route(scope: Scope) -> str:
-    """Return the path with its parameters by name; empty if no route matched, as clients choose such paths."""
-    if "endpoint" not in scope:
-        return ""
-    route = f"{scope['path']}/"
-    for name, value in scope.get("path_params", {}).items():
-        before, found, after = route.rpartition(f"/{value}/")
-        route = f"{before}/{{{name}}}/{after}" if found else route
-    return route.removesuffix("/")

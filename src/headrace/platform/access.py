@@ -138,7 +138,13 @@ class Authenticator:
         if key is None or policy.is_streamed:
             identity = self._verify(request, policy)
             return Admission(receive, identity.access_key, identity)
-        body = await _read_signed_body(receive, share)
+        try:
+            body = await read_body(receive, max_bytes=MAX_SIGNED_BODY_BYTES, timeout_s=_BODY_TIMEOUT_S, share=share)
+        except BodyTooLarge:
+            message = f"The body of the request has more than {MAX_SIGNED_BODY_BYTES} bytes."
+            raise AwsError("ValidationError", message, status=413) from None
+        except BodyTooSlow:
+            raise AwsError("RequestTimeout", "The body of the request did not arrive in time.", status=408) from None
         whole = HttpRequest(request.method, request.path, request.query, request.headers, body)
         is_small = len(body) <= _INLINE_BODY_BYTES
         identity = self._verify(whole, policy) if is_small else await asyncio.to_thread(self._verify, whole, policy)
@@ -170,16 +176,6 @@ def _bearer_of(request: HttpRequest, policy: CredentialPolicy) -> tuple[Credenti
     if not token:
         return None
     return (Credential.SDK_TOKEN if bearer_tokens.is_bearer_token(token) else kind), token
-
-
-async def _read_signed_body(receive: Receive, share: BodyShare) -> bytes:
-    try:
-        return await read_body(receive, max_bytes=MAX_SIGNED_BODY_BYTES, timeout_s=_BODY_TIMEOUT_S, share=share)
-    except BodyTooLarge:
-        message = f"The body of the request has more than {MAX_SIGNED_BODY_BYTES} bytes."
-        raise AwsError("ValidationError", message, status=413) from None
-    except BodyTooSlow:
-        raise AwsError("RequestTimeout", "The body of the request did not arrive in time.", status=408) from None
 
 
 _CONSOLE_API: Final = "/console/api/"

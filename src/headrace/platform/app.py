@@ -27,12 +27,21 @@ from headrace.core.gpus import Gpu
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import bind_to_log, trace_of
 from headrace.gateway import openai
-from headrace.http.asgi import ASGIApp, Receive, Scope, Send, request_of, set_caller
+from headrace.http.asgi import (
+    ASGIApp,
+    Receive,
+    Scope,
+    Send,
+    close_after,
+    request_of,
+    send_reply,
+    send_response,
+    set_caller,
+)
 from headrace.http.audit import client_address
 from headrace.http.body import BodyBudget, BodyShare, BudgetSpent, ClientGone
 from headrace.http.origins import is_navigation, send_host_page
 from headrace.http.pages import DOCS_PATH, api_page_routes
-from headrace.http.response import close_after, send_reply, send_response
 from headrace.platform.access import (
     FOR_CONTROL,
     FOR_OPENAI,
@@ -143,13 +152,20 @@ class PlatformApp:
     def _make_mounts(self) -> tuple[Mount, ...]:
         apps = self._apps
         s3, console = audited(apps.s3, bucket_call), audited(apps.console, console_call)
+
+        def is_browser_at_root(request: HttpRequest, path: str) -> bool:
+            return _is_read(request) and path == "/" and "text/html" in request.headers.get("accept", "")
+
+        async def redirect_to_console(scope: Scope, _receive: Receive, send: Send) -> None:
+            await send_response(scope, send, 303, (("location", CONSOLE_PATH),), b"")
+
         return (
             Mount(lambda request, _: is_signed_for_s3(request), FOR_S3, s3),
             Mount(lambda request, _: is_signed_for_control(request), FOR_CONTROL, apps.control),
             Mount(lambda _, path: is_console(path) and needs_key(path), FOR_PAGES, console),
             Mount(lambda _, path: is_console(path), None, apps.console),
             Mount(is_api_docs, None, api_docs_app()),
-            Mount(_is_browser_at_root, None, _redirect_to_console),
+            Mount(is_browser_at_root, None, redirect_to_console),
             Mount(lambda request, path: _is_read(request) and is_metrics(path), FOR_PAGES, apps.metrics),
             Mount(lambda request, path: _is_read(request) and path in {"/health", "/ping"}, None, self._answer_health),
             Mount(lambda _, path: is_openai(path), FOR_OPENAI, apps.gateway),
@@ -220,14 +236,6 @@ def _is_read(request: HttpRequest) -> bool:
     return request.method in ("GET", "HEAD")
 
 
-def _is_browser_at_root(request: HttpRequest, path: str) -> bool:
-    return _is_read(request) and path == "/" and "text/html" in request.headers.get("accept", "")
-
-
-async def _redirect_to_console(scope: Scope, _receive: Receive, send: Send) -> None:
-    await send_response(scope, send, 303, (("location", CONSOLE_PATH),), b"")
-
-
 def _is_foreign(request: HttpRequest, path: str) -> bool:
     """Return whether a request is for another server's API: AWS clients sign requests, or name the operation."""
     is_of_aws = scope_service(request) is not None or "x-amz-target" in request.headers
@@ -240,17 +248,15 @@ async def _answer_alternative(scope: Scope, _receive: Receive, send: Send) -> No
 
 
 def _openai_reply(path: str, error: AwsError) -> ErrorReply:
+    hint = "Send the secret of an access key as `Authorization: Bearer <secret>`."
+    refusal: HeadraceError = Unauthorized(f"The API key is missing or wrong. {hint} {KEY_HINT}")
     if error.code == FORBIDDEN_CODE:
-        refusal: HeadraceError = Forbidden(error.message)
-    elif error.http_status == PayloadTooLarge.http_status:
-        refusal = PayloadTooLarge(error.message)
+        refusal = Forbidden(error.message)
     elif error.http_status == Busy.http_status:
         refusal = Busy(error.message, retry_after_s=1.0)
-    elif error.http_status == Unavailable.http_status:
-        refusal = Unavailable(error.message)
-    else:
-        hint = "Send the secret of an access key as `Authorization: Bearer <secret>`."
-        refusal = Unauthorized(f"The API key is missing or wrong. {hint} {KEY_HINT}")
+    for kind in (PayloadTooLarge, Unavailable):
+        if error.http_status == kind.http_status:
+            refusal = kind(error.message)
     return render_error_for(path, refusal, default=render_openai_error)
 
 

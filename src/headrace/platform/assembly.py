@@ -1,14 +1,24 @@
 """Assembly of a platform's parts from its settings; nothing runs yet."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 
 from headrace.autoscaling.loops.waker import Waker
 from headrace.cloudwatch.series.file import FileSeries
+from headrace.cluster.cgroups import delegated_group
+from headrace.cluster.containers import ContainerLauncher, find_engine
+from headrace.cluster.host_resources import HostResources
+from headrace.cluster.instance_types import Host, HostShare, share_of_cluster, share_of_host
+from headrace.cluster.launcher import Launcher
+from headrace.cluster.local import LocalLauncher
 from headrace.cluster.object_grants import NO_GRANTS
 from headrace.cluster.platform_logs import PlatformLogs
+from headrace.cluster.ray_head import RayHead
+from headrace.cluster.ray_launcher import RayLauncher
+from headrace.cluster.ray_messages import Connection
 from headrace.cluster.this_host import this_host
 from headrace.control.app import ControlApp
 from headrace.control.loops.scraper import fetch
@@ -16,10 +26,11 @@ from headrace.control.model.images import OwnImage
 from headrace.control.model.own_images import read_own_images
 from headrace.control.planning.worker_build import WorkerDefaults
 from headrace.core.errors import SettingsError
+from headrace.core.installing import pip_install
 from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import get_logger
 from headrace.gateway.app import Gateway
-from headrace.gateway.async_metrics import AsyncPublisher
+from headrace.gateway.async_queue import AsyncPublisher
 from headrace.gateway.errors import GatewayConfig
 from headrace.gateway.metrics import merge, render
 from headrace.gateway.objects import S3Objects
@@ -29,7 +40,6 @@ from headrace.models.sources import home_folder
 from headrace.platform.access import Authenticator
 from headrace.platform.access_keys import ACCESS_KEY, AccessKeys, KeyRing, update_local_key
 from headrace.platform.app import Apps, PlatformApp, make_health
-from headrace.platform.cluster import Cluster, make_cluster
 from headrace.platform.console import ConsoleSources, ask_none, console_app
 from headrace.platform.folders import Address, DataFolder, LocalKey, read_local_key
 from headrace.platform.membership import Leading, Membership
@@ -42,10 +52,75 @@ from headrace.platform.peers import Peers, Siblings
 from headrace.platform.s3_proxy import S3Proxy
 from headrace.platform.s3_signing import S3Access
 from headrace.platform.sharing import METRICS, Sharing, make_membership, make_peers, make_siblings
-from headrace.settings.platform_settings import PlatformSettings
+from headrace.settings.platform_settings import HERE, LOCAL, OVER_CLIENT, PlatformSettings
 from headrace.state.records import Json
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope
+
+_NEEDED = (("ray", "Ray", "headrace[ray]"), ("grpc", "Ray's client", "headrace[ray]"))
+"""Module, its product, and the package to install; the second one only for `ray://`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """The launcher of workers, and the cluster that it uses."""
+
+    launcher: Launcher
+    share_of: Callable[[str], HostShare]
+    """Returns the share of a host that corresponds to an instance type."""
+    head: RayHead | None = None
+    """The platform's own Ray cluster, if it has one."""
+
+    def end(self) -> None:
+        """Stop the platform's own Ray cluster; blocks."""
+        if self.head is not None and self.head.end():
+            get_logger().info("cluster.ended")
+
+
+def make_cluster(
+    settings: PlatformSettings,
+    folder: DataFolder,
+    env: Mapping[str, str],
+    *,
+    host: Host,
+    runs_containers: bool = False,
+    has_module: Callable[[str], bool] = lambda name: find_spec(name) is not None,
+) -> Cluster:
+    """
+    Choose the launcher without starting anything; stop the cluster of an earlier platform that is no longer configured.
+
+    `runs_containers`: an image is to be run as a container. Raises `SettingsError` if a required package is not
+    installed, or no container engine answers.
+    """
+    head = RayHead(folder.cluster, environment=env)
+    if settings.cluster != HERE and head.end():
+        get_logger().info("cluster.ended", message="It was started here by an earlier platform.")
+    if settings.cluster == LOCAL:
+        local = LocalLauncher(
+            folder.workers,
+            cache_folder=folder.artifacts,
+            environment=env,
+            host=HostResources(
+                num_cores=host.num_cores,
+                gpus=host.gpus,
+                workers_per_gpu=settings.workers_per_gpu,
+                cgroup=delegated_group(),
+            ),
+        )
+        launcher = ContainerLauncher(local, find_engine(env), folder.workers) if runs_containers else local
+        return Cluster(launcher=launcher, share_of=lambda name: share_of_host(name, host))
+    if runs_containers:
+        message = f"An image of the file of custom images is a container, and cluster is {settings.cluster!r}."
+        raise SettingsError(f"{message} Containers run with cluster local.", name="cluster")
+    for module, product, package in _NEEDED[: 2 if settings.cluster.startswith(OVER_CLIENT) else 1]:
+        if not has_module(module):
+            message = f"cluster is {settings.cluster!r}, and {product} is not installed: `{pip_install(package)}`."
+            raise SettingsError(message, name="cluster")
+    own = head if settings.cluster == HERE else None
+    connection = Connection(address=settings.cluster, namespace=folder.cluster_namespace())
+    on_ray = RayLauncher(folder.workers, connection=connection, environment=env, head=own)
+    return Cluster(launcher=on_ray, share_of=share_of_cluster, head=own)
+
 
 MIB = 1024 * 1024
 

@@ -87,6 +87,9 @@ def console_app(
             return history
         return TrafficHistory.merged([history.snapshot(names, since_s=since_s, now_s=clock()), *snapshots])
 
+    async def to_the_page(_request: Request) -> Response:
+        return RedirectResponse(CONSOLE_PATH, status_code=308)
+
     async def traffic(request: Request) -> Response:
         """Handle `?endpoint=NAME&since=S`; S is seconds since 1970, or, if negative, relative to now."""
         name = request.query_params.get("endpoint", "")
@@ -125,7 +128,7 @@ def console_app(
     return Starlette(
         routes=[
             Route(CONSOLE_PATH, page_file(_PACKAGE, "index.html"), methods=["GET"]),
-            Route(f"{CONSOLE_PATH}/", _to_the_page, methods=["GET"]),
+            Route(f"{CONSOLE_PATH}/", to_the_page, methods=["GET"]),
             Route(f"{CONSOLE_PATH}/api/traffic", traffic, methods=["GET"]),
             Route(f"{CONSOLE_PATH}/api/components", placed, methods=["GET"]),
             Route(f"{CONSOLE_PATH}/api/rates", rates, methods=["GET"]),
@@ -136,10 +139,6 @@ def console_app(
         ],
         exception_handlers={Unavailable: _unavailable},
     )
-
-
-async def _to_the_page(_request: Request) -> Response:
-    return RedirectResponse(CONSOLE_PATH, status_code=308)
 
 
 def _number(text: str) -> float | None:

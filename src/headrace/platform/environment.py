@@ -50,6 +50,7 @@ def variables(target: Target, env: Mapping[str, str]) -> dict[str, str | None]:
 
     Its lists are extended, its endpoints of single services cleared.
     """
+    others = [part for part in env.get("PYTHONPATH", "").split(":") if part and part != str(SHELL_FOLDER)]
     openai = {"OPENAI_BASE_URL": f"{target.url}/v1", "OPENAI_API_KEY": target.secret_key}
     values: dict[str, str | None] = {
         **({} if env.get("OPENAI_API_KEY") else openai),  # code in this shell may need OpenAI's own service
@@ -61,7 +62,7 @@ def variables(target: Target, env: Mapping[str, str]) -> dict[str, str | None]:
         "AWS_REGION": target.region,
         "AWS_DEFAULT_REGION": target.region,
         "SAGEMAKER_ADMIN_CONFIG_OVERRIDE": str(SHELL_FOLDER / "sagemaker.yaml"),
-        "PYTHONPATH": _prepended(str(SHELL_FOLDER), env.get("PYTHONPATH", "")),
+        "PYTHONPATH": ":".join([str(SHELL_FOLDER), *others]),
     }
     if target.ca_bundle is not None:
         values["AWS_CA_BUNDLE"] = target.ca_bundle
@@ -113,11 +114,6 @@ def _marked(env: Mapping[str, str]) -> list[str]:
     """Return the names of the variables that were set; only valid names, because the shell evaluates them."""
     names = env.get(MARK, "").split(",")
     return [name for name in names if name.isidentifier() and name.isascii()]
-
-
-def _prepended(folder: str, path: str) -> str:
-    others = [part for part in path.split(":") if part and part != folder]
-    return ":".join([folder, *others])
 
 
 def _with_local_hosts(hosts: str) -> str:

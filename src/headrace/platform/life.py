@@ -115,7 +115,7 @@ class PlatformLifecycle:
                 tracing(self._settings.otlp_traces_endpoint, self._env, service="headrace-platform")
             )
             _begin(stack, return_memory(), "free memory")
-            stack.push_async_callback(self._end_storage)
+            stack.push_async_callback(lambda: self._storage.stop(keep=self._keeps_workers))
             await self._storage.start()
             parts = assemble(
                 self._settings, self._sharing, self._store, self._storage, address=address, env=self._env, tracer=tracer
@@ -219,9 +219,6 @@ class PlatformLifecycle:
             await asyncio.to_thread(parts.cluster.end)
         await asyncio.to_thread(parts.series.close)
 
-    async def _end_storage(self) -> None:
-        await self._storage.stop(keep=self._keeps_workers)
-
 
 def _redirect_output() -> None:
     """Redirect output to /dev/null: writing to a closed terminal would raise during the shutdown."""
@@ -264,8 +261,17 @@ async def end_workers(store: Store | None, launcher: Launcher, *, grace_s: float
     failure. On a full disk the workers are stopped without the marks. Call it after the reconciler has stopped, without
     a store if another platform has taken the records over.
     """
+
+    def mark_deleting(store: Store) -> None:
+        try:
+            for record in store.list(WORKER):
+                with suppress(Conflict):
+                    store.update(record, is_deleting=True)
+        except Unavailable as error:
+            get_logger().warning("workers.not_marked", message=error.message)
+
     if store is not None:
-        await asyncio.to_thread(_mark_deleting, store)
+        await asyncio.to_thread(mark_deleting, store)
     try:
         workers = await launcher.known()
         for name, handle in workers.items():
@@ -280,15 +286,6 @@ async def end_workers(store: Store | None, launcher: Launcher, *, grace_s: float
     except TimeoutError:
         get_logger().error("workers.left", workers=sorted(workers))
     return len(workers)
-
-
-def _mark_deleting(store: Store) -> None:
-    try:
-        for record in store.list(WORKER):
-            with suppress(Conflict):
-                store.update(record, is_deleting=True)
-    except Unavailable as error:
-        get_logger().warning("workers.not_marked", message=error.message)
 
 
 _PAUSE_S: Final = 30.0

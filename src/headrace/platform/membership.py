@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from headrace.autoscaling.loops.autoscaler import Autoscaler
@@ -20,9 +21,8 @@ from headrace.cloudwatch.metrics.worker_page import WorkerReading
 from headrace.cloudwatch.series.file import FileSeries
 from headrace.cluster.launcher import Launcher
 from headrace.cluster.platform_logs import PlatformLogs
-from headrace.control.loops.capacity_recorder import CapacityRecorder
 from headrace.control.loops.reconciler import Reconciler
-from headrace.control.loops.scraper import Scraper
+from headrace.control.loops.scraper import CapacityRecorder, Scraper
 from headrace.control.planning.worker_build import WorkerDefaults
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
@@ -127,7 +127,9 @@ class Shared(Membership):
     async def _beat(self) -> Standing | None:
         """Send one heartbeat; stop leading when the lease expires before the answer. None: the database failed."""
         began_s = self._clock()
-        beat = asyncio.get_running_loop().run_in_executor(self._threads, self._send)
+        is_candidate = self._newer is None and not (self._has_resigned and self._has_others)
+        send = partial(self._coordination.heartbeat, is_candidate=is_candidate)
+        beat = asyncio.get_running_loop().run_in_executor(self._threads, send)
         await asyncio.wait({beat}, timeout=max(0.0, self._lease_until_s - began_s) if self._leading else None)
         if not beat.done():
             await self._stop_leading()
@@ -150,10 +152,6 @@ class Shared(Membership):
         if not self._has_lease():
             await self._stop_leading()
         return standing
-
-    def _send(self) -> Standing:
-        is_candidate = self._newer is None and not (self._has_resigned and self._has_others)
-        return self._coordination.heartbeat(is_candidate=is_candidate)
 
     def _look_for_newer(self, standing: Standing) -> None:
         """Note a newer member; the next heartbeat gives the lease up for it."""
@@ -216,17 +214,6 @@ class Leading:
         """Worker → its newest numbers; empty while another platform leads."""
         return {} if self._scraper is None else self._scraper.readings
 
-    async def _begin(self, term: int) -> None:
-        """Begin a term as soon as the store can be written: a full disk must not stop the platform."""
-        while True:
-            try:
-                await asyncio.to_thread(self.store.begin_term, term)
-            except Unavailable as error:
-                get_logger().warning("platform.cannot_lead", reason=error.message, retry_s=_RETRY_S)
-                await asyncio.sleep(_RETRY_S)
-            else:
-                return
-
     def look_at_workers(self) -> None:
         """Reconcile now, because a worker takes no connection; nothing while another platform leads."""
         if self._reconciler is not None:
@@ -234,7 +221,13 @@ class Leading:
 
     async def run(self, term: int) -> None:
         """Begin a term and run the loops until cancelled. Raises `Fenced`, or the error of a loop that failed."""
-        await self._begin(term)
+        while True:  # until the store can be written: a full disk must not stop the platform
+            try:
+                await asyncio.to_thread(self.store.begin_term, term)
+                break
+            except Unavailable as error:
+                get_logger().warning("platform.cannot_lead", reason=error.message, retry_s=_RETRY_S)
+                await asyncio.sleep(_RETRY_S)
         store = self.store.fenced(term)
         self._reconciler = Reconciler(
             store=store,

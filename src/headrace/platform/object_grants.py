@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -64,9 +65,19 @@ class ObjectGrants:
             if source.is_prefix:
                 location = ObjectLocation(location.bucket, folder_prefix(location.key))
             uri = str(location)
-            objects = tuple(map(self._granted, self._find(location, deadline, is_prefix=source.is_prefix)))
+            found = self._find(location, deadline, is_prefix=source.is_prefix)
         except FetchFailed as error:
             return ObjectGrant(uri=uri, is_prefix=source.is_prefix, error=str(error))
+        sign = partial(presigned_url, self.access, now_s=self.now(), lifetime_s=_LIFETIME_S)
+        objects = tuple(
+            GrantedObject(
+                key=stored.location.key,
+                etag=stored.etag,
+                num_bytes=stored.num_bytes,
+                url=sign(bucket=stored.location.bucket, key=stored.location.key),
+            )
+            for stored in found
+        )
         endpoint = self.access.endpoint_url
         return ObjectGrant(uri=uri, is_prefix=source.is_prefix, endpoint=endpoint, objects=objects)
 
@@ -78,13 +89,6 @@ class ObjectGrants:
         if len(found) > MAX_FILES:
             raise FetchFailed(f"There are more than {MAX_FILES} objects below {location}. Name the model's own prefix.")
         return found
-
-    def _granted(self, stored: StoredObject) -> GrantedObject:
-        location = stored.location
-        url = presigned_url(
-            self.access, bucket=location.bucket, key=location.key, now_s=self.now(), lifetime_s=_LIFETIME_S
-        )
-        return GrantedObject(key=location.key, etag=stored.etag, num_bytes=stored.num_bytes, url=url)
 
     def _named_in_files(
         self, sources: tuple[ArtifactSource, ...], grants: tuple[ObjectGrant, ...], deadline: Deadline

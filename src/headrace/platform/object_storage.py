@@ -215,7 +215,8 @@ class EmbeddedStorage(ObjectStorage):
                     pause_s = 0.5
                     self._is_ready.set()
                     get_logger().info("storage.ready")
-                    await self._wait_for_end()
+                    while self._seaweed.is_alive():  # noqa: ASYNC110 -- it need not be a child process
+                        await asyncio.sleep(_WATCH_PAUSE_S)
             except OSError as error:
                 self._last_error = f"it cannot be started ({error.strerror or error})"
             self._is_ready.clear()
@@ -249,10 +250,6 @@ class EmbeddedStorage(ObjectStorage):
             await asyncio.sleep(_PROBE_PAUSE_S)
         self._last_error = f"it does not respond; see {self._seaweed.log_path}"
         return False
-
-    async def _wait_for_end(self) -> None:
-        while self._seaweed.is_alive():  # noqa: ASYNC110 -- it need not be a child process, whose end is reported
-            await asyncio.sleep(_WATCH_PAUSE_S)
 
 
 def make_storage(

@@ -17,9 +17,8 @@ import httpcore
 
 from headrace.core.aws_buckets import explain_missing_bucket
 from headrace.core.telemetry import get_logger
-from headrace.http.asgi import Receive, Scope, Send, content_length, headers_of
+from headrace.http.asgi import Receive, Scope, Send, add_headers, content_length, headers_of, send_response
 from headrace.http.body import ClientGone
-from headrace.http.response import add_headers, send_response
 from headrace.platform.object_storage import READY, DiskSpace, ObjectStorage
 from headrace.platform.s3_signing import (
     S3Access,

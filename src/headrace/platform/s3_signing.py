@@ -8,7 +8,7 @@ reference.
 import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from urllib.parse import quote, unquote_to_bytes, urlencode, urlsplit
 
@@ -28,12 +28,7 @@ class S3Access:
 
     def to_json(self) -> Json:
         """Return the form that `cluster.object_source.ObjectSource` takes."""
-        return {
-            "endpoint_url": self.endpoint_url,
-            "access_key": self.access_key,
-            "secret_key": self.secret_key,
-            "region": self.region,
-        }
+        return asdict(self)
 
 
 class StorageMissing(HeadraceError):
@@ -136,12 +131,8 @@ def _scope(access: S3Access, stamp: str) -> str:
 
 def _signature(access: S3Access, stamp: str, canonical: str) -> str:
     digest = hashlib.sha256(canonical.encode()).hexdigest()
-    to_sign = f"{_ALGORITHM}\n{stamp}\n{_scope(access, stamp)}\n{digest}"
-    return hmac.new(_key(access, stamp[:8]), to_sign.encode(), hashlib.sha256).hexdigest()
-
-
-def _key(access: S3Access, day: str) -> bytes:
     key = f"AWS4{access.secret_key}".encode()
-    for part in (day, access.region, "s3", "aws4_request"):
+    to_sign = f"{_ALGORITHM}\n{stamp}\n{_scope(access, stamp)}\n{digest}"
+    for part in (*_scope(access, stamp).split("/"), to_sign):
         key = hmac.new(key, part.encode(), hashlib.sha256).digest()
-    return key
+    return key.hex()

@@ -105,6 +105,15 @@ class AwsChunkedReader:
         if self._verifier is not None and not self._verifier.is_right():
             raise BadSignature("a chunk does not have the right signature")
 
+    def _read_trailer(self, line: bytes) -> None:
+        if not line:
+            self.is_complete = True
+            return
+        name, colon, value = line.decode("latin-1").partition(":")
+        if not colon or len(self.trailers) >= _MAX_TRAILERS:
+            raise BadChunk("a trailer is malformed")
+        self.trailers[name.strip().lower()] = value.strip()
+
     def _line(self) -> bytes | None:
         end = self._buffer.find(b"\r\n")
         if end > _MAX_LINE_BYTES or (end < 0 and len(self._buffer) > _MAX_LINE_BYTES):
@@ -114,15 +123,6 @@ class AwsChunkedReader:
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 2]
         return line
-
-    def _read_trailer(self, line: bytes) -> None:
-        if not line:
-            self.is_complete = True
-            return
-        name, colon, value = line.decode("latin-1").partition(":")
-        if not colon or len(self.trailers) >= _MAX_TRAILERS:
-            raise BadChunk("a trailer is malformed")
-        self.trailers[name.strip().lower()] = value.strip()
 
 
 UNSIGNED_TRAILER = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"

@@ -149,7 +149,10 @@ class Seaweed:
         data = self._data
         data.mkdir(mode=0o700, exist_ok=True)
         self.log_path.write_bytes(b"")
-        self._write_tokens()
+        sections = [f'[jwt.{name}]\nkey = "{self._new_secret(30)}"\n' for name in _TOKENS]
+        home = self._folder / ".seaweedfs"
+        home.mkdir(mode=0o700, exist_ok=True)
+        write_atomically(home / "security.toml", "\n".join(sections).encode())
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
             "HOME": str(self._folder),  # without the configuration of the user
@@ -170,7 +173,7 @@ class Seaweed:
 
     def _end_strays(self) -> None:
         """End processes on the same data, started by a platform that was killed before it noted them; they lock it."""
-        for process in processes_with_argument(_data_flag(self._data)):
+        for process in processes_with_argument(f"-dir={self._data}"):
             kill_session(process)
             while is_running(process):
                 reap(process)
@@ -223,7 +226,11 @@ class Seaweed:
         kill_session(process)
         while self.is_alive():
             time.sleep(_POLL_S)
-        _remove_sockets(self._state.ports)
+        for name, port in self._state.ports.items():  # it leaves sockets under names that cannot be configured
+            path = Path(f"/tmp/seaweedfs-{name.replace('_', '-')}-{port}.sock")  # noqa: S108 -- its own choice
+            with suppress(OSError):
+                if path.is_socket() and not path.is_symlink():
+                    path.unlink()
         with suppress(OSError):  # on a full disk the file stays, but the process that it names has ended
             self._write_state(replace(self._state, process=None))
 
@@ -244,13 +251,6 @@ class Seaweed:
     def _write_state(self, state: _State) -> None:
         self._state = state
         write_atomically(self._folder / "state.json", msgspec.json.encode(state))
-
-    def _write_tokens(self) -> None:
-        """Write keys for the tokens that its listeners require of each other, into its home folder."""
-        sections = [f'[jwt.{name}]\nkey = "{self._new_secret(30)}"\n' for name in _TOKENS]
-        folder = self._folder / ".seaweedfs"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        write_atomically(folder / "security.toml", "\n".join(sections).encode())
 
 
 def _get(url: str, headers: dict[str, str]) -> bytes:
@@ -275,7 +275,7 @@ def _flags(data: Path, ports: dict[str, int]) -> list[str]:
     return [
         "-logtostderr=true",
         "mini",
-        _data_flag(data),
+        f"-dir={data}",
         "-ip=127.0.0.1",
         "-ip.bind=127.0.0.1",
         "-disableHttp=true",
@@ -290,19 +290,6 @@ def _flags(data: Path, ports: dict[str, int]) -> list[str]:
         f"-volume.max={_MAX_VOLUMES}",
         *listeners,
     ]
-
-
-def _data_flag(data: Path) -> str:
-    return f"-dir={data}"
-
-
-def _remove_sockets(ports: dict[str, int]) -> None:
-    """Remove the sockets that SeaweedFS leaves in /tmp under names that cannot be configured."""
-    for name, port in ports.items():
-        path = Path(f"/tmp/seaweedfs-{name.replace('_', '-')}-{port}.sock")  # noqa: S108 -- its own choice
-        with suppress(OSError):
-            if path.is_socket() and not path.is_symlink():
-                path.unlink()
 
 
 def _free_ports() -> dict[str, int]:

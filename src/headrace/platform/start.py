@@ -156,11 +156,6 @@ class _Start:
     def _database(self) -> str | Path:
         return self.settings.database or self.folder.database
 
-    @property
-    def _is_supervised(self) -> bool:
-        """True if the processes that serve are children of this one, and share the folder with their successors."""
-        return self.is_takeover or self.settings.supervised or self.settings.processes > 1
-
     def run(self) -> int:
         with self._stack:
             self.folder.make()
@@ -174,38 +169,30 @@ class _Start:
                 prepare_keys(self.settings, store, self.folder)
             with suppress(OSError):  # for backups only: a full disk must not prevent the start
                 write_atomically(self.folder.settings, agreed_settings(self.settings).encode())
-            listeners = self._listeners(self._bound([] if handover is None else handover.sockets))
-            if not self._is_supervised:
-                self._stack.enter_context(self.folder.announced(listeners[0].address))
-                return self._serve(listeners[0], self.on_ready)
-            return self._supervise(listeners, handover)
+            # The sockets are distributed over the processes; an earlier platform may have had more of them.
+            settings, sockets = self.settings, self._bound([] if handover is None else handover.sockets)
+            tls, count = server_context(settings.tls_cert, settings.tls_key), settings.processes
+            listeners = [Listener(sockets[index::count], tls, settings.tls_cert) for index in range(count)]
+            if self.is_takeover or settings.supervised or count > 1:
+                return self._supervise(listeners, handover)
+            self._stack.enter_context(self.folder.announced(listeners[0].address))
+            return self._serve(listeners[0], self.on_ready)
 
     def _supervise(self, listeners: Sequence[Listener], handover: Handover | None) -> int:
         sockets = [bound for listener in listeners for bound in listener.sockets]
-        supervisor = Supervisor(
-            len(listeners),
-            lambda child: self._serve_as(child, listeners),
-            on_stop=lambda: _close(sockets),
-            on_ready=lambda: self._complete(handover, supervisor, begin),
-        )
+
+        def serve(child: Child) -> int:
+            own = listeners[child.index]
+            _close(bound for listener in listeners if listener is not own for bound in listener.sockets)
+            on_ready = self.on_ready if child.is_first and child.index == 0 else None
+            return _exit_code_of(lambda: self._serve(own, on_ready, child), when_displaced=NOT_RESTARTED)
 
         def begin() -> None:
             """Announce this platform and offer its sockets, as no other one runs now."""
             self._stack.enter_context(self.folder.announced(listeners[0].address))
             self._stack.callback(offer(self.folder.sockets, sockets, supervisor))
 
-        if handover is None:
-            forget_members(self.folder)
-            begin()
-        return supervisor.run()
-
-    def _complete(self, handover: Handover | None, supervisor: Supervisor, begin: Callable[[], None]) -> None:
-        """Stop the earlier platform, and announce this one as soon as it has ended."""
-        if handover is None:
-            return
-        handover.complete()
-
-        def has_ended() -> bool:
+        def has_earlier_ended() -> bool:
             try:
                 self._stack.enter_context(self.folder.locked())
             except SettingsError:
@@ -214,13 +201,17 @@ class _Start:
             begin()
             return True
 
-        supervisor.poll(has_ended)
+        def complete() -> None:
+            """Stop the earlier platform, and announce this one as soon as it has ended."""
+            if handover is not None:
+                handover.complete()
+                supervisor.poll(has_earlier_ended)
 
-    def _serve_as(self, child: Child, listeners: Sequence[Listener]) -> int:
-        own = listeners[child.index]
-        _close(bound for listener in listeners if listener is not own for bound in listener.sockets)
-        on_ready = self.on_ready if child.is_first and child.index == 0 else None
-        return _exit_code_of(lambda: self._serve(own, on_ready, child), when_displaced=NOT_RESTARTED)
+        supervisor = Supervisor(len(listeners), serve, on_stop=lambda: _close(sockets), on_ready=complete)
+        if handover is None:
+            forget_members(self.folder)
+            begin()
+        return supervisor.run()
 
     def _serve(self, listener: Listener, on_ready: OnReady | None, child: Child | None = None) -> int:
         settings, database = self.settings, self._database
@@ -257,13 +248,6 @@ class _Start:
             port = sockets[0].getsockname()[1]
             sockets.append(self._stack.enter_context(bind(settings.host, port, is_shared=True)))
         return sockets
-
-    def _listeners(self, sockets: Sequence[socket.socket]) -> list[Listener]:
-        """Distribute the sockets over the processes; an earlier platform may have had more."""
-        settings = self.settings
-        tls = server_context(settings.tls_cert, settings.tls_key)
-        count = settings.processes
-        return [Listener(sockets[index::count], tls, settings.tls_cert) for index in range(count)]
 
 
 def _when_reachable(use: Callable[[], T]) -> T:

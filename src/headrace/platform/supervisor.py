@@ -125,7 +125,9 @@ class Supervisor:
                     return self._exit_code
                 if self._polled is not None and self._polled():
                     self._polled = None
-                for key, _ in self._selector.select(self._pause_s()):
+                waiting = [slot.restart_s for slot in self._slots if slot.pid is None and not self._is_stopping]
+                pause_s = max(0.0, min(waiting) - self._clock()) if waiting else None
+                for key, _ in self._selector.select(pause_s if self._polled is None else _POLL_S):
                     key.data()
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
@@ -143,20 +145,19 @@ class Supervisor:
             if number in numbers:
                 self.stop(number)
 
-    def _pause_s(self) -> float | None:
-        if self._polled is not None:
-            return _POLL_S
-        waiting = [slot.restart_s for slot in self._slots if slot.pid is None and not self._is_stopping]
-        return max(0.0, min(waiting) - self._clock()) if waiting else None
-
     def _start(self, index: int, slot: _Slot) -> None:
         member_id = secrets.token_hex(8)
+
+        def tell_ready() -> None:
+            with suppress(OSError):
+                os.write(self._ready_pipe[1], bytes([index]))
+
         child = Child(
             index=index,
             is_first=slot.num_started == 0,
             member_id=member_id,
             predecessor=slot.member_id,
-            is_ready=lambda: self._tell_ready(index),
+            is_ready=tell_ready,
         )
         try:
             slot.pid = self._fork(child)
@@ -184,7 +185,12 @@ class Supervisor:
         try:
             end_with(self._process)
             os.setpgid(0, 0)  # Ctrl-C is for the supervisor, which passes it on
-            self._forget_supervision()
+            signal.set_wakeup_fd(-1)
+            for number in _HANDLED:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+            self._selector.close()
             code = self._run(child)
         except BaseException:  # noqa: BLE001 -- nothing of the supervisor may run in this process
             get_logger().exception("process.crashed", index=child.index)
@@ -192,18 +198,6 @@ class Supervisor:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
-
-    def _forget_supervision(self) -> None:
-        signal.set_wakeup_fd(-1)
-        for number in _HANDLED:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
-        self._selector.close()
-
-    def _tell_ready(self, index: int) -> None:
-        with suppress(OSError):
-            os.write(self._ready_pipe[1], bytes([index]))
 
     def _take_ready(self) -> None:
         was_ready = all(slot.is_ready for slot in self._slots)

@@ -5,9 +5,8 @@ from starlette.routing import Route
 
 from headrace.engine.backend import Backend
 from headrace.server.adapter_routes import adapter_routes
-from headrace.server.errors import EXCEPTION_HANDLERS
 from headrace.server.inference_routes import anthropic_routes, ollama_routes, openai_routes, tokenizer_routes
-from headrace.server.middleware import middleware
+from headrace.server.middleware import EXCEPTION_HANDLERS, middleware
 from headrace.server.pages import web_routes
 from headrace.server.sagemaker import sagemaker_routes
 from headrace.server.service import Service

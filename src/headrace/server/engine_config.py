@@ -55,12 +55,7 @@ def num_adapter_slots(settings: ServerSettings) -> int:
 
 def request_limits(settings: ServerSettings) -> RequestLimits:
     """Return the upper bounds of one request, for the dialects and the engine."""
-    return RequestLimits(
-        max_best_of=settings.max_best_of,
-        max_stop_sequences=settings.max_stop_sequences,
-        max_top_n_tokens=settings.max_top_n_tokens,
-        grammar_timeout_s=settings.grammar_timeout_s,
-    )
+    return RequestLimits(**_settings_of(RequestLimits, settings))
 
 
 def _settings_of(kind: type, settings: ServerSettings) -> dict[str, Any]:

@@ -19,8 +19,7 @@ from headrace.http.body import ClientGone
 from headrace.http.errors import CLIENT_GONE_STATUS, errors_answered
 from headrace.http.exchange import Exchange
 from headrace.http.spans import DISCONNECTED, span_of
-from headrace.server.formatted import FormattedGeneration
-from headrace.server.generation import ChooseDialect, ExtraBytes, Generation
+from headrace.server.generation import ChooseDialect, ExtraBytes, FormattedGeneration, Generation
 from headrace.server.service import Service
 from headrace.wire.adapters import IDENTIFIER_HEADER
 from headrace.wire.dialect import Dialect, ParsedRequest

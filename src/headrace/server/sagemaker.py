@@ -20,8 +20,7 @@ from starlette.routing import Route
 
 from headrace.core.errors import NotFound
 from headrace.core.telemetry import get_logger
-from headrace.http.asgi import ASGIApp, Receive, Scope, Send
-from headrace.http.response import send_reply
+from headrace.http.asgi import ASGIApp, Receive, Scope, Send, send_reply
 from headrace.server.base_service import NOT_READY, ServerPhase
 from headrace.server.generate import GenerationRoute
 from headrace.server.service import Service

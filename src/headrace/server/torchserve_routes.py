@@ -22,9 +22,9 @@ from headrace.handlers.exchange import HandlerRequest
 from headrace.handlers.torchserve_models import Registered, TorchServeModels
 from headrace.http.asgi import Receive, Scope, Send
 from headrace.http.body import BodyTooLarge, BodyTooSlow, read_body
-from headrace.server.errors import COMMON_HANDLERS
 from headrace.server.handlers.relay import HandlerRoute
 from headrace.server.handlers.service import TorchServeService
+from headrace.server.middleware import COMMON_HANDLERS
 from headrace.wire.torchserve import management as api
 from headrace.wire.torchserve.management import ApiError, not_found, pretty, read_model_path
 
@@ -136,7 +136,9 @@ class _Management:
                 )
                 return 200, page
             case "POST", ["models"]:
-                return await self._register(request)
+                model, is_ready = await self._models.register(api.read_registration(await _parameters(request)))
+                status = api.registered(model.name, model.version, model.pool.min_workers)
+                return (200, {"status": status}) if is_ready else (202, {"status": api.PROCESSING})
             case "GET", ["models", name, *version] if len(version) <= 1:
                 return 200, await self._describe(request, name, version[0] if version else None)
             case "PUT", ["models", name, version, "set-default"]:
@@ -189,13 +191,6 @@ class _Management:
             return json.loads(body or b"null")
         except (ValueError, RecursionError):
             return body.decode("utf-8", "replace")
-
-    async def _register(self, request: Request) -> tuple[int, Any]:
-        registration = api.read_registration(await _parameters(request))
-        model, is_ready = await self._models.register(registration)
-        if not is_ready:
-            return 202, {"status": api.PROCESSING}
-        return 200, {"status": api.registered(model.name, model.version, model.pool.min_workers)}
 
     async def _scale(self, request: Request, name: str, version: str | None) -> tuple[int, Any]:
         model = self._models.find(name, version)

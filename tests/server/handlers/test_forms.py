@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import InvalidRequest
-from headrace.server.handlers.forms import body_parts, multipart_fields, urlencoded_fields
+from headrace.server.handlers.relay import body_parts, multipart_fields, urlencoded_fields
 
 FORM = (
     b'--b1\r\nContent-Disposition: form-data; name="data"; filename="a.png"\r\nContent-Type: image/png\r\n\r\n'

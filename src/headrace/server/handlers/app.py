@@ -17,11 +17,10 @@ from headrace.handlers.exchange import HandlerRequest, RequestPart
 from headrace.handlers.spec import ContractName
 from headrace.http.asgi import Receive, Scope, Send
 from headrace.server.base_service import NOT_READY, ServerPhase
-from headrace.server.errors import EXCEPTION_HANDLERS, ExceptionHandler, route_error_handler
 from headrace.server.handlers.metrics import handler_metrics
 from headrace.server.handlers.relay import HandlerRoute, clean_headers, clean_status
 from headrace.server.handlers.service import CodeService
-from headrace.server.middleware import middleware
+from headrace.server.middleware import EXCEPTION_HANDLERS, middleware, route_error_handler
 from headrace.wire.adapters import parse_register, render_change
 from headrace.wire.framing import JSON_CONTENT_TYPE, to_json
 from headrace.wire.torchserve.dialect import render_error
@@ -43,6 +42,19 @@ def handler_app(service: CodeService, more_routes: Sequence[BaseRoute] = ()) -> 
     async def metrics(_request: Request) -> Response:
         return handler_metrics(service)
 
+    def describe(method: str, path: str, *, allowed: Sequence[str] = ()) -> HeadraceError:
+        unserved = f"{method} {path} is not served"
+        if allowed:
+            return MethodNotAllowed(f"{unserved}; use {' or '.join(allowed)}.", allowed=tuple(allowed))
+        name = service.model_name or "<model>"
+        predictions = f" and /predictions/{name}" if service.contract != "sagemaker" else ""
+        return NotFound(f"{unserved}: the model's own code answers POST /invocations{predictions}.")
+
+    # In the format that DJL, TorchServe and multi-model-server share.
+    other_routes = route_error_handler(
+        describe, lambda path, error: render_error_for(path, error, default=render_error)
+    )
+
     routes = [
         *more_routes,
         *(djl_routes(service) if service.contract == "djl" else ()),
@@ -55,26 +67,11 @@ def handler_app(service: CodeService, more_routes: Sequence[BaseRoute] = ()) -> 
     app = Starlette(
         routes=routes,
         middleware=middleware(service),
-        exception_handlers=EXCEPTION_HANDLERS | {HTTPException: _other_routes(service)},
+        exception_handlers=EXCEPTION_HANDLERS | {HTTPException: other_routes},
     )
     app.router.redirect_slashes = False
     app.state.service = service
     return app
-
-
-def _other_routes(service: CodeService) -> ExceptionHandler:
-    """Return the handler for other routes, in the format that DJL, TorchServe and multi-model-server share."""
-
-    def describe(method: str, path: str, *, allowed: Sequence[str] = ()) -> HeadraceError:
-        if allowed:
-            return MethodNotAllowed(
-                f"{method} {path} is not served; use {' or '.join(allowed)}.", allowed=tuple(allowed)
-            )
-        name = service.model_name or "<model>"
-        predictions = f" and /predictions/{name}" if service.contract != "sagemaker" else ""
-        return NotFound(f"{method} {path} is not served: the model's own code answers POST /invocations{predictions}.")
-
-    return route_error_handler(describe, lambda path, error: render_error_for(path, error, default=render_error))
 
 
 def ping_body(contract: ContractName, model_name: str, health: ServerPhase) -> dict[str, object]:
