@@ -90,6 +90,26 @@ class ConstraintFields(msgspec.Struct, kw_only=True):
     structural_tag: dict[str, object] | str | None = None
 
 
+class TextParameters(ConstraintFields):
+    """The parameters that TGI and LMI share; null is the same as an absent field."""
+
+    best_of: int | None = None
+    temperature: float | None = None
+    repetition_penalty: float | None = None
+    frequency_penalty: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    typical_p: float | None = None
+    do_sample: bool | None = None
+    max_new_tokens: int | None = None
+    return_full_text: bool | None = None
+    truncate: int | None = None
+    details: bool | None = None
+    decoder_input_details: bool | None = None
+    seed: int | None = None
+    top_n_tokens: int | None = None
+
+
 def read_constraint(fields: ConstraintFields, *, prefix: str = "") -> Grammar | None:
     """
     Return the constraint of a request, or None; `prefix` is the path of `fields` in the body (`parameters.`).

@@ -180,6 +180,19 @@ class ReplyHead:
         return UNBUFFERED_HEADERS if self.options.is_stream else ()
 
 
+class JsonHead:
+    """The head of a response that is JSON and has no headers of its own."""
+
+    __slots__ = ()
+
+    content_type = JSON_CONTENT_TYPE
+
+    def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
+        """Return no headers."""
+        del timings
+        return ()
+
+
 class ClosingStream(ABC):
     """A `StreamRenderer` that renders nothing after its end or an error."""
 

@@ -8,8 +8,7 @@ from headrace.core.client_text import shortened
 from headrace.core.errors import EngineFailed, Internal, InvalidRequest
 from headrace.core.generation import GenerationRequest, Pooled, PoolingInfo, PoolingParams
 from headrace.wire.answers import Answer
-from headrace.wire.dialect import ParsedRequest, RequestContext, StreamRenderer, Timings
-from headrace.wire.framing import JSON_CONTENT_TYPE
+from headrace.wire.dialect import JsonHead, ParsedRequest, RequestContext, StreamRenderer
 
 MAX_INPUTS = 2048
 """Inputs of one HTTP request. Source: OpenAI API reference, create embeddings."""
@@ -18,20 +17,10 @@ Input = str | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class WholeReply:
+class WholeReply(JsonHead):
     """Renders the response to a request whose answer is never streamed, such as vectors and scores."""
 
     body: Callable[[Sequence[Answer]], bytes]
-
-    @property
-    def content_type(self) -> str:
-        """The content type of the body."""
-        return JSON_CONTENT_TYPE
-
-    def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
-        """Return additional response headers: none."""
-        del timings
-        return ()
 
     def stream(self) -> StreamRenderer:
         """Raise: no parser asks this reply for a stream."""

@@ -34,25 +34,14 @@ _DIALECTS: dict[str, Dialect] = {
 
 DIALECT_NAMES = tuple(_DIALECTS)
 
-_FORMATTERS: dict[str, Formatter] = {
-    "json": "json",
-    "jsonlines": "jsonlines",
-    "sse": "sse",
-    "json_chat": "json",
-    "jsonlines_chat": "jsonlines",
-    "sse_chat": "sse",
-}
+_PLAIN: tuple[Formatter, ...] = ("json", "jsonlines", "sse")
+_FORMATTERS: dict[str, Formatter] = {f"{name}{suffix}": name for suffix in ("", "_chat") for name in _PLAIN}
 """Values of `option.output_formatter`; a `_chat` form equals the plain one, as fields identify chat bodies."""
 
 
 def get_dialect(name: str, *, output_formatter: str | None = None, tgi_compat: bool = False) -> Dialect:
     """
-    Return the dialect with a name from the settings.
-
-    Args:
-        name: one of `DIALECT_NAMES`.
-        output_formatter: LMI's `option.output_formatter`.
-        tgi_compat: LMI's `option.tgi_compat`.
+    Return the dialect with a name from the settings, with LMI's `option.output_formatter` and `option.tgi_compat`.
 
     Raises:
         SettingsError: a name is unknown, or LMI's options are used with another dialect.

@@ -39,7 +39,9 @@ def render_output(operation: OperationModel, result: dict[str, Any], request_id:
         wrapper = shape.serialization.get("resultWrapper", f"{operation.name}Result")
         inner = _element(wrapper, _members_xml(result, shape))
     inner += _element("ResponseMetadata", _text_element("RequestId", request_id))
-    return _xml(200, f"{operation.name}Response", inner, namespace=_namespace(operation), request_id=request_id)
+    return _xml(
+        200, f"{operation.name}Response", inner, namespace=operation.metadata.get("xmlNamespace"), request_id=request_id
+    )
 
 
 def render_error(error: AwsError, *, operation: OperationModel | None, request_id: str) -> HttpResponse:
@@ -48,7 +50,7 @@ def render_error(error: AwsError, *, operation: OperationModel | None, request_i
     fields = {"Type": blame, "Code": error.code, "Message": error.message, **error.members}
     inner = _element("Error", "".join(_text_element(name, str(value)) for name, value in fields.items()))
     inner += _text_element("RequestId", request_id)
-    namespace = _namespace(operation) if operation else None
+    namespace = operation.metadata.get("xmlNamespace") if operation else None
     return _xml(error.http_status, "ErrorResponse", inner, namespace=namespace, request_id=request_id)
 
 
@@ -162,11 +164,6 @@ def _element(name: str, inner: str, *, attributes: str = "") -> str:
 
 def _text_element(name: str, text: str) -> str:
     return _element(name, escape(_NOT_XML.sub("\ufffd", text), {"\r": "&#13;"}))
-
-
-def _namespace(operation: OperationModel) -> str | None:
-    namespace: str | None = operation.metadata.get("xmlNamespace")
-    return namespace
 
 
 def _xml(status: int, root: str, inner: str, *, namespace: str | None, request_id: str) -> HttpResponse:

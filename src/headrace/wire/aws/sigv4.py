@@ -78,10 +78,6 @@ class _Signed:
     def scope(self) -> str:
         return f"{self.day}/{self.region}/{self.service}/aws4_request"
 
-    @property
-    def is_presigned(self) -> bool:
-        return self.expires_s is not None
-
 
 def access_key_of(request: HttpRequest) -> str | None:
     """Return the access key that a request claims, even if its signature is wrong."""
@@ -249,7 +245,7 @@ def _body_digest(request: HttpRequest, signed: _Signed) -> str:
         return claimed or hashlib.sha256(request.body).hexdigest()
     if _CONTENT_SHA256 in signed.signed_headers:
         claimed = request.headers.get(_CONTENT_SHA256, "")
-    elif signed.is_presigned:
+    elif signed.expires_s is not None:
         claimed = query_parameter(request.query, "X-Amz-Content-Sha256") or _UNSIGNED_PAYLOAD
     else:
         raise AwsError("InvalidRequest", f"Missing required header for this request: {_CONTENT_SHA256}")

@@ -15,42 +15,21 @@ import msgspec
 from headrace.core import errors
 from headrace.core.errors import CodeFailed, EngineFailed, HeadraceError, InvalidRequest
 from headrace.core.generation import GenerationRequest, SamplingParams
-from headrace.wire.constraints import ConstraintFields, read_constraint
+from headrace.wire import fields
+from headrace.wire.constraints import TextParameters, read_constraint
 from headrace.wire.dialect import MAX_CHOICES, ErrorReply, ParsedRequest, RequestContext, retry_headers
-from headrace.wire.fields import (
-    LARGEST_SEED,
-    MISPLACED_CONSTRAINTS,
-    NO_BEAM_SEARCH,
-    SAMPLING_NO_EFFECT,
-    SAMPLING_REFUSED,
-    FieldTable,
-    Refused,
-    check_nested,
-    clamp_count,
-    effective_temperature,
-    struct_fields,
-)
 from headrace.wire.framing import decode_body, refusing_deep_nesting, to_json
 from headrace.wire.lmi.reply import LmiOptions, LmiReply, Version
 
 DEFAULT_MAX_NEW_TOKENS = 30
 
 
-class LmiParameters(ConstraintFields):
-    """The field `parameters`; null is the same as an absent field."""
+class LmiParameters(TextParameters):
+    """The field `parameters`."""
 
-    do_sample: bool | None = None
-    seed: int | None = None
     random_seed: int | None = None
-    temperature: float | None = None
-    repetition_penalty: float | None = None
     presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
     min_p: float | None = None
-    typical_p: float | None = None
-    max_new_tokens: int | None = None
     min_new_tokens: int | None = None
     min_length: int | None = None
     stop_sequences: list[str] | None = None
@@ -60,17 +39,11 @@ class LmiParameters(ConstraintFields):
     include_stop_str_in_output: bool | None = None
     ignore_eos_token: bool | None = None
     skip_special_tokens: bool | None = None
-    details: bool | None = None
-    decoder_input_details: bool | None = None
-    return_full_text: bool | None = None
-    top_n_tokens: int | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     n: int | None = None
-    best_of: int | None = None
     num_beams: int | None = None
     beam_width: int | None = None
-    truncate: int | None = None
 
     @property
     def num_candidates(self) -> int:
@@ -93,11 +66,11 @@ class LmiBody(msgspec.Struct):
     model: str | None = None
 
 
-BODY_FIELDS = FieldTable(applied=struct_fields(LmiBody), refused=MISPLACED_CONSTRAINTS)
-PARAMETER_FIELDS = FieldTable(
-    applied=struct_fields(LmiParameters),
-    refused={**SAMPLING_REFUSED, "watermark": Refused("watermarking is not supported")},
-    no_effect=SAMPLING_NO_EFFECT | {"len_penalty"},
+BODY_FIELDS = fields.FieldTable(applied=fields.struct_fields(LmiBody), refused=fields.MISPLACED_CONSTRAINTS)
+PARAMETER_FIELDS = fields.FieldTable(
+    applied=fields.struct_fields(LmiParameters),
+    refused={**fields.SAMPLING_REFUSED, "watermark": fields.Refused("watermarking is not supported")},
+    no_effect=fields.SAMPLING_NO_EFFECT | {"len_penalty"},
 )
 
 
@@ -138,14 +111,14 @@ def sampling_params(
         max_new_tokens=DEFAULT_MAX_NEW_TOKENS if max_new_tokens is None else max_new_tokens,
         min_new_tokens=parameters.min_new_tokens or parameters.min_length or 0,
         temperature=_temperature(parameters, version),
-        top_k=clamp_count(max(0, parameters.top_k or 0)),
+        top_k=fields.clamp_count(max(0, parameters.top_k or 0)),
         top_p=1.0 if parameters.top_p is None else parameters.top_p,
         min_p=parameters.min_p or 0.0,
         typical_p=1.0 if parameters.typical_p is None else parameters.typical_p,
         repetition_penalty=1.0 if parameters.repetition_penalty is None else parameters.repetition_penalty,
         presence_penalty=parameters.presence_penalty or 0.0,
         frequency_penalty=parameters.frequency_penalty or 0.0,
-        seed=None if seed is None else seed & LARGEST_SEED,
+        seed=None if seed is None else seed & fields.LARGEST_SEED,
         stop=(*(parameters.stop_sequences or ()), *stop),
         stop_token_ids=tuple(parameters.stop_token_ids or ()),
         include_stop=by_default if includes_stop is None else includes_stop,
@@ -162,10 +135,10 @@ def _temperature(parameters: LmiParameters, version: Version) -> float:
     """Return the temperature; up to DJL 0.31 sampling needs `do_sample: true`, later a temperature suffices."""
     if parameters.do_sample is None:
         inferred = 0.0 if version != "17" or parameters.temperature is None else parameters.temperature
-        return effective_temperature(inferred)
+        return fields.effective_temperature(inferred)
     if not parameters.do_sample:
         return 0.0
-    return effective_temperature(1.0 if parameters.temperature is None else parameters.temperature)
+    return fields.effective_temperature(1.0 if parameters.temperature is None else parameters.temperature)
 
 
 def _check(parameters: LmiParameters, context: RequestContext) -> None:
@@ -195,7 +168,7 @@ def _check(parameters: LmiParameters, context: RequestContext) -> None:
             raise InvalidRequest(f"`{name}` must be > 0. Given: 0", param=name)
     for name in ("num_beams", "beam_width"):
         if (getattr(parameters, name) or 1) != 1:
-            raise InvalidRequest(f"`{name}` must be 1: {NO_BEAM_SEARCH}.", param=name)
+            raise InvalidRequest(f"`{name}` must be 1: {fields.NO_BEAM_SEARCH}.", param=name)
     for token_id in parameters.stop_token_ids or ():
         _check_range("stop_token_ids", token_id, 0, context.model.vocab_size - 1)
     stops = [*(parameters.stop_sequences or ()), *(parameters.stop if isinstance(parameters.stop, list) else ())]
@@ -274,7 +247,7 @@ class Lmi:
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """Parse a body with `inputs`."""
         decoded = decode_body(body, _decoder)
-        ignored = check_nested(body, BODY_FIELDS, PARAMETER_FIELDS)
+        ignored = fields.check_nested(body, BODY_FIELDS, PARAMETER_FIELDS)
         parameters = decoded.parameters or LmiParameters()
         prompts = prompts_of(decoded)
         adapters = adapters_of(decoded, len(prompts))

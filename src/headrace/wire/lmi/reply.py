@@ -11,19 +11,10 @@ from typing import Literal
 
 from headrace.core.errors import HeadraceError
 from headrace.core.generation import Chunk, Finish, FinishReason, Token, TokenLogprob
+from headrace.wire import framing
 from headrace.wire.answers import Answer, FinishedChoice, finite_logprob
 from headrace.wire.dialect import ClosingStream, StreamRenderer, Timings
-from headrace.wire.framing import (
-    JSON_CONTENT_TYPE,
-    JSONLINES_CONTENT_TYPE,
-    SSE_CONTENT_TYPE,
-    SSE_KEEP_ALIVE,
-    json_fragment,
-    json_line,
-    json_number,
-    one_line,
-    to_json,
-)
+from headrace.wire.framing import json_fragment, json_line, json_number, one_line, to_json
 
 Version = Literal["0.25", "0.26", "0.27", "17"]
 
@@ -186,7 +177,7 @@ class LineStream(ClosingStream):
         super().__init__()
         self._options = options
         self._texts: list[str] = []
-        self.keep_alive = SSE_KEEP_ALIVE if options.form == "sse" else b""
+        self.keep_alive = framing.SSE_KEEP_ALIVE if options.form == "sse" else b""
 
     def _chunk(self, chunk: Chunk, request: int) -> Sequence[bytes]:
         self._is_closed = chunk.finish is not None
@@ -246,7 +237,11 @@ class LineStream(ClosingStream):
         return b"data: %b\n\n" % line if self._options.form == "sse" else json_line(line)
 
 
-_CONTENT_TYPES = {"json": JSON_CONTENT_TYPE, "jsonlines": JSONLINES_CONTENT_TYPE, "sse": SSE_CONTENT_TYPE}
+_CONTENT_TYPES = {
+    "json": framing.JSON_CONTENT_TYPE,
+    "jsonlines": framing.JSONLINES_CONTENT_TYPE,
+    "sse": framing.SSE_CONTENT_TYPE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +253,7 @@ class LmiReply:
     @property
     def content_type(self) -> str:
         """DJL's content type for the formatter."""
-        return _CONTENT_TYPES[self.options.form] if self.options.stream else JSON_CONTENT_TYPE
+        return _CONTENT_TYPES[self.options.form] if self.options.stream else framing.JSON_CONTENT_TYPE
 
     def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
         """Return no headers."""

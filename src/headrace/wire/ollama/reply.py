@@ -67,9 +67,12 @@ class ReplyOptions:
         thinking = {"thinking": parts.thinking} if parts.thinking else {}
         if not self.is_chat:
             return {"response": parts.content, **thinking}
-        calls = [{"id": f"call_{self.id}_{call['index']}", "function": call} for call in parts.calls]
-        message = {"role": "assistant", "content": parts.content, **thinking}
-        return {"message": {**message, "tool_calls": calls} if calls else message}
+        message: dict[str, object] = {"role": "assistant", "content": parts.content, **thinking}
+        if parts.calls:
+            message["tool_calls"] = [
+                {"id": f"call_{self.id}_{call['index']}", "function": call} for call in parts.calls
+            ]
+        return {"message": message}
 
     def _logprobs(self, parts: "Parts") -> dict[str, object]:
         if self.num_top_logprobs is None or not parts.tokens:

@@ -13,6 +13,8 @@ from headrace.wire.constraints import refuse_two
 from headrace.wire.dialect import ParsedRequest, RequestContext
 from headrace.wire.fields import FieldTable, struct_fields
 from headrace.wire.framing import decode_body, invalid, refusing_deep_nesting, to_json
+from headrace.wire.openai import envelope as openai
+from headrace.wire.openai import parameters
 from headrace.wire.openai.answer_stream import (
     AnswerPlan,
     AnswerStream,
@@ -22,33 +24,11 @@ from headrace.wire.openai.answer_stream import (
     ReasoningDelta,
     TextDelta,
 )
-from headrace.wire.openai.envelope import (
-    UNFINISHED,
-    Envelope,
-    EnvelopeOptions,
-    EnvelopeReply,
-    EnvelopeStream,
-    chat_logprobs,
-    finish_fields,
-    finish_reason,
-    render_error,
-    streamed_finish,
-    visible,
-)
 from headrace.wire.openai.messages import Message, template_messages
-from headrace.wire.openai.parameters import (
-    CHAT_REFUSED,
-    NO_EFFECT,
-    CommonFields,
-    Framing,
-    check_range,
-    sampling_params,
-    served_model,
-)
 from headrace.wire.openai.tools import Tool, ToolChoice, ToolPlan, plan_tools, template_tools
 
 
-class ChatBody(CommonFields, kw_only=True):
+class ChatBody(parameters.CommonFields, kw_only=True):
     """The body of a chat completion request."""
 
     messages: list[Message]
@@ -67,14 +47,14 @@ class ChatBody(CommonFields, kw_only=True):
 
 
 _decoder = msgspec.json.Decoder(ChatBody)
-FIELDS = FieldTable(applied=struct_fields(ChatBody), refused=CHAT_REFUSED, no_effect=NO_EFFECT)
+FIELDS = FieldTable(applied=struct_fields(ChatBody), refused=parameters.CHAT_REFUSED, no_effect=parameters.NO_EFFECT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAIChat:
     """The dialect of OpenAI's chat completions."""
 
-    framing: Framing = "sse"
+    framing: parameters.Framing = "sse"
 
     name = "openai-chat"
 
@@ -82,9 +62,9 @@ class OpenAIChat:
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """Parse a chat body."""
         fields = decode_body(body, _decoder)
-        context, adapter = served_model(fields, context)
+        context, adapter = parameters.served_model(fields, context)
         ignored = FIELDS.check(body)
-        envelope = Envelope.of(fields, context, "chatcmpl", self.framing)
+        envelope = openai.Envelope.of(fields, context, "chatcmpl", self.framing)
         plan = plan_tools(fields.tools, fields.tool_choice, parallel=fields.parallel_tool_calls is not False)
         sampling = _sampling(fields, context, plan)
         is_separated = fields.separate_reasoning is not False and not fields.continue_final_message
@@ -106,7 +86,7 @@ class OpenAIChat:
         )
         return ParsedRequest(requests=(request,), stream=envelope.stream, reply=ChatReply(options), ignored=ignored)
 
-    render_error = staticmethod(partial(render_error, prompt="messages"))
+    render_error = staticmethod(partial(openai.render_error, prompt="messages"))
 
 
 def chat_prompt(fields: ChatBody, plan: ToolPlan, answer_format: AnswerFormat | None = None) -> ChatPrompt:
@@ -136,12 +116,12 @@ def _check_continuation(fields: ChatBody) -> None:
 
 def _sampling(fields: ChatBody, context: RequestContext, plan: ToolPlan) -> SamplingParams:
     for name in ("max_tokens", "max_completion_tokens"):
-        check_range(name, getattr(fields, name), low=1)
-    check_range("top_logprobs", fields.top_logprobs, low=0, high=context.limits.max_top_n_tokens)
+        parameters.check_range(name, getattr(fields, name), low=1)
+    parameters.check_range("top_logprobs", fields.top_logprobs, low=0, high=context.limits.max_top_n_tokens)
     if fields.top_logprobs and not fields.logprobs:
         raise invalid("top_logprobs", "it is only allowed when 'logprobs' is true")
     max_tokens = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
-    sampling = sampling_params(fields, context, max_new_tokens=max_tokens)
+    sampling = parameters.sampling_params(fields, context, max_new_tokens=max_tokens)
     if plan.grammar is not None and sampling.grammar is not None:
         raise refuse_two(sampling.grammar.param.split(".")[0], "tool_choice")
     return replace(
@@ -160,7 +140,7 @@ _NULL_FIELDS = ("refusal", "annotations", "audio", "function_call", *REASONING_F
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatOptions(EnvelopeOptions):
+class ChatOptions(openai.EnvelopeOptions):
     """Options of a chat request for the format of the answer."""
 
     plan: AnswerPlan
@@ -171,12 +151,12 @@ class ChatOptions(EnvelopeOptions):
 
     def reason(self, finish: Finish, num_calls: int) -> str:
         """Return `finish_reason`; a call that was forced by name ends with `stop`, as OpenAI's does."""
-        reason = finish_reason(finish)
+        reason = openai.finish_reason(finish)
         return "tool_calls" if reason == "stop" and num_calls and self.plan.tools.mode != "named" else reason
 
 
 @dataclass(frozen=True, slots=True)
-class ChatReply(EnvelopeReply):
+class ChatReply(openai.EnvelopeReply):
     """Renders the answer to a chat completion."""
 
     options: ChatOptions
@@ -216,13 +196,13 @@ class ChatReply(EnvelopeReply):
             ]
         logprobs = None
         if self.options.num_top_logprobs is not None:
-            tokens = visible(choice.tokens, with_special=self.options.with_special)
-            logprobs = chat_logprobs(tokens, num_top=self.options.num_top_logprobs)
+            tokens = openai.visible(choice.tokens, with_special=self.options.with_special)
+            logprobs = openai.chat_logprobs(tokens, num_top=self.options.num_top_logprobs)
         return {
             "index": choice.index,
             "message": message,
             "logprobs": logprobs,
-            **finish_fields(choice.finish, self.options.reason(choice.finish, answer.num_calls)),
+            **openai.finish_fields(choice.finish, self.options.reason(choice.finish, answer.num_calls)),
         }
 
 
@@ -239,7 +219,7 @@ class _StreamedChoice:
     """Tokens whose logprobs have not been sent yet."""
 
 
-class ChatStream(EnvelopeStream):
+class ChatStream(openai.EnvelopeStream):
     """Renders the role, then an object per delta, then the finish reason."""
 
     def __init__(self, options: ChatOptions) -> None:
@@ -254,7 +234,7 @@ class ChatStream(EnvelopeStream):
             choice = self._choices[chunk.index] = _StreamedChoice(AnswerStream(self._options.plan, chunk.opening))
             events.append(self._event(chunk.index, b'{"role":"assistant","content":""}', b"null"))
         if self._options.num_top_logprobs is not None:
-            choice.tokens.extend(visible(chunk.tokens, with_special=self._options.with_special))
+            choice.tokens.extend(openai.visible(chunk.tokens, with_special=self._options.with_special))
         deltas = choice.answer.feed(chunk.text, chunk.tokens)
         if chunk.finish is not None:
             deltas += choice.answer.finish()
@@ -263,7 +243,7 @@ class ChatStream(EnvelopeStream):
         )
         if chunk.finish is not None:
             self._meter.add(request, chunk.finish, choice.answer.num_reasoning_tokens)
-            end = streamed_finish(chunk.finish, self._options.reason(chunk.finish, choice.answer.num_calls))
+            end = openai.streamed_finish(chunk.finish, self._options.reason(chunk.finish, choice.answer.num_calls))
             events.append(self._event(chunk.index, b"{}", self._take_logprobs(choice), end))
         return events
 
@@ -283,10 +263,10 @@ class ChatStream(EnvelopeStream):
     def _take_logprobs(self, choice: _StreamedChoice) -> bytes:
         if self._options.num_top_logprobs is None or not choice.tokens:
             return b"null"
-        logprobs = to_json(chat_logprobs(choice.tokens, num_top=self._options.num_top_logprobs))
+        logprobs = to_json(openai.chat_logprobs(choice.tokens, num_top=self._options.num_top_logprobs))
         choice.tokens.clear()
         return logprobs
 
-    def _event(self, index: int, delta: bytes, logprobs: bytes, end: bytes = UNFINISHED) -> bytes:
+    def _event(self, index: int, delta: bytes, logprobs: bytes, end: bytes = openai.UNFINISHED) -> bytes:
         choice = b'{"index":%d,"delta":%b,"logprobs":%b,%b}' % (index, delta, logprobs, end)
         return self._framed(choice)

@@ -12,29 +12,8 @@ from headrace.wire.answers import Answer, usage_of
 from headrace.wire.dialect import MAX_CHOICES, ParsedRequest, RequestContext
 from headrace.wire.fields import FieldTable, struct_fields
 from headrace.wire.framing import decode_body, invalid, refusing_deep_nesting, to_json
-from headrace.wire.openai.envelope import (
-    UNFINISHED,
-    Envelope,
-    EnvelopeOptions,
-    EnvelopeReply,
-    EnvelopeStream,
-    completion_logprobs,
-    finish_fields,
-    finish_reason,
-    render_error,
-    streamed_finish,
-    visible,
-)
-from headrace.wire.openai.parameters import (
-    COMPLETIONS_REFUSED,
-    NO_EFFECT,
-    CommonFields,
-    Framing,
-    check_range,
-    read_texts,
-    sampling_params,
-    served_model,
-)
+from headrace.wire.openai import envelope as openai
+from headrace.wire.openai import parameters
 
 DEFAULT_MAX_TOKENS = 16
 """Source: OpenAI API reference, create completion."""
@@ -42,7 +21,7 @@ DEFAULT_MAX_TOKENS = 16
 Prompt = str | tuple[int, ...]
 
 
-class CompletionsBody(CommonFields, kw_only=True):
+class CompletionsBody(parameters.CommonFields, kw_only=True):
     """The body of a completion request."""
 
     prompt: str | list[str | int | list[int]]
@@ -52,14 +31,16 @@ class CompletionsBody(CommonFields, kw_only=True):
 
 
 _decoder = msgspec.json.Decoder(CompletionsBody)
-FIELDS = FieldTable(applied=struct_fields(CompletionsBody), refused=COMPLETIONS_REFUSED, no_effect=NO_EFFECT)
+FIELDS = FieldTable(
+    applied=struct_fields(CompletionsBody), refused=parameters.COMPLETIONS_REFUSED, no_effect=parameters.NO_EFFECT
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAICompletions:
     """The dialect of OpenAI's completions."""
 
-    framing: Framing = "sse"
+    framing: parameters.Framing = "sse"
 
     name = "openai-completions"
 
@@ -67,11 +48,11 @@ class OpenAICompletions:
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """Parse a completions body."""
         fields = decode_body(body, _decoder)
-        context, adapter = served_model(fields, context)
+        context, adapter = parameters.served_model(fields, context)
         ignored = FIELDS.check(body)
-        envelope = Envelope.of(fields, context, "cmpl", self.framing)
+        envelope = openai.Envelope.of(fields, context, "cmpl", self.framing)
         no_text, no_ids = "empty string. Expected at least one character", "empty array. Expected at least one token id"
-        prompts = read_texts("prompt", fields.prompt, context, no_text=no_text, no_ids=no_ids)
+        prompts = parameters.read_texts("prompt", fields.prompt, context, no_text=no_text, no_ids=no_ids)
         sampling = _sampling(fields, context, stream=envelope.stream, prompts=prompts)
         options = CompletionsOptions(
             envelope=envelope,
@@ -97,17 +78,17 @@ class OpenAICompletions:
             ignored=ignored,
         )
 
-    render_error = staticmethod(partial(render_error, prompt="prompt"))
+    render_error = staticmethod(partial(openai.render_error, prompt="prompt"))
 
 
 def _sampling(
     fields: CompletionsBody, context: RequestContext, *, stream: bool, prompts: list[Prompt]
 ) -> SamplingParams:
-    check_range("max_tokens", fields.max_tokens, low=0)
-    check_range("logprobs", fields.logprobs, low=0, high=context.limits.max_top_n_tokens)
+    parameters.check_range("max_tokens", fields.max_tokens, low=0)
+    parameters.check_range("logprobs", fields.logprobs, low=0, high=context.limits.max_top_n_tokens)
     max_new_tokens = DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens
-    sampling = sampling_params(fields, context, max_new_tokens=max_new_tokens)
-    check_range("best_of", fields.best_of, low=sampling.n, high=context.limits.max_best_of)
+    sampling = parameters.sampling_params(fields, context, max_new_tokens=max_new_tokens)
+    parameters.check_range("best_of", fields.best_of, low=sampling.n, high=context.limits.max_best_of)
     if stream and fields.best_of is not None and fields.best_of > sampling.n:
         raise invalid("best_of", "it cannot be combined with 'stream'")
     candidates = max(sampling.n, fields.best_of or 1)
@@ -127,7 +108,7 @@ KIND = "text_completion"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionsOptions(EnvelopeOptions):
+class CompletionsOptions(openai.EnvelopeOptions):
     """Options of a completion request for the format of the answer."""
 
     num_choices: int
@@ -137,7 +118,7 @@ class CompletionsOptions(EnvelopeOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class CompletionsReply(EnvelopeReply):
+class CompletionsReply(openai.EnvelopeReply):
     """Renders the answer to a completion."""
 
     options: CompletionsOptions
@@ -154,7 +135,7 @@ class CompletionsReply(EnvelopeReply):
                 writer = ChoiceWriter(self.options, number, answer.prompt)
                 text, logprobs = writer.piece(choice.text, choice.tokens)
                 index = number * self.options.num_choices + choice.index
-                end = finish_fields(choice.finish, finish_reason(choice.finish))
+                end = openai.finish_fields(choice.finish, openai.finish_reason(choice.finish))
                 choices.append({"index": index, "text": text, "logprobs": logprobs, **end})
         return self.options.envelope.body(KIND, choices, usage_of(answers))
 
@@ -172,14 +153,14 @@ class ChoiceWriter:
         """Return the text and the logprobs object to send for a part of the answer."""
         if self._echo is not None:
             echo, self._echo = self._echo, None
-            prompt = visible(self._prompt, with_special=self._options.with_special)
+            prompt = openai.visible(self._prompt, with_special=self._options.with_special)
             text = (echo if isinstance(echo, str) else "".join(token.text for token in prompt)) + text
-            tokens = (*self._prompt, *visible(tokens, with_special=self._options.with_special))
+            tokens = (*self._prompt, *openai.visible(tokens, with_special=self._options.with_special))
         else:
-            tokens = visible(tokens, with_special=self._options.with_special)
+            tokens = openai.visible(tokens, with_special=self._options.with_special)
         if self._options.num_top_logprobs is None:
             return text, None
-        logprobs, self._offset = completion_logprobs(
+        logprobs, self._offset = openai.completion_logprobs(
             tokens,
             num_top=self._options.num_top_logprobs,
             offset=self._offset,
@@ -197,7 +178,7 @@ class _Prompt:
     waiting: list[Chunk] = field(default_factory=list)
 
 
-class CompletionsStream(EnvelopeStream):
+class CompletionsStream(openai.EnvelopeStream):
     """Renders an object per chunk."""
 
     def __init__(self, options: CompletionsOptions) -> None:
@@ -231,11 +212,13 @@ class CompletionsStream(EnvelopeStream):
             self._meter.add(request, chunk.finish)
         elif not text and logprobs is None:
             return ()
-        index = request * self._options.num_choices + chunk.index
+        index, end = request * self._options.num_choices + chunk.index, openai.UNFINISHED
+        if chunk.finish is not None:
+            end = openai.streamed_finish(chunk.finish, openai.finish_reason(chunk.finish))
         choice = b'{"index":%d,"text":%b,"logprobs":%b,%b}' % (
             index,
             to_json(text),
             b"null" if logprobs is None else to_json(logprobs),
-            UNFINISHED if chunk.finish is None else streamed_finish(chunk.finish, finish_reason(chunk.finish)),
+            end,
         )
         return [self._framed(choice)]

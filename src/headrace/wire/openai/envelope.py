@@ -11,63 +11,46 @@ from functools import lru_cache
 from hashlib import sha256
 from importlib.metadata import version as package_version
 
-from headrace.core.errors import (
-    Busy,
-    ContextTooLong,
-    HeadraceError,
-    InvalidRequest,
-    ModelNotFound,
-    PromptTooLong,
-    Unauthorized,
-    UserError,
-)
+from headrace.core import errors
 from headrace.core.generation import Finish, FinishReason, ModelInfo, Token
+from headrace.wire import framing
 from headrace.wire.answers import Usage, finite_logprob
 from headrace.wire.dialect import ClosingStream, ErrorReply, RequestContext, Timings, retry_headers
-from headrace.wire.framing import (
-    JSON_CONTENT_TYPE,
-    JSONLINES_CONTENT_TYPE,
-    SSE_CONTENT_TYPE,
-    SSE_KEEP_ALIVE,
-    UNBUFFERED_HEADERS,
-    json_line,
-    sse_event,
-    to_json,
-)
+from headrace.wire.framing import json_line, sse_event, to_json
 from headrace.wire.openai.parameters import CommonFields, Framing, is_stream
 
 
-def error_body(error: HeadraceError, *, prompt: str = "messages") -> bytes:
+def error_body(error: errors.HeadraceError, *, prompt: str = "messages") -> bytes:
     """Render the JSON object for an error, in a body or a stream; `prompt` names the field that was too long."""
     return to_json({"error": error_object(error, prompt=prompt)})
 
 
-def error_object(error: HeadraceError, *, prompt: str = "messages") -> dict[str, object]:
+def error_object(error: errors.HeadraceError, *, prompt: str = "messages") -> dict[str, object]:
     """Return the value of `error` in the JSON object for an error."""
-    param = error.param if isinstance(error, InvalidRequest) else None
-    if isinstance(error, ModelNotFound):
+    param = error.param if isinstance(error, errors.InvalidRequest) else None
+    if isinstance(error, errors.ModelNotFound):
         param = "model"
-    kind = "invalid_request_error" if isinstance(error, UserError) else "server_error"
-    if isinstance(error, Busy):
+    kind = "invalid_request_error" if isinstance(error, errors.UserError) else "server_error"
+    if isinstance(error, errors.Busy):
         kind = "rate_limit_error"
     return {"message": _message(error, prompt), "type": kind, "param": param, "code": _code(error)}
 
 
-def render_error(error: HeadraceError, *, prompt: str = "messages") -> ErrorReply:
+def render_error(error: errors.HeadraceError, *, prompt: str = "messages") -> ErrorReply:
     """Render the whole response for an error before the first byte."""
     body = error_body(error, prompt=prompt)
     return ErrorReply(status=error.http_status, body=body, headers=retry_headers(error))
 
 
-def _message(error: HeadraceError, prompt: str) -> str:
+def _message(error: errors.HeadraceError, prompt: str) -> str:
     """Return OpenAI's text if clients match it (`maximum context length`), else the error's own."""
-    if isinstance(error, ContextTooLong):
+    if isinstance(error, errors.ContextTooLong):
         return (
             f"This model's maximum context length is {error.max_total_tokens} tokens. However, you requested "
             f"{error.prompt_tokens + error.max_new_tokens} tokens ({error.prompt_tokens} in the {prompt}, "
             f"{error.max_new_tokens} in the completion). Please reduce the length of the {prompt} or completion."
         )
-    if isinstance(error, PromptTooLong):
+    if isinstance(error, errors.PromptTooLong):
         return (
             f"This model's maximum context length is {error.max_prompt_tokens} tokens for the prompt. However, your "
             f"{prompt} resulted in {error.prompt_tokens} tokens. Please reduce the length of the {prompt}."
@@ -75,14 +58,14 @@ def _message(error: HeadraceError, prompt: str) -> str:
     return error.message
 
 
-def _code(error: HeadraceError) -> str | None:
-    if isinstance(error, ContextTooLong | PromptTooLong):
+def _code(error: errors.HeadraceError) -> str | None:
+    if isinstance(error, errors.ContextTooLong | errors.PromptTooLong):
         return "context_length_exceeded"
-    if isinstance(error, Busy):
+    if isinstance(error, errors.Busy):
         return "rate_limit_exceeded"
-    if isinstance(error, Unauthorized):
+    if isinstance(error, errors.Unauthorized):
         return "invalid_api_key"
-    if type(error) is InvalidRequest:
+    if type(error) is errors.InvalidRequest:
         return None
     return error.code
 
@@ -197,7 +180,7 @@ class Envelope:
         """Render the last object of a stream, which has `usage` and no choices."""
         return self._framed(to_json({**self._head(kind), "choices": [], "usage": usage_object(usage)}))
 
-    def error_events(self, error: HeadraceError) -> list[bytes]:
+    def error_events(self, error: errors.HeadraceError) -> list[bytes]:
         """Render the end of a stream that failed."""
         event = self._framed(error_body(error))
         return [event, DONE] if self.framing == "sse" else [event]
@@ -210,7 +193,7 @@ class Envelope:
     @property
     def keep_alive(self) -> bytes:
         """Bytes to send between events to keep a connection open."""
-        return SSE_KEEP_ALIVE if self.framing == "sse" else b""
+        return framing.SSE_KEEP_ALIVE if self.framing == "sse" else b""
 
     def _head(self, kind: str) -> dict[str, object]:
         return {
@@ -280,13 +263,13 @@ class EnvelopeReply:
     def content_type(self) -> str:
         """The content type of JSON or of a stream."""
         if not self.options.envelope.stream:
-            return JSON_CONTENT_TYPE
-        return SSE_CONTENT_TYPE if self.options.envelope.framing == "sse" else JSONLINES_CONTENT_TYPE
+            return framing.JSON_CONTENT_TYPE
+        return framing.SSE_CONTENT_TYPE if self.options.envelope.framing == "sse" else framing.JSONLINES_CONTENT_TYPE
 
     def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
         """Return headers that keep proxies from buffering a stream."""
         del timings
-        return UNBUFFERED_HEADERS if self.options.envelope.stream else ()
+        return framing.UNBUFFERED_HEADERS if self.options.envelope.stream else ()
 
 
 class EnvelopeStream(ClosingStream):
@@ -304,7 +287,7 @@ class EnvelopeStream(ClosingStream):
         usage = [self._envelope.usage_event(self._kind, self._meter.usage)] if self._envelope.include_usage else []
         return [*usage, *self._envelope.end_events]
 
-    def _error(self, error: HeadraceError) -> Sequence[bytes]:
+    def _error(self, error: errors.HeadraceError) -> Sequence[bytes]:
         return self._envelope.error_events(error)
 
     def _framed(self, choice: bytes) -> bytes:

@@ -233,10 +233,10 @@ def read_texts(
             check_range(name, token_id, low=0, high=context.model.vocab_size - 1)
         return tuple(item)
 
-    if not value and not isinstance(value, str):
-        raise invalid(name, f"empty array. Expected at least one {name}")
     if isinstance(value, str):
         return [read(value)]
+    if not value:
+        raise invalid(name, f"empty array. Expected at least one {name}")
     ids = [item for item in value if isinstance(item, int)]
     if len(ids) == len(value):
         return [read(ids)]

@@ -72,13 +72,11 @@ class OpenAIEmbeddings:
         encoding = _encoding(fields)
 
         def render(answers: Sequence[Answer]) -> bytes:
-            tokens = usage_of(answers).prompt_tokens
             data = [
                 {"object": "embedding", "index": index, "embedding": _embedding(answer, encoding)}
                 for index, answer in enumerate(answers)
             ]
-            usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-            return to_json({"object": "list", "data": data, "model": context.model.name, "usage": usage})
+            return to_json({"object": "list", "data": data, "model": context.model.name, "usage": _usage(answers)})
 
         return parsed_pooling(inputs, _params(fields, context), context, render, ignored, adapter=adapter)
 

@@ -20,29 +20,14 @@ from headrace.wire.dialect import ParsedRequest, RequestContext
 from headrace.wire.fields import SAMPLING_NO_EFFECT, FieldTable, Refused, struct_fields
 from headrace.wire.framing import decode_body, raw_fields, refusing_deep_nesting
 from headrace.wire.json_size import INLINE_BYTES, check_json_size
+from headrace.wire.openai import parameters
+from headrace.wire.openai import stored_responses as stored
 from headrace.wire.openai.answer_stream import AnswerPlan
 from headrace.wire.openai.chat import ChatBody, chat_prompt
 from headrace.wire.openai.envelope import render_error
-from headrace.wire.openai.parameters import (
-    COMMON_REFUSED,
-    CommonFields,
-    check_range,
-    is_stream,
-    missing,
-    sampling_params,
-    served_model,
-)
 from headrace.wire.openai.responses_items import InputItem, chat_messages, stored_items
 from headrace.wire.openai.responses_reply import ResponseOptions, ResponseReply
 from headrace.wire.openai.responses_tools import ResponseTool, ResponseToolChoice, read_choice, read_tools
-from headrace.wire.openai.stored_responses import (
-    NO_ITEMS,
-    ResponseKey,
-    ResponseStore,
-    StoredResponse,
-    joined,
-    previous_response,
-)
 from headrace.wire.openai.tools import ToolPlan, plan_tools
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -73,7 +58,7 @@ class Reasoning(msgspec.Struct):
     mode: str | None = None
 
 
-class ResponsesBody(CommonFields, kw_only=True):
+class ResponsesBody(parameters.CommonFields, kw_only=True):
     """The body of a request for a response."""
 
     input: str | list[InputItem]
@@ -95,7 +80,7 @@ class ResponsesBody(CommonFields, kw_only=True):
 
 
 _REFUSED: Mapping[str, Refused] = {
-    **COMMON_REFUSED,
+    **parameters.COMMON_REFUSED,
     "conversation": Refused("conversations are not stored", "Use 'previous_response_id', or send all items."),
     "prompt": Refused("prompts are not stored", "Send 'instructions' and 'input'."),
     "background": Refused("a response ends with its connection", "Wait for the response, or set 'stream'."),
@@ -134,7 +119,7 @@ FIELDS = FieldTable(applied=struct_fields(ResponsesBody) - _REFUSED.keys(), refu
 class OpenAIResponses:
     """The dialect of OpenAI's Responses API."""
 
-    store: ResponseStore | None = None
+    store: stored.ResponseStore | None = None
     """The stored responses; None: `store` has no effect, and `previous_response_id` is refused."""
 
     name = "openai-responses"
@@ -147,7 +132,7 @@ class OpenAIResponses:
         if fields.store and self.store is None:
             ignored = (*ignored, "store")
         _check_settings(fields)
-        context, adapter = served_model(fields, context)
+        context, adapter = parameters.served_model(fields, context)
         before = self._before(fields, context)
         earlier = _decode_items(before)
         tools = read_tools(fields.tools or ())
@@ -161,7 +146,7 @@ class OpenAIResponses:
             created_s=context.created_s,
             model=context.model.name,
             plan=AnswerPlan(tools=plan, format=known),
-            is_stream=is_stream(fields),
+            is_stream=parameters.is_stream(fields),
             num_top_logprobs=sampling.logprobs,
             with_special=not sampling.skip_special_tokens,
             echoed=_echoed(fields, body, sampling, is_stored=self._is_stored(fields)),
@@ -207,21 +192,21 @@ class OpenAIResponses:
             response_id = _decode_previous(body).previous_response_id
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return 0
-        entry = None if response_id is None else self.store.get(ResponseKey("", response_id), now_s=now_s)
+        entry = None if response_id is None else self.store.get(stored.ResponseKey("", response_id), now_s=now_s)
         return 0 if entry is None else entry.num_bytes
 
     def _before(self, fields: ResponsesBody, context: RequestContext) -> bytes:
         response_id = fields.previous_response_id
         if response_id is None:
-            return NO_ITEMS
+            return stored.NO_ITEMS
         if self.store is None:
             text = (
                 "'previous_response_id' is not supported: this server does not store responses. "
                 "Send all items of the conversation as 'input'."
             )
             raise InvalidRequest(text, param="previous_response_id")
-        key = ResponseKey("", response_id)
-        conversation = previous_response(self.store, key, now_s=context.created_s).conversation()
+        key = stored.ResponseKey("", response_id)
+        conversation = stored.previous_response(self.store, key, now_s=context.created_s).conversation()
         check_json_size(conversation, what="The conversation that 'previous_response_id' continues")
         return conversation
 
@@ -235,11 +220,11 @@ class OpenAIResponses:
         store = self.store
         if store is None or not self._is_stored(fields):
             return None
-        items = joined((before, stored_items(bytes(raw_fields(body)["input"]), context.request_id)))
+        items = stored.joined((before, stored_items(bytes(raw_fields(body)["input"]), context.request_id)))
 
         def keep(response: bytes) -> None:
-            entry = StoredResponse(response=response, items=items, created_s=context.created_s)
-            store.add(ResponseKey("", f"resp_{context.request_id}"), entry)
+            entry = stored.StoredResponse(response=response, items=items, created_s=context.created_s)
+            store.add(stored.ResponseKey("", f"resp_{context.request_id}"), entry)
 
         return keep
 
@@ -255,9 +240,9 @@ def _check_settings(fields: ResponsesBody) -> None:
 
 
 def _sampling(fields: ResponsesBody, context: RequestContext, plan: ToolPlan) -> SamplingParams:
-    check_range("max_output_tokens", fields.max_output_tokens, low=1)
-    check_range("top_logprobs", fields.top_logprobs, low=0, high=context.limits.max_top_n_tokens)
-    sampling = sampling_params(fields, context, max_new_tokens=fields.max_output_tokens)
+    parameters.check_range("max_output_tokens", fields.max_output_tokens, low=1)
+    parameters.check_range("top_logprobs", fields.top_logprobs, low=0, high=context.limits.max_top_n_tokens)
+    sampling = parameters.sampling_params(fields, context, max_new_tokens=fields.max_output_tokens)
     grammar = _text_grammar(fields.text)
     for other in (sampling.grammar, plan.grammar):
         if grammar is not None and other is not None:
@@ -273,7 +258,7 @@ def _text_grammar(text: TextConfig | None) -> Grammar | None:
     if text.format.type == "json_object":
         return Grammar("json_object", param="text.format")
     if text.format.schema is None:
-        raise missing("text.format.schema")
+        raise parameters.missing("text.format.schema")
     return read_schema(text.format.schema, param="text.format.schema")
 
 

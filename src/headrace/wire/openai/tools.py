@@ -22,6 +22,9 @@ from headrace.core.errors import InvalidRequest
 from headrace.core.generation import Grammar
 from headrace.wire.framing import invalid, to_json
 
+Mode = Literal["none", "auto", "required", "named"]
+
+_MODES: Mapping[str, Mode] = {"none": "none", "auto": "auto", "required": "required"}
 _NAME = re.compile(r"^[a-zA-Z0-9_.-]{1,64}$")
 _MAX_PARALLEL_CALLS = 16
 """Calls per answer with `required`: small models repeat them until `max_tokens`, and a cut call is lost."""
@@ -68,7 +71,7 @@ class ToolChoice(msgspec.Struct):
 class ToolPlan:
     """The tools that a request may use, and the mode of their use."""
 
-    mode: Literal["none", "auto", "required", "named"]
+    mode: Mode
     names: frozenset[str] = frozenset()
     named: str = ""
     """The function that must be called, in mode `named`."""
@@ -92,62 +95,46 @@ def plan_tools(tools: Sequence[Tool] | None, choice: str | ToolChoice | None, *,
     Raises:
         InvalidRequest: a name is invalid or repeated, or the choice is not among the tools.
     """
-    parsed = _parse_tool_choice(choice)
+    mode, chosen = _parse_tool_choice(choice)
     if not tools:
-        if parsed.mode in {"named", "required"} or parsed.names is not None:
+        if mode in {"named", "required"} or chosen is not None:
             raise invalid("tool_choice", "it is only allowed when 'tools' are given")
         return NO_TOOLS
     names = _checked_names(tools)
-    for name in parsed.names or ():
+    for name in chosen or ():
         if name not in names:
             raise invalid("tool_choice", f"the function '{name[:80]}' is not among the tools")
-    allowed = names if parsed.names is None else frozenset(parsed.names)
+    allowed = names if chosen is None else frozenset(chosen)
     offered = {number: tool.function for number, tool in enumerate(tools) if tool.function.name in allowed}
     max_calls = None if parallel else 1
     arguments = {
         function.name: _schema_grammar(_parameters(function), param=f"tools[{number}].function.parameters")
         for number, function in offered.items()
     }
-    if parsed.mode == "named":
+    if mode == "named":
         ((_, function),) = offered.items()
         (grammar,) = arguments.values()
         grammar = replace(grammar, arguments=((function.name, grammar),))
         return ToolPlan(mode="named", names=names, named=function.name, max_calls=1, grammar=grammar)
-    if parsed.mode == "required":
+    if mode == "required":
         bound = _MAX_PARALLEL_CALLS if parallel else 1
         grammar = _schema_grammar(_calls_schema(offered.values(), bound), param="tools")
         grammar = replace(grammar, arguments=tuple(arguments.items()))
         return ToolPlan(mode="required", names=allowed, max_calls=max_calls, grammar=grammar)
-    return NO_TOOLS if parsed.mode == "none" else ToolPlan(mode="auto", names=allowed, max_calls=max_calls)
+    return NO_TOOLS if mode == "none" else ToolPlan(mode="auto", names=allowed, max_calls=max_calls)
 
 
-@dataclass(frozen=True, slots=True)
-class _ParsedToolChoice:
-    """The normalised value of `tool_choice`."""
-
-    mode: Literal["none", "auto", "required", "named"]
-    names: tuple[str, ...] | None = None
-    """The functions that may be called; None: all of them."""
-
-
-def _parse_tool_choice(choice: str | ToolChoice | None) -> _ParsedToolChoice:
-    if choice is None or choice == "auto":
-        return _ParsedToolChoice("auto")
-    if choice == "none":
-        return _ParsedToolChoice("none")
-    if choice == "required":
-        return _ParsedToolChoice("required")
-    if isinstance(choice, str):
-        return _ParsedToolChoice("named", (choice,))
+def _parse_tool_choice(choice: str | ToolChoice | None) -> tuple[Mode, tuple[str, ...] | None]:
+    """Return the mode, and the functions that may be called; None: all of them."""
+    if choice is None or isinstance(choice, str):
+        named = "auto" if choice is None else choice
+        return (_MODES[named], None) if named in _MODES else ("named", (named,))
     if choice.type == "function":
-        return _ParsedToolChoice("named", (_name_of(choice, "tool_choice"),))
+        return "named", (_name_of(choice, "tool_choice"),)
     if choice.allowed_tools is None or not choice.allowed_tools.tools:
         raise invalid("tool_choice.allowed_tools", "expected a mode and at least one tool")
-    allowed = choice.allowed_tools
-    place = "tool_choice.allowed_tools.tools"
-    return _ParsedToolChoice(
-        allowed.mode, tuple(_name_of(tool, f"{place}[{i}]") for i, tool in enumerate(allowed.tools))
-    )
+    tools, place = enumerate(choice.allowed_tools.tools), "tool_choice.allowed_tools.tools"
+    return choice.allowed_tools.mode, tuple(_name_of(tool, f"{place}[{number}]") for number, tool in tools)
 
 
 def _name_of(choice: ToolChoice, param: str) -> str:

@@ -15,17 +15,10 @@ import msgspec
 from headrace.core.client_text import shortened
 from headrace.core.errors import Busy, EngineFailed, HeadraceError, Internal, InvalidRequest, PromptTooLong, Unavailable
 from headrace.core.generation import ModelInfo, PoolingInfo, PoolingParams
+from headrace.wire import framing
 from headrace.wire.answers import Answer
 from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext, retry_headers
 from headrace.wire.fields import struct_fields
-from headrace.wire.framing import (
-    MalformedBody,
-    decode_body,
-    field_names,
-    refusing_deep_nesting,
-    shortened_names,
-    to_json,
-)
 from headrace.wire.pooled import MAX_INPUTS, Input, activated, parsed_pooling, pooled_of, vector_of, with_prompt
 
 
@@ -42,12 +35,12 @@ def render_error(error: HeadraceError) -> ErrorReply:
         message = f"`inputs` must have less than {error.max_prompt_tokens} tokens. Given: {error.prompt_tokens}"
     own = (HeadraceError, "{}", error.code, error.http_status)
     _, text, error_type, status = next((form for form in _FORMS if isinstance(error, form[0])), own)
-    body = to_json({"error": text.format(message), "error_type": error_type})
+    body = framing.to_json({"error": text.format(message), "error_type": error_type})
     return ErrorReply(status=status, body=body, headers=retry_headers(error))
 
 
 _FORMS: tuple[tuple[type[HeadraceError], str, str, int], ...] = (
-    (MalformedBody, "Failed to parse the request body as JSON: {}", "validation", 400),
+    (framing.MalformedBody, "Failed to parse the request body as JSON: {}", "validation", 400),
     (EmptyInput, "Input validation error: {}", "empty", 400),
     (InvalidRequest, "Input validation error: {}", "validation", 413),
     (Busy, "Model is overloaded", "overloaded", 429),
@@ -188,7 +181,7 @@ class Tei:
         """The dialect's name in the settings and the log."""
         return f"tei-{self.route}"
 
-    @refusing_deep_nesting()
+    @framing.refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """Parse a body."""
         return _PARSERS[self.route](body, context)
@@ -198,7 +191,7 @@ class Tei:
 
 def _embed(body: bytes, context: RequestContext, *, is_whole: bool = True) -> ParsedRequest:
     """Parse a body of `/embed`, or of `/embed_all`, whose vectors are those of all tokens, never normalised."""
-    fields = decode_body(body, _embed_decoder)
+    fields = framing.decode_body(body, _embed_decoder)
     info = context.model.pooling
     inputs = with_prompt(read_inputs(fields.inputs, vocab_size=context.model.vocab_size), fields.prompt_name, info)
     by_default = info is None or info.normalizes or fields.dimensions is not None
@@ -211,13 +204,13 @@ def _embed(body: bytes, context: RequestContext, *, is_whole: bool = True) -> Pa
 
     def render(answers: Sequence[Answer]) -> bytes:
         vectors = [pooled_of(answer).vectors() for answer in answers]
-        return to_json([of_input[0] for of_input in vectors] if is_whole else vectors)
+        return framing.to_json([of_input[0] for of_input in vectors] if is_whole else vectors)
 
     return parsed_pooling(inputs, params, context, render, _ignored(body, EmbedBody))
 
 
 def _rerank(body: bytes, context: RequestContext) -> ParsedRequest:
-    fields = decode_body(body, _rerank_decoder)
+    fields = framing.decode_body(body, _rerank_decoder)
     check_reranker(context.model.pooling)
     if not fields.texts:
         raise EmptyInput("`texts` cannot be empty", param="texts")
@@ -229,7 +222,9 @@ def _rerank(body: bytes, context: RequestContext) -> ParsedRequest:
         scores = [vector_of(answer) for answer in answers]
         values = [score[0] if fields.raw_scores else activated(score)[0] for score in scores]
         texts = [{"text": text} if fields.return_text else {} for text in fields.texts]
-        return to_json([{"index": index, **texts[index], "score": values[index]} for index in _best_first(values)])
+        return framing.to_json(
+            [{"index": index, **texts[index], "score": values[index]} for index in _best_first(values)]
+        )
 
     return parsed_pooling([query] * len(params), params, context, render, _ignored(body, RerankBody))
 
@@ -251,7 +246,7 @@ def check_reranker(info: PoolingInfo | None) -> None:
 
 
 def _predict(body: bytes, context: RequestContext) -> ParsedRequest:
-    fields = decode_body(body, _predict_decoder)
+    fields = framing.decode_body(body, _predict_decoder)
     items, is_batch = _sequences(fields)
     check_count(len(items))
     info = context.model.pooling
@@ -262,7 +257,7 @@ def _predict(body: bytes, context: RequestContext) -> ParsedRequest:
         scores = [vector_of(answer) for answer in answers]
         values = scores if fields.raw_scores else [activated(score) for score in scores]
         found = [[{"score": row[index], "label": labels[index]} for index in _best_first(row)] for row in values]
-        return to_json(found if is_batch else found[0])
+        return framing.to_json(found if is_batch else found[0])
 
     texts = [check_text(text, "inputs") for text, _ in items]
     return parsed_pooling(texts, params, context, render, _ignored(body, PredictBody))
@@ -286,7 +281,7 @@ def _pair(texts: list[str]) -> tuple[str, str | None]:
 
 
 def _similarity(body: bytes, context: RequestContext) -> ParsedRequest:
-    fields = decode_body(body, _similarity_decoder)
+    fields = framing.decode_body(body, _similarity_decoder)
     sentences = fields.inputs.sentences
     if not sentences:
         raise EmptyInput("`inputs.sentences` cannot be empty", param="inputs")
@@ -297,13 +292,13 @@ def _similarity(body: bytes, context: RequestContext) -> ParsedRequest:
 
     def render(answers: Sequence[Answer]) -> bytes:
         source, *others = (vector_of(answer) for answer in answers)
-        return to_json([sum(a * b for a, b in zip(source, other, strict=True)) for other in others])
+        return framing.to_json([sum(a * b for a, b in zip(source, other, strict=True)) for other in others])
 
     return parsed_pooling(inputs, params, context, render, _ignored(body, SimilarityBody))
 
 
 def _ignored(body: bytes, struct: type[msgspec.Struct]) -> tuple[str, ...]:
-    return shortened_names(field_names(body) - struct_fields(struct))
+    return framing.shortened_names(framing.field_names(body) - struct_fields(struct))
 
 
 _PARSERS: dict[TeiRoute, Callable[[bytes, RequestContext], ParsedRequest]] = {
@@ -320,7 +315,7 @@ _DTYPES = {"bf16": "bfloat16"}
 
 def render_info(model: ModelInfo, info: PoolingInfo, *, max_concurrent_requests: int, server_version: str) -> bytes:
     """Render the body of `/info`."""
-    return to_json(
+    return framing.to_json(
         {
             "model_id": model.name,
             "model_sha": model.revision,

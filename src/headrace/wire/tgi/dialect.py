@@ -12,19 +12,9 @@ import msgspec
 
 from headrace.core.errors import InvalidRequest
 from headrace.core.generation import GenerationRequest, Grammar, RequestLimits, SamplingParams
-from headrace.wire.constraints import ConstraintFields, read_constraint
+from headrace.wire import fields
+from headrace.wire.constraints import TextParameters, read_constraint
 from headrace.wire.dialect import ParsedRequest, RequestContext
-from headrace.wire.fields import (
-    LARGEST_SEED,
-    MISPLACED_CONSTRAINTS,
-    SAMPLING_REFUSED,
-    FieldTable,
-    Refused,
-    check_nested,
-    clamp_count,
-    effective_temperature,
-    struct_fields,
-)
 from headrace.wire.framing import decode_body, refusing_deep_nesting
 from headrace.wire.tgi.reply import TgiOptions, TgiReply, Version, render_error
 
@@ -32,25 +22,10 @@ DEFAULT_MAX_NEW_TOKENS: dict[Version, int | None] = {"1.0": 20, "3": None}
 """Default of 1.0.3; in 3.x it is the rest of the context."""
 
 
-class GenerateParameters(ConstraintFields):
-    """The field `parameters`; null is the same as an absent field."""
+class GenerateParameters(TextParameters):
+    """The field `parameters`."""
 
-    best_of: int | None = None
-    temperature: float | None = None
-    repetition_penalty: float | None = None
-    frequency_penalty: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    typical_p: float | None = None
-    do_sample: bool | None = None
-    max_new_tokens: int | None = None
-    return_full_text: bool | None = None
     stop: list[str] | None = None
-    truncate: int | None = None
-    details: bool | None = None
-    decoder_input_details: bool | None = None
-    seed: int | None = None
-    top_n_tokens: int | None = None
     adapter_id: str | None = None
 
 
@@ -62,10 +37,10 @@ class GenerateBody(msgspec.Struct):
     stream: bool | None = None
 
 
-BODY_FIELDS = FieldTable(applied=struct_fields(GenerateBody), refused=MISPLACED_CONSTRAINTS)
-PARAMETER_FIELDS = FieldTable(
-    applied=struct_fields(GenerateParameters),
-    refused={**SAMPLING_REFUSED, "watermark": Refused("watermarking is not supported")},
+BODY_FIELDS = fields.FieldTable(applied=fields.struct_fields(GenerateBody), refused=fields.MISPLACED_CONSTRAINTS)
+PARAMETER_FIELDS = fields.FieldTable(
+    applied=fields.struct_fields(GenerateParameters),
+    refused={**fields.SAMPLING_REFUSED, "watermark": fields.Refused("watermarking is not supported")},
 )
 
 
@@ -86,8 +61,8 @@ def sampling_params(
     max_new_tokens, temperature, samples = parameters.max_new_tokens, parameters.temperature, is_sampling(parameters)
     return SamplingParams(
         max_new_tokens=DEFAULT_MAX_NEW_TOKENS[version] if max_new_tokens is None else max_new_tokens,
-        temperature=effective_temperature(1.0 if temperature is None else temperature) if samples else 0.0,
-        top_k=clamp_count(parameters.top_k or 0),
+        temperature=fields.effective_temperature(1.0 if temperature is None else temperature) if samples else 0.0,
+        top_k=fields.clamp_count(parameters.top_k or 0),
         top_p=1.0 if parameters.top_p is None else parameters.top_p,
         typical_p=1.0 if parameters.typical_p is None else parameters.typical_p,
         repetition_penalty=1.0 if parameters.repetition_penalty is None else parameters.repetition_penalty,
@@ -154,8 +129,8 @@ def _check_counts(parameters: GenerateParameters, *, limits: RequestLimits, max_
         raise _wrong("stop", text)
     if "" in (parameters.stop or ()):
         raise _wrong("stop", "`stop` must not contain an empty string")
-    if parameters.seed is not None and not 0 <= parameters.seed <= LARGEST_SEED:
-        raise _wrong("seed", f"`seed` must be >= 0 and <= {LARGEST_SEED}. Given: {parameters.seed}")
+    if parameters.seed is not None and not 0 <= parameters.seed <= fields.LARGEST_SEED:
+        raise _wrong("seed", f"`seed` must be >= 0 and <= {fields.LARGEST_SEED}. Given: {parameters.seed}")
     top_n = parameters.top_n_tokens
     if top_n is not None and not 0 <= top_n <= limits.max_top_n_tokens:
         text = f"`top_n_tokens` must be >= 0 and <= {limits.max_top_n_tokens}. Given: {top_n}"
@@ -208,7 +183,7 @@ class Tgi:
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """Parse a generate request."""
         decoded = decode_body(body, _decoder)
-        ignored = check_nested(body, BODY_FIELDS, PARAMETER_FIELDS)
+        ignored = fields.check_nested(body, BODY_FIELDS, PARAMETER_FIELDS)
         parameters = decoded.parameters or GenerateParameters()
         stream = self.route == "generate_stream" or (self.route == "compat" and bool(decoded.stream))
         sampling = sampling_params(

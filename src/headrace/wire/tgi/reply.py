@@ -11,62 +11,45 @@ from typing import Literal
 
 import msgspec
 
-from headrace.core.errors import (
-    Busy,
-    ContextTooLong,
-    EngineFailed,
-    HeadraceError,
-    Internal,
-    InvalidRequest,
-    PromptTooLong,
-    RequestAborted,
-)
+from headrace.core import errors
 from headrace.core.generation import Chunk, Finish, ModelInfo, RequestLimits, TextSpan, Token, TokenLogprob
+from headrace.wire import framing
 from headrace.wire.answers import Answer, FinishedChoice, finite_logprob
 from headrace.wire.dialect import MAX_CHOICES, ClosingStream, ErrorReply, Timings, retry_headers
-from headrace.wire.framing import (
-    JSON_CONTENT_TYPE,
-    SSE_CONTENT_TYPE,
-    SSE_KEEP_ALIVE,
-    MalformedBody,
-    decode_body,
-    json_number,
-    sse_event,
-    to_json,
-)
+from headrace.wire.framing import decode_body, json_number, sse_event, to_json
 
 
-def error_body(error: HeadraceError) -> bytes:
+def error_body(error: errors.HeadraceError) -> bytes:
     """Render the JSON object for an error, in a body or a stream."""
     text, error_type, _ = _translate(error)
     return to_json({"error": text, "error_type": error_type})
 
 
-def render_error(error: HeadraceError) -> ErrorReply:
+def render_error(error: errors.HeadraceError) -> ErrorReply:
     """Render the whole response for an error before the first byte."""
     _, _, status = _translate(error)
     return ErrorReply(status=status, body=error_body(error), headers=retry_headers(error))
 
 
-def _translate(error: HeadraceError) -> tuple[str, str, int]:
+def _translate(error: errors.HeadraceError) -> tuple[str, str, int]:
     """Return TGI's text, `error_type` and HTTP status."""
     text = error.message
-    if isinstance(error, PromptTooLong):
+    if isinstance(error, errors.PromptTooLong):
         text = f"`inputs` must have less than {error.max_prompt_tokens} tokens. Given: {error.prompt_tokens}"
-    if isinstance(error, ContextTooLong):
+    if isinstance(error, errors.ContextTooLong):
         text = (
             f"`inputs` tokens + `max_new_tokens` must be <= {error.max_total_tokens}. "
             f"Given: {error.prompt_tokens} `inputs` tokens and {error.max_new_tokens} `max_new_tokens`"
         )
-    if isinstance(error, MalformedBody):
+    if isinstance(error, framing.MalformedBody):
         return f"Failed to parse the request body as JSON: {text}", "validation", 400
-    if isinstance(error, InvalidRequest):
+    if isinstance(error, errors.InvalidRequest):
         return f"Input validation error: {text}", "validation", 422
-    if isinstance(error, Busy):
+    if isinstance(error, errors.Busy):
         return "Model is overloaded", "overloaded", 429
-    if isinstance(error, EngineFailed | Internal):
+    if isinstance(error, errors.EngineFailed | errors.Internal):
         return f"Request failed during generation: {error.message}", "generation", 424
-    if isinstance(error, RequestAborted):
+    if isinstance(error, errors.RequestAborted):
         return "Incomplete generation", "incomplete_generation", 500
     return error.message, error.code, error.http_status
 
@@ -106,7 +89,7 @@ class TgiReply:
     @property
     def content_type(self) -> str:
         """Server-sent events or JSON."""
-        return SSE_CONTENT_TYPE if self.options.stream else JSON_CONTENT_TYPE
+        return framing.SSE_CONTENT_TYPE if self.options.stream else framing.JSON_CONTENT_TYPE
 
     def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
         """Return TGI's `x-` headers; times are whole milliseconds."""
@@ -154,7 +137,7 @@ class TgiReply:
 class TgiStream(ClosingStream):
     """Renders one event per token; the last one has `generated_text` and `details`."""
 
-    keep_alive = SSE_KEEP_ALIVE
+    keep_alive = framing.SSE_KEEP_ALIVE
 
     def __init__(self, options: TgiOptions) -> None:
         super().__init__()
@@ -173,7 +156,7 @@ class TgiStream(ClosingStream):
         text = to_json(self._options.prefix + "".join(self._texts))
         return [*events, self._event(last, text, self._details(chunk.finish))]
 
-    def _error(self, error: HeadraceError) -> Sequence[bytes]:
+    def _error(self, error: errors.HeadraceError) -> Sequence[bytes]:
         return [sse_event(error_body(error), space=self._options.version != "1.0")]
 
     def _event(self, token: Token, generated_text: bytes, details: bytes) -> bytes:

@@ -10,9 +10,8 @@ Source: transformers `pipelines/text_generation.py` and `generation/configuratio
 sagemaker-huggingface-inference-toolkit `handler_service.py` (`handle`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal, TypeVar
 
 import msgspec
@@ -203,39 +202,27 @@ def _reply(prompts: list[Prompt], parameters: Parameters, *, is_list: bool, stre
             "inputs one by one.",
             param="inputs",
         )
-    full = parameters.return_full_text is not False
-    prefixes = [
-        _Prefix(prompt, full, not isinstance(prompt, str) and _continues(prompt, parameters)) for prompt in prompts
-    ]
-    return WholeReply(partial(_rendered, prefixes=prefixes, is_list=is_list))
+
+    def render(answers: Sequence[Answer]) -> bytes:
+        results = [
+            [{"generated_text": _generated(prompt, choice.text, parameters)} for choice in answer.choices]
+            for prompt, answer in zip(prompts, answers, strict=True)
+        ]
+        return to_json(results if is_list else results[0])
+
+    return WholeReply(render)
 
 
-@dataclass(frozen=True, slots=True)
-class _Prefix:
-    """The prompt, which precedes each generated text."""
-
-    prompt: Prompt
-    is_shown: bool
-    continues: bool
-
-    def before(self, text: str) -> object:
-        """Return the value of `generated_text`."""
-        if not self.is_shown:
-            return text
-        if isinstance(self.prompt, str):
-            return self.prompt + text
-        if not self.continues:
-            return [*self.prompt, {"role": "assistant", "content": text}]
-        *before, last = self.prompt
-        return [*before, {**last, "content": f"{last.get('content') or ''}{text}"}]
-
-
-def _rendered(answers: Sequence[Answer], *, prefixes: Sequence[_Prefix], is_list: bool) -> bytes:
-    results: list[list[Mapping[str, object]]] = [
-        [{"generated_text": prefix.before(choice.text)} for choice in answer.choices]
-        for prefix, answer in zip(prefixes, answers, strict=True)
-    ]
-    return to_json(results if is_list else results[0])
+def _generated(prompt: Prompt, text: str, parameters: Parameters) -> object:
+    """Return the value of `generated_text`, which the prompt precedes."""
+    if parameters.return_full_text is False:
+        return text
+    if isinstance(prompt, str):
+        return prompt + text
+    if not _continues(prompt, parameters):
+        return [*prompt, {"role": "assistant", "content": text}]
+    *before, last = prompt
+    return [*before, {**last, "content": f"{last.get('content') or ''}{text}"}]
 
 
 _STATUS = 400

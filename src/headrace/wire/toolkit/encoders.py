@@ -8,7 +8,6 @@ pipeline fails in the network unless `truncation` is set.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
@@ -139,13 +138,17 @@ def parse_classification(body: bytes, context: RequestContext) -> ParsedRequest:
     if not items:
         raise InvalidRequest("`inputs` is an empty list; expected texts.", param="inputs")
     check_count(len(items))
-    form = _Form.of(parameters, context.model.pooling)
+    info = context.model.pooling
+    labels, activate = () if info is None else info.labels, _activation(parameters.function_to_apply, info)
 
     def render(answers: Sequence[Answer]) -> bytes:
-        results = [form.result(vector_of(answer)) for answer in answers]
-        if isinstance(inputs, list):
-            return to_json(results)
-        return to_json(results if isinstance(inputs, str) and form.is_legacy else results[0])
+        results = []
+        for outputs in map(vector_of, answers):
+            scores = zip(labels, activate(outputs), strict=True)
+            found: list[Label] = [{"label": label, "score": score} for label, score in scores]
+            results.append(_labelled(outputs, found, parameters))
+        is_list = isinstance(inputs, str) and parameters.top_k is msgspec.UNSET
+        return to_json(results if is_list or isinstance(inputs, list) else results[0])
 
     pooling = [parameters.pooling("score", document=pair.text_pair) for pair in items]
     return parsed_pooling([pair.text for pair in items], pooling, context, render, ignored)
@@ -164,41 +167,23 @@ def _text_pair(item: object) -> TextPair:
     raise InvalidRequest(_NO_PAIRS, param="inputs")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Form:
-    """The form of the result of one input."""
+def _activation(name: str | None, info: PoolingInfo | None) -> Callable[[Scores], list[float]]:
+    problem, num_labels = ("", 0) if info is None else (info.problem_type, len(info.labels))
+    is_sigmoid = problem == "multi_label_classification" or num_labels == 1
+    default = "none" if problem == "regression" else "sigmoid" if is_sigmoid else "softmax"
+    name = (name or default).lower()
+    if name in _FUNCTIONS:
+        return _FUNCTIONS[name]
+    text = f"`function_to_apply` is {name[:40]!r}; expected one of {', '.join(_FUNCTIONS)}."
+    raise InvalidRequest(text, param="function_to_apply")
 
-    labels: tuple[str, ...]
-    activate: Callable[[Scores], list[float]]
-    top_k: int | None
-    """The number of labels, the best first; None: all of them."""
-    is_legacy: bool
-    """True without `top_k`: the best label alone, or all in the order of the model."""
 
-    @classmethod
-    def of(cls, parameters: ClassificationParameters, info: PoolingInfo | None) -> "_Form":
-        problem, labels = ("", ()) if info is None else (info.problem_type, info.labels)
-        is_sigmoid = problem == "multi_label_classification" or len(labels) == 1
-        default = "none" if problem == "regression" else "sigmoid" if is_sigmoid else "softmax"
-        name = (parameters.function_to_apply or default).lower()
-        if name not in _FUNCTIONS:
-            raise InvalidRequest(
-                f"`function_to_apply` is {name[:40]!r}; expected one of {', '.join(_FUNCTIONS)}.",
-                param="function_to_apply",
-            )
-        top_k, is_legacy = parameters.top_k, isinstance(parameters.top_k, msgspec.UnsetType)
-        if isinstance(top_k, msgspec.UnsetType):
-            top_k = None if parameters.return_all_scores else 1
-        return cls(labels=labels, activate=_FUNCTIONS[name], top_k=top_k, is_legacy=is_legacy)
-
-    def result(self, outputs: Scores) -> Label | list[Label]:
-        found: list[Label] = [
-            {"label": label, "score": score} for label, score in zip(self.labels, self.activate(outputs), strict=True)
-        ]
-        order = sorted(range(len(found)), key=lambda index: -outputs[index])
-        if self.is_legacy:
-            return found if self.top_k is None else found[order[0]]
-        return [found[index] for index in order][: self.top_k]
+def _labelled(outputs: Scores, found: list[Label], parameters: ClassificationParameters) -> Label | list[Label]:
+    """Return the best labels of an input; without `top_k` the best one alone, or all in the order of the model."""
+    order = sorted(range(len(found)), key=lambda index: -outputs[index])
+    if isinstance(parameters.top_k, msgspec.UnsetType):
+        return found if parameters.return_all_scores else found[order[0]]
+    return [found[index] for index in order][: parameters.top_k]
 
 
 class FeatureParameters(TextParameters, kw_only=True):

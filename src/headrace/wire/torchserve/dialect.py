@@ -15,61 +15,40 @@ from dataclasses import dataclass
 
 import msgspec
 
-from headrace.core.errors import (
-    Busy,
-    HeadraceError,
-    InvalidRequest,
-    ModelNotFound,
-    NotFound,
-    PayloadTooLarge,
-    Unauthorized,
-    Unavailable,
-)
+from headrace.core import errors
 from headrace.core.generation import Chunk, GenerationRequest, SamplingParams
+from headrace.wire import fields
 from headrace.wire.answers import Answer
 from headrace.wire.constraints import ConstraintFields, read_constraint
 from headrace.wire.dialect import (
     ClosingStream,
     ErrorReply,
+    JsonHead,
     ParsedRequest,
     RequestContext,
     StreamRenderer,
-    Timings,
     retry_headers,
-)
-from headrace.wire.fields import (
-    LARGEST_SEED,
-    MISPLACED_CONSTRAINTS,
-    NO_BEAM_SEARCH,
-    SAMPLING_NO_EFFECT,
-    SAMPLING_REFUSED,
-    FieldTable,
-    Refused,
-    check_nested,
-    clamp_count,
-    effective_temperature,
-    struct_fields,
 )
 from headrace.wire.framing import MalformedBody, decode_body, field_names, refusing_deep_nesting, to_json
 
-_EXCEPTIONS: dict[type[HeadraceError], str] = {
-    Busy: "ServiceUnavailableException",
-    Unavailable: "ServiceUnavailableException",
-    NotFound: "ResourceNotFoundException",
-    ModelNotFound: "ModelNotFoundException",
-    PayloadTooLarge: "RequestEntityTooLargeException",
-    Unauthorized: "InvalidKeyException",
+_EXCEPTIONS: dict[type[errors.HeadraceError], str] = {
+    errors.Busy: "ServiceUnavailableException",
+    errors.Unavailable: "ServiceUnavailableException",
+    errors.NotFound: "ResourceNotFoundException",
+    errors.ModelNotFound: "ModelNotFoundException",
+    errors.PayloadTooLarge: "RequestEntityTooLargeException",
+    errors.Unauthorized: "InvalidKeyException",
 }
 
 
-def error_body(error: HeadraceError) -> bytes:
+def error_body(error: errors.HeadraceError) -> bytes:
     """Render the JSON object for an error, in a body or a stream."""
-    by_default = "BadRequestException" if isinstance(error, InvalidRequest) else "InternalServerException"
+    by_default = "BadRequestException" if isinstance(error, errors.InvalidRequest) else "InternalServerException"
     kind = _EXCEPTIONS.get(type(error), by_default)
     return to_json({"code": error.http_status, "type": kind, "message": error.message})
 
 
-def render_error(error: HeadraceError) -> ErrorReply:
+def render_error(error: errors.HeadraceError) -> ErrorReply:
     """Render the whole response for an error before the first byte."""
     return ErrorReply(status=error.http_status, body=error_body(error), headers=retry_headers(error))
 
@@ -89,21 +68,13 @@ _SCRIPTS_WITHOUT_SPACES = (
 
 
 @dataclass(frozen=True, slots=True)
-class WordReply:
+class WordReply(JsonHead):
     """Renders one answer as plain text."""
 
     prefix: str
     """The prompt, which precedes the generated text, or nothing."""
 
-    @property
-    def content_type(self) -> str:
-        """The content type of plain text."""
-        return "text/plain; charset=utf-8"
-
-    def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
-        """Return no headers."""
-        del timings
-        return ()
+    content_type = "text/plain; charset=utf-8"
 
     def stream(self) -> StreamRenderer:
         """Return a renderer of whole words."""
@@ -133,13 +104,13 @@ class WordStream(ClosingStream):
             return self._rest()
         newest = "".join(self._held) if self._is_first else chunk.text
         self._is_first = False
-        is_long = sum(map(len, self._held)) >= _ENOUGH_CHARACTERS
-        is_enough = bool(newest) and _has_no_spaces(newest[-1]) and is_long
-        if not is_enough and not any(mark in newest for mark in _SEPARATORS):
-            return ()
+        if not any(mark in newest for mark in _SEPARATORS):
+            is_enough = bool(newest) and _has_no_spaces(newest[-1])
+            if not is_enough or sum(map(len, self._held)) < _ENOUGH_CHARACTERS:
+                return ()
         return self._words("".join(self._held))
 
-    def _error(self, error: HeadraceError) -> Sequence[bytes]:
+    def _error(self, error: errors.HeadraceError) -> Sequence[bytes]:
         """Render the text held back, and TorchServe's error object on a separate line."""
         return [*self._rest(), error_body(error) + b"\n"]
 
@@ -195,23 +166,23 @@ class TorchServeBody(msgspec.Struct):
     """Accepted without effect: the answer is always streamed word by word."""
 
 
-BODY_FIELDS = FieldTable(applied=struct_fields(TorchServeBody), refused=MISPLACED_CONSTRAINTS)
-PARAMETER_FIELDS = FieldTable(
-    applied=struct_fields(TorchServeParameters),
+BODY_FIELDS = fields.FieldTable(applied=fields.struct_fields(TorchServeBody), refused=fields.MISPLACED_CONSTRAINTS)
+PARAMETER_FIELDS = fields.FieldTable(
+    applied=fields.struct_fields(TorchServeParameters),
     refused={
-        **SAMPLING_REFUSED,
-        "num_beams": Refused(NO_BEAM_SEARCH, neutral=1),
-        "num_return_sequences": Refused("a response contains one answer", neutral=1),
-        "no_repeat_ngram_size": Refused(
+        **fields.SAMPLING_REFUSED,
+        "num_beams": fields.Refused(fields.NO_BEAM_SEARCH, neutral=1),
+        "num_return_sequences": fields.Refused("a response contains one answer", neutral=1),
+        "no_repeat_ngram_size": fields.Refused(
             "blocking repeated n-grams is not supported", "Use 'repetition_penalty'.", neutral=0
         ),
-        "bad_words_ids": Refused("excluding words is not supported"),
-        "max_length": Refused("limits do not count the prompt", "Use 'max_new_tokens'."),
-        "typical_p": Refused("this dialect does not apply it", "Use 'top_p'.", neutral=1),
-        "min_p": Refused("this dialect does not apply it", "Use 'top_p'.", neutral=0),
-        "penalty_alpha": Refused("contrastive search is not supported", neutral=0),
+        "bad_words_ids": fields.Refused("excluding words is not supported"),
+        "max_length": fields.Refused("limits do not count the prompt", "Use 'max_new_tokens'."),
+        "typical_p": fields.Refused("this dialect does not apply it", "Use 'top_p'.", neutral=1),
+        "min_p": fields.Refused("this dialect does not apply it", "Use 'top_p'.", neutral=0),
+        "penalty_alpha": fields.Refused("contrastive search is not supported", neutral=0),
     },
-    no_effect=SAMPLING_NO_EFFECT,
+    no_effect=fields.SAMPLING_NO_EFFECT,
 )
 _decoder = msgspec.json.Decoder(TorchServeBody)
 _text_decoder = msgspec.json.Decoder(str)
@@ -237,11 +208,11 @@ class TorchServe:
         if "inputs" in field_names(body):
             decoded = decode_body(body, _decoder)
             prompt, parameters = decoded.inputs, decoded.parameters or parameters
-            ignored = check_nested(body, BODY_FIELDS, PARAMETER_FIELDS)
+            ignored = fields.check_nested(body, BODY_FIELDS, PARAMETER_FIELDS)
         else:
             prompt = _text(body)
         if not prompt.strip():
-            raise InvalidRequest("The prompt is empty: send it as the body, as plain text.", param="inputs")
+            raise errors.InvalidRequest("The prompt is empty: send it as the body, as plain text.", param="inputs")
         request = GenerationRequest(
             request_id=context.request_id,
             prompt=prompt,
@@ -267,15 +238,15 @@ def _text(body: bytes) -> str:
 
 def _sampling(parameters: TorchServeParameters, *, default_max_new_tokens: int) -> SamplingParams:
     """Convert the parameters as `generate` of transformers does: no sampling without `do_sample`."""
-    max_new_tokens, temperature = parameters.max_new_tokens, parameters.temperature
+    max_new_tokens, temperature = parameters.max_new_tokens, fields.first_given(parameters.temperature, None, 1.0)
     return SamplingParams(
         max_new_tokens=default_max_new_tokens if max_new_tokens is None else max_new_tokens,
         min_new_tokens=parameters.min_new_tokens or 0,
-        temperature=effective_temperature(1.0 if temperature is None else temperature) if parameters.do_sample else 0.0,
-        top_k=clamp_count(max(0, parameters.top_k or 0)),
+        temperature=fields.effective_temperature(temperature) if parameters.do_sample else 0.0,
+        top_k=fields.clamp_count(max(0, parameters.top_k or 0)),
         top_p=1.0 if parameters.top_p is None else parameters.top_p,
         repetition_penalty=1.0 if parameters.repetition_penalty is None else parameters.repetition_penalty,
-        seed=None if parameters.seed is None else parameters.seed & LARGEST_SEED,
+        seed=None if parameters.seed is None else parameters.seed & fields.LARGEST_SEED,
         stop=tuple(parameters.stop or ()),
         grammar=read_constraint(parameters, prefix="parameters."),
     )
