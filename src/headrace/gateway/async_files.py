@@ -1,8 +1,9 @@
-"""
-Accepted asynchronous invocations on disk, one file each, so that they survive a kill -9.
+"""Accepted asynchronous invocations on disk, one file each, so that they survive a kill -9, and their bodies.
 
 A file is written under a temporary name, synced and renamed, and removed when the outcome is in the object storage. An
 invocation that was running when the platform died runs again. The methods block: call them in a thread.
+
+Bodies need bounded memory. A long response goes to disk, because a worker drops a connection that is not read for long.
 """
 
 import asyncio
@@ -199,7 +200,12 @@ IN_MEMORY_BYTES = 256 * 1024
 
 
 class InputRoom:
-    """The part of the budget that the inputs of asynchronous invocations may fill."""
+    """
+    The part of the budget of all request bodies that the inputs of asynchronous invocations may fill.
+
+    No client waits for an asynchronous invocation, so it waits for room in place of failing: before its input is read,
+    when it holds nothing that others wait for.
+    """
 
     def __init__(self, budget: BodyBudget) -> None:
         self._budget = budget

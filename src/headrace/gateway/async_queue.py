@@ -166,7 +166,13 @@ class AsyncOutcome:
 
 
 class AsyncPublisher:
-    """Publishes backlogs and outcomes. Used by one thread, the event loop's."""
+    """
+    Publishes backlogs and outcomes as CloudWatch metrics. Used by one thread, the event loop's.
+
+    The backlog of each endpoint is published every ten seconds, also while the endpoint has no replica, because
+    autoscaling needs it then; each invocation is published when it ends. Names, units and dimensions are SageMaker's.
+    Source: SageMaker developer guide, "Monitor asynchronous endpoint" (which misspells `InvocationsProcessed`).
+    """
 
     def __init__(self, sink: MetricSink, *, clock: Callable[[], float] = time.time) -> None:
         self._sink = sink

@@ -1,4 +1,4 @@
-"""InvokeEndpoint: the worker's response in one piece, so that every failure has a status."""
+"""InvokeEndpoint and InvokeEndpointWithResponseStream: the response in one piece, or as an event stream."""
 
 from time import perf_counter
 
@@ -41,7 +41,13 @@ CONTENT_TYPE = "application/vnd.amazon.eventstream"
 async def stream(
     service: InvocationService, invocation: Invocation, body: bytes, exchange: Exchange, record: InvocationRecord
 ) -> None:
-    """Answer with an event stream; an `AwsError` is raised before anything was sent."""
+    """
+    Answer with an event stream, one PayloadPart for each chunk of the worker.
+
+    Before the first byte a failure has a status (`AwsError`); after it, it is an event: `ModelStreamError` if the model
+    or its connection failed, `InternalStreamFailure` if the platform did. Source: botocore sagemaker-runtime, shape
+    ResponseStream.
+    """
     query = service.routing_query(invocation, body)
     request = ClientRequest(headers=invocation.worker_headers(), body=body)
     try:

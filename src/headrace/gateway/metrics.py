@@ -1,7 +1,6 @@
-"""
-Counters of invocations by endpoint, variant and inference component.
+"""Counters of invocations by endpoint, variant and inference component, and their page for Prometheus.
 
-`gateway.exposition` has their Prometheus names. Source: SageMaker developer guide, "Endpoint invocation metrics".
+Source: SageMaker developer guide, "Endpoint invocation metrics".
 """
 
 from collections.abc import Callable, Container, Iterator, Sequence

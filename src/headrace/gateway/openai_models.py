@@ -52,7 +52,11 @@ UNKNOWN = ModelFacts()
 
 
 class FactsOfWorkers:
-    """The facts of each worker's model, read when a list of models needs them."""
+    """
+    The facts of each worker's model, read when a list of models needs them.
+
+    A worker is asked once for its own `GET /v1/models`: the model of a worker does not change.
+    """
 
     def __init__(self, client: HttpClient) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""In-flight requests of each worker."""
+"""What the gateway knows of each replica by itself: its in-flight requests, and whether it can be reached."""
 
 import asyncio
 from collections.abc import Callable, Container, Iterator, Mapping
@@ -83,7 +83,14 @@ class _Entry:
 
 
 class Quarantine:
-    """The replicas in quarantine. A new worker at the address of an old one is a different replica."""
+    """
+    Unreachable workers get no requests for a while if another replica can answer or is expected.
+
+    The reconciler soon notices that a worker has died; until then its replica is still in the route. A quarantine lasts
+    one second, and twice as long each time the worker is still unreachable, so that a machine that is gone and drops
+    packets delays few requests. A new worker at the address of an old one is a different replica. Used by one thread,
+    the event loop's.
+    """
 
     def __init__(self, *, on_end: Callable[[], None]) -> None:
         """`on_end` is called when a worker may be tried again."""

@@ -41,6 +41,13 @@ class _Session:
 
 
 class Sessions:
+    """
+    The workers of stateful sessions. Containers open, name and close sessions; the gateway remembers where they are.
+
+    The table is in memory: after a restart of the platform a session is routed by rendezvous hashing of its id, which
+    is correct for endpoints with one replica. Source: SageMaker developer guide, "Stateful sessions".
+    """
+
     def __init__(self, *, max_sessions: int = MAX_SESSIONS) -> None:
         self._sessions: OrderedDict[tuple[str, str], _Session] = OrderedDict()
         self._max_sessions = max_sessions

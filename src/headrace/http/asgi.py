@@ -1,4 +1,4 @@
-"""ASGI types, accessors for the scope of a request, and the extension that writes parts of a stream."""
+"""ASGI types, accessors of a request's scope, whole responses, and the extension that writes parts of a stream."""
 
 from collections.abc import Callable, Iterable
 from typing import Final

@@ -41,7 +41,12 @@ class ResponseTooLarge(Exception):
 
 
 class ClientResponse:
-    """Status, headers, and the body in the parts in which the server sent it: each HTTP chunk is a part."""
+    """
+    Status, headers, and the body in the parts in which the server sent it: each HTTP chunk is a part.
+
+    The connection adds parts as it reads them; one owner takes them out with `relay` or `read`. While the owner keeps
+    up, a part goes from the socket to `on_chunk` within the call that read it: no task is woken.
+    """
 
     def __init__(self, flow: "ClientConnection") -> None:
         self.status = 0

@@ -23,7 +23,12 @@ _RETRY_S = 1.0
 
 
 class TlsListener:
-    """A listening socket whose connections get their HTTP protocol after the handshake."""
+    """
+    A listening socket whose connections get their HTTP protocol after the handshake.
+
+    They are counted and timed from the first byte. The servers of asyncio and uvloop report a connection only after its
+    handshake, so that clients that connect and send nothing would be neither counted nor dropped for a minute.
+    """
 
     def __init__(
         self,

@@ -1,9 +1,10 @@
-"""
-Server TLS with a certificate that is reread when its files change, so that renewals need no restart.
+"""The listening socket of a server, and TLS on it with a certificate that is reread when its files change.
 
-The files are checked at handshakes, at most once in `CHECK_INTERVAL_S`; connections that exist keep their certificate.
-A renewal that cannot be read (files written one after the other, a wrong key) is logged, and the certificate in use
-stays.
+The socket is bound before anything slow begins: a port in use is reported at once.
+
+Renewals of the certificate need no restart. The files are checked at handshakes, at most once in `CHECK_INTERVAL_S`;
+connections that exist keep their certificate. A renewal that cannot be read (files written one after the other, a wrong
+key) is logged, and the certificate in use stays.
 """
 
 import errno

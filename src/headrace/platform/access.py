@@ -210,7 +210,11 @@ _PARTS_OF_BUCKETS: Final = {
 
 
 def audited(app: ASGIApp, call_of: Callable[[Scope], AuditedCall | None]) -> ASGIApp:
-    """Return an application that writes a line for each call that `call_of` finds."""
+    """
+    Return an application that writes an audit line for each call that `call_of` finds.
+
+    It is for calls that are no operations of `control`: of buckets, and of the console.
+    """
     log = AuditLog()
 
     async def audited_app(scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,8 +1,11 @@
-"""
-Backups of a platform: its records, its list of own images and, while it is stopped, the embedded S3 server's objects.
+"""Backups of a platform.
 
-A backup is restored into the data folder and the database of any platform that is stopped. Workers are not restored:
-the next start of the platform replaces them. Methods block.
+They have its records, its list of own images and, while it is stopped, the objects of the embedded S3 server. A backup
+is restored into the data folder and the database of any platform that is stopped. Workers are not restored: the next
+start of the platform replaces them. Methods block.
+
+The file is a tar.gz with the records, files of the data folder, and last a manifest with their checksums. It has access
+keys: it is readable by its owner only, and as trusted as the data folder.
 """
 
 import gzip

@@ -1,4 +1,4 @@
-"""The layout of the platform's data folder, and the lock that keeps a second platform out of it."""
+"""The layout of the platform's data folder, the lock that keeps a second platform out of it, and the key in it."""
 
 import fcntl
 import json
@@ -208,6 +208,12 @@ GENERATED_KEY_ID: Final = "HRAKGENERATEDATSTART"
 
 
 class LocalKey(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    The access key in a data folder: programs of the same user find it there, and need no configuration.
+
+    The platform writes it when it starts. Other users cannot read it, as they cannot read the folder.
+    """
+
     key_id: str
     secret: str
 

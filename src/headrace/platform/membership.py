@@ -193,6 +193,12 @@ _RETRY_S: Final = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class Leading:
+    """
+    The loops of the leader, which act on the records.
+
+    There is one object for each term, with a store that fences its writes.
+    """
+
     store: Store
     series: FileSeries
     launcher: Launcher

@@ -37,7 +37,12 @@ def free_bytes(folder: Path) -> int:
 
 
 class DiskSpace:
-    """The free space of some folders, measured every second."""
+    """
+    The free space of the disks under a platform, measured every second: it must be known before they are written to.
+
+    SeaweedFS retries a write to a full disk for 30 s, and its index may stay broken afterwards: writes are refused
+    while a disk is full, and SeaweedFS is restarted once there is room again.
+    """
 
     def __init__(self, folders: Sequence[Path], *, measure: FreeBytes = free_bytes) -> None:
         self._folders = folders

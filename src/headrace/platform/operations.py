@@ -1,4 +1,4 @@
-"""The AWS operations that the platform supports, each with its handler."""
+"""The AWS operations that the platform supports, each with its handler, and all kinds of its records."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -1,8 +1,7 @@
-"""
-The components of one endpoint and the places of their copies, for the console.
+"""The state of the whole platform, and the components of one endpoint with their places, for the console.
 
-No operation of SageMaker says which copy is on which instance. An instance is virtual, with the resources of its type
-on AWS; the machine that runs a copy's process is its `host`.
+No operation of AWS returns these. Reading them blocks for a moment, so the console calls them in a thread. An instance
+is virtual, with the resources of its type on AWS; the machine that runs a copy's process is its `host`.
 """
 
 import math

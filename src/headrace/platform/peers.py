@@ -138,6 +138,14 @@ Answer = Callable[[Any], object]
 
 @dataclass(slots=True, kw_only=True)
 class Siblings:
+    """
+    Questions between the processes of a platform: what one has in memory only, such as the traffic that it has served.
+
+    Each process listens on a Unix socket in the folder that they share, which only their user can reach. A question is
+    a line of JSON, the answer is JSON until the end of the connection. A process that does not answer in time is left
+    out.
+    """
+
     folder: Path
     """The folder of the sockets; created by `start`."""
     own_id: str
@@ -201,7 +209,12 @@ _MAX_ID_CHARACTERS: Final = 256
 
 
 def share_responses(responses: StoredResponses, siblings: Siblings) -> None:
-    """Give a gateway access to the responses of the other processes, and these to its own."""
+    """
+    Give a gateway access to the stored responses of the other processes, and these to its own.
+
+    Each process keeps those that it has made. A conversation goes on at any process: the one that has the response
+    before is asked.
+    """
 
     async def find(key: ResponseKey, *, is_deleted: bool) -> StoredResponse | None:
         if len(key.response_id) > _MAX_ID_CHARACTERS:

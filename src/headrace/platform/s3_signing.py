@@ -18,6 +18,8 @@ from headrace.state.records import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Access:
+    """Address and keys of an S3 server."""
+
     endpoint_url: str
     access_key: str
     secret_key: str

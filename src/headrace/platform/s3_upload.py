@@ -34,7 +34,13 @@ class BadSignature(BadChunk):
 
 
 class AwsChunkedReader:
-    """Decodes a body from parts of any size."""
+    r"""
+    Decodes AWS's chunked coding (`Content-Encoding: aws-chunked`) from parts of any size; can verify the signatures.
+
+    A chunk is `<size in hex>[;chunk-signature=...]\r\n<bytes>\r\n`; the one of size 0 is the last, trailers may follow.
+    Source: "Signature Calculations for the Authorization Header: Transferring Payload in Multiple Chunks" in the Amazon
+    S3 API reference.
+    """
 
     def __init__(self, verifier: ChunkVerifier | None = None, *, signs_trailer: bool = False) -> None:
         """Prepare for a body; without a verifier the signatures of its chunks are not looked at."""

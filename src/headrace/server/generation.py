@@ -271,6 +271,12 @@ Send = Callable[[bytes], Awaitable[None]]
 
 
 class FormattedGeneration(Generation):
+    """
+    A request whose body, response or tokens the model's own formatters change.
+
+    The formatters run in another process: the backend waits for them as it waits for a slow client.
+    """
+
     def __init__(
         self,
         service: Service,

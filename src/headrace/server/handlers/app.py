@@ -85,7 +85,11 @@ _MODEL_PATHS = ("/predictions/{model}", "/models/{model}/invoke")
 
 
 def djl_routes(service: CodeService) -> Sequence[BaseRoute]:
-    """Return the routes; those for adapters exist with and without the model's name."""
+    """
+    Return DJL Serving's routes beside `/invocations`: by the model's name, and for adapters with and without it.
+
+    Sources: djl-serving, `InferenceRequestHandler`, `AdapterManagementRequestHandler`, `Adapter`.
+    """
     adapters = _Adapters(service)
     return [
         *(Route(path, _ModelRoute(service), methods=["GET", "POST", "PUT"]) for path in _MODEL_PATHS),
@@ -140,7 +144,11 @@ class _ModelRoute(HandlerRoute):
 
 
 class _Adapters:
-    """The routes for adapters, which functions of the model load and unload."""
+    """
+    The routes for adapters, which functions of the model load and unload.
+
+    Each process of the code gets every change; one that is started later gets those that are loaded then.
+    """
 
     def __init__(self, service: CodeService) -> None:
         self._service = service

@@ -1,4 +1,8 @@
-"""The relay of one request to user code, and of its response to the client."""
+"""The relay of one request to user code, as parts, and of its response to the client.
+
+The parts are the fields of a form, or the body as a whole. Sources: RFC 7578 (multipart/form-data), RFC 2046 section
+5.1.1 (boundaries), the URL standard (urlencoded forms).
+"""
 
 import asyncio
 import re
