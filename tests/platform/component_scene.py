@@ -22,10 +22,10 @@ NEED = {"NumberOfCpuCoresRequired": 1, "MinMemoryRequiredInMb": 128}
 SERVER = Path(__file__).with_name("dumb_server.py")
 
 
-def dumb_up(folder: Path, *flags: str) -> Running:
-    """A platform that knows the image `dumb`."""
+def dumb_up(folder: Path, *flags: str, image: str = "dumb") -> Running:
+    """A platform on which an image, or all that a pattern fits, are dumb servers."""
     images = folder.parent / "images.toml"
-    images.write_text(f'[images."dumb"]\ncommand = ["{sys.executable}", "-S", "-E", "{SERVER}", "{{port}}"]\n')
+    images.write_text(f'[images."{image}"]\ncommand = ["{sys.executable}", "-S", "-E", "{SERVER}", "{{port}}"]\n')
     return up(folder, "--images", str(images), *flags)
 
 

@@ -3,7 +3,8 @@ A server in a container of its own image: starts in a moment, knows no model, an
 
 `python dumb_server.py PORT`. Environment: NAME, what it answers; FAILS, not empty: it ends with that sentence;
 PING_AFTER_S: seconds until it is healthy. It dies at once on SIGTERM, so that a request that is cut off shows.
-A body `{"wait_s": 0.1}` is answered after that time; `{"stream": 3}` with so many lines.
+A body `{"wait_s": 0.1}` is answered after that time; `{"stream": 3}` with so many lines; `{"inputs": "text"}` as TGI
+answers, after a second: load without the CPU time of a model.
 """
 
 import json
@@ -16,6 +17,7 @@ from typing import Any
 STARTED_S = time.monotonic()
 NAME, FAILS = os.environ.get("NAME", ""), os.environ.get("FAILS", "")
 PING_AFTER_S = float(os.environ.get("PING_AFTER_S", "0"))
+GENERATION_S = 1.0
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -29,8 +31,11 @@ class Handler(BaseHTTPRequestHandler):
         if lines := asked.get("stream"):
             self._stream(lines, asked.get("wait_s", 0.0))
             return
+        answer: Any = {"name": NAME, "pid": os.getpid()}
+        if "inputs" in asked:
+            asked["wait_s"], answer = GENERATION_S, [{"generated_text": f"{asked['inputs']} and so on"}]
         time.sleep(asked.get("wait_s", 0.0))
-        self._answer(200, json.dumps({"name": NAME, "pid": os.getpid()}).encode())
+        self._answer(200, json.dumps(answer).encode())
 
     def _answer(self, status: int, body: bytes) -> None:
         self.send_response(status)

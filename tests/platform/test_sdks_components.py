@@ -1,18 +1,20 @@
 """
 The flow of inference components with the SageMaker SDK: copies, policies, out under load, in without it.
 
-Two scripts at a time, as both wait for minutes: one scales copies, the other the instances that they are on.
+Two scripts at a time, as both wait for minutes: one scales copies, the other the instances that they are on. Their
+TGI image is a dumb server here, so that minutes of load cost no CPU time; `test_sdks` has it with the real model.
 """
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from .component_scene import dumb_up
+from .conftest import shell_for
 from .running import Running, until
 from .test_sdks import EXAMPLES, check_all, started
-
-pytestmark = pytest.mark.model
 
 PIECES = {
     "components": (
@@ -32,12 +34,21 @@ PIECES = {
 """What each script prints. The second would shrink after 15 minutes: `test_followers` has that, on another clock."""
 
 
+@pytest.fixture
+def platform(tmp_path: Path) -> Iterator[Running]:
+    running = dumb_up(tmp_path / "data", image="huggingface-pytorch-tgi-inference*")
+    yield running
+    assert running.stop() == 0, running.log()
+
+
 @pytest.mark.timeout(1200)
 def test_components_and_their_instances_scale_out_under_load_and_components_in_without_it(
-    platform: Running, shell: dict[str, str], smollm2_path: Path, tmp_path: Path
+    platform: Running, tmp_path: Path
 ) -> None:
+    shell = shell_for(platform)
+    model = tmp_path / "model"
     processes = {
-        name: started(sys.executable, EXAMPLES / f"{name}.py", shell, smollm2_path, tmp_path / name) for name in PIECES
+        name: started(sys.executable, EXAMPLES / f"{name}.py", shell, model, tmp_path / name) for name in PIECES
     }
     check_all(processes, PIECES, platform)
     client = platform.client("sagemaker")
