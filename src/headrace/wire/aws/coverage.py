@@ -5,6 +5,7 @@ The table of operations for the documentation: all operations of botocore's mode
 """
 
 from collections.abc import Collection, Sequence
+from itertools import starmap
 
 from botocore.model import StructureShape
 
@@ -46,34 +47,21 @@ def markdown(handled: Handled, *, documented: Sequence[str] = services.MODELLED)
     unknown = sorted(set(handled) - known)
     if unknown:
         raise ValueError(f"No model has these operations: {', '.join('.'.join(pair) for pair in unknown)}")
-    parts = [_summary(handled, documented), _not_served()]
-    parts += [_service(service, _handled_of(service, handled)) for service in documented]
-    return "\n\n".join(parts) + "\n"
-
-
-def _handled_of(service: str, handled: Handled) -> set[str]:
-    return {name for owner, name in handled if owner == service}
-
-
-def _summary(handled: Handled, documented: Sequence[str]) -> str:
-    rows = ["| service | operations | handled |", "|---|---:|---:|"]
-    rows += [
-        f"| `{service}` | {len(services.operation_names(service))} | {len(_handled_of(service, handled))} |"
-        for service in documented
-    ]
-    return "\n".join(rows)
-
-
-def _not_served() -> str:
-    lines = [
+    by_service = {service: {name for owner, name in handled if owner == service} for service in documented}
+    lines = ["| service | operations | handled |", "|---|---:|---:|"]
+    for service, names in by_service.items():
+        lines.append(f"| `{service}` | {len(services.operation_names(service))} | {len(names)} |")
+    lines += [
+        "",
         "A call of another service, or of an operation that is not handled, returns an error that says so; nothing",
         "reaches AWS. The embedded S3 server, or the one of `--s3-endpoint`, answers S3.",
         "What examples use that is not served:",
         "",
         "| not served | instead |",
         "|---|---|",
+        *(f"| {what} | {instead} |" for what, instead in _INSTEAD),
     ]
-    return "\n".join([*lines, *(f"| {what} | {instead} |" for what, instead in _INSTEAD)])
+    return "\n\n".join(["\n".join(lines), *starmap(_service, by_service.items())]) + "\n"
 
 
 def _service(service: str, handled: set[str]) -> str:

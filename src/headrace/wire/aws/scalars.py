@@ -91,7 +91,11 @@ def blob_text(value: bytes | str) -> str:
 def moment(value: str | float, where: str) -> float:
     """Parse a timestamp: a number, its text, ISO 8601 or an HTTP date. Raises `AwsError`."""
     try:
-        seconds = _moment_of_text(value) if isinstance(value, str) else float(value)
+        if isinstance(value, str) and not _NUMBER.fullmatch(value):
+            when = parsedate_to_datetime(value) if "," in value else datetime.fromisoformat(value)
+            seconds = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+        else:
+            seconds = float(value)
     except (ValueError, TypeError, OverflowError, IndexError) as error:
         raise malformed(f"'{_shown(value)}' is not a timestamp (at '{where}').") from error
     if not -_LAST_MOMENT_S <= seconds <= _LAST_MOMENT_S:
@@ -109,13 +113,6 @@ def from_moment(value: float | datetime, timestamp_format: str) -> str | float:
         return formatdate(int(seconds), usegmt=True)
     text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
-
-
-def _moment_of_text(text: str) -> float:
-    if _NUMBER.fullmatch(text):
-        return float(text)
-    when = parsedate_to_datetime(text) if "," in text else datetime.fromisoformat(text)
-    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
 def _shown(value: object) -> str:

@@ -31,6 +31,13 @@ class TextDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """Text to append to the message's reasoning."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class CallStart:
     """The start of a call of the function `name`; `index` counts the calls."""
 
@@ -46,7 +53,7 @@ class ArgumentsDelta:
     text: str
 
 
-Delta = TextDelta | CallStart | ArgumentsDelta
+ChatDelta = TextDelta | ReasoningDelta | CallStart | ArgumentsDelta
 
 
 class ToolStream:
@@ -69,7 +76,7 @@ class ToolStream:
         self._arguments: list[str] = []
         """The arguments of that call, which are held back unless a grammar enforces them."""
 
-    def feed(self, text: str) -> list[Delta]:
+    def feed(self, text: str) -> list[ChatDelta]:
         """Process the next part of the answer."""
         if self._plan.mode == "none":
             return [TextDelta(text)] if text else []
@@ -80,20 +87,20 @@ class ToolStream:
         self._buffer += text
         return merged(self._read())
 
-    def finish(self) -> list[Delta]:
+    def finish(self) -> list[ChatDelta]:
         """End the answer, which decides about the text that was held back."""
         if self._plan.mode == "required":
             return merged(self._text(self._forced.rest(has_calls=self.num_calls > 0)))
         return merged([*self.close_call(), *self._read(is_last=True)])
 
-    def open_call(self, name: str) -> list[Delta]:
+    def open_call(self, name: str) -> list[ChatDelta]:
         """Start a call that the answer's format announces; a call of an unknown function is text."""
         self._called = name
         if self._plan.mode == "auto" or not self._is_known(name):
             return []
         return self._named("") if self._plan.mode == "named" else list(self._announce(name))
 
-    def feed_call(self, text: str) -> list[Delta]:
+    def feed_call(self, text: str) -> list[ChatDelta]:
         """Process arguments of the call that `open_call` began."""
         if self._plan.mode == "auto":
             self._arguments.append(text)
@@ -102,7 +109,7 @@ class ToolStream:
             return [TextDelta(text)]
         return [] if self._is_muted else [ArgumentsDelta(self.num_calls - 1, text)]
 
-    def close_call(self) -> list[Delta]:
+    def close_call(self) -> list[ChatDelta]:
         """End the call that `open_call` began, if there is one; without an object of arguments it is text."""
         name, self._called = self._called, None
         if name is None or self._plan.mode != "auto":
@@ -117,19 +124,19 @@ class ToolStream:
     def _is_known(self, name: str | None) -> bool:
         return name == self._plan.named if self._plan.mode == "named" else name in self._plan.names
 
-    def _named(self, text: str) -> list[Delta]:
-        starts: list[Delta] = [] if self.num_calls else [CallStart(0, self._plan.named)]
+    def _named(self, text: str) -> list[ChatDelta]:
+        starts: list[ChatDelta] = [] if self.num_calls else [CallStart(0, self._plan.named)]
         self.num_calls = 1
         return [*starts, ArgumentsDelta(0, text)] if text else starts
 
-    def _read_forced(self, text: str) -> Iterator[Delta]:
+    def _read_forced(self, text: str) -> Iterator[ChatDelta]:
         for piece in self._forced.feed(text):
             if isinstance(piece, CallName):
                 yield from self._announce(piece.name)
             elif piece and not self._is_muted:
                 yield ArgumentsDelta(self.num_calls - 1, piece)
 
-    def _read(self, *, is_last: bool = False) -> Iterator[Delta]:
+    def _read(self, *, is_last: bool = False) -> Iterator[ChatDelta]:
         """Yield the deltas that the buffer already determines."""
         before: tuple[CallBlock | None, str] | None = None
         while before != (self._block, self._buffer):
@@ -139,7 +146,7 @@ class ToolStream:
             else:
                 yield from self._in_block(self._block, is_last=is_last)
 
-    def _text(self, text: str) -> Iterator[Delta]:
+    def _text(self, text: str) -> Iterator[ChatDelta]:
         """Yield text for the client, without the white space after a call."""
         if self._skips_space:
             text = text.lstrip()
@@ -151,7 +158,7 @@ class ToolStream:
         taken, self._buffer = self._buffer[:count], self._buffer[count:]
         return taken
 
-    def _in_text(self, *, is_last: bool) -> Iterator[Delta]:
+    def _in_text(self, *, is_last: bool) -> Iterator[ChatDelta]:
         if self._is_at_start:
             start = self._buffer.lstrip()
             if start.rstrip() in {"", "["} and not is_last:
@@ -175,7 +182,7 @@ class ToolStream:
     def _open_block(self, start: str) -> None:
         self._block = CallBlock(start, self._plan.names)
 
-    def _in_block(self, block: CallBlock, *, is_last: bool) -> Iterator[Delta]:
+    def _in_block(self, block: CallBlock, *, is_last: bool) -> Iterator[ChatDelta]:
         self._take(block.feed(self._buffer, is_last=is_last))
         if block.state is BlockState.OPEN:
             return
@@ -186,12 +193,12 @@ class ToolStream:
         for call in block.calls:
             yield from self._complete(call)
 
-    def _complete(self, call: Call) -> Iterator[Delta]:
+    def _complete(self, call: Call) -> Iterator[ChatDelta]:
         yield from self._announce(call.name)
         if not self._is_muted:
             yield ArgumentsDelta(self.num_calls - 1, call.arguments)
 
-    def _announce(self, name: str) -> Iterator[Delta]:
+    def _announce(self, name: str) -> Iterator[ChatDelta]:
         has_room = self._plan.max_calls is None or self.num_calls < self._plan.max_calls
         self._skips_space = True
         self._is_muted = not has_room
@@ -200,13 +207,13 @@ class ToolStream:
             yield CallStart(self.num_calls - 1, name)
 
 
-def merged(deltas: Iterable[Delta]) -> list[Delta]:
-    """Join neighbouring deltas of the same kind."""
-    result: list[Delta] = []
+def merged(deltas: Iterable[ChatDelta]) -> list[ChatDelta]:
+    """Join neighbouring deltas of the same kind; arguments only if they are of the same call."""
+    result: list[ChatDelta] = []
     for delta in deltas:
         last = result[-1] if result else None
-        if isinstance(delta, TextDelta) and isinstance(last, TextDelta):
-            result[-1] = TextDelta(last.text + delta.text)
+        if isinstance(last, TextDelta | ReasoningDelta) and isinstance(delta, type(last)):
+            result[-1] = type(delta)(last.text + delta.text)
         elif isinstance(delta, ArgumentsDelta) and isinstance(last, ArgumentsDelta) and last.index == delta.index:
             result[-1] = ArgumentsDelta(last.index, last.text + delta.text)
         else:
@@ -257,16 +264,6 @@ def by_token(text: str, tokens: Sequence[Token]) -> Iterator[tuple[str, Sequence
         yield text[place:], ()
 
 
-@dataclass(frozen=True, slots=True)
-class ReasoningDelta:
-    """Text to append to the message's reasoning."""
-
-    text: str
-
-
-ChatDelta = ReasoningDelta | Delta
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerPlan:
     """The parts of an answer to separate."""
@@ -304,12 +301,12 @@ class AnswerStream:
         if self._parser is None:
             return [*self._tools.feed(text)]
         self._places.add(text, tokens)
-        return _merged_deltas(self._deltas(self._parser.feed(text)))
+        return merged(self._deltas(self._parser.feed(text)))
 
     def finish(self) -> list[ChatDelta]:
         """End the answer."""
         held = () if self._parser is None else self._deltas(self._parser.finish())
-        return _merged_deltas([*held, *self._tools.finish()])
+        return merged([*held, *self._tools.finish()])
 
     def _deltas(self, parts: Iterable[Part]) -> Iterator[ChatDelta]:
         for part in parts:
@@ -329,20 +326,3 @@ class AnswerStream:
         if known is not None and known.has_channels and self._plan.tools.mode == "auto":
             return [TextDelta(text)]  # calls are messages of their own
         return self._tools.feed(text)
-
-
-def _merged_deltas(deltas: Iterable[ChatDelta]) -> list[ChatDelta]:
-    result: list[ChatDelta] = []
-    run: list[Delta] = []
-    for delta in deltas:
-        if not isinstance(delta, ReasoningDelta):
-            run.append(delta)
-            continue
-        result += merged(run)
-        run.clear()
-        last = result[-1] if result else None
-        if isinstance(last, ReasoningDelta):
-            result[-1] = ReasoningDelta(last.text + delta.text)
-        else:
-            result.append(delta)
-    return [*result, *merged(run)]

@@ -190,18 +190,15 @@ class CompletionsStream(openai.EnvelopeStream):
         prompt = self._prompts.setdefault(request, _Prompt())
         if chunk.prompt is not None:
             prompt.tokens = chunk.prompt
-        if prompt.tokens is None and self._needs_prompt(request):
-            prompt.waiting.append(chunk)
-            return ()
+        echoes = self._options.echoes
+        if prompt.tokens is None and echoes is not None:
+            needs_tokens = self._options.num_top_logprobs is not None or not isinstance(echoes[request], str)
+            if needs_tokens:
+                prompt.waiting.append(chunk)
+                return ()
         chunks = [*prompt.waiting, chunk]
         prompt.waiting.clear()
         return [event for item in chunks for event in self._events(item, request, prompt)]
-
-    def _needs_prompt(self, request: int) -> bool:
-        echoes = self._options.echoes
-        if echoes is None:
-            return False
-        return self._options.num_top_logprobs is not None or not isinstance(echoes[request], str)
 
     def _events(self, chunk: Chunk, request: int, prompt: _Prompt) -> Sequence[bytes]:
         writer = prompt.writers.get(chunk.index)

@@ -39,12 +39,8 @@ def render_model(model: ModelInfo, name: str, names: Sequence[str] = (), adapter
 
 def _adapter(model: ModelInfo, adapter: AdapterInfo) -> dict[str, object]:
     """Return an adapter as vLLM lists it."""
-    return {
-        **_model(model, adapter.name),
-        "created": adapter.created_s,
-        "root": adapter.path,
-        "parent": model.name,
-    }
+    own = {"created": adapter.created_s, "root": adapter.path, "parent": model.name}
+    return {**_model(model, adapter.name), **own}
 
 
 def _model(model: ModelInfo, name: str) -> dict[str, object]:

@@ -121,6 +121,13 @@ def sampling_params(fields: CommonFields, context: RequestContext, *, max_new_to
     logit_bias, stop = _logit_bias(fields, context), read_stop(fields.stop, context)
     for token_id in fields.stop_token_ids or ():
         check_range("stop_token_ids", token_id, low=0, high=context.model.vocab_size - 1)
+    repetition = None  # the engine checks its ranges; source: vLLM `sampling_params.py`
+    if (rule := fields.repetition_detection) is not None and rule.max_pattern_size != 0:
+        repetition = RepetitionDetection(
+            max_pattern_size=rule.max_pattern_size,
+            min_pattern_size=rule.min_pattern_size or 1,
+            min_count=rule.min_count,
+        )
     return SamplingParams(
         max_new_tokens=max_new_tokens,
         default_max_new_tokens=defaults.max_new_tokens,
@@ -142,7 +149,7 @@ def sampling_params(fields: CommonFields, context: RequestContext, *, max_new_to
         skip_special_tokens=fields.skip_special_tokens is not False,
         n=1 if fields.n is None else fields.n,
         grammar=read_constraint(fields),
-        repetition_detection=_repetition_detection(fields.repetition_detection),
+        repetition_detection=repetition,
     )
 
 
@@ -175,17 +182,6 @@ def _check_ranges(fields: CommonFields, context: RequestContext) -> None:
     check_range("typical_p", fields.typical_p, above=0, high=1)
     check_range("repetition_penalty", fields.repetition_penalty, above=0)
     check_range("truncate_prompt_tokens", fields.truncate_prompt_tokens, low=1, high=context.model.max_prompt_tokens)
-
-
-def _repetition_detection(given: RepetitionDetectionFields | None) -> RepetitionDetection | None:
-    """Return the rule, or None if it is off; the engine checks its ranges. Source: vLLM `sampling_params.py`."""
-    if given is None or given.max_pattern_size == 0:
-        return None
-    return RepetitionDetection(
-        max_pattern_size=given.max_pattern_size,
-        min_pattern_size=given.min_pattern_size or 1,
-        min_count=given.min_count,
-    )
 
 
 def _logit_bias(fields: CommonFields, context: RequestContext) -> dict[int, float]:
