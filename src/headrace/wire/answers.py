@@ -23,12 +23,6 @@ class FinishedChoice:
     opening: str = ""
     """See `Chunk.opening`."""
 
-    @property
-    def mean_logprob(self) -> float:
-        """Mean logprob per token; minus infinity when no logprobs were requested."""
-        logprobs = [token.logprob for token in self.tokens if token.logprob is not None]
-        return math.fsum(logprobs) / len(logprobs) if logprobs else -math.inf
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
@@ -39,7 +33,12 @@ class Answer:
 
     def best_first(self) -> tuple[FinishedChoice, ...]:
         """Return the choice with the best mean logprob first, then the others in their order."""
-        best = max(self.choices, key=lambda choice: choice.mean_logprob)
+
+        def mean_logprob(choice: FinishedChoice) -> float:
+            logprobs = [token.logprob for token in choice.tokens if token.logprob is not None]
+            return math.fsum(logprobs) / len(logprobs) if logprobs else -math.inf
+
+        best = max(self.choices, key=mean_logprob)
         return (best, *(choice for choice in self.choices if choice is not best))
 
 

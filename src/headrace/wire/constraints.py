@@ -24,7 +24,7 @@ import msgspec
 
 from headrace.core.errors import InvalidRequest
 from headrace.core.generation import Grammar
-from headrace.wire.framing import invalid, to_json
+from headrace.wire.framing import invalid, missing, to_json
 
 _JSON_KINDS = frozenset({"json_schema", "json_object", "structural_tag"})
 """Kinds of grammar that allow white space between tokens."""
@@ -171,8 +171,7 @@ def _response_format(value: ResponseFormat, param: str) -> Grammar | None:
     if payload is None:
         if value.type == "json_object":
             return Grammar("json_object", param=param)
-        missing = f"{param}.json_schema.schema" if value.type == "json_schema" else f"{param}.value"
-        raise InvalidRequest(f"Missing required parameter: '{missing}'.", param=missing)
+        raise missing(f"{param}.json_schema.schema" if value.type == "json_schema" else f"{param}.value")
     where, content = payload
     if value.type == "regex":
         if not isinstance(content, str):

@@ -80,6 +80,11 @@ def invalid(param: str, reason: str) -> InvalidRequest:
     return InvalidRequest(f"Invalid '{param}': {reason}.", param=param)
 
 
+def missing(param: str) -> InvalidRequest:
+    """Return OpenAI's error for a parameter that an object of its type must have."""
+    return InvalidRequest(f"Missing required parameter: '{param}'.", param=param)
+
+
 def without_bom(body: bytes) -> bytes:
     """Return a JSON text without the byte order mark that some clients begin it with; RFC 8259, section 8.1."""
     return body.removeprefix(codecs.BOM_UTF8)

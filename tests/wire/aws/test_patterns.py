@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 
-from headrace.wire.aws import patterns, services
+from headrace.wire.aws import services, validation
 
 
 def all_patterns():
@@ -22,7 +22,7 @@ def test_every_pattern_of_every_model_compiles_without_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for pattern in found:
-            assert isinstance(patterns.compiled(pattern), re.Pattern)
+            assert isinstance(validation.compiled(pattern), re.Pattern)
     assert len(found) > 300
 
 
@@ -53,11 +53,11 @@ def test_every_pattern_of_every_model_compiles_without_a_warning():
     ],
 )
 def test_a_pattern_means_what_it_means_in_java(pattern, text, matches):
-    assert bool(patterns.compiled(pattern).fullmatch(text)) is matches
+    assert bool(validation.compiled(pattern).fullmatch(text)) is matches
 
 
 def test_a_pattern_that_only_java_supports_is_not_checked():
-    assert patterns.compiled(r"(?<name>x)") is None
+    assert validation.compiled(r"(?<name>x)") is None
 
 
 NEARLY = ["a", "a-", "-", "1.", "a/", ":", " a", "arn:aws:"]
@@ -72,4 +72,4 @@ def test_texts_that_nearly_match_are_refused_fast():
                 size = min(2 * shape.metadata.get("max", 5000), 10_000)
                 for part in NEARLY:
                     text = "a" + (part * size)[: max(0, size - 2)] + "\x00"
-                    patterns.compiled(shape.metadata["pattern"]).fullmatch(text)
+                    validation.compiled(shape.metadata["pattern"]).fullmatch(text)

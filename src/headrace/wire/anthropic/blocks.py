@@ -58,15 +58,13 @@ def chat_messages(system: Content | None, messages: Sequence[InputMessage]) -> l
     result = [] if system is None else [Message(role="system", content=_text(system, "system"))]
     for role, turn in groupby(enumerate(messages), key=lambda message: message[1].role):
         if role == "system":
-            result += [Message(role="system", content=_text(message.content, _place(n))) for n, message in turn]
+            result += [
+                Message(role="system", content=_text(message.content, f"messages.{n}.content")) for n, message in turn
+            ]
             continue
-        blocks = [block for number, message in turn for block in _blocks(message, _place(number))]
+        blocks = [block for number, message in turn for block in _blocks(message, f"messages.{number}.content")]
         result += [_assistant(blocks)] if role == "assistant" else _user(blocks)
     return result
-
-
-def _place(number: int) -> str:
-    return f"messages.{number}.content"
 
 
 def _blocks(message: InputMessage, param: str) -> list[_Placed]:

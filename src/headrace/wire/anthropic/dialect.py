@@ -18,18 +18,10 @@ from headrace.wire.constraints import read_schema, refuse_two
 from headrace.wire.dialect import ParsedRequest, RequestContext
 from headrace.wire.fields import FieldTable, Refused, clamp_count, effective_temperature, first_given, struct_fields
 from headrace.wire.framing import decode_body, refusing_deep_nesting
+from headrace.wire.openai import tools as openai_tools
 from headrace.wire.openai.answer_stream import AnswerPlan
 from headrace.wire.openai.messages import Message, template_messages
 from headrace.wire.openai.parameters import model_named
-from headrace.wire.openai.tools import (
-    Function,
-    NamedFunction,
-    Tool,
-    ToolChoice,
-    ToolPlan,
-    plan_tools,
-    template_tools,
-)
 
 
 class InputTool(msgspec.Struct):
@@ -160,7 +152,7 @@ def parse_count(body: bytes, context: RequestContext) -> ChatPrompt:
     return _prompt(fields, _tool_plan(fields), context)
 
 
-def _prompt(fields: PromptFields, plan: ToolPlan, context: RequestContext) -> ChatPrompt:
+def _prompt(fields: PromptFields, plan: openai_tools.ToolPlan, context: RequestContext) -> ChatPrompt:
     messages = chat_messages(fields.system, fields.messages)
     is_prefilled = messages[-1].role == "assistant"
     if is_prefilled:
@@ -170,7 +162,7 @@ def _prompt(fields: PromptFields, plan: ToolPlan, context: RequestContext) -> Ch
         values["reasoning_effort"] = fields.output_config.effort
     return ChatPrompt(
         messages=template_messages(messages, context.model.answer_format),
-        tools=template_tools(_tools(fields)) if fields.tools and plan.mode != "none" else None,
+        tools=openai_tools.template_tools(_tools(fields)) if fields.tools and plan.mode != "none" else None,
         add_generation_prompt=not is_prefilled,
         continues_final_message=is_prefilled,
         template_values=values,
@@ -201,7 +193,7 @@ def _hosted_tools(fields: PromptFields) -> tuple[str, ...]:
     return tuple(f"tools.{number}.{tool.type}" for number, tool in tools if (tool.type or "").startswith(_HOSTED))
 
 
-def _tools(fields: PromptFields) -> list[Tool]:
+def _tools(fields: PromptFields) -> list[openai_tools.Tool]:
     tools = []
     is_only_hosted = len(_hosted_tools(fields)) == len(fields.tools or ())
     for number, tool in enumerate(fields.tools or ()):
@@ -212,24 +204,24 @@ def _tools(fields: PromptFields) -> list[Tool]:
             where = "runs on Anthropic's servers" if is_hosted else "has a schema that models here do not know"
             text = f"tools.{number}.type: '{tool.type}' {where}; expected a tool of the client with an 'input_schema'"
             raise InvalidRequest(text, param=f"tools.{number}.type")
-        function = Function(name=tool.name, description=tool.description, parameters=tool.input_schema)
-        tools.append(Tool(function=function))
+        function = openai_tools.Function(name=tool.name, description=tool.description, parameters=tool.input_schema)
+        tools.append(openai_tools.Tool(function=function))
     return tools
 
 
-def _tool_plan(fields: PromptFields) -> ToolPlan:
+def _tool_plan(fields: PromptFields) -> openai_tools.ToolPlan:
     choice = fields.tool_choice
     is_parallel = choice is None or not choice.disable_parallel_tool_use
     if choice is None or choice.type != "tool":
         mode = "auto" if choice is None else {"any": "required"}.get(choice.type, choice.type)
-        return plan_tools(_tools(fields), mode, parallel=is_parallel)
+        return openai_tools.plan_tools(_tools(fields), mode, parallel=is_parallel)
     if choice.name is None:
         raise InvalidRequest("tool_choice.tool.name: field required", param="tool_choice.name")
-    named = ToolChoice(function=NamedFunction(name=choice.name))
-    return plan_tools(_tools(fields), named, parallel=is_parallel)
+    named = openai_tools.ToolChoice(function=openai_tools.NamedFunction(name=choice.name))
+    return openai_tools.plan_tools(_tools(fields), named, parallel=is_parallel)
 
 
-def _sampling(fields: MessagesBody, context: RequestContext, plan: ToolPlan) -> SamplingParams:
+def _sampling(fields: MessagesBody, context: RequestContext, plan: openai_tools.ToolPlan) -> SamplingParams:
     _check_range("max_tokens", fields.max_tokens, low=1)
     _check_range("temperature", fields.temperature, low=0, high=1)
     _check_range("top_p", fields.top_p, low=0, high=1)

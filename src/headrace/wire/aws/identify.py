@@ -11,13 +11,8 @@ import re
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote, unquote_plus
 
+from headrace.wire.aws import services
 from headrace.wire.aws.http import HttpRequest, Protocol, query_parameter
-from headrace.wire.aws.services import (
-    SERVICE_OF_QUERY_VERSION,
-    SERVICE_OF_SIGNING_NAME,
-    SERVICE_OF_TARGET,
-    operation_names,
-)
 
 _RUNTIME_OPERATIONS = {
     "async-invocations": "InvokeEndpointAsync",
@@ -73,14 +68,14 @@ def identify(request: HttpRequest) -> Target:
         return Target(service="sagemaker-runtime", protocol="rest-json", operation=operation)
     if request.headers.get("smithy-protocol") == "rpc-v2-cbor" and (found := _RPC_V2_PATH.fullmatch(request.path)):
         prefix = found["service"]
-        service = SERVICE_OF_TARGET.get(prefix, prefix)
+        service = services.SERVICE_OF_TARGET.get(prefix, prefix)
         return Target(service=service, protocol="smithy-rpc-v2-cbor", operation=found["operation"])
     if target is not None:
         prefix, _, name = target.rpartition(".")
         prefix = prefix.rpartition("#")[2]
         # The signature's name of a service that is not served says more: `kms`, not `TrentService`.
-        named = None if scoped is None or scoped in SERVICE_OF_SIGNING_NAME else unquote(scoped)
-        service = SERVICE_OF_TARGET.get(prefix) or named or prefix or UNKNOWN
+        named = None if scoped is None or scoped in services.SERVICE_OF_SIGNING_NAME else unquote(scoped)
+        service = services.SERVICE_OF_TARGET.get(prefix) or named or prefix or UNKNOWN
         return Target(service=service, protocol="json", operation=name)
     if scoped is not None:
         return _by_scope(request, scoped)
@@ -119,7 +114,7 @@ def form_fields(request: HttpRequest) -> dict[str, str]:
 
 
 def _by_scope(request: HttpRequest, scoped: str) -> Target:
-    service = SERVICE_OF_SIGNING_NAME.get(scoped, unquote(scoped))
+    service = services.SERVICE_OF_SIGNING_NAME.get(scoped, unquote(scoped))
     if service == "s3":
         return Target(service="s3", protocol="rest-xml")
     if service == "sagemaker" and request.path.startswith("/endpoints/"):
@@ -142,8 +137,10 @@ def _by_form(request: HttpRequest, *, service: str | None = None) -> Target | No
         return None
     name = _form_value(request, "Action")
     if name is not None:
-        owner = service or SERVICE_OF_QUERY_VERSION.get(_form_value(request, "Version") or "")
-        owner = owner or next((service for service in _FORM_SERVICES if name in operation_names(service)), UNKNOWN)
+        owner = service or services.SERVICE_OF_QUERY_VERSION.get(_form_value(request, "Version") or "")
+        owner = owner or next(
+            (service for service in _FORM_SERVICES if name in services.operation_names(service)), UNKNOWN
+        )
         return Target(service=owner, protocol="query", operation=name)
     is_unread = service is None and not request.body and is_root_form(request)
     return Target(service=UNKNOWN, protocol="query") if is_unread else None

@@ -142,32 +142,26 @@ class FragmentStream(ClosingStream):
         super().__init__()
         self._options = options
         self._tokens: list[Token] = []
-        self._has_begun = False
+        self._head = [_HEAD]
+        """The part that is not sent yet."""
 
     def _chunk(self, chunk: Chunk, request: int) -> Sequence[bytes]:
-        parts = self._begun()
+        parts, self._head = self._head, []
         if self._options.details:
             self._tokens.extend(chunk.tokens)
         if chunk.text:
             parts.append(json_fragment(chunk.text))
         if chunk.finish is not None:
-            parts.append(self._tail(chunk.finish, request))
+            tail = _TAIL
+            if self._options.details and self._options.version != "0.25":
+                details = self._options.stream_details(chunk.finish, request, self._tokens)
+                tail = b'", "details": %b}' % spaced_json(details)
+            parts.append(tail)
             self._is_closed = True
         return parts
 
     def _error(self, error: HeadraceError) -> Sequence[bytes]:
-        return [*self._begun(), b'", "error": %b, "code": 424}' % to_json(error.message)]
-
-    def _begun(self) -> list[bytes]:
-        if self._has_begun:
-            return []
-        self._has_begun = True
-        return [_HEAD]
-
-    def _tail(self, finish: Finish, request: int) -> bytes:
-        if not self._options.details or self._options.version == "0.25":
-            return _TAIL
-        return b'", "details": %b}' % spaced_json(self._options.stream_details(finish, request, self._tokens))
+        return [*self._head, b'", "error": %b, "code": 424}' % to_json(error.message)]
 
 
 class LineStream(ClosingStream):

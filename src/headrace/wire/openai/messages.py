@@ -109,14 +109,10 @@ def _template_call(call: ToolCall) -> dict[str, object]:
 
 
 def _decoded(arguments: str | dict[str, object] | None) -> object:
-    """
-    Return arguments as an object; text that does not parse, which a model may have written, is unchanged.
-
-    Clients write no arguments as nothing, as an empty text or as `null`.
-    """
+    """Return arguments as an object; text that does not parse, which a model may have written, is unchanged."""
     if not isinstance(arguments, str):
         return arguments or {}
-    try:
+    try:  # clients write no arguments as nothing, as an empty text or as `null`
         decoded = msgspec.json.decode(arguments) if arguments.strip() else None
     except (msgspec.DecodeError, RecursionError):
         return arguments

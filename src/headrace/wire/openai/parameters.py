@@ -242,11 +242,6 @@ def read_texts(
     return [read(item) for item in value]
 
 
-def missing(param: str) -> InvalidRequest:
-    """Return the error for a parameter that an object of its type must have."""
-    return InvalidRequest(f"Missing required parameter: '{param}'.", param=param)
-
-
 COMMON_REFUSED: Mapping[str, Refused] = {
     **{name: refused for name, refused in SAMPLING_REFUSED.items() if name != "repetition_detection"},
     "prompt_logprobs": Refused(

@@ -68,8 +68,7 @@ class ProxiedRequest:
         """
         Return the array of items to store: the whole conversation up to the response.
 
-        None: it is not stored, because the request says so or because its input has a form that only the model server
-        understands.
+        None: the request says so, or its input has a form that only the model server understands.
         """
         if not self.is_stored:
             return None

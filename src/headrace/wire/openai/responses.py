@@ -18,7 +18,7 @@ from headrace.core.generation import ChatPrompt, GenerationRequest, Grammar, Sam
 from headrace.wire.constraints import read_schema, refuse_two
 from headrace.wire.dialect import ParsedRequest, RequestContext
 from headrace.wire.fields import SAMPLING_NO_EFFECT, FieldTable, Refused, struct_fields
-from headrace.wire.framing import decode_body, raw_fields, refusing_deep_nesting
+from headrace.wire.framing import decode_body, missing, raw_fields, refusing_deep_nesting
 from headrace.wire.json_size import INLINE_BYTES, check_json_size
 from headrace.wire.openai import parameters
 from headrace.wire.openai import stored_responses as stored
@@ -258,7 +258,7 @@ def _text_grammar(text: TextConfig | None) -> Grammar | None:
     if text.format.type == "json_object":
         return Grammar("json_object", param="text.format")
     if text.format.schema is None:
-        raise parameters.missing("text.format.schema")
+        raise missing("text.format.schema")
     return read_schema(text.format.schema, param="text.format.schema")
 
 

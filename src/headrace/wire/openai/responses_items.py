@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from headrace.core.client_text import shortened
-from headrace.wire.framing import invalid, to_json
+from headrace.wire.framing import invalid, missing, to_json
 from headrace.wire.openai.messages import CalledFunction, ContentPart, Message, Role, ToolCall
-from headrace.wire.openai.parameters import missing
 from headrace.wire.openai.responses_tools import custom_arguments, function_name
 
 _NULL = b"null"
@@ -100,13 +99,10 @@ class _Turn:
 
 def stored_items(items: bytes, suffix: str) -> bytes:
     """
-    Return the input of a request as the array of items that is stored and listed, each with an id.
+    Return the input, a JSON string or array of objects, as the array of items that is stored and listed.
 
-    The values of an item are copied as they are, so that a proxy keeps what only the model server understands.
-
-    Args:
-        items: the input, a JSON string or a JSON array of objects.
-        suffix: the end of new ids for items that have none; the id of the request.
+    Items without an id get one that ends with `suffix`. The values of an item are copied as they are, so that a proxy
+    keeps what only the model server understands.
     """
     found = _decode_input(items)
     if isinstance(found, str):

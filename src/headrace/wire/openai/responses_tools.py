@@ -18,8 +18,7 @@ import msgspec
 
 from headrace.core.client_text import shortened
 from headrace.core.errors import InvalidRequest
-from headrace.wire.framing import invalid, to_json
-from headrace.wire.openai.parameters import missing
+from headrace.wire.framing import invalid, missing, to_json
 from headrace.wire.openai.tools import AllowedTools, Function, NamedFunction, Tool, ToolChoice
 
 MAX_NAME_CHARACTERS = 64
@@ -89,12 +88,7 @@ class ClientTools:
 
 
 def read_tools(tools: Sequence[ResponseTool]) -> ClientTools:
-    """
-    Return the tools of a request as functions.
-
-    Raises:
-        InvalidRequest: a tool has an unsupported type or lacks a field, or all tools run on OpenAI's servers.
-    """
+    """Return the tools as functions. Raises `InvalidRequest`: one is not supported, or all run on OpenAI's servers."""
     origins: dict[str, ToolOrigin] = {}
     functions: list[Tool] = []
     without_effect: list[str] = []

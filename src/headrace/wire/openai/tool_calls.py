@@ -112,9 +112,7 @@ def read_call(text: str, *, needs_arguments: bool = False) -> Call | None:
     """
     Return the call that the text of a JSON object is, or None if it is something else.
 
-    Args:
-        text: the object.
-        needs_arguments: refuse a call that only names its function, as more of it may be missing.
+    With `needs_arguments`, a call that only names its function is refused: more of it may be missing.
     """
     try:
         _refuse_repeated_keys(text)

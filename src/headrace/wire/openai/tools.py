@@ -18,9 +18,8 @@ from urllib.parse import quote, urldefrag, urljoin
 
 import msgspec
 
-from headrace.core.errors import InvalidRequest
 from headrace.core.generation import Grammar
-from headrace.wire.framing import invalid, to_json
+from headrace.wire.framing import invalid, missing, to_json
 
 Mode = Literal["none", "auto", "required", "named"]
 
@@ -85,12 +84,7 @@ NO_TOOLS = ToolPlan(mode="none")
 
 def plan_tools(tools: Sequence[Tool] | None, choice: str | ToolChoice | None, *, parallel: bool) -> ToolPlan:
     """
-    Decide how the tools are used.
-
-    Args:
-        tools: the functions that the model may call.
-        choice: `none`, `auto`, `required`, the name of a function (TGI's form) or an object.
-        parallel: allow several calls in one answer.
+    Decide how the tools are used; `choice` is a mode, the name of a function (TGI's form) or an object.
 
     Raises:
         InvalidRequest: a name is invalid or repeated, or the choice is not among the tools.
@@ -139,7 +133,7 @@ def _parse_tool_choice(choice: str | ToolChoice | None) -> tuple[Mode, tuple[str
 
 def _name_of(choice: ToolChoice, param: str) -> str:
     if choice.function is None:
-        raise InvalidRequest(f"Missing required parameter: '{param}.function.name'.", param=f"{param}.function.name")
+        raise missing(f"{param}.function.name")
     return choice.function.name
 
 

@@ -26,13 +26,7 @@ from headrace.wire.openai.chat import OpenAIChat
 from headrace.wire.pooled import WholeReply
 from headrace.wire.tgi.dialect import GenerateParameters, Tgi, sampling_params
 from headrace.wire.tgi.reply import TgiReply
-from headrace.wire.toolkit.encoders import (
-    decode_part,
-    parameter_table,
-    parse_classification,
-    parse_features,
-    split_body,
-)
+from headrace.wire.toolkit import encoders
 from headrace.wire.torchserve.dialect import render_error as render_java_error
 
 _TGI = Tgi(version="1.0")
@@ -88,7 +82,7 @@ _inputs_decoder = msgspec.json.Decoder(str | list[str | Message | list[Message]]
 _parameters_decoder = msgspec.json.Decoder(Parameters)
 _stream_decoder = msgspec.json.Decoder(bool | None)
 PARAMETER_FIELDS = replace(
-    parameter_table(Parameters, refused=_REFUSED),
+    encoders.parameter_table(Parameters, refused=_REFUSED),
     no_effect=frozenset(
         ("pad_token_id", "early_stopping", "length_penalty", "use_cache", "truncation", "padding", "return_text")
     ),
@@ -99,10 +93,10 @@ assert struct_fields(GenerateParameters) <= PARAMETER_FIELDS.applied
 
 def parse_generation(body: bytes, context: RequestContext) -> ParsedRequest:
     """Parse a body of the pipeline. Raises `InvalidRequest`: the inputs or the parameters are not as expected."""
-    raw_inputs, raw_parameters, ignored = split_body(body, PARAMETER_FIELDS)
-    stream = bool(decode_part("stream", bytes(raw_fields(body).get("stream", b"null")), _stream_decoder))
-    prompts, is_list = _prompts(decode_part("inputs", raw_inputs, _inputs_decoder))
-    parameters = decode_part("parameters", raw_parameters, _parameters_decoder)
+    raw_inputs, raw_parameters, ignored = encoders.split_body(body, PARAMETER_FIELDS)
+    stream = bool(encoders.decode_part("stream", bytes(raw_fields(body).get("stream", b"null")), _stream_decoder))
+    prompts, is_list = _prompts(encoders.decode_part("inputs", raw_inputs, _inputs_decoder))
+    parameters = encoders.decode_part("parameters", raw_parameters, _parameters_decoder)
     sampling = _sampling(parameters, context, stream=stream)
     if len(prompts) * sampling.n > MAX_CHOICES:
         raise InvalidRequest(f"The request asks for more than {MAX_CHOICES} texts. Send fewer inputs.", param="inputs")
@@ -241,8 +235,8 @@ PipelineTask = Literal["text-generation", "text-classification", "feature-extrac
 
 _PARSERS = {
     "text-generation": parse_generation,
-    "text-classification": parse_classification,
-    "feature-extraction": parse_features,
+    "text-classification": encoders.parse_classification,
+    "feature-extraction": encoders.parse_features,
 }
 
 

@@ -10,6 +10,7 @@ Source: pytorch/serve `examples/large_models` (the handlers read `data` or `body
 `NettyUtils.sendError` and the exceptions in `frontend/server/src/main/java/org/pytorch/serve/http/`.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,15 +57,11 @@ def render_error(error: errors.HeadraceError) -> ErrorReply:
 _SEPARATORS = " \n\t"
 _ENOUGH_CHARACTERS = 32
 """Length of text that is sent without a separator, in scripts that have none."""
-_SCRIPTS_WITHOUT_SPACES = (
-    (0x0E00, 0x0EFF),  # Thai, Lao
-    (0x1000, 0x109F),  # Myanmar
-    (0x1780, 0x17FF),  # Khmer
-    (0x2E80, 0x9FFF),  # Chinese, Japanese
-    (0xF900, 0xFAFF),
-    (0xFF00, 0xFFEF),  # full-width forms
-    (0x20000, 0x3FFFF),
+_NO_SPACES = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Myanmar, Khmer
+    "\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"  # Chinese, Japanese, full-width forms
 )
+"""A character of a script that is written without spaces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +102,7 @@ class WordStream(ClosingStream):
         newest = "".join(self._held) if self._is_first else chunk.text
         self._is_first = False
         if not any(mark in newest for mark in _SEPARATORS):
-            is_enough = bool(newest) and _has_no_spaces(newest[-1])
+            is_enough = newest and _NO_SPACES.match(newest[-1])
             if not is_enough or sum(map(len, self._held)) < _ENOUGH_CHARACTERS:
                 return ()
         return self._words("".join(self._held))
@@ -117,7 +114,7 @@ class WordStream(ClosingStream):
     def _words(self, text: str) -> Sequence[bytes]:
         """Return the text up to its last separator; the rest is held back."""
         after = max(map(text.rfind, _SEPARATORS)) + 1
-        if not after and _has_no_spaces(text[-1]):
+        if not after and _NO_SPACES.match(text[-1]):
             after = len(text)
         self._held = [text[after:]]
         self._ends_in_newline = text[:after].endswith("\n")
@@ -134,11 +131,6 @@ class WordStream(ClosingStream):
 def _ended(text: str) -> str:
     """Add a final newline: line readers never finish on a stream without one."""
     return text if text.endswith("\n") else text + "\n"
-
-
-def _has_no_spaces(character: str) -> bool:
-    point = ord(character)
-    return any(first <= point <= last for first, last in _SCRIPTS_WITHOUT_SPACES)
 
 
 class TorchServeParameters(ConstraintFields):
