@@ -22,7 +22,7 @@ from headrace.platform.operations import OPERATIONS
 from headrace.state.records import copy_part
 from headrace.state.routes import VariantRoute
 from headrace.state.store import Store, open_store
-from headrace.wire.aws import calls, patterns, services, validation
+from headrace.wire.aws import calls, services, validation
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.http import AwsCall
 from tests.control.planning.world import pass_context
@@ -95,7 +95,7 @@ def text(limits: dict[str, Any]) -> st.SearchStrategy[str]:
         return st.text("abc", min_size=max(1, int(limits.get("min", 1))), max_size=max(4, int(limits.get("min", 1))))
     if pattern == ANY_TEXT:
         return st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="\ufffe\uffff"))
-    return st.from_regex(patterns.compiled(pattern) or re.compile(pattern, re.ASCII), fullmatch=True)
+    return st.from_regex(validation.compiled(pattern) or re.compile(pattern, re.ASCII), fullmatch=True)
 
 
 def structure(shape: Any, depth: int) -> st.SearchStrategy[dict[str, Any]]:
