@@ -91,3 +91,19 @@ def test_costs_include_children_that_run_and_that_have_ended() -> None:
             assert child.poll() is None
         child.communicate(b"\n")
     assert (costs.spent() - before).cpu_s >= 0.3
+
+
+@pytest.mark.parametrize(("num_users", "cpu_s", "is_slow"), [(2, 0.0, True), (3, 0.0, False), (3, 1.0, True)])
+def test_a_test_is_slow_with_its_part_of_its_fixtures(num_users: int, cpu_s: float, is_slow: bool) -> None:
+    def platform() -> None: ...
+
+    definition = SimpleNamespace(func=platform, argname="platform")
+    fixtures = SimpleNamespace(name2fixturedefs={"platform": [definition]})
+    tests = [f"tests/test_a.py::test_{number}" for number in range(num_users)]
+    items = [SimpleNamespace(nodeid=f"{test}[x]", _fixtureinfo=fixtures) for test in tests]
+    tier = Tier("quick")
+    tier.costs = costs.Table(
+        tests={tests[0]: costs.Cost(cpu_s, cpu_s)}, fixtures={costs.fixture_name(definition): costs.Cost(5.0, 5.0)}
+    )
+    assert (tests[0] in tier.slow_tests(items)) is is_slow
+    assert Tier("all").slow_tests(items) == set()

@@ -18,8 +18,21 @@ SLOW = "more time"
 """The need of a slow test."""
 SLOW_CPU_S = 2.0
 SLOW_WALL_S = 8.0
-"""A test is slow if it, or the most expensive of its fixtures, takes longer in `tests/costs.json`."""
-KEPT: tuple[str, ...] = ()
+"""A test is slow if it takes longer, in `tests/costs.json`, with its part of its fixtures."""
+KEPT = (
+    "tests/runner/test_native.py::test_logits_match_the_reference",
+    "tests/runner/test_native_invariance.py::test_logits_do_not_depend_on_the_batch_the_chunks_or_the_threads",
+    "tests/engine/test_real_model.py::test_a_question_is_answered_correctly",
+    "tests/e2e/test_lifecycle.py::test_sigterm_lets_a_running_answer_finish",
+    "tests/platform/test_end_to_end.py::test_a_model_is_uploaded_deployed_streamed_from_and_deleted",
+    "tests/platform/test_end_to_end.py::test_a_killed_platform_loses_nothing_and_its_workers_keep_serving",
+    "tests/platform/test_autoscaling.py::test_a_variant_scales_out_then_to_zero_and_is_woken_by_a_request",
+    "tests/platform/test_components.py::test_models_behind_one_endpoint_answer_by_their_names",
+    "tests/platform/test_faults.py::test_a_worker_that_is_killed_under_load_is_replaced",
+    "tests/platform/test_formatters.py::"
+    "test_an_archive_with_formatters_is_deployed_by_djls_image_and_streams_their_lines",
+    "tests/platform/test_gateway_metrics.py::test_a_queue_at_zero_survives_the_platform_and_scales_its_endpoint",
+)
 """Slow tests of the quick tier, as no quicker one covers the same: the real model, and each kind of life once."""
 GPU_HINT = "TRITON_INTERPRET=0 scripts/test --all -m gpu runs those of a GPU"
 
@@ -39,13 +52,23 @@ class Tier:
             return min(needed, default=None)
         return min((need for need in needed if not needs.is_installed(need)), default=None)
 
-    def is_slow(self, item: pytest.Item) -> bool:
-        if self.name != "quick" or _name(item) in KEPT:
-            return False
-        definitions = [found[-1] for found in needs.fixtures_of(item).values()]
-        times = [self.costs.fixtures.get(costs.fixture_name(definition), costs.NOTHING) for definition in definitions]
-        times.append(self.costs.tests.get(_name(item), costs.NOTHING))
-        return any(time.cpu_s > SLOW_CPU_S or time.wall_s > SLOW_WALL_S for time in times)
+    def slow_tests(self, items: list[pytest.Item]) -> set[str]:
+        """Return the slow test functions; a fixture counts in equal parts for those that use it."""
+        if self.name != "quick":
+            return set()
+        fixtures = {
+            _name(item): {costs.fixture_name(found[-1]) for found in needs.fixtures_of(item).values()} for item in items
+        }
+        users = Counter(fixture for used in fixtures.values() for fixture in used)
+        slow = set()
+        for test, used in fixtures.items():
+            own = self.costs.tests.get(test, costs.NOTHING)
+            parts = [(self.costs.fixtures.get(fixture, costs.NOTHING), users[fixture]) for fixture in used]
+            cpu_s = own.cpu_s + sum(cost.cpu_s / number for cost, number in parts)
+            wall_s = own.wall_s + sum(cost.wall_s / number for cost, number in parts)
+            if (cpu_s > SLOW_CPU_S or wall_s > SLOW_WALL_S) and test not in KEPT:
+                slow.add(test)
+        return slow
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
@@ -62,8 +85,9 @@ class Tier:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out tests, and put slow files first if several processes share them, so that none ends alone."""
         kept, gone, counted = [], [], set()
+        slow = self.slow_tests(items)
         for item in items:
-            need = self.lacks(needs.of_item(item)) or (SLOW if self.is_slow(item) else None)
+            need = self.lacks(needs.of_item(item)) or (SLOW if _name(item) in slow else None)
             (gone if need else kept).append(item)
             if need and _name(item) not in counted:
                 counted.add(_name(item))
