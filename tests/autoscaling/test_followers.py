@@ -19,7 +19,7 @@ from headrace.autoscaling.records.capacity import write_capacity
 from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.cluster.launcher import WorkerSpec
 from headrace.control.api.endpoints import update_weights
-from headrace.control.loops.wake_up import WATCH_PAUSE_S
+from headrace.control.loops.timing import WATCH_PAUSE_S
 from headrace.control.model.component import Density
 from headrace.control.model.worker import WORKER
 from headrace.gateway.metrics import InvocationRecord

@@ -14,8 +14,8 @@ from botocore.config import Config
 
 from headrace.cluster.platform_logs import EndedLog
 from headrace.control.app import ControlApp
-from headrace.control.loops.deadline_clock import Clocks
 from headrace.control.loops.reconciler import Reconciler
+from headrace.control.loops.timing import Clocks
 from headrace.control.planning.config import ReconcilerConfig
 from headrace.control.planning.worker_build import WorkerDefaults
 from headrace.http.tls import bind, url_of

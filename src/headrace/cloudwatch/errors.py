@@ -22,11 +22,6 @@ def validation_error(message: str) -> AwsError:
     return AwsError("ValidationError", message)
 
 
-def alarm_not_found(name: str) -> AwsError:
-    """Return the error for an alarm that does not exist."""
-    return AwsError("ResourceNotFound", f"Alarm {name} does not exist.", status=404)
-
-
 PAGES = Paginator(
     invalid_token=lambda: AwsError("InvalidNextToken", "The NextToken is not one of this list. Begin without it.")
 )

@@ -42,11 +42,7 @@ def check_period(period_s: int) -> None:
 
 
 def parse_alarm(params: Json) -> AlarmDefinition:
-    """
-    Parse PutMetricAlarm's members and check them against CloudWatch's rules.
-
-    Raises `AwsError`: they break a rule, or describe an alarm of an unsupported kind.
-    """
+    """Parse PutMetricAlarm's members by CloudWatch's rules. Raises `AwsError`, also for unsupported kinds."""
     _check_kind(params)
     for name in ("EvaluationPeriods", "Threshold", "ComparisonOperator"):
         if name not in params:

@@ -23,11 +23,10 @@ from headrace.control.api.identity import assumed_role_arn
 from headrace.control.model.images import OwnImage
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
-from headrace.http.asgi import Receive, Scope, Send, content_length, request_of
+from headrace.http.asgi import Receive, Scope, Send, content_length, request_of, send_response
 from headrace.http.audit import AuditedCall, AuditLog
 from headrace.http.body import BodyBudget, BodyShare, BodyTooLarge, BodyTooSlow, BudgetSpent, ClientGone, read_body
-from headrace.http.response import send_response
-from headrace.state.records import MAX_WRITE_TRIES, Conflict
+from headrace.state.records import MAX_WRITE_TRIES, Conflict, Json
 from headrace.state.store import Store
 from headrace.wire.aws import calls, members, services
 from headrace.wire.aws.errors import AwsError, bodies_spent, throttled
@@ -157,7 +156,7 @@ class ControlApp:
         header = (NOTICE_HEADER, header_value(" ".join(notices))[:_MAX_NOTICE_CHARACTERS])
         return replace(response, headers=(*response.headers, header))
 
-    def _handle(self, call: AwsCall, request_id: str) -> dict[str, Any]:
+    def _handle(self, call: AwsCall, request_id: str) -> Json:
         handler = self._handler_of(call.service, call.operation)
         context = replace(self._context, now_s=self._clock(), request_id=request_id)
         try:

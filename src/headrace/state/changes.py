@@ -45,7 +45,6 @@ class Listeners:
         return end
 
     def call(self) -> None:
-        """Call all listeners."""
         with self._lock:
             listeners = tuple(self._functions.values())
         for listener in listeners:

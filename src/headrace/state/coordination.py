@@ -132,14 +132,7 @@ class Coordination:
     """The coordination tables, as one member uses them."""
 
     def __init__(self, where: str, member: Member, *, agreed: str = "") -> None:
-        """
-        Create the engine without connecting.
-
-        Args:
-            where: a file or a URL, as for `open_store`.
-            member: this process.
-            agreed: the settings in which all members agree, for `open` to compare.
-        """
+        """Create the engine without connecting; `open` compares `agreed`, the settings in which all members agree."""
         url = url_of(where)
         self.member = member
         self._agreed = agreed
@@ -159,13 +152,9 @@ class Coordination:
         Create the tables if they do not exist, and join the members; the folder of the first one is the home.
 
         A process on another host, with other settings or with older record schemas does not join: the caller compares
-        the returned home.
+        the returned home. The next leader's term is later than `term`, the store's newest.
 
-        Args:
-            term: the store's newest term; the next leader's is greater.
-
-        Raises:
-            Unavailable: the database failed.
+        Raises `Unavailable`: the database failed.
         """
         with self._translated(), creating(self._engine, TABLES) as connection:
             _add_forms(connection)
@@ -176,6 +165,7 @@ class Coordination:
                 connection.execute(sa.insert(_LEADER).values(id=1, **empty))
             if row is not None and row.term < term:  # the records come from a backup, or from another database
                 connection.execute(sa.update(_LEADER).values(term=term, member="", expires_s=0.0))
+            # The home of live members stays; else that of the last one, if it was this machine's and still exists.
             live = self._live(connection, now_s=now_s)
             newer = next(filter(self.member.is_outdated_by, live), None)
             home = Home(host=self.member.host, data_dir=self.member.data_dir, agreed=self._agreed)
@@ -192,7 +182,6 @@ class Coordination:
             return home
 
     def close(self) -> None:
-        """Close all connections."""
         self._engine.dispose()
 
     def heartbeat(self, *, is_candidate: bool = True) -> Standing:
@@ -204,7 +193,7 @@ class Coordination:
             Displaced: all members of this host were away, and the platform has another home.
         """
         with self._writing() as connection:
-            self._check_home(connection)
+            self._check_home(connection)  # before it counts as live: a displaced member must not come back
             now_s = self._now_s(connection)
             self._announce(connection, expires_s=now_s + LEASE_S)
             self._campaign(connection, now_s=now_s, is_candidate=is_candidate)
@@ -291,6 +280,7 @@ class Coordination:
             renewed = connection.execute(sa.update(_LEADER).where(mine, is_live).values(**lease))
             if renewed.rowcount:
                 return
+        # Either never leader, or suspended for longer than the lease: only a new term makes this member lead.
         taken = connection.execute(
             sa.update(_LEADER)
             .where(sa.not_(is_live))
@@ -307,20 +297,10 @@ class Coordination:
 
     @staticmethod
     def _live(connection: sa.Connection, *, now_s: float) -> tuple[Member, ...]:
-        rows = connection.execute(
-            sa.select(_MEMBERS).where(_is_live(_MEMBERS.c.expires_s, now_s)).order_by(_MEMBERS.c.id)
-        )
-        return tuple(
-            Member(
-                id=row.id,
-                url=row.url,
-                host=row.host,
-                data_dir=row.data_dir,
-                version=row.version,
-                forms=json.loads(row.forms),
-            )
-            for row in rows
-        )
+        columns = (column for column in _MEMBERS.c if column.name != "expires_s")
+        live = sa.select(*columns).where(_is_live(_MEMBERS.c.expires_s, now_s)).order_by(_MEMBERS.c.id)
+        rows = connection.execute(live).mappings()
+        return tuple(Member(**{**row, "forms": json.loads(row["forms"])}) for row in rows)
 
     def _now_s(self, connection: sa.Connection) -> float:
         """Return seconds on the clock that all members share: the database server's, or the kernel's since its boot."""
@@ -353,17 +333,12 @@ def _add_forms(connection: sa.Connection) -> None:
 
 def end_membership(connection: sa.Connection, *, term: int) -> int:
     """
-    Begin a new term for the members of a PostgreSQL database, none of which is live; return the term.
+    Begin a new term, later than `term`, for the members of a PostgreSQL database, none of which is live; return it.
 
     A suspended member that resumes is then no longer the leader. In SQLite there is nothing to do: only one platform
-    opens the file, and its members are forgotten when it starts.
+    opens the file, and its members are forgotten when it starts. Under the lock of `creating`, no member joins.
 
-    Args:
-        connection: a transaction under the lock of `creating`, so that no member joins.
-        term: the store's newest term; the new one is greater.
-
-    Raises:
-        SettingsError: a member is live.
+    Raises `SettingsError`: a member is live.
     """
     if not sa.inspect(connection).has_table(_LEADER.name):
         return term + 1

@@ -32,12 +32,7 @@ _REFUSALS: Final = ("authentication", "does not exist", "pg_hba.conf", "permissi
 
 
 def url_of(where: str | Path) -> sa.URL:
-    """
-    Return the URL of a store given as a file (SQLite) or a URL.
-
-    Raises:
-        SettingsError: the URL is invalid or of an unsupported kind.
-    """
+    """Return the URL of a store given as a file (SQLite) or a URL. Raises `SettingsError`: it is not supported."""
     if isinstance(where, Path) or "://" not in where:
         return sa.URL.create("sqlite", database=str(where))
     try:
@@ -60,7 +55,6 @@ def shown_url(url: sa.URL) -> str:
 
 
 def is_sqlite(url: sa.URL) -> bool:
-    """Return whether the database is SQLite."""
     return url.get_backend_name() == "sqlite"
 
 
@@ -160,7 +154,6 @@ def is_temporary(error: sa.exc.DBAPIError) -> bool:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of a database error."""
     original = getattr(error, "orig", None) or error
     return next(iter(str(original).strip().splitlines()), type(original).__name__).rstrip(".")
 
@@ -174,11 +167,7 @@ def locked_database(where: str | Path) -> Iterator[None]:
     start. Reading, and writing specs (such as access keys), needs no lock. Platforms share a PostgreSQL database by
     `state.coordination` instead.
 
-    Args:
-        where: a file or a URL, as for `open_store`.
-
-    Raises:
-        SettingsError: another platform holds it, or the lock cannot be created.
+    Raises `SettingsError`: another platform holds it, or the lock cannot be created.
     """
     url = url_of(where)
     if not is_sqlite(url) or is_in_memory(url):

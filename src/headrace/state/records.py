@@ -27,6 +27,7 @@ See docs/decisions/0019-typed-records.md.
 import json
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
@@ -80,7 +81,6 @@ class Kind(Generic[SpecT_co, StatusT_co]):
         return 1 + len(self.migrations)
 
     def __str__(self) -> str:
-        """Return the name."""
         return self.name
 
 
@@ -175,20 +175,13 @@ def copy_part(part: PartT, part_type: type[PartT]) -> PartT:
 def decode_record(
     kind: Kind[SpecT, StatusT], *, version: int, spec: str, status: str, envelope: Mapping[str, Any]
 ) -> Record[SpecT, StatusT] | Unreadable:
-    """
-    Decode a stored record.
-
-    Args:
-        kind: the record's kind.
-        version: the schema version in which it was written.
-        spec: the spec as JSON text.
-        status: the status as JSON text.
-        envelope: the fields of `StoredRecord`.
-    """
+    """Decode a stored record, whose spec and status are JSON texts of a schema version."""
     raw_spec: Any = None
     if version > kind.version:
         reason = f"its schema version is {version}, this Headrace reads versions up to {kind.version}"
-        return Unreadable(kind=kind, reason=reason, is_newer=True, raw_spec=_loads_or_none(spec), **envelope)
+        with suppress(ValueError):
+            raw_spec = json.loads(spec)
+        return Unreadable(kind=kind, reason=reason, is_newer=True, raw_spec=raw_spec, **envelope)
     try:
         raw_spec, raw_status = json.loads(spec), json.loads(status)
         for migrate in kind.migrations[version - 1 :]:
@@ -212,10 +205,3 @@ def _convert(raw: Any, type_: type[PartT]) -> PartT:
         converted = msgspec.convert(raw, type_, str_keys=True)
         _described.add(type_)
     return converted
-
-
-def _loads_or_none(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None

@@ -60,12 +60,7 @@ SCHEMA_VERSION: Final = 1 + len(_UPGRADES)
 
 
 def set_up(engine: sa.Engine, shown: str) -> None:
-    """
-    Create or upgrade the tables, under a lock that excludes other processes.
-
-    Raises:
-        SettingsError: a newer Headrace wrote the store.
-    """
+    """Create or upgrade the tables under a lock. Raises `SettingsError`: a newer Headrace wrote the store."""
     with creating(engine, _METADATA) as connection:
         version = connection.execute(sa.select(COUNTER.c.schema_version)).scalar_one_or_none()
         if version is None:

@@ -45,16 +45,6 @@ class Selection:
 ALL = Selection()
 
 
-def _next_of(selection: Selection, dialect: str) -> "sa.ColumnElement[bool] | None":
-    """Return the condition that a record comes after `selection.after`; None if there is no such record."""
-    last = selection.after
-    if last is None:
-        return None
-    name, created = _name_column(dialect), RECORDS.c.created_s
-    place, key = (name, last.name) if selection.order == "name" else (sa.tuple_(created, name), _key(last))
-    return place < key if selection.is_descending else place > key
-
-
 def _name_column(dialect: str) -> "sa.ColumnElement[str]":
     """Return the column of names, which is compared by code points as in Python, whatever the database's locale."""
     return RECORDS.c.name.collate("C") if dialect == "postgresql" else RECORDS.c.name
@@ -63,16 +53,7 @@ def _name_column(dialect: str) -> "sa.ColumnElement[str]":
 def statement(
     columns: Sequence["sa.ColumnElement[Any]"], kind: AnyKind, selection: Selection, *, dialect: str, limit: int
 ) -> "sa.Select[Any] | None":
-    """
-    Return the query for the first records of a selection; None if no record can have one of its texts.
-
-    Args:
-        columns: the columns to read.
-        kind: the records' kind.
-        selection: filters, order and beginning.
-        dialect: the name of the database's SQL dialect.
-        limit: the maximum number of records.
-    """
+    """Return the query for the first records of a selection; None if no record can have one of its texts."""
     if not all(map(is_storable, (*(selection.names or ()), selection.name_prefix, selection.name_part))):
         return None
     order = [_name_column(dialect)] if selection.order == "name" else [RECORDS.c.created_s, _name_column(dialect)]
@@ -98,9 +79,10 @@ def _conditions(kind: AnyKind, selection: Selection, dialect: str) -> list["sa.C
         conditions.append(created > selection.created_after_s)
     if selection.created_before_s is not None:
         conditions.append(created < selection.created_before_s)
-    later = _next_of(selection, dialect)
-    return conditions if later is None else [*conditions, later]
-
-
-def _key(entry: Entry) -> "sa.ColumnElement[Any]":
-    return sa.tuple_(sa.literal(entry.created_s), sa.literal(entry.name))
+    if (last := selection.after) is not None:
+        place: sa.ColumnElement[Any] = _name_column(dialect)
+        key: Any = last.name
+        if selection.order == "created":
+            place, key = sa.tuple_(created, place), sa.tuple_(sa.literal(last.created_s), sa.literal(last.name))
+        conditions.append(place < key if selection.is_descending else place > key)
+    return conditions

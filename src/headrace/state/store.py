@@ -251,7 +251,7 @@ class Store:
                 if (new_spec, new_status) != (old.spec, old.status):
                     changes |= _part_columns(old.kind, new_spec, new_status)
             if not changes:
-                return old
+                return old  # no new revision, so that a loop which writes what it reads does not wake itself
             changes |= {"revision": write.next_revision(), "modified_s": now_s}
             write.connection.execute(sa.update(RECORDS).where(RECORDS.c.uid == old.uid).values(**changes))
             written = write.read(old.uid)
@@ -362,7 +362,6 @@ def _part_columns(kind: AnyKind, spec: object, status: object) -> Json:
 
 
 def decode_row(kind: Kind[SpecT, StatusT], row: Any) -> Record[SpecT, StatusT] | Unreadable:
-    """Decode a row of the table of records."""
     names = ("name", "uid", "revision", "created_s", "modified_s", "deleting_s")
     envelope = {"tags": json.loads(row.tags), **{name: getattr(row, name) for name in names}}
     return decode_record(kind, version=row.schema_version, spec=row.spec, status=row.status, envelope=envelope)

@@ -59,11 +59,7 @@ def read_copy(where: str | Path) -> StoreCopy:
     """
     Read all records of a store, of any version up to this one, in one snapshot.
 
-    Args:
-        where: a file or a URL, as for `open_store`.
-
-    Raises:
-        SettingsError: there is no store, it cannot be read, or a newer Headrace wrote it.
+    Raises `SettingsError`: there is no store, it cannot be read, or a newer Headrace wrote it.
     """
     url = url_of(where)
     if is_sqlite(url) and not Path(str(url.database)).is_file():
@@ -90,17 +86,11 @@ def read_copy(where: str | Path) -> StoreCopy:
 
 def write_copy(where: str | Path, copy: StoreCopy, *, is_replacing: bool) -> None:
     """
-    Replace all records of a store by those of a copy, in one transaction.
+    Replace all records of a store by those of a copy, in one transaction; without `is_replacing` it must have none.
 
     Revisions and terms keep growing: an earlier leader that was suspended and resumes cannot write.
 
-    Args:
-        where: a file or a URL, as for `open_store`; the store is created if it does not exist.
-        copy: the records.
-        is_replacing: remove existing records; otherwise the store must have none.
-
-    Raises:
-        SettingsError: a platform uses the database, it has records, or it cannot be written.
+    Raises `SettingsError`: a platform uses the database, it has records, or it cannot be written.
     """
     url = url_of(where)
     engine, shown = engine_of(url), shown_url(url)

@@ -8,7 +8,7 @@ from headrace.autoscaling.planning.targets import COMPONENT_DIMENSION, TargetKey
 from headrace.autoscaling.records.capacity import read_capacity
 from headrace.control.api.components import update_inference_component
 from headrace.control.api.endpoints import update_endpoint, update_weights
-from headrace.control.loops.wake_up import WATCH_PAUSE_S
+from headrace.control.loops.timing import WATCH_PAUSE_S
 from headrace.control.model.workload import HEALTH_TIMEOUT_S, State
 from headrace.core.telemetry import setup_logging
 from headrace.wire.aws.errors import AwsError

@@ -13,7 +13,7 @@ from headrace.control.api.endpoints import (
     list_endpoints,
     update_endpoint,
 )
-from headrace.control.loops.capacity_recorder import CapacityRecorder
+from headrace.control.loops.scraper import CapacityRecorder
 from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.control.model.endpoint import ENDPOINT
 from headrace.control.model.worker import WORKER

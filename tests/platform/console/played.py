@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from headrace.control.app import ControlApp
-from headrace.control.loops.capacity_recorder import CapacityRecorder
+from headrace.control.loops.scraper import CapacityRecorder
 from headrace.platform.operations import OPERATIONS
 from tests.autoscaling.support import World
 from tests.control.support import AWS_SCOPE, ListedLogs

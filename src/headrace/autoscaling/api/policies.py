@@ -56,6 +56,7 @@ def put_scaling_policy(context: CallContext, params: Json) -> Json:
     else:
         record = context.store.update(record, spec=spec)
         remove_stale_alarms(context.store, context.aws_scope, record)
+    # The policy comes first: the autoscaler's next pass removes alarms without one, and adds those that are missing.
     store = context.store
     ensure_alarms(store, context.aws_scope, record, find=lambda name: store.get(ALARM, name), now_s=context.now_s)
     return {"PolicyARN": policy_arn(context.aws_scope, record), "Alarms": _render_alarms(context, record, {})}
@@ -123,11 +124,7 @@ def _render_alarms(context: CallContext, record: PolicyRecord, alarms: Mapping[s
 
 
 def _parse(key: TargetKey, params: Json, old: PolicySpec | None) -> PolicySpec:
-    """
-    Merge the given members into the old ones, and check the result.
-
-    Raises `AwsError`: it breaks a rule of scaling policies.
-    """
+    """Merge the given members into the old ones, and check them by the rules of scaling policies."""
     # AWS's default is StepScaling; a policy of no type with a configuration for tracking is taken at its word.
     default: PolicyType = "TargetTrackingScaling" if params.get(TRACKING) else "StepScaling"
     policy_type = params.get("PolicyType") or (old.policy_type if old else default)

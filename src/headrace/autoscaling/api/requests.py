@@ -55,11 +55,7 @@ def object_not_found(what: str, key: TargetKey, more: str = "") -> AwsError:
 
 
 def read_registered(context: CallContext, params: Json) -> TargetKey:
-    """
-    Return the target that a request names.
-
-    Raises `AwsError`: Headrace does not scale it, or it is not registered.
-    """
+    """Return the target that a request names. Raises `AwsError`, also if it is not registered."""
     key = read_key(params)
     if context.store.get(SCALABLE_TARGET, key.name) is None:
         raise object_not_found("No scalable target registered for", key)
@@ -100,11 +96,7 @@ def of_resource(params: Json) -> Selection:
 
 
 def check_selection(params: Json, *, resource: str = "ResourceId") -> None:
-    """
-    Check the members that select the records of a Describe request.
-
-    Raises `AwsError`: ScalableDimension is given without `resource`.
-    """
+    """Refuse a Describe request that names a ScalableDimension without `resource`."""
     if params.get("ScalableDimension") and not params.get(resource):
         raise validation_error(f"ScalableDimension is given without {resource}. Give both, or neither.")
 

@@ -21,8 +21,8 @@ from headrace.autoscaling.planning.targets import (
     ScheduledActionRecord,
     ScheduledActionSpec,
     TargetKey,
+    child_arn,
     child_name,
-    scheduled_action_arn,
 )
 from headrace.autoscaling.records.policies import children
 from headrace.control.api.context import CallContext
@@ -73,11 +73,7 @@ def describe_scheduled_actions(context: CallContext, params: Json) -> Json:
 
 
 def _parse(key: TargetKey, params: Json, old: ScheduledActionRecord | None, *, now_s: float) -> ScheduledActionSpec:
-    """
-    Merge the given members into the old ones, and check the result.
-
-    Raises `AwsError`: it breaks a rule of scheduled actions.
-    """
+    """Merge the given members into the old ones, and check them by the rules of scheduled actions."""
     expression = params.get("Schedule") or (old.spec.schedule if old else "")
     timezone = params.get("Timezone", old.spec.timezone if old else None)
     if not expression:
@@ -117,12 +113,20 @@ def _check_bounds(bounds: CapacityBounds) -> None:
 
 
 def _render(context: CallContext, record: ScheduledActionRecord) -> Json:
-    members: Json = msgspec.to_builtins(record.spec)
+    spec = record.spec
+    members: Json = msgspec.to_builtins(spec)
     del members["put_s"]
     members["ScalableTargetAction"] = _given(members["ScalableTargetAction"])
     return {
         **_given(members),
-        "ScheduledActionARN": scheduled_action_arn(context.aws_scope, record),
+        "ScheduledActionARN": child_arn(
+            context.aws_scope,
+            record,
+            spec.key,
+            kind="scheduledAction",
+            title="scheduledActionName",
+            name=spec.scheduled_action_name,
+        ),
         "CreationTime": record.created_s,
     }
 

@@ -7,14 +7,15 @@ Without alarms and targets it sleeps until the next write.
 
 import asyncio
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
 
 from headrace.autoscaling.loops.target_pass import TargetPass
-from headrace.autoscaling.records.activities import SCALING_ACTIVITY, drop_old
+from headrace.autoscaling.records.activities import (
+    SCALING_ACTIVITY,
+    drop_old,
+)
 from headrace.autoscaling.records.policies import (
     AutoscalingRecords,
     ensure_alarms,
@@ -24,13 +25,11 @@ from headrace.autoscaling.records.policies import (
 from headrace.cloudwatch.alarms.records import EvaluatedAlarm
 from headrace.cloudwatch.evaluator import AlarmEvaluator
 from headrace.cloudwatch.metrics.metric import SeriesReader
-from headrace.control.loops.store_access import changes
+from headrace.control.loops.store_access import changes, grouped
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Conflict, Record, Unreadable, readable
+from headrace.state.records import Conflict, Unreadable, readable
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope
-
-RecordT = TypeVar("RecordT", bound=Record[Any, Any])
 
 PERIOD_S = 10.0
 """Seconds between two passes."""
@@ -111,8 +110,9 @@ class Autoscaler:
         """Run a pass over each target; False if one met a write conflict."""
         if not records.targets:
             return True
-        policies_of, actions_of = _by_target(readable(records.policies)), _by_target(readable(records.actions))
-        activities_of = _by_target(readable(self._store.list(SCALING_ACTIVITY)))
+        policies_of = grouped(readable(records.policies), lambda record: record.spec.key.name)
+        actions_of = grouped(readable(records.actions), lambda record: record.spec.key.name)
+        activities_of = grouped(readable(self._store.list(SCALING_ACTIVITY)), lambda record: record.spec.key.name)
         is_done = True
         for target in readable(records.targets):
             target_pass = TargetPass(
@@ -149,11 +149,3 @@ class Autoscaler:
         if self._faults.get(uid) != repr(error):
             self._faults[uid] = repr(error)
             get_logger().error("autoscaler.failed", target=uid, exc_info=error)
-
-
-def _by_target(records: Sequence[RecordT]) -> dict[str, list[RecordT]]:
-    """Group records by the name of their target's record, in the order of their creation."""
-    grouped: dict[str, list[RecordT]] = defaultdict(list)
-    for record in records:
-        grouped[record.spec.key.name].append(record)
-    return grouped

@@ -76,7 +76,7 @@ class TargetPass:
         return ActivityLog(self.store, self.key, self.now_s)
 
     def run(self) -> None:
-        """Run the pass. Raises `Conflict`: a record was written concurrently; run another pass."""
+        """Run the pass; after a `Conflict`, run another one."""
         capacity = read_capacity(self.store, self.key)
         if capacity is None and is_unreadable(self.store, self.key):
             return

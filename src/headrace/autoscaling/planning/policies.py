@@ -90,26 +90,22 @@ def triggers_of(
 ) -> list[Trigger]:
     """Return a trigger for each pair of a policy and an alarm with it as an action, whatever the alarm's state."""
     return [
-        _trigger(policy.spec, alarm, arn)
+        Trigger(
+            policy_name=policy.spec.policy_name,
+            alarm_name=alarm.record.name,
+            policy=policy.spec.policy,
+            # In ALARM while the alarm is in a state that has the policy as its action.
+            state="ALARM" if arn in alarm.actions else "OK",
+            values=alarm.values,
+            threshold=alarm.rule.threshold,
+            comparison=alarm.rule.comparison,
+            gap_s=alarm.rule.watched_s if alarm.is_from_gaps else 0.0,
+        )
         for policy in policies
         for arn in (policy_arn(aws_scope, policy),)
         for alarm in alarms
         if arn in alarm.record.spec.actions
     ]
-
-
-def _trigger(policy: PolicySpec, alarm: EvaluatedAlarm, arn: str) -> Trigger:
-    """Return a trigger, which is in ALARM while the alarm is in a state that has the policy as its action."""
-    return Trigger(
-        policy_name=policy.policy_name,
-        alarm_name=alarm.record.name,
-        policy=policy.policy,
-        state="ALARM" if arn in alarm.actions else "OK",
-        values=alarm.values,
-        threshold=alarm.rule.threshold,
-        comparison=alarm.rule.comparison,
-        gap_s=alarm.rule.watched_s if alarm.is_from_gaps else 0.0,
-    )
 
 
 _NAMESPACE = "AWS/SageMaker"
@@ -239,11 +235,7 @@ def _query(query: Json) -> Json:
 
 
 def check_tracking(key: TargetKey, config: Json) -> None:
-    """
-    Check a target-tracking configuration.
-
-    Raises `AwsError`: it breaks a rule of target tracking, or CloudWatch would refuse its alarms.
-    """
+    """Refuse a configuration that breaks a rule of target tracking, or whose alarms CloudWatch would refuse."""
     for member in ("ScaleOutCooldown", "ScaleInCooldown"):
         if config.get(member, 0) < 0:
             raise validation_error(f"{member} is {config[member]}; expected 0 seconds or more.")

@@ -221,11 +221,7 @@ class Window:
 
 
 def parse(expression: str, timezone: str | None = None) -> Schedule:
-    """
-    Parse an expression; `timezone` is an IANA name, and is ignored for a rate.
-
-    Raises `ValueError`: it is not a valid expression.
-    """
+    """Parse an expression, in an IANA time zone that a rate ignores. Raises `ValueError`."""
     zone = _zone(timezone) if timezone else UTC
     kind, _, rest = expression.strip().partition("(")
     if not rest.endswith(")") or kind not in ("at", "rate", "cron"):
@@ -335,11 +331,7 @@ def _every_s(text: str) -> float:
 
 
 def utc_s(text: str) -> float:
-    """
-    Parse an ISO time into seconds since 1970; without an offset it is UTC.
-
-    Raises `ValueError`: it is not an ISO time.
-    """
+    """Parse an ISO time into seconds since 1970; without an offset it is UTC. Raises `ValueError`."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

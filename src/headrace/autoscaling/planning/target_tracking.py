@@ -38,11 +38,7 @@ class TargetTracking:
 
 
 def policy_from_json(config: Mapping[str, Any]) -> TargetTracking:
-    """
-    Parse a TargetTrackingScalingPolicyConfiguration, but for its metric.
-
-    Raises `ValueError`: AWS would refuse it.
-    """
+    """Parse a configuration, but for its metric. Raises `ValueError`: AWS would refuse it."""
     target = config.get("TargetValue")
     if target is None or not math.isfinite(target) or target <= 0:
         raise ValueError(f"TargetValue is {target!r}; expected a number above 0.")

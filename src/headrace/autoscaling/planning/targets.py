@@ -185,18 +185,6 @@ def child_arn(aws_scope: AwsScope, record: StoredRecord, key: TargetKey, *, kind
     return f"{start}:{kind}:{dashed}:resource/{NAMESPACE}/{key.resource_id}:{title}/{name}"
 
 
-def scheduled_action_arn(aws_scope: AwsScope, record: ScheduledActionRecord) -> str:
-    spec = record.spec
-    return child_arn(
-        aws_scope,
-        record,
-        spec.key,
-        kind="scheduledAction",
-        title="scheduledActionName",
-        name=spec.scheduled_action_name,
-    )
-
-
 def service_role_arn(aws_scope: AwsScope) -> str:
     """Return the service-linked role that AWS creates and uses, whatever role is given."""
     return f"arn:{partition_of(aws_scope.region)}:iam::{aws_scope.account}:{_ROLE}"

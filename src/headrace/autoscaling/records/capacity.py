@@ -67,20 +67,15 @@ def read_capacity(store: Store, key: TargetKey) -> Capacity | None:
     progress = record.status.progress
     keys = (ready_key(workload.variant, number) for number in record.status.revisions)
     serving = sum(record.status.ready.get(key, 0) for key in keys)
+    if workload.is_host and isinstance(record.status, EndpointStatus):
+        serving = len(record.status.instances.get(key.variant, ()))
     return Capacity(
         desired=workload.count,
-        in_service=num_hosts(record, key.variant) if workload.is_host else serving,
+        in_service=serving,
         is_scalable=is_updatable(record),
         since_s=progress.since_s if progress is not None else record.created_s,
         failure=progress.failure_reason if progress is not None else "",
     )
-
-
-def num_hosts(record: ScaledRecord | Unreadable, variant: str) -> int:
-    """Return the instances of a variant that hosts inference components; 0 for any other variant."""
-    if isinstance(record, Unreadable) or not isinstance(record.status, EndpointStatus):
-        return 0
-    return len(record.status.instances.get(variant, ()))
 
 
 def write_capacity(store: Store, aws_scope: AwsScope, key: TargetKey, number: int) -> None:

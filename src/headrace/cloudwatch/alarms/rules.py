@@ -138,11 +138,7 @@ class AlarmRule:
 
 
 def rule_from_json(document: Mapping[str, Any]) -> AlarmRule:
-    """
-    Parse an alarm as PutMetricAlarm takes it.
-
-    Raises `ValueError`: a member is missing, has the wrong type or contradicts another one.
-    """
+    """Parse an alarm as PutMetricAlarm takes it. Raises `ValueError` as `rule_of`, or for a wrong type."""
     return rule_of(msgspec.convert(document, AlarmDefinition))
 
 
@@ -273,11 +269,7 @@ def _with_gaps(rule: AlarmRule, evaluated: Sequence[Datapoint], *, state: AlarmS
 
 
 def read_datapoints(rule: AlarmRule, read: ReadPoints, *, start_s: float, end_s: float) -> Sequence[Datapoint]:
-    """
-    Read what a rule watches in [start_s, end_s): one metric's statistic, or an expression of several metrics.
-
-    Raises `BadExpression`: the expression cannot be evaluated.
-    """
+    """Read the statistic or expression that a rule watches in [start_s, end_s). Raises `BadExpression`."""
     if rule.metric is None:
         queries = [metric_math.query_from_json(query) for query in rule.queries]
         results = metric_math.evaluate(queries, read, start_s=start_s, end_s=end_s)

@@ -16,7 +16,7 @@ from headrace.cloudwatch.alarms.records import (
     new_alarm_status,
 )
 from headrace.cloudwatch.api.context import CloudWatchCall
-from headrace.cloudwatch.errors import PAGES, alarm_not_found, invalid_combination, invalid_value, validation_error
+from headrace.cloudwatch.errors import PAGES, invalid_combination, invalid_value, validation_error
 from headrace.cloudwatch.validation import metric_of, parse_alarm
 from headrace.state.records import AlreadyExists, Conflict, Json, Record, Unreadable
 from headrace.state.selection import Entry, Selection
@@ -101,7 +101,7 @@ def set_alarm_state(context: CloudWatchCall, params: Json) -> Json:
     """Answer SetAlarmState: set a state that lasts until the next evaluation, which also starts its actions."""
     record = context.store.get(ALARM, params["AlarmName"])
     if record is None:
-        raise alarm_not_found(params["AlarmName"])
+        raise AwsError("ResourceNotFound", f"Alarm {params['AlarmName']} does not exist.", status=404)
     data = params.get("StateReasonData", "")
     try:
         json.loads(data or "{}")
@@ -196,11 +196,7 @@ def _fits(record: AlarmRecord | Unreadable, params: Json) -> bool:
 
 
 def _parse_tags(given: Sequence[Json] | None) -> dict[str, str]:
-    """
-    Parse a list of tags.
-
-    Raises `AwsError`: a key is given twice or begins with `aws:`, or there are more than 50 tags.
-    """
+    """Parse a list of at most 50 tags, whose keys are unique and do not begin with `aws:`."""
     tags: dict[str, str] = {}
     for tag in given or ():
         if tag["Key"] in tags:

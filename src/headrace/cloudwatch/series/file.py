@@ -210,7 +210,7 @@ class FileSeries:
         num_pages, num_free, page_bytes = (
             file.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
         )
-        size = (num_pages - num_free) * page_bytes
+        size = (num_pages - num_free) * page_bytes  # free pages are reused, and given back by the vacuum below
         if size > self._max_bytes:
             self._share *= _SHRINK
         elif size < self._max_bytes / 2:

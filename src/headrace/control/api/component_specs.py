@@ -28,11 +28,7 @@ _ALTERNATIVES = {"ModelName": "Container", "Container": "ModelName"}
 
 
 def chosen_specification(params: Json, instance_type: str) -> Json:
-    """
-    Return the `Specification`, or the one of `Specifications` for the host's instance type.
-
-    Raises `AwsError`: neither or both are given, or the instance type of one is ambiguous.
-    """
+    """Return the `Specification`, or the one of `Specifications` for the host's instance type; refuse any other."""
     single, several = params.get("Specification"), params.get("Specifications") or []
     if single and several:
         raise validation_error("Both Specification and Specifications were given. Give one of them.")

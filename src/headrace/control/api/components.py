@@ -6,7 +6,6 @@ component's own record: its model may be deleted.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
@@ -52,7 +51,7 @@ _SPECIFICATIONS = ("Specification", "Specifications")
 _BUSY = (State.CREATING, State.UPDATING, State.ROLLING_BACK)
 
 
-def create_inference_component(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def create_inference_component(context: CallContext, params: Json) -> Json:
     """Answer CreateInferenceComponent; DescribeInferenceComponent finds it as soon as this returns."""
     name = params["InferenceComponentName"]
     context.refuse_existing(INFERENCE_COMPONENT, name)
@@ -72,7 +71,7 @@ def create_inference_component(context: CallContext, params: dict[str, Any]) -> 
     return {"InferenceComponentArn": context.create(INFERENCE_COMPONENT, name, spec=spec, params=params)}
 
 
-def update_inference_component(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def update_inference_component(context: CallContext, params: Json) -> Json:
     """Answer UpdateInferenceComponent: roll out another specification, or only change the number of copies."""
     record = context.get(INFERENCE_COMPONENT, params["InferenceComponentName"])
     refuse_busy(record, context.arn(INFERENCE_COMPONENT, record.name))
@@ -99,13 +98,13 @@ def update_inference_component(context: CallContext, params: dict[str, Any]) -> 
         record.spec,
         generation=record.spec.generation + 1,
         revision=revision,
-        density=record.spec.density if copies is None else None,
+        density=record.spec.density if copies is None else None,  # a requested number ends following the instances
     )
     context.store.update(record, spec=spec)
     return _arn_answer(context, record.name)
 
 
-def update_runtime_config(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def update_runtime_config(context: CallContext, params: Json) -> Json:
     """Answer UpdateInferenceComponentRuntimeConfig: change the number of copies; 0 is allowed."""
     return _scale(
         context,
@@ -114,14 +113,14 @@ def update_runtime_config(context: CallContext, params: dict[str, Any]) -> dict[
     )
 
 
-def describe_inference_component(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def describe_inference_component(context: CallContext, params: Json) -> Json:
     record = context.find(INFERENCE_COMPONENT, params["InferenceComponentName"])
     if isinstance(record, Unreadable):
         return {**_summary(context, record), "FailureReason": unreadable_message(record)}
     return {**_summary(context, record), **_details(record)}
 
 
-def list_inference_components(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def list_inference_components(context: CallContext, params: Json) -> Json:
     endpoint, variant = params.get("EndpointNameEquals"), params.get("VariantNameEquals")
 
     def read(selection: Selection) -> Iterator[Json]:
@@ -133,7 +132,7 @@ def list_inference_components(context: CallContext, params: dict[str, Any]) -> d
     return list_page(read, params, word="InferenceComponent")
 
 
-def delete_inference_component(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def delete_inference_component(context: CallContext, params: Json) -> Json:
     """
     Answer DeleteInferenceComponent, which also deletes the adapters of the component.
 
@@ -149,13 +148,13 @@ def delete_inference_component(context: CallContext, params: dict[str, Any]) -> 
     return {}
 
 
-def _scale(context: CallContext, record: ComponentRecord, copies: int) -> dict[str, Any]:
+def _scale(context: CallContext, record: ComponentRecord, copies: int) -> Json:
     arn = context.arn(INFERENCE_COMPONENT, record.name)
     context.store.update(record, spec=with_copies(record, copies, arn=arn))
     return _arn_answer(context, record.name)
 
 
-def _arn_answer(context: CallContext, name: str) -> dict[str, Any]:
+def _arn_answer(context: CallContext, name: str) -> Json:
     return {"InferenceComponentArn": context.arn(INFERENCE_COMPONENT, name)}
 
 
@@ -198,7 +197,7 @@ def _summary(context: CallContext, record: ComponentRecord | Unreadable) -> Json
     }
 
 
-def _details(record: ComponentRecord) -> dict[str, Any]:
+def _details(record: ComponentRecord) -> Json:
     current, num_serving = serving_revision(record), current_copies(record)
     answer = _specifications(current, record.created_s)
     if not current.base:
@@ -214,7 +213,7 @@ def _details(record: ComponentRecord) -> dict[str, Any]:
     return answer
 
 
-def _specifications(revision: ComponentRevision, resolved_s: float) -> dict[str, Any]:
+def _specifications(revision: ComponentRevision, resolved_s: float) -> Json:
     """Return the member `Specifications` if several were given, else `Specification`."""
     if not revision.specifications:
         return {"Specification": _specification_summary(revision.specification, revision, resolved_s)}
@@ -229,9 +228,7 @@ def _specifications(revision: ComponentRevision, resolved_s: float) -> dict[str,
     }
 
 
-def _specification_summary(
-    specification: Json, revision: ComponentRevision | None, resolved_s: float
-) -> dict[str, Any]:
+def _specification_summary(specification: Json, revision: ComponentRevision | None, resolved_s: float) -> Json:
     """
     Return an `InferenceComponentSpecificationSummary`: the given members, and the container's image.
 
@@ -240,7 +237,7 @@ def _specification_summary(
     summary = dict(specification)
     container = summary.get("Container")
     if container and not summary.get("BaseInferenceComponentName"):
-        deployed: dict[str, Any] = {"SpecifiedImage": container.get("Image", "")}
+        deployed: Json = {"SpecifiedImage": container.get("Image", "")}
         if revision is not None:
             image = container_of(revision.model)["Image"]
             deployed = {"SpecifiedImage": image, "ResolvedImage": image, "ResolutionTime": resolved_s}

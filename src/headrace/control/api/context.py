@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from headrace.cloudwatch.api.context import CloudWatchCall
 from headrace.cluster.platform_logs import PlatformLogs
@@ -33,42 +33,26 @@ class CallContext(CloudWatchCall):
         return arn_of(self.aws_scope, kind, name)
 
     def get(self, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT]:
-        """
-        Read a record that the operation depends on.
-
-        Raises `AwsError`: "Could not find ...", a text that waiters and SDKs match; or the record cannot be decoded.
-        """
+        """Read a record that the operation depends on, as `find` does. Raises `AwsError`, also if unreadable."""
         record = self.find(kind, name)
         if isinstance(record, Unreadable):
             raise validation_error(unreadable_message(record))
         return record
 
     def find(self, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT] | Unreadable:
-        """
-        Read a record, even one that cannot be decoded.
-
-        Raises `AwsError`: "Could not find ...", a text that waiters and SDKs match.
-        """
+        """Read a record, even an unreadable one. Raises `AwsError`: "Could not find ...", which SDKs match."""
         record = self.store.find(kind, name)
         if record is None:
             raise not_found(TITLES[kind], self.arn(kind, name))
         return record
 
     def refuse_existing(self, kind: AnyKind, name: str) -> None:
-        """
-        Refuse a name that is taken, ignoring case.
-
-        Raises `AwsError`: "Cannot create already existing ...", a text that SDKs match.
-        """
+        """Refuse a name that is taken, ignoring case: "Cannot create already existing ...", which SDKs match."""
         if self.store.find(kind, name) is not None:
             raise self._already_exists(kind, name)
 
-    def create(self, kind: Kind[SpecT, StatusT], name: str, *, spec: SpecT, params: dict[str, Any]) -> str:
-        """
-        Add a record with the inline `Tags` of the call's `params`, and return its ARN.
-
-        Raises `AwsError`: the name is taken, a tag is invalid, or there are too many resources of the kind.
-        """
+    def create(self, kind: Kind[SpecT, StatusT], name: str, *, spec: SpecT, params: Json) -> str:
+        """Add a record with the call's `Tags`, and return its ARN; refuse a taken name, and too many records."""
         check_number(self.store, kind)
         try:
             self.store.create(kind, name, spec=spec, tags=tags_of(params))
@@ -80,11 +64,11 @@ class CallContext(CloudWatchCall):
         return validation_error(f'Cannot create already existing {TITLES[kind]} "{self.arn(kind, name)}".')
 
 
-Handler = Callable[[CallContext, dict[str, Any]], dict[str, Any]]
+Handler = Callable[[CallContext, Json], Json]
 """Takes the call's parameters and returns the members of the result, or raises `AwsError`. Blocks on the store."""
 
 
-def tags_of(params: dict[str, Any]) -> dict[str, str]:
+def tags_of(params: Json) -> dict[str, str]:
     """Read the inline `Tags` of a call. Raises `AwsError`: a key is given twice, or begins with `aws:`."""
     tags: dict[str, str] = {}
     for tag in params.get("Tags") or []:
@@ -97,7 +81,7 @@ def tags_of(params: dict[str, Any]) -> dict[str, str]:
     return tags
 
 
-def without(params: dict[str, Any], *names: str) -> dict[str, Any]:
+def without(params: Json, *names: str) -> Json:
     """Return a copy without some members."""
     return {name: value for name, value in params.items() if name not in names}
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from headrace.control.api.context import CallContext, check_environment, without
 from headrace.control.api.listing import list_page
@@ -22,11 +21,7 @@ class DefinitionCalls:
     """The word from which AWS forms member names, such as `Model` in `ModelName`, `ModelArn` and `Models`."""
 
     def create(self, context: CallContext, name: str, *, members: Json, params: Json) -> Json:
-        """
-        Add a definition with validated members and the tags of its `params`.
-
-        Raises `AwsError`: the name is taken.
-        """
+        """Add a definition with validated members and the tags of its `params`; refuse a name that is taken."""
         arn = context.create(self.kind, name, spec=DefinitionSpec(members=members), params=params)
         return {f"{self.word}Arn": arn}
 
@@ -59,14 +54,14 @@ MODELS = DefinitionCalls(kind=MODEL, word="Model")
 ENDPOINT_CONFIGS = DefinitionCalls(kind=ENDPOINT_CONFIG, word="EndpointConfig")
 
 
-def create_model(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def create_model(context: CallContext, params: Json) -> Json:
     name = params["ModelName"]
     _check_model(context, params)
     context.refuse_existing(MODEL, name)
     return MODELS.create(context, name, members=without(params, "Tags"), params=params)
 
 
-def _check_model(context: CallContext, params: dict[str, Any]) -> None:
+def _check_model(context: CallContext, params: Json) -> None:
     """Refuse a model that cannot be served."""
     if context.is_strict and not params.get("ExecutionRoleArn"):
         raise validation_error("ExecutionRoleArn is missing: name the role that SageMaker assumes for the model.")
@@ -83,7 +78,7 @@ def _check_model(context: CallContext, params: dict[str, Any]) -> None:
     _check_container(context, container_of(params))
 
 
-def _check_container(context: CallContext, container: dict[str, Any]) -> None:
+def _check_container(context: CallContext, container: Json) -> None:
     if container.get("Mode") == "MultiModel":
         raise validation_error("Mode MultiModel is not supported by Headrace yet. Create an endpoint for each model.")
     check_environment(container)
@@ -94,7 +89,7 @@ def _check_container(context: CallContext, container: dict[str, Any]) -> None:
     image_profile(container, own_images=context.own_images, is_strict=context.is_strict)
 
 
-def create_endpoint_config(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def create_endpoint_config(context: CallContext, params: Json) -> Json:
     name = params["EndpointConfigName"]
     _check_config(context, params)
     context.refuse_existing(ENDPOINT_CONFIG, name)
@@ -111,7 +106,7 @@ def create_endpoint_config(context: CallContext, params: dict[str, Any]) -> dict
     return ENDPOINT_CONFIGS.create(context, name, members=spec, params=params)
 
 
-def _check_config(context: CallContext, params: dict[str, Any]) -> None:
+def _check_config(context: CallContext, params: Json) -> None:
     """Refuse a configuration that cannot be deployed."""
     asynchronous = params.get("AsyncInferenceConfig")
     if asynchronous and not asynchronous["OutputConfig"].get("S3OutputPath"):
@@ -129,7 +124,7 @@ def _check_config(context: CallContext, params: dict[str, Any]) -> None:
         raise validation_error("Either all production variants name a model, or none does (inference components).")
 
 
-def _check_variant(context: CallContext, variant: dict[str, Any], *, has_role: bool) -> None:
+def _check_variant(context: CallContext, variant: Json, *, has_role: bool) -> None:
     name = variant["VariantName"]
     is_serverless = "ServerlessConfig" in variant
     if variant.get("InstanceType") and variant.get("InstancePools"):

@@ -6,7 +6,6 @@ own record: its configuration and models may be deleted.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from headrace.control.api.context import CallContext
 from headrace.control.api.listing import list_page
@@ -53,7 +52,7 @@ _HAS_COMPONENTS = (
 )
 
 
-def create_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def create_endpoint(context: CallContext, params: Json) -> Json:
     """Answer CreateEndpoint; DescribeEndpoint finds the endpoint as soon as this returns."""
     name, deployment = params["EndpointName"], params.get("DeploymentConfig") or {}
     check_deployment_config(deployment)
@@ -66,7 +65,7 @@ def create_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, A
     return {"EndpointArn": arn}
 
 
-def update_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def update_endpoint(context: CallContext, params: Json) -> Json:
     """Answer UpdateEndpoint: deploy another configuration; the old one serves until the new one is ready."""
     record = context.get(ENDPOINT, params["EndpointName"])
     current = updatable_revision(record, context.arn(ENDPOINT, record.name))
@@ -95,7 +94,7 @@ def update_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, A
     return {"EndpointArn": context.arn(ENDPOINT, record.name)}
 
 
-def update_weights(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def update_weights(context: CallContext, params: Json) -> Json:
     """Answer UpdateEndpointWeightsAndCapacities."""
     record = context.get(ENDPOINT, params["EndpointName"])
     arn = context.arn(ENDPOINT, record.name)
@@ -122,14 +121,14 @@ def update_weights(context: CallContext, params: dict[str, Any]) -> dict[str, An
     return {"EndpointArn": arn}
 
 
-def describe_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def describe_endpoint(context: CallContext, params: Json) -> Json:
     record = context.find(ENDPOINT, params["EndpointName"])
     if isinstance(record, Unreadable):
         return {**_summary(context, record), "FailureReason": unreadable_message(record)}
     return {**_summary(context, record), **_details(record)}
 
 
-def list_endpoints(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def list_endpoints(context: CallContext, params: Json) -> Json:
 
     def read(selection: Selection) -> Iterator[Json]:
         return (_summary(context, record) for record in context.store.each(ENDPOINT, selection))
@@ -137,7 +136,7 @@ def list_endpoints(context: CallContext, params: dict[str, Any]) -> dict[str, An
     return list_page(read, params, word="Endpoint")
 
 
-def delete_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def delete_endpoint(context: CallContext, params: Json) -> Json:
     """Answer DeleteEndpoint, in every state and idempotently; refuse while the endpoint has inference components."""
     record = context.find(ENDPOINT, params["EndpointName"])
     hosted = [component.name for component in _components_on(context, record)]
@@ -191,9 +190,9 @@ def _initial_capacities(config: Json) -> dict[str, DesiredCapacity]:
     return {variant["VariantName"]: initial_capacity(variant) for variant in config["ProductionVariants"]}
 
 
-def _details(record: EndpointRecord) -> dict[str, Any]:
+def _details(record: EndpointRecord) -> Json:
     current = serving_revision(record)
-    answer: dict[str, Any] = {
+    answer: Json = {
         "EndpointConfigName": current.config_name,
         "ProductionVariants": [_variant_summary(workload, current, record) for workload in current.workloads],
         **_repeated_members(current),
@@ -218,10 +217,10 @@ def _pending_revision(record: EndpointRecord) -> EndpointRevision | None:
     return record.status.revisions[progress.target] if progress.target is not None else None
 
 
-def _variant_summary(workload: Workload, revision: EndpointRevision, record: EndpointRecord) -> dict[str, Any]:
+def _variant_summary(workload: Workload, revision: EndpointRevision, record: EndpointRecord) -> Json:
     config, state = revision.variant_config(workload.variant), visible_state(record)
     current, desired = variant_counts(record, revision, workload)
-    summary: dict[str, Any] = {
+    summary: Json = {
         "VariantName": workload.variant,
         "CurrentWeight": workload.weight if has_capacity(state) else 0.0,
         "DesiredWeight": desired_workload(record, revision, workload).weight,
@@ -249,7 +248,7 @@ def _variant_summary(workload: Workload, revision: EndpointRevision, record: End
     return summary
 
 
-def _variant_status(workload: Workload, record: EndpointRecord) -> dict[str, Any] | None:
+def _variant_status(workload: Workload, record: EndpointRecord) -> Json | None:
     """
     Return the status of a variant, with the GPUs of its workers and its notices.
 
@@ -268,7 +267,7 @@ def _variant_status(workload: Workload, record: EndpointRecord) -> dict[str, Any
     found = statuses.get(state, "ActivatingTraffic" if message and state is not State.FAILED else None)
     if found is None:
         return None
-    status: dict[str, Any] = {"Status": found, "StartTime": changed_s(record)}
+    status: Json = {"Status": found, "StartTime": changed_s(record)}
     if message:
         status["StatusMessage"] = message[:_MAX_MESSAGE_CHARACTERS]
     return status
@@ -287,7 +286,7 @@ def _updating_status(record: EndpointRecord) -> str:
     return stages[progress.stage]
 
 
-def _pending_deployment(revision: EndpointRevision, record: EndpointRecord) -> dict[str, Any]:
+def _pending_deployment(revision: EndpointRevision, record: EndpointRecord) -> Json:
     variants = []
     progress, fraction = record.status.progress, 0.0
     if progress is not None and is_observed(record):
@@ -303,12 +302,10 @@ def _pending_deployment(revision: EndpointRevision, record: EndpointRecord) -> d
     }
 
 
-def _repeated_members(revision: EndpointRevision) -> dict[str, Any]:
+def _repeated_members(revision: EndpointRevision) -> Json:
     """Return the members of the configuration that DescribeEndpoint repeats."""
     config = revision.config
-    repeated: dict[str, Any] = {
-        name: config[name] for name in ("AsyncInferenceConfig", "MetricsConfig") if name in config
-    }
+    repeated: Json = {name: config[name] for name in ("AsyncInferenceConfig", "MetricsConfig") if name in config}
     if capture := config.get("DataCaptureConfig"):
         repeated["DataCaptureConfig"] = {
             "EnableCapture": capture.get("EnableCapture", False),

@@ -5,10 +5,10 @@ All callers have the same assumed role, not a user: SageMaker's SDK derives the 
 caller, and refuses users.
 """
 
-from typing import Any
 from urllib.parse import quote
 
 from headrace.control.api.context import CallContext
+from headrace.state.records import Json
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.paging import Paginator
 from headrace.wire.aws.scope import AwsScope, partition_of
@@ -33,7 +33,7 @@ def role_arn(aws_scope: AwsScope, name: str) -> str:
     return f"arn:{partition_of(aws_scope.region)}:iam::{aws_scope.account}:role/{name}"
 
 
-def get_caller_identity(context: CallContext, _params: dict[str, Any]) -> dict[str, Any]:
+def get_caller_identity(context: CallContext, _params: Json) -> Json:
     session = context.identity_arn.rpartition("/")[2]
     return {
         "UserId": f"{_role_id(ROLE_NAME)}:{session}",
@@ -42,7 +42,7 @@ def get_caller_identity(context: CallContext, _params: dict[str, Any]) -> dict[s
     }
 
 
-def get_role(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def get_role(context: CallContext, params: Json) -> Json:
     """Answer GetRole: every name is a role, with all permissions."""
     name = params["RoleName"]
     trust = '{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"Service":"sagemaker.amazonaws.com"},'
@@ -59,7 +59,7 @@ def get_role(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def simulate_principal_policy(_context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def simulate_principal_policy(_context: CallContext, params: Json) -> Json:
     """Answer SimulatePrincipalPolicy: everything is allowed. Only the results of one page are made."""
     actions, resources = params["ActionNames"], params.get("ResourceArns") or ["*"]
     listing = "policy simulation"
@@ -78,7 +78,7 @@ def simulate_principal_policy(_context: CallContext, params: dict[str, Any]) -> 
     return {"EvaluationResults": results, "IsTruncated": bool(token), **token}
 
 
-def get_user(_context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def get_user(_context: CallContext, params: Json) -> Json:
     """Answer GetUser with an error: Headrace has only roles."""
     shown = params.get("UserName", "the caller")
     message = f"The user with name {shown} cannot be found: callers of Headrace have the role {ROLE_NAME}."

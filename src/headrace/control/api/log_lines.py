@@ -16,12 +16,11 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from headrace.cluster.worker_logs import WorkerLogEvent
 from headrace.control.api.context import CallContext
 from headrace.control.model.worker import WORKER
-from headrace.state.records import Record
+from headrace.state.records import Json, Record
 from headrace.wire.aws.errors import AwsError
 
 _BLOCK = 1000
@@ -119,7 +118,7 @@ def all_streams(context: CallContext) -> list[LogStream]:
 
 
 def lines_of(
-    context: CallContext, streams: Sequence[LogStream], params: dict[str, Any], reading: Reading
+    context: CallContext, streams: Sequence[LogStream], params: Json, reading: Reading
 ) -> Iterator[tuple[WorkerLogEvent, LogStream]]:
     """
     Yield the lines of streams ordered by time, starting at the positions of `reading`.
@@ -156,6 +155,7 @@ def _merged(
     for stream in now:
         put(stream, lines(stream))
     while waiting or heads:
+        # Open a stream only when no open one has an older line, so that few are open at a time.
         while waiting and not (heads and heads[0][0] < waiting[0].order[0]):
             stream = waiting.popleft()
             put(stream, lines(stream))

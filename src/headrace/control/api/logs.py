@@ -6,7 +6,6 @@ worker outlives the worker and its endpoint, bounded in size and age (`cluster.p
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 from headrace.cluster.worker_logs import WorkerLogEvent
 from headrace.control.api.context import CallContext
@@ -19,6 +18,7 @@ from headrace.control.api.log_lines import (
     read_pattern,
     read_token,
 )
+from headrace.state.records import Json
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.paging import Paginator
 
@@ -32,7 +32,7 @@ _MAX_SCANNED = 200_000
 """Maximum lines scanned in a call; a pattern that rarely matches continues with `nextToken`."""
 
 
-def describe_log_groups(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def describe_log_groups(context: CallContext, params: Json) -> Json:
     groups: dict[str, list[LogStream]] = {}
     for stream in all_streams(context):
         groups.setdefault(stream.group, []).append(stream)
@@ -49,7 +49,7 @@ def describe_log_groups(context: CallContext, params: dict[str, Any]) -> dict[st
     return {"logGroups": [_group(context, name, groups[name]) for name in page], **token}
 
 
-def describe_log_streams(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def describe_log_streams(context: CallContext, params: Json) -> Json:
     prefix, is_descending = params.get("logStreamNamePrefix", ""), params.get("descending", False)
     streams = [stream for stream in _streams(context, params) if stream.name.startswith(prefix)]
     is_by_time = params.get("orderBy") == "LastEventTime"
@@ -65,20 +65,20 @@ def describe_log_streams(context: CallContext, params: dict[str, Any]) -> dict[s
     return {"logStreams": [_stream(context, stream) for stream in page], **token}
 
 
-def filter_log_events(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def filter_log_events(context: CallContext, params: Json) -> Json:
     """Answer FilterLogEvents: the lines of several streams, ordered by time."""
     streams = _chosen(_streams(context, params), params)
     wanted = read_pattern(params.get("filterPattern", ""))
     reading = _read_token(params.get("nextToken"))
     lines = lines_of(context, streams, params, reading)
     events, is_more = _take(lines, wanted, reading, limit=params.get("limit", _MAX_EVENTS))
-    answer: dict[str, Any] = {"events": events, "searchedLogStreams": []}
+    answer: Json = {"events": events, "searchedLogStreams": []}
     if is_more:
         answer["nextToken"] = reading.token()
     return answer
 
 
-def get_log_events(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def get_log_events(context: CallContext, params: Json) -> Json:
     """Answer GetLogEvents: one stream, forwards or backwards; at its end the token stays the same."""
     stream = _named(_streams(context, params), params["logStreamName"])
     direction, position = _read_place(params.get("nextToken"))
@@ -101,7 +101,7 @@ def get_log_events(context: CallContext, params: dict[str, Any]) -> dict[str, An
     }
 
 
-def delete_log_group(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def delete_log_group(context: CallContext, params: Json) -> Json:
     """Answer DeleteLogGroup: delete the logs of ended workers, or refuse if the group has running workers."""
     streams = _streams(context, params)
     if any(not stream.is_ended for stream in streams):
@@ -110,7 +110,7 @@ def delete_log_group(context: CallContext, params: dict[str, Any]) -> dict[str, 
     return {}
 
 
-def delete_log_stream(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def delete_log_stream(context: CallContext, params: Json) -> Json:
     """Answer DeleteLogStream: delete the log of an ended worker."""
     stream = _named(_streams(context, params), params["logStreamName"])
     if not stream.is_ended:
@@ -121,12 +121,13 @@ def delete_log_stream(context: CallContext, params: dict[str, Any]) -> dict[str,
 
 def _take(
     lines: Iterator[tuple[WorkerLogEvent, LogStream]], wanted: LineFilter, reading: Reading, *, limit: int
-) -> tuple[list[dict[str, Any]], bool]:
+) -> tuple[list[Json], bool]:
     """Return events until the response is full, and whether there are more; advance `reading`."""
-    events: list[dict[str, Any]] = []
+    events: list[Json] = []
     room = _MAX_ANSWER_CHARACTERS
     for number, (event, stream) in enumerate(lines):
         is_fitting = wanted.fits(event.message)
+        # Before the line counts as read: the next call begins with it.
         if len(events) >= limit or number >= _MAX_SCANNED or (is_fitting and events and room < len(event.message)):
             return events, True
         reading.positions[stream.worker] = event.next_position
@@ -144,11 +145,11 @@ def _take(
     return events, False
 
 
-def _event(event: WorkerLogEvent) -> dict[str, Any]:
+def _event(event: WorkerLogEvent) -> Json:
     return {"timestamp": event.timestamp_ms, "message": event.message or " "}
 
 
-def _chosen(streams: list[LogStream], params: dict[str, Any]) -> list[LogStream]:
+def _chosen(streams: list[LogStream], params: Json) -> list[LogStream]:
     names, prefix = params.get("logStreamNames"), params.get("logStreamNamePrefix", "")
     if names and prefix:
         raise _invalid("Both logStreamNames and logStreamNamePrefix were given. Give one of them.")
@@ -157,7 +158,7 @@ def _chosen(streams: list[LogStream], params: dict[str, Any]) -> list[LogStream]
     return [stream for stream in streams if stream.name.startswith(prefix)]
 
 
-def _streams(context: CallContext, params: dict[str, Any]) -> list[LogStream]:
+def _streams(context: CallContext, params: Json) -> list[LogStream]:
     group = params.get("logGroupName") or params.get("logGroupIdentifier", "")
     if not group:
         raise _invalid("Neither logGroupName nor logGroupIdentifier was given. Give one of them.")
@@ -180,7 +181,7 @@ def _named(streams: list[LogStream], name: str) -> LogStream:
     return found
 
 
-def _group(context: CallContext, name: str, streams: list[LogStream]) -> dict[str, Any]:
+def _group(context: CallContext, name: str, streams: list[LogStream]) -> Json:
     arn = _group_arn(context, name)
     return {
         "logGroupName": name,
@@ -193,8 +194,8 @@ def _group(context: CallContext, name: str, streams: list[LogStream]) -> dict[st
     }
 
 
-def _stream(context: CallContext, stream: LogStream) -> dict[str, Any]:
-    found: dict[str, Any] = {
+def _stream(context: CallContext, stream: LogStream) -> Json:
+    found: Json = {
         "logStreamName": stream.name,
         "creationTime": stream.created_ms,
         "arn": f"{_group_arn(context, stream.group)}:log-stream:{stream.name}",

@@ -4,12 +4,12 @@ from typing import Any
 
 from headrace.control.api.context import CallContext, tags_of
 from headrace.control.model.names import parse_arn
-from headrace.state.records import Record, Unreadable
+from headrace.state.records import Json, Record, Unreadable
 from headrace.wire.aws.errors import not_found, validation_error
 from headrace.wire.aws.scope import MAX_TAGS
 
 
-def add_tags(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def add_tags(context: CallContext, params: Json) -> Json:
     record = _tagged(context, params["ResourceArn"])
     tags = {**record.tags, **tags_of(params)}
     if len(tags) > MAX_TAGS:
@@ -18,12 +18,12 @@ def add_tags(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     return {"Tags": _list(tags)}
 
 
-def list_tags(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def list_tags(context: CallContext, params: Json) -> Json:
     """Answer ListTags with one page: a resource has at most 50 tags."""
     return {"Tags": _list(_tagged(context, params["ResourceArn"]).tags)}
 
 
-def delete_tags(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def delete_tags(context: CallContext, params: Json) -> Json:
     """Answer DeleteTags; keys that do not exist are ignored."""
     record = _tagged(context, params["ResourceArn"])
     removed = set(params["TagKeys"])

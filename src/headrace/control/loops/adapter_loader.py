@@ -14,7 +14,7 @@ from urllib.parse import quote
 import msgspec
 
 from headrace.cluster.object_grants import NO_GRANTS, Grants
-from headrace.control.model.worker import WORKER, AdapterState, adapter_status
+from headrace.control.model.worker import WORKER, AdapterState
 from headrace.control.planning.worker_actions import AdapterAction, LoadAdapter
 from headrace.core.telemetry import get_logger
 from headrace.http.client import ClientRequest, send_once
@@ -105,8 +105,11 @@ class AdapterLoader:
                 return
             before = record.status.adapters.get(action.adapter, AdapterState())
             state = outcome(action, before, status, text, now_s=self.clock())
+            adapters = {name: known for name, known in record.status.adapters.items() if name != action.adapter}
+            if state is not None:
+                adapters[action.adapter] = state
             try:
-                self.store.update(record, status=adapter_status(record.status, action.adapter, state))
+                self.store.update(record, status=msgspec.structs.replace(record.status, adapters=adapters))
             except Conflict:
                 continue
             break

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from typing import cast
 
 from headrace.control.loops import store_access
-from headrace.control.loops.deadline_clock import DeadlineClock
 from headrace.control.loops.store_access import Snapshot
-from headrace.control.loops.wake_up import BUSY_PAUSE_S, IDLE_PAUSE_S, WATCH_PAUSE_S
+from headrace.control.loops.timing import BUSY_PAUSE_S, IDLE_PAUSE_S, WATCH_PAUSE_S, DeadlineClock
 from headrace.control.loops.worker_manager import WorkerManager, WorkerSet
 from headrace.control.model.component import (
     INFERENCE_COMPONENT,
     ComponentRecord,
     ComponentRevision,
     ComponentStatus,
+    owner_of,
 )
 from headrace.control.model.endpoint import ENDPOINT, EndpointRecord, EndpointRevision, EndpointStatus, HostInstance
 from headrace.control.model.names import unreadable_message
@@ -30,8 +30,6 @@ from headrace.state.signals import ReadLoads
 from headrace.state.store import Store
 
 AnyComponent = ComponentRecord | Unreadable
-Copies = Mapping[str, Sequence[WorkerRecord]]
-"""Copies by the uid of their component."""
 LOG_NAMES: dict[AnyKind, str] = {ENDPOINT: "endpoint", INFERENCE_COMPONENT: "component"}
 """Names of the kinds in log events."""
 
@@ -81,13 +79,16 @@ class EndpointPass:
     async def run(
         self, record: EndpointRecord | Unreadable, workers: Sequence[WorkerRecord], snapshot: Snapshot
     ) -> float:
-        """
-        Plan, record and act once; return the seconds until the next pass.
-
-        Raises `Conflict`: a record was written meanwhile; run another pass.
-        """
-        components = snapshot.components_by_endpoint().get(record.uid, [])
-        copies = copies_by_component(workers)
+        """Plan, record and act once; return the seconds until the next pass. After a `Conflict`, run it again."""
+        components = [
+            component
+            for component in snapshot.components
+            if (owner := owner_of(component)) is not None and owner.endpoint_uid == record.uid
+        ]
+        # Copies by the uid of their component; workers of the endpoint's own models have an empty key.
+        copies = store_access.grouped(
+            workers, lambda worker: worker.spec.copy.component_uid if worker.spec.copy is not None else ""
+        )
         if isinstance(record, Unreadable) and record.deleting_s is None:
             # Its components cannot be planned without it: those that are being deleted go, everything else stays.
             self.failures.note_unreadable(record)
@@ -221,12 +222,3 @@ class EndpointPass:
         name = LOG_NAMES[record.kind]
         facts = {"state": progress.state.value, "reason": reason.partition("\n")[0]}
         get_logger().info(f"{name}.changed", **{name: record.name}, **facts)
-
-
-def copies_by_component(workers: Sequence[WorkerRecord]) -> dict[str, list[WorkerRecord]]:
-    """Group workers by the uid of their component; those of the endpoint's own models have an empty key."""
-    grouped: dict[str, list[WorkerRecord]] = {}
-    for worker in workers:
-        copy = worker.spec.copy
-        grouped.setdefault(copy.component_uid if copy is not None else "", []).append(worker)
-    return grouped

@@ -16,10 +16,18 @@ from headrace.cluster.launcher import Handle, Launcher
 from headrace.cluster.platform_logs import PlatformLogs
 from headrace.control.loops import store_access
 from headrace.control.loops.adapter_loader import AdapterLoader
-from headrace.control.loops.deadline_clock import SYSTEM_CLOCKS, Clocks, DeadlineClock
 from headrace.control.loops.endpoint_pass import EndpointPass, FailureLog
 from headrace.control.loops.store_access import Snapshot
-from headrace.control.loops.wake_up import BUSY_PAUSE_S, IDLE_PAUSE_S, WATCH_PAUSE_S, WakeUp, starting_among
+from headrace.control.loops.timing import (
+    BUSY_PAUSE_S,
+    IDLE_PAUSE_S,
+    SYSTEM_CLOCKS,
+    WATCH_PAUSE_S,
+    Clocks,
+    DeadlineClock,
+    WakeUp,
+    starting_among,
+)
 from headrace.control.loops.worker_manager import WorkerManager
 from headrace.control.model.component import owner_of
 from headrace.control.model.endpoint import EndpointRecord
@@ -105,8 +113,8 @@ class Reconciler:
         alive = await self._alive_if_due(snapshot)
         snapshot = await self._look(snapshot, alive)
         self.wake_up.starting = starting_among(snapshot.readable_workers())
-        # Endpoints do not share anything: a slow or failing one does not delay the others.
-        workers = snapshot.workers_by_endpoint()
+        # Endpoints are independent: a slow or failing one does not delay the others.
+        workers = store_access.grouped(snapshot.readable_workers(), lambda worker: worker.spec.endpoint_uid)
         endpoints = {record.uid: record for record in snapshot.endpoints}
         pauses = await asyncio.gather(
             *(self._guarded(record, workers.pop(uid, []), snapshot) for uid, record in endpoints.items())

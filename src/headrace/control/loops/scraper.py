@@ -1,22 +1,28 @@
 """
-Scrapes the `/metrics` pages of ready workers and publishes them under CloudWatch's names.
+Publishes measurements of workers and capacities as CloudWatch metrics, every ten seconds while there is something.
 
-It scrapes every ten seconds while there are ready workers, and otherwise sleeps until the next write to the store.
+The scraper reads the `/metrics` pages of ready workers. The capacity recorder publishes the current and desired
+capacity of endpoints and components, as a history that survives restarts; AWS's CloudWatch has no such metrics: their
+names are members of the Describe operations. Without workers or endpoints they sleep until the next write to the store.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
-from headrace.cloudwatch.metrics.metric import Dimensions, Metric, StatisticSink
+from headrace.cloudwatch.metrics.metric import Dimensions, Metric, MetricSink, StatisticSink
 from headrace.cloudwatch.metrics.worker_page import Page, WorkerReading, metrics_between, read_page, reading_between
 from headrace.cluster.launcher import Handle, WorkerPhase
 from headrace.control.loops.store_access import run_periodically
+from headrace.control.model.component import INFERENCE_COMPONENT, ComponentRecord, current_copies
+from headrace.control.model.endpoint import ENDPOINT, EndpointRecord, variant_counts
 from headrace.control.model.worker import WORKER, ReplicaSpec, WorkerRecord
+from headrace.control.model.workload import serving_revision
 from headrace.http.client import ClientRequest, send_once
 from headrace.http.client_connection import NoResponse, ResponseBroken, ResponseTooLarge
-from headrace.state.records import Record
+from headrace.state.records import Record, Unreadable
 from headrace.state.store import Store
 
 PERIOD_S = 10.0
@@ -98,3 +104,64 @@ async def fetch(url: str, *, token: str = "") -> str | None:
     except (NoResponse, ResponseBroken, ResponseTooLarge, TimeoutError):
         return None
     return page.decode("utf-8", errors="replace") if response.status == 200 else None
+
+
+CapacityMetric = tuple[Metric, float]
+"""A measurement of a current or desired capacity."""
+
+
+@dataclass(slots=True, kw_only=True)
+class CapacityRecorder:
+    """A task that publishes capacities; `run` until cancelled."""
+
+    store: Store
+    sink: MetricSink
+    clock: Callable[[], float] = time.time
+
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        await run_periodically(
+            partial(asyncio.to_thread, self.pass_once),
+            store=self.store,
+            period_s=PERIOD_S,
+            clock=self.clock,
+            failure="capacities.failed",
+        )
+
+    def pass_once(self) -> int:
+        """Publish the current capacities; return the number of measurements."""
+        now_s = self.clock()
+        capacities = [
+            *(capacity for record in self.store.list(ENDPOINT) for capacity in of_endpoint(record)),
+            *(capacity for record in self.store.list(INFERENCE_COMPONENT) for capacity in of_component(record)),
+        ]
+        for metric, value in capacities:
+            self.sink.put(metric, value, now_s=now_s, unit="Count")
+        return len(capacities)
+
+
+def of_endpoint(record: EndpointRecord | Unreadable) -> Iterator[CapacityMetric]:
+    """Yield the instance counts of each variant; nothing for an endpoint that is being deleted or cannot be read."""
+    if isinstance(record, Unreadable) or record.deleting_s is not None:
+        return
+    revision = serving_revision(record)
+    for workload in revision.workloads:
+        if "ServerlessConfig" in revision.variant_config(workload.variant):
+            continue
+        dimensions = (("EndpointName", record.name), ("VariantName", workload.variant))
+        counts = variant_counts(record, revision, workload)
+        yield from _pair("/aws/sagemaker/Endpoints", "InstanceCount", dimensions, *counts)
+
+
+def of_component(record: ComponentRecord | Unreadable) -> Iterator[CapacityMetric]:
+    """Yield the copy counts of a component; nothing for an adapter, or if it is being deleted or cannot be read."""
+    if isinstance(record, Unreadable) or record.deleting_s is not None or record.spec.revision.base:
+        return
+    dimensions = (("InferenceComponentName", record.name),)
+    counts = current_copies(record), record.spec.revision.copies
+    yield from _pair("/aws/sagemaker/InferenceComponents", "CopyCount", dimensions, *counts)
+
+
+def _pair(namespace: str, word: str, dimensions: Dimensions, current: int, desired: int) -> Iterator[CapacityMetric]:
+    for name, value in ((f"Current{word}", current), (f"Desired{word}", desired)):
+        yield Metric(namespace=namespace, name=name, dimensions=dimensions), float(value)

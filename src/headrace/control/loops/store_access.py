@@ -2,13 +2,13 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
 from headrace.cloudwatch.alarms.records import ALARM
-from headrace.control.model.component import INFERENCE_COMPONENT, ComponentRecord, owner_of
+from headrace.control.model.component import INFERENCE_COMPONENT, ComponentRecord
 from headrace.control.model.endpoint import ENDPOINT, EndpointRecord
 from headrace.control.model.worker import WORKER, WorkerRecord
 from headrace.core.telemetry import get_logger
@@ -16,6 +16,7 @@ from headrace.state.records import NoStatus, Record, StoredRecord, Unreadable
 from headrace.state.routes import ROUTE, Route
 from headrace.state.store import Store
 
+ItemT = TypeVar("ItemT")
 SpecT = TypeVar("SpecT")
 StatusT = TypeVar("StatusT")
 RouteRecord = Record[Route, NoStatus]
@@ -37,20 +38,13 @@ class Snapshot:
         """Return the workers whose records can be decoded."""
         return [worker for worker in self.workers if isinstance(worker, Record)]
 
-    def workers_by_endpoint(self) -> dict[str, list[WorkerRecord]]:
-        """Return the readable workers by the uid of their endpoint."""
-        grouped: dict[str, list[WorkerRecord]] = defaultdict(list)
-        for worker in self.readable_workers():
-            grouped[worker.spec.endpoint_uid].append(worker)
-        return grouped
 
-    def components_by_endpoint(self) -> dict[str, list[ComponentRecord | Unreadable]]:
-        """Return the inference components by the uid of their endpoint; the key is empty if that is unknown."""
-        grouped: dict[str, list[ComponentRecord | Unreadable]] = defaultdict(list)
-        for component in self.components:
-            owner = owner_of(component)
-            grouped[owner.endpoint_uid if owner is not None else ""].append(component)
-        return grouped
+def grouped(items: Iterable[ItemT], key: Callable[[ItemT], str]) -> dict[str, list[ItemT]]:
+    """Return the items by key; an unknown key has none."""
+    groups: dict[str, list[ItemT]] = defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
+    return groups
 
 
 @contextmanager

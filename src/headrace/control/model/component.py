@@ -5,8 +5,8 @@ from typing import Final, Self, TypeGuard
 
 import msgspec
 
-from headrace.control.model.endpoint import progress_in_revisions, specification_notices, variant_notices
-from headrace.control.model.resources import read_requirements, read_strategy
+from headrace.control.model.endpoint import member_notices, progress_in_revisions, variant_notices
+from headrace.control.model.resources import read_requirements
 from headrace.control.model.workload import (
     DOWNLOAD_TIMEOUT_S,
     HEALTH_TIMEOUT_S,
@@ -60,6 +60,7 @@ class ComponentRevision(Revision, frozen=True, kw_only=True, dict=True):
 
     def _read_workloads(self) -> tuple[Workload, ...]:
         requirements: Json = self.specification.get("ComputeResourceRequirements") or {}
+        scheduling: Json = self.specification.get("SchedulingConfig") or {}
         startup: Json = self.specification.get("StartupParameters") or {}
         max_mb = requirements.get("MaxMemoryRequiredInMb")
         workload = Workload(
@@ -72,9 +73,10 @@ class ComponentRevision(Revision, frozen=True, kw_only=True, dict=True):
             health_timeout_s=float(startup.get("ContainerStartupHealthCheckTimeoutInSeconds", HEALTH_TIMEOUT_S)),
             need=read_requirements(requirements),
             max_memory_mb=None if max_mb is None else float(max_mb),
-            placement=read_strategy(self.specification),
+            placement="BINPACK" if scheduling.get("PlacementStrategy") == "BINPACK" else "SPREAD",
             adapter_url=self.artifact_url if self.base else "",
-            notices=variant_notices({}, {}, self.model) + specification_notices(self.specification),
+            notices=variant_notices({}, {}, self.model)
+            + member_notices("InferenceComponentSpecification", self.specification),
         )
         return (workload,)
 

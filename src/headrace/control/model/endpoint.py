@@ -174,11 +174,7 @@ def _first_pool(variant: Json) -> Json:
 
 
 def updatable_revision(record: EndpointRecord, arn: str) -> EndpointRevision:
-    """
-    Return the serving revision of an endpoint that can be updated now.
-
-    Raises `AwsError`: the endpoint has failed, or is being updated.
-    """
+    """Return the serving revision. Raises `AwsError` if the endpoint has failed, or is being updated."""
     progress = record.status.progress
     if is_updatable(record) and progress is not None and progress.stable is not None:
         return record.status.revisions[progress.stable]
@@ -237,19 +233,15 @@ def variant_notices(config: Json, variant: Json, model: Json | None) -> tuple[st
     """Return sentences about members of the three Create requests that SageMaker acts on and Headrace does not."""
     config_alone = {name: value for name, value in config.items() if name != "ProductionVariants"}
     found = [
-        *_notices("CreateEndpointConfigInput", config_alone),
-        *_notices("CreateModelInput", model or {}),
-        *_notices("ProductionVariant", variant),
+        *member_notices("CreateEndpointConfigInput", config_alone),
+        *member_notices("CreateModelInput", model or {}),
+        *member_notices("ProductionVariant", variant),
     ]
     if (variant.get("RoutingConfig") or {}).get("RoutingStrategy") == "KV_AWARE":
         found.append("KV_AWARE routing is done as PREFIX_AWARE.")
     return tuple(found)
 
 
-def specification_notices(specification: Json) -> tuple[str, ...]:
-    """Return such sentences about the specification of an inference component."""
-    return _notices("InferenceComponentSpecification", specification)
-
-
-def _notices(shape: str, members: Json) -> tuple[str, ...]:
+def member_notices(shape: str, members: Json) -> tuple[str, ...]:
+    """Return such sentences about the members of one shape."""
     return notices(members, services.model("sagemaker").shape_for(shape), HOSTING)

@@ -29,11 +29,7 @@ _EXAMPLE = '[images."team/server"] with command = "server --port {port}"'
 
 
 def read_own_images(text: str, *, source: str) -> dict[str, OwnImage]:
-    """
-    Parse the TOML text of a file, whose name `source` is used in errors.
-
-    Raises `SettingsError`: the text is not TOML, or a key or value is invalid.
-    """
+    """Parse the TOML text of the file `source`. Raises `SettingsError`, also for an invalid key or value."""
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:

@@ -61,12 +61,6 @@ def read_requirements(requirements: Json) -> Resources:
     )
 
 
-def read_strategy(specification: Json) -> Strategy:
-    """Read `SchedulingConfig.PlacementStrategy`; SPREAD is the default."""
-    chosen = (specification.get("SchedulingConfig") or {}).get("PlacementStrategy", "SPREAD")
-    return "BINPACK" if chosen == "BINPACK" else "SPREAD"
-
-
 def too_large_message(need: Resources, instance_type: str) -> str:
     """Return the error for a copy that does not fit on an empty instance."""
     whole = resources_of_type(instance_type)

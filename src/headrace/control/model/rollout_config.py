@@ -28,7 +28,7 @@ class Rollout:
     """rolling: share of the workers that a rollback replaces at a time, above 0 and at most 1."""
 
 
-def check_deployment_config(config: dict[str, Any]) -> None:
+def check_deployment_config(config: Json) -> None:
     """Refuse a contradictory configuration. Source: SageMaker developer guide, "Deployment guardrails"."""
     policy, rolling = config.get("BlueGreenUpdatePolicy"), config.get("RollingUpdatePolicy")
     if policy and rolling:
@@ -41,7 +41,7 @@ def check_deployment_config(config: dict[str, Any]) -> None:
         _check_routing(policy["TrafficRoutingConfiguration"])
 
 
-def _check_routing(routing: dict[str, Any]) -> None:
+def _check_routing(routing: Json) -> None:
     sizes = {"CANARY": ("CanarySize", 1), "LINEAR": ("LinearStepSize", 10)}
     kind = routing["Type"]
     for size, (member, least) in sizes.items():
@@ -54,7 +54,7 @@ def _check_routing(routing: dict[str, Any]) -> None:
             _check_size(routing[member], where, least=least, most=50)
 
 
-def _check_size(size: dict[str, Any], where: str, *, least: int, most: int) -> None:
+def _check_size(size: Json, where: str, *, least: int, most: int) -> None:
     if size["Type"] == "CAPACITY_PERCENT" and not least <= size["Value"] <= most:
         raise validation_error(f"{where} is {size['Value']} %; expected {least} to {most} %.")
 

@@ -283,12 +283,6 @@ def launched_status(status: ReplicaStatus, handle: Handle, *, notices: Sequence[
     )
 
 
-def adapter_status(status: ReplicaStatus, name: str, state: AdapterState | None) -> ReplicaStatus:
-    """Return the status after an adapter was loaded, could not be loaded, or was unloaded (None)."""
-    others = {known: kept for known, kept in status.adapters.items() if known != name}
-    return replace(status, adapters=others if state is None else {**others, name: state})
-
-
 def observed_status(status: ReplicaStatus, seen: Observation, *, now_s: float) -> ReplicaStatus:
     """Return the status after an observation; the same object if nothing has changed."""
     if seen.phase is not status.phase:

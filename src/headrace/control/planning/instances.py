@@ -19,7 +19,6 @@ from headrace.control.planning.pool import (
     Tenant,
     all_staying,
     choose_instance,
-    first_instances,
     kept_instances,
     pool_rules,
     with_leaving,
@@ -224,7 +223,8 @@ def _variant_state(
     """Return the state of the instances of one variant, and decide which of them are emptied."""
     rules, instances = pool_rules(variant), known
     if instances is None:  # the first pass over the variant
-        instances = first_instances(rules, variant.count, now_s=context.now_s, new_id=context.new_id)
+        number, now_s = max(rules.least, min(rules.most, variant.count)), context.now_s
+        instances = [HostInstance(id=context.new_id(), idle_s=now_s, changed_s=now_s) for _ in range(number)]
     ids = {instance.id for instance in instances}
     fixed = [copy for copy in unreadable if copy.instance in ids]
     whole = resources_of_type(variant.instance_type)

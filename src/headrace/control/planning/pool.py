@@ -60,12 +60,6 @@ def pool_rules(host: Workload) -> PoolRules:
     )
 
 
-def first_instances(rules: PoolRules, count: int, *, now_s: float, new_id: Callable[[], str]) -> list[HostInstance]:
-    """Return the instances that a variant starts with."""
-    number = max(rules.least, min(rules.most, count))
-    return [HostInstance(id=new_id(), idle_s=now_s, changed_s=now_s) for _ in range(number)]
-
-
 def kept_instances(
     instances: Sequence[HostInstance],
     rules: PoolRules,

@@ -241,6 +241,7 @@ class _Pass:
         """Bring back the old fleet: in batches if the new one came in batches and there is room for both meanwhile."""
         progress, target = self.deployment.progress, self.deployment.target
         wanted = {fleet: count for fleet, count in wanted_workers(self.deployment).items() if fleet[1] == stable.number}
+        # Without room for both fleets the new one goes at once: step 0 leaves none of its workers.
         if target is not None and progress.step and self.conditions.no_room:
             return self._in_stage(Stage.PROVISIONING, 0)
         if self._has(wanted):
