@@ -1,5 +1,6 @@
 """The CPUs of a process, and the priorities of its threads."""
 
+import gc
 import os
 import sys
 import threading
@@ -7,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headrace.core.threads import lower_thread_priority, usable_cpus
+from headrace.core.threads import keep_from_collector, lower_thread_priority, take_short_turns, usable_cpus
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="other systems have neither affinity nor priorities of threads"
@@ -34,3 +35,26 @@ def test_the_usable_cpus_are_those_of_the_affinity() -> None:
         assert usable_cpus() == {min(allowed)}
     finally:
         os.sched_setaffinity(0, allowed)
+
+
+def test_turns_are_shorter_than_those_of_python() -> None:
+    before_s = sys.getswitchinterval()
+    try:
+        take_short_turns()
+        assert sys.getswitchinterval() < 0.001
+    finally:
+        sys.setswitchinterval(before_s)
+
+
+def test_present_objects_are_not_collected_again_and_later_ones_are() -> None:
+    class Knot:
+        def __init__(self) -> None:
+            self.itself = self
+
+    try:
+        keep_from_collector()
+        assert gc.get_freeze_count() > 10_000
+        Knot()
+        assert gc.collect() > 0
+    finally:
+        gc.unfreeze()

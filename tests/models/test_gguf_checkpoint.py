@@ -5,7 +5,7 @@ import pytest
 from headrace.core.errors import BrokenModel
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
-from headrace.models.gguf_checkpoint import read_gguf_checkpoint
+from headrace.models.gguf_reader import read_gguf_checkpoint
 from headrace.models.gguf_tokenizer import wordpiece, wordpieces
 from headrace.models.places import gguf_name
 from tests.models.model_files import (

@@ -5,18 +5,88 @@ Sources: TGI `router/src/`, `docs/source/reference/metrics.md`; vLLM `vllm/v1/me
 """
 
 from collections.abc import Iterator
+from typing import Final
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from headrace.core.generation import EngineStats
 from headrace.core.metrics import AdapterTotals, Distribution, Metrics
 
 _VLLM_REASONS = {"eos_token": "stop", "stop_sequence": "stop", "disconnected": "abort"}
 
-Row = tuple[tuple[str, ...], str, float]
-"""All names of a metric, its help text and its value."""
+_Table = tuple[tuple[str, str, tuple[str, ...]], ...]
+"""An attribute with the value, the help text and all names of each metric."""
+
+
+def _read_table(text: str) -> _Table:
+    lines = text.strip().splitlines()
+    heads = [line.split(": ", 1) for line in lines[::2]]
+    return tuple(
+        (key, help_text, tuple(names.split())) for (key, help_text), names in zip(heads, lines[1::2], strict=True)
+    )
+
+
+_GAUGES: Final = _read_table("""
+num_running: Sequences in the running batch.
+    headrace_running_sequences tgi_batch_current_size vllm:num_requests_running
+num_waiting: Sequences that are waiting to be scheduled.
+    headrace_waiting_sequences tgi_queue_size vllm:num_requests_waiting
+tokens_in_flight: Tokens of KV cache held by running sequences.
+    headrace_tokens_in_flight tgi_batch_current_max_tokens
+num_blocks: Blocks of the KV cache.
+    headrace_kv_blocks
+cache_tokens: Tokens that fit into the KV cache.
+    headrace_kv_cache_tokens tgi_batch_max_total_tokens
+num_free_blocks: Blocks that can be allocated now.
+    headrace_kv_blocks_free
+num_cached_blocks: Blocks that hold a cached prefix.
+    headrace_kv_blocks_cached
+cache_usage: Share of the KV cache in use, 0 to 1.
+    headrace_kv_cache_usage_ratio vllm:kv_cache_usage_perc vllm:gpu_cache_usage_perc
+in_flight: Requests in flight.
+    headrace_requests_in_flight
+""")
+_COUNTERS: Final = _read_table("""
+prompt_tokens_total: Prompt tokens processed.
+    headrace_prompt_tokens vllm:prompt_tokens vllm:prefix_cache_queries
+cached_tokens_total: Prompt tokens whose KV came from the prefix cache.
+    headrace_cached_prompt_tokens vllm:prefix_cache_hits
+output_tokens_total: Tokens generated.
+    headrace_output_tokens vllm:generation_tokens
+drafted_tokens_total: Draft tokens that were verified in a step.
+    headrace_draft_tokens vllm:spec_decode_num_draft_tokens
+accepted_tokens_total: Draft tokens that were accepted.
+    headrace_accepted_draft_tokens vllm:spec_decode_num_accepted_tokens
+preemptions_total: Sequences that were preempted to free KV blocks.
+    headrace_preemptions vllm:num_preemptions
+steps_total: Steps of the engine.
+    headrace_steps
+step_seconds_total: Time spent in steps, seconds.
+    headrace_step_seconds
+""")
+_DISTRIBUTIONS: Final = _read_table("""
+ttft_s: Time to the first token.
+    headrace_ttft_seconds vllm:time_to_first_token_seconds
+itl_s: Time between two chunks of a stream.
+    headrace_itl_seconds vllm:inter_token_latency_seconds vllm:time_per_output_token_seconds
+mean_itl_s: Mean time between two tokens of a request.
+    headrace_mean_itl_seconds vllm:request_time_per_output_token_seconds tgi_request_mean_time_per_token_duration
+total_s: End-to-end latency of a request.
+    headrace_request_seconds vllm:e2e_request_latency_seconds tgi_request_duration
+generation_s: Time from the first token to the last.
+    headrace_generation_seconds vllm:request_decode_time_seconds tgi_request_inference_duration
+queue_s: Time from arrival to the first step.
+    headrace_queue_seconds vllm:request_queue_time_seconds tgi_request_queue_duration
+step_s: Time of one step of the model.
+    headrace_step_duration_seconds
+prompt_tokens: Tokens of a prompt.
+    headrace_request_prompt_tokens vllm:request_prompt_tokens tgi_request_input_length
+output_tokens: Tokens of an answer.
+    headrace_request_output_tokens vllm:request_generation_tokens tgi_request_generated_tokens
+max_new_tokens: Requested new tokens.
+    headrace_request_max_new_tokens vllm:request_params_max_tokens tgi_request_max_new_tokens
+""")
 
 
 def families(metrics: Metrics) -> Iterator[Metric]:
@@ -38,81 +108,19 @@ def families(metrics: Metrics) -> Iterator[Metric]:
 
 def _engine_metrics(metrics: Metrics, model: str) -> Iterator[Metric]:
     stats = metrics.stats()
-    for names, help_text, value in _gauges(stats, metrics.in_flight()):
-        for name in names:
-            yield _family(GaugeMetricFamily, name, help_text, model, value)
-    for names, help_text, value in _counters(stats):
-        for name in names:
-            yield _family(CounterMetricFamily, name, help_text, model, value)
-
-
-def _gauges(stats: EngineStats, requests_in_flight: int) -> tuple[Row, ...]:
     used = stats.num_blocks - stats.num_free_blocks
-    share = used / stats.num_blocks if stats.num_blocks else 0.0
-    return (
-        (
-            ("headrace_running_sequences", "tgi_batch_current_size", "vllm:num_requests_running"),
-            "Sequences in the running batch.",
-            stats.num_running,
-        ),
-        (
-            ("headrace_waiting_sequences", "tgi_queue_size", "vllm:num_requests_waiting"),
-            "Sequences that are waiting to be scheduled.",
-            stats.num_waiting,
-        ),
-        (
-            ("headrace_tokens_in_flight", "tgi_batch_current_max_tokens"),
-            "Tokens of KV cache held by running sequences.",
-            stats.tokens_in_flight,
-        ),
-        (("headrace_kv_blocks",), "Blocks of the KV cache.", stats.num_blocks),
-        (
-            ("headrace_kv_cache_tokens", "tgi_batch_max_total_tokens"),
-            "Tokens that fit into the KV cache.",
-            stats.num_blocks * stats.block_tokens,
-        ),
-        (("headrace_kv_blocks_free",), "Blocks that can be allocated now.", stats.num_free_blocks),
-        (("headrace_kv_blocks_cached",), "Blocks that hold a cached prefix.", stats.num_cached_blocks),
-        (
-            ("headrace_kv_cache_usage_ratio", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
-            "Share of the KV cache in use, 0 to 1.",
-            share,
-        ),
-        (("headrace_requests_in_flight",), "Requests in flight.", requests_in_flight),
-    )
-
-
-def _counters(stats: EngineStats) -> tuple[Row, ...]:
-    return (
-        (
-            ("headrace_prompt_tokens", "vllm:prompt_tokens", "vllm:prefix_cache_queries"),
-            "Prompt tokens processed.",
-            stats.prompt_tokens_total,
-        ),
-        (
-            ("headrace_cached_prompt_tokens", "vllm:prefix_cache_hits"),
-            "Prompt tokens whose KV came from the prefix cache.",
-            stats.cached_tokens_total,
-        ),
-        (("headrace_output_tokens", "vllm:generation_tokens"), "Tokens generated.", stats.output_tokens_total),
-        (
-            ("headrace_draft_tokens", "vllm:spec_decode_num_draft_tokens"),
-            "Draft tokens that were verified in a step.",
-            stats.drafted_tokens_total,
-        ),
-        (
-            ("headrace_accepted_draft_tokens", "vllm:spec_decode_num_accepted_tokens"),
-            "Draft tokens that were accepted.",
-            stats.accepted_tokens_total,
-        ),
-        (
-            ("headrace_preemptions", "vllm:num_preemptions"),
-            "Sequences that were preempted to free KV blocks.",
-            stats.preemptions_total,
-        ),
-        (("headrace_steps",), "Steps of the engine.", stats.steps_total),
-        (("headrace_step_seconds",), "Time spent in steps, seconds.", stats.step_seconds_total),
-    )
+    derived = {
+        "cache_tokens": stats.num_blocks * stats.block_tokens,
+        "cache_usage": used / stats.num_blocks if stats.num_blocks else 0.0,
+        "in_flight": metrics.in_flight(),
+    }
+    for family, table in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
+        for key, help_text, names in table:
+            value = derived[key] if key in derived else getattr(stats, key)
+            for name in names:
+                built = family(name, help_text, labels=["model_name"])
+                built.add_metric([model], value)
+                yield built
 
 
 def _request_metrics(metrics: Metrics, model: str) -> Iterator[Metric]:
@@ -136,9 +144,12 @@ def _request_metrics(metrics: Metrics, model: str) -> Iterator[Metric]:
     total, failures = sum(metrics.by_status.values()), sum(metrics.failures.values())
     yield CounterMetricFamily("tgi_request_count", "Requests answered.", value=total)
     yield CounterMetricFamily("tgi_request_success", "Requests that did not fail.", value=total - failures)
-    for names, help_text, distribution in _distributions(metrics):
+    for key, help_text, names in _DISTRIBUTIONS:
+        distribution: Distribution = getattr(metrics, key)
         for name in names:
-            yield _histogram(name, help_text, model, distribution)
+            histogram = HistogramMetricFamily(name, help_text, labels=["model_name"])
+            histogram.add_metric([model], distribution.buckets(), sum_value=distribution.sum)
+            yield histogram
 
 
 def _adapter_metrics(metrics: Metrics, model: str) -> Iterator[Metric]:
@@ -161,62 +172,9 @@ def _adapter_metrics(metrics: Metrics, model: str) -> Iterator[Metric]:
     yield from (requests, prompts, outputs)
 
 
-def _distributions(metrics: Metrics) -> tuple[tuple[tuple[str, ...], str, Distribution], ...]:
-    return (
-        (("headrace_ttft_seconds", "vllm:time_to_first_token_seconds"), "Time to the first token.", metrics.ttft_s),
-        (
-            ("headrace_itl_seconds", "vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
-            "Time between two chunks of a stream.",
-            metrics.itl_s,
-        ),
-        (
-            (
-                "headrace_mean_itl_seconds",
-                "vllm:request_time_per_output_token_seconds",
-                "tgi_request_mean_time_per_token_duration",
-            ),
-            "Mean time between two tokens of a request.",
-            metrics.mean_itl_s,
-        ),
-        (
-            ("headrace_request_seconds", "vllm:e2e_request_latency_seconds", "tgi_request_duration"),
-            "End-to-end latency of a request.",
-            metrics.total_s,
-        ),
-        (
-            ("headrace_generation_seconds", "vllm:request_decode_time_seconds", "tgi_request_inference_duration"),
-            "Time from the first token to the last.",
-            metrics.generation_s,
-        ),
-        (
-            ("headrace_queue_seconds", "vllm:request_queue_time_seconds", "tgi_request_queue_duration"),
-            "Time from arrival to the first step.",
-            metrics.queue_s,
-        ),
-        (("headrace_step_duration_seconds",), "Time of one step of the model.", metrics.step_s),
-        (
-            ("headrace_request_prompt_tokens", "vllm:request_prompt_tokens", "tgi_request_input_length"),
-            "Tokens of a prompt.",
-            metrics.prompt_tokens,
-        ),
-        (
-            ("headrace_request_output_tokens", "vllm:request_generation_tokens", "tgi_request_generated_tokens"),
-            "Tokens of an answer.",
-            metrics.output_tokens,
-        ),
-        (
-            ("headrace_request_max_new_tokens", "vllm:request_params_max_tokens", "tgi_request_max_new_tokens"),
-            "Requested new tokens.",
-            metrics.max_new_tokens,
-        ),
-    )
-
-
 def render(metrics: Metrics) -> bytes:
     """Return the metrics in the Prometheus text format."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(metrics))
-    return generate_latest(registry)
+    return generate_latest(_Families(metrics))
 
 
 class _Families(Collector):
@@ -227,17 +185,3 @@ class _Families(Collector):
 
     def collect(self) -> Iterator[Metric]:
         return families(self._metrics)
-
-
-def _family(
-    family: type[GaugeMetricFamily] | type[CounterMetricFamily], name: str, help_text: str, model: str, value: float
-) -> Metric:
-    built = family(name, help_text, labels=["model_name"])
-    built.add_metric([model], value)
-    return built
-
-
-def _histogram(name: str, help_text: str, model: str, distribution: Distribution) -> Metric:
-    built = HistogramMetricFamily(name, help_text, labels=["model_name"])
-    built.add_metric([model], distribution.buckets(), sum_value=distribution.sum)
-    return built

@@ -31,7 +31,12 @@ class Gpu:
 
 def visible_gpus(environment: Mapping[str, str], *, devices: Path = Path("/dev")) -> tuple[Gpu, ...]:
     """Return the GPUs that CUDA shows to a process with this environment, in its order; none without a driver."""
-    return select_visible(_all_gpus(devices), environment.get(VISIBLE_VARIABLE))
+    # The device files save the wait for nvidia-smi on machines without any GPU; WSL has one file for all.
+    numbers = sorted(int(match[1]) for path in devices.glob("nvidia*") if (match := _NODE.fullmatch(path.name)))
+    if not numbers and not (devices / "dxg").exists():
+        return ()
+    gpus = _query() or tuple(Gpu(index=number) for number in numbers)
+    return select_visible(gpus, environment.get(VISIBLE_VARIABLE))
 
 
 def select_visible(gpus: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]:
@@ -46,15 +51,12 @@ def select_visible(gpus: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]:
         return tuple(gpus)
     chosen: list[Gpu] = []
     for entry in (part.strip() for part in visible.split(",")):
-        found = [gpu for gpu in gpus if _is_named(gpu, entry)]
+        is_uuid = entry.startswith("GPU-")
+        found = [gpu for gpu in gpus if entry == str(gpu.index) or (is_uuid and gpu.uuid.startswith(entry))]
         if len(found) != 1 or found[0] in chosen:
             break
         chosen += found
     return tuple(chosen)
-
-
-def _is_named(gpu: Gpu, entry: str) -> bool:
-    return entry == str(gpu.index) or (entry.startswith("GPU-") and gpu.uuid.startswith(entry))
 
 
 def parse_query(text: str) -> tuple[Gpu, ...]:
@@ -70,13 +72,6 @@ def parse_query(text: str) -> tuple[Gpu, ...]:
         for row in rows
         if len(row) == _COLUMNS and row[0].isdecimal()
     )
-
-
-def _all_gpus(devices: Path) -> tuple[Gpu, ...]:
-    """Return the GPUs of the machine; the device files save the wait for nvidia-smi on machines without any."""
-    numbers = sorted(int(match[1]) for path in devices.glob("nvidia*") if (match := _NODE.fullmatch(path.name)))
-    has_driver = bool(numbers) or (devices / "dxg").exists()  # WSL has one file for all GPUs
-    return (_query() or tuple(Gpu(index=number) for number in numbers)) if has_driver else ()
 
 
 def _query() -> tuple[Gpu, ...]:

@@ -24,7 +24,8 @@ def pip_install(*requirements: str, prefix: str = sys.prefix, executable: str = 
     """
     is_tool = any((Path(prefix) / name).exists() for name in _TOOL_FILES)
     resolved = [option for text in requirements for option in _options(text)]
-    return " ".join([f"{executable} -m pip" if is_tool else "pip", "install", *map(_quoted, resolved)])
+    quoted = [text if re.fullmatch(r"[\w./=-]+", text) else f"'{text}'" for text in resolved]
+    return " ".join([f"{executable} -m pip" if is_tool else "pip", "install", *quoted])
 
 
 def extra_options(extras: str, installed: Distribution) -> list[str]:
@@ -63,7 +64,3 @@ def _packages(extras: set[str], installed: Distribution) -> list[str]:
         if marker is not None and marker[2] in extras:
             found.append(requirement[: marker.start()] + (f"; {marker[1]}" if marker[1] else ""))
     return found
-
-
-def _quoted(text: str) -> str:
-    return text if re.fullmatch(r"[\w./=-]+", text) else f"'{text}'"

@@ -1,11 +1,16 @@
-"""The CPUs of this process, and the scheduling priorities of its threads."""
+"""
+The CPUs of this process, the priorities of its threads, and their turns of the GIL.
 
+The event loop shares the GIL with threads that parse, tokenise and render what clients sent.
+"""
+
+import gc
 import os
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
 
@@ -52,3 +57,28 @@ def lower_thread_priority() -> None:
         thread_id = threading.get_native_id()
         with suppress(PermissionError):  # some sandboxes forbid it
             os.setpriority(os.PRIO_PROCESS, thread_id, os.getpriority(os.PRIO_PROCESS, thread_id) + _NICER)
+
+
+_TURN_S: Final = 0.0005
+"""
+The longest turn of a thread that runs Python while another one waits for the GIL; Python's default is 5 ms.
+
+The loop gives the GIL up at each system call and each of its callbacks, and waits for a turn of a busy thread each
+time: a token to four clients costs five turns or more.
+"""
+
+
+def take_short_turns() -> None:
+    """Shorten the turns in which threads hold the GIL, for the whole process."""
+    sys.setswitchinterval(_TURN_S)
+
+
+def keep_from_collector() -> None:
+    """
+    Exempt all present objects from garbage collection, after a last one: they live as long as the process.
+
+    A collection visits all objects and holds the GIL meanwhile: 60 ms for those of a platform, and a request that
+    makes many objects causes several.
+    """
+    gc.collect()
+    gc.freeze()

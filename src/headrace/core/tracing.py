@@ -1,15 +1,16 @@
 """
-The ids of a request from the client through the gateway to the worker: header names, rules, and log fields.
+The ids of a request from the client through the gateway to the worker, and its spans as the servers know them.
 
 A missing or invalid request id is replaced by a new one; any other invalid id is dropped. A W3C trace context is
-forwarded unchanged unless the process records spans (`core.spans`): then the next server's parent is its own span.
+forwarded unchanged unless the process records spans: then the next server's parent is its own span.
+`http.otlp` records spans with OpenTelemetry; without a recorder a request costs one small object.
 Source: W3C Trace Context, level 1, sections 3.2 and 3.3.
 """
 
 import re
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 import structlog
@@ -113,3 +114,83 @@ def bind_to_log(trace: TraceContext) -> None:
 
 def _fit(pattern: re.Pattern[str], value: str | None) -> str:
     return value if value is not None and pattern.fullmatch(value) else ""
+
+
+SpanValue = str | int | float | Sequence[str] | None
+"""An attribute's value; None: the span does not get the attribute."""
+
+
+class Span(Protocol):
+    """The time of one request in one process."""
+
+    @property
+    def trace(self) -> TraceContext:
+        """The ids of the request for log lines and for the next server, whose span is a child of this one."""
+        ...
+
+    @property
+    def is_recording(self) -> bool:
+        """False if nothing is recorded: tracing is off, or the request is not sampled."""
+        ...
+
+    def rename(self, name: str) -> None:
+        """Change the name, once the route is known."""
+        ...
+
+    def describe(self, attributes: Mapping[str, SpanValue]) -> None:
+        """Add attributes."""
+        ...
+
+    def add_event(self, name: str, at_s: float) -> None:
+        """Add an event; `at_s` is a time of `perf_counter`."""
+        ...
+
+    def fail(self, error: str) -> None:
+        """Mark the request as failed by a code, never a text that a client or a model wrote; the first one counts."""
+        ...
+
+    def end(self) -> None:
+        """End the span."""
+        ...
+
+
+class Tracer(Protocol):
+    """Creates the spans of one process."""
+
+    def start(self, name: str, trace: TraceContext) -> Span:
+        """Start the span of a request, as a child of the caller's span if there is one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NoSpan:
+    """A span that is not recorded."""
+
+    trace: TraceContext
+    is_recording: bool = False
+
+    def rename(self, name: str) -> None:
+        """Ignore the name."""
+
+    def describe(self, attributes: Mapping[str, SpanValue]) -> None:
+        """Ignore the attributes."""
+
+    def add_event(self, name: str, at_s: float) -> None:
+        """Ignore the event."""
+
+    def fail(self, error: str) -> None:
+        """Ignore the error."""
+
+    def end(self) -> None:
+        """Do nothing."""
+
+
+class NoTracer:
+    """A tracer that records nothing."""
+
+    def start(self, _name: str, trace: TraceContext) -> NoSpan:
+        """Return a span that is not recorded."""
+        return NoSpan(trace)
+
+
+NO_TRACER = NoTracer()

@@ -8,6 +8,7 @@ Templates are untrusted, so they run in a sandbox. The conventions (trimmed bloc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,8 +17,16 @@ from headrace.core.errors import InvalidRequest, SettingsError
 from headrace.core.generation import ChatPrompt
 from headrace.core.model_kinds import ToolSupport
 from headrace.models.chat_builtins import BUILT_IN_TEMPLATES
-from headrace.models.chat_probes import PROBE_LIMITS, ContentForms, as_parts, find_content_forms, shows_tools
-from headrace.models.chat_turns import joined_chats, uses_tools, with_tools_as_text
+from headrace.models.chat_forms import (
+    PROBE_LIMITS,
+    ContentForms,
+    as_parts,
+    find_content_forms,
+    joined_chats,
+    shows_tools,
+    uses_tools,
+    with_tools_as_text,
+)
 from headrace.models.render_limits import FULL_LIMITS, RenderingTooLong, RenderLimits
 
 if TYPE_CHECKING:
@@ -79,25 +88,15 @@ class ChatTemplate:
 
     def _render_turns(self, text: str, prompt: ChatPrompt, limits: RenderLimits) -> str:
         """Render a chat; if the template refuses its turns, with neighbouring ones joined."""
-        try:
-            return self._render(text, prompt, limits)
-        except RenderingTooLong:
-            raise
-        except InvalidRequest:
-            joined = self._render_joined(text, prompt, limits)
-            if joined is None:
-                raise
-            return joined
-
-    def _render_joined(self, text: str, prompt: ChatPrompt, limits: RenderLimits) -> str | None:
-        for messages in joined_chats(prompt.messages):
+        refusals: list[InvalidRequest] = []
+        for messages in chain([prompt.messages], joined_chats(prompt.messages)):
             try:
                 return self._render(text, replace(prompt, messages=messages), limits)
             except RenderingTooLong:
                 raise
-            except InvalidRequest:
-                continue
-        return None
+            except InvalidRequest as refusal:
+                refusals.append(refusal)
+        raise refusals[0]  # of the chat as it was sent
 
     def _render(self, text: str, prompt: ChatPrompt, limits: RenderLimits) -> str:
         """Render a chat with content as text, or as a list of parts if the template reads only that."""
@@ -183,24 +182,21 @@ def override_template(configured: str, special_names: Mapping[str, str]) -> Chat
     if text is None and "{" in configured:
         text, source = configured, "the configured chat template"
     if text is None:
-        text, source = _read_template(Path(configured)), f"the chat template {configured}"
+        path, source = Path(configured), f"the chat template {configured}"
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as exc:
+            names = ", ".join(sorted(BUILT_IN_TEMPLATES))
+            raise SettingsError(
+                f"The chat template {str(path)!r} is neither a readable file nor a built-in name ({names}): {exc}. "
+                "Give a path, a name, or the Jinja source itself."
+            ) from exc
     template = ChatTemplate(text, special_names=special_names, source=source)
     try:
         template.check()
     except InvalidRequest as exc:
         raise SettingsError(exc.message) from exc
     return template
-
-
-def _read_template(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        names = ", ".join(sorted(BUILT_IN_TEMPLATES))
-        raise SettingsError(
-            f"The chat template {str(path)!r} is neither a readable file nor a built-in name ({names}): {exc}. "
-            "Give a path, a name, or the Jinja source itself."
-        ) from exc
 
 
 def _with_plain_content(message: Mapping[str, object]) -> dict[str, object]:

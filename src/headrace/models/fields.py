@@ -4,6 +4,7 @@ Typed access to the values of a `config.json` or of GGUF metadata.
 Every getter names the key and the file that are wrong, so that a broken checkpoint gives one clear error.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeGuard
@@ -118,6 +119,17 @@ class Fields:
 
     def _wrong(self, key: str, value: object, expected: str) -> BrokenModel:
         return BrokenModel(f"{self.source}: {key} is {value!r:.200}; expected {expected}.", key=key)
+
+
+def json_fields(content: str | bytes, source: str) -> Fields:
+    """Return the object in the content of a JSON file; raises `BrokenModel` if there is none."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError) as exc:
+        raise BrokenModel(f"{source} is not valid JSON: {exc}.", path=source) from exc
+    if not isinstance(value, dict):
+        raise BrokenModel(f"{source} must contain a JSON object.", path=source)
+    return Fields(value, source)
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

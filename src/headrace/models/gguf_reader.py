@@ -1,26 +1,33 @@
 """
-Weights of a GGUF file by canonical name.
+Read a whole checkpoint from a GGUF file, or from the parts of one: spec, weights by canonical name, and text.
 
-Formats that runners support are returned unchanged, Q4_K and ternary types as Q4_1, MXFP4 with halves as scales; others
-are dequantized to F32.
+Formats of weights that runners support are returned unchanged, Q4_K and ternary types as Q4_1, MXFP4 with halves as
+scales; others are dequantized to F32.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from math import prod
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.core.generation import PoolingMethod
 from headrace.models.families.family import Family, GgufHeader
 from headrace.models.families.registry import from_gguf
 from headrace.models.families.rope_config import ROPE_TENSORS
 from headrace.models.fields import Fields
+from headrace.models.generation_config import gguf_card_name, read_sampling
 from headrace.models.gguf_dequantize import TERNARY, dequantize, mxfp4_as_fp4, q4_k_as_q4_1, ternary_as_q4_1
-from headrace.models.gguf_file import GgufFile, GgufTensor
+from headrace.models.gguf_file import GgufFile, GgufTensor, open_all_parts
+from headrace.models.gguf_tokenizer import read_gguf_tokenizer
+from headrace.models.model import Checkpoint, CheckpointText, GenerationDefaults
 from headrace.models.places import Place, gguf_places
-from headrace.models.shapes import Shape, expected_shapes
+from headrace.models.pooling import Pooler
+from headrace.models.shapes import expected_shapes
 from headrace.models.spec import ModelSpec
 from headrace.models.weights import STORED_BITS, Encoding, RawTensor
 
@@ -50,6 +57,17 @@ _NAMES: Final = {
     39: "MXFP4", 40: "NVFP4",
 }  # fmt: skip
 """Source: ggml.h, ggml_type."""
+_TEMPLATE: Final = "tokenizer.chat_template"
+_SAMPLING: Final = {
+    "temperature": "temp",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
+"""Keys below `general.sampling`."""
+_POOLING: Final[Mapping[int, PoolingMethod | None]] = {0: None, 1: "mean", 2: "cls", 3: "last"}
+"""Values of `pooling_type`; 4 is a reranker."""
 
 
 def read_gguf_spec(file: GgufFile) -> tuple[Family, ModelSpec]:
@@ -83,13 +101,11 @@ class GgufWeights:
     @property
     def dominant_encoding(self) -> Encoding:
         """Return the encoding of most of the weights in layers, after conversion."""
-        weights: dict[Encoding, int] = {}
+        numbers: Counter[Encoding] = Counter()
         for name in self._tensors:
             if name.startswith("layers."):
-                encoding = self.encoding(name)
-                num_rows, num_columns = self._shapes[name]
-                weights[encoding] = weights.get(encoding, 0) + num_rows * num_columns
-        return max(weights, key=weights.__getitem__)
+                numbers[self.encoding(name)] += prod(self._shapes[name])
+        return max(numbers, key=numbers.__getitem__)
 
     def stored_bits(self, name: str) -> int:
         """Return the bits of the tensor's type."""
@@ -125,7 +141,8 @@ class GgufWeights:
     def _find(self, place: Place) -> GgufTensor:
         stored, shape = place.stored, place.shape
         if place.is_ones:
-            return _ones(stored, shape)
+            rows = np.ones(shape, np.float32).view(np.uint8)
+            return GgufTensor(name=stored, type_id=_F32, num_rows=shape[0], num_columns=shape[1], rows=rows)
         tensor = self._file.tensors.get(stored)
         if tensor is None:
             raise BrokenModel(f"{self._file.path} has no tensor {stored}, which this network requires.", tensor=stored)
@@ -142,12 +159,6 @@ class GgufWeights:
                 tensor=stored,
             )
         return tensor
-
-
-def _ones(name: str, shape: Shape) -> GgufTensor:
-    num_rows, num_columns = shape
-    rows = np.ones(shape, np.float32).view(np.uint8)
-    return GgufTensor(name=name, type_id=_F32, num_rows=num_rows, num_columns=num_columns, rows=rows)
 
 
 def _handed_out(type_id: int) -> Encoding:
@@ -188,3 +199,52 @@ def _dequantized(file: GgufFile, tensor: GgufTensor, data: npt.NDArray[np.uint8]
             "Expected F32, F16, BF16, Q4_0 to Q8_0, K-quants, IQ types, TQ types, Q1_0, MXFP4 or NVFP4.",
             tensor=tensor.name,
         ) from exc
+
+
+def read_gguf_checkpoint(path: Path) -> Checkpoint:
+    """
+    Read everything but the weights.
+
+    Raises:
+        BrokenModel: the file or a part of it is missing, truncated or malformed; the message says where.
+        UnsupportedModel: a part is not supported; the message names it.
+    """
+    file = open_all_parts(path)
+    family, spec = read_gguf_spec(file)
+    tokenizer = read_gguf_tokenizer(file, spec.vocab_size)
+    templates = {
+        key.removeprefix(_TEMPLATE).removeprefix(".") or "default": value
+        for key, value in file.metadata.items()
+        if key.startswith(_TEMPLATE) and isinstance(value, str)
+    }
+    return Checkpoint(
+        spec=spec,
+        weights=GgufWeights(file, family, spec),
+        text=CheckpointText(
+            tokenizer=tokenizer,
+            templates=templates,
+            defaults=_read_defaults(file.metadata, tokenizer.eos_token_ids),
+            card_name=gguf_card_name(file.metadata),
+        ),
+        pooler=_read_pooler(Fields(file.metadata, str(path))),
+        generates=spec.is_causal,
+    )
+
+
+def _read_pooler(metadata: Fields) -> Pooler | None:
+    """Return the pooling of an embedding model; None if the file names none."""
+    key = f"{metadata.text('general.architecture')}.pooling_type"
+    kind = metadata.whole(key, 0, minimum=0)
+    if kind not in _POOLING:
+        raise UnsupportedModel(
+            f"{metadata.source}: {key} is {kind}; expected 0 to 3. Rerankers load from Hugging Face folders.", key=key
+        )
+    method = _POOLING[kind]
+    return None if method is None else Pooler(method=method)
+
+
+def _read_defaults(metadata: Mapping[str, object], eos_token_ids: frozenset[int]) -> GenerationDefaults:
+    """Return the recommended sampling, which llama.cpp's converter copies from `generation_config.json`."""
+    values = {name: metadata.get(f"general.sampling.{key}") for name, key in _SAMPLING.items()}
+    source = "the GGUF file's metadata"
+    return GenerationDefaults(eos_token_ids=eos_token_ids, sampling=read_sampling(Fields(values, source), source))

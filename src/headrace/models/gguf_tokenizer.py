@@ -72,7 +72,11 @@ def read_gguf_tokenizer(file: GgufFile, vocab_size: int) -> Tokenizer:
         vocab_size=vocab_size,
         bos_token_id=bos,
         eos_token_ids=eos,
-        special_names=_special_names(fields, tokens),
+        special_names={
+            name: tokens[index]
+            for name, key in _SPECIAL_NAMES.items()
+            if (index := _token_id(fields, key, len(tokens))) is not None
+        },
         source=source,
     )
 
@@ -112,19 +116,15 @@ def _byte_level_bpe(fields: Fields, tokens: list[str]) -> "tokenizers.Tokenizer"
             tokenizer=pre,
         )
     rules = PRE_TOKENIZERS[pre]
-    merges = _merges(fields)
+    try:
+        merges = [(left, right) for left, right in (merge.split(" ") for merge in _strings(fields, "merges"))]
+    except ValueError as exc:
+        raise BrokenModel(f"{fields.source}: merges has an entry that is not two pieces separated by a space.") from exc
     vocab = {token: index for index, token in enumerate(tokens)}
     backend = Backend(models.BPE(vocab=vocab, merges=merges, ignore_merges=rules.ignore_merges))
     backend.normalizer, backend.pre_tokenizer = byte_level_parts(rules)
     backend.decoder = decoders.ByteLevel()
     return backend
-
-
-def _merges(fields: Fields) -> list[tuple[str, str]]:
-    try:
-        return [(left, right) for left, right in (merge.split(" ") for merge in _strings(fields, "merges"))]
-    except ValueError as exc:
-        raise BrokenModel(f"{fields.source}: merges has an entry that is not two pieces separated by a space.") from exc
 
 
 def _sentencepiece_bpe(fields: Fields, pieces: Pieces) -> "tokenizers.Tokenizer":
@@ -180,11 +180,6 @@ def _eos_ids(fields: Fields, tokens: list[str], types: list[float]) -> list[int]
     ids = {token: index for index, token in enumerate(tokens) if types[index] == CONTROL}
     ends = [ids.get(name) for name in _ENDS if name != _ENDS_A_MESSAGE or "<|return|>" not in ids]
     return list(dict.fromkeys(index for index in named + ends if index is not None))
-
-
-def _special_names(fields: Fields, tokens: list[str]) -> dict[str, str]:
-    ids = {name: _token_id(fields, key, len(tokens)) for name, key in _SPECIAL_NAMES.items()}
-    return {name: tokens[index] for name, index in ids.items() if index is not None}
 
 
 def _without_unknown_ids(fields: Fields, num_tokens: int) -> Fields:

@@ -12,7 +12,7 @@ from headrace.core.sampling_defaults import SamplingDefaults
 from headrace.models.families.family import Family
 from headrace.models.families.mistral_params import config_of_params
 from headrace.models.families.registry import from_config
-from headrace.models.fields import Fields
+from headrace.models.fields import Fields, json_fields
 from headrace.models.generation_config import read_sampling
 from headrace.models.hf_tokenizer import read_hf_tokenizer
 from headrace.models.model import SMOOTHED_KEY, Checkpoint, CheckpointText, GenerationDefaults
@@ -184,16 +184,14 @@ def read_config(folder: Path) -> Fields:
 def _read_json(path: Path, *, required: bool = False) -> Fields:
     if not required and not path.is_file():
         return Fields({}, str(path))
-    try:
-        text = _read_text(path)
-        value = json.loads(text)
-        if _ESCAPED_SURROGATE in text.lower():
-            json.dumps(value, ensure_ascii=False).encode()  # half of a pair is no character: `tokenizers` fails on it
-    except (ValueError, RecursionError) as exc:
-        raise BrokenModel(f"{path} is not valid JSON: {exc}.", path=str(path)) from exc
-    if not isinstance(value, dict):
-        raise BrokenModel(f"{path} must contain a JSON object.", path=str(path))
-    return Fields(value, str(path))
+    text = _read_text(path)
+    fields = json_fields(text, str(path))
+    if _ESCAPED_SURROGATE in text.lower():
+        try:
+            json.dumps(fields.values, ensure_ascii=False).encode()
+        except ValueError as exc:  # half of a pair is no character: `tokenizers` fails on it
+            raise BrokenModel(f"{path} is not valid JSON: {exc}.", path=str(path)) from exc
+    return fields
 
 
 def _read_text(path: Path) -> str:

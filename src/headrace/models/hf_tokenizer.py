@@ -18,7 +18,7 @@ from headrace.models.fields import Fields
 from headrace.models.generation_config import token_ids
 from headrace.models.hf_vocabulary import VOCAB_JSON, VOCAB_TXT, Vocabulary, hf_vocabulary, token_text
 from headrace.models.panics import is_panic
-from headrace.models.sentencepiece import SentencePieceModel, parse_sentencepiece, sentencepiece_backend
+from headrace.models.sentencepiece import parse_sentencepiece, sentencepiece_backend
 from headrace.models.tiktoken_file import is_tiktoken, parse_tekken, parse_tiktoken, tiktoken_backend
 from headrace.models.tokenizer import Tokenizer
 from headrace_handler.stray_files import listed
@@ -57,7 +57,10 @@ def read_hf_tokenizer(
         BrokenModel: there is no tokenizer, or it cannot be read.
         UnsupportedModel: the vocabulary is of a kind that is not supported; the message names it.
     """
-    file = _find(folder)
+    files = listed(folder, (TOKENIZER, *_VOCABULARIES))
+    if not files:
+        raise BrokenModel(f"{folder} has no tokenizer: {TOKENIZER} does not exist, nor do {', '.join(_VOCABULARIES)}.")
+    file = files[0]
     found = _read(file, settings, config)
     backend = found.backend
     _add_tokens(backend, settings)
@@ -79,12 +82,6 @@ def read_hf_tokenizer(
         special_names=names,
         source=str(file),
     )
-
-
-def _find(folder: Path) -> Path:
-    if files := listed(folder, (TOKENIZER, *_VOCABULARIES)):
-        return files[0]
-    raise BrokenModel(f"{folder} has no tokenizer: {TOKENIZER} does not exist, nor do {', '.join(_VOCABULARIES)}.")
 
 
 def _read(file: Path, settings: Fields, config: Fields) -> Vocabulary:
@@ -117,8 +114,12 @@ def _build(file: Path, content: bytes, settings: Fields, config: Fields) -> Voca
         return hf_vocabulary(file, content, settings, config)
     if file.name != "tekken.json" and not is_tiktoken(content):
         model = parse_sentencepiece(content, str(file))
-        adds_bos = {"add_bos_token": model.bos_id >= 0}
-        return Vocabulary(backend=sentencepiece_backend(model), names=_special_pieces(model), settings=adds_bos)
+        ids = {"bos": model.bos_id, "eos": model.eos_id, "unk": model.unk_id, "pad": model.pad_id}
+        return Vocabulary(
+            backend=sentencepiece_backend(model),
+            names={f"{n}_token": model.texts[index] for n, index in ids.items() if 0 <= index < len(model.texts)},
+            settings={"add_bos_token": model.bos_id >= 0},
+        )
     is_tekken = file.name == "tekken.json"
     model_type = config.text("model_type", "")
     ranks = parse_tekken(content, str(file)) if is_tekken else parse_tiktoken(content, str(file), model_type)
@@ -128,11 +129,6 @@ def _build(file: Path, content: bytes, settings: Fields, config: Fields) -> Voca
         names={name: text for name, text in names.items() if text is not None},
         settings={"add_bos_token": ranks.bos is not None},
     )
-
-
-def _special_pieces(model: SentencePieceModel) -> dict[str, str]:
-    ids = {"bos_token": model.bos_id, "eos_token": model.eos_id, "unk_token": model.unk_id, "pad_token": model.pad_id}
-    return {name: model.texts[index] for name, index in ids.items() if 0 <= index < len(model.texts)}
 
 
 def _add_tokens(backend: "tokenizers.Tokenizer", settings: Fields) -> None:

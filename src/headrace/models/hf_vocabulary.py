@@ -111,7 +111,8 @@ def hf_vocabulary(file: Path, content: bytes, settings: Fields, config: Fields) 
     kind = _class_of(file, settings, config)
     names = {**kind.names, **{name: text for name in kind.names if (text := token_text(settings.values.get(name)))}}
     if file.name == VOCAB_TXT:
-        vocab = _read_lines(content, str(file))
+        lines = _decoded(content, str(file)).removesuffix("\n").split("\n")
+        vocab = {token: index for index, token in enumerate(lines)}  # of equal tokens the last counts
         backend = _wordpiece(vocab, names, settings)
     else:
         vocab = _read_vocab(content, str(file))
@@ -150,12 +151,6 @@ def _read_vocab(content: bytes, source: str) -> dict[str, int]:
         raise BrokenModel(f"{source} cannot be read: {exc}. Expected the id of each token.", path=source) from exc
 
 
-def _read_lines(content: bytes, source: str) -> dict[str, int]:
-    """Return the tokens of a file with one on each line; of equal ones the last counts."""
-    lines = _decoded(content, source).removesuffix("\n").split("\n")
-    return {token: index for index, token in enumerate(lines)}
-
-
 def _read_merges(file: Path) -> list[tuple[str, str]]:
     if not file.is_file():
         raise BrokenModel(f"{file.parent} has {VOCAB_JSON} but no {MERGES}. Download it again.", path=str(file))
@@ -184,9 +179,7 @@ def _byte_level(
 
     adds_space = settings.flag("add_prefix_space", default=False)
     backend = Tokenizer(models.BPE(vocab=vocab, merges=merges))
-    if (
-        kind.pre == "gpt-2"
-    ):  # its own pattern is a part of the class, which adds the space to the text and not to each word
+    if kind.pre == "gpt-2":  # `ByteLevel` has its pattern, and adds the space to the text instead of each word
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=adds_space)
     elif adds_space:
         raise UnsupportedModel(f"{settings.source}: add_prefix_space is true; expected false for this {_CLASS}.")

@@ -9,7 +9,7 @@ import io
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,12 @@ _TRANSFER: Final = "Downloading bytes"
 """Name of the library's second bar, which counts the same bytes as they arrive."""
 _ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _CONNECT_S: Final = 5.0
+_GATED: Final = (
+    "{repo} is gated: accept its terms on https://huggingface.co/{repo}, then set HF_TOKEN to a token of that account."
+)
+_NO_MODEL: Final = (
+    "There is no model {repo} on the Hub, or it is private. Check the spelling; for a private model set HF_TOKEN."
+)
 _EXPECTED: Final = ("config.json", "*.safetensors")
 _NOT_EXPECTED: Final = ("*/*", ".*", "consolidated*")
 """The files without which the library refuses a cached model offline: fewer than `choose_files`, so that models that an
@@ -58,7 +64,7 @@ def fetch_from_hub(ref: HubRef, revision: str | None, progress: Progress) -> Pat
     Raises:
         ModelNotFound: there is no such model, no permission or no network; the message says how to fix it.
     """
-    from huggingface_hub import hf_hub_download, snapshot_download
+    from huggingface_hub import HfApi, hf_hub_download, snapshot_download
 
     with _translated(ref.repo_id, revision):
         source: dict[str, Any] = {
@@ -73,7 +79,8 @@ def fetch_from_hub(ref: HubRef, revision: str | None, progress: Progress) -> Pat
         if source["local_files_only"]:
             patterns, ignored = list(_EXPECTED), list(_NOT_EXPECTED)
         else:
-            chosen = choose_files(_names(ref.repo_id, revision), ref.repo_id)
+            files_of_repo = HfApi().model_info(ref.repo_id, revision=revision).siblings or ()
+            chosen = choose_files([file.rfilename for file in files_of_repo], ref.repo_id)
             patterns, ignored = list(map(glob.escape, chosen)), []
         return Path(snapshot_download(ref.repo_id, allow_patterns=patterns, ignore_patterns=ignored, **source))
 
@@ -94,13 +101,6 @@ def progress_bars(progress: Progress, repo_id: str) -> type[Any]:
             return True
 
     return Bars
-
-
-def _names(repo_id: str, revision: str | None) -> list[str]:
-    """Return the paths of all files of a repository."""
-    from huggingface_hub import HfApi
-
-    return [file.rfilename for file in HfApi().model_info(repo_id, revision=revision).siblings or ()]
 
 
 def fetch_config(repo_id: str, revision: str | None) -> Path:
@@ -157,78 +157,30 @@ def _translated(repo_id: str, revision: str | None) -> Iterator[None]:
 
 def translate(exc: Exception, repo_id: str, revision: str | None) -> HeadraceError:
     """Translate an error of `huggingface_hub` to a Headrace error that says how to fix it."""
-    for kind, message in _failures():
-        if isinstance(exc, kind):
-            return ModelNotFound(message(repo_id, revision or "main", exc), model=repo_id)
-    return ModelNotFound(f"{repo_id} could not be downloaded from the Hub: {type(exc).__name__}: {exc}", model=repo_id)
+    from huggingface_hub import constants, errors
 
-
-_Message = Callable[[str, str, Exception], str]
-
-
-def _failures() -> tuple[tuple[type[Exception], _Message], ...]:
-    """Return the error classes of the Hub, most specific first, with the message for each."""
-    from huggingface_hub import errors
-
-    return (
-        (
-            errors.GatedRepoError,
-            lambda repo, _revision, _exc: (
-                f"{repo} is gated: accept its terms on https://huggingface.co/{repo}, "
-                "then set HF_TOKEN to a token of that account."
-            ),
-        ),
-        (
-            errors.RepositoryNotFoundError,
-            lambda repo, _revision, _exc: (
-                f"There is no model {repo} on the Hub, or it is private. "
-                "Check the spelling; for a private model set HF_TOKEN."
-            ),
-        ),
-        (
-            errors.RevisionNotFoundError,
-            lambda repo, revision, _exc: f"{repo} has no branch, tag or commit {revision!r}.",
-        ),
-        (
-            errors.LocalEntryNotFoundError,
-            _not_in_cache,
-        ),
-        (
-            errors.OfflineModeIsEnabled,
-            _not_in_cache,
-        ),
-        (
-            errors.EntryNotFoundError,
-            lambda repo, revision, _exc: f"{repo} has no such file in revision {revision!r}.",
-        ),
-        (
-            errors.HFValidationError,
-            lambda repo, _revision, exc: f"{repo!r} is not a valid Hub model name: {exc}",
-        ),
-        (
-            errors.HfHubHTTPError,
-            lambda repo, _revision, exc: f"The Hub refused access to {repo}: {exc}",
-        ),
-        (
-            OSError,
-            lambda repo, _revision, exc: f"{repo} could not be downloaded or stored: {exc}. Check network and disk.",
-        ),
+    missing = (
+        "{repo} is not (completely) in the cache {cache}, and HF_HUB_OFFLINE is set. Unset it to download the model."
+        if constants.HF_HUB_OFFLINE
+        else "{repo} is not in the cache {cache}, and the Hub cannot be reached at {endpoint}. Check the network (or "
+        "HF_ENDPOINT and HTTPS_PROXY), or give a local folder; `headrace models ls` lists what is stored."
     )
-
-
-def _not_in_cache(repo: str, _revision: str, _exc: Exception) -> str:
-    from huggingface_hub import constants
-
-    if constants.HF_HUB_OFFLINE:
-        return (
-            f"{repo} is not (completely) in the cache {constants.HF_HUB_CACHE}, and HF_HUB_OFFLINE is set. "
-            "Unset it to download the model."
-        )
-    return (
-        f"{repo} is not in the cache {constants.HF_HUB_CACHE}, and the Hub cannot be reached at {constants.ENDPOINT}. "
-        "Check the network (or HF_ENDPOINT and HTTPS_PROXY), or give a local folder; `headrace models ls` lists what "
-        "is stored."
+    messages: tuple[tuple[type[Exception], str], ...] = (  # most specific first
+        (errors.GatedRepoError, _GATED),
+        (errors.RepositoryNotFoundError, _NO_MODEL),
+        (errors.RevisionNotFoundError, "{repo} has no branch, tag or commit {revision!r}."),
+        (errors.LocalEntryNotFoundError, missing),
+        (errors.OfflineModeIsEnabled, missing),
+        (errors.EntryNotFoundError, "{repo} has no such file in revision {revision!r}."),
+        (errors.HFValidationError, "{repo!r} is not a valid Hub model name: {exc}"),
+        (errors.HfHubHTTPError, "The Hub refused access to {repo}: {exc}"),
+        (OSError, "{repo} could not be downloaded or stored: {exc}. Check network and disk."),
+        (Exception, "{repo} could not be downloaded from the Hub: {kind}: {exc}"),
     )
+    message = next(text for kind, text in messages if isinstance(exc, kind))
+    facts = {"repo": repo_id, "revision": revision or "main", "exc": exc, "kind": type(exc).__name__}
+    places = {"cache": constants.HF_HUB_CACHE, "endpoint": constants.ENDPOINT}
+    return ModelNotFound(message.format(**facts, **places), model=repo_id)
 
 
 def cached_models() -> "list[CachedRepoInfo]":

@@ -12,7 +12,7 @@ from headrace.core.sampling_defaults import SamplingDefaults
 from headrace.models.chat import ChatTemplate, override_template
 from headrace.models.chat_builtins import LLAMA2
 from headrace.models.generation_config import recommended_by_card
-from headrace.models.gguf_checkpoint import read_gguf_checkpoint
+from headrace.models.gguf_reader import read_gguf_checkpoint
 from headrace.models.hf_checkpoint import (
     GENERATION_CONFIG,
     read_config,
@@ -20,10 +20,10 @@ from headrace.models.hf_checkpoint import (
     read_hf_checkpoint,
     read_text_parts,
 )
-from headrace.models.model import Checkpoint, CheckpointText, GenerationDefaults, HfModel, Model
+from headrace.models.model import CheckpointText, HfModel, Model
 from headrace.models.rope_override import override_rope
 from headrace.models.sources import Located, home_folder, locate
-from headrace.models.tokenizer import ByteForm, Tokenizer
+from headrace.models.tokenizer import ByteForm
 
 LLAMA2_VOCAB_SIZES = range(32000, 32065)
 """Llama 2 and its fine-tunes that added a few tokens."""
@@ -67,7 +67,8 @@ def load_model(
     """
     home = cache_dir if cache_dir is not None else home_folder(os.environ)
     located = locate(ref, revision=revision, home=home, progress=progress)
-    checkpoint = _read(located.path)
+    read = read_hf_checkpoint if located.path.is_dir() else read_gguf_checkpoint
+    checkpoint = read(located.path)
     return Model(
         name=located.name,
         path=located.path,
@@ -76,7 +77,9 @@ def load_model(
         weights=checkpoint.weights,
         tokenizer=checkpoint.text.tokenizer,
         chat_template=_chat_template(checkpoint.text, checkpoint.spec.family, chat_template),
-        defaults=_defaults(checkpoint.text, located.name, generation_config),
+        defaults=replace(
+            checkpoint.text.defaults, sampling=_sampling_defaults(checkpoint.text, located.name, generation_config)
+        ),
         pooler=checkpoint.pooler,
         generates=checkpoint.generates,
         is_smoothed=checkpoint.is_smoothed,
@@ -123,36 +126,25 @@ def load_hf_model(
         max_positions=positions[0] if positions else None,
         tokenizer=text.tokenizer,
         chat_template=_chat_template(text, config.text("model_type", ""), chat_template),
-        defaults=_defaults(text, located.name, generation_config),
+        defaults=replace(text.defaults, sampling=_sampling_defaults(text, located.name, generation_config)),
     )
-
-
-def _read(path: Path) -> Checkpoint:
-    return read_hf_checkpoint(path) if path.is_dir() else read_gguf_checkpoint(path)
-
-
-def _defaults(text: CheckpointText, name: str, generation_config: str) -> GenerationDefaults:
-    """Return the end tokens of the checkpoint with the sampling of the chosen source."""
-    return replace(text.defaults, sampling=_sampling_defaults(text, name, generation_config))
 
 
 def _sampling_defaults(text: CheckpointText, name: str, generation_config: str) -> SamplingDefaults:
     if generation_config == NEUTRAL:
         return SamplingDefaults()
     if generation_config != AUTO:
-        return _sampling_of_folder(Path(generation_config).expanduser())
+        folder = Path(generation_config).expanduser()
+        if not (folder / GENERATION_CONFIG).is_file():
+            raise SettingsError(
+                f"generation_config is {str(folder)!r}; expected {AUTO}, {NEUTRAL} or a folder with a "
+                f"{GENERATION_CONFIG}.",
+                name="generation_config",
+            )
+        return read_generation_config(folder)
     if text.defaults.sampling.values():
         return text.defaults.sampling
     return recommended_by_card(text.card_name or name)
-
-
-def _sampling_of_folder(folder: Path) -> SamplingDefaults:
-    if not (folder / GENERATION_CONFIG).is_file():
-        raise SettingsError(
-            f"generation_config is {str(folder)!r}; expected {AUTO}, {NEUTRAL} or a folder with a {GENERATION_CONFIG}.",
-            name="generation_config",
-        )
-    return read_generation_config(folder)
 
 
 def _chat_template(text: CheckpointText, family: str, override: str | None) -> ChatTemplate | None:
@@ -161,10 +153,8 @@ def _chat_template(text: CheckpointText, family: str, override: str | None) -> C
         return override_template(override, special_names)
     if text.templates:
         return ChatTemplate(text.templates, special_names=special_names)
-    if _looks_like_llama2(text.tokenizer, family):
+    tokenizer = text.tokenizer
+    is_sentencepiece = tokenizer.form is ByteForm.SENTENCEPIECE
+    if family == "llama" and tokenizer.vocab_size in LLAMA2_VOCAB_SIZES and is_sentencepiece:
         return ChatTemplate(LLAMA2, special_names=special_names, source="the built-in chat template llama2")
     return None
-
-
-def _looks_like_llama2(tokenizer: Tokenizer, family: str) -> bool:
-    return family == "llama" and tokenizer.vocab_size in LLAMA2_VOCAB_SIZES and tokenizer.form is ByteForm.SENTENCEPIECE

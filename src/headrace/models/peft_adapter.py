@@ -9,10 +9,9 @@ Source: PEFT `utils/save_and_load.py`, `tuners/lora/config.py`, `tuners/lora/lay
 """
 
 import hashlib
-import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,7 +21,7 @@ import numpy as np
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.models.adapter import Adapter, Float32, LowRank, is_adaptable
 from headrace.models.families.registry import family_named
-from headrace.models.fields import Fields
+from headrace.models.fields import Fields, json_fields
 from headrace.models.places import Place, folder_places
 from headrace.models.spec import ModelSpec
 from headrace.models.stored_tensor import StoredTensor, TensorFiles
@@ -220,16 +219,12 @@ def _read_config(folder: Path) -> Fields:
     try:
         if path.stat().st_size > _MAX_CONFIG_BYTES:
             raise BrokenModel(f"{path} has more than {_MAX_CONFIG_BYTES} bytes.", path=str(path))
-        value = json.loads(path.read_bytes())
+        content = path.read_bytes()
     except OSError as exc:
         raise BrokenModel(
             f"{path} cannot be read: {exc.strerror or exc}. Expected a folder that PEFT's save_pretrained wrote."
         ) from exc
-    except (ValueError, RecursionError) as exc:
-        raise BrokenModel(f"{path} is not valid JSON: {exc}.", path=str(path)) from exc
-    if not isinstance(value, dict):
-        raise BrokenModel(f"{path} must contain a JSON object.", path=str(path))
-    return Fields(value, str(path))
+    return json_fields(content, str(path))
 
 
 def _tensors(folder: Path) -> TensorFiles:
@@ -311,14 +306,9 @@ def _checked(
 
 def _identity(matrices: Mapping[str, LowRank]) -> str:
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    for part in _content(matrices):
-        digest.update(part)
-    return digest.hexdigest()
-
-
-def _content(matrices: Mapping[str, LowRank]) -> Iterator[bytes | memoryview]:
     for name in sorted(matrices):
         matrix = matrices[name]
-        yield f"{name} {matrix.shrink.shape} {matrix.expand.shape} ".encode()
-        yield np.ascontiguousarray(matrix.shrink).data
-        yield np.ascontiguousarray(matrix.expand).data
+        digest.update(f"{name} {matrix.shrink.shape} {matrix.expand.shape} ".encode())
+        digest.update(np.ascontiguousarray(matrix.shrink).data)
+        digest.update(np.ascontiguousarray(matrix.expand).data)
+    return digest.hexdigest()

@@ -90,7 +90,10 @@ def folder_places(family: Family, spec: ModelSpec) -> dict[str, Place]:
     if family.alternating_experts and spec.moe is not None:
         places |= {name: _alternating(spec.moe, name, places[name]) for name in places if ".experts." in name}
     if family.position_offset and spec.learned_positions:
-        places["positions"] = _shifted(places["positions"], family.position_offset)
+        place, offset = places["positions"], family.position_offset
+        num_rows, num_columns = place.shape
+        rows = slice(offset, num_rows + offset)
+        places["positions"] = replace(place, shape=(num_rows + offset, num_columns), rows=rows)
     return places
 
 
@@ -105,11 +108,6 @@ def _alternating(moe: MoeSpec, name: str, place: Place) -> Place:
     return replace(place, rows=slice(first + part.startswith("expert_up"), stop, 2))
 
 
-def _shifted(place: Place, offset: int) -> Place:
-    num_rows, num_columns = place.shape
-    return replace(place, shape=(num_rows + offset, num_columns), rows=slice(offset, num_rows + offset))
-
-
 def gguf_places(family: Family, spec: ModelSpec, stored: Collection[str]) -> dict[str, Place]:
     """Return the places in a GGUF file with the tensors `stored`; files from before April 2024 do not stack experts."""
     tensors = family.gguf_tensors
@@ -121,23 +119,17 @@ def gguf_places(family: Family, spec: ModelSpec, stored: Collection[str]) -> dic
 def stored_name(name: str, tensors: Mapping[str, str]) -> str:
     """Return the name that Hugging Face checkpoints use for a canonical name."""
     layer, part, expert = split_name(name)
-    return _full_name(layer, _tensor_of(part, tensors).replace(EXPERT_INDEX, str(expert)), tensors)
+    if part in tensors or not part.endswith("_bias"):
+        stored = tensors[part]
+    else:  # the name of a bias follows from its weight's
+        stored = f"{tensors[part.removesuffix('_bias')].removesuffix('.weight')}.bias"
+    stored = stored.replace(EXPERT_INDEX, str(expert))
+    return f"{tensors['layers']}{layer.removeprefix('layers')}.{stored}" if layer else stored
 
 
 def gguf_name(name: str, tensors: Mapping[str, str] = GGUF_TENSORS) -> str:
     """Return the name that GGUF files use for a canonical name."""
     return stored_name(name, tensors)
-
-
-def _tensor_of(part: str, tensors: Mapping[str, str]) -> str:
-    """Return the name of a part; that of a bias follows from its weight's."""
-    if part in tensors or not part.endswith("_bias"):
-        return tensors[part]
-    return f"{tensors[part.removesuffix('_bias')].removesuffix('.weight')}.bias"
-
-
-def _full_name(layer: str, stored: str, tensors: Mapping[str, str]) -> str:
-    return f"{tensors['layers']}{layer.removeprefix('layers')}.{stored}" if layer else stored
 
 
 def _places(spec: ModelSpec, name_of: Callable[[str], str], *, interleaved: bool, qkv_groups: int) -> dict[str, Place]:

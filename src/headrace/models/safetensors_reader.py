@@ -89,9 +89,9 @@ class SafetensorsWeights:
     def dominant_encoding(self) -> Encoding:
         """Return the encoding of most of the weights in layers."""
         numbers: Counter[Encoding] = Counter()
-        for name, (num_rows, num_columns) in self._shapes.items():
+        for name, shape in self._shapes.items():
             if name.startswith("layers."):
-                numbers[self._weights[name].encoding] += num_rows * num_columns
+                numbers[self._weights[name].encoding] += prod(shape)
         return max(numbers, key=numbers.__getitem__)
 
     def encoding(self, name: str) -> Encoding:

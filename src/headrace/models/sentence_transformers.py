@@ -74,14 +74,16 @@ def _read_modules(folder: Path) -> Pooler:
             raise UnsupportedModel(f"{module.source}: modules of type {kind} are not supported.")
     if method is None:
         raise BrokenModel(f"{folder / 'modules.json'} has no module of type Pooling.")
-    prompts, default = _prompts(folder)
+    texts = _fields(folder / "config_sentence_transformers.json", is_required=False)
+    prompts = {name: text for name, text in texts.sub("prompts").values.items() if isinstance(text, str)}
+    lengths = _fields(folder / "sentence_bert_config.json", is_required=False)
     return Pooler(
         method=method,
         layers=tuple(layers),
         normalizes=normalizes,
         prompts=prompts,
-        default_prompt=prompts.get(default, ""),
-        max_tokens=_length(folder),
+        default_prompt=prompts.get(texts.text("default_prompt_name", ""), ""),
+        max_tokens=lengths.whole("max_seq_length", 0, minimum=0),
     )
 
 
@@ -123,26 +125,18 @@ def _dense(folder: Path) -> DenseLayer:
     return DenseLayer(weight=_tensor(folder, tensors, "linear.weight"), bias=bias, activation=activation)
 
 
-def _prompts(folder: Path) -> tuple[dict[str, str], str]:
-    """Return the prompts by name, and the name of the default one."""
-    config = _fields(folder / "config_sentence_transformers.json", is_required=False)
-    prompts = {name: text for name, text in config.sub("prompts").values.items() if isinstance(text, str)}
-    return prompts, config.text("default_prompt_name", "")
-
-
-def _length(folder: Path) -> int:
-    config = _fields(folder / "sentence_bert_config.json", is_required=False)
-    return config.whole("max_seq_length", 0, minimum=0)
-
-
 def _read_head(folder: Path, config: Fields) -> Pooler:
     tensors, _ = open_folder(folder)
     method, layers = _head(folder, tensors, config)
+    count = len(layers[-1].weight)
+    if count > _MAX_LABELS:
+        raise BrokenModel(f"{config.source}: the head has {count} labels; expected at most {_MAX_LABELS}.")
+    names = config.sub("id2label").values
     return Pooler(
         method=method,
         layers=layers,
         normalizes=False,
-        labels=_labels(config, len(layers[-1].weight)),
+        labels=tuple(str(names.get(str(index), f"LABEL_{index}")) for index in range(count)),
         problem_type=str(config.values.get("problem_type") or ""),
     )
 
@@ -187,13 +181,6 @@ def _linear(folder: Path, tensors: TensorFiles, name: str, activation: str) -> D
 def _bias(folder: Path, tensors: TensorFiles, name: str) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]] | None":
     name = f"{name}.bias"
     return _tensor(folder, tensors, name).reshape(-1) if name in tensors else None
-
-
-def _labels(config: Fields, count: int) -> tuple[str, ...]:
-    if count > _MAX_LABELS:
-        raise BrokenModel(f"{config.source}: the head has {count} labels; expected at most {_MAX_LABELS}.")
-    names = config.sub("id2label").values
-    return tuple(str(names.get(str(index), f"LABEL_{index}")) for index in range(count))
 
 
 def _tensor(folder: Path, tensors: TensorFiles, name: str) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]":

@@ -8,7 +8,6 @@ Source: tiktoken `load.py`; Meta's `llama3/tokenizer.py`; Qwen's `tokenization_q
 
 import base64
 import binascii
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
-from headrace.models.fields import Fields
+from headrace.models.fields import Fields, json_fields
 from headrace.models.pretokenizers import PRE_TOKENIZERS, PreTokenizer, byte_level_parts
 from headrace.models.sentencepiece import merges_by_score
 from headrace.models.tokenizer import byte_characters
@@ -87,13 +86,8 @@ def parse_tekken(content: bytes, source: str) -> Ranks:
     Raises:
         BrokenModel: The file is malformed; the message names the key.
     """
-    try:
-        values = json.loads(content)
-    except (ValueError, RecursionError) as exc:
-        raise BrokenModel(f"{source} is not valid JSON: {exc}.", path=source) from exc
-    if not isinstance(values, dict):
-        raise BrokenModel(f"{source} must contain a JSON object.", path=source)
-    config = Fields(values, source).sub("config")
+    fields = json_fields(content, source)
+    values, config = fields.values, fields.sub("config")
     num_special = config.whole("default_num_special_tokens", minimum=0)
     if num_special > _MAX_SPECIAL:
         raise BrokenModel(f"{source}: default_num_special_tokens is {num_special}; expected at most {_MAX_SPECIAL}.")

@@ -163,14 +163,6 @@ def _linear(scaling: Fields, plain: RopeSpec, max_positions: int) -> RopeSpec:
     return replace(plain, kind="linear", factor=_factor(scaling), original_max_positions=original)
 
 
-def _dynamic(scaling: Fields, plain: RopeSpec, max_positions: int) -> RopeSpec:
-    return replace(plain, kind="dynamic", factor=_factor(scaling), original_max_positions=max_positions)
-
-
-def _proportional(scaling: Fields, plain: RopeSpec, max_positions: int) -> RopeSpec:  # noqa: ARG001
-    return replace(plain, kind="proportional", factor=scaling.positive("factor", 1.0))
-
-
 def _yarn(scaling: Fields, plain: RopeSpec, max_positions: int) -> RopeSpec:
     original = scaling.whole("original_max_position_embeddings", max_positions)
     factor = _factor(scaling, max_positions / original)
@@ -219,19 +211,19 @@ def _llama3(scaling: Fields, plain: RopeSpec, max_positions: int) -> RopeSpec:  
     )
 
 
-def _default(scaling: Fields, plain: RopeSpec, max_positions: int) -> RopeSpec:  # noqa: ARG001
-    return plain
-
-
 _KINDS: Final[Mapping[str, Callable[[Fields, RopeSpec, int], RopeSpec]]] = MappingProxyType(
     {
-        "default": _default,
+        "default": lambda _scaling, plain, _positions: plain,
         "linear": _linear,
-        "dynamic": _dynamic,
+        "dynamic": lambda scaling, plain, positions: replace(
+            plain, kind="dynamic", factor=_factor(scaling), original_max_positions=positions
+        ),
         "llama3": _llama3,
         "yarn": _yarn,
         "longrope": _longrope,
-        "proportional": _proportional,
+        "proportional": lambda scaling, plain, _positions: replace(
+            plain, kind="proportional", factor=scaling.positive("factor", 1.0)
+        ),
     }
 )
 

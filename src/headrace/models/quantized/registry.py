@@ -86,8 +86,8 @@ METHODS: Final[Mapping[str, Callable[[Fields], None]]] = MappingProxyType(
     }
 )
 """Every supported `quant_method`, with the check of its `quantization_config`."""
-
-
+_METHOD_BITS: Final = {"fp8": 8, "fbgemm_fp8": 8, "mxfp4": 4}
+_FLOATS: Final = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _FLOAT_BYTES: Final = {Encoding.F32: slice(None), Encoding.I8: slice(4)}
 """Bytes of a row that are float32 by encoding; the halves of others are checked where they are made."""
 
@@ -144,12 +144,6 @@ def _load_finite(load: Callable[[], RawTensor], codes: StoredTensor) -> RawTenso
     return tensor
 
 
-_METHOD_BITS = {"fp8": 8, "fbgemm_fp8": 8, "mxfp4": 4}
-
-_FLOATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-_FOUR_BITS = 4
-
-
 def promised_bits(config: Fields) -> int:
     """Return the bits of most weights by `quantization_config`, or those of the floats."""
     quantization = config.sub("quantization_config")
@@ -182,7 +176,7 @@ def quantization_label(quantization: Fields, bits: int) -> str:
         return f"compressed-tensors {_scheme(quantization, bits)}"
     if method == "bitsandbytes":
         four_bits = quantization.text("bnb_4bit_quant_type", "fp4").upper()
-        return f"bitsandbytes {four_bits if bits == _FOUR_BITS else 'LLM.int8'}"
+        return f"bitsandbytes {four_bits if bits == 4 else 'LLM.int8'}"
     if method == "modelopt":
         return f"ModelOpt {quantization.text('quant_algo', f'{bits} bits')}"
     if method in ("awq", "gptq", "hqq"):
