@@ -38,11 +38,11 @@ class Size(StrEnum):
 class City(BaseModel):
     """A city; nested, with an enumeration, a bound and an optional field."""
 
-    name: str = Field(max_length=20)
+    name: str = Field(max_length=8)
     is_capital: bool
-    inhabitants: int = Field(ge=0, le=99_999_999)
+    inhabitants: int = Field(ge=0, le=999)
     size: Size
-    tags: list[Literal["river", "tower", "museum"]] = Field(max_length=2)
+    tags: list[Literal["river", "tower", "museum"]] = Field(max_length=1)
 
 
 def openai_parse(url: str) -> City:

@@ -1,6 +1,8 @@
 """
 Every backend answers the clients that people already have, and answers like the native one, on the real model.
 
+Of `test_clients` those tests are repeated that need something of the backend: streams, log probabilities, masks of a
+grammar, details. The others differ in the dialect, whose code is the same for every backend.
 vLLM's turn is in `tests/backends/vllm/test_server.py`, whose server is expensive to start.
 """
 
@@ -16,12 +18,8 @@ from tests.waiting import WAIT_S
 from .conftest import Served, serve
 from .test_clients import (  # noqa: F401 - collected here once more, for the server of each backend
     client,
-    test_a_required_tool_call_has_arguments_that_parse,
     test_an_answer_matches_its_json_schema,
-    test_the_hugging_face_client_chats,
     test_the_hugging_face_client_streams_text_and_details,
-    test_the_line_iterator_of_the_tgi_article_reads_invocations_cut_into_pieces_of_any_size,
-    test_the_openai_client_gets_a_sensible_chat_answer,
     test_the_openai_client_gets_logprobs_of_each_token,
     test_the_openai_stream_has_the_text_of_the_whole_answer,
 )

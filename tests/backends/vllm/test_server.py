@@ -16,16 +16,12 @@ from tests.e2e.conftest import Served, serve
 from tests.e2e.test_backends import (  # noqa: F401 - collected here once more, for the server of vLLM
     client,
     test_a_bad_request_gets_the_same_error,
-    test_a_required_tool_call_has_arguments_that_parse,
     test_an_answer_matches_its_json_schema,
     test_finish_reasons_and_stop_strings_are_the_same,
     test_info_names_the_backend,
     test_the_greedy_answers_of_the_native_backend_are_those_of_each_backend,
-    test_the_hugging_face_client_chats,
     test_the_hugging_face_client_streams_text_and_details,
     test_the_json_of_every_dialect_has_the_same_fields,
-    test_the_line_iterator_of_the_tgi_article_reads_invocations_cut_into_pieces_of_any_size,
-    test_the_openai_client_gets_a_sensible_chat_answer,
     test_the_openai_client_gets_logprobs_of_each_token,
     test_the_openai_stream_has_the_text_of_the_whole_answer,
 )
