@@ -17,8 +17,8 @@ import uvicorn
 import uvloop
 from botocore.config import Config
 
-from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import setup_logging
+from headrace.core.tracing import NO_TRACER, Tracer
 from headrace.gateway import objects as objects_module
 from headrace.gateway.app import Gateway, Publish
 from headrace.gateway.async_queue import AsyncPublisher

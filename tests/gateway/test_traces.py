@@ -10,8 +10,8 @@ from uuid import uuid4
 
 import pytest
 
-from headrace.core.spans import Tracer
 from headrace.core.telemetry import setup_logging
+from headrace.core.tracing import Tracer
 from headrace.http.otlp import tracing
 from headrace.state.routes import AsyncOutput
 from headrace.testing.echo import EchoBackend, EchoScript

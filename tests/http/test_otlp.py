@@ -5,8 +5,7 @@ import sys
 import pytest
 
 from headrace.core.errors import SettingsError
-from headrace.core.spans import NO_TRACER
-from headrace.core.tracing import TraceContext
+from headrace.core.tracing import NO_TRACER, TraceContext
 from headrace.http.otlp import OtlpTarget, otlp_target, traced_environment, tracing
 
 BASE = "OTEL_EXPORTER_OTLP_ENDPOINT"

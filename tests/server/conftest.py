@@ -15,8 +15,8 @@ import httpx
 import pytest
 import uvicorn
 
-from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import setup_logging
+from headrace.core.tracing import NO_TRACER, Tracer
 from headrace.http.asgi import Receive, Scope, Send
 from headrace.http.connection_memory import ConnectionMemory
 from headrace.http.protocol import StreamingProtocol

@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import perf_counter
 
 from headrace.core.errors import HeadraceError, Unavailable
-from headrace.core.spans import NO_TRACER, Tracer
-from headrace.core.tracing import bind_to_log, trace_of
+from headrace.core.tracing import NO_TRACER, Tracer, bind_to_log, trace_of
 from headrace.gateway import openai, request
 from headrace.gateway.async_files import MAX_INLINE_BYTES, pending_of
 from headrace.gateway.async_invocations import AsyncInvocations

@@ -14,9 +14,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TypeVar
 
-from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import get_logger
-from headrace.core.tracing import bind_to_log
+from headrace.core.tracing import NO_TRACER, Tracer, bind_to_log
 from headrace.gateway.async_files import (
     InputRoom,
     PendingFolder,

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from headrace.core.errors import SettingsError
 from headrace.core.installing import pip_install
-from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import get_logger
+from headrace.core.tracing import NO_TRACER, Tracer
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 TRACES_ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"

@@ -19,9 +19,8 @@ from opentelemetry.trace import Span, SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from headrace import __version__
-from headrace.core.spans import SpanValue
 from headrace.core.telemetry import get_logger
-from headrace.core.tracing import TraceContext
+from headrace.core.tracing import SpanValue, TraceContext
 
 _FLUSH_S = 2.0
 """Longest time that the last spans may delay the end of the process."""

@@ -1,7 +1,6 @@
 """The span of an HTTP request: started at its head, kept in its scope, ended after its response."""
 
-from headrace.core.spans import NoSpan, Span, Tracer
-from headrace.core.tracing import replace_trace, trace_of
+from headrace.core.tracing import NoSpan, Span, Tracer, replace_trace, trace_of
 from headrace.http.asgi import ASGIApp, Message, Receive, Scope, Send
 from headrace.http.errors import CLIENT_GONE_STATUS
 

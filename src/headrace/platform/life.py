@@ -26,9 +26,9 @@ from headrace.cluster.launcher import Launcher
 from headrace.control.model.worker import WORKER
 from headrace.core.allocator import return_memory
 from headrace.core.errors import HeadraceError, Unavailable
-from headrace.core.interpreter import keep_from_collector
 from headrace.core.log_files import KEPT_LOG_BYTES, MAX_LOG_BYTES, trim_log
 from headrace.core.telemetry import get_logger
+from headrace.core.threads import keep_from_collector
 from headrace.http.otlp import tracing
 from headrace.http.server import HttpServer, http_limits, http_server
 from headrace.http.tls import trusts_itself, url_of

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from headrace.core.errors import Busy, PayloadTooLarge, Unavailable, UnsupportedEncoding
 from headrace.core.sizes import format_size
-from headrace.core.spans import NO_TRACER, Tracer
+from headrace.core.tracing import NO_TRACER, Tracer
 from headrace.http.asgi import Receive, Scope, content_encoding, content_length
 from headrace.http.body import BodyBudget, BodyShare, BodyTooLarge, BudgetSpent, read_body
 from headrace.settings.server_settings import ServerSettings

@@ -26,9 +26,9 @@ import uvloop
 
 from headrace.core.allocator import limit_arenas, return_memory
 from headrace.core.errors import HeadraceError, UserError
-from headrace.core.interpreter import take_short_turns
 from headrace.core.processes import protect_memory
 from headrace.core.telemetry import get_logger
+from headrace.core.threads import take_short_turns
 from headrace.http.asgi import ASGIApp
 from headrace.http.server import http_limits, http_server
 from headrace.http.tls import bind, server_context, url_of

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from headrace.backends.choice import BackendChoice
 from headrace.core.generation import EngineStats, ModelInfo
-from headrace.core.interpreter import keep_from_collector
 from headrace.core.metrics import Metrics
 from headrace.core.progress import Progress, no_progress
 from headrace.core.sampling_defaults import describe_defaults
 from headrace.core.telemetry import get_logger, setup_logging
+from headrace.core.threads import keep_from_collector
 from headrace.engine.backend import Backend
 from headrace.engine.core.observer import ChoiceReport, StepReport
 from headrace.http.otlp import tracing

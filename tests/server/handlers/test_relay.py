@@ -14,8 +14,8 @@ import pytest
 import pytest_asyncio
 from starlette.routing import BaseRoute, Route
 
-from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import setup_logging
+from headrace.core.tracing import NO_TRACER, Tracer
 from headrace.handlers.pool import HandlerPool
 from headrace.http.otlp import tracing
 from headrace.http.server import http_limits, http_server

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.core.errors import SettingsError
-from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import get_logger
+from headrace.core.tracing import NO_TRACER, Tracer
 from headrace.handlers.pool import HandlerPool
 from headrace.handlers.spec import HandlerSpec
 from headrace.handlers.torchserve import model_version

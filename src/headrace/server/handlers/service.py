@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from headrace.core.spans import NO_TRACER, Tracer
+from headrace.core.tracing import NO_TRACER, Tracer
 from headrace.handlers.pool import HandlerPool, PoolPhase
 from headrace.handlers.spec import ContractName, HandlerSpec
 from headrace.handlers.torchserve_models import Registered, TorchServeModels
