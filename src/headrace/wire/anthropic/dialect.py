@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from headrace.core.errors import InvalidRequest
-from headrace.core.generation import ChatPrompt, GenerationRequest, Grammar, SamplingParams
+from headrace.core.generation import ChatPrompt, GenerationRequest, SamplingParams
 from headrace.wire.anthropic.blocks import Content, InputMessage, chat_messages
 from headrace.wire.anthropic.reply import MessageOptions, MessageReply, render_error
 from headrace.wire.constraints import read_schema, refuse_two
@@ -236,6 +236,11 @@ def _sampling(fields: MessagesBody, context: RequestContext, plan: openai_tools.
     defaults = context.model.sampling_defaults  # as vLLM's Messages API; Anthropic's for the rest
     top_p = first_given(fields.top_p, defaults.top_p, 1.0)
     temperature = first_given(fields.temperature, defaults.temperature, 1.0)
+    grammar = None  # the schema of structured outputs, in either of its places
+    if fields.output_format is not None:
+        grammar = read_schema(fields.output_format.schema, param="output_format.schema")
+    elif fields.output_config is not None and fields.output_config.format is not None:
+        grammar = read_schema(fields.output_config.format.schema, param="output_config.format.schema")
     sampling = SamplingParams(
         max_new_tokens=fields.max_tokens,
         temperature=effective_temperature(temperature) if top_p > 0.0 else 0.0,
@@ -244,23 +249,13 @@ def _sampling(fields: MessagesBody, context: RequestContext, plan: openai_tools.
         min_p=first_given(None, defaults.min_p, 0.0),
         repetition_penalty=first_given(None, defaults.repetition_penalty, 1.0),
         stop=stops,
-        grammar=_grammar(fields),
+        grammar=grammar,
     )
     if plan.grammar is None:
         return sampling
     if sampling.grammar is not None:
         raise refuse_two(sampling.grammar.param, "tool_choice")
     return replace(sampling, grammar=plan.grammar)
-
-
-def _grammar(fields: PromptFields) -> Grammar | None:
-    """Return the schema of structured outputs, in either of its places."""
-    nested = None if fields.output_config is None else fields.output_config.format
-    found = fields.output_format or nested
-    if found is None:
-        return None
-    param = "output_format.schema" if fields.output_format is not None else "output_config.format.schema"
-    return read_schema(found.schema, param=param)
 
 
 def _check_range(name: str, value: float | None, *, low: float, high: float | None = None) -> None:

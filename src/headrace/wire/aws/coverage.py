@@ -72,7 +72,15 @@ def _service(service: str, handled: set[str]) -> str:
         for name in sorted(handled):
             operation = services.operation(service, name)
             lines.append(f"| `{name}` | {_members(operation.input_shape)} | {_members(operation.output_shape)} |")
-    lines += _members_without_effect(service)
+    rows = [
+        f"| `{structure}.{member}` | {how} | {why} |"
+        for structure, members in sorted(MEMBERS[service].items())
+        for how, found in (("accepted, without effect", members.kept), ("refused", members.refused))
+        for member, why in sorted(found.items())
+    ]
+    if rows:
+        lines += ["", "Members that are not applied, by their structure:", ""]
+        lines += ["| member | it is | |", "|---|---|---|", *rows]
     if others:
         lines += ["", f"Not supported; a call returns an error that says so ({len(others)}):", ""]
         lines += [
@@ -81,18 +89,6 @@ def _service(service: str, handled: set[str]) -> str:
         ]
         lines[-1] = lines[-1].rstrip(",") + "."
     return "\n".join(lines)
-
-
-def _members_without_effect(service: str) -> list[str]:
-    rows = [
-        f"| `{structure}.{member}` | {how} | {why} |"
-        for structure, members in sorted(MEMBERS[service].items())
-        for how, found in (("accepted, without effect", members.kept), ("refused", members.refused))
-        for member, why in sorted(found.items())
-    ]
-    if not rows:
-        return []
-    return ["", "Members that are not applied, by their structure:", "", "| member | it is | |", "|---|---|---|", *rows]
 
 
 def _members(shape: StructureShape | None) -> str:

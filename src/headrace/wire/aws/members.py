@@ -128,7 +128,11 @@ def _with_treatment(
         for name, item in value.items() if how is not None else ():
             path = f"{where}.{name}" if where else name
             if how is not None and (name in how.kept or name in how.refused):
-                if _asks(item):
+                # An empty or false value asks for nothing, nor do switches that are all off.
+                switches = (
+                    [on for key, on in item.items() if key.startswith("Enable")] if isinstance(item, dict) else []
+                )
+                if item not in (None, False, "", [], {}) and (not switches or any(switches)):
                     yield path, name, how
             elif name in shape.members:
                 yield from _with_treatment(item, shape.members[name], table, path)
@@ -136,11 +140,3 @@ def _with_treatment(
         member, items = (shape.member, value) if shape.type_name == "list" else (shape.value, value.values())
         for number, item in enumerate(items if member.type_name in ("structure", "list", "map") else ()):
             yield from _with_treatment(item, member, table, f"{where}[{number}]")
-
-
-def _asks(value: Any) -> bool:
-    """Return whether a value asks for something: it is not empty or false, and not all of its switches are off."""
-    if isinstance(value, dict):
-        switches = [is_on for name, is_on in value.items() if name.startswith("Enable")]
-        return bool(value) and (not switches or any(switches))
-    return value not in (None, False, "", [])

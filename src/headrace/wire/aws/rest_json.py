@@ -24,7 +24,12 @@ def parse_input(operation: OperationModel, request: HttpRequest) -> dict[str, An
     if match is None:
         raise AwsError("UnknownOperationException", "The path does not belong to the operation.", status=404)
     labels = {name: unquote(text, errors="replace") for name, text in match.groupdict().items()}
-    query = _query(request)
+    query: dict[str, list[str]] = {}
+    try:
+        for name, text in parse_qsl(request.query, keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS):
+            query.setdefault(name, []).append(text)
+    except ValueError as error:
+        raise malformed(f"The query string has more than {MAX_FORM_FIELDS} fields.") from error
     for name, member in shape.members.items():
         value = _outside_body(name, member, request, labels, query)
         if value is not None:
@@ -93,17 +98,6 @@ def _path_pattern(template: str) -> re.Pattern[str]:
     for name, greedy, literal in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
         pattern += f"(?P<{name}>{'.+' if greedy else '[^/]+'}){re.escape(literal)}"
     return re.compile(pattern + "/?")
-
-
-def _query(request: HttpRequest) -> dict[str, list[str]]:
-    try:
-        pairs = parse_qsl(request.query, keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS)
-    except ValueError as error:
-        raise malformed(f"The query string has more than {MAX_FORM_FIELDS} fields.") from error
-    values: dict[str, list[str]] = {}
-    for name, value in pairs:
-        values.setdefault(name, []).append(value)
-    return values
 
 
 def _outside_body(

@@ -141,7 +141,11 @@ def _read(request: HttpRequest) -> _Signed:
     if query_parameter(query, "X-Amz-Algorithm") == _ALGORITHM:
         names = ("Credential", "SignedHeaders", "Signature", "Date", "Expires")
         fields = {name: unquote(query_parameter(query, f"X-Amz-{name}") or "") for name in names}
-        return _signed(request, fields, timestamp=fields["Date"], expires_s=_expires_s(request, fields["Expires"]))
+        text = fields["Expires"]
+        if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= MAX_EXPIRES_S):
+            message = f"X-Amz-Expires must be a number of seconds up to {MAX_EXPIRES_S}."
+            raise fault_error(request, Fault.INCOMPLETE, message)
+        return _signed(request, fields, timestamp=fields["Date"], expires_s=int(text))
     raise fault_error(request, Fault.MISSING)
 
 
@@ -166,12 +170,6 @@ def _header_timestamp(request: HttpRequest) -> str:
         return (when.astimezone(UTC) if when.tzinfo else when).strftime("%Y%m%dT%H%M%SZ")
     except (ValueError, TypeError, IndexError, OverflowError):
         return ""
-
-
-def _expires_s(request: HttpRequest, text: str) -> int:
-    if text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= MAX_EXPIRES_S:
-        return int(text)
-    raise fault_error(request, Fault.INCOMPLETE, f"X-Amz-Expires must be a number of seconds up to {MAX_EXPIRES_S}.")
 
 
 def _signed(request: HttpRequest, fields: dict[str, str], *, timestamp: str, expires_s: int | None) -> _Signed:

@@ -181,6 +181,10 @@ class ChatReply(openai.EnvelopeReply):
         text = "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
         reasoning = "".join(delta.text for delta in deltas if isinstance(delta, ReasoningDelta))
         calls = [delta for delta in deltas if isinstance(delta, CallStart)]
+        arguments = {call.index: "" for call in calls}
+        for delta in deltas:
+            if isinstance(delta, ArgumentsDelta):
+                arguments[delta.index] += delta.text
         if text or not (calls or reasoning):
             message["content"] = text
         if reasoning:
@@ -190,7 +194,7 @@ class ChatReply(openai.EnvelopeReply):
                 {
                     "id": self.options.call_id(choice.index, call.index),
                     "type": "function",
-                    "function": {"name": call.name, "arguments": _arguments(call, deltas)},
+                    "function": {"name": call.name, "arguments": arguments[call.index]},
                 }
                 for call in calls
             ]
@@ -204,10 +208,6 @@ class ChatReply(openai.EnvelopeReply):
             "logprobs": logprobs,
             **openai.finish_fields(choice.finish, self.options.reason(choice.finish, answer.num_calls)),
         }
-
-
-def _arguments(call: CallStart, deltas: Sequence[ChatDelta]) -> str:
-    return "".join(delta.text for delta in deltas if isinstance(delta, ArgumentsDelta) and delta.index == call.index)
 
 
 @dataclass(slots=True)

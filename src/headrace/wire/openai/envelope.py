@@ -99,6 +99,11 @@ def completion_logprobs(
     tokens: Sequence[Token], *, num_top: int, offset: int, with_special: bool
 ) -> tuple[dict[str, object], int]:
     """Return `choices[].logprobs` of a completion from character `offset` on, and the offset after it."""
+
+    def top(token: Token) -> dict[str, float | None] | None:
+        best = {other.text: finite_logprob(other.logprob) for other in token.top[:num_top]}
+        return None if token.logprob is None else {**best, _name(token): finite_logprob(token.logprob)}
+
     offsets: list[int] = []
     for token in tokens:
         offsets.append(offset)
@@ -106,17 +111,10 @@ def completion_logprobs(
     logprobs: dict[str, object] = {
         "tokens": [_name(token) for token in tokens],
         "token_logprobs": [finite_logprob(token.logprob) for token in tokens],
-        "top_logprobs": [_top(token, num_top) for token in tokens] if num_top else None,
+        "top_logprobs": [top(token) for token in tokens] if num_top else None,
         "text_offset": offsets,
     }
     return logprobs, offset
-
-
-def _top(token: Token, num_top: int) -> dict[str, float | None] | None:
-    if token.logprob is None:
-        return None
-    best = {top.text: finite_logprob(top.logprob) for top in token.top[:num_top]}
-    return {**best, _name(token): finite_logprob(token.logprob)}
 
 
 def _name(token: Token) -> str:

@@ -243,23 +243,19 @@ def _sampling(fields: ResponsesBody, context: RequestContext, plan: ToolPlan) ->
     parameters.check_range("max_output_tokens", fields.max_output_tokens, low=1)
     parameters.check_range("top_logprobs", fields.top_logprobs, low=0, high=context.limits.max_top_n_tokens)
     sampling = parameters.sampling_params(fields, context, max_new_tokens=fields.max_output_tokens)
-    grammar = _text_grammar(fields.text)
+    form, grammar = None if fields.text is None else fields.text.format, None
+    if form is not None and form.type == "json_object":
+        grammar = Grammar("json_object", param="text.format")
+    elif form is not None and form.type == "json_schema":
+        if form.schema is None:
+            raise missing("text.format.schema")
+        grammar = read_schema(form.schema, param="text.format.schema")
     for other in (sampling.grammar, plan.grammar):
         if grammar is not None and other is not None:
             raise refuse_two(grammar.param, "tool_choice" if other is plan.grammar else other.param)
         grammar = grammar or other
     has_logprobs = bool(fields.top_logprobs) or _LOGPROBS in (fields.include or ())
     return replace(sampling, grammar=grammar, logprobs=(fields.top_logprobs or 0) if has_logprobs else None)
-
-
-def _text_grammar(text: TextConfig | None) -> Grammar | None:
-    if text is None or text.format is None or text.format.type == "text":
-        return None
-    if text.format.type == "json_object":
-        return Grammar("json_object", param="text.format")
-    if text.format.schema is None:
-        raise missing("text.format.schema")
-    return read_schema(text.format.schema, param="text.format.schema")
 
 
 def _echoed(fields: ResponsesBody, body: bytes, sampling: SamplingParams, *, is_stored: bool) -> dict[str, object]:

@@ -22,14 +22,7 @@ from typing import Final
 
 import msgspec
 
-from headrace.core.answer_format.formats import (
-    ARGUMENTS,
-    CALL_ID,
-    CALL_STARTS,
-    TOOL_CALL,
-    TOOL_CALL_END,
-    TOOL_CALLS,
-)
+from headrace.core.answer_format import formats
 
 _OUTSIDE: Final = re.compile(r'["{}\[\]]|[^\w\s+\-.,:]')
 """A character outside of strings that opens or closes something, or that JSON does not have there."""
@@ -173,7 +166,7 @@ _FILLING: Final = re.compile(r"(?:[ \t\r\n\],;]|\[(?=[^T]))*")
 """Characters that may separate two calls; `[T` may begin the next marker."""
 _FILLING_AFTER_CALL: Final = re.compile(r"(?:[ \t\r\n\],;}]|\[(?=[^T]))*")
 _HEADER: Final = re.compile(
-    rf"([a-zA-Z0-9_.-]+){_SPACE}(?:{re.escape(CALL_ID)}[^\[\]]*)?(?:{re.escape(ARGUMENTS)})?{_SPACE}"
+    rf"([a-zA-Z0-9_.-]+){_SPACE}(?:{re.escape(formats.CALL_ID)}[^\[\]]*)?(?:{re.escape(formats.ARGUMENTS)})?{_SPACE}"
 )
 """The name in front of the arguments, in Mistral's newer format: `[TOOL_CALLS]f[CALL_ID]abc[ARGS]{...}`."""
 _MAX_HEADER: Final = 200
@@ -236,7 +229,7 @@ class CallBlock:
         if self._scan is not None:
             self._complete(self._scan)
         if self.state is BlockState.OPEN:
-            is_over = bool(self.calls) and TOOL_CALL_END.startswith(rest)
+            is_over = bool(self.calls) and formats.TOOL_CALL_END.startswith(rest)
             self.state = BlockState.CALLS if is_over else BlockState.TEXT
 
     def _between(self, text: str, position: int, *, is_last: bool) -> int:
@@ -244,16 +237,16 @@ class CallBlock:
         filling = (_FILLING_AFTER_CALL if self.calls else _FILLING).match(text, position)
         position = position if filling is None else filling.end()
         rest = text[position : position + _NUM_FIRST]
-        end = (TOOL_CALL_END,) if self._start == TOOL_CALL and self.calls else ()
-        marker = next((marker for marker in (*end, *CALL_STARTS) if rest.startswith(marker)), None)
+        end = (formats.TOOL_CALL_END,) if self._start == formats.TOOL_CALL and self.calls else ()
+        marker = next((marker for marker in (*end, *formats.CALL_STARTS) if rest.startswith(marker)), None)
         if marker is not None:
             self.state = BlockState.CALLS if self.calls else BlockState.TEXT
             return position + len(marker) if marker in end else position
-        if any(marker.startswith(rest) for marker in (*end, *CALL_STARTS)):
+        if any(marker.startswith(rest) for marker in (*end, *formats.CALL_STARTS)):
             return position
         if rest[0] == "{":
             return self._open(rest, position, is_last=is_last)
-        if self._start == TOOL_CALLS and not self.calls and self._name is None:
+        if self._start == formats.TOOL_CALLS and not self.calls and self._name is None:
             return self._read_header(rest, position)
         self.state = BlockState.TEXT
         return position

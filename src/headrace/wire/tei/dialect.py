@@ -315,12 +315,19 @@ _DTYPES = {"bf16": "bfloat16"}
 
 def render_info(model: ModelInfo, info: PoolingInfo, *, max_concurrent_requests: int, server_version: str) -> bytes:
     """Render the body of `/info`."""
+    labels = {
+        "id2label": {str(index): label for index, label in enumerate(info.labels)},
+        "label2id": {label: index for index, label in enumerate(info.labels)},
+    }
+    model_type: dict[str, object] = {"reranker" if len(info.labels) == 1 else "classifier": labels}
+    if not info.labels:
+        model_type = {"embedding": {"pooling": {"last": "last_token"}.get(info.method, info.method)}}
     return framing.to_json(
         {
             "model_id": model.name,
             "model_sha": model.revision,
             "model_dtype": _DTYPES.get(model.dtype, model.dtype),
-            "model_type": _model_type(info),
+            "model_type": model_type,
             "max_concurrent_requests": max_concurrent_requests,
             "max_input_length": info.max_tokens,
             "max_batch_tokens": model.max_batch_tokens,
@@ -333,13 +340,3 @@ def render_info(model: ModelInfo, info: PoolingInfo, *, max_concurrent_requests:
             "docker_label": None,
         }
     )
-
-
-def _model_type(info: PoolingInfo) -> dict[str, object]:
-    if not info.labels:
-        return {"embedding": {"pooling": {"last": "last_token"}.get(info.method, info.method)}}
-    labels = {
-        "id2label": {str(index): label for index, label in enumerate(info.labels)},
-        "label2id": {label: index for index, label in enumerate(info.labels)},
-    }
-    return {"reranker": labels} if len(info.labels) == 1 else {"classifier": labels}

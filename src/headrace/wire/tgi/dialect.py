@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from headrace.core.errors import InvalidRequest
-from headrace.core.generation import GenerationRequest, Grammar, RequestLimits, SamplingParams
+from headrace.core.generation import GenerationRequest, RequestLimits, SamplingParams
 from headrace.wire import fields
 from headrace.wire.constraints import TextParameters, read_constraint
 from headrace.wire.dialect import ParsedRequest, RequestContext
@@ -58,6 +58,10 @@ def sampling_params(
     _check_counts(parameters, limits=limits, max_input_tokens=max_input_tokens)
     wants_tokens = stream or bool(parameters.details or parameters.decoder_input_details) or best_of > 1
     top_n = parameters.top_n_tokens or 0
+    try:
+        grammar = read_constraint(parameters, prefix="parameters.")
+    except InvalidRequest as error:
+        raise _wrong(error.param or "parameters.grammar", f"grammar is not valid: {error.message}") from error
     max_new_tokens, temperature, samples = parameters.max_new_tokens, parameters.temperature, is_sampling(parameters)
     return SamplingParams(
         max_new_tokens=DEFAULT_MAX_NEW_TOKENS[version] if max_new_tokens is None else max_new_tokens,
@@ -73,7 +77,7 @@ def sampling_params(
         n=best_of,
         logprobs=top_n if wants_tokens else None,
         prompt_logprobs=0 if parameters.decoder_input_details else None,
-        grammar=_grammar(parameters),
+        grammar=grammar,
     )
 
 
@@ -139,13 +143,6 @@ def _check_counts(parameters: GenerateParameters, *, limits: RequestLimits, max_
     if truncate is not None and not 0 < truncate <= max_input_tokens:
         text = f"`truncate` must be strictly positive and less than {max_input_tokens}. Given: {truncate}"
         raise _wrong("truncate", text)
-
-
-def _grammar(parameters: GenerateParameters) -> Grammar | None:
-    try:
-        return read_constraint(parameters, prefix="parameters.")
-    except InvalidRequest as error:
-        raise _wrong(error.param or "parameters.grammar", f"grammar is not valid: {error.message}") from error
 
 
 def _wrong(param: str, text: str) -> InvalidRequest:
