@@ -30,7 +30,7 @@ from headrace.cluster.worker_exit import is_exit_line
 from headrace.cluster.worker_files import read_value
 from headrace.cluster.worker_logs import WorkerLogs
 from headrace.core.processes import ProcessId, process_id
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, pauses
 
 STUB = (sys.executable, "-S", "-P", str(Path(__file__).parent / "stub_worker.py"))
 LONG = pytest.mark.timeout(1200)
@@ -147,15 +147,15 @@ async def started(launcher: Launcher, wanted: WorkerSpec) -> Handle:
 
 async def seen_as(launcher: Launcher, name: str, handle: Handle, phase: WorkerPhase) -> Observation:
     """Poll until a worker is in a phase."""
-    deadline_s = time.monotonic() + WAIT_S
+    deadline_s, pause_s = time.monotonic() + WAIT_S, pauses()
     while (seen := await launcher.poll(name, handle)).phase is not phase:
         assert time.monotonic() < deadline_s, seen
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(next(pause_s))
     return seen
 
 
 async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
-    deadline_s = time.monotonic() + WAIT_S
+    deadline_s, pause_s = time.monotonic() + WAIT_S, pauses()
     while not await is_so():
         assert time.monotonic() < deadline_s, "it never happened"
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(next(pause_s))

@@ -7,7 +7,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.control.support import IMAGE, ROLE
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, pauses
 
 CONTAINER = {"Image": IMAGE, "ModelDataUrl": "s3://b/model.tar.gz", "Environment": {"A": "1"}}
 VARIANT = {
@@ -67,11 +67,11 @@ def component(client: Any, name: str, *, copies: int = 1, need: dict[str, Any] =
 
 
 def until(client: Any, name: str, *states: str, copies: int | None = None) -> dict[str, Any]:
-    deadline_s = time.monotonic() + WAIT_S
+    deadline_s, pause_s = time.monotonic() + WAIT_S, pauses()
     while True:
         found: dict[str, Any] = client.describe_inference_component(InferenceComponentName=name)
         present = found["RuntimeConfig"]["CurrentCopyCount"]
         if found["InferenceComponentStatus"] in states and copies in (None, present):
             return found
         assert time.monotonic() < deadline_s, found
-        time.sleep(0.01)
+        time.sleep(next(pause_s))

@@ -24,7 +24,7 @@ from headrace.state.store import Store, open_store
 from headrace.testing.fake_launcher import FakeLauncher, FakeMachine
 from headrace.wire.aws.scope import AwsScope
 from tests.prompt_server import PromptServer
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, pauses
 
 AWS_SCOPE = AwsScope(account="123456789012", region="us-east-1")
 ROLE = "arn:aws:iam::123456789012:role/HeadraceRole"
@@ -171,13 +171,14 @@ class Platform:
     def wait_for(self, client: Any, name: str, *states: str) -> dict[str, Any]:
         """Until the endpoint is in one of the states."""
         deadline_s = time.monotonic() + WAIT_S
-        while True:
+        for pause_s in pauses():
             found: dict[str, Any] = client.describe_endpoint(EndpointName=name)
             if found["EndpointStatus"] in states:
                 return found
             if time.monotonic() > deadline_s:
-                raise AssertionError(f"{name} is {found['EndpointStatus']}, wanted {states}")
-            time.sleep(0.01)
+                break
+            time.sleep(pause_s)
+        raise AssertionError(f"{name} is {found['EndpointStatus']}, wanted {states}")
 
 
 @contextmanager

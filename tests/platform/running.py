@@ -16,7 +16,7 @@ from botocore.config import Config
 
 from headrace.platform.folders import DataFolder, LocalKey, read_local_key
 from tests.e2e.conftest import ending_with_us, free_port, headrace_command
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, pauses
 
 _TAIL_CHARACTERS = 8000
 IMAGE = "763104351884.dkr.ecr.us-east-1.amazonaws.com/huggingface-pytorch-tgi-inference:2.7.0-tgi3.3.6-gpu-py311"
@@ -155,13 +155,15 @@ def up(
     running = Running(f"{scheme}://127.0.0.1:{port}", folder, process, log_path, certificate)
     trust = False if certificate is None else ssl.create_default_context(cafile=certificate)
     deadline_s = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline_s and process.poll() is None:
+    for pause_s in pauses(0.05):
+        if time.monotonic() > deadline_s or process.poll() is not None:
+            break
         try:
             if httpx.get(f"{running.url}/health", verify=trust, trust_env=False, timeout=WAIT_S).status_code == 200:
                 return running
         except httpx.TransportError:
             pass
-        time.sleep(0.05)
+        time.sleep(pause_s)
     process.send_signal(signal.SIGABRT)  # the log then has the stack of each thread
     process.wait()
     raise AssertionError(f"no platform: {running.log()}")
@@ -169,8 +171,8 @@ def up(
 
 def until(fact: Callable[[], object], what: str | Callable[[], str], timeout_s: float = WAIT_S) -> Any:
     """Wait for a true result; `what` describes it, or what is known about it at the end."""
-    deadline_s = time.monotonic() + timeout_s
+    deadline_s, pause_s = time.monotonic() + timeout_s, pauses(0.05)
     while not (found := fact()):
         assert time.monotonic() < deadline_s, f"never happened: {what if isinstance(what, str) else what()}"
-        time.sleep(0.05)
+        time.sleep(next(pause_s))
     return found

@@ -386,8 +386,8 @@ def test_signed_bodies_count_against_the_budget_of_all_bodies(path: str, headers
 @pytest.mark.parametrize("path", ["/health", "/ping"])
 def test_a_platform_that_a_newer_one_has_joined_tells_load_balancers_to_leave(path: str) -> None:
     with platform(is_open=True, is_outdated=True) as url:
-        answer = httpx.get(f"{url}{path}", trust_env=False)
+        answer = plain_http.get(f"{url}{path}", trust_env=False)
         assert (answer.status_code, answer.json()["status"]) == (503, "outdated")
         assert "Replace this one" in answer.json()["reason"]
-        served = httpx.post(f"{url}/endpoints/e/invocations", content=b"{}", trust_env=False)
+        served = plain_http.post(f"{url}/endpoints/e/invocations", content=b"{}", trust_env=False)
         assert served.json()["served_by"] == "gateway"

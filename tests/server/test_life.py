@@ -18,7 +18,7 @@ import pytest
 from headrace.core.errors import SettingsError
 from headrace.http.tls import bind, url_of
 from tests import plain_http
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, pauses
 
 ROOT = Path(__file__).parent.parent.parent
 SLOW = {"delay_s": 0.02}
@@ -50,10 +50,10 @@ class Process:
 
     def event(self, name: str) -> dict[str, object]:
         """Wait for an event of the log."""
-        deadline_s = time.monotonic() + WAIT_S
+        deadline_s, pause_s = time.monotonic() + WAIT_S, pauses(0.005, 0.05)
         while not (found := [event for event in self.events if event["event"] == name]):
             assert time.monotonic() < deadline_s, f"{name} never came: {self.lines}"
-            time.sleep(0.005)
+            time.sleep(next(pause_s))
         return found[0]
 
     @property
