@@ -90,6 +90,7 @@ def plan_handler(found: Found, mode: HandlerMode = "auto", *, choice: HandlerCho
         load = replace(made.load, entry=choice.formatters)
         made = replace(made, load=load, min_workers=1, max_workers=1)
     python = found.option("pythonexecutable") or found.option("python_executable", "PYTHON_EXECUTABLE")
+    # Code never sees Headrace's own variables; TorchServe's `blacklist_env_vars` hides further ones.
     inherited = visible_environment(found.env) if choice.contract == "torchserve" else found.env
     environment = child_environment(inherited) | dict(made.environment)  # such as those of DJL's option.env
     spec = replace(

@@ -171,6 +171,7 @@ class _Making:
         python = str(folder / _PYTHON)
         if not any(package.startswith("pip-") for package in self.base.packages):
             self._run([python, "-m", "ensurepip"], "given pip")
+        # Try the wheels beside the file alone first: a host without network needs no index then.
         *first, last = self._sources()
         command = [python, *_INSTALL, "-r", str(self._written_file(folder))]
         if not any(self._try([*command, *source])[0] == 0 for source in first):

@@ -195,6 +195,7 @@ class HandlerPool:
             is_async = await self._load(worker, child)
             if is_async is not None:
                 worker.max_calls = self.spec.max_calls_per_worker if is_async else 1
+                # A restarted child lacks what earlier requests set up, such as adapters: it runs them before others.
                 for request in self.for_every_child.values():
                     self._run_task(log_failure(self._submit_own(worker, request)))
                 get_logger().info("handler.ready", model=self.spec.model_name, pid=child.pid)
@@ -205,12 +206,14 @@ class HandlerPool:
         except (ChildLost, LoadRefused) as error:
             reason = str(error)
         finally:
+            # No call is dispatched from here on. Only a healthy child is asked to stop; any other is killed.
             is_loaded, worker.max_calls = worker.max_calls > 0, 0
             await (child.stop() if is_loaded and not reason else child.kill())
             while worker.own:
                 worker.own.popleft().fail(self._refused(Refusal.LOST).response, "The process has ended.")
             self._check_idle()
         if reason:
+            # A child that answered proves that the code works: it begins a new series of failures.
             if child.num_answered:
                 self._failures = Failures()
             await self._note_failure(worker, reason)
@@ -243,10 +246,12 @@ class HandlerPool:
             for other in self.workers:
                 other.stopping.set()
             self._refuse_queue()
+        # `start` reports a failure before the first success to its caller, which decides; nothing is retried.
         if self.phase in {PoolPhase.LOADING, PoolPhase.FAILED, PoolPhase.CLOSED} or worker.stopping.is_set():
             worker.stopping.set()
             return
         self.counts.restarts += 1
+        # Wait for the backoff, unless the pool is closed or scaled in meanwhile.
         stopping = asyncio.create_task(worker.stopping.wait())
         await asyncio.wait({stopping}, timeout=self._failures.restart_delay_s())
         stopping.cancel()

@@ -297,6 +297,7 @@ class ChildProcess:
         call.timer = None if timeout_s is None else self._loop.call_later(timeout_s, self._on_timeout, call)
 
     def _on_timeout(self, call: ChildCall) -> None:
+        # A slow client is no fault of the code: its time does not count.
         if call.is_streaming and call.waits_for_client:
             self._limit(call, self._spec.chunk_timeout_s)
             return
@@ -304,6 +305,7 @@ class ChildProcess:
             self._log.error("handler.killed", pid=self.pid, reason=f"did not obey within {CANCEL_GRACE_S:g} s")
             kill_session(self.process)
             return
+        # First ask the code to stop (CANCEL) and answer the clients; the second timeout kills it.
         call.is_late = True
         self._log.error("handler.late", pid=self.pid, running_s=round(time.monotonic() - call.started_s, 3))
         for response in call.responses.values():

@@ -111,6 +111,7 @@ def read_container_names(
     reader = _Reader(on_gpu=on_gpu, guard=guard)
     notices: list[Notice] = []
     is_lmi = False
+    # The first name to set a field counts: files before the environment, exact names before general ones.
     in_files = [*_exact_first(_properties(properties)), *_model_config(model_config or {})]
     for setting in [
         *(replace(setting, is_in_file=True) for setting in in_files),

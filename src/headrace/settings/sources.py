@@ -56,7 +56,7 @@ def gather_settings(
             },
             model_config={key: raw for key, raw in files.model_config.items() if key not in MODEL_KEYS},
         )
-    elif files.names_model:
+    elif files.names_model:  # the files' own name for the model takes the place of all others
         overrides.pop("model", None)
         for name in ("HEADRACE_MODEL", *MODEL_VARIABLES):
             env.pop(name, None)

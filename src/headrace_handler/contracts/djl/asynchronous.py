@@ -246,6 +246,7 @@ class RollingBatch:
         except Exception:
             logger.exception("Batch inference failed")
             chunks = None
+        # The next step tells the handler to forget its requests, since it may be in an unknown state.
         self._is_reset = chunks is None
         return [_failure(code)] * len(live) if chunks is None else chunks
 

@@ -49,10 +49,12 @@ class DjlContract:
         request_io = importlib.import_module("djl_python.request_io")
         tokenizer = Tokenizer(load.options.get("model_id") or str(load.model_dir))
         self._formatters = Formatters(self._djl, request_io, code, tokenizer, load.options)
+        # Formatters alone run around the server's engine, and need neither a loop nor a warm-up.
         is_rolling = load.options.get("rolling_batch", "").lower() not in _NO_ROLLING_BATCH
         if not code.has_handler:
             return
         if is_rolling or code.is_async or load.options.get("async_mode", "").lower() == "true":
+            # `load` and all calls share one loop, because handlers keep locks and clients that belong to it.
             self._loop = asyncio.new_event_loop()
             asyncio.set_event_loop(self._loop)
             self._sender = Sender(self._loop, self._djl)

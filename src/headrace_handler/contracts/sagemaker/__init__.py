@@ -40,6 +40,7 @@ class SageMakerContract:
     def _answer(self, mode: str, item: Item) -> None:
         context = context_of_item(self._profile.base_context, item)
         try:
+            # The first part of a stream is computed here, so that its error still gets a status.
             response = prefetch(self._respond(mode, item, context))
         except Cancelled:
             return

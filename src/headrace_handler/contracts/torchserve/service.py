@@ -7,14 +7,14 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from headrace_handler.contract import Call, Item, Load, LoadFailed
+from headrace_handler.client_data import decode_text
+from headrace_handler.contract import Call, Item, Load, LoadFailed, Mode, Part
 from headrace_handler.contracts.torchserve.loader import Handle, add_envelope, load_handler
-from headrace_handler.contracts.torchserve.requests import read_data, read_headers, sequence_headers_of
 from headrace_handler.contracts.torchserve.responses import Responses
 
 logger = logging.getLogger(__name__)
@@ -66,6 +66,7 @@ class TorchServe:
         if not self._is_continuous:
             self._step(call_items, data, processors, responses)
             return
+        # Continuous batching: the handler is called again with the requests that have not ended, without their data.
         running = list(zip(call_items, data, processors, strict=True))
         while running:
             items, step_data, step_processors = zip(*running, strict=True)
@@ -156,3 +157,61 @@ def _make_context(load: Load) -> Any:
         metrics,
         dict(load.model_config),
     )
+
+
+def read_data(item: Item, *, decode: bool) -> dict[str, Any]:
+    """
+    Return the parts of a request by name; a body that is not a form is called `body`.
+
+    Without `decode` (`TS_DECODE_INPUT_REQUEST`), JSON and text are bytearrays, too.
+    """
+    data: dict[str, Any] = {}
+    if item.path.startswith("/"):  # all routes but `/predictions` and similar ones pass on the query
+        data |= {name: bytearray(value, "utf-8") for name, value in item.query}
+    data.update((part.name or "body", _value(part, decode=decode)) for part in item.parts)
+    return data
+
+
+def read_headers(item: Item, mode: Mode, sequence_headers: tuple[str, str] | None) -> dict[str, Any]:
+    """
+    Return the headers of a request with those that TorchServe adds.
+
+    `sequence_headers` are the names of the headers with a sequence's id and its start, for models that batch by
+    sequence: a request without an id begins a sequence.
+    """
+    headers: dict[str, Any] = {part.name or "body": {"content-type": _mime_type(part)} for part in item.parts}
+    headers |= dict(item.headers)
+    if mode == "describe":
+        headers["describe"] = "True"
+    elif not item.path.startswith("/"):
+        headers |= {"url_path": item.path, "explain": str(mode == "explain")}
+    elif mode == "explain":
+        headers["explain"] = "True"
+    if sequence_headers is not None:
+        id_header, start_header = sequence_headers
+        if not any(name.lower() == id_header.lower() and value for name, value in item.headers):
+            headers |= {id_header: f"ts-seq-{uuid.uuid4()}", start_header: "true"}
+    return headers
+
+
+def sequence_headers_of(context: Any, model_config: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the names of the headers of sequences if the model batches by sequence."""
+    if not model_config.get("sequenceBatching"):
+        return None
+    return context.header_key_sequence_id, context.header_key_sequence_start
+
+
+def _value(part: Part, *, decode: bool) -> Any:
+    mime_type = _mime_type(part)
+    try:
+        if decode and mime_type.lower() == "application/json":
+            return json.loads(decode_text(part.content, part.content_type))
+        if decode and mime_type.lower().startswith("text"):
+            return decode_text(part.content, part.content_type)
+    except (ValueError, RecursionError):
+        logger.warning("The content of type %s cannot be decoded; the handler gets the bytes.", mime_type)
+    return part.content
+
+
+def _mime_type(part: Part) -> str:
+    return (part.content_type or "").partition(";")[0].strip()

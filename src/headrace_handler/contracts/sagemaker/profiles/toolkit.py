@@ -90,7 +90,7 @@ class ModelLoadError(Exception):
 
 
 class PyTorch(Toolkit):
-    """The image `pytorch-inference`."""
+    """The functions of the image `pytorch-inference`, which make tensors of arrays."""
 
     def defaults(self) -> dict[str, Function]:
         return {
