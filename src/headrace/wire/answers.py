@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from headrace.core.errors import EngineFailed, HeadraceError, InvalidRequest, RequestAborted
 from headrace.core.generation import Chunk, Finish, FinishReason, GenerationRequest, Pooled, Token
@@ -112,7 +113,7 @@ def _finished(choices: dict[int, list[Chunk]]) -> Iterator[FinishedChoice]:
         yield FinishedChoice(
             index=index,
             text="".join(chunk.text for chunk in chunks),
-            tokens=tuple(token for chunk in chunks for token in chunk.tokens),
+            tokens=tuple(chain.from_iterable(chunk.tokens for chunk in chunks)),
             finish=finish,
             pooled=next((chunk.pooled for chunk in reversed(chunks) if chunk.pooled), None),
             opening=next((chunk.opening for chunk in reversed(chunks) if chunk.opening), ""),
