@@ -12,8 +12,12 @@ SEED = 1
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=list(TARGETS))
-def test_seeds_findings_and_mutations_end_in_a_result_or_in_a_declared_error(target):
+def test_seeds_and_inputs_that_broke_a_parser_once_end_in_a_result_or_in_a_declared_error(target):
     run(target, target.corpus.values())
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=list(TARGETS))
+def test_mutations_end_in_a_result_or_in_a_declared_error(target):
     report = run(target, (case(target, SEED, number) for number in range(target.suite_cases)))
     assert report.num_cases == target.suite_cases
 
