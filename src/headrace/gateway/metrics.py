@@ -198,36 +198,31 @@ _LABELS = InvocationLabels._fields
 
 
 def families(metrics: GatewayMetrics) -> Iterator[Metric]:
-    yield GaugeMetricFamily("headrace_gateway_requests_in_flight", "Requests in the gateway now.", metrics.in_flight)
-    yield GaugeMetricFamily(
-        "headrace_gateway_requests_held", "Requests that wait for a replica now.", metrics.num_held()
-    )
+    num_stored, num_bytes = metrics.stored_responses()
+    for name, help_text, number in (
+        ("requests_in_flight", "Requests in the gateway now.", metrics.in_flight),
+        ("requests_held", "Requests that wait for a replica now.", metrics.num_held()),
+        ("stored_responses", "Stored responses (Responses API).", num_stored),
+        ("stored_responses_bytes", "Memory of stored responses, bytes.", num_bytes),
+        ("async_waiting", "Asynchronous invocations that wait for a worker.", metrics.async_waiting),
+    ):
+        yield GaugeMetricFamily(f"headrace_gateway_{name}", help_text, number)
     yield from _counters(metrics)
     yield from _histograms(metrics)
-    refused = CounterMetricFamily(
-        "headrace_gateway_refused", "Requests that reached no worker, by the error they got.", labels=["error"]
-    )
-    for error, count in metrics.refused.items():
-        refused.add_metric([error], count)
-    yield refused
     held = HistogramMetricFamily(
         "headrace_gateway_held_seconds", "Time that requests were held for a replica that started or woke from zero."
     )
     held.add_metric([], metrics.held_s.buckets(), sum_value=metrics.held_s.sum)
     yield held
-    num_stored, num_bytes = metrics.stored_responses()
-    yield GaugeMetricFamily("headrace_gateway_stored_responses", "Stored responses (Responses API).", num_stored)
-    yield GaugeMetricFamily("headrace_gateway_stored_responses_bytes", "Memory of stored responses, bytes.", num_bytes)
-    yield GaugeMetricFamily(
-        "headrace_gateway_async_waiting", "Asynchronous invocations that wait for a worker.", metrics.async_waiting
-    )
-    ended = CounterMetricFamily(
-        "headrace_gateway_async_ended", "Asynchronous invocations by how they ended.", labels=["outcome"]
-    )
-    ended.add_metric(["done"], metrics.async_done)
-    ended.add_metric(["failed"], metrics.async_failed)
-    ended.add_metric(["expired"], metrics.async_expired)
-    yield ended
+    async_ended = {"done": metrics.async_done, "failed": metrics.async_failed, "expired": metrics.async_expired}
+    for name, help_text, label, counts in (
+        ("refused", "Requests that reached no worker, by the error they got.", "error", metrics.refused),
+        ("async_ended", "Asynchronous invocations by how they ended.", "outcome", async_ended),
+    ):
+        counter = CounterMetricFamily(f"headrace_gateway_{name}", help_text, labels=[label])
+        for value, count in counts.items():
+            counter.add_metric([value], count)
+        yield counter
 
 
 def render(metrics: GatewayMetrics) -> bytes:

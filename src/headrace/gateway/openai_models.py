@@ -121,7 +121,13 @@ class FactsOfWorkers:
             return UNKNOWN
         finally:
             response.close()
-        return _facts_of(page) if response.status == 200 else UNKNOWN
+        if response.status != 200:
+            return UNKNOWN
+        try:
+            listed = _decode_page(page).data
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return UNKNOWN
+        return listed[0] if listed else UNKNOWN  # the model's adapters and other names have the same facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,12 +234,3 @@ def combined(all_facts: Sequence[ModelFacts]) -> ModelFacts:
         has_chat_template=templates.pop() if len(templates) == 1 else None,
         tool_support=tools.pop() if len(tools) == 1 else None,
     )
-
-
-def _facts_of(page: bytes) -> ModelFacts:
-    """Return the facts of the first model of a list; its adapters and other names have the same."""
-    try:
-        listed = _decode_page(page).data
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return UNKNOWN
-    return listed[0] if listed else UNKNOWN

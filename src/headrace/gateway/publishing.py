@@ -11,7 +11,6 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 from headrace.cloudwatch.metrics.metric import Bucket, Dimensions, Metric, MetricSink, StatisticSink
@@ -20,7 +19,8 @@ from headrace.gateway.metrics import MODEL_ERRORS, InvocationLabels, InvocationR
 from headrace.gateway.routing import replicas_of
 from headrace.state.routes import Route, VariantRoute
 
-_LATENCIES = frozenset({"ModelLatency", "OverheadLatency"})
+_LATENCIES = frozenset({"ModelLatency", "OverheadLatency", "FirstChunkLatency", "HoldTime"})
+"""Published in microseconds; the others have no unit."""
 
 
 def _measured(record: InvocationRecord) -> Iterator[tuple[str, float]]:
@@ -42,28 +42,20 @@ _MAX_CACHED = 4096
 """Variants and components whose metrics are cached; above this the cache is cleared."""
 
 
-class _InvocationMetrics:
+class _InvocationMetrics(dict[str, Metric]):
     """The metrics of one variant or component; a component's have a dimension of their own, as on SageMaker."""
 
     def __init__(self, labels: InvocationLabels) -> None:
-        component = labels.component
-        dimensions: Dimensions = (("EndpointName", labels.endpoint), ("VariantName", labels.variant))
-        if component:
-            dimensions = (("InferenceComponentName", component),)
-        metric = partial(Metric, namespace=NAMESPACE, dimensions=dimensions)
-        self.invocations = metric(name="Invocations")
-        self.per_replica = metric(name="InvocationsPerCopy" if component else "InvocationsPerInstance")
-        self.concurrent = metric(name="ConcurrentRequestsPerCopy" if component else "ConcurrentRequestsPerModel")
-        self.errors_4xx = metric(name="Invocation4XXErrors")
-        self.errors_5xx = metric(name="Invocation5XXErrors")
-        self.model_errors = metric(name="InvocationModelErrors")
-        self.model_latency = metric(name="ModelLatency")
-        self.overhead_latency = metric(name="OverheadLatency")
-        self.first_chunk_latency = metric(name="FirstChunkLatency")
-        self.stream_errors = metric(name="MidStreamErrors")
-        self.no_capacity = metric(name="NoCapacityInvocationFailures")
-        self.held = metric(name="HeldRequests")
-        self.hold_time = metric(name="HoldTime")
+        super().__init__()
+        self._dimensions: Dimensions = (("EndpointName", labels.endpoint), ("VariantName", labels.variant))
+        if labels.component:
+            self._dimensions = (("InferenceComponentName", labels.component),)
+        self.per_replica = self["InvocationsPerCopy" if labels.component else "InvocationsPerInstance"]
+        self.concurrent = self["ConcurrentRequestsPerCopy" if labels.component else "ConcurrentRequestsPerModel"]
+
+    def __missing__(self, name: str) -> Metric:
+        metric = self[name] = Metric(namespace=NAMESPACE, name=name, dimensions=self._dimensions)
+        return metric
 
 
 class Publisher:
@@ -90,7 +82,7 @@ class Publisher:
         now_s = self._clock()
         if record.is_without_capacity:
             for ready in self._without_capacity(record, route):
-                self._sink.put(ready.no_capacity, 1.0, now_s=now_s)
+                self._sink.put(ready["NoCapacityInvocationFailures"], 1.0, now_s=now_s)
         if not record.variant:
             return
         if record.config:
@@ -111,24 +103,17 @@ class Publisher:
         self, labels: InvocationLabels, record: InvocationRecord, num_sharing: int, *, now_s: float
     ) -> None:
         """Publish a request for a variant or component; `num_sharing` replicas or instances share its load."""
-        put = self._sink.put
         self._busy.add(labels)
         ready = self.metrics_of(labels)
-        put(ready.invocations, 1.0, now_s=now_s)
-        put(ready.per_replica, 1.0 / max(1, num_sharing), now_s=now_s)
-        is_4xx = 400 <= record.status < 500 and not record.is_gone
-        put(ready.errors_4xx, float(is_4xx), now_s=now_s)
-        put(ready.errors_5xx, float(record.status >= 500), now_s=now_s)
-        put(ready.model_errors, float(record.model_status >= 400 or record.error in MODEL_ERRORS), now_s=now_s)
-        if record.model_s is not None and record.overhead_s is not None:
-            put(ready.model_latency, record.model_s * 1e6, now_s=now_s, unit="Microseconds")
-            put(ready.overhead_latency, record.overhead_s * 1e6, now_s=now_s, unit="Microseconds")
+        self._sink.put(ready.per_replica, 1.0 / max(1, num_sharing), now_s=now_s)
+        measured = list(_measured(record))
         if record.first_s is not None:
-            put(ready.first_chunk_latency, (record.first_s - record.started_s) * 1e6, now_s=now_s, unit="Microseconds")
-            put(ready.stream_errors, float(record.status == 200 and record.error is not None), now_s=now_s)
+            measured.append(("FirstChunkLatency", (record.first_s - record.started_s) * 1e6))
+            measured.append(("MidStreamErrors", float(record.status == 200 and record.error is not None)))
         if record.held_s:
-            put(ready.held, 1.0, now_s=now_s)
-            put(ready.hold_time, record.held_s * 1e6, now_s=now_s, unit="Microseconds")
+            measured += (("HeldRequests", 1.0), ("HoldTime", record.held_s * 1e6))
+        for name, value in measured:
+            self._sink.put(ready[name], value, now_s=now_s, unit="Microseconds" if name in _LATENCIES else "None")
 
     def publish_configs(self) -> None:
         """Publish the requests since the last call for their endpoint configurations; called every second."""
@@ -148,7 +133,7 @@ class Publisher:
     def publish_idle(self, labels: InvocationLabels, *, at_s: float) -> None:
         """Publish zero invocations: scale-in alarms need the zero."""
         ready = self.metrics_of(labels)
-        self._sink.put(ready.invocations, 0.0, now_s=at_s)
+        self._sink.put(ready["Invocations"], 0.0, now_s=at_s)
         self._sink.put(ready.per_replica, 0.0, now_s=at_s)
 
     def metrics_of(self, labels: InvocationLabels) -> _InvocationMetrics:

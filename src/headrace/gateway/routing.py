@@ -102,8 +102,8 @@ def choose(route: Route, query: RoutingQuery, loads: Mapping[str, int], draw: Dr
     if not usable:
         raise NoReplica(asleep)
     weights = [variant.weight for variant, _ in usable]
-    variant, fleets = usable[0] if len(usable) == 1 else usable[_draw(weights, draw)]
-    fleet, replicas = fleets[0] if len(fleets) == 1 else fleets[_draw([fleet.share for fleet, _ in fleets], draw)]
+    variant, fleets = usable[_draw(weights, draw)]
+    fleet, replicas = fleets[_draw([fleet.share for fleet, _ in fleets], draw)]
     return RoutingDecision(
         variant=variant,
         replica=_choose_replica(replicas, variant, query, loads, draw),
@@ -196,8 +196,6 @@ def _variant_to_wake(variants: Sequence[VariantRoute], *, has_others: bool, draw
 
 
 def _draw_variant(variants: Sequence[VariantRoute], draw: Draw) -> VariantRoute:
-    if len(variants) == 1:
-        return variants[0]
     return variants[_draw([max(variant.weight, 1e-9) for variant in variants], draw)]
 
 
@@ -222,6 +220,8 @@ def _usable_fleets(variant: VariantRoute, excluded: AbstractSet[str]) -> list[tu
 
 def _draw(weights: Sequence[float], draw: Draw) -> int:
     """Draw an index by weight; all weights are above 0."""
+    if len(weights) == 1:
+        return 0
     point = draw() * sum(weights)
     for index, weight in enumerate(weights):
         point -= weight

@@ -1,7 +1,7 @@
-"""Attributes and events of the spans of invocations."""
+"""The log line of each request to an endpoint, and the attributes and events of its span."""
 
-from headrace.core.spans import Span
 from headrace.core.telemetry import get_logger
+from headrace.core.tracing import Span
 from headrace.gateway import openai, request
 from headrace.gateway.metrics import InvocationRecord
 from headrace.http.spans import DISCONNECTED, describe_response

@@ -9,7 +9,7 @@ in `gateway.metrics`.
 import math
 from array import array
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from headrace.state.records import Json
@@ -194,16 +194,14 @@ class _Ring:
         return (len(self._buckets) - 1) * self.bucket_s
 
 
-@dataclass(slots=True)
-class _EndpointHistory:
-    short: _Ring = field(default_factory=lambda: _Ring(5.0, 121))
-    long: _Ring = field(default_factory=lambda: _Ring(60.0, 61))
+def _new_rings() -> dict[str, _Ring]:
+    return {"short": _Ring(5.0, 121), "long": _Ring(60.0, 61)}
 
 
 class TrafficHistory:
     def __init__(self, *, max_endpoints: int = MAX_ENDPOINTS) -> None:
         self._max_endpoints = max_endpoints
-        self._endpoints: OrderedDict[str, _EndpointHistory] = OrderedDict()
+        self._endpoints: OrderedDict[str, dict[str, _Ring]] = OrderedDict()
 
     def record(
         self, endpoint: str, variant: str, status: int, first_byte_s: float | None, total_s: float, now_s: float
@@ -217,12 +215,12 @@ class TrafficHistory:
         """
         known = self._endpoints.get(endpoint)
         if known is None:
-            known = self._endpoints[endpoint] = _EndpointHistory()
+            known = self._endpoints[endpoint] = _new_rings()
             if len(self._endpoints) > self._max_endpoints:
                 self._endpoints.popitem(last=False)
         else:
             self._endpoints.move_to_end(endpoint)
-        for ring in (known.short, known.long):
+        for ring in known.values():
             ring.bucket_at(now_s).record(variant, status, first_byte_s, total_s)
 
     def series(self, endpoint: str, *, since_s: float, now_s: float) -> Json:
@@ -232,8 +230,8 @@ class TrafficHistory:
         Buckets are 5 s long if `since_s` is at most 10 minutes ago, else 60 s; the last one is incomplete. Quantiles
         are None for buckets without responses.
         """
-        known = self._endpoints.get(endpoint) or _EndpointHistory()
-        ring = known.short if now_s - since_s <= known.short.length_s else known.long
+        rings = self._endpoints.get(endpoint) or _new_rings()
+        ring = rings["short" if now_s - since_s <= rings["short"].length_s else "long"]
         buckets = list(ring.between(since_s, now_s))
         variants = sorted({name for bucket in buckets for name in bucket.variants if name})
         return {
@@ -255,7 +253,7 @@ class TrafficHistory:
         return {
             name: {
                 kind: [bucket.to_json() for bucket in ring.between(since_s, now_s) if bucket.requests]
-                for kind, ring in (("short", self._endpoints[name].short), ("long", self._endpoints[name].long))
+                for kind, ring in self._endpoints[name].items()
             }
             for name in names
         }
@@ -265,29 +263,25 @@ class TrafficHistory:
         merged = cls()
         for snapshot in snapshots:
             for name, buckets in snapshot.items():
-                known = merged._endpoints.setdefault(name, _EndpointHistory())
-                for kind, ring in (("short", known.short), ("long", known.long)):
+                rings = merged._endpoints.setdefault(name, _new_rings())
+                for kind, ring in rings.items():
                     for bucket in buckets[kind]:
                         ring.merge(_Bucket.from_json(bucket))
         return merged
 
     def requests_per_s(self, *, now_s: float) -> float:
-        rate = 0.0
-        for known in self._endpoints.values():
-            buckets = list(known.short.between(now_s - RATE_WINDOW_S, now_s))
-            rate += sum(bucket.requests for bucket in buckets) / _covered_s(known.short, buckets, now_s)
-        return rate
+        return sum((rate["requests_per_s"] for rate in self.rates(self._endpoints, now_s=now_s).values()), 0.0)
 
     def rates(self, endpoints: Iterable[str], *, now_s: float) -> dict[str, Json]:
         """Return the request rate, failure rate and median time to first byte of endpoints busy in the last minute."""
         found = {}
         for name in endpoints:
-            known = self._endpoints.get(name)
-            if known is None:
+            if name not in self._endpoints:
                 continue
-            buckets = list(known.short.between(now_s - RATE_WINDOW_S, now_s))
+            ring = self._endpoints[name]["short"]
+            buckets = list(ring.between(now_s - RATE_WINDOW_S, now_s))
             if num := sum(bucket.requests for bucket in buckets):
-                covered_s = _covered_s(known.short, buckets, now_s)
+                covered_s = now_s - buckets[0].index * ring.bucket_s
                 first_byte = LatencySketch()
                 for bucket in buckets:
                     first_byte.merge(bucket.first_byte)
@@ -297,10 +291,6 @@ class TrafficHistory:
                     "first_byte_p50_ms": _ms(first_byte.quantile(0.5)),
                 }
         return found
-
-
-def _covered_s(ring: _Ring, buckets: Sequence[_Bucket], now_s: float) -> float:
-    return now_s - buckets[0].index * ring.bucket_s
 
 
 def _quantiles_ms(sketches: list[LatencySketch]) -> Json:

@@ -10,7 +10,7 @@ import httptools
 HIGH_WATER_BYTES = 256 * 1024
 """Bytes that wait for a slow owner before the connection pauses reading."""
 
-Put = Callable[[bytes], bool]
+OnPart = Callable[[bytes], bool]
 """Takes a part; False: wait for `drain` before the next one."""
 Hold = Callable[[int], None]
 """Counts bytes of a whole response that have come into memory; may raise to refuse them."""
@@ -45,7 +45,7 @@ class ClientResponse:
     Status, headers, and the body in the parts in which the server sent it: each HTTP chunk is a part.
 
     The connection adds parts as it reads them; one owner takes them out with `relay` or `read`. While the owner keeps
-    up, a part goes from the socket to `on_chunk` within the call that read it: no task is woken.
+    up, a part goes from the socket to `on_part` within the call that read it: no task is woken.
     """
 
     def __init__(self, flow: "ClientConnection") -> None:
@@ -58,7 +58,7 @@ class ClientResponse:
         self._parts: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._is_paused = False
-        self._put: Put | None = None
+        self._on_part: OnPart | None = None
         self._is_held = False
         self._failure: Exception | None = None
         self._change: asyncio.Future[None] | None = None
@@ -75,9 +75,9 @@ class ClientResponse:
         while not self.status:
             await self._changed()
 
-    async def relay(self, put: Put, drain: Callable[[], Awaitable[None]]) -> None:
+    async def relay(self, on_part: OnPart, drain: Callable[[], Awaitable[None]]) -> None:
         """
-        Pass each part to `put`, in order, as it arrives; when `put` returns False, wait for `drain` first.
+        Pass each part to `on_part`, in order, as it arrives; when `on_part` returns False, wait for `drain` first.
 
         If the response breaks, `ResponseBroken` is raised after all parts that arrived.
         """
@@ -86,19 +86,19 @@ class ClientResponse:
                 while self._parts:
                     part = self._parts.popleft()
                     self._waiting_bytes -= len(part)
-                    if not put(part):
+                    if not on_part(part):
                         await drain()
                 self._resume()
                 if self.is_complete:
                     return
-                self._put = put
+                self._on_part = on_part
                 await self._changed()
-                self._put = None
+                self._on_part = None
                 if self._is_held:
                     self._is_held = False
                     await drain()
         finally:
-            self._put = None
+            self._on_part = None
 
     async def read(self, max_bytes: int, hold: Hold = uncounted) -> bytes:
         """
@@ -111,7 +111,7 @@ class ClientResponse:
         parts: list[bytes] = []
         num_bytes = num_held = 0
 
-        def put(part: bytes) -> bool:
+        def on_part(part: bytes) -> bool:
             nonlocal num_bytes
             parts.append(part)
             num_bytes += len(part)
@@ -124,13 +124,13 @@ class ClientResponse:
             hold(num_bytes - num_held)
             num_held = num_bytes
 
-        await self.relay(put, check)
+        await self.relay(on_part, check)
         await check()
         return b"".join(parts)
 
     def add(self, part: bytes) -> None:
-        if self._put is not None and not self._is_held:
-            if not self._put(part):
+        if self._on_part is not None and not self._is_held:
+            if not self._on_part(part):
                 self._is_held = True
                 self.wake()
             return

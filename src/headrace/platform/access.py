@@ -189,22 +189,12 @@ _BUCKET_OPERATIONS: Final = {
     ("POST", "delete"): "DeleteObjects",
 }
 _PARTS_OF_BUCKETS: Final = {
-    "accelerate": "AccelerateConfiguration",
-    "acl": "Acl",
-    "cors": "Cors",
-    "encryption": "Encryption",
-    "lifecycle": "LifecycleConfiguration",
-    "location": "Location",
-    "logging": "Logging",
-    "notification": "NotificationConfiguration",
-    "object-lock": "ObjectLockConfiguration",
     "ownershipControls": "OwnershipControls",
-    "policy": "Policy",
     "publicAccessBlock": "PublicAccessBlock",
-    "replication": "Replication",
-    "tagging": "Tagging",
-    "versioning": "Versioning",
-    "website": "Website",
+    "object-lock": "ObjectLockConfiguration",
+    **{name: f"{name.title()}Configuration" for name in ("accelerate", "lifecycle", "notification")},
+    **{name: name.title() for name in ("acl", "cors", "encryption", "location", "logging", "policy", "replication")},
+    **{name: name.title() for name in ("tagging", "versioning", "website")},
 }
 """The part of a bucket that a query parameter selects."""
 

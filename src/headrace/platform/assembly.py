@@ -27,8 +27,8 @@ from headrace.control.model.own_images import read_own_images
 from headrace.control.planning.worker_build import WorkerDefaults
 from headrace.core.errors import SettingsError
 from headrace.core.installing import pip_install
-from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import get_logger
+from headrace.core.tracing import NO_TRACER, Tracer
 from headrace.gateway.app import Gateway
 from headrace.gateway.async_queue import AsyncPublisher
 from headrace.gateway.errors import GatewayConfig
@@ -63,7 +63,7 @@ _NEEDED = (("ray", "Ray", "headrace[ray]"), ("grpc", "Ray's client", "headrace[r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """The launcher of workers, and the cluster that it uses."""
+    """The launcher of workers, by the setting `cluster`: on this machine, or on a Ray cluster."""
 
     launcher: Launcher
     share_of: Callable[[str], HostShare]

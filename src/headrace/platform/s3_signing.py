@@ -84,17 +84,10 @@ def signed_headers(
     now_s: float,
 ) -> dict[str, str]:
     """
-    Return the headers to add to a request: host, date, payload hash and signature.
+    Return the headers to add to a request: host (with its port), date, payload hash and signature.
 
-    Args:
-        access: the keys and the region.
-        method: the request's method.
-        host: the server's host name and port.
-        path: the canonical path.
-        query: the canonical query.
-        headers: the other headers, names in lower case. Those that begin with `x-amz-` are signed.
-        payload_hash: the SHA-256 of the body, or `UNSIGNED-PAYLOAD`.
-        now_s: seconds since 1970.
+    Path and query are canonical; `payload_hash` is the SHA-256 of the body, or `UNSIGNED-PAYLOAD`. Of the other headers
+    (names in lower case) those that begin with `x-amz-` are signed.
     """
     stamp = datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%dT%H%M%SZ")
     added = {"host": host, "x-amz-content-sha256": payload_hash, "x-amz-date": stamp}

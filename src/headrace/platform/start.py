@@ -22,9 +22,9 @@ import uvloop
 from headrace.cluster.worker_files import write_atomically
 from headrace.core.allocator import limit_arenas
 from headrace.core.errors import HeadraceError, SettingsError, Unavailable, UserError
-from headrace.core.interpreter import take_short_turns
 from headrace.core.processes import protect_memory
 from headrace.core.telemetry import get_logger, setup_logging
+from headrace.core.threads import take_short_turns
 from headrace.http.tls import bind, server_context
 from headrace.platform.assembly import prepare_keys
 from headrace.platform.folders import DataFolder, short_path
@@ -46,7 +46,13 @@ _NAME: Final = "supervisor"
 
 
 class Handover:
-    """The sockets of a running platform, as its successor has them."""
+    """
+    The sockets of a running platform, as its successor on the same data folder has them.
+
+    The running supervisor listens on a Unix socket in its folder. The next one asks for copies of the listening
+    sockets, starts its processes on them, and says when they are ready; then the processes of the first one drain and
+    end. Both accept from the same queues in between, so no connection is refused or lost.
+    """
 
     def __init__(self, control: socket.socket, sockets: Sequence[socket.socket]) -> None:
         self._control = control
