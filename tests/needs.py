@@ -250,17 +250,18 @@ def of_name(module_name: str, name: str) -> frozenset[str]:
 @cache
 def of_file(path: Path) -> frozenset[str]:
     """Return the needs of importing a test file."""
-    relative = path.relative_to(ROOT)
-    listed = {TESTS[str(relative)]} if str(relative) in TESTS else set()
-    return of_import(".".join(relative.with_suffix("").parts)) | listed
+    listed = TESTS.get(str(path.relative_to(ROOT)))
+    return of_import(_module_name(path)) | ({listed} if listed else set())
+
+
+def _module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
 def of_item(item: pytest.Item) -> frozenset[str]:
     """Return the needs of a test: of its file, its function, its parameters and its fixtures."""
-    function = getattr(item, "function", None)
-    if function is None:
-        return of_file(item.path)
-    needs = set(of_file(item.path) | of_function(function))
+    cls, name = getattr(item, "cls", None), getattr(item, "originalname", "")  # Hypothesis hides the name of a function
+    needs = set(of_file(item.path) | of_name(_module_name(item.path), cls.__name__ if cls else name))
     needs.update(TESTS[name] for name in (item.nodeid, item.nodeid.split("[")[0]) if name in TESTS)
     callspec = getattr(item, "callspec", None)
     values: Iterable[object] = callspec.params.values() if callspec else ()

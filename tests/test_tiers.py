@@ -50,7 +50,7 @@ def test_a_value_of_a_parameter_can_be_a_need(request: pytest.FixtureRequest) ->
     assert needs.of_item(request.node) == set()
     node = SimpleNamespace(
         path=request.node.path,
-        function=request.node.function,
+        originalname=request.node.originalname,
         nodeid=request.node.nodeid,
         callspec=SimpleNamespace(params={"any_place": "postgresql"}),
         _fixtureinfo=SimpleNamespace(name2fixturedefs={}),

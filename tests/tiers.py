@@ -19,6 +19,7 @@ SLOW = "more time"
 SLOW_CPU_S = 2.0
 SLOW_WALL_S = 8.0
 """A test is slow if it takes longer, in `tests/costs.json`, with its part of its fixtures."""
+_FORMATTERS = "tests/platform/test_formatters.py::test_an_archive_with_formatters"
 KEPT = (
     "tests/runner/test_native.py::test_logits_match_the_reference",
     "tests/runner/test_native_invariance.py::test_logits_do_not_depend_on_the_batch_the_chunks_or_the_threads",
@@ -29,8 +30,7 @@ KEPT = (
     "tests/platform/test_autoscaling.py::test_a_variant_scales_out_then_to_zero_and_is_woken_by_a_request",
     "tests/platform/test_components.py::test_models_behind_one_endpoint_answer_by_their_names",
     "tests/platform/test_faults.py::test_a_worker_that_is_killed_under_load_is_replaced",
-    "tests/platform/test_formatters.py::"
-    "test_an_archive_with_formatters_is_deployed_by_djls_image_and_streams_their_lines",
+    f"{_FORMATTERS}_is_deployed_by_djls_image_and_streams_their_lines",
     "tests/platform/test_gateway_metrics.py::test_a_queue_at_zero_survives_the_platform_and_scales_its_endpoint",
 )
 """Slow tests of the quick tier, as no quicker one covers the same: the real model, and each kind of life once."""
@@ -71,14 +71,16 @@ class Tier:
         return slow
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+    def pytest_ignore_collect(self, collection_path: Path, config: pytest.Config) -> bool | None:
         """Leave out a file before it is imported."""
         if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
             return None
         need = self.lacks(needs.of_file(collection_path))
         if need is None:
             return None
-        self.left_out[need] += _num_tests(collection_path)
+        named = [config.invocation_params.dir / argument.split("::")[0] for argument in config.args]
+        if any(collection_path.is_relative_to(path) for path in named):  # pytest asks for the neighbours of a file too
+            self.left_out[need] += _num_tests(collection_path)
         return True
 
     @pytest.hookimpl(trylast=True)
