@@ -16,7 +16,7 @@ import pytest
 from tests import plain_http
 from tests.backends.vllm.support import (
     FLAGS,
-    file_of,
+    Process,
     files_of,
     processes_of,
     serve_vllm,
@@ -31,6 +31,9 @@ from tests.waiting import WAIT_S
 pytestmark = pytest.mark.timeout(1200)
 
 ARGUMENTS = (*FLAGS, "--max-model-len", "128")
+TWO_RANKS = ("--tensor-parallel-size", "2")
+HAS_SHARED_MEMORY = "avx512f" in Path("/proc/cpuinfo").read_text()
+"""True on a CPU on which ranks of vLLM exchange tensors in shared memory."""
 RUNNING = re.compile(r"^headrace_running_sequences\S* 1(\.0)?$", re.MULTILINE)
 BODY = {"inputs": "ab", "parameters": {"max_new_tokens": 4, "details": True}}
 
@@ -49,32 +52,28 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def is_importing(server: int) -> bool:
-    """Tell whether the engine process has begun and has no title yet."""
-    return any(b"spawn_main" in file_of(process, "cmdline") for process in vllm_processes_of(server).values())
+def num_workers(processes: dict[int, Process]) -> int:
+    return sum("Worker" in process.name for process in processes.values())
 
 
-def kill_beside_stopped(server: subprocess.Popen[bytes]) -> set[Path]:
-    """
-    Kill a server whose processes cannot end by themselves, as if each was in the middle of an import or a step.
-
-    Return the files that they had; none is left.
-    """
-    every = processes_of(server.pid)
-    files = files_of(every)
-    for process in vllm_processes_of(server.pid).values():
-        os.kill(process.pid, signal.SIGSTOP)
-    server.kill()
-    server.wait()
-    wait_until_gone(every)
-    assert not [path for path in files if path.exists()]
-    return files
+def num_shared(files: set[Path]) -> int:
+    return sum(path.name.startswith("vllm_dist_") for path in files)
 
 
-def test_a_killed_engine_process_ends_requests_and_takes_its_workers_with_it(tiny: Path, tmp_path: Path) -> None:
-    server = serve_vllm(tiny, tmp_path, *ARGUMENTS)
+def is_loading(server: int) -> bool:
+    """Tell whether both ranks have begun and share memory, if they do on this CPU; the model is not loaded yet."""
+    children = vllm_processes_of(server)
+    return num_workers(children) == 2 and (num_shared(files_of(children)) > 0 or not HAS_SHARED_MEMORY)
+
+
+def test_a_killed_engine_process_ends_requests_and_takes_both_ranks_with_it(tiny: Path, tmp_path: Path) -> None:
+    server = serve_vllm(tiny, tmp_path, *ARGUMENTS, *TWO_RANKS)
     children, every = vllm_processes_of(server.process.pid), processes_of(server.process.pid)
     files = files_of(children)
+    assert num_workers(children) == 2
+    assert num_shared(files) == (2 if HAS_SHARED_MEMORY else 0)
+    answer = plain_http.post(f"{server.url}/generate", json=BODY, timeout=WAIT_S)
+    assert answer.json()["details"]["generated_tokens"] == 4
     (engine,) = (process for process in children.values() if "EngineCor" in process.name)
     os.kill(engine.pid, signal.SIGSTOP)
     with ThreadPoolExecutor(1) as pool:
@@ -95,22 +94,21 @@ def test_a_killed_engine_process_ends_requests_and_takes_its_workers_with_it(tin
     assert not [path for path in files if path.exists()]
 
 
-def test_two_ranks_answer_and_end_with_a_killed_server(tiny: Path, tmp_path: Path) -> None:
-    server = serve_vllm(tiny, tmp_path, *ARGUMENTS, "--tensor-parallel-size", "2")
-    assert sum("Worker" in process.name for process in vllm_processes_of(server.process.pid).values()) == 2
-    answer = plain_http.post(f"{server.url}/generate", json=BODY, timeout=WAIT_S)
-    assert answer.json()["details"]["generated_tokens"] == 4
-    removed = kill_beside_stopped(server.process)
-    num_shared = 2 if "avx512f" in Path("/proc/cpuinfo").read_text() else 0  # vLLM's collectives in shared memory
-    assert sum(path.name.startswith("vllm_dist_") for path in removed) == num_shared
-    assert removed
-
-
-def test_a_server_that_is_killed_while_vllm_starts_leaves_no_process(tiny: Path, tmp_path: Path) -> None:
+def test_a_server_that_is_killed_while_vllm_starts_leaves_no_process_and_no_file(tiny: Path, tmp_path: Path) -> None:
+    """Its processes are stopped, as if each was in the middle of a step, so that they cannot end by themselves."""
     with (tmp_path / "log").open("wb") as log:
-        server = subprocess.Popen(command(tiny), env=vllm_environment(tmp_path), stdout=log, stderr=log)
-    wait_for(lambda: is_importing(server.pid))
-    kill_beside_stopped(server)
+        command = [vllm_python(), "-m", "headrace", *serve_arguments(tiny, *TWO_RANKS)]
+        server = subprocess.Popen(command, env=vllm_environment(tmp_path), stdout=log, stderr=log)
+    wait_for(lambda: is_loading(server.pid))
+    every = processes_of(server.pid)
+    files = files_of(every)
+    for process in vllm_processes_of(server.pid).values():
+        os.kill(process.pid, signal.SIGSTOP)
+    server.kill()
+    server.wait()
+    wait_until_gone(every)
+    assert files
+    assert not [path for path in files if path.exists()]
 
 
 def test_an_unknown_architecture_and_too_little_memory_stop_the_start_with_a_sentence(
@@ -127,10 +125,6 @@ def test_an_unknown_architecture_and_too_little_memory_stop_the_start_with_a_sen
 
 def serve_arguments(model: Path, *flags: str) -> list[str]:
     return ["serve", str(model), "--port", "0", *ARGUMENTS, *flags]
-
-
-def command(model: Path) -> list[str]:
-    return [vllm_python(), "-m", "headrace", *serve_arguments(model)]
 
 
 ONE_AFTER_ANOTHER = """

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,17 +67,25 @@ def test_closing_kills_what_is_left_and_removes_its_files_and_no_others(
     assert [path.exists() for path in (folder, *segments)] == [False, False, True]
 
 
-def test_a_server_that_is_killed_takes_the_marked_processes_with_it(
-    bystander: subprocess.Popen[bytes], tmp_path: Path
+def test_a_server_that_is_killed_takes_the_marked_processes_and_their_files_with_it(
+    bystander: subprocess.Popen[bytes], segments: list[Path], tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-c", SERVER, MARK, str(tmp_path)]
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / segments[0].name.partition("-")[0]).touch()
+    command = [sys.executable, "-c", SERVER, MARK, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as server:
         assert server.stdout is not None
         server.stdout.readline()
-        orphan = sleeper(tmp_path)
+        orphan = sleeper(folder)
         running = process_at(orphan.pid)
         assert running is not None
         os.killpg(server.pid, 9)
     wait_until_gone({orphan.pid: running})
     assert orphan.wait() == -9
+    deadline_s = time.monotonic() + WAIT_S
+    while folder.exists():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    assert [path.exists() for path in segments] == [False, True]
     assert bystander.poll() is None
