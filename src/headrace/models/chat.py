@@ -68,11 +68,14 @@ class ChatTemplate:
             RenderingTooLong: the template needs more work than the limits allow.
             InvalidRequest: the template refuses the messages (the error has its message), or fails on them.
         """
+        # 1. Tools as text, if the template shows none (SmolLM2, Llama 2).
         if uses_tools(prompt) and self.tool_support == "generic":
             text = self._choose(None)
             prompt = with_tools_as_text(prompt, reads_system="system" in self._forms(text).shown)
+        # 2. Content as text: the parts of a message joined. Templates that read parts get them back in `_render`.
         text = self._choose(prompt.tools)
         prompt = replace(prompt, messages=[_with_plain_content(message) for message in prompt.messages])
+        # 3. Turns joined, if the template refuses them; 4. refused, if no text of the chat is in the prompt.
         rendered = self._render_turns(text, prompt, limits)
         self._check_shown(text, prompt, rendered)
         return _open_end(rendered, prompt.messages[-1]) if prompt.continues_final_message else rendered

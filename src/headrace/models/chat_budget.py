@@ -33,19 +33,15 @@ from headrace.models.render_limits import RenderLimits, too_long
 
 _CHARACTERS_A_STEP: Final = 100
 _VALUES_A_STEP: Final = 10
-_SPLITTING: Final = frozenset(
-    {
-        *("batch", "dictsort", "groupby", "list", "partition", "rpartition", "rsplit", "slice", "sort", "split"),
-        *("splitlines", "unique"),
-    }
-)
+_SPLITTING: Final = frozenset({
+    "batch", "dictsort", "groupby", "list", "partition", "rpartition", "rsplit", "slice", "sort", "split",
+    "splitlines", "unique",
+})  # fmt: skip
 """Filters and methods that may return an item for each character, or a list of the items."""
-_SHALLOW: Final = frozenset(
-    {
-        *("attr", "batch", "count", "d", "default", "first", "items", "last", "length", "list", "map", "random"),
-        *("reject", "rejectattr", "reverse", "select", "selectattr", "slice"),
-    }
-)
+_SHALLOW: Final = frozenset({
+    "attr", "batch", "count", "d", "default", "first", "items", "last", "length", "list", "map", "random", "reject",
+    "rejectattr", "reverse", "select", "selectattr", "slice",
+})  # fmt: skip
 """Filters that do not visit the values inside the items of a collection."""
 _COLLECTING: Final = frozenset({"join", "sum"})
 """Filters and methods that need a list, whose size is known, instead of an iterator."""

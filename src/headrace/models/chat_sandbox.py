@@ -50,11 +50,8 @@ def count_template(template: nodes.Template) -> None:
 class _Rewriting(NodeTransformer):
     def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> nodes.Node:
         self.generic_visit(node, *args, **kwargs)
-        return _REWRITES.get(type(node), _unchanged)(node)
-
-
-def _unchanged(node: nodes.Node) -> nodes.Node:
-    return node
+        rewrite = _REWRITES.get(type(node))
+        return node if rewrite is None else rewrite(node)
 
 
 def _counted(counter: Callable[..., Any], value: nodes.Node | None, place: nodes.Node | None = None) -> nodes.Filter:
@@ -148,12 +145,10 @@ MAX_CHARACTERS: Final = 16_000_000
 _COMPILED_TEMPLATES: Final = 16
 _MAX_LAYOUT: Final = 1000
 """Characters of the layout of a date; each may stand for a number of any width."""
-_COMPARING: Final = frozenset(
-    {
-        *("!=", "<", "<=", "==", ">", ">=", "eq", "equalto", "ge", "greaterthan", "gt", "in", "le", "lessthan", "lt"),
-        *("lower", "ne", "upper"),
-    }
-)
+_COMPARING: Final = frozenset({
+    "!=", "<", "<=", "==", ">", ">=", "eq", "equalto", "ge", "greaterthan", "gt", "in", "le", "lessthan", "lt",
+    "lower", "ne", "upper",
+})  # fmt: skip
 """Tests that visit the values inside a collection."""
 _BYTES_METHODS: Final = frozenset({"encode", "to_bytes"})
 """Methods that return bytes, whose own methods and operators are not counted. A prompt is text."""

@@ -35,8 +35,12 @@ def expected_shapes(spec: ModelSpec) -> dict[str, Shape]:
 def _mlp_shapes(spec: ModelSpec, moe: MoeSpec | None) -> dict[str, Shape]:
     hidden = spec.hidden_size
     if moe is None:
-        return _dense_shapes(spec)
-    shapes: dict[str, Shape] = {"router": (moe.num_experts, hidden)}
+        shapes = _gated_shapes("", hidden, spec.intermediate_size)
+        if spec.mlp_bias:
+            shapes |= _bias_shapes("", hidden, spec.intermediate_size)
+        is_gated = spec.mlp == "gated"
+        return {name: shape for name, shape in shapes.items() if is_gated or not name.startswith("gate")}
+    shapes = {"router": (moe.num_experts, hidden)}
     if moe.router_bias:
         shapes["router_bias"] = (1, moe.num_experts)
     for expert in range(moe.num_experts):
@@ -48,14 +52,6 @@ def _mlp_shapes(spec: ModelSpec, moe: MoeSpec | None) -> dict[str, Shape]:
     if moe.has_shared_router:
         shapes["shared_router"] = (1, hidden)
     return shapes
-
-
-def _dense_shapes(spec: ModelSpec) -> dict[str, Shape]:
-    hidden, inner = spec.hidden_size, spec.intermediate_size
-    shapes = _gated_shapes("", hidden, inner)
-    if spec.mlp_bias:
-        shapes |= _bias_shapes("", hidden, inner)
-    return shapes if spec.mlp == "gated" else {name: shapes[name] for name in shapes if not name.startswith("gate")}
 
 
 def _norm_shapes(spec: ModelSpec, *names: str) -> dict[str, Shape]:

@@ -57,7 +57,7 @@ def locate(ref: str | Located, *, revision: str | None, home: Path, progress: Pr
     if ref and path.exists():
         return _local(path)
     hub_ref = parse_hub_ref(ref)
-    if hub_ref is None or _names_a_path(ref):
+    if hub_ref is None or ref.startswith(("/", "./", "../", "~")) or os.sep * 2 in ref:  # it names a path
         raise not_found(ref)
     return Located(ref, _model_path(fetch_from_hub(hub_ref, revision, progress)))
 
@@ -86,10 +86,6 @@ def _local(path: Path) -> Located:
         f"{path} contains neither a config.json nor a .gguf file, so it is not a model. Code that serves a model is "
         "found as model.py with a function handle, code/inference.py, or a .mar archive."
     )
-
-
-def _names_a_path(ref: str) -> bool:
-    return ref.startswith(("/", "./", "../", "~")) or os.sep * 2 in ref
 
 
 def not_found(ref: str) -> ModelNotFound:

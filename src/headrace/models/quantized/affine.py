@@ -47,7 +47,10 @@ def affine_weight(
 
     Columns whose groups change inside a block of 32 cannot share its scale; they are decoded.
     """
-    blocks = _block_groups(groups)
+    # Q4_0 and Q4_1 have a scale for every 32 columns: these must be of one group.
+    blocks = None if len(groups) % BLOCK else groups.reshape(-1, BLOCK)[:, 0]
+    if blocks is not None and not (np.repeat(blocks, BLOCK) == groups).all():
+        blocks = None
     is_int8 = bits == 8 and num_groups == 1
     if bits == 8 and not is_int8:
         return StoredWeight(Encoding.F32, bits, lambda: decode_affine(load(), groups))
@@ -101,13 +104,6 @@ def unpack(words: npt.NDArray[np.uint32], bits: int) -> Codes:
 def shape_bits(num_words: int, num_codes: int) -> int | None:
     """Return the bits of a code if the words hold the codes without padding."""
     return next((bits for bits in WIDTHS if 32 * num_words == bits * num_codes), None)
-
-
-def _block_groups(groups: Groups) -> Groups | None:
-    if len(groups) % BLOCK:
-        return None
-    blocks = groups.reshape(-1, BLOCK)
-    return blocks[:, 0] if (blocks == blocks[:, :1]).all() else None
 
 
 def _blocks(encoding: Encoding, affine: Affine, blocks: Groups, groups: Groups) -> RawTensor:
