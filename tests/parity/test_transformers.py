@@ -44,9 +44,18 @@ def test_the_reference_has_the_logits_of_transformers(checkpoint):
     np.testing.assert_allclose(sample(logits), checkpoint.expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("checkpoint", NETWORKS, indirect=True, scope="module")
-@pytest.mark.parametrize(("dtype", "kv_dtype"), [("bf16", "bf16"), ("w8a8", "int8"), ("w4a8", "int8")])
+@pytest.mark.parametrize(
+    ("checkpoint", "dtype", "kv_dtype"),
+    [
+        (name, *formats)
+        for number, name in enumerate(NETWORKS)
+        for formats in (("bf16", "bf16"), ("w8a8" if number % 2 else "w4a8", "int8"))
+    ],
+    indirect=["checkpoint"],
+    scope="module",
+)
 def test_native_kernels_stay_close_to_transformers(checkpoint, dtype, kv_dtype, tmp_path):
+    """Of 8 and 4 bits each network has one; `test_native` has every format for every kind of layer."""
     runner = load(
         checkpoint.model.spec, checkpoint.model.weights, tmp_path, dtype=dtype, kv_dtype=kv_dtype, limits=CONTEXT
     )
