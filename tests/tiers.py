@@ -13,6 +13,7 @@ import pytest
 
 from tests import costs, needs
 
+PLUGIN = "headrace-tier"
 TIERS = ("quick", "named", "all")
 SLOW = "more time"
 """The need of a slow test."""
@@ -35,6 +36,15 @@ KEPT = (
 )
 """Slow tests of the quick tier, as no quicker one covers the same: the real model, and each kind of life once."""
 GPU_HINT = "TRITON_INTERPRET=0 scripts/test --all -m gpu runs those of a GPU"
+
+
+class LeftOut(pytest.Module):
+    """A file that is not imported."""
+
+    def collect(self) -> list[pytest.Item]:
+        tier: Tier = self.config.pluginmanager.get_plugin(PLUGIN)
+        tier.left_out[tier.lacks(needs.of_file(self.path))] += _num_tests(self.path)
+        return []
 
 
 class Tier:
@@ -70,18 +80,12 @@ class Tier:
                 slow.add(test)
         return slow
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_ignore_collect(self, collection_path: Path, config: pytest.Config) -> bool | None:
+    def pytest_pycollect_makemodule(self, module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
         """Leave out a file before it is imported."""
-        if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
-            return None
-        need = self.lacks(needs.of_file(collection_path))
+        need = self.lacks(needs.of_file(module_path)) if module_path.is_relative_to(needs.ROOT) else None
         if need is None:
             return None
-        named = [config.invocation_params.dir / argument.split("::")[0] for argument in config.args]
-        if any(collection_path.is_relative_to(path) for path in named):  # pytest asks for the neighbours of a file too
-            self.left_out[need] += _num_tests(collection_path)
-        return True
+        return LeftOut.from_parent(parent, path=module_path)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -130,7 +134,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the tier."""
-    config.pluginmanager.register(Tier(config.getoption("tier")), "headrace-tier")
+    config.pluginmanager.register(Tier(config.getoption("tier")), PLUGIN)
 
 
 def _name(item: pytest.Item) -> str:
