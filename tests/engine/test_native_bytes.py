@@ -61,9 +61,9 @@ def mixed_requests() -> list[GenerationRequest]:
             "ignore_eos": index % 4 != 0,
         }
         if index % 3 == 0:
-            sampling |= {"temperature": 0.8, "top_p": 0.9, "seed": index}
+            sampling |= {"temperature": 2.0, "top_p": 0.95, "seed": index}
         if index % 5 == 0:
-            sampling |= {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": -0.2}
+            sampling |= {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.7}
         if index % 7 == 0:
             sampling |= {"stop": ("abca", "dd"), "min_new_tokens": 10}
         if index == 9:
