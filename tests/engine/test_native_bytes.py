@@ -91,7 +91,7 @@ async def test_answers_do_not_depend_on_drafts_the_batch_the_cache_chunks_or_pre
 
     plain = replace(LIMITS, enable_prefix_caching=False, max_num_batched_tokens=512)
     async with running(engine_of(plain, ROOM.num_blocks)) as engine:
-        expected = [essence(await ask(engine, one)) for one in wanted]
+        expected = [essence(await ask(engine, sent)) for sent in wanted]
     for case, (limits, num_blocks) in CASES.items():
         async with running(engine_of(limits, num_blocks)) as engine:
             answers = await ask_together(engine, wanted)

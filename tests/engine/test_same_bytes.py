@@ -1,7 +1,7 @@
 """
 Batch invariance: an answer is the same bytes alone and among 64, with any cache hits, chunks and preemptions.
 
-Proves that the engine gives the runner the same rows whoever else is there: a fake runner, whose logits are a hash of
+Proves that the engine gives the runner the same rows in any company: a fake runner, whose logits are a hash of
 all earlier tokens, sees any block that is lost, shared or overwritten. `test_native_bytes` is the same on the kernels.
 """
 

@@ -33,7 +33,7 @@ SAMPLE_STRIDE = 40
 
 
 class TensorKind(msgspec.Struct, frozen=True, array_like=True):
-    """How the random values of a stored tensor are made."""
+    """The recipe of a stored tensor's random values."""
 
     shape: tuple[int, ...]
     center: float = 0.0

@@ -55,7 +55,7 @@ def test_the_reference_has_the_logits_of_transformers(checkpoint):
     scope="module",
 )
 def test_native_kernels_stay_close_to_transformers(checkpoint, dtype, kv_dtype, tmp_path):
-    """Of 8 and 4 bits each network has one; `test_native` has every format for every kind of layer."""
+    """Each network has 8 or 4 bits beside bf16; `test_native` has every format for every kind of layer."""
     runner = load(
         checkpoint.model.spec, checkpoint.model.weights, tmp_path, dtype=dtype, kv_dtype=kv_dtype, limits=CONTEXT
     )
