@@ -25,7 +25,7 @@ DEFAULT_MAX_NEW_TOKENS = 30
 
 
 class LmiParameters(TextParameters):
-    """The field `parameters`."""
+    """The field `parameters` of a body of LMI."""
 
     random_seed: int | None = None
     presence_penalty: float | None = None

@@ -23,7 +23,7 @@ DEFAULT_MAX_NEW_TOKENS: dict[Version, int | None] = {"1.0": 20, "3": None}
 
 
 class GenerateParameters(TextParameters):
-    """The field `parameters`."""
+    """The field `parameters` of a body of TGI."""
 
     stop: list[str] | None = None
     adapter_id: str | None = None
