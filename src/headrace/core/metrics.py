@@ -10,6 +10,8 @@ from headrace.core.telemetry import RequestRecord
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 SHORT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
+_TGI_FAILURES = {"busy": "overloaded", "aborted": "incomplete", "engine_failed": "generation"}
+"""TGI's labels of failures; others are failures of generation or of validation, by their status."""
 
 
 class Distribution:
@@ -98,7 +100,11 @@ class Metrics:
         key = (record.dialect, str(record.status))
         self.by_status[key] = self.by_status.get(key, 0) + 1
         self.total_s.observe(record.total_s)
-        failure = _failure(record)
+        failure = None
+        if record.finish == "disconnected":
+            failure = "dropped"
+        elif record.error is not None:
+            failure = _TGI_FAILURES.get(record.error, "generation" if record.status >= 500 else "validation")
         if failure is not None:
             self.failures[failure] = self.failures.get(failure, 0) + 1
         if record.finish is not None:
@@ -128,15 +134,3 @@ class Metrics:
             totals.requests += requests
             totals.prompt_tokens += prompt_tokens
             totals.output_tokens += output_tokens
-
-
-_TGI_FAILURES = {"busy": "overloaded", "aborted": "incomplete", "engine_failed": "generation"}
-
-
-def _failure(record: RequestRecord) -> str | None:
-    """Return TGI's label for a failed request, or None."""
-    if record.finish == "disconnected":
-        return "dropped"
-    if record.error is None:
-        return None
-    return _TGI_FAILURES.get(record.error, "generation" if record.status >= 500 else "validation")

@@ -15,6 +15,7 @@ from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields, json_fields
 from headrace.models.generation_config import read_sampling
 from headrace.models.hf_tokenizer import read_hf_tokenizer
+from headrace.models.hf_vocabulary import token_text
 from headrace.models.model import SMOOTHED_KEY, Checkpoint, CheckpointText, GenerationDefaults
 from headrace.models.safetensors_reader import SafetensorsWeights
 from headrace.models.sentence_transformers import has_lm_head, read_pooler
@@ -149,16 +150,11 @@ def _read_settings(folder: Path) -> Fields:
     settings = _read_json(folder / "tokenizer_config.json")
     added = _read_json(folder / "added_tokens.json")
     names = _read_json(folder / "special_tokens_map.json")
-    special = _token_texts(names)
+    # Special tokens are texts, objects with `content`, or lists of these.
+    values = chain.from_iterable(value if isinstance(value, list) else [value] for value in names.values.values())
+    special = {token_text(value) for value in values}
     decoder = {str(index): {"content": token, "special": token in special} for token, index in added.values.items()}
     return settings.with_defaults({**names.values, "added_tokens_decoder": decoder})
-
-
-def _token_texts(names: Fields) -> set[str]:
-    """Return the texts of special tokens, each given as a string or an object with `content`, or as a list of them."""
-    listed = chain.from_iterable(value if isinstance(value, list) else [value] for value in names.values.values())
-    texts = (value.get("content") if isinstance(value, Mapping) else value for value in listed)
-    return {text for text in texts if isinstance(text, str)}
 
 
 def read_config(folder: Path) -> Fields:

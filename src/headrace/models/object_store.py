@@ -60,12 +60,17 @@ def fetch_from_s3(uri: str, home: Path, progress: Progress) -> Path:
     Raises:
         ModelNotFound: there is no such model, no permission, no space or no network; the message says how to fix it.
     """
-    bucket, key = _parse(uri)
+    bucket, _, key = uri.removeprefix(SCHEME).partition("/")
+    key = key.strip("/")
+    if not bucket or not key:
+        raise ModelNotFound(f"{uri} names no model; expected s3://BUCKET/PREFIX.", model=uri)
     folder = home / STORE_FOLDER / _folder_name(uri)
     client = _client(uri)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder), _translated(uri):
+        # One process at a time downloads into the folder.
+        with (folder / _LOCK).open("w") as lock, _translated(uri):
+            fcntl.flock(lock, fcntl.LOCK_EX)
             objects = _find(client, bucket, key, uri)
             _download_all(client, bucket, objects, _Copy(folder, uri), uri, progress)
     except _UnreachableError as exc:
@@ -87,13 +92,6 @@ def stored_name(folder: Path) -> str:
 
 class _UnreachableError(Exception):
     """The object storage did not answer."""
-
-
-def _parse(uri: str) -> tuple[str, str]:
-    bucket, _, key = uri.removeprefix(SCHEME).partition("/")
-    if not bucket or not key.strip("/"):
-        raise ModelNotFound(f"{uri} names no model; expected s3://BUCKET/PREFIX.", model=uri)
-    return bucket, key.strip("/")
 
 
 def _folder_name(uri: str) -> str:
@@ -305,14 +303,6 @@ class _Download:
         with self._counting:
             self._done += num_bytes
             self._progress(self._task, min(self._done, self._total), self._total)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of the folder, so that one process at a time downloads into it."""
-    with (folder / _LOCK).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 @contextmanager

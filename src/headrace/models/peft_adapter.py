@@ -197,16 +197,15 @@ def _modules_of(
             raise UnsupportedModel(
                 f"{folder}: {module} has rank {len(shrink)}; expected at most {max_rank}. Raise max_lora_rank."
             )
-        matrices[find(module)] = LowRank(shrink, _scaled(expand, config.scale_of(module), f"{folder}: {module}"))
+        scale = config.scale_of(module)
+        with np.errstate(over="ignore"):
+            scaled = expand * np.float32(scale)
+        if not np.isfinite(scaled).all():
+            raise BrokenModel(
+                f"{folder}: {module} times its scale of {scale:g} is not finite; expected a smaller lora_alpha."
+            )
+        matrices[find(module)] = LowRank(shrink, scaled)
     return matrices
-
-
-def _scaled(expand: Float32, scale: float, source: str) -> Float32:
-    with np.errstate(over="ignore"):
-        scaled = expand * np.float32(scale)
-    if not np.isfinite(scaled).all():
-        raise BrokenModel(f"{source} times its scale of {scale:g} is not finite; expected a smaller lora_alpha.")
-    return scaled
 
 
 def is_peft_folder(folder: Path) -> bool:
