@@ -1,8 +1,11 @@
-"""
-The endpoint of every route that generates text, whatever its dialect: body → request → chunks → bytes.
+"""The endpoint of every route that generates text, whatever its dialect: body → request → chunks → bytes.
 
 When a client disconnects, the backend's relay is cancelled, which aborts the request. Each request is logged and
 counted once.
+
+Its span has attributes in OpenTelemetry's terms for generative AI, and never texts of clients or models. Sources:
+OpenTelemetry semantic conventions 1.37, "Generative AI spans"; the `gen_ai.latency.*` names are those of vLLM
+(`vllm/tracing`).
 """
 
 import asyncio
@@ -11,9 +14,8 @@ from time import perf_counter
 from starlette.datastructures import Headers, QueryParams
 
 from headrace.core.generation import ChatPrompt
-from headrace.core.spans import Span
 from headrace.core.telemetry import RequestRecord, get_logger, log_request
-from headrace.core.tracing import trace_of
+from headrace.core.tracing import Span, trace_of
 from headrace.http.asgi import Receive, Scope, Send
 from headrace.http.body import ClientGone
 from headrace.http.errors import CLIENT_GONE_STATUS, errors_answered

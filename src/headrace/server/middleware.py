@@ -1,7 +1,10 @@
-"""The middleware of every model server: ids and spans, the end of connections, origins, CORS and the key."""
+"""The middleware of every model server: ids and spans, the end of connections, origins, CORS and the key.
+
+Errors before the first byte become HTTP responses in the dialect of the path.
+"""
 
 import hmac
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from starlette.exceptions import HTTPException
@@ -12,9 +15,8 @@ from starlette.responses import Response
 
 from headrace.core.client_text import shortened
 from headrace.core.errors import Forbidden, HeadraceError, MethodNotAllowed, Unauthorized
-from headrace.core.spans import NO_TRACER, Tracer
 from headrace.core.telemetry import get_logger
-from headrace.core.tracing import ANTHROPIC_REQUEST_ID, REQUEST_ID, bind_to_log, trace_of
+from headrace.core.tracing import ANTHROPIC_REQUEST_ID, NO_TRACER, REQUEST_ID, Tracer, bind_to_log, trace_of
 from headrace.http.asgi import ASGIApp, Receive, Scope, Send, add_headers, close_after, header, send_reply
 from headrace.http.body import ClientGone
 from headrace.http.errors import CLIENT_GONE_STATUS, ResponseAborted, internal_error
@@ -44,9 +46,9 @@ def middleware(service: BaseService, *, host: str | None = None) -> list[Middlew
     is_private = is_open and ANY not in settings.cors_allow_origins
     hosts = allowed_patterns(settings.allowed_hosts, is_open=is_private)
     layers = [
-        Middleware(RequestIds, tracer=service.tracer if host is None else NO_TRACER),
-        Middleware(CloseConnections, service=service),
-        Middleware(OriginCheck, origins=settings.cors_allow_origins, hosts=hosts),
+        Middleware(request_ids, tracer=service.tracer if host is None else NO_TRACER),
+        Middleware(close_connections, service=service),
+        Middleware(check_origin, origins=frozenset(settings.cors_allow_origins), hosts=frozenset(hosts)),
     ]
     if settings.cors_allow_origins:
         # Before the key: a preflight request carries none.
@@ -60,68 +62,64 @@ def middleware(service: BaseService, *, host: str | None = None) -> list[Middlew
             )
         )
     if settings.api_key is not None:
-        layers.append(Middleware(RequireKey, api_key=settings.api_key))
+        layers.append(Middleware(require_key, api_key=settings.api_key))
     return layers
 
 
-class RequestIds:
-    """Middleware that binds the ids of a request to its log lines and returns its request id; see `core.tracing`."""
+def request_ids(app: ASGIApp, *, tracer: Tracer) -> ASGIApp:
+    """Bind the ids of a request to its log lines, and return its request id; see `core.tracing`."""
 
-    def __init__(self, app: ASGIApp, tracer: Tracer) -> None:
-        self._app = app
-        self._tracer = tracer
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def named(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
             return
-        span = begin_span(scope, self._tracer)
+        span = begin_span(scope, tracer)
         bind_to_log(span.trace)
         names = (REQUEST_ID.lower(), *((ANTHROPIC_REQUEST_ID,) if scope["path"].startswith(MESSAGES) else ()))
         send = add_headers(send, [(name, span.trace.request_id) for name in names])
         if span.is_recording:
-            await run_in_span(span, self._app, scope, receive, send)
+            await run_in_span(span, app, scope, receive, send)
         else:
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
+
+    return named
 
 
-class CloseConnections:
-    """Middleware that closes each connection after its response while the server drains."""
+def close_connections(app: ASGIApp, *, service: BaseService) -> ASGIApp:
+    """Close each connection after its response while the server drains."""
 
-    def __init__(self, app: ASGIApp, *, service: BaseService) -> None:
-        self._app = app
-        self._service = service
+    async def closing(scope: Scope, receive: Receive, send: Send) -> None:
+        is_draining = service.phase is ServerPhase.TERMINATING
+        await app(scope, receive, close_after(send) if is_draining else send)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_draining = self._service.phase is ServerPhase.TERMINATING
-        await self._app(scope, receive, close_after(send) if is_draining else send)
+    return closing
 
 
-class OriginCheck:
-    """Middleware that serves requests under the server's host names, and pages only if they are its own or allowed."""
+def check_origin(app: ASGIApp, *, origins: frozenset[str], hosts: frozenset[str]) -> ASGIApp:
+    """
+    Serve requests under the server's host names, and pages only if they are its own or allowed.
 
-    def __init__(self, app: ASGIApp, *, origins: Iterable[str], hosts: Iterable[str]) -> None:
-        """Wrap an application; `origins` may use the server (`scheme://host:port` or `*`), `hosts` are patterns."""
-        self._app = app
-        self._origins = frozenset(origins)
-        self._hosts = frozenset(hosts)
+    Pages of `origins` may use the server (`scheme://host:port` or `*`); `hosts` are patterns.
+    """
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
             return
         origin, host = header(scope, b"origin"), header(scope, b"host") or ""
         # An allowed page may reach the server by any name: its origin cannot be another owner's.
-        if origin not in self._origins and not is_host_allowed(host, self._hosts):
+        if origin not in origins and not is_host_allowed(host, hosts):
             if is_navigation(scope):
                 await send_host_page(scope, send, host, program="server", variable=env_name("allowed_hosts"))
             else:
                 await _refuse(scope, send, host_refusal(host, program="server"))
-        elif not is_origin_allowed(origin, host, allowed=self._origins):
+        elif not is_origin_allowed(origin, host, allowed=origins):
             remedy = f"To allow them, start it with --cors-allow-origins {origin}."
             await _refuse(scope, send, f"Pages of {origin!r} may not use this server. {remedy}")
         else:
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
+
+    return checked
 
 
 async def _refuse(scope: Scope, send: Send, why: str) -> None:
@@ -134,31 +132,28 @@ PAGE_PATHS = ("/web/", f"{DOCS_PATH}/")
 """The pages ask their users for the key."""
 
 
-class RequireKey:
-    """Middleware that requires the key of every request but health checks and the chat page itself."""
+def require_key(app: ASGIApp, *, api_key: str) -> ASGIApp:
+    """Require the key of every request but health checks and the pages themselves."""
 
-    def __init__(self, app: ASGIApp, *, api_key: str) -> None:
-        self._app = app
-        self._api_key = api_key.encode()
+    def is_admitted(scope: Scope) -> bool:
+        path = scope["path"]
+        if path in OPEN_PATHS or path.startswith(PAGE_PATHS) or (path == "/" and scope["method"] in ("GET", "HEAD")):
+            return True
+        scheme, _, key = (header(scope, b"authorization") or "").partition(" ")
+        if scheme.lower() != "bearer":
+            key = header(scope, b"x-api-key") or ""  # Anthropic's clients
+        return hmac.compare_digest(key.strip().encode("latin-1"), api_key.encode())
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or self._is_open(scope) or self._has_key(scope):
-            await self._app(scope, receive, send)
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or is_admitted(scope):
+            await app(scope, receive, send)
             return
         error = Unauthorized(
             "The API key is missing or wrong. Send it as `Authorization: Bearer <key>`, or as `x-api-key`."
         )
         await send_reply(scope, send, render_error_for(scope["path"], error), (("www-authenticate", "Bearer"),))
 
-    def _is_open(self, scope: Scope) -> bool:
-        path = scope["path"]
-        return path in OPEN_PATHS or path.startswith(PAGE_PATHS) or (path == "/" and scope["method"] in ("GET", "HEAD"))
-
-    def _has_key(self, scope: Scope) -> bool:
-        scheme, _, key = (header(scope, b"authorization") or "").partition(" ")
-        if scheme.lower() != "bearer":
-            key = header(scope, b"x-api-key") or ""  # Anthropic's clients
-        return hmac.compare_digest(key.strip().encode("latin-1"), self._api_key)
+    return guarded
 
 
 ExceptionHandler = Callable[[Request, Exception], Awaitable[Response]]

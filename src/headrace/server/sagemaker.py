@@ -113,25 +113,17 @@ def with_eula_check(app: ASGIApp, settings: ServerSettings) -> ASGIApp:
     return app
 
 
-_STATUS = {
-    ServerPhase.LOADING: "Loading",
-    ServerPhase.READY: "Healthy",
-    ServerPhase.TERMINATING: "Terminating",
-    ServerPhase.CLOSING: "Closing",
-    ServerPhase.FAILED: "Failed",
-}
-
-
 def sagemaker_routes(service: Service, others: Iterable[Route]) -> list[Route]:
     """Return the routes `/ping` and `/invocations`, of which the latter also leads to `others`."""
 
     async def ping(_request: Request) -> Response:
         info = service.info()
         health = service.health
-        body = {"status": _STATUS[health], "model": None if info is None else info.name}
+        model = None if info is None else info.name
         if health is ServerPhase.READY:
-            return JSONResponse(body)
-        return JSONResponse({**body, "reason": NOT_READY[health]}, status_code=503)
+            return JSONResponse({"status": "Healthy", "model": model})
+        body = {"status": health.title(), "model": model, "reason": NOT_READY[health]}
+        return JSONResponse(body, status_code=503)
 
     settings = service.settings
     dialect = get_dialect(settings.dialect, output_formatter=settings.output_formatter, tgi_compat=settings.tgi_compat)

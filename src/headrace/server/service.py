@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.metrics import Metrics
-from headrace.core.spans import NO_TRACER, Tracer
+from headrace.core.tracing import NO_TRACER, Tracer
 from headrace.engine.backend import Backend
 from headrace.server.base_service import BaseService, ServerPhase
 from headrace.server.engine_config import request_limits
@@ -22,8 +22,7 @@ KEEP_ALIVE_S = 15.0
 """A stream that was silent for this long gets the dialect's keep-alive bytes, as in TGI."""
 
 FetchAdapter = Callable[[str, Mapping[str, object] | None], Path]
-"""Fetches an adapter by its location and what the platform grants of it."""
-"""Fetch an adapter from the location of its artifacts; return its folder, or raise `HeadraceError`. Blocks."""
+"""Fetches an adapter, by its location and what the platform grants of it; returns its folder. Blocks."""
 
 _CHAT_NAMES = ("tgi", "lmi")
 """Names of the only model in the documentation of TGI and LMI."""
