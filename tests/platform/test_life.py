@@ -1,13 +1,24 @@
-"""Signals and failures that stop a platform, and those that do not."""
+"""Signals and failures that stop a platform, and those that do not; the end of its workers; what runs beside it."""
 
+import asyncio
+import contextlib
+import gc
 import json
 import os
 import pty
 import signal
+import sqlite3
 import subprocess
 import time
 from pathlib import Path
 
+from headrace.cluster.launcher import WorkerSpec
+from headrace.control.model.worker import WORKER, ReplicaSpec
+from headrace.platform.life import bound_logs, end_workers, warm_up
+from headrace.state.records import Record
+from headrace.state.store import open_store
+from headrace.testing.fake_launcher import FakeLauncher
+from headrace.wire.aws import services
 from tests import plain_http
 from tests.e2e.conftest import headrace_command
 from tests.waiting import WAIT_S
@@ -119,3 +130,59 @@ def test_after_sigterm_health_is_503_and_everything_else_is_still_answered(tmp_p
     assert running.client("sagemaker").list_models()["Models"] == []
     time.sleep(0.6)  # signals that are closer to each other count as one
     assert running.stop() == 128 + signal.SIGTERM, running.log()
+
+
+REPLICA = ReplicaSpec(endpoint="e", endpoint_uid="u", variant="v", revision=1, log_group="g", log_stream="s")
+_FULL = "CREATE TRIGGER full BEFORE UPDATE ON headrace_records BEGIN SELECT RAISE(ABORT, 'the disk is full'); END"
+
+
+async def test_workers_are_marked_and_stopped(tmp_path: Path) -> None:
+    launcher = FakeLauncher()
+    await launcher.start(WorkerSpec(name="w"))
+    with contextlib.closing(open_store(tmp_path / "state.db")) as store:
+        store.create(WORKER, "w", spec=REPLICA)
+        assert await end_workers(store, launcher, grace_s=0) == 1
+        record = store.get(WORKER, "w")
+    assert isinstance(record, Record)
+    assert record.deleting_s is not None
+    assert launcher.machine.asked_to_stop == ["w"]
+
+
+async def test_workers_are_stopped_if_their_records_cannot_be_written(tmp_path: Path) -> None:
+    launcher = FakeLauncher()
+    await launcher.start(WorkerSpec(name="w"))
+    with contextlib.closing(open_store(tmp_path / "state.db")) as store:
+        store.create(WORKER, "w", spec=REPLICA)
+        with contextlib.closing(sqlite3.connect(tmp_path / "state.db")) as connection:
+            connection.execute(_FULL)
+        assert await end_workers(store, launcher, grace_s=0) == 1
+    assert launcher.machine.asked_to_stop == ["w"]
+
+
+def test_all_models_are_loaded_and_not_visited_by_the_garbage_collector() -> None:
+    try:
+        asyncio.run(warm_up())
+        before = services.model.cache_info().misses
+        for service in services.MODELLED:
+            assert services.operation_names(service)
+        assert services.model.cache_info().misses == before
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+
+
+async def test_logs_are_cut_while_the_platform_runs_and_one_that_cannot_be_cut_stops_nothing(tmp_path: Path) -> None:
+    log, folder = tmp_path / "platform.log", tmp_path / "folder"
+    log.write_bytes(b"line\n" * 1000)
+    folder.mkdir()
+    bounding = asyncio.create_task(bound_logs((folder, log), max_bytes=10, kept_bytes=8, pause_s=0.01))
+    async with asyncio.timeout(WAIT_S):
+        while log.stat().st_size > 10:
+            await asyncio.sleep(0.01)
+        log.write_bytes(b"line\n" * 1000)
+        while log.stat().st_size > 10:
+            await asyncio.sleep(0.01)
+    assert not bounding.done()
+    bounding.cancel()
+    await asyncio.wait({bounding})
+    assert log.read_bytes() == b"line\n"
