@@ -74,9 +74,11 @@ def json_files(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def torch_network(name: str, folder: Path) -> PreTrainedModel:
-    """Write the checkpoint of a network; return it in float32."""
+    """Write the checkpoint of a network; return it in float32, with the random state of torch reset for the caller."""
     write_checkpoint(name, folder)
-    return load_network(name, folder)
+    network = load_network(name, folder)
+    torch.manual_seed(0)
+    return network
 
 
 def load_network(name: str, folder: Path) -> PreTrainedModel:
