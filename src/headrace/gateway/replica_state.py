@@ -1,4 +1,4 @@
-"""What the gateway knows of each replica by itself: its in-flight requests, and whether it can be reached."""
+"""Each replica as this gateway sees it: its in-flight requests, and whether it can be reached."""
 
 import asyncio
 from collections.abc import Callable, Container, Iterator, Mapping
