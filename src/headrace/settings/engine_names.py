@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.settings.container_meanings import spread
-
 BACKENDS: Final = ("native", "torch", "transformers", "vllm")
 """Values of the setting `backend` beside auto."""
 
@@ -41,16 +39,15 @@ ENGINES: Final[Mapping[str, Engine]] = {
 }
 """Values of `rolling_batch`. Source: djl-serving `RollingBatchEnum`, branches 0.25 to 0.36."""
 
-OTHER_SPELLINGS: Final[Mapping[str, str]] = spread(
-    {
-        "deep-speed": "deepspeed",
-        "disabled none": "disable",
-        "hf huggingface": "transformers",
-        "lmi-dist-v2 lmidist": "lmi-dist",
-        "neuron neuronx transformers-neuronx": "tnx",
-        "tensorrt-llm tensorrtllm trt-llm": "trtllm",
-    }
-)
+_SPELLINGS: Final = {
+    "deepspeed": "deep-speed",
+    "disable": "disabled none",
+    "transformers": "hf huggingface",
+    "lmi-dist": "lmi-dist-v2 lmidist",
+    "tnx": "neuron neuronx transformers-neuronx",
+    "trtllm": "tensorrt-llm tensorrtllm trt-llm",
+}
+OTHER_SPELLINGS: Final = {other: name for name, others in _SPELLINGS.items() for other in others.split()}
 """Names in articles and documentation that mean one of `ENGINES`."""
 
 
