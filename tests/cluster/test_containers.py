@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.artifacts.sources import ArtifactSource
 from headrace.cluster.containers import (
     ContainerEngine,
     ContainerLauncher,
@@ -23,7 +24,7 @@ from headrace.cluster.containers import (
     run_command,
 )
 from headrace.cluster.host_resources import Given
-from headrace.cluster.launcher import ArtifactSource, ContainerImage, Handle, Limits, WorkerPhase, WorkerSpec
+from headrace.cluster.launcher import ContainerImage, Handle, Limits, WorkerPhase, WorkerSpec
 from headrace.cluster.local import LocalLauncher
 from headrace.cluster.worker_files import Assignment
 from headrace.core.errors import SettingsError

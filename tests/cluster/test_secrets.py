@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.launcher import GrantedObject, Handle, ObjectGrant, WorkerSpec
+from headrace.artifacts.sources import GrantedObject, ObjectGrant
+from headrace.cluster.launcher import Handle, WorkerSpec
 from headrace.cluster.ray_messages import ActorAssignment
 from headrace.cluster.worker_files import Assignment, worker_files
 from headrace.state.routes import Replica

@@ -13,16 +13,17 @@ from typing import Any
 
 import pytest
 
+from headrace.artifacts.sources import ArtifactSource
 from headrace.cluster.host_resources import HostResources
-from headrace.cluster.launcher import ArtifactSource, Handle, Observation, ResourceRequest, WorkerPhase, WorkerSpec
+from headrace.cluster.launcher import Handle, Observation, ResourceRequest, WorkerPhase, WorkerSpec
 from headrace.cluster.local import WORKER_COMMAND, LocalLauncher
 from headrace.cluster.worker_files import Assignment, WorkerFiles, read_value, write_value
 from headrace.cluster.worker_logs import WorkerLogs
 from headrace.core.gpus import Gpu
 from headrace.core.processes import ProcessId, is_running, kill_session, reap
 from tests import plain_http
-from tests.cluster.archive_maker import archive, file
-from tests.cluster.object_server import ObjectServer
+from tests.artifacts.archive_maker import archive, file
+from tests.artifacts.object_server import ObjectServer
 from tests.waiting import WAIT_S
 
 OWN_SERVER = """

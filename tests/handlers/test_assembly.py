@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.content_cache import ContentCache
+from headrace.artifacts.content_cache import ContentCache
 from headrace.core.errors import SettingsError
 from headrace.handlers.assembly import describe_python, install_packages, plan_handler, unpack_model
 from headrace.handlers.exchange import HandlerRequest, request_part

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.content_cache import ContentCache
+from headrace.artifacts.content_cache import ContentCache
 from headrace.handlers.environment import EnvironmentFailed, EnvironmentMaker, environment_key, inspect_base
 from headrace.handlers.requirements import Requirements, read_requirements
 from tests.handlers.wheels import make_wheel

@@ -6,16 +6,16 @@ import pickle
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
-from transformers.generation.streamers import BaseStreamer
-
-from headrace_handler.standins import torch_neuronx
 from headrace_handler.standins.transformers_neuronx.config import GenerationConfig, NeuronConfig
 from headrace_handler.standins.transformers_neuronx.constants import GQA
 from headrace_handler.standins.transformers_neuronx.generation_utils import HuggingFaceGenerationModelAdapter
 from headrace_handler.standins.transformers_neuronx.llama.model import LlamaForSampling
 from headrace_handler.standins.transformers_neuronx.module import load_split, save_pretrained_split
 from headrace_handler.standins.transformers_neuronx.opt.model import OPTForSampling
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
+from transformers.generation.streamers import BaseStreamer
+
+from headrace_handler.standins import torch_neuronx
 from tests.parity.checkpoints import write_checkpoint
 
 PROMPTS = torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]])

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.archives import unpack
-from headrace.cluster.content_cache import ContentCache
-from headrace.cluster.fetch_bounds import Deadline, Guard
+from headrace.artifacts.archives import unpack
+from headrace.artifacts.content_cache import ContentCache
+from headrace.artifacts.fetch_bounds import Deadline, Guard
 from headrace.core.progress import no_progress
 from headrace.engine.loading.adapters import start_adapters
 from headrace.handlers.assembly import unpack_model
@@ -23,7 +23,7 @@ from headrace.models.sources import locate
 from headrace.models.weight_files import open_folder
 from headrace.settings.model_folder import read_model_folder
 from headrace_handler.stray_files import is_hidden, is_stray, listed
-from tests.cluster.archive_maker import archive, file
+from tests.artifacts.archive_maker import archive, file
 from tests.models.model_files import TINY_LLAMA, write_folder
 
 TWIN = b"\x00\x05\x16\x07\x00\x02\x00\x00Mac OS X        " + bytes(100)

@@ -8,12 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from headrace_handler.standins.ts.handler_utils.micro_batching import MicroBatching
+from headrace_handler.standins.ts.handler_utils.text_utils import get_tokenizer, ngrams_iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_handler.contract import LoadFailed
-from headrace_handler.standins.ts.handler_utils.micro_batching import MicroBatching
-from headrace_handler.standins.ts.handler_utils.text_utils import get_tokenizer, ngrams_iterator
 from headrace_handler.standins.ts.torch_handler.base_handler import compile_options
 from headrace_handler.standins.ts.torch_handler.text_handler import TextHandler
 from headrace_handler.standins.ts.utils.util import load_label_mapping, map_class_to_label

@@ -9,7 +9,7 @@ from headrace.core.progress import no_progress
 from headrace.models import object_store
 from headrace.models.sources import locate
 from headrace.models.store import list_models, remove_model
-from tests.cluster.object_server import ObjectServer
+from tests.artifacts.object_server import ObjectServer
 
 WEIGHTS = bytes(range(256)) * 4096
 MODEL = {

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from headrace_handler.standins.transformers_neuronx.module import save_pretrained_split
+
 from tests.waiting import WAIT_S
 
 from .running import Running, until

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from headrace.cluster.fetch_bounds import Deadline, FetchFailed
-from headrace.cluster.launcher import ArtifactSource, WorkerSpec
-from headrace.cluster.object_grants import GrantedObjects
-from headrace.cluster.object_source import ObjectLocation
+from headrace.artifacts.fetch_bounds import Deadline, FetchFailed
+from headrace.artifacts.object_grants import GrantedObjects
+from headrace.artifacts.object_source import ObjectLocation
+from headrace.artifacts.sources import ArtifactSource
+from headrace.cluster.launcher import WorkerSpec
 from headrace.platform.object_grants import ObjectGrants
-from tests.cluster.archive_maker import archive, file
-from tests.cluster.object_server import Objects, ObjectServer
+from tests.artifacts.archive_maker import archive, file
+from tests.artifacts.object_server import Objects, ObjectServer
 
 PROPERTIES = b"engine=MPI\noption.model_id=s3\\://b/named/\n"
 CODE = archive([file("mymodel/serving.properties", PROPERTIES)])

@@ -17,10 +17,11 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from headrace.cluster.fetch_bounds import Deadline
-from headrace.cluster.launcher import ArtifactSource, WorkerSpec
-from headrace.cluster.object_grants import GrantedObjects
-from headrace.cluster.object_source import ObjectLocation
+from headrace.artifacts.fetch_bounds import Deadline
+from headrace.artifacts.object_grants import GrantedObjects
+from headrace.artifacts.object_source import ObjectLocation
+from headrace.artifacts.sources import ArtifactSource
+from headrace.cluster.launcher import WorkerSpec
 from headrace.core.errors import SettingsError
 from headrace.core.installing import pip_install
 from headrace.platform.object_grants import ObjectGrants

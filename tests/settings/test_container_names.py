@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 
 import pytest
 
+from headrace.core.engine_names import BACKENDS, ENGINES, OTHER_SPELLINGS
 from headrace.core.errors import SettingsError
 from headrace.settings.container_flags import FLAGS
 from headrace.settings.container_meanings import (
@@ -18,7 +19,6 @@ from headrace.settings.container_meanings import (
     parts_of,
 )
 from headrace.settings.container_tables import ENVIRONMENT, GENERAL_NAMES, MODEL_CONFIG, OPTIONS, PROPERTIES, VLLM
-from headrace.settings.engine_names import BACKENDS, ENGINES, OTHER_SPELLINGS
 from headrace.settings.loading import load_settings
 from headrace.settings.model_folder import parse_model_config
 from headrace.settings.properties_file import parse_properties

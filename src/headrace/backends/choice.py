@@ -3,7 +3,7 @@ The choice of a backend: a pure function of what is requested, the model and the
 
 A backend has an obstacle if it cannot serve the model here. `auto` takes the first without one: on a CPU the native
 engine, whose kernels are the fastest there; on a GPU vLLM, then our torch runner. A setting `backend` is obeyed or
-refused; an engine that another server's configuration names is a preference (`settings.engine_names`).
+refused; an engine that another server's configuration names is a preference (`core.engine_names`).
 """
 
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headrace.backends.quantization import Quantization
+from headrace.core.engine_names import BACKENDS, ENGINES
 from headrace.core.errors import HeadraceError, SettingsError, UnsupportedModel
 from headrace.core.installing import pip_install
-from headrace.settings.engine_names import BACKENDS, ENGINES
 
 NATIVE: Final = "native"
 CPU_ORDER: Final = ("native", "transformers", "vllm")

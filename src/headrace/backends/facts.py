@@ -9,6 +9,7 @@ from typing import Final
 from headrace.backends.choice import HostFacts, ModelFacts
 from headrace.backends.libraries import TransformersTables, VllmTables, transformers_tables, vllm_tables
 from headrace.backends.quantization import Quantization, quantization_of
+from headrace.core.engine_names import BACKENDS
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.core.gpus import visible_gpus
 from headrace.models.families.registry import from_config
@@ -16,7 +17,6 @@ from headrace.models.fields import Fields
 from headrace.models.hf_checkpoint import read_config
 from headrace.models.quantized.registry import refuse_other_quantization
 from headrace.models.sentence_transformers import has_lm_head
-from headrace.settings.engine_names import BACKENDS
 
 PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "native": (),

@@ -7,8 +7,8 @@ from headrace.backends.choice import HostFacts, ModelFacts, Request, choose_back
 from headrace.backends.facts import PACKAGES, host_facts
 from headrace.backends.libraries import package_version
 from headrace.cli.finding import Finding
+from headrace.core.engine_names import BACKENDS
 from headrace.core.errors import UnsupportedModel
-from headrace.settings.engine_names import BACKENDS
 
 _OTHER_MODEL = ModelFacts(architecture="other networks", native_error="not native", torch_error="not native")
 

@@ -180,7 +180,7 @@ class _Search:
 
     def model(self) -> UserCode | None:
         """Return the code of one model; None if the engine serves it."""
-        from headrace.cluster.content_cache import ContentCache
+        from headrace.artifacts.content_cache import ContentCache
         from headrace.handlers.assembly import plan_handler, unpack_model
         from headrace.handlers.choice import choose
         from headrace.handlers.found import find_model
@@ -253,7 +253,7 @@ def unpacked(overrides: Mapping[str, object], env: Mapping[str, str]) -> dict[st
     Raises:
         SettingsError: the archive cannot be unpacked.
     """
-    from headrace.cluster.content_cache import ContentCache
+    from headrace.artifacts.content_cache import ContentCache
     from headrace.handlers.assembly import unpack_model
     from headrace.handlers.torchserve_archive import is_archive
 

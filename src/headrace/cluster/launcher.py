@@ -7,48 +7,10 @@ next platform process adopts the worker by polling with the handle.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
+from headrace.artifacts.sources import ArtifactSource, ObjectGrant
 from headrace.state.records import Json
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArtifactSource:
-    """A source of model files."""
-
-    uri: str
-    """`s3://bucket/key`, an `http(s)://` URL, or, without `strict`, a local path."""
-    is_prefix: bool = False
-    """The URI is a prefix, and all objects below it belong to the model (S3Prefix)."""
-    is_archive: bool = True
-    """The object is an archive to unpack (CompressionType Gzip)."""
-    channel: str | None = None
-    """Channel of AdditionalModelDataSources, in a container `/opt/ml/additional-model-data-sources/<channel>`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrantedObject:
-    """One object that a worker may read."""
-
-    key: str
-    etag: str
-    num_bytes: int
-    url: str = field(repr=False)
-    """A URL that is signed for this object, for a limited time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectGrant:
-    """The objects at a location that a worker may read; it has no keys of the object storage."""
-
-    uri: str
-    """`s3://bucket/key`; of a prefix, with a slash at the end unless it is the whole bucket."""
-    is_prefix: bool = False
-    endpoint: str = ""
-    """URL of the object storage."""
-    objects: tuple[GrantedObject, ...] = ()
-    error: str = ""
-    """The reason why nothing could be granted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,3 +178,30 @@ class LaunchFailed(Exception):
 
 class InsufficientCapacity(LaunchFailed):
     """No machine is large enough for the worker."""
+
+
+class Grants(Protocol):
+    """Decides what a worker may read. Methods block; a failure is in the grant, for the worker to report."""
+
+    def for_worker(self, spec: WorkerSpec) -> tuple[ObjectGrant, ...]:
+        """Return the grants for everything that a worker's specification names."""
+        ...
+
+    def for_uri(self, uri: str) -> ObjectGrant | None:
+        """Return the grant for the artifacts of an adapter; None if they are not in object storage."""
+        ...
+
+
+class NoGrants:
+    """Grants nothing: there is no object storage."""
+
+    def for_worker(self, _spec: WorkerSpec) -> tuple[ObjectGrant, ...]:
+        """Return no grants."""
+        return ()
+
+    def for_uri(self, _uri: str) -> ObjectGrant | None:
+        """Return no grant."""
+        return None
+
+
+NO_GRANTS: Final = NoGrants()

@@ -16,14 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
 
-from headrace.cluster.artifacts import Fetched, Fetcher, source_of
+from headrace.artifacts.content_cache import ContentCache
+from headrace.artifacts.fetch_bounds import Deadline, FetchFailed
+from headrace.artifacts.fetcher import Fetched, Fetcher, source_of
+from headrace.artifacts.object_grants import GrantedObjects
+from headrace.artifacts.sources import ArtifactSource, ObjectGrant
 from headrace.cluster.containers import ContainerEngine, environment_lines, pull_image, run_command
-from headrace.cluster.content_cache import ContentCache
-from headrace.cluster.fetch_bounds import Deadline, FetchFailed
 from headrace.cluster.host_resources import chosen_of_given
-from headrace.cluster.launcher import ArtifactSource, ContainerImage, ObjectGrant, WorkerPhase, WorkerSpec
+from headrace.cluster.launcher import ContainerImage, WorkerPhase, WorkerSpec
 from headrace.cluster.local import local_handle
-from headrace.cluster.object_grants import GrantedObjects
 from headrace.cluster.worker_files import (
     LOOPBACK,
     Assignment,

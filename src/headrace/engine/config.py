@@ -54,7 +54,7 @@ class EngineConfig:
     backend_reason: str = ""
     """Why the backend was chosen, in one line; set by `backends.loading`."""
     rolling_batch: str = "auto"
-    """LMI's name of a preferred engine (`settings.engine_names`)."""
+    """LMI's name of a preferred engine (`core.engine_names`)."""
     strict_backend: bool = False
     """Refuse to serve with another engine than the preferred one."""
     device: str = "auto"

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from headrace.cluster.content_cache import ContentCache, content_key
-from headrace.cluster.fetch_bounds import Deadline, FetchFailed
+from headrace.artifacts.content_cache import ContentCache, content_key
+from headrace.artifacts.fetch_bounds import Deadline, FetchFailed
 from headrace.core.errors import SettingsError
 from headrace.core.threads import usable_cpus
 from headrace.handlers import djl, sagemaker, torchserve

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from headrace.cluster.content_cache import ContentCache, content_key
-from headrace.cluster.fetch_bounds import Deadline, FetchFailed
+from headrace.artifacts.content_cache import ContentCache, content_key
+from headrace.artifacts.fetch_bounds import Deadline, FetchFailed
 from headrace.core.errors import UserError
 from headrace.core.telemetry import get_logger
 from headrace.handlers.requirements import Requirements

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from headrace.cluster.artifacts import Fetcher
-from headrace.cluster.content_cache import ContentCache
-from headrace.cluster.fetch_bounds import Deadline, FetchFailed
-from headrace.cluster.launcher import ArtifactSource
-from headrace.cluster.object_grants import GrantedObjects
+from headrace.artifacts.content_cache import ContentCache
+from headrace.artifacts.fetch_bounds import Deadline, FetchFailed
+from headrace.artifacts.fetcher import Fetcher
+from headrace.artifacts.object_grants import GrantedObjects
+from headrace.artifacts.sources import ArtifactSource
 from headrace.core.errors import SettingsError
 from headrace.core.telemetry import get_logger
 from headrace.handlers.assembly import HandlerPlan, install_packages, plan_handler, unpack_model

@@ -12,9 +12,8 @@ from headrace.cluster.cgroups import delegated_group
 from headrace.cluster.containers import ContainerLauncher, find_engine
 from headrace.cluster.host_resources import HostResources
 from headrace.cluster.instance_types import Host, HostShare, share_of_cluster, share_of_host
-from headrace.cluster.launcher import Launcher
+from headrace.cluster.launcher import NO_GRANTS, Launcher
 from headrace.cluster.local import LocalLauncher
-from headrace.cluster.object_grants import NO_GRANTS
 from headrace.cluster.platform_logs import PlatformLogs
 from headrace.cluster.ray_head import RayHead
 from headrace.cluster.ray_launcher import RayLauncher

@@ -29,7 +29,7 @@ from typing import IO, Final
 import msgspec
 
 from headrace import __version__
-from headrace.cluster.archives import DAMAGED_HEADERS
+from headrace.artifacts.archives import DAMAGED_HEADERS
 from headrace.control.model.worker import WORKER
 from headrace.core.errors import SettingsError
 from headrace.core.progress import Progress

@@ -15,12 +15,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from headrace.cluster.archives import unpack
-from headrace.cluster.artifacts import folder_prefix, source_of
-from headrace.cluster.fetch_bounds import MAX_FILES, Deadline, FetchFailed, Guard
-from headrace.cluster.launcher import ArtifactSource, GrantedObject, ObjectGrant, WorkerSpec
-from headrace.cluster.object_grants import GrantedObjects
-from headrace.cluster.object_source import ObjectLocation, ObjectSource, StoredObject, parse_location
+from headrace.artifacts.archives import unpack
+from headrace.artifacts.fetch_bounds import MAX_FILES, Deadline, FetchFailed, Guard
+from headrace.artifacts.fetcher import folder_prefix, source_of
+from headrace.artifacts.object_grants import GrantedObjects
+from headrace.artifacts.object_source import ObjectLocation, ObjectSource, StoredObject, parse_location
+from headrace.artifacts.sources import ArtifactSource, GrantedObject, ObjectGrant
+from headrace.cluster.launcher import WorkerSpec
 from headrace.core.errors import HeadraceError
 from headrace.platform.s3_signing import S3Access, presigned_url
 from headrace.settings.model_folder import MODEL_CONFIG_FILE, PROPERTIES_FILE, read_model_folder

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 
+from headrace.core.engine_names import ENGINES, engine_name
 from headrace.settings.container_meanings import (
     Converted,
     Fills,
@@ -14,7 +15,6 @@ from headrace.settings.container_meanings import (
     by_value,
 )
 from headrace.settings.container_values import LORA_TUNING, NO_DRAFT_MODEL, NO_GPU, NOT_SPLIT
-from headrace.settings.engine_names import ENGINES, engine_name
 from headrace.settings.rules import read_json_object
 
 _VLLM = ("vllm",)

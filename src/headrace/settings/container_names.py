@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from headrace.core.engine_names import BACKENDS
 from headrace.core.errors import SettingsError
 from headrace.settings.container_flags import FLAGS
 from headrace.settings.container_meanings import (
@@ -39,7 +40,6 @@ from headrace.settings.container_tables import (
     USED_ELSEWHERE,
 )
 from headrace.settings.container_values import NO_CUSTOM_CODE, NO_NEURON, QUANTIZE
-from headrace.settings.engine_names import BACKENDS
 from headrace.settings.file_guard import FileGuard
 from headrace.settings.near_names import near_name
 

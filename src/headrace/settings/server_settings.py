@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from headrace.core.engine_names import BACKENDS, ENGINES, engine_name
 from headrace.settings import rules
-from headrace.settings.engine_names import BACKENDS, ENGINES, engine_name
 from headrace.settings.rules import FileScope, Rule, model_setting, setting
 from headrace.settings.values import masked_repr
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.artifacts.sources import ArtifactSource
 from headrace.cluster.instance_types import HostShare
-from headrace.cluster.launcher import ArtifactSource, ContainerImage, Limits, ResourceRequest
+from headrace.cluster.launcher import ContainerImage, Limits, ResourceRequest
 from headrace.control.model.component import ComponentRevision
 from headrace.control.model.definitions import artifacts_of
 from headrace.control.model.endpoint import EndpointRevision

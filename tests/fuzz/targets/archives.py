@@ -8,10 +8,10 @@ import zipfile
 from functools import cache
 from pathlib import Path
 
-from headrace.cluster.archives import unpack
-from headrace.cluster.fetch_bounds import Deadline, FetchFailed, Guard
+from headrace.artifacts.archives import unpack
+from headrace.artifacts.fetch_bounds import Deadline, FetchFailed, Guard
 from headrace.handlers.torchserve_archive import unpack_archive
-from tests.cluster.archive_maker import archive, file, folder, link
+from tests.artifacts.archive_maker import archive, file, folder, link
 from tests.fuzz.target import Target
 
 _MEMBERS = [

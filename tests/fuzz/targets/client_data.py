@@ -5,8 +5,7 @@ import io
 import numpy as np
 
 from headrace_handler.arrays import npy_to_numpy, npz_to_arrays
-from headrace_handler.client_data import InvalidBody, decode_text
-from headrace_handler.client_data import parameter
+from headrace_handler.client_data import InvalidBody, decode_text, parameter
 from headrace_handler.standins.djl_python.np_util import from_nd_list, to_nd_list
 from tests.fuzz.target import Target
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from headrace.cluster.object_grants import NO_GRANTS, Grants
+from headrace.cluster.launcher import NO_GRANTS, Grants
 from headrace.control.model.worker import WORKER, AdapterState
 from headrace.control.planning.worker_actions import AdapterAction, LoadAdapter
 from headrace.core.telemetry import get_logger

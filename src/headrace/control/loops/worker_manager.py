@@ -12,12 +12,12 @@ from functools import partial
 
 from msgspec.structs import replace as replace_status
 
+from headrace.artifacts.sources import ObjectGrant
 from headrace.cluster.launcher import (
     Handle,
     InsufficientCapacity,
     Launcher,
     LaunchFailed,
-    ObjectGrant,
     Observation,
     StartPending,
     WorkerPhase,

@@ -7,7 +7,7 @@ A model has one container, which names its image and its files.
 from collections.abc import Mapping
 from typing import Final
 
-from headrace.cluster.launcher import ArtifactSource
+from headrace.artifacts.sources import ArtifactSource
 from headrace.control.model.images import ImageProfile, OwnImage, profile
 from headrace.state.records import Json, Kind, NoStatus, RecordPart
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-from headrace.core.answer_format.formats import CALL_MARKERS
-from headrace.core.answer_format.formats import AnswerFormat
+from headrace.core.answer_format.formats import CALL_MARKERS, AnswerFormat
 from headrace.core.answer_format.parser import make_parser
 from headrace.core.generation import ChatPrompt, GenerationRequest
 from headrace.engine.structured_output.compiler import GrammarCompiler

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
-from headrace.cluster.fetch_bounds import Deadline, FetchFailed
+from headrace.artifacts.fetch_bounds import Deadline, FetchFailed
 from headrace.core.aws_buckets import explain_missing_bucket
-from headrace.state.records import Json
 
 _CONNECT_S: Final = 10.0
 _READ_S: Final = 60.0
@@ -74,7 +73,7 @@ OpenObjects = Callable[[Deadline], Objects]
 class ObjectSource:
     """The objects of one S3 endpoint, read with one key pair."""
 
-    def __init__(self, s3: Json, deadline: Deadline) -> None:
+    def __init__(self, s3: dict[str, Any], deadline: Deadline) -> None:
         """
         Connect to an S3 service.
 

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.artifacts import Fetcher, redacted
-from headrace.cluster.content_cache import ContentCache
-from headrace.cluster.fetch_bounds import Deadline, FetchFailed, Guard
-from headrace.cluster.launcher import ArtifactSource, WorkerSpec
-from headrace.cluster.object_grants import GrantedObjects
-from headrace.cluster.object_source import ObjectLocation, StoredObject
-from tests.cluster.archive_maker import archive, file
-from tests.cluster.object_server import Objects, ObjectServer
+from headrace.artifacts.content_cache import ContentCache
+from headrace.artifacts.fetch_bounds import Deadline, FetchFailed, Guard
+from headrace.artifacts.fetcher import Fetcher, redacted
+from headrace.artifacts.object_grants import GrantedObjects
+from headrace.artifacts.object_source import ObjectLocation, StoredObject
+from headrace.artifacts.sources import ArtifactSource
+from headrace.cluster.launcher import WorkerSpec
+from tests.artifacts.archive_maker import archive, file
+from tests.artifacts.object_server import Objects, ObjectServer
 
 PACKED = archive([file("model/serving.properties", b"p"), file("model/weights", b"w" * 3000)])
 

@@ -14,9 +14,9 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from headrace.cluster.archives import safe_path, unpack
-from headrace.cluster.content_cache import ContentCache, content_key
-from headrace.cluster.fetch_bounds import (
+from headrace.artifacts.archives import safe_path, unpack
+from headrace.artifacts.content_cache import ContentCache, content_key
+from headrace.artifacts.fetch_bounds import (
     Deadline,
     FetchFailed,
     Guard,
@@ -25,8 +25,8 @@ from headrace.cluster.fetch_bounds import (
     sized_reader,
     translate_os_errors,
 )
-from headrace.cluster.launcher import ArtifactSource
-from headrace.cluster.object_source import ObjectLocation, Objects, OpenObjects, StoredObject, parse_location
+from headrace.artifacts.object_source import ObjectLocation, Objects, OpenObjects, StoredObject, parse_location
+from headrace.artifacts.sources import ArtifactSource
 from headrace.core.telemetry import get_logger
 from headrace_handler.stray_files import is_stray
 

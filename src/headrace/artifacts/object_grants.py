@@ -12,11 +12,11 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from headrace.cluster.fetch_bounds import Deadline, FetchFailed, sized_reader
-from headrace.cluster.launcher import GrantedObject, ObjectGrant, WorkerSpec
-from headrace.cluster.object_source import ObjectLocation, StoredObject, is_local, parse_location, refusal
+from headrace.artifacts.fetch_bounds import Deadline, FetchFailed, sized_reader
+from headrace.artifacts.object_source import ObjectLocation, StoredObject, is_local, parse_location, refusal
+from headrace.artifacts.sources import GrantedObject, ObjectGrant
 
 if TYPE_CHECKING:
     import httpx
@@ -30,33 +30,6 @@ _THREADS: Final = 4
 _PIECE_BYTES: Final = 1 << 20
 _MAX_ERROR_BYTES: Final = 64 << 10
 _ELEMENT: Final = r"<{0}>([^<]*)</{0}>"
-
-
-class Grants(Protocol):
-    """Decides what a worker may read. Methods block; a failure is in the grant, for the worker to report."""
-
-    def for_worker(self, spec: WorkerSpec) -> tuple[ObjectGrant, ...]:
-        """Return the grants for everything that a worker's specification names."""
-        ...
-
-    def for_uri(self, uri: str) -> ObjectGrant | None:
-        """Return the grant for the artifacts of an adapter; None if they are not in object storage."""
-        ...
-
-
-class NoGrants:
-    """Grants nothing: there is no object storage."""
-
-    def for_worker(self, _spec: WorkerSpec) -> tuple[ObjectGrant, ...]:
-        """Return no grants."""
-        return ()
-
-    def for_uri(self, _uri: str) -> ObjectGrant | None:
-        """Return no grant."""
-        return None
-
-
-NO_GRANTS: Final = NoGrants()
 
 
 class _Interrupted(FetchFailed):

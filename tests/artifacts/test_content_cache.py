@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.content_cache import ContentCache, content_key
-from headrace.cluster.fetch_bounds import Deadline, DiskFull, FetchFailed
+from headrace.artifacts.content_cache import ContentCache, content_key
+from headrace.artifacts.fetch_bounds import Deadline, DiskFull, FetchFailed
 from tests.waiting import WAIT_S
 
 ROOT = Path(__file__).parent.parent.parent
@@ -138,8 +138,8 @@ def test_waiting_for_another_process_ends_at_the_deadline(tmp_path, cache) -> No
 FILLER = """
 import sys, time
 from pathlib import Path
-from headrace.cluster.content_cache import ContentCache
-from headrace.cluster.fetch_bounds import Deadline
+from headrace.artifacts.content_cache import ContentCache
+from headrace.artifacts.fetch_bounds import Deadline
 def fill(folder):
     (folder / "half").touch()
     print("filling", flush=True)
