@@ -32,7 +32,7 @@ from headrace.gateway.metrics import families as gateway_families
 from headrace.handlers.pool import HandlerPool
 from headrace.handlers.spec import HandlerSpec
 from headrace.models.families.registry import FAMILIES, NESTED, refused_networks
-from headrace.platform.operations import OPERATIONS
+from headrace.platform.host.operations import OPERATIONS
 from headrace.server.handlers.metrics import families as handler_families
 from headrace.server.handlers.metrics import torchserve_families
 from headrace.settings.container_flags import FLAGS

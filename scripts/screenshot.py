@@ -29,9 +29,9 @@ sys.path.insert(0, str(ROOT))
 
 from tests.browser import Page, chromium  # noqa: E402 -- after the path
 from tests.e2e.conftest import serve  # noqa: E402
-from tests.platform.console.played import played_world, show  # noqa: E402
-from tests.platform.fake_platform import FakePlatform, serving  # noqa: E402
-from tests.platform.running import IMAGE, Running, up  # noqa: E402
+from tests.platform.host.console.played import played_world, show  # noqa: E402
+from tests.platform.host.fake_platform import FakePlatform, serving  # noqa: E402
+from tests.platform.host.running import IMAGE, Running, up  # noqa: E402
 
 WIDE, PHONE = (1440, 900), (390, 844)
 PHONE_SCALE = 1.5

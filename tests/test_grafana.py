@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from headrace.platform.metrics_pages import TARGETS_PATH
+from headrace.platform.host.metrics_pages import TARGETS_PATH
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.settings.server_settings import ServerSettings
 

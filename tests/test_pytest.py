@@ -14,7 +14,7 @@ import pytest
 
 from headrace.core.processes import is_session_running, process_id
 from headrace.pytest import read_timeout
-from tests.platform.running import clean_environment, until
+from tests.platform.host.running import clean_environment, until
 from tests.waiting import WAIT_S
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "07-pytest"

@@ -22,7 +22,7 @@ TESTS = Path(__file__).parent
         ("tests.models.bf16_folder", {"torch"}),
         ("tests.browser", {"a browser"}),
         ("tests.postgresql", set()),  # a function imports psycopg
-        ("tests.platform.test_ray_cluster", {"Ray"}),  # skipped without
+        ("tests.platform.host.test_ray_cluster", {"Ray"}),  # skipped without
     ],
 )
 def test_the_needs_of_a_module_are_those_of_what_it_imports(module: str, found: set[str]) -> None:

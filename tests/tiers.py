@@ -20,19 +20,19 @@ SLOW = "more time"
 SLOW_CPU_S = 2.0
 SLOW_WALL_S = 8.0
 """A test is slow if it takes longer, in `tests/costs.json`, with its part of its fixtures."""
-_FORMATTERS = "tests/platform/test_formatters.py::test_an_archive_with_formatters"
+_FORMATTERS = "tests/platform/host/test_formatters.py::test_an_archive_with_formatters"
 KEPT = (
     "tests/runner/test_native.py::test_logits_match_the_reference",
     "tests/runner/test_native_invariance.py::test_logits_do_not_depend_on_the_batch_the_chunks_or_the_threads",
     "tests/engine/test_real_model.py::test_a_question_is_answered_correctly",
     "tests/e2e/test_lifecycle.py::test_sigterm_lets_a_running_answer_finish",
-    "tests/platform/test_end_to_end.py::test_a_model_is_uploaded_deployed_streamed_from_and_deleted",
-    "tests/platform/test_end_to_end.py::test_a_killed_platform_loses_nothing_and_its_workers_keep_serving",
-    "tests/platform/test_autoscaling.py::test_a_variant_scales_out_then_to_zero_and_is_woken_by_a_request",
-    "tests/platform/test_components.py::test_models_behind_one_endpoint_answer_by_their_names",
-    "tests/platform/test_faults.py::test_a_worker_that_is_killed_under_load_is_replaced",
+    "tests/platform/host/test_end_to_end.py::test_a_model_is_uploaded_deployed_streamed_from_and_deleted",
+    "tests/platform/host/test_end_to_end.py::test_a_killed_platform_loses_nothing_and_its_workers_keep_serving",
+    "tests/platform/host/test_autoscaling.py::test_a_variant_scales_out_then_to_zero_and_is_woken_by_a_request",
+    "tests/platform/host/test_components.py::test_models_behind_one_endpoint_answer_by_their_names",
+    "tests/platform/host/test_faults.py::test_a_worker_that_is_killed_under_load_is_replaced",
     f"{_FORMATTERS}_is_deployed_by_djls_image_and_streams_their_lines",
-    "tests/platform/test_gateway_metrics.py::test_a_queue_at_zero_survives_the_platform_and_scales_its_endpoint",
+    "tests/platform/host/test_gateway_metrics.py::test_a_queue_at_zero_survives_the_platform_and_scales_its_endpoint",
 )
 """Slow tests of the quick tier, as no quicker one covers the same: the real model, and each kind of life once."""
 GPU_HINT = "TRITON_INTERPRET=0 scripts/test --all -m gpu runs those of a GPU"

@@ -15,7 +15,7 @@ from benchmarks.soak.requests import TIMEOUT_S, ModelClient
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from headrace.platform.folders import LocalKey
+from headrace.platform.host.folders import LocalKey
 
 MAIN, SCALED, HOST, COMPONENT, TEMPORARY = "soak", "soak-scaled", "soak-host", "soak-component", "soak-temporary"
 BUCKET = "soak"

@@ -18,7 +18,7 @@ from benchmarks.soak.load import until
 from benchmarks.soak.probes import ProcessUse, command_lines, read_processes, size_bytes
 from benchmarks.soak.series import FILE, MIB, RULES, WATCHED_FILE, Rule, Series
 
-from headrace.platform.folders import DataFolder, LocalKey, read_local_key
+from headrace.platform.host.folders import DataFolder, LocalKey, read_local_key
 
 _PATIENCE_S = 120.0
 METRICS_MIB, LOGS_MIB = 4, 4

@@ -33,7 +33,7 @@ from benchmarks.wake.figures import Request, WakeUp, summary, table
 from botocore.config import Config
 
 from headrace.bench.environment import describe_environment
-from headrace.platform.folders import DataFolder, LocalKey, read_local_key
+from headrace.platform.host.folders import DataFolder, LocalKey, read_local_key
 
 RESULT = Path(__file__).parent.parent / "results" / "wake.json"
 NAME = "sleeper"

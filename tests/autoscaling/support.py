@@ -18,7 +18,7 @@ from headrace.control.model.worker import WorkerView
 from headrace.control.model.workload import ready_key
 from headrace.control.planning.plan import plan_deployable
 from headrace.control.planning.rollout import wanted_workers
-from headrace.platform.operations import OPERATIONS
+from headrace.platform.host.operations import OPERATIONS
 from headrace.state.records import Record
 from headrace.state.store import Store, open_store
 from tests.control.planning.world import pass_context

@@ -24,7 +24,7 @@ from headrace.control.model.component import Density
 from headrace.control.model.worker import WORKER
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.publishing import Publisher, Sampler
-from headrace.platform.operations import OPERATIONS
+from headrace.platform.host.operations import OPERATIONS
 from headrace.state.routes import ROUTE, Route
 from headrace.state.signals import WakeTarget
 from headrace.testing.fake_launcher import fails_after, ready_after

@@ -11,7 +11,7 @@ from headrace.bench.workload import Arrivals, Synthetic, parse_lengths
 from headrace.cli.api_key import ca_bundle_for
 from headrace.cli.remote import RemoteSource
 from headrace.core.errors import SettingsError, Unavailable
-from headrace.platform.folders import Address, DataFolder
+from headrace.platform.host.folders import Address, DataFolder
 from headrace.testing.server import EchoServer, echo_server
 from tests.http.test_tls import write_certificate
 

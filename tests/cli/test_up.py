@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.cli.up import panel_text
-from headrace.platform.folders import GENERATED_KEY_ID, DataFolder, LocalKey
+from headrace.platform.host.folders import GENERATED_KEY_ID, DataFolder, LocalKey
 from headrace.settings.platform_settings import PlatformSettings
 from tests.command_lines import in_printed, in_spans, parse
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from headrace.platform.folders import DataFolder, console_url, read_local_key
+from headrace.platform.host.folders import DataFolder, console_url, read_local_key
 from tests import plain_http
 from tests.browser import Page, chromium
 from tests.waiting import WAIT_S

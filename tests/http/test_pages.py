@@ -11,7 +11,7 @@ from headrace.http.pages import api_page_routes, page_routes, shared_files
 
 @pytest.fixture(scope="module")
 def client() -> TestClient:
-    return TestClient(Starlette(routes=page_routes("/web", "headrace.platform")))
+    return TestClient(Starlette(routes=page_routes("/web", "headrace.platform.host")))
 
 
 def test_a_browser_that_has_a_file_does_not_get_it_again(client: TestClient) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from headrace.platform.access_keys import ACCESS_KEY, AccessKeySpec
+from headrace.platform.host.access_keys import ACCESS_KEY, AccessKeySpec
 from headrace.state.store import open_store
 from tests.pages import DOCS, block_with
 from tests.postgresql import find_postgresql

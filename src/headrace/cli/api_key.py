@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from headrace.platform.folders import DataFolder, local_key_for
+from headrace.platform.host.folders import DataFolder, local_key_for
 from headrace.settings.platform_settings import data_folder, load_platform_settings
 
 

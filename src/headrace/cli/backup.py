@@ -16,8 +16,8 @@ from headrace.settings.platform_settings import PlatformSettings, data_folder, l
 from headrace.settings.values import flag_name
 
 if TYPE_CHECKING:
-    from headrace.platform.backup import BackupContents, Manifest
-    from headrace.platform.folders import DataFolder
+    from headrace.platform.host.backup import BackupContents, Manifest
+    from headrace.platform.host.folders import DataFolder
 
 BACKUP_EXAMPLES = """
 headrace backup headrace.tar.gz              copy the records; the platform may run
@@ -50,7 +50,7 @@ def backup(*, file: Path, objects: bool, replace: bool, data_dir: Path | None, d
     With --objects FILE has the objects of the embedded S3 server, too, and the asynchronous invocations that wait.
     """
     from headrace.cli.progress import showing_progress
-    from headrace.platform.backup import back_up
+    from headrace.platform.host.backup import back_up
 
     folder, where = _place(data_dir, database)
     with showing_progress() as progress:
@@ -72,7 +72,7 @@ def restore(*, file: Path, check: bool, replace: bool, data_dir: Path | None, da
     again. A platform that has records or objects is refused without --replace.
     """
     from headrace.cli.progress import showing_progress
-    from headrace.platform import backup
+    from headrace.platform.host import backup
 
     if check and replace:
         raise UserFailed("--check changes nothing, and --replace replaces records. Leave one of them out.")
@@ -91,7 +91,7 @@ def restore(*, file: Path, check: bool, replace: bool, data_dir: Path | None, da
 
 def _place(data_dir: Path | None, database: str | None) -> "tuple[DataFolder, str | Path]":
     """Return the data folder and the database of a platform."""
-    from headrace.platform.folders import DataFolder
+    from headrace.platform.host.folders import DataFolder
 
     settings = load_platform_settings({"data_dir": data_dir, "database": database}, os.environ)
     folder = DataFolder(data_folder(settings, os.environ))

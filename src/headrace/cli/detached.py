@@ -13,7 +13,7 @@ from headrace.cli.group import Failed, UserFailed
 from headrace.cli.platform_client import NotTrusted, Platform, platform_at
 from headrace.cli.progress import ShowStage, showing_stage
 from headrace.core.processes import ProcessId, is_running, reap, send_signal, spawn
-from headrace.platform.folders import DataFolder, RunningPlatform
+from headrace.platform.host.folders import DataFolder, RunningPlatform
 from headrace.settings.server_settings import PLATFORM_PREFIX
 from headrace.settings.values import text_of
 

@@ -26,7 +26,7 @@ def down(*, data_dir: Path | None, timeout_s: float) -> None:
     next `headrace up` brings the endpoints back. A platform that systemd or Kubernetes runs is stopped there.
     """
     from headrace.cli.detached import stop_platform
-    from headrace.platform.folders import DataFolder
+    from headrace.platform.host.folders import DataFolder
 
     settings = load_platform_settings({"data_dir": data_dir}, os.environ)
     folder = DataFolder(data_folder(settings, os.environ))

@@ -45,7 +45,7 @@ def env(
     identity, opt out of the SDKs' telemetry, and unset variables that would override the endpoint. OpenAI's clients use
     the platform too, unless OPENAI_API_KEY is set already. Only this shell and programs started from it are affected.
     """
-    from headrace.platform.environment import Target, dotenv_lines, original_environment, shell_lines, undo_lines
+    from headrace.platform.host.environment import Target, dotenv_lines, original_environment, shell_lines, undo_lines
 
     if is_unset:
         lines = undo_lines(os.environ)
@@ -83,7 +83,7 @@ def _warn_of_old_cli(url: str) -> None:
 
 def _platform_of(data_dir: Path, env: dict[str, str]) -> Platform:
     """Return the platform that runs on a data folder; raises `UserFailed` if there is none."""
-    from headrace.platform.folders import DataFolder
+    from headrace.platform.host.folders import DataFolder
 
     folder = DataFolder(data_folder(load_platform_settings({"data_dir": data_dir}, os.environ), os.environ))
     address = folder.running_address()

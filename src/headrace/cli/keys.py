@@ -16,7 +16,7 @@ from headrace.settings.platform_settings import PlatformSettings, data_folder, l
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.platform.access_keys import AccessKeys
+    from headrace.platform.host.access_keys import AccessKeys
 
 EXAMPLES = """
 headrace keys create --note "the CI machine"    create a key; its secret is shown once
@@ -104,8 +104,8 @@ def rm(*, key_id: str, last: bool, data_dir: Path | None, database: str | None) 
 @contextmanager
 def opened_keys(settings: PlatformSettings, folder: Path) -> "Iterator[AccessKeys]":
     """Open the keys in the store of a platform."""
-    from headrace.platform.access_keys import AccessKeys
-    from headrace.platform.folders import DataFolder
+    from headrace.platform.host.access_keys import AccessKeys
+    from headrace.platform.host.folders import DataFolder
     from headrace.state.store import open_store
 
     data = DataFolder(folder)

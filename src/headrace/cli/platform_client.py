@@ -25,7 +25,7 @@ from headrace.http.tls import client_context
 from headrace.settings.platform_settings import DEFAULT_PORT, PlatformSettings, data_folder, load_platform_settings
 
 if TYPE_CHECKING:
-    from headrace.platform.folders import Address, DataFolder, LocalKey
+    from headrace.platform.host.folders import Address, DataFolder, LocalKey
 
 _CLIENT_ERRORS = frozenset({"ValidationException", "ValidationError", "AccessDeniedException", "ResourceInUse"})
 _KEY_ERRORS = frozenset(
@@ -202,7 +202,7 @@ def find_platform(url: str | None, env: Mapping[str, str] = os.environ) -> Platf
     if url is None:
         source = "AWS_ENDPOINT_URL_SAGEMAKER" if env.get("AWS_ENDPOINT_URL_SAGEMAKER") else "AWS_ENDPOINT_URL"
         url = env.get(source)
-    from headrace.platform.folders import Address, DataFolder
+    from headrace.platform.host.folders import Address, DataFolder
 
     settings = load_platform_settings({}, env)
     folder = DataFolder(data_folder(settings, env))
@@ -243,7 +243,7 @@ def credentials_for(url: str, folder: "DataFolder", env: Mapping[str, str]) -> "
     They are those of a shell that points at it, else the key of the data folder on which it runs, else the shell's,
     which may be for AWS.
     """
-    from headrace.platform.folders import LocalKey, local_key_for
+    from headrace.platform.host.folders import LocalKey, local_key_for
 
     key_id, secret = env.get("AWS_ACCESS_KEY_ID"), env.get("AWS_SECRET_ACCESS_KEY")
     shells = LocalKey(key_id=key_id, secret=secret) if key_id and secret else None

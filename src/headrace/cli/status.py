@@ -59,7 +59,7 @@ def status(*, url: str | None, wait: bool, timeout_s: float, as_json: bool) -> N
 
 def _console(platform: Platform, health: Mapping[str, Any]) -> str:
     """Return the address of the console; it signs in with the key of the data folder."""
-    from headrace.platform.folders import LocalKey, console_url
+    from headrace.platform.host.folders import LocalKey, console_url
 
     needs_key = platform.has_credentials and health.get("asks_for_keys")
     key = LocalKey(key_id=platform.access_key, secret=platform.secret_key) if needs_key else None

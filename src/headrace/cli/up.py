@@ -15,8 +15,8 @@ from headrace.cli.suggestions import QUESTION
 from headrace.settings.platform_settings import PlatformSettings, data_folder, load_platform_settings
 
 if TYPE_CHECKING:
-    from headrace.platform.folders import DataFolder
-    from headrace.platform.life import Started
+    from headrace.platform.host.folders import DataFolder
+    from headrace.platform.host.life import Started
 
 EXAMPLES = """
 headrace up                                    run on http://127.0.0.1:7450 until Ctrl-C
@@ -63,7 +63,7 @@ def up(*, detach: bool, takeover: bool, **overrides: Any) -> None:
     if detach:
         _start_detached(settings, overrides)
         return
-    from headrace.platform.start import run_platform
+    from headrace.platform.host.start import run_platform
 
     sys.exit(run_platform(settings, is_takeover=takeover, on_ready=print_panel))
 
@@ -71,7 +71,7 @@ def up(*, detach: bool, takeover: bool, **overrides: Any) -> None:
 def _start_detached(settings: PlatformSettings, overrides: Mapping[str, object]) -> None:
     from headrace.cli.detached import start_detached
     from headrace.cli.platform_client import NotTrusted
-    from headrace.platform.folders import DataFolder
+    from headrace.platform.host.folders import DataFolder
 
     folder = DataFolder(data_folder(settings, os.environ))
     platform = start_detached(folder, overrides, os.environ)
@@ -101,7 +101,7 @@ def panel_text(
     url: str, settings: PlatformSettings, folder: "DataFolder", storage: str, *, ending: str, log: Path | None = None
 ) -> str:
     """Return the start message: addresses, commands to copy, and how the platform is stopped."""
-    from headrace.platform.folders import console_url, read_local_key
+    from headrace.platform.host.folders import console_url, read_local_key
 
     option = folder_option(folder)
     key = None if settings.open else read_local_key(folder)

@@ -26,8 +26,8 @@ from headrace.cli.deploy import endpoint_name
 from headrace.cli.group import Failed
 from headrace.cli.platform_client import Platform, platform_at
 from headrace.core.errors import HeadraceError
-from headrace.platform.environment import SHELL_FOLDER, Target, variables
-from headrace.platform.folders import DataFolder
+from headrace.platform.host.environment import SHELL_FOLDER, Target, variables
+from headrace.platform.host.folders import DataFolder
 
 DEFAULT_TIMEOUT_S = 300.0
 _POLL_S = 0.05

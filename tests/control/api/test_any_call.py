@@ -18,7 +18,7 @@ from headrace.control.model.worker import WorkerView
 from headrace.control.planning.plan import plan_deployable
 from headrace.control.planning.rollout import wanted_workers
 from headrace.control.planning.worker_build import WorkerDefaults, build_worker
-from headrace.platform.operations import OPERATIONS
+from headrace.platform.host.operations import OPERATIONS
 from headrace.state.records import copy_part
 from headrace.state.routes import VariantRoute
 from headrace.state.store import Store, open_store

@@ -17,7 +17,7 @@ from headrace.control.loops.scraper import CapacityRecorder
 from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.control.model.endpoint import ENDPOINT
 from headrace.control.model.worker import WORKER
-from headrace.platform.overview import read_overview
+from headrace.platform.host.overview import read_overview
 from headrace.wire.aws.errors import AwsError
 from tests.control.broken_records import edit_record
 from tests.control.components.scene import Scene

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.cluster.launcher import Handle, WorkerSpec
 from headrace.control.api.context import CallContext
-from headrace.platform.operations import KINDS, OPERATIONS, refuse_newer
+from headrace.platform.host.operations import KINDS, OPERATIONS, refuse_newer
 from headrace.state.records import Unreadable
 from headrace.state.routes import ROUTE
 from headrace.state.schema import SCHEMA_VERSION

@@ -10,7 +10,7 @@ import pytest
 from botocore.model import OperationModel, Shape
 
 import headrace
-from headrace.platform.operations import OPERATIONS
+from headrace.platform.host.operations import OPERATIONS
 from headrace.wire.aws import services
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.member_table import MEMBERS

@@ -1,0 +1,1 @@
+"""The platform, `headrace up`: puts store, reconciler, gateway and object storage together on one port."""

@@ -1,0 +1,243 @@
+"""
+The console at `/console`: static files, and an API for data that no public API returns.
+
+These data are the traffic of the last hour, the instance of each copy of a component, the state of the whole platform,
+the models on its disk, and its access keys. For everything else the page uses the public APIs: SageMaker, Application
+Auto Scaling, CloudWatch, CloudWatch Logs and `/v1`.
+"""
+
+import asyncio
+import hmac
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from headrace.core.errors import Unavailable
+from headrace.core.tracing import trace_of
+from headrace.gateway.traffic_history import RATE_WINDOW_S, TrafficHistory
+from headrace.http.audit import AuditedCall, AuditLog
+from headrace.http.body import BodyTooLarge, read_body
+from headrace.http.pages import page_file, page_routes
+from headrace.platform.host.access_keys import AccessKey, AccessKeys
+from headrace.state.records import Json, LastRecord
+
+CONSOLE_PATH = "/console"
+MAX_RATES = 200
+"""Endpoints in one request for rates; a page of the list has 25."""
+_PACKAGE = "headrace.platform.host"
+_API_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+
+Ask = Callable[[str, object], Awaitable[Sequence[Any]]]
+"""Returns the answers of the platform's other processes to a question with an argument; see `TRAFFIC`."""
+TRAFFIC = "traffic"
+"""The question for a snapshot of the traffic; its argument is `[names of endpoints or None for all, since_s]`."""
+
+
+async def ask_none(_question: str, _argument: object) -> Sequence[Any]:
+    """Return no answers: there are no other processes."""
+    return ()
+
+
+def is_console(path: str) -> bool:
+    """Return whether a path is the console's. NOTE: a signed request to it means a bucket called `console`."""
+    return path == CONSOLE_PATH or path.startswith(f"{CONSOLE_PATH}/")
+
+
+def needs_key(path: str) -> bool:
+    """Return whether a path of the console needs a key: the API does, but not the page, which asks the user for it."""
+    return path.startswith(f"{CONSOLE_PATH}/api/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleSources:
+    """The parts of the platform that the console shows; its functions are called in threads."""
+
+    components: Callable[[str], Json]
+    """Returns the inference components of an endpoint, and where their copies are."""
+    counts: Callable[[Sequence[str]], Json]
+    """Returns the numbers of current and of desired instances of endpoints, by name."""
+    home: Callable[[], Json]
+    """Returns the state of the whole platform."""
+    models: Callable[[], Json]
+    """Returns the models on the disk."""
+    keys: AccessKeys | None = None
+    """The access keys; None: the platform requires none, and the console does not manage them."""
+
+
+def console_app(
+    history: TrafficHistory,
+    sources: ConsoleSources,
+    *,
+    ask: Ask = ask_none,
+    clock: Callable[[], float] = time.time,
+) -> Starlette:
+    """Create the application; it uses `history` in its event loop, and `ask` asks the other processes."""
+
+    async def of_all(names: Sequence[str] | None, since_s: float) -> TrafficHistory:
+        snapshots = await ask(TRAFFIC, [names, since_s])
+        if not snapshots:
+            return history
+        return TrafficHistory.merged([history.snapshot(names, since_s=since_s, now_s=clock()), *snapshots])
+
+    async def to_the_page(_request: Request) -> Response:
+        return RedirectResponse(CONSOLE_PATH, status_code=308)
+
+    async def traffic(request: Request) -> Response:
+        """Handle `?endpoint=NAME&since=S`; S is seconds since 1970, or, if negative, relative to now."""
+        name = request.query_params.get("endpoint", "")
+        since_s = _number(request.query_params.get("since", "-600"))
+        if not name or since_s is None:
+            return _refusal("Expected ?endpoint=<name>&since=<seconds since 1970, or -600 for the last ten minutes>.")
+        now_s = clock()
+        since_s = since_s if since_s >= 0 else now_s + since_s
+        return _json_response((await of_all([name], since_s)).series(name, since_s=since_s, now_s=now_s))
+
+    async def rates(request: Request) -> Response:
+        """Handle `?endpoint=NAME&endpoint=NAME…`: return the rates of the last minute, and the numbers of instances."""
+        names = request.query_params.getlist("endpoint")
+        if len(names) > MAX_RATES:
+            return _refusal(f"The request names {len(names)} endpoints; expected at most {MAX_RATES}.")
+        now_s = clock()
+        rates = (await of_all(names, now_s - RATE_WINDOW_S)).rates(names, now_s=now_s)
+        counts = await asyncio.to_thread(sources.counts, names)
+        return _json_response({name: {**rates.get(name, {}), **counts.get(name, {})} for name in {*rates, *counts}})
+
+    async def placed(request: Request) -> Response:
+        """Handle `?endpoint=NAME`: return the time, the inference components, and the instances of their copies."""
+        name = request.query_params.get("endpoint", "")
+        if not name:
+            return _refusal("Expected ?endpoint=<name>.")
+        return _json_response({"now_s": clock(), **await asyncio.to_thread(sources.components, name)})
+
+    async def home(_request: Request) -> Response:
+        now_s = clock()
+        rate = (await of_all(None, now_s - RATE_WINDOW_S)).requests_per_s(now_s=now_s)
+        return _json_response({"now_s": now_s, "requests_per_s": rate, **await asyncio.to_thread(sources.home)})
+
+    async def models(_request: Request) -> Response:
+        return _json_response(await asyncio.to_thread(sources.models))
+
+    return Starlette(
+        routes=[
+            Route(CONSOLE_PATH, page_file(_PACKAGE, "index.html"), methods=["GET"]),
+            Route(f"{CONSOLE_PATH}/", to_the_page, methods=["GET"]),
+            Route(f"{CONSOLE_PATH}/api/traffic", traffic, methods=["GET"]),
+            Route(f"{CONSOLE_PATH}/api/components", placed, methods=["GET"]),
+            Route(f"{CONSOLE_PATH}/api/rates", rates, methods=["GET"]),
+            Route(f"{CONSOLE_PATH}/api/home", home, methods=["GET"]),
+            Route(f"{CONSOLE_PATH}/api/models", models, methods=["GET"]),
+            *key_routes(f"{CONSOLE_PATH}/api/keys", sources.keys),
+            *page_routes(f"{CONSOLE_PATH}/web", _PACKAGE),
+        ],
+        exception_handlers={Unavailable: _unavailable},
+    )
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _json_response(json: object, status: int = 200) -> Response:
+    return JSONResponse(json, status_code=status, headers=_API_HEADERS)
+
+
+def _refusal(message: str, status: int = 400) -> Response:
+    return _json_response({"message": message}, status)
+
+
+async def _unavailable(_request: Request, error: Exception) -> Response:
+    return _refusal(str(error), Unavailable.http_status)
+
+
+MAX_KEYS = 500
+"""Keys that the console can create; each unsigned request is compared with all of them."""
+MAX_NOTE_CHARACTERS = 200
+_MAX_BODY_BYTES = 4096
+_AUDIT = AuditLog()
+_CLOSED = (
+    "This platform requires no keys, so the console does not manage them: anyone on this machine could create a key "
+    "for later. Use `headrace keys` on the machine of the platform."
+)
+
+
+class _NewKey(msgspec.Struct, forbid_unknown_fields=True):
+    note: str = ""
+
+
+def key_routes(path: str, keys: AccessKeys | None) -> list[Route]:
+    """
+    Return the routes that list, create and delete access keys; with None for keys they explain where that is done.
+
+    Only a platform that requires keys manages them here, and only for callers with a key. On an open platform
+    (`--open`) every user of the machine is admitted: a key that one of them created would open the platform later,
+    when it requires keys.
+    """
+
+    async def refuse(request: Request) -> Response:
+        if request.method == "GET":
+            return _json_response({"is_managed": False, "keys": [], "message": _CLOSED})
+        return _refusal(_CLOSED, 403)
+
+    if keys is None:
+        return [Route(path, refuse, methods=["GET", "POST"]), Route(f"{path}/{{key_id}}", refuse, methods=["DELETE"])]
+
+    async def listed(request: Request) -> Response:
+        found = await asyncio.to_thread(keys.list)
+        _audit(request, "ListAccessKeys", "", 200)
+        token = request.headers.get("authorization", "").partition(" ")[2].strip()
+        return _json_response({"is_managed": True, "keys": [_key_json(key, token) for key in found]})
+
+    async def create(request: Request) -> Response:
+        try:
+            wanted = msgspec.json.decode(await read_body(request.receive, max_bytes=_MAX_BODY_BYTES), type=_NewKey)
+        except (msgspec.DecodeError, BodyTooLarge):
+            return _refusal('Expected a JSON object such as {"note": "the CI machine"}.')
+        if len(wanted.note) > MAX_NOTE_CHARACTERS:
+            return _refusal(f"The note has {len(wanted.note)} characters; expected at most 200.")
+        if len(await asyncio.to_thread(keys.list)) >= MAX_KEYS:
+            return _refusal(f"There are {MAX_KEYS} keys, the most that can be created. Delete some.", 409)
+        made = await asyncio.to_thread(keys.create, note=wanted.note)
+        _audit(request, "CreateAccessKey", made.key_id, 201)
+        # The secret is shown only this once.
+        return _json_response({**_key_json(made, ""), "secret": made.secret}, 201)
+
+    async def delete(request: Request) -> Response:
+        key_id = request.path_params["key_id"]
+        try:
+            is_removed = await asyncio.to_thread(keys.remove, key_id, keep_last=True)
+        except LastRecord:
+            _audit(request, "DeleteAccessKey", key_id, 409)
+            why = "It is the last key: without one no request is admitted. Create another one first."
+            return _refusal(why, 409)
+        if not is_removed:
+            return _refusal(f"There is no access key {key_id}.", 404)
+        _audit(request, "DeleteAccessKey", key_id, 204)
+        return Response(status_code=204, headers=_API_HEADERS)
+
+    return [
+        Route(path, listed, methods=["GET"]),
+        Route(path, create, methods=["POST"]),
+        Route(f"{path}/{{key_id}}", delete, methods=["DELETE"]),
+    ]
+
+
+def _audit(request: Request, operation: str, key_id: str, status: int) -> None:
+    call = AuditedCall(service="headrace", operation=operation, resource=key_id)
+    _AUDIT.write(request.scope, call, status=status, request_id=trace_of(request.scope).request_id)
+
+
+def _key_json(key: AccessKey, token: str) -> Json:
+    is_yours = hmac.compare_digest(token.encode(), key.secret.encode())
+    return {"id": key.key_id, "created_s": key.created_s, "note": key.note, "is_yours": is_yours}

@@ -1,0 +1,309 @@
+"""
+The lifecycle of a process that serves a platform: start all parts, serve, shut down.
+
+The first SIGTERM, SIGINT or SIGHUP (a closed terminal) shuts it down gracefully: after SIGTERM it keeps serving for
+`shutdown_delay_s` with `/health` at 503; then it takes no new requests, those in flight may finish within
+`shutdown_grace_s`, and the workers stop (unless they are kept for the next platform). A second signal stops it at once,
+as kill -9 does: workers keep running, and the next platform adopts them.
+
+Exit codes: 0 stopped by a signal, 1 failed, 2 an error that the caller can fix, 128 + n killed by a second signal n.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import ssl
+import stat
+import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from headrace.cluster.launcher import Launcher
+from headrace.control.model.worker import WORKER
+from headrace.core.allocator import return_memory
+from headrace.core.errors import HeadraceError, Unavailable
+from headrace.core.log_files import KEPT_LOG_BYTES, MAX_LOG_BYTES, trim_log
+from headrace.core.telemetry import get_logger
+from headrace.core.threads import keep_from_collector
+from headrace.http.otlp import tracing
+from headrace.http.server import HttpServer, http_limits, http_server
+from headrace.http.tls import trusts_itself, url_of
+from headrace.platform.host.app import PlatformApp
+from headrace.platform.host.assembly import Parts, assemble
+from headrace.platform.host.folders import Address, DataFolder
+from headrace.platform.host.object_storage import ObjectStorage
+from headrace.platform.host.sharing import Sharing
+from headrace.platform.host.supervisor import STOP_WITHOUT_DELAY
+from headrace.settings.platform_settings import PlatformSettings
+from headrace.settings.shutdown import resolve_shutdown_delay
+from headrace.state.records import Conflict
+from headrace.state.store import Store
+from headrace.wire.aws import services
+
+_STORAGE_PATIENCE_S = 3.0
+_WORKER_GRACE_S = 10.0
+"""Seconds between SIGTERM and SIGKILL for workers, whose requests have ended by then."""
+_TWICE_S = 0.5
+"""Signals within this time count as one: `timeout`, shells and supervisors signal the process and its group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    url: str
+    folder: DataFolder
+    settings: PlatformSettings
+    storage: ObjectStorage
+
+
+OnReady = Callable[[Started], None]
+
+
+class Listener:
+    """The bound sockets of a process, their TLS, and the address by which programs on this machine reach it."""
+
+    def __init__(self, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None, certificate: Path | None) -> None:
+        self.sockets = sockets
+        self.tls = tls
+        is_own_root = tls is not None and certificate is not None and trusts_itself(certificate, tls)
+        self.address = Address(
+            url=url_of(sockets[0], is_tls=tls is not None),
+            ca_bundle=str(certificate.absolute()) if certificate is not None and is_own_root else None,
+        )
+
+
+class PlatformLifecycle:
+    def __init__(
+        self,
+        settings: PlatformSettings,
+        store: Store,
+        sharing: Sharing,
+        listener: Listener,
+        storage: ObjectStorage,
+        *,
+        on_ready: OnReady | None,
+        on_serving: Callable[[], None],
+        env: Mapping[str, str],
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._sharing = sharing
+        self._has_successor = False
+        """True if other members go on with the platform after this process has left."""
+        self._is_displaced = False
+        """True if the platform has another home, where no member uses the workers of this one."""
+        self._listener = listener
+        self._storage = storage
+        self._on_ready = on_ready
+        self._on_serving = on_serving
+        self._env = env
+        self._stop = asyncio.Event()
+        self._signalled_s = 0.0
+        self._delay_s = 0.0
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, STOP_WITHOUT_DELAY):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # ignored under `nohup`
+                loop.add_signal_handler(number, self._on_signal, number)
+        address = self._listener.address
+        async with AsyncExitStack() as stack:
+            tracer = stack.enter_context(
+                tracing(self._settings.otlp_traces_endpoint, self._env, service="headrace-platform")
+            )
+            _begin(stack, return_memory(), "free memory")
+            stack.push_async_callback(lambda: self._storage.stop(keep=self._keeps_workers))
+            await self._storage.start()
+            parts = assemble(
+                self._settings, self._sharing, self._store, self._storage, address=address, env=self._env, tracer=tracer
+            )
+            stack.push_async_callback(self._close, parts)
+            await parts.gateway.start()
+            tasks = [_begin(stack, parts.series.run(), "metrics")]
+            logs = (self._sharing.folder.log, self._sharing.home.storage_log)
+            tasks.append(_begin(stack, bound_logs(logs), "logs"))
+            if parts.siblings is not None:
+                await parts.siblings.start()
+                stack.push_async_callback(parts.siblings.close)
+            if parts.peers is not None:
+                tasks.append(_begin(stack, parts.peers.run(), "reports between members"))
+            stack.push_async_callback(self._leave, parts)
+            tasks.append(_begin(stack, parts.membership.run(parts.leading.run), "membership"))
+            keep_from_collector()
+            _begin(stack, warm_up(), "warm-up")
+            server = http_server(parts.app, limits=http_limits(self._settings), tls=self._listener.tls)
+            serving = asyncio.create_task(server.serve(sockets=list(self._listener.sockets)), name="http")
+            stack.push_async_callback(self._end_serving, server, serving)
+            get_logger().info(
+                "platform.ready", url=address.url, data_dir=str(self._sharing.folder.root), storage=self._storage.state
+            )
+            self._on_serving()
+            tasks.append(_begin(stack, parts.disk.watch(self._storage.restart), "free space"))
+            if self._on_ready is not None:
+                with suppress(HeadraceError, TimeoutError):  # so that the start message shows its state
+                    async with asyncio.timeout(_STORAGE_PATIENCE_S):
+                        await self._storage.ready()
+                self._on_ready(
+                    Started(
+                        url=address.url, folder=self._sharing.folder, settings=self._settings, storage=self._storage
+                    )
+                )
+            await self._until_stopped(parts.app, *tasks, serving)
+            parts.membership.resign()
+        get_logger().info("platform.stopped")
+        return 0
+
+    async def _until_stopped(self, app: PlatformApp, *tasks: "asyncio.Task[None]") -> None:
+        """Wait for a signal and the shutdown delay; a part that fails stops the platform with its error."""
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            done, _ = await asyncio.wait({stopping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            if done == {stopping} and self._delay_s:
+                app.is_terminating = True
+                done, _ = await asyncio.wait(tasks, timeout=self._delay_s, return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {stopping}:
+                await task
+        finally:
+            stopping.cancel()
+
+    def _on_signal(self, number: int) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if self._stop.is_set() and now_s - self._signalled_s < _TWICE_S:
+            return
+        if self._stop.is_set() and number != signal.SIGHUP:  # sent twice: by the shell and by the kernel
+            get_logger().warning("platform.killed", signal=signal.Signals(number).name)
+            sys.stderr.flush()
+            os._exit(128 + number)
+        self._stop.set()
+        self._signalled_s = now_s
+        self._sharing.folder.announce_stop()
+        settings = self._settings
+        if number == signal.SIGTERM:
+            self._delay_s = resolve_shutdown_delay(
+                settings.shutdown_delay_s, grace_s=settings.shutdown_grace_s, host=settings.host
+            )
+        if number == signal.SIGHUP:
+            _redirect_output()
+        get_logger().info("platform.stopping", signal=signal.Signals(number).name, delay_s=self._delay_s)
+
+    async def _end_serving(self, server: HttpServer, serving: "asyncio.Task[None]") -> None:
+        """Let requests in flight finish; uvicorn aborts them after the grace period."""
+        server.stop(grace_s=self._settings.shutdown_grace_s - self._delay_s)
+        with suppress(asyncio.CancelledError):
+            await serving
+
+    async def _leave(self, parts: Parts) -> None:
+        """Leave the members; the last one at its home stops the workers, unless they are kept for the next platform."""
+        self._has_successor = await parts.membership.leave()
+        self._is_displaced = parts.membership.is_displaced
+        if not self._keeps_workers:
+            store = None if self._is_displaced else self._store
+            num_workers = await end_workers(store, parts.cluster.launcher, grace_s=_WORKER_GRACE_S)
+            get_logger().info("workers.ended", workers=num_workers)
+
+    @property
+    def _keeps_workers(self) -> bool:
+        return (self._settings.keep_workers or self._has_successor) and not self._is_displaced
+
+    async def _close(self, parts: Parts) -> None:
+        await asyncio.to_thread(parts.waker.close)
+        await parts.gateway.close()
+        await parts.s3.close()
+        if parts.objects is not None:
+            await parts.objects.close()
+        await parts.cluster.launcher.close()
+        if not self._keeps_workers:
+            await asyncio.to_thread(parts.cluster.end)
+        await asyncio.to_thread(parts.series.close)
+
+
+def _redirect_output() -> None:
+    """Redirect output to /dev/null: writing to a closed terminal would raise during the shutdown."""
+    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 -- only for its descriptor
+        for stream in (1, 2):
+            if stat.S_ISCHR(os.fstat(stream).st_mode):  # `isatty` is false for a closed terminal
+                os.dup2(nowhere.fileno(), stream)
+
+
+def _begin(stack: AsyncExitStack, work: Coroutine[None, None, None], name: str) -> "asyncio.Task[None]":
+    """Start a task that the stack cancels when the platform stops, in reverse order."""
+    task = asyncio.create_task(work, name=name)
+
+    async def end() -> None:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    stack.push_async_callback(end)
+    return task
+
+
+async def warm_up() -> None:
+    """Load the models of AWS's services, which live as long as the process."""
+    for service in services.MODELLED:
+        await asyncio.to_thread(services.operation_names, service)
+    keep_from_collector()
+
+
+_POLL_S = 0.05
+_KILL_RESERVE_S = 5.0
+"""Seconds after SIGKILL for the kernel to remove the processes."""
+
+
+async def end_workers(store: Store | None, launcher: Launcher, *, grace_s: float) -> int:
+    """
+    Stop all workers and wait for them, `grace_s` between SIGTERM and SIGKILL; return their number.
+
+    Their records are marked as being deleted, so that the next platform replaces them and does not count their end as a
+    failure. On a full disk the workers are stopped without the marks. Call it after the reconciler has stopped, without
+    a store if another platform has taken the records over.
+    """
+
+    def mark_deleting(store: Store) -> None:
+        try:
+            for record in store.list(WORKER):
+                with suppress(Conflict):
+                    store.update(record, is_deleting=True)
+        except Unavailable as error:
+            get_logger().warning("workers.not_marked", message=error.message)
+
+    if store is not None:
+        await asyncio.to_thread(mark_deleting, store)
+    try:
+        workers = await launcher.known()
+        for name, handle in workers.items():
+            await launcher.stop(name, handle, grace_s=grace_s)
+    except TimeoutError as error:  # an unreachable cluster must not keep the platform from stopping
+        get_logger().error("workers.not_reached", message=str(error))
+        return 0
+    try:
+        async with asyncio.timeout(grace_s + _KILL_RESERVE_S):
+            while await launcher.known():  # noqa: ASYNC110 -- they need not be child processes, whose end is reported
+                await asyncio.sleep(_POLL_S)
+    except TimeoutError:
+        get_logger().error("workers.left", workers=sorted(workers))
+    return len(workers)
+
+
+_PAUSE_S: Final = 30.0
+"""A platform that writes 10,000 lines a second exceeds the bound by 100 MiB in this time."""
+
+
+async def bound_logs(
+    logs: Sequence[Path],
+    *,
+    max_bytes: int = MAX_LOG_BYTES,
+    kept_bytes: int = KEPT_LOG_BYTES,
+    pause_s: float = _PAUSE_S,
+) -> None:
+    """Cut the logs that have grown too large, every `pause_s`, until cancelled."""
+    while True:
+        for log in logs:
+            try:
+                await asyncio.to_thread(trim_log, log, max_bytes=max_bytes, kept_bytes=kept_bytes)
+            except OSError as error:
+                get_logger().warning("log.not_cut", log=str(log), reason=error.strerror)
+        await asyncio.sleep(pause_s)

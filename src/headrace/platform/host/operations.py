@@ -1,0 +1,124 @@
+"""The AWS operations that the platform supports, each with its handler, and all kinds of its records."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from headrace.autoscaling.api import policies, schedules, targets
+from headrace.autoscaling.planning.policies import SCALING_POLICY
+from headrace.autoscaling.planning.targets import SCALABLE_TARGET, SCHEDULED_ACTION
+from headrace.autoscaling.records.activities import SCALING_ACTIVITY
+from headrace.cloudwatch.alarms.records import ALARM
+from headrace.cloudwatch.api import alarms, metrics
+from headrace.control.api import components, definitions, endpoints, identity, logs, tags
+from headrace.control.api.context import Handler
+from headrace.control.model.component import INFERENCE_COMPONENT
+from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL
+from headrace.control.model.endpoint import ENDPOINT
+from headrace.control.model.worker import WORKER
+from headrace.core.errors import SettingsError
+from headrace.platform.host.access_keys import ACCESS_KEY
+from headrace.state.records import AnyKind
+from headrace.state.routes import ROUTE
+
+KINDS: Final[Mapping[str, AnyKind]] = {
+    kind.name: kind
+    for kind in (
+        ACCESS_KEY,
+        ALARM,
+        ENDPOINT,
+        ENDPOINT_CONFIG,
+        INFERENCE_COMPONENT,
+        MODEL,
+        ROUTE,
+        SCALABLE_TARGET,
+        SCALING_ACTIVITY,
+        SCALING_POLICY,
+        SCHEDULED_ACTION,
+        WORKER,
+    )
+}
+"""All kinds of records, by name."""
+
+
+def refuse_newer(versions: Mapping[str, int], *, what: str) -> None:
+    """
+    Refuse records that a newer Headrace wrote: raise `SettingsError`.
+
+    `versions` has the newest schema version of each kind's records, `what` is the store or the file that has them.
+    """
+    remedy = "Use the version of Headrace that wrote them, or restore a backup that is older."
+    for name, version in sorted(versions.items()):
+        if name not in KINDS:
+            raise SettingsError(f"{what} has records of the kind {name}, which this Headrace does not have. {remedy}")
+        if version > KINDS[name].version:
+            raise SettingsError(
+                f"{what} has records of the kind {name} with schema version {version}; this Headrace expects at most "
+                f"version {KINDS[name].version}. {remedy}"
+            )
+
+
+OPERATIONS: Mapping[tuple[str, str], Handler] = {
+    ("sagemaker", "CreateModel"): definitions.create_model,
+    ("sagemaker", "DescribeModel"): definitions.MODELS.describe,
+    ("sagemaker", "ListModels"): definitions.MODELS.list,
+    ("sagemaker", "DeleteModel"): definitions.MODELS.delete,
+    ("sagemaker", "CreateEndpointConfig"): definitions.create_endpoint_config,
+    ("sagemaker", "DescribeEndpointConfig"): definitions.ENDPOINT_CONFIGS.describe,
+    ("sagemaker", "ListEndpointConfigs"): definitions.ENDPOINT_CONFIGS.list,
+    ("sagemaker", "DeleteEndpointConfig"): definitions.ENDPOINT_CONFIGS.delete,
+    ("sagemaker", "CreateEndpoint"): endpoints.create_endpoint,
+    ("sagemaker", "DescribeEndpoint"): endpoints.describe_endpoint,
+    ("sagemaker", "ListEndpoints"): endpoints.list_endpoints,
+    ("sagemaker", "UpdateEndpoint"): targets.update_scaled_endpoint,
+    ("sagemaker", "UpdateEndpointWeightsAndCapacities"): endpoints.update_weights,
+    ("sagemaker", "DeleteEndpoint"): endpoints.delete_endpoint,
+    ("sagemaker", "CreateInferenceComponent"): components.create_inference_component,
+    ("sagemaker", "DescribeInferenceComponent"): components.describe_inference_component,
+    ("sagemaker", "ListInferenceComponents"): components.list_inference_components,
+    ("sagemaker", "UpdateInferenceComponent"): components.update_inference_component,
+    ("sagemaker", "UpdateInferenceComponentRuntimeConfig"): components.update_runtime_config,
+    ("sagemaker", "DeleteInferenceComponent"): components.delete_inference_component,
+    ("sagemaker", "AddTags"): tags.add_tags,
+    ("sagemaker", "ListTags"): tags.list_tags,
+    ("sagemaker", "DeleteTags"): tags.delete_tags,
+    ("logs", "DeleteLogGroup"): logs.delete_log_group,
+    ("logs", "DeleteLogStream"): logs.delete_log_stream,
+    ("logs", "DescribeLogGroups"): logs.describe_log_groups,
+    ("logs", "DescribeLogStreams"): logs.describe_log_streams,
+    ("logs", "FilterLogEvents"): logs.filter_log_events,
+    ("logs", "GetLogEvents"): logs.get_log_events,
+    ("cloudwatch", "PutMetricData"): metrics.put_metric_data,
+    ("cloudwatch", "GetMetricData"): metrics.get_metric_data,
+    ("cloudwatch", "GetMetricStatistics"): metrics.get_metric_statistics,
+    ("cloudwatch", "ListMetrics"): metrics.list_metrics,
+    ("cloudwatch", "PutMetricAlarm"): alarms.put_metric_alarm,
+    ("cloudwatch", "DescribeAlarms"): alarms.describe_alarms,
+    ("cloudwatch", "DescribeAlarmsForMetric"): alarms.describe_alarms_for_metric,
+    ("cloudwatch", "DescribeAlarmHistory"): alarms.describe_alarm_history,
+    ("cloudwatch", "DeleteAlarms"): alarms.delete_alarms,
+    ("cloudwatch", "SetAlarmState"): alarms.set_alarm_state,
+    ("cloudwatch", "EnableAlarmActions"): alarms.enable_alarm_actions,
+    ("cloudwatch", "DisableAlarmActions"): alarms.disable_alarm_actions,
+    ("cloudwatch", "TagResource"): alarms.tag_resource,
+    ("cloudwatch", "UntagResource"): alarms.untag_resource,
+    ("cloudwatch", "ListTagsForResource"): alarms.list_tags_for_resource,
+    ("application-autoscaling", "RegisterScalableTarget"): targets.register_scalable_target,
+    ("application-autoscaling", "DeregisterScalableTarget"): targets.deregister_scalable_target,
+    ("application-autoscaling", "DescribeScalableTargets"): targets.describe_scalable_targets,
+    ("application-autoscaling", "PutScalingPolicy"): policies.put_scaling_policy,
+    ("application-autoscaling", "DeleteScalingPolicy"): policies.delete_scaling_policy,
+    ("application-autoscaling", "DescribeScalingPolicies"): policies.describe_scaling_policies,
+    ("application-autoscaling", "GetPredictiveScalingForecast"): policies.get_predictive_scaling_forecast,
+    ("application-autoscaling", "PutScheduledAction"): schedules.put_scheduled_action,
+    ("application-autoscaling", "DeleteScheduledAction"): schedules.delete_scheduled_action,
+    ("application-autoscaling", "DescribeScheduledActions"): schedules.describe_scheduled_actions,
+    ("application-autoscaling", "DescribeScalingActivities"): targets.describe_scaling_activities,
+    ("application-autoscaling", "TagResource"): targets.tag_resource,
+    ("application-autoscaling", "UntagResource"): targets.untag_resource,
+    ("application-autoscaling", "ListTagsForResource"): targets.list_tags_for_resource,
+    ("sts", "GetCallerIdentity"): identity.get_caller_identity,
+    ("iam", "GetRole"): identity.get_role,
+    ("iam", "GetUser"): identity.get_user,
+    ("iam", "SimulatePrincipalPolicy"): identity.simulate_principal_policy,
+}
+"""Handlers by boto3's service name and the name of the operation."""

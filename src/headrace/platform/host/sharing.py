@@ -1,0 +1,181 @@
+"""Sharing of a database and a folder between the processes of a platform."""
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from headrace import __version__
+from headrace.core.errors import SettingsError
+from headrace.core.processes import host_id
+from headrace.gateway.app import Gateway
+from headrace.gateway.metrics import render
+from headrace.platform.host.console import TRAFFIC
+from headrace.platform.host.folders import Address, DataFolder
+from headrace.platform.host.membership import Leading, Membership, Shared
+from headrace.platform.host.operations import KINDS
+from headrace.platform.host.peers import ASYNC, QUARANTINE, Peers, Report, Siblings, share_responses
+from headrace.platform.host.supervisor import Child
+from headrace.settings.platform_settings import PlatformSettings
+from headrace.state.changes import followed
+from headrace.state.coordination import Coordination, Member, Standing
+from headrace.state.database import is_sqlite, url_of
+from headrace.state.store import Store
+
+_AGREED: Final = ("account", "cluster", "region", "require_keys", "s3_endpoint", "strict")
+"""Settings that must be the same for all platforms on a database."""
+
+METRICS: Final = "metrics"
+"""The question for a process's page of metrics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """The folder and the coordination that a process shares with the others of its platform."""
+
+    folder: DataFolder
+    """The folder that this process was started with."""
+    home: DataFolder
+    """The folder of the workers, the embedded S3 server and the metrics: that of the first platform on a database."""
+    coordination: Coordination | None = None
+    """None: this platform has its database for itself."""
+
+
+@contextmanager
+def join(
+    settings: PlatformSettings,
+    where: str | Path,
+    folder: DataFolder,
+    store: Store,
+    address: Address,
+    *,
+    child: Child | None = None,
+) -> Iterator[Sharing]:
+    """
+    Join the platforms on a database; `Coordination.leave` is the caller's.
+
+    Without a supervisor, of which this process is a `child`, no other process uses a file of SQLite. Raises
+    `SettingsError` if they run on another machine, with other settings, or write records of a newer form.
+    """
+    is_own = is_sqlite(url_of(where))
+    if is_own and child is None:
+        yield Sharing(folder=folder, home=folder)
+        return
+    member = Member(
+        id=child.member_id if child is not None else secrets.token_hex(8),
+        url=address.url,
+        host=host_id(),
+        data_dir=str(folder.root),
+        version=__version__,
+        forms={name: kind.version for name, kind in KINDS.items()},
+    )
+    agreed = agreed_settings(settings)
+    coordination = Coordination(str(folder.members if is_own else where), member, agreed=agreed)
+    try:
+        home = coordination.open(term=store.term())
+        if child is not None and child.predecessor:
+            coordination.bury(child.predecessor)
+        if home.host != member.host:
+            raise SettingsError(
+                f"database is used by a platform on another machine or in another container (its folder there is "
+                f"{home.data_dir}). Platforms share a database on one machine only: start this one there, stop the "
+                "other one, or choose another database.",
+                name="database",
+            )
+        if home.newer is not None:
+            newer = home.newer
+            raise SettingsError(
+                f"The platform at {newer.url} uses these records, and it is a newer Headrace ({newer.version}; this "
+                f"one is {__version__}), which writes records that this one cannot read. Start version "
+                f"{newer.version}, or stop the newer one and restore a backup that is older.",
+                name="database",
+            )
+        if home.agreed != agreed:
+            theirs, ours = json.loads(home.agreed), json.loads(agreed)
+            name = next(name for name in _AGREED if theirs.get(name) != ours[name])
+            raise SettingsError(
+                f"{name} is {ours[name]!r}, and another platform on this database has {theirs.get(name)!r}. Platforms "
+                "that share a database need the same settings: start this one with that value, or with another "
+                "database."
+            )
+        shared = DataFolder(Path(home.data_dir))
+        if not os.access(shared.root, os.W_OK | os.X_OK):
+            raise SettingsError(
+                f"database is used by a platform with the folder {shared.root}, which this user cannot write. Start "
+                "this platform as the same user, or choose another database.",
+                name="database",
+            )
+        with followed(where, store.listeners):
+            yield Sharing(folder=folder, home=shared, coordination=coordination)
+    finally:
+        coordination.close()
+
+
+def agreed_settings(settings: PlatformSettings) -> str:
+    """Return the settings in which all platforms on a database agree, in JSON."""
+    return json.dumps({name: getattr(settings, name) for name in _AGREED})
+
+
+def make_peers(coordination: Coordination | None, gateway: Gateway, leading: Leading) -> Peers | None:
+    """Connect the gateway and the leader's loops with each other and, if there may be others, with those of theirs."""
+    peers: Peers | None = None
+
+    def on_quarantine() -> None:
+        leading.look_at_workers()
+        if peers is not None:
+            peers.tell(QUARANTINE)
+
+    gateway.on_quarantine(on_quarantine)
+    if coordination is not None:
+        peers = Peers(
+            coordination=coordination,
+            read_own=lambda: Report(
+                workers=gateway.own_loads(), held=gateway.own_held(), readings=dict(leading.readings)
+            ),
+            on_reports=gateway.set_others,
+            on_quarantine=leading.look_at_workers,
+            on_async=gateway.look_for_async,
+        )
+        gateway.on_accepted_for_others(partial(peers.tell, ASYNC))
+    return peers
+
+
+def make_siblings(sharing: Sharing, gateway: Gateway) -> Siblings | None:
+    if sharing.coordination is None:
+        return None
+
+    def traffic(argument: list[Any]) -> object:
+        names, since_s = argument
+        return gateway.history.snapshot(names, since_s=since_s, now_s=time.time())
+
+    siblings = Siblings(
+        folder=sharing.home.sockets,
+        own_id=sharing.coordination.member.id,
+        answers={TRAFFIC: traffic, METRICS: lambda _: render(gateway.metrics).decode()},
+    )
+    if gateway.responses is not None:
+        share_responses(gateway.responses, siblings)
+    return siblings
+
+
+def make_membership(store: Store, peers: Peers | None, siblings: Siblings | None) -> Membership:
+    if peers is None or siblings is None:
+        return Membership(store)
+
+    def on_standing(standing: Standing) -> None:
+        peers.set_standing(standing)
+        siblings.set_standing(standing)
+
+    return Shared(peers.coordination, on_standing=on_standing)
+
+
+def forget_members(folder: DataFolder) -> None:
+    """Remove the members of an earlier platform on this folder; their times may be those of another boot."""
+    for suffix in ("", "-wal", "-shm"):
+        folder.members.with_name(folder.members.name + suffix).unlink(missing_ok=True)

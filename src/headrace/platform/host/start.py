@@ -1,0 +1,290 @@
+"""
+Start of a platform: lock its folder, bind its port, and serve with one process or several, until a signal.
+
+This process supervises those that serve (`platform.supervisor`), unless `supervised` is off. With `is_takeover` it
+first gets the sockets of the platform that runs on the folder, which ends as soon as the processes here accept
+requests.
+"""
+
+import asyncio
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeVar
+
+import uvloop
+
+from headrace.cluster.worker_files import write_atomically
+from headrace.core.allocator import limit_arenas
+from headrace.core.errors import HeadraceError, SettingsError, Unavailable, UserError
+from headrace.core.processes import protect_memory
+from headrace.core.telemetry import get_logger, setup_logging
+from headrace.core.threads import take_short_turns
+from headrace.http.tls import bind, server_context
+from headrace.platform.host.assembly import prepare_keys
+from headrace.platform.host.folders import DataFolder, short_path
+from headrace.platform.host.life import Listener, OnReady, PlatformLifecycle
+from headrace.platform.host.object_storage import make_storage
+from headrace.platform.host.operations import refuse_newer
+from headrace.platform.host.sharing import agreed_settings, forget_members, join
+from headrace.platform.host.supervisor import NOT_RESTARTED, STOP_WITHOUT_DELAY, Child, Supervisor
+from headrace.settings.platform_settings import PlatformSettings, data_folder
+from headrace.state.coordination import Displaced
+from headrace.state.database import locked_database
+from headrace.state.store import open_store
+
+_ASK: Final = b"sockets"
+_READY: Final = b"ready"
+_MAX_SOCKETS: Final = 64
+_TIMEOUT_S: Final = 10.0
+_NAME: Final = "supervisor"
+
+
+class Handover:
+    """
+    The sockets of a running platform, as its successor on the same data folder has them.
+
+    The running supervisor listens on a Unix socket in its folder. The next one asks for copies of the listening
+    sockets, starts its processes on them, and says when they are ready; then the processes of the first one drain and
+    end. Both accept from the same queues in between, so no connection is refused or lost.
+    """
+
+    def __init__(self, control: socket.socket, sockets: Sequence[socket.socket]) -> None:
+        self._control = control
+        self.sockets = sockets
+
+    def complete(self) -> None:
+        """Tell the running platform that its successor accepts requests, so that it ends; it may have been killed."""
+        with suppress(OSError):
+            self._control.sendall(_READY)
+        self._control.close()
+
+
+def take_over(folder: Path) -> Handover:
+    """Ask the platform that runs on a data folder for its listening sockets. Raises `SettingsError`."""
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    control.settimeout(_TIMEOUT_S)
+    try:
+        with short_path(folder) as short:
+            control.connect(f"{short}/{_NAME}")
+        control.sendall(_ASK)
+        _, descriptors, _, _ = socket.recv_fds(control, 1, _MAX_SOCKETS)
+    except OSError as error:
+        control.close()
+        raise SettingsError(
+            f"No platform hands its port over in {folder}: {error.strerror or error}. `--takeover` needs a running "
+            "platform on the same data folder that is supervised (`--supervised`, the default): only then another "
+            "process than the one that serves has the port.",
+            name="data_dir",
+        ) from error
+    sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+    for listener in sockets:
+        listener.setblocking(False)
+    return Handover(control, sockets)
+
+
+def offer(folder: Path, sockets: Sequence[socket.socket], supervisor: Supervisor) -> Callable[[], None]:
+    """Hand sockets over to a successor that asks for them, and stop when it is ready; returns how to end the offer."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with short_path(folder) as short:
+        (folder / _NAME).unlink(missing_ok=True)
+        listener.bind(f"{short}/{_NAME}")
+    listener.listen()
+
+    def accept() -> None:
+        control, _ = listener.accept()
+        control.settimeout(_TIMEOUT_S)
+        supervisor.watch(control, lambda: read(control))
+
+    def read(control: socket.socket) -> None:
+        said = b""
+        with suppress(OSError):
+            said = control.recv(64)
+            if said == _ASK:
+                socket.send_fds(control, [b"."], [listening.fileno() for listening in sockets])
+                return
+        supervisor.unwatch(control)
+        control.close()
+        if said == _READY:
+            supervisor.stop(STOP_WITHOUT_DELAY)
+
+    supervisor.watch(listener, accept)
+    return listener.close
+
+
+T = TypeVar("T")
+
+_DATABASE_WAIT_S: Final = 60.0
+"""Longest wait for a database server that cannot be reached at the start."""
+_RETRY_S: Final = 1.0
+
+
+def run_platform(
+    settings: PlatformSettings,
+    *,
+    is_takeover: bool = False,
+    on_ready: OnReady | None = None,
+    env: Mapping[str, str] = os.environ,
+) -> int:
+    """
+    Run a platform until a signal stops it; return the exit code. An error has been written to stderr.
+
+    With `is_takeover` the port is taken over from the platform that runs on the data folder.
+    """
+    setup_logging(format=settings.log_format, level=settings.log_level)
+    os.umask(0o077)  # whatever it, its workers and its object storage write is for their user alone
+    protect_memory()
+    limit_arenas()
+    take_short_turns()
+    folder = DataFolder(data_folder(settings, env))
+    start = _Start(settings=settings, folder=folder, is_takeover=is_takeover, on_ready=on_ready, env=env)
+    return _exit_code_of(start.run)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """The start of one platform; its resources are released when `run` returns."""
+
+    settings: PlatformSettings
+    folder: DataFolder
+    is_takeover: bool
+    on_ready: OnReady | None
+    env: Mapping[str, str]
+    _stack: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def _database(self) -> str | Path:
+        return self.settings.database or self.folder.database
+
+    def run(self) -> int:
+        with self._stack:
+            self.folder.make()
+            handover = take_over(self.folder.sockets) if self.is_takeover else None
+            if handover is None:
+                self._stack.enter_context(self.folder.locked())
+            with closing(_when_reachable(lambda: open_store(self._database))) as store:
+                if handover is None:
+                    self._stack.enter_context(locked_database(self._database))
+                refuse_newer(store.schema_versions(), what=f"The store {store.shown}")
+                prepare_keys(self.settings, store, self.folder)
+            with suppress(OSError):  # for backups only: a full disk must not prevent the start
+                write_atomically(self.folder.settings, agreed_settings(self.settings).encode())
+            # The sockets are distributed over the processes; an earlier platform may have had more of them.
+            settings, sockets = self.settings, self._bound([] if handover is None else handover.sockets)
+            tls, count = server_context(settings.tls_cert, settings.tls_key), settings.processes
+            listeners = [Listener(sockets[index::count], tls, settings.tls_cert) for index in range(count)]
+            if self.is_takeover or settings.supervised or count > 1:
+                return self._supervise(listeners, handover)
+            self._stack.enter_context(self.folder.announced(listeners[0].address))
+            return self._serve(listeners[0], self.on_ready)
+
+    def _supervise(self, listeners: Sequence[Listener], handover: Handover | None) -> int:
+        sockets = [bound for listener in listeners for bound in listener.sockets]
+
+        def serve(child: Child) -> int:
+            own = listeners[child.index]
+            _close(bound for listener in listeners if listener is not own for bound in listener.sockets)
+            on_ready = self.on_ready if child.is_first and child.index == 0 else None
+            return _exit_code_of(lambda: self._serve(own, on_ready, child), when_displaced=NOT_RESTARTED)
+
+        def begin() -> None:
+            """Announce this platform and offer its sockets, as no other one runs now."""
+            self._stack.enter_context(self.folder.announced(listeners[0].address))
+            self._stack.callback(offer(self.folder.sockets, sockets, supervisor))
+
+        def has_earlier_ended() -> bool:
+            try:
+                self._stack.enter_context(self.folder.locked())
+            except SettingsError:
+                return False
+            self._stack.enter_context(locked_database(self._database))
+            begin()
+            return True
+
+        def complete() -> None:
+            """Stop the earlier platform, and announce this one as soon as it has ended."""
+            if handover is not None:
+                handover.complete()
+                supervisor.poll(has_earlier_ended)
+
+        supervisor = Supervisor(len(listeners), serve, on_stop=lambda: _close(sockets), on_ready=complete)
+        if handover is None:
+            forget_members(self.folder)
+            begin()
+        return supervisor.run()
+
+    def _serve(self, listener: Listener, on_ready: OnReady | None, child: Child | None = None) -> int:
+        settings, database = self.settings, self._database
+        with ExitStack() as stack:
+            store = stack.enter_context(closing(_when_reachable(lambda: open_store(database))))
+            sharing = _when_reachable(
+                lambda: stack.enter_context(join(settings, database, self.folder, store, listener.address, child=child))
+            )
+            is_alone = sharing.coordination is None
+            storage = make_storage(
+                settings.s3_endpoint, sharing.home.objects, settings.region, self.env, is_keeper=is_alone
+            )
+            lifecycle = PlatformLifecycle(
+                settings,
+                store,
+                sharing,
+                listener,
+                storage,
+                on_ready=on_ready,
+                on_serving=child.is_ready if child is not None else lambda: None,
+                env=self.env,
+            )
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(lifecycle.run())
+
+    def _bound(self, inherited: Sequence[socket.socket]) -> list[socket.socket]:
+        """Bind a socket for each process that has none yet, on one port."""
+        settings, sockets = self.settings, list(inherited)
+        if not sockets:  # not shared yet: a platform of another folder must not get a part of its connections
+            sockets.append(self._stack.enter_context(bind(settings.host, settings.port)))
+        while len(sockets) < settings.processes:
+            for bound in sockets:
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            port = sockets[0].getsockname()[1]
+            sockets.append(self._stack.enter_context(bind(settings.host, port, is_shared=True)))
+        return sockets
+
+
+def _when_reachable(use: Callable[[], T]) -> T:
+    """
+    Use the database; try again for a while if its server cannot be reached, such as when both have been restarted.
+
+    Raises `Unavailable` if it could not be reached within `_DATABASE_WAIT_S`.
+    """
+    deadline_s = time.monotonic() + _DATABASE_WAIT_S
+    while True:
+        try:
+            return use()
+        except Unavailable as error:
+            if time.monotonic() >= deadline_s:
+                raise
+            get_logger().warning("store.unreachable", message=error.message, retry_s=_RETRY_S)
+        time.sleep(_RETRY_S)
+
+
+def _exit_code_of(run: Callable[[], int], *, when_displaced: int = 1) -> int:
+    """Return the exit code of a run; write its error to stderr."""
+    try:
+        return run()
+    except HeadraceError as error:
+        print(f"Error: {error.message}", file=sys.stderr, flush=True)
+        if isinstance(error, Displaced):
+            return when_displaced
+        return 2 if isinstance(error, UserError) else 1
+
+
+def _close(sockets: Iterable[socket.socket]) -> None:
+    """Close sockets in this process; the kernel refuses connections to one that no process has open."""
+    for bound in sockets:
+        bound.close()

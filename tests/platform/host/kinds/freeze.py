@@ -1,0 +1,66 @@
+"""
+Freeze the stored form of all kinds of records, and of the tables, in `frozen.json`.
+
+`python -m tests.platform.host.kinds.freeze` adds versions that are new. It does not change one that is there: stores have
+records of it. Append a migration to the kind, or an upgrade to `state/schema.py`, whose version is new then.
+
+The coordination tables have no version: `state/coordination.py` adds the columns that a table lacks, so what is frozen
+is their first form.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from headrace.platform.host.operations import KINDS
+from headrace.state.coordination import TABLES as COORDINATION
+from headrace.state.records import AnyKind
+from headrace.state.schema import RECORDS, SCHEMA_VERSION
+
+FROZEN = Path(__file__).parent / "frozen.json"
+
+
+def forms() -> Any:
+    """Return the stored form of each kind and of the store's tables, by name and version."""
+    found = {
+        **{f"{kind} {kind.version}": _form_of(kind) for kind in KINDS.values()},
+        f"tables {SCHEMA_VERSION}": _columns_of(RECORDS.metadata),
+    }
+    return json.loads(json.dumps(found))
+
+
+def frozen_forms() -> Any:
+    return json.loads(FROZEN.read_text()) if FROZEN.exists() else {}
+
+
+def _columns_of(tables: sa.MetaData) -> dict[str, list[str]]:
+    return {table.name: [column_text(column) for column in table.c] for table in tables.sorted_tables}
+
+
+def column_text(column: sa.Column[Any]) -> str:
+    return f"{column.name} {column.type}{'' if column.nullable else ' NOT NULL'}"
+
+
+def _form_of(kind: AnyKind) -> dict[str, Any]:
+    return {"spec": _schema_of(kind.spec), "status": _schema_of(kind.status)}
+
+
+def _schema_of(part: type) -> Any:
+    return _without_texts(msgspec.json.schema(part))
+
+
+def _without_texts(schema: Any) -> Any:
+    """Return a schema without the docstrings in it."""
+    if isinstance(schema, dict):
+        return {name: _without_texts(value) for name, value in schema.items() if name != "description"}
+    return [_without_texts(value) for value in schema] if isinstance(schema, list) else schema
+
+
+if __name__ == "__main__":
+    FROZEN.write_text(
+        json.dumps({"coordination": _columns_of(COORDINATION), **forms(), **frozen_forms()}, indent=1, sort_keys=True)
+        + "\n"
+    )
