@@ -10,8 +10,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 from headrace.cluster.launcher import WorkerSpec
-from headrace.platform.host.object_grants import ObjectGrants
-from headrace.platform.host.s3_signing import S3Access
+from headrace.platform.storage.object_grants import ObjectGrants
+from headrace.platform.storage.s3_signing import S3Access
 
 
 @dataclass

@@ -267,7 +267,7 @@ def check_huge_pages(path: Path = Path("/sys/kernel/mm/transparent_hugepage/enab
 
 def check_object_storage() -> Iterator[Finding]:
     """Report the S3 server that `headrace up` runs."""
-    from headrace.platform.host.object_storage import find_weed
+    from headrace.platform.storage.object_storage import find_weed
 
     program = find_weed(os.environ)
     install = pip_install("headrace[s3]")

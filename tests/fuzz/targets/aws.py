@@ -10,7 +10,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from botocore.eventstream import EventStreamBuffer
 
-from headrace.platform.host.s3_upload import AwsChunkedReader, BadChunk, begun, open_upload
+from headrace.platform.storage.s3_upload import AwsChunkedReader, BadChunk, begun, open_upload
 from headrace.wire.aws import bearer_tokens, calls, eventstream, sigv4
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.http import HttpRequest, inflated

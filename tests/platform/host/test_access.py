@@ -16,7 +16,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from headrace.http.asgi import Receive, Scope, Send, headers_of, send_response
-from headrace.platform.host.s3_upload import begun, open_upload, signed_payload_of
+from headrace.platform.storage.s3_upload import begun, open_upload, signed_payload_of
 from headrace.wire.aws.chunk_signatures import ChunkKey
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.sigv4 import MAX_SKEW_S

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.platform.host.object_storage import MIN_FREE_BYTES, DiskSpace, ExternalStorage, free_bytes
-from headrace.platform.host.s3_proxy import S3Proxy
-from headrace.platform.host.s3_signing import S3Access
+from headrace.platform.storage.object_storage import MIN_FREE_BYTES, DiskSpace, ExternalStorage, free_bytes
+from headrace.platform.storage.s3_proxy import S3Proxy
+from headrace.platform.storage.s3_signing import S3Access
 from tests import plain_http
 from tests.waiting import WAIT_S
 

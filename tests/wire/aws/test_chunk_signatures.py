@@ -5,7 +5,7 @@ import hmac
 
 import pytest
 
-from headrace.platform.host.s3_upload import AwsChunkedReader, BadSignature
+from headrace.platform.storage.s3_upload import AwsChunkedReader, BadSignature
 from headrace.wire.aws.chunk_signatures import ChunkKey, ChunkVerifier
 
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"

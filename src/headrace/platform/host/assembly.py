@@ -43,14 +43,14 @@ from headrace.platform.host.console import ConsoleSources, ask_none, console_app
 from headrace.platform.host.folders import Address, DataFolder, LocalKey, read_local_key
 from headrace.platform.host.membership import Leading, Membership
 from headrace.platform.host.metrics_pages import metrics_app
-from headrace.platform.host.object_grants import ObjectGrants
-from headrace.platform.host.object_storage import DiskSpace, ObjectStorage
 from headrace.platform.host.operations import OPERATIONS
 from headrace.platform.host.overview import read_counts, read_home, read_models, read_overview, this_machine
 from headrace.platform.host.peers import Peers, Siblings
-from headrace.platform.host.s3_proxy import S3Proxy
-from headrace.platform.host.s3_signing import S3Access
 from headrace.platform.host.sharing import METRICS, Sharing, make_membership, make_peers, make_siblings
+from headrace.platform.storage.object_grants import ObjectGrants
+from headrace.platform.storage.object_storage import DiskSpace, ObjectStorage
+from headrace.platform.storage.s3_proxy import S3Proxy
+from headrace.platform.storage.s3_signing import S3Access
 from headrace.settings.platform_settings import HERE, LOCAL, OVER_CLIENT, PlatformSettings
 from headrace.state.records import Json
 from headrace.state.store import Store

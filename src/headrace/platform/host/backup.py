@@ -35,7 +35,7 @@ from headrace.core.errors import SettingsError
 from headrace.core.progress import Progress
 from headrace.platform.host.folders import DataFolder
 from headrace.platform.host.operations import KINDS, refuse_newer
-from headrace.platform.host.seaweed import Seaweed
+from headrace.platform.storage.seaweed import Seaweed
 from headrace.state.database import locked_database, shown_url, url_of
 from headrace.state.records import Json, Unreadable
 from headrace.state.routes import ROUTE

@@ -35,9 +35,9 @@ from headrace.http.tls import trusts_itself, url_of
 from headrace.platform.host.app import PlatformApp
 from headrace.platform.host.assembly import Parts, assemble
 from headrace.platform.host.folders import Address, DataFolder
-from headrace.platform.host.object_storage import ObjectStorage
 from headrace.platform.host.sharing import Sharing
 from headrace.platform.host.supervisor import STOP_WITHOUT_DELAY
+from headrace.platform.storage.object_storage import ObjectStorage
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.settings.shutdown import resolve_shutdown_delay
 from headrace.state.records import Conflict

@@ -29,10 +29,10 @@ from headrace.http.tls import bind, server_context
 from headrace.platform.host.assembly import prepare_keys
 from headrace.platform.host.folders import DataFolder, short_path
 from headrace.platform.host.life import Listener, OnReady, PlatformLifecycle
-from headrace.platform.host.object_storage import make_storage
 from headrace.platform.host.operations import refuse_newer
 from headrace.platform.host.sharing import agreed_settings, forget_members, join
 from headrace.platform.host.supervisor import NOT_RESTARTED, STOP_WITHOUT_DELAY, Child, Supervisor
+from headrace.platform.storage.object_storage import make_storage
 from headrace.settings.platform_settings import PlatformSettings, data_folder
 from headrace.state.coordination import Displaced
 from headrace.state.database import locked_database

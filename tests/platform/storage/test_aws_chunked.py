@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.platform.host.s3_upload import AwsChunkedReader, BadChunk
+from headrace.platform.storage.s3_upload import AwsChunkedReader, BadChunk
 
 
 def coded(pieces: list[bytes], *, signed: bool, trailers: dict[str, str]) -> bytes:

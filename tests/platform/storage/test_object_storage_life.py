@@ -19,9 +19,9 @@ import pytest
 from botocore.config import Config
 
 from headrace.core.processes import process_id
-from headrace.platform.host.object_storage import EmbeddedStorage, find_weed, make_storage
-from headrace.platform.host.s3_signing import S3Access
-from headrace.platform.host.seaweed import LISTENERS, Seaweed
+from headrace.platform.storage.object_storage import EmbeddedStorage, find_weed, make_storage
+from headrace.platform.storage.s3_signing import S3Access
+from headrace.platform.storage.seaweed import LISTENERS, Seaweed
 from tests.waiting import WAIT_S
 
 from .test_supervisor import is_alive

@@ -29,7 +29,7 @@ from headrace.core.processes import (
     send_signal,
     spawn,
 )
-from headrace.platform.host.s3_signing import UNSIGNED_PAYLOAD, S3Access, signed_headers
+from headrace.platform.storage.s3_signing import UNSIGNED_PAYLOAD, S3Access, signed_headers
 
 LISTENERS = (
     *("s3", "s3_grpc", "master", "master_grpc", "volume", "volume_grpc"),

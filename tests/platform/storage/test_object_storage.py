@@ -24,15 +24,15 @@ from headrace.artifacts.sources import ArtifactSource
 from headrace.cluster.launcher import WorkerSpec
 from headrace.core.errors import SettingsError
 from headrace.core.installing import pip_install
-from headrace.platform.host.object_grants import ObjectGrants
-from headrace.platform.host.object_storage import (
+from headrace.platform.storage.object_grants import ObjectGrants
+from headrace.platform.storage.object_storage import (
     ExternalStorage,
     ObjectStorage,
     find_weed,
     make_storage,
 )
-from headrace.platform.host.s3_proxy import ISOLATION_HEADERS, S3Proxy
-from headrace.platform.host.s3_signing import S3Access
+from headrace.platform.storage.s3_proxy import ISOLATION_HEADERS, S3Proxy
+from headrace.platform.storage.s3_signing import S3Access
 from tests import plain_http
 from tests.waiting import WAIT_S
 

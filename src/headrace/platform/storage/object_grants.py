@@ -23,7 +23,7 @@ from headrace.artifacts.object_source import ObjectLocation, ObjectSource, Store
 from headrace.artifacts.sources import ArtifactSource, GrantedObject, ObjectGrant
 from headrace.cluster.launcher import WorkerSpec
 from headrace.core.errors import HeadraceError
-from headrace.platform.host.s3_signing import S3Access, presigned_url
+from headrace.platform.storage.s3_signing import S3Access, presigned_url
 from headrace.settings.model_folder import MODEL_CONFIG_FILE, PROPERTIES_FILE, read_model_folder
 from headrace.settings.sources import names_model
 

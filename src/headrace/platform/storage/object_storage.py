@@ -19,8 +19,8 @@ from typing import Final
 from headrace.core.errors import SettingsError
 from headrace.core.installing import pip_install
 from headrace.core.telemetry import get_logger
-from headrace.platform.host.s3_signing import S3Access, StorageMissing, StorageUnavailable
-from headrace.platform.host.seaweed import Seaweed
+from headrace.platform.storage.s3_signing import S3Access, StorageMissing, StorageUnavailable
+from headrace.platform.storage.seaweed import Seaweed
 
 MIN_FREE_BYTES: Final = 4 * 1024 * 1024
 """A disk with less counts as full: records, logs and the index of objects need room, too."""

@@ -12,7 +12,7 @@ from botocore.credentials import Credentials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.platform.host.s3_signing import (
+from headrace.platform.storage.s3_signing import (
     UNSIGNED_PAYLOAD,
     S3Access,
     canonical_path,

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from headrace.http.asgi import Receive, Scope
 from headrace.http.body import body_parts
-from headrace.platform.host.s3_signing import UNSIGNED_PAYLOAD
+from headrace.platform.storage.s3_signing import UNSIGNED_PAYLOAD
 from headrace.wire.aws.chunk_signatures import ChunkVerifier
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.sigv4 import Identity
