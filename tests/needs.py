@@ -42,8 +42,8 @@ _UNPICKLED = (
 )
 TESTS = {
     f"{_UNPICKLED}[pytorch]": "torch",
-    "tests/state/test_coordination.py::test_the_error_for_an_unreachable_server_has_no_secrets": "PostgreSQL",
-    "tests/state/test_store.py::test_a_server_that_cannot_be_reached_may_be_tried_again": "PostgreSQL",
+    "tests/platform/state/test_coordination.py::test_the_error_for_an_unreachable_server_has_no_secrets": "PostgreSQL",
+    "tests/platform/state/test_store.py::test_a_server_that_cannot_be_reached_may_be_tried_again": "PostgreSQL",
     "tests/test_site.py::test_the_site_is_built_without_a_warning": "MkDocs",
 }
 """Needs that no import shows, of files, tests (`file::test`) and their parameters."""

@@ -21,8 +21,8 @@ from benchmarks.fleet.balance import RULES, Fleet, Rule, simulate
 
 from headrace.bench.environment import describe_environment
 from headrace.gateway.routing import RoutingQuery, choose
-from headrace.state.routes import Fleet as RouteFleet
-from headrace.state.routes import Replica, Route, VariantRoute
+from headrace.platform.state.routes import Fleet as RouteFleet
+from headrace.platform.state.routes import Replica, Route, VariantRoute
 
 NODES, REQUESTS_PER_S, PIECES, SLOTS, LOAD = 1000, 100_000, 128, 8, 0.8
 HOST_REPLICAS, HOST_GATEWAYS = 4, 4

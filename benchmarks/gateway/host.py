@@ -12,12 +12,12 @@ from headrace.gateway.app import Gateway
 from headrace.gateway.errors import GatewayConfig
 from headrace.http.server import http_limits, http_server
 from headrace.http.tls import bind, url_of
+from headrace.platform.state.records import AnyKind, NoStatus, Record
+from headrace.platform.state.routes import ROUTE, Fleet, Replica, Route, VariantRoute
 from headrace.settings.platform_settings import PlatformSettings
-from headrace.state.records import AnyKind, NoStatus, Record
-from headrace.state.routes import ROUTE, Fleet, Replica, Route, VariantRoute
 
 if TYPE_CHECKING:
-    from headrace.state.store import Store
+    from headrace.platform.state.store import Store
 
 ENDPOINT = "bench"
 

@@ -19,8 +19,8 @@ from headrace.control.model.workload import ready_key
 from headrace.control.planning.plan import plan_deployable
 from headrace.control.planning.rollout import wanted_workers
 from headrace.platform.host.operations import OPERATIONS
-from headrace.state.records import Record
-from headrace.state.store import Store, open_store
+from headrace.platform.state.records import Record
+from headrace.platform.state.store import Store, open_store
 from tests.control.planning.world import pass_context
 from tests.control.support import AWS_SCOPE, ListedLogs
 

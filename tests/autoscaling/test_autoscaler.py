@@ -14,7 +14,7 @@ from headrace.cloudwatch.metrics.metric import Metric
 from headrace.control.model.endpoint import ENDPOINT, EndpointSpec, EndpointStatus
 from headrace.control.model.workload import State
 from headrace.control.planning.plan import plan_deployable
-from headrace.state.records import Record
+from headrace.platform.state.records import Record
 from tests.control.planning.world import pass_context
 
 from .support import IDENTITY, RESOURCE, START_S, World

@@ -10,7 +10,7 @@ from headrace.autoscaling.planning.policies import SCALING_POLICY
 from headrace.autoscaling.records.capacity import read_capacity, write_capacity
 from headrace.cloudwatch.alarms.records import ALARM
 from headrace.cloudwatch.metrics.metric import Metric
-from headrace.state.records import Kind, Unreadable
+from headrace.platform.state.records import Kind, Unreadable
 from tests.control.support import AWS_SCOPE
 
 from .support import IDENTITY, World

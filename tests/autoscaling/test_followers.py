@@ -25,8 +25,8 @@ from headrace.control.model.worker import WORKER
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.publishing import Publisher, Sampler
 from headrace.platform.host.operations import OPERATIONS
-from headrace.state.routes import ROUTE, Route
-from headrace.state.signals import WakeTarget
+from headrace.platform.state.routes import ROUTE, Route
+from headrace.platform.state.signals import WakeTarget
 from headrace.testing.fake_launcher import fails_after, ready_after
 from tests.control.components.scene import NEED, Scene
 from tests.control.planning.host_world import managed

@@ -7,7 +7,7 @@ import pytest
 from headrace.gateway.async_queue import AsyncPublisher, Backlog
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.publishing import Publisher, Sampler
-from headrace.state.routes import AsyncOutput, Fleet, Replica, Route, VariantRoute
+from headrace.platform.state.routes import AsyncOutput, Fleet, Replica, Route, VariantRoute
 
 from .support import World
 

@@ -11,7 +11,7 @@ from headrace.autoscaling.planning.targets import SCALABLE_TARGET, SCHEDULED_ACT
 from headrace.autoscaling.records.activities import SCALING_ACTIVITY
 from headrace.cloudwatch.alarms.records import ALARM
 from headrace.control.model.endpoint import ENDPOINT
-from headrace.state.records import AnyKind, Kind, Unreadable
+from headrace.platform.state.records import AnyKind, Kind, Unreadable
 
 from .support import IDENTITY, World
 from .test_autoscaler import TRACKING

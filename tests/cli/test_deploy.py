@@ -17,7 +17,7 @@ from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL
 from headrace.control.model.endpoint import ENDPOINT
 from headrace.control.model.worker import WORKER
-from headrace.state.records import Kind
+from headrace.platform.state.records import Kind
 from headrace.testing.fake_launcher import fails_after, ready_after
 from tests.control.support import Platform, running_platform
 

@@ -4,7 +4,7 @@ import msgspec
 
 from headrace.cloudwatch.alarms.records import ALARM, AlarmRecord, AlarmSpec, AlarmStatus
 from headrace.cloudwatch.alarms.rules import AlarmState
-from headrace.state.store import Store
+from headrace.platform.state.store import Store
 
 SPEC = AlarmSpec(
     metric_name="Invocation5XXErrors",

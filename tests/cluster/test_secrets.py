@@ -8,7 +8,7 @@ from headrace.artifacts.sources import GrantedObject, ObjectGrant
 from headrace.cluster.launcher import Handle, WorkerSpec
 from headrace.cluster.ray_messages import ActorAssignment
 from headrace.cluster.worker_files import Assignment, worker_files
-from headrace.state.routes import Replica
+from headrace.platform.state.routes import Replica
 
 SECRET = "sesame"
 GRANT = ObjectGrant(uri="s3://b/m", objects=(GrantedObject(key="m", etag="e", num_bytes=1, url=f"http://s/{SECRET}"),))

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import sqlalchemy as sa
 
-from headrace.state.records import AnyKind, Json
-from headrace.state.store import Store
+from headrace.platform.state.records import AnyKind, Json
+from headrace.platform.state.store import Store
 
 Edit = Callable[[Json], Json]
 

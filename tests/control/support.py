@@ -20,7 +20,7 @@ from headrace.control.planning.config import ReconcilerConfig
 from headrace.control.planning.worker_build import WorkerDefaults
 from headrace.http.tls import bind, url_of
 from headrace.platform.host.operations import OPERATIONS
-from headrace.state.store import Store, open_store
+from headrace.platform.state.store import Store, open_store
 from headrace.testing.fake_launcher import FakeLauncher, FakeMachine
 from headrace.wire.aws.scope import AwsScope
 from tests.prompt_server import PromptServer

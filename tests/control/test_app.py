@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 from headrace.control.app import ControlApp
 from headrace.http.body import BodyBudget
 from headrace.platform.host.operations import OPERATIONS
-from headrace.state.store import open_store
+from headrace.platform.state.store import open_store
 from headrace.wire.aws import calls, services
 from tests import plain_http
 from tests.control.calls import CONTAINER

@@ -5,7 +5,7 @@ from typing import BinaryIO
 from headrace.core.tracing import TraceContext
 from headrace.gateway.async_files import PendingInvocation
 from headrace.gateway.objects import ObjectFailed
-from headrace.state.routes import AsyncOutput
+from headrace.platform.state.routes import AsyncOutput
 
 from .routes import route, variant
 

@@ -25,8 +25,8 @@ from headrace.gateway.async_queue import AsyncPublisher
 from headrace.gateway.errors import GatewayConfig
 from headrace.gateway.objects import ObjectStore
 from headrace.http.tls import bind, url_of
-from headrace.state.routes import ROUTE, Route
-from headrace.state.signals import Wake
+from headrace.platform.state.routes import ROUTE, Route
+from headrace.platform.state.signals import Wake
 from tests import plain_http
 from tests.prompt_server import PLATFORM_HTTP, PromptServer
 from tests.service_models import parsed_service_models

@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from headrace.state.records import AnyKind, NoStatus, Record, StoredRecord, Unreadable
-from headrace.state.routes import (
+from headrace.platform.state.records import AnyKind, NoStatus, Record, StoredRecord, Unreadable
+from headrace.platform.state.routes import (
     ROUTE,
     AdapterRoute,
     AsyncOutput,

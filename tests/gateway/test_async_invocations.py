@@ -16,7 +16,7 @@ from headrace.core.errors import Unavailable
 from headrace.gateway import async_invocations, table
 from headrace.gateway.async_files import PendingFolder, PendingInvocation
 from headrace.gateway.objects import ObjectFailed
-from headrace.state.routes import AsyncOutput
+from headrace.platform.state.routes import AsyncOutput
 from tests.waiting import WAIT_S
 
 from .async_parts import IDLE, OUTPUT, MemoryObjects, pending

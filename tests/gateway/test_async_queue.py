@@ -14,7 +14,7 @@ from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.gateway.async_queue import AsyncOutcome, AsyncPublisher, AsyncQueue, Backlog, capacity_of
 from headrace.gateway.objects import ObjectFailed
 from headrace.gateway.publishing import NAMESPACE, Publisher, Sampler
-from headrace.state.routes import Route
+from headrace.platform.state.routes import Route
 
 from .async_parts import OUTPUT, MemoryObjects, pending
 from .conftest import Running, running

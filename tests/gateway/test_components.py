@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.gateway.routing import ComponentNeeded, NoReplica, RoutingQuery, UnknownComponent, UnknownVariant, choose
-from headrace.state.routes import AdapterRoute
+from headrace.platform.state.routes import AdapterRoute
 from tests.waiting import WAIT_S
 
 from .conftest import Running

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from headrace.state.routes import ComponentRoute
+from headrace.platform.state.routes import ComponentRoute
 
 from .conftest import Running, running
 from .openai_worker import MESSAGES, chat, client_of_openai

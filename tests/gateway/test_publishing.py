@@ -8,7 +8,7 @@ from headrace.cloudwatch.metrics.metric import Metric, Point
 from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.publishing import NAMESPACE, Publisher, Sampler
-from headrace.state.routes import AsyncOutput, ComponentRoute, Route
+from headrace.platform.state.routes import AsyncOutput, ComponentRoute, Route
 
 from .routes import route, variant
 

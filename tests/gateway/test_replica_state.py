@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.gateway.replica_state import FIRST_S, LONGEST_S, Loads, Quarantine
-from headrace.state.routes import Replica
+from headrace.platform.state.routes import Replica
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 20))))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.state.routes import AsyncOutput
+from headrace.platform.state.routes import AsyncOutput
 from headrace.testing.echo import EchoBackend
 from tests import plain_http
 from tests.server.conftest import Echo, serving

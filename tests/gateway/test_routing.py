@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from headrace.gateway.routing import NoReplica, RoutingQuery, UnknownVariant, choose, load_bound, prefix_of
-from headrace.state.routes import PrefixRouting, Route
+from headrace.platform.state.routes import PrefixRouting, Route
 
 from .routes import route, variant
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.gateway.wait_queue import WaitQueue, WaitQueueFull
-from headrace.state.signals import WakeTarget
+from headrace.platform.state.signals import WakeTarget
 from tests.waiting import WAIT_S
 
 A = WakeTarget(endpoint="a")

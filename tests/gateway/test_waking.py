@@ -10,8 +10,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from headrace.core.telemetry import setup_logging
-from headrace.state.routes import AdapterRoute, AsyncOutput
-from headrace.state.signals import WakeTarget
+from headrace.platform.state.routes import AdapterRoute, AsyncOutput
+from headrace.platform.state.signals import WakeTarget
 from tests.waiting import WAIT_S
 
 from .async_parts import MemoryObjects

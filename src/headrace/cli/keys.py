@@ -86,7 +86,7 @@ def rm(*, key_id: str, last: bool, data_dir: Path | None, database: str | None) 
 
     The last key is kept without `--last`, because no request would be admitted without one.
     """
-    from headrace.state.records import LastRecord
+    from headrace.platform.state.records import LastRecord
 
     with _opened(data_dir, database) as access_keys:
         try:
@@ -106,7 +106,7 @@ def opened_keys(settings: PlatformSettings, folder: Path) -> "Iterator[AccessKey
     """Open the keys in the store of a platform."""
     from headrace.platform.host.access_keys import AccessKeys
     from headrace.platform.host.folders import DataFolder
-    from headrace.state.store import open_store
+    from headrace.platform.state.store import open_store
 
     data = DataFolder(folder)
     data.make()

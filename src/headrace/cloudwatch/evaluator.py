@@ -25,8 +25,8 @@ from headrace.cloudwatch.alarms.rules import (
 )
 from headrace.cloudwatch.metrics.metric import SeriesReader
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Conflict, Unreadable
-from headrace.state.store import Store
+from headrace.platform.state.records import Conflict, Unreadable
+from headrace.platform.state.store import Store
 
 _RELATIONS: dict[Comparison, str] = {
     "GreaterThanOrEqualToThreshold": "greater than or equal to",

@@ -13,7 +13,7 @@ from headrace.cloudwatch.math.queries import evaluate, query_from_json
 from headrace.cloudwatch.math.syntax import BadExpression
 from headrace.cloudwatch.metrics.metric import Metric, Point
 from headrace.cloudwatch.metrics.statistics import is_statistic
-from headrace.state.records import Json
+from headrace.platform.state.records import Json
 
 _DAY_S = 86_400
 _ALARM_PERIODS_S = (10, 20, 30)

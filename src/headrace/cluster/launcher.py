@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from headrace.artifacts.sources import ArtifactSource, ObjectGrant
-from headrace.state.records import Json
+from headrace.platform.state.records import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,8 +26,8 @@ from headrace.core.telemetry import get_logger
 from headrace.http.asgi import Receive, Scope, Send, content_length, request_of, send_response
 from headrace.http.audit import AuditedCall, AuditLog
 from headrace.http.body import BodyBudget, BodyShare, BodyTooLarge, BodyTooSlow, BudgetSpent, ClientGone, read_body
-from headrace.state.records import MAX_WRITE_TRIES, Conflict, Json
-from headrace.state.store import Store
+from headrace.platform.state.records import MAX_WRITE_TRIES, Conflict, Json
+from headrace.platform.state.store import Store
 from headrace.wire.aws import calls, members, services
 from headrace.wire.aws.errors import AwsError, bodies_spent, throttled
 from headrace.wire.aws.http import AwsCall, HttpRequest, HttpResponse, header_value, inflated

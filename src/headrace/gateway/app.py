@@ -37,9 +37,9 @@ from headrace.http.client import HttpClient
 from headrace.http.errors import CLIENT_GONE_STATUS, errors_answered
 from headrace.http.exchange import Exchange
 from headrace.http.spans import begin_span
-from headrace.state.routes import Route
-from headrace.state.signals import QuarantineListener, Wake
-from headrace.state.store import Store
+from headrace.platform.state.routes import Route
+from headrace.platform.state.signals import QuarantineListener, Wake
+from headrace.platform.state.store import Store
 from headrace.wire.aws import calls
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.openai.stored_responses import ResponseMemory

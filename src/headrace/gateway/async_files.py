@@ -26,7 +26,7 @@ from headrace.gateway.request import Invocation
 from headrace.gateway.routing import is_for_components
 from headrace.http.body import FREE_BYTES, BodyBudget, BodyShare, BudgetSpent
 from headrace.http.client_connection import ClientResponse, ResponseTooLarge
-from headrace.state.routes import Route
+from headrace.platform.state.routes import Route
 from headrace.wire.aws.errors import AwsError
 
 

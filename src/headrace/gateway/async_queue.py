@@ -15,7 +15,7 @@ from headrace.cloudwatch.metrics.metric import Dimensions, Metric, MetricSink
 from headrace.gateway.async_files import PendingInvocation
 from headrace.gateway.publishing import NAMESPACE
 from headrace.gateway.routing import replicas_of
-from headrace.state.routes import Route
+from headrace.platform.state.routes import Route
 
 _FEW_STARTED = 1000
 """Started invocations that may stay in the expiry heap."""

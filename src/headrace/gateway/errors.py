@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core.client_text import shortened
-from headrace.state.routes import Route
+from headrace.platform.state.routes import Route
 from headrace.wire.aws.errors import AwsError
 
 MIB = 1024 * 1024

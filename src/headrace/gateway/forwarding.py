@@ -22,8 +22,8 @@ from headrace.gateway.table import RouteTable
 from headrace.gateway.wait_queue import RELEASED_PER_REPLICA, WaitQueue, WaitQueueFull
 from headrace.http.client import ClientRequest, HttpClient
 from headrace.http.client_connection import ClientResponse, ConnectFailed, NoResponse, ResponseHeadBroken
-from headrace.state.routes import Route, VariantRoute
-from headrace.state.signals import QuarantineListener, Wake, WakeTarget
+from headrace.platform.state.routes import Route, VariantRoute
+from headrace.platform.state.signals import QuarantineListener, Wake, WakeTarget
 from headrace.wire.adapters import IDENTIFIER_HEADER
 from headrace.wire.aws.errors import AwsError
 

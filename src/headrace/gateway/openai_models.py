@@ -11,7 +11,7 @@ from headrace.core.errors import HeadraceError, ModelFailed, ModelNotFound, Mode
 from headrace.gateway.routing import can_answer, is_for_components
 from headrace.http.client import ClientRequest, HttpClient
 from headrace.http.client_connection import NoResponse, ResponseBroken, ResponseTooLarge
-from headrace.state.routes import Replica, Route, VariantRoute
+from headrace.platform.state.routes import Replica, Route, VariantRoute
 from headrace.wire.framing import to_json
 from headrace.wire.unknown_routes import MODELS
 

@@ -17,7 +17,7 @@ from headrace.cloudwatch.metrics.metric import Bucket, Dimensions, Metric, Metri
 from headrace.core.telemetry import get_logger
 from headrace.gateway.metrics import MODEL_ERRORS, InvocationLabels, InvocationRecord
 from headrace.gateway.routing import replicas_of
-from headrace.state.routes import Route, VariantRoute
+from headrace.platform.state.routes import Route, VariantRoute
 
 _LATENCIES = frozenset({"ModelLatency", "OverheadLatency", "FirstChunkLatency", "HoldTime"})
 """Published in microseconds; the others have no unit."""

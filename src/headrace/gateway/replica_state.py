@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 
-from headrace.state.routes import Replica
+from headrace.platform.state.routes import Replica
 
 
 class LoadLease:

@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from headrace.state.routes import Fleet, PrefixRouting, Replica, Route, VariantRoute
+from headrace.platform.state.routes import Fleet, PrefixRouting, Replica, Route, VariantRoute
 
 PREFIX_BYTES = 1024
 """Bytes of a body that are compared as its prefix by default. Source: SageMaker's smallest `PrefixLength`."""

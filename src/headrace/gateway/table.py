@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
-from headrace.state.records import NoStatus, Record, Unreadable
-from headrace.state.routes import ROUTE, Route
-from headrace.state.store import Store
+from headrace.platform.state.records import NoStatus, Record, Unreadable
+from headrace.platform.state.routes import ROUTE, Route
+from headrace.platform.state.store import Store
 
 RETRY_S = 1.0
 """Pause after the store could not be read."""

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from headrace.state.records import Json
+from headrace.platform.state.records import Json
 
 SHORTEST_S = 1e-4
 LONGEST_S = 1e3

@@ -10,7 +10,7 @@ are held for them. Used by one thread, the event loop's.
 import asyncio
 from collections.abc import Callable
 
-from headrace.state.signals import Wake, WakeTarget
+from headrace.platform.state.signals import Wake, WakeTarget
 
 REMIND_S = 2.0
 """Seconds between wake-up reminders; the first may arrive while the target is being updated and be lost."""

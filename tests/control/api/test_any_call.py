@@ -19,9 +19,9 @@ from headrace.control.planning.plan import plan_deployable
 from headrace.control.planning.rollout import wanted_workers
 from headrace.control.planning.worker_build import WorkerDefaults, build_worker
 from headrace.platform.host.operations import OPERATIONS
-from headrace.state.records import copy_part
-from headrace.state.routes import VariantRoute
-from headrace.state.store import Store, open_store
+from headrace.platform.state.records import copy_part
+from headrace.platform.state.routes import VariantRoute
+from headrace.platform.state.store import Store, open_store
 from headrace.wire.aws import calls, services, validation
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.http import AwsCall

@@ -14,7 +14,7 @@ from headrace.control.api.endpoints import (
     update_weights,
 )
 from headrace.control.model.endpoint import ENDPOINT
-from headrace.state.records import Json, Record
+from headrace.platform.state.records import Json, Record
 from headrace.wire.aws.errors import AwsError
 from tests.control.components.scene import Scene
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace.control.api.listing import Read, list_page
-from headrace.state.records import Kind, NoStatus, Record, RecordPart
-from headrace.state.selection import Selection
-from headrace.state.store import Store, open_store
+from headrace.platform.state.records import Kind, NoStatus, Record, RecordPart
+from headrace.platform.state.selection import Selection
+from headrace.platform.state.store import Store, open_store
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.paging import Paginator
 

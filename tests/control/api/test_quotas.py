@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from headrace.control.api.context import MAX_ENVIRONMENT_BYTES, MAX_RECORDS, check_environment, check_number
-from headrace.state.records import AnyKind
+from headrace.platform.state.records import AnyKind
 from headrace.wire.aws.errors import AwsError
 from tests.control.calls import CONTAINER, NEED, refusal
 from tests.control.support import ROLE, Platform
 
 if TYPE_CHECKING:
-    from headrace.state.store import Store
+    from headrace.platform.state.store import Store
 
 
 @dataclass

@@ -15,9 +15,9 @@ from headrace.control.api.context import CallContext
 from headrace.control.api.definitions import create_endpoint_config, create_model
 from headrace.control.api.endpoints import create_endpoint, describe_endpoint
 from headrace.control.model.component import INFERENCE_COMPONENT
-from headrace.state.records import Record
-from headrace.state.routes import ROUTE
-from headrace.state.store import open_store
+from headrace.platform.state.records import Record
+from headrace.platform.state.routes import ROUTE
+from headrace.platform.state.store import open_store
 from headrace.testing.fake_launcher import FakeMachine, ManualClock, fails_after, ready_after
 from tests.control.support import AWS_SCOPE, IMAGE, ROLE, ListedLogs, reconciler_of
 

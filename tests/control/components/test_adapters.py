@@ -13,7 +13,7 @@ from headrace.control.api.components import (
     update_inference_component,
 )
 from headrace.control.model.worker import WORKER
-from headrace.state.routes import ROUTE, AdapterRoute
+from headrace.platform.state.routes import ROUTE, AdapterRoute
 from headrace.wire.aws.errors import AwsError
 from tests.control.components.scene import NEED, Scene
 

@@ -10,7 +10,7 @@ from headrace.control.api.endpoints import delete_endpoint, describe_endpoint, u
 from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.control.model.endpoint import ENDPOINT
 from headrace.control.model.worker import WORKER
-from headrace.state.routes import ROUTE
+from headrace.platform.state.routes import ROUTE
 from headrace.wire.aws.errors import AwsError
 from tests.cloudwatch.samples import create_alarm
 from tests.control.components.scene import NEED, TYPE, Scene

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.control.api.components import update_inference_component
 from headrace.control.api.definitions import MODELS
-from headrace.state.records import Json
+from headrace.platform.state.records import Json
 from headrace.wire.aws.errors import AwsError
 from tests.control.components.scene import TYPE, Scene
 from tests.control.support import IMAGE

@@ -7,9 +7,9 @@ from headrace.control.loops.reconciler import Reconciler
 from headrace.control.model.endpoint import ENDPOINT, EndpointRecord, EndpointRevision, EndpointSpec
 from headrace.control.model.workload import State, visible_state
 from headrace.control.planning.config import ReconcilerConfig
-from headrace.state.records import Record
-from headrace.state.routes import ROUTE
-from headrace.state.store import Store, open_store
+from headrace.platform.state.records import Record
+from headrace.platform.state.routes import ROUTE
+from headrace.platform.state.store import Store, open_store
 from headrace.testing.fake_launcher import FakeLauncher, FakeMachine, ManualClock, ready_after
 from tests.control.support import IMAGE, ListedLogs, reconciler_of
 

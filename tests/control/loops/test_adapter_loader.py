@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from headrace.control.loops.adapter_loader import AdapterLoader, message_of, outcome
 from headrace.control.model.worker import WORKER, AdapterState, ReplicaSpec
 from headrace.control.planning.worker_actions import LoadAdapter, UnloadAdapter
-from headrace.state.records import Record
-from headrace.state.store import open_store
+from headrace.platform.state.records import Record
+from headrace.platform.state.store import open_store
 from headrace.testing.fake_launcher import ManualClock
 
 LOAD = LoadAdapter(worker="w", url="http://w", adapter="a", version="uid/2", source="s3://b/a", timeout_s=60)

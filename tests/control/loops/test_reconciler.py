@@ -11,7 +11,7 @@ from headrace.cluster.launcher import Handle, WorkerPhase, WorkerSpec
 from headrace.control.model.endpoint import ENDPOINT
 from headrace.control.model.worker import WORKER
 from headrace.control.model.workload import State, visible_state
-from headrace.state.routes import ROUTE
+from headrace.platform.state.routes import ROUTE
 from headrace.testing.fake_launcher import FakeLauncher, FakeMachine, Script, fails_after, ready_after
 from tests.cloudwatch.samples import create_alarm
 from tests.control.broken_records import insert_record

@@ -24,7 +24,7 @@ from headrace.control.model.worker import WORKER, CopySpec, ReplicaSpec, Replica
 from headrace.core.exposition import render
 from headrace.core.generation import EngineStats
 from headrace.core.metrics import Metrics
-from headrace.state.store import open_store
+from headrace.platform.state.store import open_store
 from tests.control.broken_records import insert_record
 from tests.control.calls import component, host, model, until
 from tests.control.support import Platform

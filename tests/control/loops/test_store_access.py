@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from headrace.control.loops.store_access import run_periodically
-from headrace.state.store import open_store
+from headrace.platform.state.store import open_store
 from tests.waiting import WAIT_S
 
 

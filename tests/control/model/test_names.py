@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL, DefinitionSpec
 from headrace.control.model.endpoint import ENDPOINT
 from headrace.control.model.names import arn_of, parse_arn
-from headrace.state.records import Kind
-from headrace.state.store import open_store
+from headrace.platform.state.records import Kind
+from headrace.platform.state.store import open_store
 from headrace.wire.aws.scope import AwsScope
 
 AWS_SCOPE = AwsScope(account="123456789012", region="us-east-1")

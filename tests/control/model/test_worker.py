@@ -10,7 +10,7 @@ from headrace.control.model.worker import (
     placements_of,
     restarts_of,
 )
-from headrace.state.records import Record
+from headrace.platform.state.records import Record
 
 ON_GPU = Observation(phase=WorkerPhase.READY, notices=("A notice.",), placement="w runs on GPU 0.")
 

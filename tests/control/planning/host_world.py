@@ -17,7 +17,7 @@ from headrace.control.planning.deployment import Deployment
 from headrace.control.planning.endpoint import ComponentPlans, plan_components
 from headrace.control.planning.instances import ComponentView
 from headrace.control.planning.pool import Placed
-from headrace.state.records import copy_part
+from headrace.platform.state.records import copy_part
 from tests.control.planning.world import GOOD, Behaviour, World, pass_context
 
 TYPE = "ml.p3.8xlarge"

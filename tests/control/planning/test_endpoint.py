@@ -7,7 +7,7 @@ from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.control.model.worker import WORKER, CopySpec, ReplicaSpec, ReplicaStatus, WorkerRecord
 from headrace.control.planning.endpoint import EndpointPlan, plan_endpoint, view_endpoint
 from headrace.control.planning.worker_actions import RemoveRecord, Start
-from headrace.state.records import Record, Unreadable
+from headrace.platform.state.records import Record, Unreadable
 from tests.control.planning.host_world import TYPE, component_config, managed
 from tests.control.planning.world import World, config, pass_context, served
 

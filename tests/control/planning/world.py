@@ -17,8 +17,8 @@ from headrace.control.planning.config import PassContext, ReconcilerConfig
 from headrace.control.planning.deployment import ExternalConditions
 from headrace.control.planning.plan import Plan, plan_deployable
 from headrace.control.planning.worker_actions import Action, Drain, Forget, GiveUp, Launch, RemoveRecord, Start, Stop
-from headrace.state.records import AnyKind, Record, RecordPart, copy_part
-from headrace.state.routes import VariantRoute
+from headrace.platform.state.records import AnyKind, Record, RecordPart, copy_part
+from headrace.platform.state.routes import VariantRoute
 from headrace.wire.aws.scope import AwsScope
 
 AWS_SCOPE = AwsScope(account="123456789012", region="us-east-1")

@@ -13,10 +13,10 @@ import pytest
 from headrace.cluster.launcher import Handle, WorkerSpec
 from headrace.control.api.context import CallContext
 from headrace.platform.host.operations import KINDS, OPERATIONS, refuse_newer
-from headrace.state.records import Unreadable
-from headrace.state.routes import ROUTE
-from headrace.state.schema import SCHEMA_VERSION
-from headrace.state.store import Store, open_store
+from headrace.platform.state.records import Unreadable
+from headrace.platform.state.routes import ROUTE
+from headrace.platform.state.schema import SCHEMA_VERSION
+from headrace.platform.state.store import Store, open_store
 from headrace.testing.fake_launcher import FakeMachine, FakeWorker, ManualClock, ready_after
 from tests.control.support import AWS_SCOPE, ListedLogs, reconciler_of
 

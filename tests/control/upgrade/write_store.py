@@ -23,7 +23,7 @@ from headrace.autoscaling.records.capacity import keep_copies
 from headrace.control.api.context import CallContext
 from headrace.platform.host.access_keys import AccessKeys
 from headrace.platform.host.operations import OPERATIONS
-from headrace.state.store import open_store
+from headrace.platform.state.store import open_store
 from headrace.testing.fake_launcher import FakeMachine, ManualClock, fails_after, ready_after
 from tests.control.support import AWS_SCOPE, IMAGE, ROLE, ListedLogs, reconciler_of
 

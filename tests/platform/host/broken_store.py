@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from headrace.state.store import Store
+from headrace.platform.state.store import Store
 
 
 @contextmanager

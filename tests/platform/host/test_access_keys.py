@@ -9,7 +9,7 @@ import pytest
 
 from headrace.core.errors import Unavailable
 from headrace.platform.host.access_keys import MAX_AGE_S, AccessKeys, KeyRing
-from headrace.state.store import Store, open_store
+from headrace.platform.state.store import Store, open_store
 from tests.waiting import WAIT_S
 
 from .broken_store import out_of_reach

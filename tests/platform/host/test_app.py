@@ -21,7 +21,7 @@ from headrace.http.body import FREE_BYTES, BodyBudget, read_body
 from headrace.platform.host.access import Authenticator
 from headrace.platform.host.access_keys import ACCESS_KEY, AccessKeySpec, KeyRing
 from headrace.platform.host.app import Apps, PlatformApp
-from headrace.state.store import open_store
+from headrace.platform.state.store import open_store
 from tests import plain_http
 from tests.waiting import WAIT_S
 from tests.wire.test_unknown_routes import FOREIGN, OF_SERVERS, message_of

@@ -16,7 +16,7 @@ from headrace.core.telemetry import setup_logging
 from headrace.http.audit import REPEAT_S, AuditedCall, AuditLog
 from headrace.platform.host.access import bucket_call, console_call
 from headrace.platform.host.operations import OPERATIONS
-from headrace.state.store import open_store
+from headrace.platform.state.store import open_store
 from tests import plain_http
 from tests.control.support import AWS_SCOPE, IMAGE, ListedLogs
 from tests.waiting import WAIT_S

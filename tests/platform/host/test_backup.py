@@ -17,8 +17,8 @@ from headrace.core.progress import no_progress
 from headrace.platform.host.access_keys import ACCESS_KEY, AccessKeySpec
 from headrace.platform.host.backup import Manifest, back_up, check_backup, restore
 from headrace.platform.host.folders import DataFolder
-from headrace.state.records import Record, readable
-from headrace.state.store import open_store
+from headrace.platform.state.records import Record, readable
+from headrace.platform.state.store import open_store
 
 HERE = Path(__file__).parent
 KEY = AccessKeySpec(secret="very secret", note="kept")

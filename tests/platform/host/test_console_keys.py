@@ -19,7 +19,7 @@ from headrace.platform.host.access_keys import AccessKey, AccessKeys, KeyRing
 from headrace.platform.host.app import Apps, PlatformApp
 from headrace.platform.host.console import MAX_NOTE_CHARACTERS, ConsoleSources, console_app
 from headrace.platform.host.folders import DataFolder
-from headrace.state.store import Store, open_store
+from headrace.platform.state.store import Store, open_store
 from tests import plain_http
 from tests.e2e.conftest import headrace_command
 from tests.waiting import WAIT_S

@@ -15,8 +15,8 @@ from pathlib import Path
 from headrace.cluster.launcher import WorkerSpec
 from headrace.control.model.worker import WORKER, ReplicaSpec
 from headrace.platform.host.life import bound_logs, end_workers, warm_up
-from headrace.state.records import Record
-from headrace.state.store import open_store
+from headrace.platform.state.records import Record
+from headrace.platform.state.store import open_store
 from headrace.testing.fake_launcher import FakeLauncher
 from headrace.wire.aws import services
 from tests import plain_http

@@ -21,7 +21,7 @@ from headrace.platform.host.folders import (
     local_key_for,
     read_local_key,
 )
-from headrace.state.store import Store, open_store
+from headrace.platform.state.store import Store, open_store
 from tests import plain_http
 
 from .running import Running, up

@@ -11,9 +11,9 @@ import pytest
 
 from headrace.core.errors import Unavailable
 from headrace.platform.host.membership import Membership, Shared
-from headrace.state.coordination import Coordination, Displaced, Member, Standing
-from headrace.state.records import Fenced
-from headrace.state.store import open_store
+from headrace.platform.state.coordination import Coordination, Displaced, Member, Standing
+from headrace.platform.state.records import Fenced
+from headrace.platform.state.store import open_store
 from tests.waiting import WAIT_S
 
 ME = Member(id="me", url="http://me", host="host", data_dir="/data", version="1")

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.control.loops.scraper import fetch
 from headrace.platform.host.metrics_pages import metrics_app
-from headrace.state.routes import AdapterRoute, Fleet, Replica, Route, VariantRoute
+from headrace.platform.state.routes import AdapterRoute, Fleet, Replica, Route, VariantRoute
 from headrace.testing.echo import EchoBackend
 from tests import plain_http
 from tests.gateway.routes import component, route, variant

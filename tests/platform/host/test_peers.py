@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from headrace.platform.host.peers import ASYNC, QUARANTINE, Peers, Report
-from headrace.state.coordination import Coordination, Member
-from tests.state.leases import long_leases
+from headrace.platform.state.coordination import Coordination, Member
+from tests.platform.state.leases import long_leases
 from tests.waiting import WAIT_S
 
 __all__ = ["long_leases"]

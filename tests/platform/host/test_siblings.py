@@ -9,7 +9,7 @@ import pytest
 
 from headrace.platform.host import peers
 from headrace.platform.host.peers import Siblings
-from headrace.state.coordination import Member, Standing
+from headrace.platform.state.coordination import Member, Standing
 from tests.waiting import WAIT_S
 
 

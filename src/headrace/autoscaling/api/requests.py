@@ -13,9 +13,9 @@ from headrace.autoscaling.planning.targets import (
     TargetMembers,
 )
 from headrace.control.api.context import CallContext
-from headrace.state.records import AlreadyExists, Conflict, Json, Kind, Record, Unreadable
-from headrace.state.selection import ALL, Entry, Selection
-from headrace.state.store import Store
+from headrace.platform.state.records import AlreadyExists, Conflict, Json, Kind, Record, Unreadable
+from headrace.platform.state.selection import ALL, Entry, Selection
+from headrace.platform.state.store import Store
 from headrace.wire.aws.errors import AwsError, validation_error
 from headrace.wire.aws.paging import Paginator
 

@@ -26,7 +26,7 @@ from headrace.autoscaling.planning.targets import (
 )
 from headrace.autoscaling.records.policies import children
 from headrace.control.api.context import CallContext
-from headrace.state.records import Json
+from headrace.platform.state.records import Json
 from headrace.wire.aws.errors import AwsError, validation_error
 
 _MAX_ACTIONS = 200

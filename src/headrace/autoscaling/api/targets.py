@@ -29,8 +29,8 @@ from headrace.control.api.endpoints import update_endpoint
 from headrace.control.model.definitions import ENDPOINT_CONFIG
 from headrace.control.model.endpoint import ENDPOINT
 from headrace.control.model.workload import serving_revision
-from headrace.state.records import Json, Record, Unreadable
-from headrace.state.selection import Selection
+from headrace.platform.state.records import Json, Record, Unreadable
+from headrace.platform.state.selection import Selection
 from headrace.wire.aws.errors import AwsError, validation_error
 from headrace.wire.aws.scope import MAX_TAGS
 

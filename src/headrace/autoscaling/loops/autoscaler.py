@@ -27,8 +27,8 @@ from headrace.cloudwatch.evaluator import AlarmEvaluator
 from headrace.cloudwatch.metrics.metric import SeriesReader
 from headrace.control.loops.store_access import changes, grouped
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Conflict, Unreadable, readable
-from headrace.state.store import Store
+from headrace.platform.state.records import Conflict, Unreadable, readable
+from headrace.platform.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
 PERIOD_S = 10.0

@@ -32,8 +32,8 @@ from headrace.autoscaling.records.capacity import (
 from headrace.autoscaling.records.policies import remove_target
 from headrace.cloudwatch.alarms.records import EvaluatedAlarm
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Conflict
-from headrace.state.store import Store
+from headrace.platform.state.records import Conflict
+from headrace.platform.state.store import Store
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.scope import AwsScope
 

@@ -17,9 +17,9 @@ from headrace.autoscaling.records.activities import ActivityLog
 from headrace.autoscaling.records.capacity import find_scaled, read_capacity, write_capacity
 from headrace.control.model.component import ComponentSpec
 from headrace.core.telemetry import get_logger
-from headrace.state.records import MAX_WRITE_TRIES, Conflict, Record
-from headrace.state.signals import WakeTarget
-from headrace.state.store import Store
+from headrace.platform.state.records import MAX_WRITE_TRIES, Conflict, Record
+from headrace.platform.state.signals import WakeTarget
+from headrace.platform.state.store import Store
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.scope import AwsScope
 

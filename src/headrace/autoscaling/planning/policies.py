@@ -18,7 +18,7 @@ from headrace.autoscaling.planning.targets import (
 )
 from headrace.cloudwatch.alarms.records import AlarmSpec, EvaluatedAlarm
 from headrace.cloudwatch.validation import parse_alarm
-from headrace.state.records import Json, Kind, NoStatus, Record, RecordPart
+from headrace.platform.state.records import Json, Kind, NoStatus, Record, RecordPart
 from headrace.wire.aws.errors import AwsError, validation_error
 from headrace.wire.aws.scope import AwsScope
 

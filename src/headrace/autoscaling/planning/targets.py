@@ -12,7 +12,7 @@ import msgspec
 
 from headrace.autoscaling.planning.decision import Code, Scaling, Suspensions
 from headrace.autoscaling.planning.schedule import Schedule, Window, parse
-from headrace.state.records import Json, Kind, Record, RecordPart, StoredRecord
+from headrace.platform.state.records import Json, Kind, Record, RecordPart, StoredRecord
 from headrace.wire.aws.scope import AwsScope, partition_of
 
 NAMESPACE = "sagemaker"

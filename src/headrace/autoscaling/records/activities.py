@@ -14,8 +14,8 @@ import msgspec
 
 from headrace.autoscaling.planning.decision import Scaling
 from headrace.autoscaling.planning.targets import NAMESPACE, CapacityBounds, TargetKey, TargetMembers
-from headrace.state.records import Conflict, Json, Kind, NoStatus, Record
-from headrace.state.store import Store
+from headrace.platform.state.records import Conflict, Json, Kind, NoStatus, Record
+from headrace.platform.state.store import Store
 
 StatusCode = Literal["Pending", "InProgress", "Successful", "Overridden", "Unfulfilled", "Failed"]
 

@@ -34,8 +34,8 @@ from headrace.control.model.workload import (
     serving_revision,
     settled_revision,
 )
-from headrace.state.records import Record, Unreadable
-from headrace.state.store import Store
+from headrace.platform.state.records import Record, Unreadable
+from headrace.platform.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
 ScaledRecord = EndpointRecord | ComponentRecord

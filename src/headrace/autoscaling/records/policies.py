@@ -21,9 +21,9 @@ from headrace.autoscaling.planning.targets import (
 )
 from headrace.autoscaling.records.capacity import release_copies
 from headrace.cloudwatch.alarms.records import ALARM, AlarmRecord, AlarmSpec, new_alarm_status
-from headrace.state.records import AlreadyExists, Kind, Record, StoredRecord, Unreadable, readable
-from headrace.state.selection import Selection
-from headrace.state.store import Store
+from headrace.platform.state.records import AlreadyExists, Kind, Record, StoredRecord, Unreadable, readable
+from headrace.platform.state.selection import Selection
+from headrace.platform.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
 _SpecT = TypeVar("_SpecT")

@@ -17,7 +17,7 @@ from headrace.cloudwatch.math import queries as metric_math
 from headrace.cloudwatch.math.queries import ReadPoints
 from headrace.cloudwatch.metrics.metric import Metric, whole_period
 from headrace.cloudwatch.metrics.statistics import statistic
-from headrace.state.records import Json
+from headrace.platform.state.records import Json
 
 AlarmState = Literal["OK", "ALARM", "INSUFFICIENT_DATA"]
 Comparison = Literal[

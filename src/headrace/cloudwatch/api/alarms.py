@@ -18,8 +18,8 @@ from headrace.cloudwatch.alarms.records import (
 from headrace.cloudwatch.api.context import CloudWatchCall
 from headrace.cloudwatch.errors import PAGES, invalid_combination, invalid_value, validation_error
 from headrace.cloudwatch.validation import metric_of, parse_alarm
-from headrace.state.records import AlreadyExists, Conflict, Json, Record, Unreadable
-from headrace.state.selection import Entry, Selection
+from headrace.platform.state.records import AlreadyExists, Conflict, Json, Record, Unreadable
+from headrace.platform.state.selection import Entry, Selection
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.paging import Key
 from headrace.wire.aws.scope import MAX_TAGS

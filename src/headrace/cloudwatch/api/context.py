@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from headrace.cloudwatch.metrics.metric import SeriesStore
 from headrace.cloudwatch.series.memory import MemorySeries
-from headrace.state.store import Store
+from headrace.platform.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
 

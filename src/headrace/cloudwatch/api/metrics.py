@@ -13,7 +13,7 @@ from headrace.cloudwatch.math.values import TimeSeries
 from headrace.cloudwatch.metrics.metric import Metric, Point
 from headrace.cloudwatch.metrics.statistics import is_statistic, statistic
 from headrace.cloudwatch.validation import check_period, check_queries, metric_of
-from headrace.state.records import Json
+from headrace.platform.state.records import Json
 from headrace.wire.aws.paging import Key
 
 _PAGE_SIZE = 500

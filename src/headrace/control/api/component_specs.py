@@ -20,7 +20,7 @@ from headrace.control.model.definitions import MODEL, image_profile
 from headrace.control.model.endpoint import EndpointRecord
 from headrace.control.model.resources import read_requirements, resources_of_type, too_large_message
 from headrace.control.model.workload import State, Workload, visible_state
-from headrace.state.records import Json, Unreadable
+from headrace.platform.state.records import Json, Unreadable
 from headrace.wire.aws.errors import validation_error
 
 _ALTERNATIVES = {"ModelName": "Container", "Container": "ModelName"}

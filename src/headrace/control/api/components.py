@@ -38,8 +38,8 @@ from headrace.control.model.workload import (
     settled_revision,
     visible_state,
 )
-from headrace.state.records import Json, Unreadable
-from headrace.state.selection import Selection
+from headrace.platform.state.records import Json, Unreadable
+from headrace.platform.state.selection import Selection
 from headrace.wire.aws.errors import validation_error
 
 _NOT_A_HOST = (

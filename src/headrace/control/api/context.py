@@ -11,8 +11,8 @@ from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL
 from headrace.control.model.endpoint import ENDPOINT
 from headrace.control.model.images import OwnImage
 from headrace.control.model.names import TITLES, arn_of, unreadable_message
-from headrace.state.records import AlreadyExists, AnyKind, Json, Kind, Record, Unreadable
-from headrace.state.store import Store
+from headrace.platform.state.records import AlreadyExists, AnyKind, Json, Kind, Record, Unreadable
+from headrace.platform.state.store import Store
 from headrace.wire.aws.errors import AwsError, not_found, validation_error
 
 SpecT = TypeVar("SpecT")

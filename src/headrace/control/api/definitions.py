@@ -7,8 +7,8 @@ from headrace.control.api.context import CallContext, check_environment, without
 from headrace.control.api.listing import list_page
 from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL, DefinitionSpec, container_of, image_profile
 from headrace.control.model.endpoint import model_name_of
-from headrace.state.records import Json, Kind, NoStatus
-from headrace.state.selection import Selection
+from headrace.platform.state.records import Json, Kind, NoStatus
+from headrace.platform.state.selection import Selection
 from headrace.wire.aws.errors import validation_error
 
 

@@ -41,8 +41,8 @@ from headrace.control.model.workload import (
 )
 from headrace.control.planning.deployment import Deployment
 from headrace.control.planning.rollout import traffic_fraction
-from headrace.state.records import Json, Unreadable
-from headrace.state.selection import Selection
+from headrace.platform.state.records import Json, Unreadable
+from headrace.platform.state.selection import Selection
 from headrace.wire.aws.errors import validation_error
 
 _MAX_MESSAGE_CHARACTERS = 1024

@@ -8,7 +8,7 @@ caller, and refuses users.
 from urllib.parse import quote
 
 from headrace.control.api.context import CallContext
-from headrace.state.records import Json
+from headrace.platform.state.records import Json
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.paging import Paginator
 from headrace.wire.aws.scope import AwsScope, partition_of

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator
 from heapq import nlargest, nsmallest
 
-from headrace.state.records import Json
-from headrace.state.selection import Entry, Order, Selection
+from headrace.platform.state.records import Json
+from headrace.platform.state.selection import Entry, Order, Selection
 from headrace.wire.aws.errors import validation_error
 from headrace.wire.aws.paging import Key, Paginator
 

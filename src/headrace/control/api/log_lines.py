@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from headrace.cluster.worker_logs import WorkerLogEvent
 from headrace.control.api.context import CallContext
 from headrace.control.model.worker import WORKER
-from headrace.state.records import Json, Record
+from headrace.platform.state.records import Json, Record
 from headrace.wire.aws.errors import AwsError
 
 _BLOCK = 1000

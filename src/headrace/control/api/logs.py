@@ -18,7 +18,7 @@ from headrace.control.api.log_lines import (
     read_pattern,
     read_token,
 )
-from headrace.state.records import Json
+from headrace.platform.state.records import Json
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.paging import Paginator
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from headrace.control.api.context import CallContext, tags_of
 from headrace.control.model.names import parse_arn
-from headrace.state.records import Json, Record, Unreadable
+from headrace.platform.state.records import Json, Record, Unreadable
 from headrace.wire.aws.errors import not_found, validation_error
 from headrace.wire.aws.scope import MAX_TAGS
 

@@ -19,8 +19,8 @@ from headrace.control.planning.worker_actions import AdapterAction, LoadAdapter
 from headrace.core.telemetry import get_logger
 from headrace.http.client import ClientRequest, send_once
 from headrace.http.client_connection import NoResponse, ResponseBroken, ResponseTooLarge
-from headrace.state.records import MAX_WRITE_TRIES, Conflict, Record
-from headrace.state.store import Store
+from headrace.platform.state.records import MAX_WRITE_TRIES, Conflict, Record
+from headrace.platform.state.store import Store
 
 _UNLOAD_TIMEOUT_S = 30.0
 _MAX_ANSWER_BYTES: Final = 64 * 1024

@@ -25,9 +25,9 @@ from headrace.control.planning.plan import Plan, plan_removal
 from headrace.control.planning.rollout import num_ready
 from headrace.control.planning.worker_actions import RemoveRecord, end_workers
 from headrace.core.telemetry import get_logger
-from headrace.state.records import AnyKind, Conflict, Record, Unreadable
-from headrace.state.signals import ReadLoads
-from headrace.state.store import Store
+from headrace.platform.state.records import AnyKind, Conflict, Record, Unreadable
+from headrace.platform.state.signals import ReadLoads
+from headrace.platform.state.store import Store
 
 AnyComponent = ComponentRecord | Unreadable
 LOG_NAMES: dict[AnyKind, str] = {ENDPOINT: "endpoint", INFERENCE_COMPONENT: "component"}

@@ -35,9 +35,9 @@ from headrace.control.model.worker import ReplicaStatus, WorkerRecord
 from headrace.control.planning.config import ReconcilerConfig
 from headrace.control.planning.worker_build import WorkerDefaults
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Conflict, StoredRecord, Unreadable
-from headrace.state.signals import ReadLoads
-from headrace.state.store import Store
+from headrace.platform.state.records import Conflict, StoredRecord, Unreadable
+from headrace.platform.state.signals import ReadLoads
+from headrace.platform.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
 _BURST_S = 0.02

@@ -22,8 +22,8 @@ from headrace.control.model.worker import WORKER, ReplicaSpec, WorkerRecord
 from headrace.control.model.workload import serving_revision
 from headrace.http.client import ClientRequest, send_once
 from headrace.http.client_connection import NoResponse, ResponseBroken, ResponseTooLarge
-from headrace.state.records import Record, Unreadable
-from headrace.state.store import Store
+from headrace.platform.state.records import Record, Unreadable
+from headrace.platform.state.store import Store
 
 PERIOD_S = 10.0
 TIMEOUT_S = 3.0

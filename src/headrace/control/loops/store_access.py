@@ -12,9 +12,9 @@ from headrace.control.model.component import INFERENCE_COMPONENT, ComponentRecor
 from headrace.control.model.endpoint import ENDPOINT, EndpointRecord
 from headrace.control.model.worker import WORKER, WorkerRecord
 from headrace.core.telemetry import get_logger
-from headrace.state.records import NoStatus, Record, StoredRecord, Unreadable
-from headrace.state.routes import ROUTE, Route
-from headrace.state.store import Store
+from headrace.platform.state.records import NoStatus, Record, StoredRecord, Unreadable
+from headrace.platform.state.routes import ROUTE, Route
+from headrace.platform.state.store import Store
 
 ItemT = TypeVar("ItemT")
 SpecT = TypeVar("SpecT")

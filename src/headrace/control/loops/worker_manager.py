@@ -56,7 +56,7 @@ from headrace.control.planning.worker_actions import (
 )
 from headrace.control.planning.worker_build import WorkerDefaults, build_worker
 from headrace.core.telemetry import get_logger
-from headrace.state.store import Store
+from headrace.platform.state.store import Store
 from headrace.wire.aws.errors import AwsError
 
 _LAUNCHER_PATIENCE_S = 30.0

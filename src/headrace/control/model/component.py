@@ -21,7 +21,7 @@ from headrace.control.model.workload import (
     serving_revision,
     visible_state,
 )
-from headrace.state.records import Json, Kind, Record, RecordPart, StoredRecord, Unreadable
+from headrace.platform.state.records import Json, Kind, Record, RecordPart, StoredRecord, Unreadable
 from headrace.wire.aws.errors import AwsError, validation_error
 
 MAX_COPIES: Final = 100

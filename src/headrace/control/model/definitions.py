@@ -9,7 +9,7 @@ from typing import Final
 
 from headrace.artifacts.sources import ArtifactSource
 from headrace.control.model.images import ImageProfile, OwnImage, profile
-from headrace.state.records import Json, Kind, NoStatus, RecordPart
+from headrace.platform.state.records import Json, Kind, NoStatus, RecordPart
 
 _ARCHIVES: Final = (".tar.gz", ".tgz")
 

@@ -18,8 +18,8 @@ from headrace.control.model.workload import (
     ready_key,
     visible_state,
 )
-from headrace.state.records import Json, Kind, Record, RecordPart
-from headrace.state.routes import AsyncOutput, PrefixRouting, RoutingStrategy
+from headrace.platform.state.records import Json, Kind, Record, RecordPart
+from headrace.platform.state.routes import AsyncOutput, PrefixRouting, RoutingStrategy
 from headrace.wire.aws import services
 from headrace.wire.aws.errors import AwsError, validation_error
 from headrace.wire.aws.member_table import HOSTING

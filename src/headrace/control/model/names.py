@@ -10,7 +10,7 @@ import secrets
 from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL
 from headrace.control.model.endpoint import ENDPOINT
-from headrace.state.records import AnyKind, Unreadable
+from headrace.platform.state.records import AnyKind, Unreadable
 from headrace.wire.aws.scope import AwsScope, partition_of
 
 ARN_TYPES: dict[AnyKind, str] = {

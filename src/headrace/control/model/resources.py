@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from headrace.cluster.instance_types import find_instance_type
-from headrace.state.records import Json
+from headrace.platform.state.records import Json
 
 Strategy = Literal["SPREAD", "BINPACK"]
 _MIB: Final = 1 << 20

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from headrace.state.records import Json
+from headrace.platform.state.records import Json
 from headrace.wire.aws.errors import validation_error
 
 _WHERE = "DeploymentConfig"

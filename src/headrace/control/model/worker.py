@@ -16,7 +16,7 @@ from headrace.control.model.component import ComponentRecord, is_component
 from headrace.control.model.endpoint import EndpointRecord
 from headrace.control.model.names import COMPONENT_LOG_PREFIX, ENDPOINT_LOG_PREFIX
 from headrace.control.model.resources import Resources, read_requirements
-from headrace.state.records import Json, Kind, Record, RecordPart
+from headrace.platform.state.records import Json, Kind, Record, RecordPart
 
 FleetKey = tuple[str, int]
 """Variant and revision."""

@@ -16,8 +16,8 @@ import msgspec
 
 from headrace.control.model.resources import Resources, Strategy
 from headrace.control.model.rollout_config import Rollout, read_rollout
-from headrace.state.records import Json, Record, RecordPart, Unreadable
-from headrace.state.routes import DEFAULT_PREFIX_ROUTING, AsyncOutput, PrefixRouting, RoutingStrategy
+from headrace.platform.state.records import Json, Record, RecordPart, Unreadable
+from headrace.platform.state.routes import DEFAULT_PREFIX_ROUTING, AsyncOutput, PrefixRouting, RoutingStrategy
 
 DOWNLOAD_TIMEOUT_S: Final = 1200.0
 """Default of `ModelDataDownloadTimeoutInSeconds`."""

@@ -17,7 +17,7 @@ from headrace.control.planning.config import PassContext
 from headrace.control.planning.deployment import Deployment, start_deployment
 from headrace.control.planning.plan import Plan, effective_shares
 from headrace.control.planning.worker_actions import AdapterAction, LoadAdapter, RemoveRecord, UnloadAdapter
-from headrace.state.routes import AdapterRoute, VariantRoute
+from headrace.platform.state.routes import AdapterRoute, VariantRoute
 
 RETRY_S = 10.0
 """Seconds after which a failed load of an adapter into a copy is retried."""

@@ -23,8 +23,8 @@ from headrace.control.planning.instances import ComponentView, VariantInstances,
 from headrace.control.planning.plan import Plan, plan_deployable, plan_removal
 from headrace.control.planning.pool import Placed
 from headrace.control.planning.worker_actions import Drain, GiveUp, RemoveRecord, Start
-from headrace.state.records import Record, Unreadable
-from headrace.state.routes import ComponentRoute, Route
+from headrace.platform.state.records import Record, Unreadable
+from headrace.platform.state.routes import ComponentRoute, Route
 
 _NO_SPARE_ROOM = " An update needs room for a batch of new copies (MaximumBatchSize) beside those that serve."
 

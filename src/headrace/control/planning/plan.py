@@ -21,7 +21,7 @@ from headrace.control.planning.deployment import (
 )
 from headrace.control.planning.rollout import advance, traffic_fraction, wanted_workers
 from headrace.control.planning.worker_actions import Action, Forget, RemoveRecord, Stop, end_workers, plan_workers
-from headrace.state.routes import Fleet, Replica, VariantRoute
+from headrace.platform.state.routes import Fleet, Replica, VariantRoute
 
 _SERVING = frozenset({State.IN_SERVICE, State.UPDATING, State.ROLLING_BACK, State.UPDATE_ROLLBACK_FAILED})
 

@@ -16,8 +16,8 @@ from headrace.cluster.worker_files import write_atomically
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.platform.host.folders import GENERATED_KEY_ID, DataFolder, LocalKey, read_local_key
-from headrace.state.records import AlreadyExists, Kind, NoStatus, Record, RecordPart
-from headrace.state.store import Store
+from headrace.platform.state.records import AlreadyExists, Kind, NoStatus, Record, RecordPart
+from headrace.platform.state.store import Store
 
 MAX_AGE_S = 1.0
 """Seconds until a removed key is refused: `headrace keys` is another process, whose writes send no signal."""

@@ -58,12 +58,12 @@ from headrace.platform.host.access import (
 )
 from headrace.platform.host.console import CONSOLE_PATH, is_console, needs_key
 from headrace.platform.host.metrics_pages import is_metrics
+from headrace.platform.state.records import Json
 from headrace.platform.storage.object_storage import DiskSpace, ObjectStorage
 from headrace.platform.storage.s3_proxy import ISOLATION_HEADERS
 from headrace.platform.storage.s3_upload import set_signed_payload
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.settings.server_settings import PLATFORM_PREFIX
-from headrace.state.records import Json
 from headrace.wire.aws import sigv2
 from headrace.wire.aws.calls import render_error as render_aws_error
 from headrace.wire.aws.errors import AwsError, bodies_spent

@@ -47,13 +47,13 @@ from headrace.platform.host.operations import OPERATIONS
 from headrace.platform.host.overview import read_counts, read_home, read_models, read_overview, this_machine
 from headrace.platform.host.peers import Peers, Siblings
 from headrace.platform.host.sharing import METRICS, Sharing, make_membership, make_peers, make_siblings
+from headrace.platform.state.records import Json
+from headrace.platform.state.store import Store
 from headrace.platform.storage.object_grants import ObjectGrants
 from headrace.platform.storage.object_storage import DiskSpace, ObjectStorage
 from headrace.platform.storage.s3_proxy import S3Proxy
 from headrace.platform.storage.s3_signing import S3Access
 from headrace.settings.platform_settings import HERE, LOCAL, OVER_CLIENT, PlatformSettings
-from headrace.state.records import Json
-from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
 _NEEDED = (("ray", "Ray", "headrace[ray]"), ("grpc", "Ray's client", "headrace[ray]"))

@@ -35,11 +35,18 @@ from headrace.core.errors import SettingsError
 from headrace.core.progress import Progress
 from headrace.platform.host.folders import DataFolder
 from headrace.platform.host.operations import KINDS, refuse_newer
+from headrace.platform.state.database import locked_database, shown_url, url_of
+from headrace.platform.state.records import Json, Unreadable
+from headrace.platform.state.routes import ROUTE
+from headrace.platform.state.transfer import (
+    StoreCopy,
+    StoredRow,
+    read_copy,
+    schema_versions,
+    unreadable_rows,
+    write_copy,
+)
 from headrace.platform.storage.seaweed import Seaweed
-from headrace.state.database import locked_database, shown_url, url_of
-from headrace.state.records import Json, Unreadable
-from headrace.state.routes import ROUTE
-from headrace.state.transfer import StoreCopy, StoredRow, read_copy, schema_versions, unreadable_rows, write_copy
 
 FORMAT: Final = 1
 """Version of the file's layout."""

@@ -27,7 +27,7 @@ from headrace.http.audit import AuditedCall, AuditLog
 from headrace.http.body import BodyTooLarge, read_body
 from headrace.http.pages import page_file, page_routes
 from headrace.platform.host.access_keys import AccessKey, AccessKeys
-from headrace.state.records import Json, LastRecord
+from headrace.platform.state.records import Json, LastRecord
 
 CONSOLE_PATH = "/console"
 MAX_RATES = 200

@@ -37,11 +37,11 @@ from headrace.platform.host.assembly import Parts, assemble
 from headrace.platform.host.folders import Address, DataFolder
 from headrace.platform.host.sharing import Sharing
 from headrace.platform.host.supervisor import STOP_WITHOUT_DELAY
+from headrace.platform.state.records import Conflict
+from headrace.platform.state.store import Store
 from headrace.platform.storage.object_storage import ObjectStorage
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.settings.shutdown import resolve_shutdown_delay
-from headrace.state.records import Conflict
-from headrace.state.store import Store
 from headrace.wire.aws import services
 
 _STORAGE_PATIENCE_S = 3.0

@@ -28,9 +28,9 @@ from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.gateway.app import Gateway
 from headrace.gateway.publishing import Sampler
-from headrace.state.coordination import HEARTBEAT_S, LEASE_S, Coordination, Displaced, Member, Standing
-from headrace.state.records import Fenced
-from headrace.state.store import Store
+from headrace.platform.state.coordination import HEARTBEAT_S, LEASE_S, Coordination, Displaced, Member, Standing
+from headrace.platform.state.records import Fenced
+from headrace.platform.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
 _LEAVE_POLL_S = 0.1

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route as Page
 
-from headrace.state.routes import Replica, Route
+from headrace.platform.state.routes import Replica, Route
 
 METRICS_PATH = "/metrics"
 TARGETS_PATH = f"{METRICS_PATH}/targets"

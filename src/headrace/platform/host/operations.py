@@ -17,8 +17,8 @@ from headrace.control.model.endpoint import ENDPOINT
 from headrace.control.model.worker import WORKER
 from headrace.core.errors import SettingsError
 from headrace.platform.host.access_keys import ACCESS_KEY
-from headrace.state.records import AnyKind
-from headrace.state.routes import ROUTE
+from headrace.platform.state.records import AnyKind
+from headrace.platform.state.routes import ROUTE
 
 KINDS: Final[Mapping[str, AnyKind]] = {
     kind.name: kind

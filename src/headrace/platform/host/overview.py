@@ -29,9 +29,9 @@ from headrace.control.model.resources import Resources, resources_of_type
 from headrace.control.model.worker import WORKER, CopySpec, WorkerRecord, WorkerView, view_worker
 from headrace.control.model.workload import failure_reason, serving_revision, visible_state
 from headrace.models.store import StoredKind, list_models
+from headrace.platform.state.records import Json, Record, Unreadable
+from headrace.platform.state.store import Store
 from headrace.runner.memory import available_memory_bytes, total_memory_bytes
-from headrace.state.records import Json, Record, Unreadable
-from headrace.state.store import Store
 
 MAX_WORKERS = 100
 """Workers that are listed; all are counted."""

@@ -21,7 +21,7 @@ from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.gateway.stored_responses import StoredResponses
 from headrace.platform.host.folders import short_path
-from headrace.state.coordination import Coordination, Standing
+from headrace.platform.state.coordination import Coordination, Standing
 from headrace.wire.openai.stored_responses import ResponseKey, StoredResponse
 
 REPORT_S: Final = 0.2

@@ -22,11 +22,11 @@ from headrace.platform.host.membership import Leading, Membership, Shared
 from headrace.platform.host.operations import KINDS
 from headrace.platform.host.peers import ASYNC, QUARANTINE, Peers, Report, Siblings, share_responses
 from headrace.platform.host.supervisor import Child
+from headrace.platform.state.changes import followed
+from headrace.platform.state.coordination import Coordination, Member, Standing
+from headrace.platform.state.database import is_sqlite, url_of
+from headrace.platform.state.store import Store
 from headrace.settings.platform_settings import PlatformSettings
-from headrace.state.changes import followed
-from headrace.state.coordination import Coordination, Member, Standing
-from headrace.state.database import is_sqlite, url_of
-from headrace.state.store import Store
 
 _AGREED: Final = ("account", "cluster", "region", "require_keys", "s3_endpoint", "strict")
 """Settings that must be the same for all platforms on a database."""

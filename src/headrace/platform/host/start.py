@@ -32,11 +32,11 @@ from headrace.platform.host.life import Listener, OnReady, PlatformLifecycle
 from headrace.platform.host.operations import refuse_newer
 from headrace.platform.host.sharing import agreed_settings, forget_members, join
 from headrace.platform.host.supervisor import NOT_RESTARTED, STOP_WITHOUT_DELAY, Child, Supervisor
+from headrace.platform.state.coordination import Displaced
+from headrace.platform.state.database import locked_database
+from headrace.platform.state.store import open_store
 from headrace.platform.storage.object_storage import make_storage
 from headrace.settings.platform_settings import PlatformSettings, data_folder
-from headrace.state.coordination import Displaced
-from headrace.state.database import locked_database
-from headrace.state.store import open_store
 
 _ASK: Final = b"sockets"
 _READY: Final = b"ready"

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from urllib.parse import quote, unquote_to_bytes, urlencode, urlsplit
 
 from headrace.core.errors import HeadraceError
-from headrace.state.records import Json
+from headrace.platform.state.records import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import pytest
 from selenium import webdriver
 
 from headrace.platform.host.access_keys import AccessKeys
-from headrace.state.store import open_store
+from headrace.platform.state.store import open_store
 from tests.platform.host.fake_platform import FakePlatform, serving
 
 from .page import Console

@@ -16,9 +16,9 @@ import msgspec
 import sqlalchemy as sa
 
 from headrace.platform.host.operations import KINDS
-from headrace.state.coordination import TABLES as COORDINATION
-from headrace.state.records import AnyKind
-from headrace.state.schema import RECORDS, SCHEMA_VERSION
+from headrace.platform.state.coordination import TABLES as COORDINATION
+from headrace.platform.state.records import AnyKind
+from headrace.platform.state.schema import RECORDS, SCHEMA_VERSION
 
 FROZEN = Path(__file__).parent / "frozen.json"
 

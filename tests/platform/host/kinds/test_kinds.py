@@ -6,8 +6,8 @@ import pytest
 
 from headrace.core.errors import SettingsError
 from headrace.platform.host.operations import KINDS, refuse_newer
-from headrace.state.coordination import TABLES
-from headrace.state.records import Kind
+from headrace.platform.state.coordination import TABLES
+from headrace.platform.state.records import Kind
 
 from .freeze import column_text, forms, frozen_forms
 

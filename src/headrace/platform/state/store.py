@@ -20,9 +20,9 @@ from typing import Any, Final, TypeVar, overload
 import sqlalchemy as sa
 
 from headrace.core.errors import SettingsError, Unavailable
-from headrace.state.changes import Listeners
-from headrace.state.database import engine_of, first_line, is_sqlite, is_temporary, shown_url, url_of
-from headrace.state.records import (
+from headrace.platform.state.changes import Listeners
+from headrace.platform.state.database import engine_of, first_line, is_sqlite, is_temporary, shown_url, url_of
+from headrace.platform.state.records import (
     AlreadyExists,
     AnyKind,
     Conflict,
@@ -37,8 +37,8 @@ from headrace.state.records import (
     decode_record,
     encode_part,
 )
-from headrace.state.schema import CHANNEL, COUNTER, RECORDS, set_up
-from headrace.state.selection import ALL, Entry, Selection, is_storable, statement
+from headrace.platform.state.schema import CHANNEL, COUNTER, RECORDS, set_up
+from headrace.platform.state.selection import ALL, Entry, Selection, is_storable, statement
 
 SpecT = TypeVar("SpecT")
 StatusT = TypeVar("StatusT")

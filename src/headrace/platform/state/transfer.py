@@ -16,11 +16,11 @@ import msgspec
 import sqlalchemy as sa
 
 from headrace.core.errors import SettingsError
-from headrace.state.coordination import end_membership
-from headrace.state.database import engine_of, first_line, is_sqlite, shown_url, url_of
-from headrace.state.records import AnyKind, Unreadable
-from headrace.state.schema import CHANNEL, COUNTER, RECORDS, check_version, creating, set_up
-from headrace.state.store import decode_row
+from headrace.platform.state.coordination import end_membership
+from headrace.platform.state.database import engine_of, first_line, is_sqlite, shown_url, url_of
+from headrace.platform.state.records import AnyKind, Unreadable
+from headrace.platform.state.schema import CHANNEL, COUNTER, RECORDS, check_version, creating, set_up
+from headrace.platform.state.store import decode_row
 
 _ROWS_AT_ONCE: Final = 1000
 

@@ -4,8 +4,8 @@ import contextlib
 
 import pytest
 
-from headrace.state.records import Conflict, Fenced, Record
-from headrace.state.store import Store, open_store
+from headrace.platform.state.records import Conflict, Fenced, Record
+from headrace.platform.state.store import Store, open_store
 
 from .kinds import MODEL
 

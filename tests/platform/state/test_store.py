@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from headrace.core.errors import SettingsError, Unavailable
-from headrace.state.records import AlreadyExists, Conflict, LastRecord, Record
-from headrace.state.selection import Entry, Selection
-from headrace.state.store import open_store
-from tests.state.kinds import ACCESS_KEY, ENDPOINT, MODEL, ROUTE, WORKER
+from headrace.platform.state.records import AlreadyExists, Conflict, LastRecord, Record
+from headrace.platform.state.selection import Entry, Selection
+from headrace.platform.state.store import open_store
+from tests.platform.state.kinds import ACCESS_KEY, ENDPOINT, MODEL, ROUTE, WORKER
 
 NASTY = {"text": "ünïcödé \ud800 \x00 'quoted' \"\\", "deep": {"list": [1, 2.5, None, True, {"": []}]}}
 

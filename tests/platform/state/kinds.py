@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from headrace.state.records import Kind
+from headrace.platform.state.records import Kind
 
 RawKind = Kind[dict[str, Any], dict[str, Any]]
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from headrace.state.records import Json, Kind, NoStatus, Record, RecordPart, Unreadable
-from headrace.state.store import Store, open_store
+from headrace.platform.state.records import Json, Kind, NoStatus, Record, RecordPart, Unreadable
+from headrace.platform.state.store import Store, open_store
 
 
 class Old(RecordPart, frozen=True, kw_only=True):

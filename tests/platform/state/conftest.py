@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.state.store import Store, open_store
+from headrace.platform.state.store import Store, open_store
 from tests.postgresql import new_database, postgresql_server
 
 from .leases import long_leases, patient_database

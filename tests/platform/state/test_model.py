@@ -6,9 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from headrace.state.records import AlreadyExists, Conflict, Json, Kind, Record
-from headrace.state.store import open_store
-from tests.state.kinds import ENDPOINT, MODEL
+from headrace.platform.state.records import AlreadyExists, Conflict, Json, Kind, Record
+from headrace.platform.state.store import open_store
+from tests.platform.state.kinds import ENDPOINT, MODEL
 
 KINDS = st.sampled_from([MODEL, ENDPOINT])
 NAMES = st.sampled_from(["a", "b", "ü"])

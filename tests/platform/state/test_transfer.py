@@ -10,10 +10,10 @@ import pytest
 import sqlalchemy as sa
 
 from headrace.core.errors import SettingsError
-from headrace.state.coordination import Coordination, Member
-from headrace.state.records import Fenced
-from headrace.state.store import Store, open_store
-from headrace.state.transfer import read_copy, schema_versions, write_copy
+from headrace.platform.state.coordination import Coordination, Member
+from headrace.platform.state.records import Fenced
+from headrace.platform.state.store import Store, open_store
+from headrace.platform.state.transfer import read_copy, schema_versions, write_copy
 
 from .kinds import ACCESS_KEY, ENDPOINT, MODEL
 from .test_records import FIRST_FORM

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 
-from headrace.state.records import AnyKind
-from headrace.state.schema import RECORDS
+from headrace.platform.state.records import AnyKind
+from headrace.platform.state.schema import RECORDS
 
 Order = Literal["created", "name"]
 

@@ -8,10 +8,10 @@ from contextlib import closing
 from pathlib import Path
 
 from headrace.platform.host.access_keys import ACCESS_KEY, AccessKeySpec
-from headrace.state.store import open_store
+from headrace.platform.state.store import open_store
 from tests.pages import DOCS, block_with
+from tests.platform.state.kinds import MODEL
 from tests.postgresql import find_postgresql
-from tests.state.kinds import MODEL
 
 PAGE = DOCS / "guides" / "backup.md"
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from headrace.state.store import open_store
-from tests.state.kinds import WORKER
+from headrace.platform.state.store import open_store
+from tests.platform.state.kinds import WORKER
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent.parent.parent
 
 
 def write_and_be_killed(where: str, after_lines: int) -> list[tuple[str, int]]:
     """Return the writes that a writer reported before it was killed."""
     writer = subprocess.Popen(
-        [sys.executable, "-m", "tests.state.store_writer", where],
+        [sys.executable, "-m", "tests.platform.state.store_writer", where],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
         stdout=subprocess.PIPE,

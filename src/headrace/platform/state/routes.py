@@ -7,7 +7,7 @@ The reconciler derives routes and writes them to the store, from which the gatew
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from headrace.state.records import Json, Kind, NoStatus
+from headrace.platform.state.records import Json, Kind, NoStatus
 
 RoutingStrategy = Literal["LEAST_OUTSTANDING_REQUESTS", "RANDOM", "PREFIX_AWARE"]
 

@@ -1,10 +1,10 @@
-"""Writes to a store until it is killed: `python -m tests.state.store_writer WHERE`. Prints a line for each write."""
+"""Writes to a store until it is killed: `python -m tests.platform.state.store_writer WHERE`. Prints a line for each write."""
 
 import itertools
 import sys
 
-from headrace.state.store import open_store
-from tests.state.kinds import WORKER
+from headrace.platform.state.store import open_store
+from tests.platform.state.kinds import WORKER
 
 
 def main() -> None:

@@ -19,8 +19,8 @@ import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
 from headrace.core.telemetry import get_logger
-from headrace.state.database import engine_of, first_line, is_in_memory, is_sqlite, url_of
-from headrace.state.schema import CHANNEL, COUNTER
+from headrace.platform.state.database import engine_of, first_line, is_in_memory, is_sqlite, url_of
+from headrace.platform.state.schema import CHANNEL, COUNTER
 
 
 class Listeners:

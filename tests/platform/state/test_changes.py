@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.state.changes import Listeners, followed
-from headrace.state.store import open_store
+from headrace.platform.state.changes import Listeners, followed
+from headrace.platform.state.store import open_store
 from tests.waiting import WAIT_S
 
 from .kinds import MODEL

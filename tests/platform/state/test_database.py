@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.state.database import engine_of, url_of
+from headrace.platform.state.database import engine_of, url_of
 
 
 @pytest.mark.parametrize(("wait_s", "probe_s"), [(30, "5"), (1, "1")])

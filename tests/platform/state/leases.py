@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.state import coordination, database
+from headrace.platform.state import coordination, database
 
 LONG_S = 3600.0
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from headrace.core.errors import Unavailable
-from headrace.state import coordination
-from headrace.state.coordination import Coordination, Displaced, Home, Member
+from headrace.platform.state import coordination
+from headrace.platform.state.coordination import Coordination, Displaced, Home, Member
 
 pytestmark = pytest.mark.usefixtures("long_leases")
 

@@ -26,8 +26,8 @@ from typing import Final
 import sqlalchemy as sa
 
 from headrace.core.errors import HeadraceError, SettingsError, Unavailable
-from headrace.state.database import engine_of, first_line, is_sqlite, shown_url, url_of
-from headrace.state.schema import creating
+from headrace.platform.state.database import engine_of, first_line, is_sqlite, shown_url, url_of
+from headrace.platform.state.schema import creating
 
 HEARTBEAT_S: Final = 0.5
 """Seconds between heartbeats."""
