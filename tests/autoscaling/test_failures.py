@@ -8,8 +8,8 @@ import pytest
 from headrace.autoscaling.api.requests import read_key
 from headrace.autoscaling.planning.policies import SCALING_POLICY
 from headrace.autoscaling.records.capacity import read_capacity, write_capacity
-from headrace.cloudwatch.alarms.records import ALARM
-from headrace.cloudwatch.metrics.metric import Metric
+from headrace.platform.cloudwatch.alarms.records import ALARM
+from headrace.platform.cloudwatch.metrics.metric import Metric
 from headrace.platform.state.records import Kind, Unreadable
 from tests.control.support import AWS_SCOPE
 

@@ -7,8 +7,8 @@ import pytest
 
 from headrace.autoscaling.api.requests import read_key
 from headrace.autoscaling.records.capacity import write_capacity
-from headrace.cloudwatch.alarms.records import ALARM
-from headrace.cloudwatch.metrics.metric import Metric
+from headrace.platform.cloudwatch.alarms.records import ALARM
+from headrace.platform.cloudwatch.metrics.metric import Metric
 from tests.control.support import AWS_SCOPE
 
 from .support import IDENTITY, World

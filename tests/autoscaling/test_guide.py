@@ -20,7 +20,7 @@ from headrace.autoscaling.planning.schedule import Window, due_time, next_time, 
 from headrace.autoscaling.simulation.fleet import FleetModel
 from headrace.autoscaling.simulation.plan import scenario_from_json
 from headrace.autoscaling.simulation.simulator import simulate
-from headrace.cloudwatch.alarms.rules import rule_from_json
+from headrace.platform.cloudwatch.alarms.rules import rule_from_json
 
 from .test_decision import IN_STEPS, OUT_STEPS, state, tracking, trigger
 

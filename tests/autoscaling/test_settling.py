@@ -8,7 +8,7 @@ import pytest
 from headrace.autoscaling.api.requests import read_key
 from headrace.autoscaling.loops.autoscaler import Autoscaler
 from headrace.autoscaling.records.capacity import read_capacity, write_capacity
-from headrace.cloudwatch.metrics.metric import Metric
+from headrace.platform.cloudwatch.metrics.metric import Metric
 from tests.control.support import AWS_SCOPE
 
 from .support import IDENTITY, World

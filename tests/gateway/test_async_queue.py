@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cloudwatch.metrics.metric import Point
-from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.gateway.async_queue import AsyncOutcome, AsyncPublisher, AsyncQueue, Backlog, capacity_of
 from headrace.gateway.objects import ObjectFailed
 from headrace.gateway.publishing import NAMESPACE, Publisher, Sampler
+from headrace.platform.cloudwatch.metrics.metric import Point
+from headrace.platform.cloudwatch.series.memory import MemorySeries
 from headrace.platform.state.routes import Route
 
 from .async_parts import OUTPUT, MemoryObjects, pending

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.cloudwatch.metrics.metric import Metric, Point
-from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.publishing import NAMESPACE, Publisher, Sampler
+from headrace.platform.cloudwatch.metrics.metric import Metric, Point
+from headrace.platform.cloudwatch.series.memory import MemorySeries
 from headrace.platform.state.routes import AsyncOutput, ComponentRoute, Route
 
 from .routes import route, variant

@@ -15,8 +15,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from headrace.cloudwatch.metrics.metric import SeriesStore
-from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.cluster.platform_logs import PlatformLogs
 from headrace.control.api.context import CallContext, Handler
 from headrace.control.api.identity import assumed_role_arn
@@ -26,6 +24,8 @@ from headrace.core.telemetry import get_logger
 from headrace.http.asgi import Receive, Scope, Send, content_length, request_of, send_response
 from headrace.http.audit import AuditedCall, AuditLog
 from headrace.http.body import BodyBudget, BodyShare, BodyTooLarge, BodyTooSlow, BudgetSpent, ClientGone, read_body
+from headrace.platform.cloudwatch.metrics.metric import SeriesStore
+from headrace.platform.cloudwatch.series.memory import MemorySeries
 from headrace.platform.state.records import MAX_WRITE_TRIES, Conflict, Json
 from headrace.platform.state.store import Store
 from headrace.wire.aws import calls, members, services

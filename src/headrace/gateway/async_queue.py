@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from headrace.cloudwatch.metrics.metric import Dimensions, Metric, MetricSink
 from headrace.gateway.async_files import PendingInvocation
 from headrace.gateway.publishing import NAMESPACE
 from headrace.gateway.routing import replicas_of
+from headrace.platform.cloudwatch.metrics.metric import Dimensions, Metric, MetricSink
 from headrace.platform.state.routes import Route
 
 _FEW_STARTED = 1000

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headrace.cloudwatch.metrics.metric import Bucket, Dimensions, Metric, MetricSink, StatisticSink
 from headrace.core.telemetry import get_logger
 from headrace.gateway.metrics import MODEL_ERRORS, InvocationLabels, InvocationRecord
 from headrace.gateway.routing import replicas_of
+from headrace.platform.cloudwatch.metrics.metric import Bucket, Dimensions, Metric, MetricSink, StatisticSink
 from headrace.platform.state.routes import Route, VariantRoute
 
 _LATENCIES = frozenset({"ModelLatency", "OverheadLatency", "FirstChunkLatency", "HoldTime"})

@@ -4,18 +4,18 @@ from typing import Any
 
 import pytest
 
-from headrace.cloudwatch.alarms.records import AlarmStatus
 from headrace.control.api.components import update_inference_component
 from headrace.control.api.endpoints import delete_endpoint, describe_endpoint, update_endpoint
 from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.control.model.endpoint import ENDPOINT
 from headrace.control.model.worker import WORKER
+from headrace.platform.cloudwatch.alarms.records import AlarmStatus
 from headrace.platform.state.routes import ROUTE
 from headrace.wire.aws.errors import AwsError
-from tests.cloudwatch.samples import create_alarm
 from tests.control.components.scene import NEED, TYPE, Scene
 from tests.control.planning.host_world import managed
 from tests.control.support import IMAGE, reconciler_of
+from tests.platform.cloudwatch.samples import create_alarm
 
 
 async def test_a_component_has_the_routing_strategy_of_its_host(scene: Scene) -> None:

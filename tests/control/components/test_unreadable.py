@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.control.api.components import list_inference_components
 from headrace.control.api.endpoints import (
     create_endpoint,
@@ -17,6 +16,7 @@ from headrace.control.loops.scraper import CapacityRecorder
 from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.control.model.endpoint import ENDPOINT
 from headrace.control.model.worker import WORKER
+from headrace.platform.cloudwatch.series.memory import MemorySeries
 from headrace.platform.host.overview import read_overview
 from headrace.wire.aws.errors import AwsError
 from tests.control.broken_records import edit_record

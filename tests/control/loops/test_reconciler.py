@@ -6,16 +6,16 @@ from contextlib import suppress
 
 import pytest
 
-from headrace.cloudwatch.alarms.records import AlarmStatus
 from headrace.cluster.launcher import Handle, WorkerPhase, WorkerSpec
 from headrace.control.model.endpoint import ENDPOINT
 from headrace.control.model.worker import WORKER
 from headrace.control.model.workload import State, visible_state
+from headrace.platform.cloudwatch.alarms.records import AlarmStatus
 from headrace.platform.state.routes import ROUTE
 from headrace.testing.fake_launcher import FakeLauncher, FakeMachine, Script, fails_after, ready_after
-from tests.cloudwatch.samples import create_alarm
 from tests.control.broken_records import insert_record
 from tests.control.loops.reconciler_scene import Scene
+from tests.platform.cloudwatch.samples import create_alarm
 from tests.waiting import WAIT_S
 
 

@@ -8,15 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.cloudwatch.metrics.metric import Metric
-from headrace.cloudwatch.metrics.worker_page import (
-    WorkerMetric,
-    WorkerReading,
-    metrics_between,
-    read_page,
-    reading_between,
-)
-from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.cluster.launcher import Handle, WorkerPhase
 from headrace.control.loops.scraper import MAX_PAGE_BYTES, CapacityRecorder, Scraper, fetch, of_component, series_of
 from headrace.control.model.component import INFERENCE_COMPONENT
@@ -24,6 +15,15 @@ from headrace.control.model.worker import WORKER, CopySpec, ReplicaSpec, Replica
 from headrace.core.exposition import render
 from headrace.core.generation import EngineStats
 from headrace.core.metrics import Metrics
+from headrace.platform.cloudwatch.metrics.metric import Metric
+from headrace.platform.cloudwatch.metrics.worker_page import (
+    WorkerMetric,
+    WorkerReading,
+    metrics_between,
+    read_page,
+    reading_between,
+)
+from headrace.platform.cloudwatch.series.memory import MemorySeries
 from headrace.platform.state.store import open_store
 from tests.control.broken_records import insert_record
 from tests.control.calls import component, host, model, until

@@ -6,15 +6,15 @@ from headrace.autoscaling.api.policies import _parse as parse_policy
 from headrace.autoscaling.planning.schedule import Window, next_time, parse
 from headrace.autoscaling.planning.step_scaling import adjusted, step_for
 from headrace.autoscaling.planning.targets import TargetKey
-from headrace.cloudwatch.math.queries import Query, evaluate
-from headrace.cloudwatch.math.syntax import BadExpression
-from headrace.cloudwatch.validation import parse_alarm
 from headrace.control.api.log_lines import read_token
+from headrace.platform.cloudwatch.math.queries import Query, evaluate
+from headrace.platform.cloudwatch.math.syntax import BadExpression
+from headrace.platform.cloudwatch.validation import parse_alarm
 from headrace.wire.aws import calls
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.http import HttpRequest
-from tests.cloudwatch.test_metric_math import T0, M, series_of
 from tests.fuzz.target import Target
+from tests.platform.cloudwatch.test_metric_math import T0, M, series_of
 
 _KEY = TargetKey.parse("endpoint/e/variant/v", "sagemaker:variant:DesiredInstanceCount")
 

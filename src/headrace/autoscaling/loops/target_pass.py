@@ -30,8 +30,8 @@ from headrace.autoscaling.records.capacity import (
     write_capacity,
 )
 from headrace.autoscaling.records.policies import remove_target
-from headrace.cloudwatch.alarms.records import EvaluatedAlarm
 from headrace.core.telemetry import get_logger
+from headrace.platform.cloudwatch.alarms.records import EvaluatedAlarm
 from headrace.platform.state.records import Conflict
 from headrace.platform.state.store import Store
 from headrace.wire.aws.errors import AwsError

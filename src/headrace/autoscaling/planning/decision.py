@@ -17,7 +17,7 @@ import msgspec
 from headrace.autoscaling.planning import step_scaling, target_tracking
 from headrace.autoscaling.planning.step_scaling import StepScaling
 from headrace.autoscaling.planning.target_tracking import TargetTracking
-from headrace.cloudwatch.alarms.rules import AlarmState, Comparison
+from headrace.platform.cloudwatch.alarms.rules import AlarmState, Comparison
 from headrace.platform.state.records import RecordPart
 
 Direction = Literal["out", "in"]

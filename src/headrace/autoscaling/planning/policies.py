@@ -16,8 +16,8 @@ from headrace.autoscaling.planning.targets import (
     TargetMembers,
     child_arn,
 )
-from headrace.cloudwatch.alarms.records import AlarmSpec, EvaluatedAlarm
-from headrace.cloudwatch.validation import parse_alarm
+from headrace.platform.cloudwatch.alarms.records import AlarmSpec, EvaluatedAlarm
+from headrace.platform.cloudwatch.validation import parse_alarm
 from headrace.platform.state.records import Json, Kind, NoStatus, Record, RecordPart
 from headrace.wire.aws.errors import AwsError, validation_error
 from headrace.wire.aws.scope import AwsScope

@@ -20,7 +20,7 @@ from headrace.autoscaling.planning.targets import (
     TargetRecord,
 )
 from headrace.autoscaling.records.capacity import release_copies
-from headrace.cloudwatch.alarms.records import ALARM, AlarmRecord, AlarmSpec, new_alarm_status
+from headrace.platform.cloudwatch.alarms.records import ALARM, AlarmRecord, AlarmSpec, new_alarm_status
 from headrace.platform.state.records import AlreadyExists, Kind, Record, StoredRecord, Unreadable, readable
 from headrace.platform.state.selection import Selection
 from headrace.platform.state.store import Store

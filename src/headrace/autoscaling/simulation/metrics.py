@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.autoscaling.simulation.fleet import STEP_S, StepOutcome
-from headrace.cloudwatch.alarms.rules import MINUTE_S, AlarmRule, Datapoint, read_datapoints
-from headrace.cloudwatch.math import queries as metric_math
-from headrace.cloudwatch.metrics.metric import Bucket, Metric, Point, resample, whole_period
-from headrace.cloudwatch.metrics.statistics import BASIC, is_statistic
+from headrace.platform.cloudwatch.alarms.rules import MINUTE_S, AlarmRule, Datapoint, read_datapoints
+from headrace.platform.cloudwatch.math import queries as metric_math
+from headrace.platform.cloudwatch.metrics.metric import Bucket, Metric, Point, resample, whole_period
+from headrace.platform.cloudwatch.metrics.statistics import BASIC, is_statistic
 
 NAMESPACE = "simulated"
 _MICROSECONDS = 1e6

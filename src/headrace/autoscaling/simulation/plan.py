@@ -16,7 +16,7 @@ from headrace.autoscaling.planning.policies import PREDEFINED
 from headrace.autoscaling.planning.schedule import Window
 from headrace.autoscaling.simulation.metrics import NAMESPACE, check, metric
 from headrace.autoscaling.simulation.simulator import Scenario, SimulatedAction, SimulatedAlarm
-from headrace.cloudwatch.alarms.rules import MINUTE_S, rule_from_json
+from headrace.platform.cloudwatch.alarms.rules import MINUTE_S, rule_from_json
 
 
 def scenario_from_json(

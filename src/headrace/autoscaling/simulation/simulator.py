@@ -24,7 +24,7 @@ from headrace.autoscaling.planning.step_scaling import StepScaling
 from headrace.autoscaling.planning.target_tracking import TargetTracking
 from headrace.autoscaling.simulation.fleet import STEP_S, FleetModel, SimulatedFleet, StepOutcome
 from headrace.autoscaling.simulation.metrics import AlarmReader, SimulatedSeries
-from headrace.cloudwatch.alarms.rules import AlarmRule, AlarmState, Evaluation, evaluate_rule
+from headrace.platform.cloudwatch.alarms.rules import AlarmRule, AlarmState, Evaluation, evaluate_rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

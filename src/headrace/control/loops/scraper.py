@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from headrace.cloudwatch.metrics.metric import Dimensions, Metric, MetricSink, StatisticSink
-from headrace.cloudwatch.metrics.worker_page import Page, WorkerReading, metrics_between, read_page, reading_between
 from headrace.cluster.launcher import Handle, WorkerPhase
 from headrace.control.loops.store_access import run_periodically
 from headrace.control.model.component import INFERENCE_COMPONENT, ComponentRecord, current_copies
@@ -22,6 +20,14 @@ from headrace.control.model.worker import WORKER, ReplicaSpec, WorkerRecord
 from headrace.control.model.workload import serving_revision
 from headrace.http.client import ClientRequest, send_once
 from headrace.http.client_connection import NoResponse, ResponseBroken, ResponseTooLarge
+from headrace.platform.cloudwatch.metrics.metric import Dimensions, Metric, MetricSink, StatisticSink
+from headrace.platform.cloudwatch.metrics.worker_page import (
+    Page,
+    WorkerReading,
+    metrics_between,
+    read_page,
+    reading_between,
+)
 from headrace.platform.state.records import Record, Unreadable
 from headrace.platform.state.store import Store
 

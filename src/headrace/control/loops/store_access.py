@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from headrace.cloudwatch.alarms.records import ALARM
 from headrace.control.model.component import INFERENCE_COMPONENT, ComponentRecord
 from headrace.control.model.endpoint import ENDPOINT, EndpointRecord
 from headrace.control.model.worker import WORKER, WorkerRecord
 from headrace.core.telemetry import get_logger
+from headrace.platform.cloudwatch.alarms.records import ALARM
 from headrace.platform.state.records import NoStatus, Record, StoredRecord, Unreadable
 from headrace.platform.state.routes import ROUTE, Route
 from headrace.platform.state.store import Store

@@ -7,7 +7,6 @@ from functools import partial
 from importlib.util import find_spec
 
 from headrace.autoscaling.loops.waker import Waker
-from headrace.cloudwatch.series.file import FileSeries
 from headrace.cluster.cgroups import delegated_group
 from headrace.cluster.containers import ContainerLauncher, find_engine
 from headrace.cluster.host_resources import HostResources
@@ -36,6 +35,7 @@ from headrace.gateway.objects import S3Objects
 from headrace.gateway.publishing import Publisher, Sampler
 from headrace.http.otlp import traced_environment
 from headrace.models.sources import home_folder
+from headrace.platform.cloudwatch.series.file import FileSeries
 from headrace.platform.host.access import Authenticator
 from headrace.platform.host.access_keys import ACCESS_KEY, AccessKeys, KeyRing, update_local_key
 from headrace.platform.host.app import Apps, PlatformApp, make_health

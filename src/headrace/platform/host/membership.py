@@ -17,8 +17,6 @@ from functools import partial
 from typing import Final
 
 from headrace.autoscaling.loops.autoscaler import Autoscaler
-from headrace.cloudwatch.metrics.worker_page import WorkerReading
-from headrace.cloudwatch.series.file import FileSeries
 from headrace.cluster.launcher import Launcher
 from headrace.cluster.platform_logs import PlatformLogs
 from headrace.control.loops.reconciler import Reconciler
@@ -28,6 +26,8 @@ from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.gateway.app import Gateway
 from headrace.gateway.publishing import Sampler
+from headrace.platform.cloudwatch.metrics.worker_page import WorkerReading
+from headrace.platform.cloudwatch.series.file import FileSeries
 from headrace.platform.state.coordination import HEARTBEAT_S, LEASE_S, Coordination, Displaced, Member, Standing
 from headrace.platform.state.records import Fenced
 from headrace.platform.state.store import Store

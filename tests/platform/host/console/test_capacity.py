@@ -7,7 +7,7 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
 
-from headrace.cloudwatch.metrics.metric import Metric
+from headrace.platform.cloudwatch.metrics.metric import Metric
 from tests.autoscaling.support import World
 from tests.platform.host.fake_platform import NOW_S, FakePlatform, Refused
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cloudwatch.alarms.rules import (
+from headrace.platform.cloudwatch.alarms.rules import (
     AlarmRule,
     AlarmState,
     Datapoint,
@@ -12,7 +12,7 @@ from headrace.cloudwatch.alarms.rules import (
     rule_from_json,
     samples_needed,
 )
-from headrace.cloudwatch.evaluator import evaluate_alarm
+from headrace.platform.cloudwatch.evaluator import evaluate_alarm
 
 STATES: list[AlarmState] = ["OK", "ALARM", "INSUFFICIENT_DATA"]
 SPEC = {

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cloudwatch.metrics.metric import MAX_VALUES, Bucket, Point
-from headrace.cloudwatch.metrics.statistics import is_statistic, statistic
+from headrace.platform.cloudwatch.metrics.metric import MAX_VALUES, Bucket, Point
+from headrace.platform.cloudwatch.metrics.statistics import is_statistic, statistic
 
 
 def point_of(*values: float) -> Point:

@@ -13,10 +13,10 @@ from typing import Any, Literal, cast, get_args
 
 import msgspec
 
-from headrace.cloudwatch.math import queries as metric_math
-from headrace.cloudwatch.math.queries import ReadPoints
-from headrace.cloudwatch.metrics.metric import Metric, whole_period
-from headrace.cloudwatch.metrics.statistics import statistic
+from headrace.platform.cloudwatch.math import queries as metric_math
+from headrace.platform.cloudwatch.math.queries import ReadPoints
+from headrace.platform.cloudwatch.metrics.metric import Metric, whole_period
+from headrace.platform.cloudwatch.metrics.statistics import statistic
 from headrace.platform.state.records import Json
 
 AlarmState = Literal["OK", "ALARM", "INSUFFICIENT_DATA"]

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from headrace.cloudwatch.alarms.rules import AlarmDefinition, AlarmRule, AlarmState, rule_of
+from headrace.platform.cloudwatch.alarms.rules import AlarmDefinition, AlarmRule, AlarmState, rule_of
 from headrace.platform.state.records import Json, Kind, Record, RecordPart, Unreadable
 from headrace.wire.aws.scope import AwsScope, partition_of
 

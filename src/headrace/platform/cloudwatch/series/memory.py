@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from headrace.cloudwatch.metrics.metric import TIERS, Bucket, Metric, Point, resample, tier_of, whole_period
+from headrace.platform.cloudwatch.metrics.metric import TIERS, Bucket, Metric, Point, resample, tier_of, whole_period
 
 MAX_SERIES = 10_000
 MAX_POINTS = 400_000

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from headrace.cloudwatch.metrics.metric import Point
+from headrace.platform.cloudwatch.metrics.metric import Point
 
 BASIC = ("SampleCount", "Average", "Sum", "Minimum", "Maximum")
 

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from headrace.cloudwatch.alarms.records import ALARM, AlarmRecord, AlarmSpec, AlarmStatus
-from headrace.cloudwatch.alarms.rules import AlarmState
+from headrace.platform.cloudwatch.alarms.records import ALARM, AlarmRecord, AlarmSpec, AlarmStatus
+from headrace.platform.cloudwatch.alarms.rules import AlarmState
 from headrace.platform.state.store import Store
 
 SPEC = AlarmSpec(

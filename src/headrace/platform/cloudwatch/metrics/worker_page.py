@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headrace.cloudwatch.metrics.metric import Point
+from headrace.platform.cloudwatch.metrics.metric import Point
 
 _TTFT = "vllm:time_to_first_token_seconds"
 _ITL = "vllm:inter_token_latency_seconds"

@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from headrace.cloudwatch.alarms.records import ALARM, AlarmRecord, EvaluatedAlarm, history_item
-from headrace.cloudwatch.alarms.rules import (
+from headrace.core.telemetry import get_logger
+from headrace.platform.cloudwatch.alarms.records import ALARM, AlarmRecord, EvaluatedAlarm, history_item
+from headrace.platform.cloudwatch.alarms.rules import (
     AlarmRule,
     AlarmState,
     Comparison,
@@ -23,8 +24,7 @@ from headrace.cloudwatch.alarms.rules import (
     evaluate_rule,
     read_datapoints,
 )
-from headrace.cloudwatch.metrics.metric import SeriesReader
-from headrace.core.telemetry import get_logger
+from headrace.platform.cloudwatch.metrics.metric import SeriesReader
 from headrace.platform.state.records import Conflict, Unreadable
 from headrace.platform.state.store import Store
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.cloudwatch.metrics.metric import Metric, Point
-from headrace.cloudwatch.series.memory import MemorySeries
+from headrace.platform.cloudwatch.metrics.metric import Metric, Point
+from headrace.platform.cloudwatch.series.memory import MemorySeries
 
 T0 = 1_700_000_000.0 // 3600 * 3600
 

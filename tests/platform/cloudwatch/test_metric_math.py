@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cloudwatch.math.queries import Query, evaluate, query_from_json
-from headrace.cloudwatch.math.syntax import BadExpression
-from headrace.cloudwatch.math.values import TimeSeries, fill
-from headrace.cloudwatch.metrics.metric import Metric, Point
-from headrace.cloudwatch.series.memory import MemorySeries
+from headrace.platform.cloudwatch.math.queries import Query, evaluate, query_from_json
+from headrace.platform.cloudwatch.math.syntax import BadExpression
+from headrace.platform.cloudwatch.math.values import TimeSeries, fill
+from headrace.platform.cloudwatch.metrics.metric import Metric, Point
+from headrace.platform.cloudwatch.series.memory import MemorySeries
 
 T0 = 1_700_000_040.0
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.cloudwatch.metrics.metric import Metric, Point
-from headrace.cloudwatch.series.file import PRUNE_S, FileSeries
+from headrace.platform.cloudwatch.metrics.metric import Metric, Point
+from headrace.platform.cloudwatch.series.file import PRUNE_S, FileSeries
 
 T0 = 1_700_000_000.0 // 3600 * 3600
 M = Metric(namespace="AWS/SageMaker", name="Invocations", dimensions=(("EndpointName", "e"), ("VariantName", "v")))
@@ -231,8 +231,8 @@ def test_a_file_that_cannot_be_created_leaves_the_series_in_memory(tmp_path: Pat
 def test_kill_9_loses_only_unflushed_measurements(opened: Open, path: Path) -> None:
     program = (
         "import os, signal, sys\nfrom pathlib import Path\n"
-        "from headrace.cloudwatch.metrics.metric import Metric\n"
-        "from headrace.cloudwatch.series.file import FileSeries\n"
+        "from headrace.platform.cloudwatch.metrics.metric import Metric\n"
+        "from headrace.platform.cloudwatch.series.file import FileSeries\n"
         f"series = FileSeries(Path(sys.argv[1]), max_bytes=2**30, clock=lambda: {T0})\n"
         f"metric = Metric(namespace='n', name='m')\nfor number in range(100):\n"
         f"    series.put(metric, 1.0, now_s={T0} + number)\n    series.flush()\n"

@@ -5,14 +5,20 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from headrace.cloudwatch.api.context import CloudWatchCall
-from headrace.cloudwatch.errors import PAGES, invalid_combination, invalid_value, missing_parameter, validation_error
-from headrace.cloudwatch.math.queries import evaluate, query_from_json
-from headrace.cloudwatch.math.syntax import BadExpression
-from headrace.cloudwatch.math.values import TimeSeries
-from headrace.cloudwatch.metrics.metric import Metric, Point
-from headrace.cloudwatch.metrics.statistics import is_statistic, statistic
-from headrace.cloudwatch.validation import check_period, check_queries, metric_of
+from headrace.platform.cloudwatch.api.context import CloudWatchCall
+from headrace.platform.cloudwatch.errors import (
+    PAGES,
+    invalid_combination,
+    invalid_value,
+    missing_parameter,
+    validation_error,
+)
+from headrace.platform.cloudwatch.math.queries import evaluate, query_from_json
+from headrace.platform.cloudwatch.math.syntax import BadExpression
+from headrace.platform.cloudwatch.math.values import TimeSeries
+from headrace.platform.cloudwatch.metrics.metric import Metric, Point
+from headrace.platform.cloudwatch.metrics.statistics import is_statistic, statistic
+from headrace.platform.cloudwatch.validation import check_period, check_queries, metric_of
 from headrace.platform.state.records import Json
 from headrace.wire.aws.paging import Key
 

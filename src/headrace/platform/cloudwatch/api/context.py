@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from headrace.cloudwatch.metrics.metric import SeriesStore
-from headrace.cloudwatch.series.memory import MemorySeries
+from headrace.platform.cloudwatch.metrics.metric import SeriesStore
+from headrace.platform.cloudwatch.series.memory import MemorySeries
 from headrace.platform.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 

@@ -6,7 +6,7 @@ from heapq import nlargest, nsmallest
 
 import msgspec
 
-from headrace.cloudwatch.alarms.records import (
+from headrace.platform.cloudwatch.alarms.records import (
     ALARM,
     AlarmRecord,
     AlarmSpec,
@@ -15,9 +15,9 @@ from headrace.cloudwatch.alarms.records import (
     history_item,
     new_alarm_status,
 )
-from headrace.cloudwatch.api.context import CloudWatchCall
-from headrace.cloudwatch.errors import PAGES, invalid_combination, invalid_value, validation_error
-from headrace.cloudwatch.validation import metric_of, parse_alarm
+from headrace.platform.cloudwatch.api.context import CloudWatchCall
+from headrace.platform.cloudwatch.errors import PAGES, invalid_combination, invalid_value, validation_error
+from headrace.platform.cloudwatch.validation import metric_of, parse_alarm
 from headrace.platform.state.records import AlreadyExists, Conflict, Json, Record, Unreadable
 from headrace.platform.state.selection import Entry, Selection
 from headrace.wire.aws.errors import AwsError

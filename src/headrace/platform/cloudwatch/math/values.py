@@ -15,7 +15,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from headrace.cloudwatch.math.syntax import BadExpression
+from headrace.platform.cloudwatch.math.syntax import BadExpression
 
 
 class EmptySeries(BadExpression):

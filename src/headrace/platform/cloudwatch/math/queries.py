@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from headrace.cloudwatch.math import values
-from headrace.cloudwatch.math.syntax import (
+from headrace.platform.cloudwatch.math import values
+from headrace.platform.cloudwatch.math.syntax import (
     BadExpression,
     FunctionCall,
     ListLiteral,
@@ -22,9 +22,9 @@ from headrace.cloudwatch.math.syntax import (
     Text,
     parse,
 )
-from headrace.cloudwatch.math.values import EmptySeries, TimeSeries, Value
-from headrace.cloudwatch.metrics.metric import TIERS, Metric, Point, tier_of, whole_period
-from headrace.cloudwatch.metrics.statistics import statistic
+from headrace.platform.cloudwatch.math.values import EmptySeries, TimeSeries, Value
+from headrace.platform.cloudwatch.metrics.metric import TIERS, Metric, Point, tier_of, whole_period
+from headrace.platform.cloudwatch.metrics.statistics import statistic
 
 MAX_POINTS = 100_800
 """Points of one series. Source: CloudWatch API reference, GetMetricData."""

@@ -17,9 +17,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from headrace.cloudwatch.metrics.metric import TIERS, Bucket, Metric, Point, Tier, resample, tier_of, whole_period
-from headrace.cloudwatch.series.memory import IDLE_S, MAX_SERIES, MemorySeries, SeriesData
 from headrace.core.telemetry import get_logger
+from headrace.platform.cloudwatch.metrics.metric import (
+    TIERS,
+    Bucket,
+    Metric,
+    Point,
+    Tier,
+    resample,
+    tier_of,
+    whole_period,
+)
+from headrace.platform.cloudwatch.series.memory import IDLE_S, MAX_SERIES, MemorySeries, SeriesData
 
 _T = TypeVar("_T")
 

@@ -5,7 +5,7 @@ from uuid import uuid4
 import pytest
 from botocore.exceptions import ClientError
 
-from headrace.cloudwatch.alarms.records import ALARM
+from headrace.platform.cloudwatch.alarms.records import ALARM
 
 ACTION = "arn:aws:autoscaling:us-east-1:123456789012:scalingPolicy:uid:resource/sagemaker/x:policyName/p"
 RULE = {

@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import msgspec
 
-from headrace.cloudwatch.alarms.rules import COMPARES, AlarmDefinition, AlarmRule, rule_of
-from headrace.cloudwatch.errors import invalid_combination, invalid_value, missing_parameter, validation_error
-from headrace.cloudwatch.math.queries import evaluate, query_from_json
-from headrace.cloudwatch.math.syntax import BadExpression
-from headrace.cloudwatch.metrics.metric import Metric, Point
-from headrace.cloudwatch.metrics.statistics import is_statistic
+from headrace.platform.cloudwatch.alarms.rules import COMPARES, AlarmDefinition, AlarmRule, rule_of
+from headrace.platform.cloudwatch.errors import invalid_combination, invalid_value, missing_parameter, validation_error
+from headrace.platform.cloudwatch.math.queries import evaluate, query_from_json
+from headrace.platform.cloudwatch.math.syntax import BadExpression
+from headrace.platform.cloudwatch.metrics.metric import Metric, Point
+from headrace.platform.cloudwatch.metrics.statistics import is_statistic
 from headrace.platform.state.records import Json
 
 _DAY_S = 86_400
