@@ -25,9 +25,9 @@ from benchmarks.chaos.processes import (
 )
 from benchmarks.chaos.proxy import Proxy
 from benchmarks.chaos.schedule import Fault, Setup
-from tests.cluster.ray_nodes import Nodes, ray_nodes
+from tests.platform.cluster.ray_nodes import Nodes, ray_nodes
 
-from headrace.cluster.ports import PLATFORM_PORTS, free_ports
+from headrace.platform.cluster.ports import PLATFORM_PORTS, free_ports
 
 IMAGE = "chaos/echo"
 _NODE = {"num_cpus": 64, "memory_bytes": 256 << 30}

@@ -30,7 +30,7 @@ from benchmarks.gateways.worker import piece_of
 
 from headrace.bench.environment import describe_environment
 from headrace.bench.http1 import ConnectionFailed, HttpClient, Truncated
-from headrace.cluster.ports import PLATFORM_PORTS, free_ports
+from headrace.platform.cluster.ports import PLATFORM_PORTS, free_ports
 
 RESULT: Final = Path(__file__).parents[1] / "results" / "failover.json"
 PIECES, GAP_MS = 300, 20.0

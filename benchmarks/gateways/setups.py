@@ -16,7 +16,7 @@ from benchmarks.chaos.processes import Platform, PostgreSQL, children, processes
 from benchmarks.gateways import worker
 from benchmarks.gateways.load import ENDPOINT
 
-from headrace.cluster.ports import PLATFORM_PORTS, free_ports
+from headrace.platform.cluster.ports import PLATFORM_PORTS, free_ports
 
 IMAGE: Final = "bench/echo"
 _ROLE: Final = "arn:aws:iam::000000000000:role/any"

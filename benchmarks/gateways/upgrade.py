@@ -28,7 +28,7 @@ from benchmarks.gateways.setups import create_endpoint, new_platform
 
 from headrace.bench.environment import describe_environment
 from headrace.bench.http1 import ConnectionFailed, HttpClient, Truncated
-from headrace.cluster.ports import PLATFORM_PORTS, free_ports
+from headrace.platform.cluster.ports import PLATFORM_PORTS, free_ports
 
 RESULT: Final = Path(__file__).parents[1] / "results" / "upgrade.json"
 _STREAMS: Final = 8

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-from headrace.cluster.launcher import WorkerSpec
+from headrace.platform.cluster.launcher import WorkerSpec
 from headrace.platform.storage.object_grants import ObjectGrants
 from headrace.platform.storage.s3_signing import S3Access
 

@@ -14,7 +14,7 @@ from headrace.artifacts.fetcher import Fetcher, redacted
 from headrace.artifacts.object_grants import GrantedObjects
 from headrace.artifacts.object_source import ObjectLocation, StoredObject
 from headrace.artifacts.sources import ArtifactSource
-from headrace.cluster.launcher import WorkerSpec
+from headrace.platform.cluster.launcher import WorkerSpec
 from tests.artifacts.archive_maker import archive, file
 from tests.artifacts.object_server import Objects, ObjectServer
 

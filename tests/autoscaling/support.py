@@ -8,7 +8,6 @@ from headrace.autoscaling.api.requests import read_key
 from headrace.autoscaling.loops.autoscaler import Autoscaler
 from headrace.autoscaling.planning.targets import VARIANT_DIMENSION
 from headrace.autoscaling.records.capacity import read_capacity
-from headrace.cluster.launcher import WorkerPhase
 from headrace.control.api.context import CallContext
 from headrace.control.api.identity import assumed_role_arn
 from headrace.control.model.endpoint import ENDPOINT, EndpointRecord, EndpointRevision, EndpointSpec, EndpointStatus
@@ -18,6 +17,7 @@ from headrace.control.planning.plan import plan_deployable
 from headrace.control.planning.rollout import wanted_workers
 from headrace.platform.cloudwatch.metrics.metric import Metric
 from headrace.platform.cloudwatch.series.memory import MemorySeries
+from headrace.platform.cluster.launcher import WorkerPhase
 from headrace.platform.host.operations import OPERATIONS
 from headrace.platform.state.records import Record
 from headrace.platform.state.store import Store, open_store

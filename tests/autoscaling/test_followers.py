@@ -16,7 +16,6 @@ from headrace.autoscaling.loops.autoscaler import Autoscaler
 from headrace.autoscaling.loops.waker import Waker
 from headrace.autoscaling.planning.targets import VARIANT_DIMENSION
 from headrace.autoscaling.records.capacity import write_capacity
-from headrace.cluster.launcher import WorkerSpec
 from headrace.control.api.endpoints import update_weights
 from headrace.control.loops.timing import WATCH_PAUSE_S
 from headrace.control.model.component import Density
@@ -24,6 +23,7 @@ from headrace.control.model.worker import WORKER
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.publishing import Publisher, Sampler
 from headrace.platform.cloudwatch.series.memory import MemorySeries
+from headrace.platform.cluster.launcher import WorkerSpec
 from headrace.platform.host.operations import OPERATIONS
 from headrace.platform.state.routes import ROUTE, Route
 from headrace.platform.state.signals import WakeTarget

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.worker import worker_settings
-from headrace.cluster.launcher import WorkerSpec
-from headrace.cluster.worker import PreparedWorker
 from headrace.core.errors import SettingsError
+from headrace.platform.cluster.launcher import WorkerSpec
+from headrace.platform.cluster.worker import PreparedWorker
 
 PORT = 23456
 

@@ -12,13 +12,13 @@ import boto3
 import uvicorn
 from botocore.config import Config
 
-from headrace.cluster.platform_logs import EndedLog
 from headrace.control.app import ControlApp
 from headrace.control.loops.reconciler import Reconciler
 from headrace.control.loops.timing import Clocks
 from headrace.control.planning.config import ReconcilerConfig
 from headrace.control.planning.worker_build import WorkerDefaults
 from headrace.http.tls import bind, url_of
+from headrace.platform.cluster.platform_logs import EndedLog
 from headrace.platform.host.operations import OPERATIONS
 from headrace.platform.state.store import Store, open_store
 from headrace.testing.fake_launcher import FakeLauncher, FakeMachine

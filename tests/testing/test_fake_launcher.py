@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.cluster.launcher import LaunchFailed, WorkerPhase, WorkerSpec
+from headrace.platform.cluster.launcher import LaunchFailed, WorkerPhase, WorkerSpec
 from headrace.testing.fake_launcher import FakeLauncher, FakeMachine, ManualClock, fails_after, ready_after
 
 

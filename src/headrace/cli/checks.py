@@ -81,7 +81,7 @@ def judge_gpus(gpus: Sequence[Gpu]) -> Finding:
 
 def check_worker_limits() -> Iterator[Finding]:
     """Report whether the kernel bounds the workers of a platform started here."""
-    from headrace.cluster.cgroups import delegated_group
+    from headrace.platform.cluster.cgroups import delegated_group
 
     group = delegated_group()
     found = f"control groups in {group}" if group else "by threads and memory plans; no control group (v2) is delegated"

@@ -16,7 +16,7 @@ from headrace.settings.near_names import near_name
 from headrace_handler.stray_files import listed
 
 if TYPE_CHECKING:
-    from headrace.cluster.worker import PreparedWorker
+    from headrace.platform.cluster.worker import PreparedWorker
     from headrace.server.service import FetchAdapter
     from headrace.settings.container_names import Notice
     from headrace.settings.server_settings import ServerSettings
@@ -32,8 +32,8 @@ _OBJECTS = "s3://"
 @click.argument("assignment", type=click.Path(path_type=Path))
 def worker(assignment: Path) -> None:
     """Run the worker that the file ASSIGNMENT describes; `headrace up` writes the file and runs this command."""
-    from headrace.cluster.worker import run_worker
-    from headrace.cluster.worker_output import protect_output
+    from headrace.platform.cluster.worker import run_worker
+    from headrace.platform.cluster.worker_output import protect_output
 
     protect_output()
     sys.exit(run_worker(assignment.resolve(), serve_model))

@@ -15,7 +15,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from headrace.cluster.platform_logs import PlatformLogs
 from headrace.control.api.context import CallContext, Handler
 from headrace.control.api.identity import assumed_role_arn
 from headrace.control.model.images import OwnImage
@@ -26,6 +25,7 @@ from headrace.http.audit import AuditedCall, AuditLog
 from headrace.http.body import BodyBudget, BodyShare, BodyTooLarge, BodyTooSlow, BudgetSpent, ClientGone, read_body
 from headrace.platform.cloudwatch.metrics.metric import SeriesStore
 from headrace.platform.cloudwatch.series.memory import MemorySeries
+from headrace.platform.cluster.platform_logs import PlatformLogs
 from headrace.platform.state.records import MAX_WRITE_TRIES, Conflict, Json
 from headrace.platform.state.store import Store
 from headrace.wire.aws import calls, members, services

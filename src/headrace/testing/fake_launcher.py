@@ -8,7 +8,7 @@ processes of one platform, which adopt the workers.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from headrace.cluster.launcher import Handle, LaunchFailed, Observation, StartPending, WorkerPhase, WorkerSpec
+from headrace.platform.cluster.launcher import Handle, LaunchFailed, Observation, StartPending, WorkerPhase, WorkerSpec
 
 FIRST_PORT = 20_000
 

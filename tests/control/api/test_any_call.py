@@ -8,7 +8,6 @@ from botocore.validate import ParamValidator
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.cluster.launcher import WorkerPhase
 from headrace.control.api.context import CallContext
 from headrace.control.api.identity import assumed_role_arn
 from headrace.control.model.definitions import MODEL
@@ -18,6 +17,7 @@ from headrace.control.model.worker import WorkerView
 from headrace.control.planning.plan import plan_deployable
 from headrace.control.planning.rollout import wanted_workers
 from headrace.control.planning.worker_build import WorkerDefaults, build_worker
+from headrace.platform.cluster.launcher import WorkerPhase
 from headrace.platform.host.operations import OPERATIONS
 from headrace.platform.state.records import copy_part
 from headrace.platform.state.routes import VariantRoute

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from headrace.cluster.launcher import WorkerSpec
 from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.control.model.worker import WORKER
+from headrace.platform.cluster.launcher import WorkerSpec
 from headrace.platform.state.routes import ROUTE
 from headrace.testing.fake_launcher import fails_after, ready_after
 from tests.control.calls import NEED, component, host, model, until

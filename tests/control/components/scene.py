@@ -3,7 +3,6 @@
 from collections import Counter
 from typing import Any
 
-from headrace.cluster.launcher import WorkerSpec
 from headrace.control.api.components import (
     create_inference_component,
     delete_inference_component,
@@ -15,6 +14,7 @@ from headrace.control.api.context import CallContext
 from headrace.control.api.definitions import create_endpoint_config, create_model
 from headrace.control.api.endpoints import create_endpoint, describe_endpoint
 from headrace.control.model.component import INFERENCE_COMPONENT
+from headrace.platform.cluster.launcher import WorkerSpec
 from headrace.platform.state.records import Record
 from headrace.platform.state.routes import ROUTE
 from headrace.platform.state.store import open_store

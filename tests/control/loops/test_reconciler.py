@@ -6,11 +6,11 @@ from contextlib import suppress
 
 import pytest
 
-from headrace.cluster.launcher import Handle, WorkerPhase, WorkerSpec
 from headrace.control.model.endpoint import ENDPOINT
 from headrace.control.model.worker import WORKER
 from headrace.control.model.workload import State, visible_state
 from headrace.platform.cloudwatch.alarms.records import AlarmStatus
+from headrace.platform.cluster.launcher import Handle, WorkerPhase, WorkerSpec
 from headrace.platform.state.routes import ROUTE
 from headrace.testing.fake_launcher import FakeLauncher, FakeMachine, Script, fails_after, ready_after
 from tests.control.broken_records import insert_record

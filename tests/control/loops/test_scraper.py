@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.cluster.launcher import Handle, WorkerPhase
 from headrace.control.loops.scraper import MAX_PAGE_BYTES, CapacityRecorder, Scraper, fetch, of_component, series_of
 from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.control.model.worker import WORKER, CopySpec, ReplicaSpec, ReplicaStatus
@@ -24,6 +23,7 @@ from headrace.platform.cloudwatch.metrics.worker_page import (
     reading_between,
 )
 from headrace.platform.cloudwatch.series.memory import MemorySeries
+from headrace.platform.cluster.launcher import Handle, WorkerPhase
 from headrace.platform.state.store import open_store
 from tests.control.broken_records import insert_record
 from tests.control.calls import component, host, model, until

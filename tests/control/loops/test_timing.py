@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cluster.launcher import Handle, WorkerPhase
 from headrace.control.loops.timing import Clocks, DeadlineClock, Starting, WakeUp, starting_among, until_one_answers
 from headrace.control.model.worker import WORKER, ReplicaSpec, ReplicaStatus
 from headrace.control.planning.config import CLOCK_JUMP_S, ReconcilerConfig
+from headrace.platform.cluster.launcher import Handle, WorkerPhase
 from headrace.platform.state.records import Record
 from tests.control.support import AWS_SCOPE
 from tests.waiting import WAIT_S

@@ -1,6 +1,5 @@
 """The observed state of workers, and what it says about their variants."""
 
-from headrace.cluster.launcher import Observation, WorkerPhase
 from headrace.control.model.worker import (
     WORKER,
     ReplicaSpec,
@@ -10,6 +9,7 @@ from headrace.control.model.worker import (
     placements_of,
     restarts_of,
 )
+from headrace.platform.cluster.launcher import Observation, WorkerPhase
 from headrace.platform.state.records import Record
 
 ON_GPU = Observation(phase=WorkerPhase.READY, notices=("A notice.",), placement="w runs on GPU 0.")

@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headrace.cluster.launcher import WorkerPhase
 from headrace.control.model.workload import TRANSIENT, State
 from headrace.control.planning.rollout import rollout_bound_s
+from headrace.platform.cluster.launcher import WorkerPhase
 from tests.control.planning.world import GOOD, Behaviour, World, config
 
 SIZES = st.fixed_dictionaries(

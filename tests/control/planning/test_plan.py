@@ -4,10 +4,10 @@ from itertools import pairwise
 
 import pytest
 
-from headrace.cluster.launcher import WorkerPhase
 from headrace.control.model.workload import State
 from headrace.control.planning.config import ReconcilerConfig
 from headrace.control.planning.worker_actions import restart_at_s
+from headrace.platform.cluster.launcher import WorkerPhase
 from tests.control.planning.world import BROKEN, DUMB, GOOD, Behaviour, World, config, pass_context, served
 
 

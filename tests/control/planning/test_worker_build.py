@@ -7,8 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.artifacts.sources import ArtifactSource
-from headrace.cluster.instance_types import HostShare
-from headrace.cluster.launcher import ContainerImage, Limits, ResourceRequest
 from headrace.control.model.component import ComponentRevision
 from headrace.control.model.definitions import artifacts_of
 from headrace.control.model.endpoint import EndpointRevision
@@ -24,6 +22,8 @@ from headrace.control.planning.worker_build import (
     resources_of,
     room_of,
 )
+from headrace.platform.cluster.instance_types import HostShare
+from headrace.platform.cluster.launcher import ContainerImage, Limits, ResourceRequest
 from headrace.settings.loading import load_settings
 from tests.control.support import IMAGE, share_of
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headrace.cluster.launcher import WorkerPhase
 from headrace.control.model.component import INFERENCE_COMPONENT, ComponentRevision
 from headrace.control.model.endpoint import ENDPOINT, EndpointRevision
 from headrace.control.model.worker import WorkerView
@@ -17,6 +16,7 @@ from headrace.control.planning.config import PassContext, ReconcilerConfig
 from headrace.control.planning.deployment import ExternalConditions
 from headrace.control.planning.plan import Plan, plan_deployable
 from headrace.control.planning.worker_actions import Action, Drain, Forget, GiveUp, Launch, RemoveRecord, Start, Stop
+from headrace.platform.cluster.launcher import WorkerPhase
 from headrace.platform.state.records import AnyKind, Record, RecordPart, copy_part
 from headrace.platform.state.routes import VariantRoute
 from headrace.wire.aws.scope import AwsScope

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.cluster.launcher import Handle, WorkerSpec
 from headrace.control.api.context import CallContext
+from headrace.platform.cluster.launcher import Handle, WorkerSpec
 from headrace.platform.host.operations import KINDS, OPERATIONS, refuse_newer
 from headrace.platform.state.records import Unreadable
 from headrace.platform.state.routes import ROUTE

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.containers import ContainerLauncher
-from headrace.cluster.instance_types import Host
-from headrace.cluster.worker_files import write_value
 from headrace.core.errors import SettingsError
 from headrace.core.installing import pip_install
 from headrace.core.processes import is_running, reap, spawn
+from headrace.platform.cluster.containers import ContainerLauncher
+from headrace.platform.cluster.instance_types import Host
+from headrace.platform.cluster.worker_files import write_value
 from headrace.platform.host.assembly import Cluster, make_cluster
 from headrace.platform.host.folders import DataFolder
 from headrace.settings.platform_settings import PlatformSettings, load_platform_settings

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.instance_types import Host
 from headrace.control.model.worker import WORKER
 from headrace.core.gpus import Gpu
 from headrace.platform.cloudwatch.metrics.worker_page import WorkerReading
+from headrace.platform.cluster.instance_types import Host
 from headrace.platform.host.overview import read_counts, read_home, read_models, this_machine
 from tests.control.broken_records import insert_record
 from tests.control.calls import host, model

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from headrace.core.processes import ProcessId, is_running, is_session_running, process_id
-from tests.cluster.listening import descendants
-from tests.cluster.ray_nodes import Nodes, ray_nodes
-from tests.cluster.sites import LONG
+from tests.platform.cluster.listening import descendants
+from tests.platform.cluster.ray_nodes import Nodes, ray_nodes
+from tests.platform.cluster.sites import LONG
 
 from .running import IMAGE, Running, until, up
 from .test_end_to_end import answered, delete_endpoint, make_endpoint

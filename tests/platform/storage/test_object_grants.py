@@ -9,7 +9,7 @@ from headrace.artifacts.fetch_bounds import Deadline, FetchFailed
 from headrace.artifacts.object_grants import GrantedObjects
 from headrace.artifacts.object_source import ObjectLocation
 from headrace.artifacts.sources import ArtifactSource
-from headrace.cluster.launcher import WorkerSpec
+from headrace.platform.cluster.launcher import WorkerSpec
 from headrace.platform.storage.object_grants import ObjectGrants
 from tests.artifacts.archive_maker import archive, file
 from tests.artifacts.object_server import Objects, ObjectServer

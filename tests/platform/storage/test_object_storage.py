@@ -21,9 +21,9 @@ from headrace.artifacts.fetch_bounds import Deadline
 from headrace.artifacts.object_grants import GrantedObjects
 from headrace.artifacts.object_source import ObjectLocation
 from headrace.artifacts.sources import ArtifactSource
-from headrace.cluster.launcher import WorkerSpec
 from headrace.core.errors import SettingsError
 from headrace.core.installing import pip_install
+from headrace.platform.cluster.launcher import WorkerSpec
 from headrace.platform.storage.object_grants import ObjectGrants
 from headrace.platform.storage.object_storage import (
     ExternalStorage,

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from headrace.cluster.platform_logs import PlatformLogs
 from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL
 from headrace.control.model.endpoint import ENDPOINT
 from headrace.control.model.images import OwnImage
 from headrace.control.model.names import TITLES, arn_of, unreadable_message
 from headrace.platform.cloudwatch.api.context import CloudWatchCall
+from headrace.platform.cluster.platform_logs import PlatformLogs
 from headrace.platform.state.records import AlreadyExists, AnyKind, Json, Kind, Record, Unreadable
 from headrace.platform.state.store import Store
 from headrace.wire.aws.errors import AwsError, not_found, validation_error

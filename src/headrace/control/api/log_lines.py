@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from headrace.cluster.worker_logs import WorkerLogEvent
 from headrace.control.api.context import CallContext
 from headrace.control.model.worker import WORKER
+from headrace.platform.cluster.worker_logs import WorkerLogEvent
 from headrace.platform.state.records import Json, Record
 from headrace.wire.aws.errors import AwsError
 

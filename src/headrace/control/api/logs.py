@@ -7,7 +7,6 @@ worker outlives the worker and its endpoint, bounded in size and age (`cluster.p
 
 from collections.abc import Iterator
 
-from headrace.cluster.worker_logs import WorkerLogEvent
 from headrace.control.api.context import CallContext
 from headrace.control.api.log_lines import (
     LineFilter,
@@ -18,6 +17,7 @@ from headrace.control.api.log_lines import (
     read_pattern,
     read_token,
 )
+from headrace.platform.cluster.worker_logs import WorkerLogEvent
 from headrace.platform.state.records import Json
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.paging import Paginator

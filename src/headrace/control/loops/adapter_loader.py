@@ -13,12 +13,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from headrace.cluster.launcher import NO_GRANTS, Grants
 from headrace.control.model.worker import WORKER, AdapterState
 from headrace.control.planning.worker_actions import AdapterAction, LoadAdapter
 from headrace.core.telemetry import get_logger
 from headrace.http.client import ClientRequest, send_once
 from headrace.http.client_connection import NoResponse, ResponseBroken, ResponseTooLarge
+from headrace.platform.cluster.launcher import NO_GRANTS, Grants
 from headrace.platform.state.records import MAX_WRITE_TRIES, Conflict, Record
 from headrace.platform.state.store import Store
 

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from headrace.cluster.launcher import Handle, Launcher
-from headrace.cluster.platform_logs import PlatformLogs
 from headrace.control.loops import store_access
 from headrace.control.loops.adapter_loader import AdapterLoader
 from headrace.control.loops.endpoint_pass import EndpointPass, FailureLog
@@ -35,6 +33,8 @@ from headrace.control.model.worker import ReplicaStatus, WorkerRecord
 from headrace.control.planning.config import ReconcilerConfig
 from headrace.control.planning.worker_build import WorkerDefaults
 from headrace.core.telemetry import get_logger
+from headrace.platform.cluster.launcher import Handle, Launcher
+from headrace.platform.cluster.platform_logs import PlatformLogs
 from headrace.platform.state.records import Conflict, StoredRecord, Unreadable
 from headrace.platform.state.signals import ReadLoads
 from headrace.platform.state.store import Store

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from headrace.cluster.launcher import Handle, WorkerPhase
 from headrace.control.loops.store_access import run_periodically
 from headrace.control.model.component import INFERENCE_COMPONENT, ComponentRecord, current_copies
 from headrace.control.model.endpoint import ENDPOINT, EndpointRecord, variant_counts
@@ -28,6 +27,7 @@ from headrace.platform.cloudwatch.metrics.worker_page import (
     read_page,
     reading_between,
 )
+from headrace.platform.cluster.launcher import Handle, WorkerPhase
 from headrace.platform.state.records import Record, Unreadable
 from headrace.platform.state.store import Store
 

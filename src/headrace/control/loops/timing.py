@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from headrace.cluster.launcher import WorkerPhase
-from headrace.cluster.local import ping
 from headrace.control.model.names import new_instance_id
 from headrace.control.model.worker import WorkerRecord
 from headrace.control.planning.config import CLOCK_JUMP_S, PassContext, ReconcilerConfig
 from headrace.core.telemetry import get_logger
+from headrace.platform.cluster.launcher import WorkerPhase
+from headrace.platform.cluster.local import ping
 from headrace.wire.aws.scope import AwsScope
 
 

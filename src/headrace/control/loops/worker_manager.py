@@ -13,18 +13,6 @@ from functools import partial
 from msgspec.structs import replace as replace_status
 
 from headrace.artifacts.sources import ObjectGrant
-from headrace.cluster.launcher import (
-    Handle,
-    InsufficientCapacity,
-    Launcher,
-    LaunchFailed,
-    Observation,
-    StartPending,
-    WorkerPhase,
-    WorkerSpec,
-)
-from headrace.cluster.platform_logs import PlatformLogs
-from headrace.cluster.worker_exit import exit_reason
 from headrace.control.loops import store_access
 from headrace.control.loops.adapter_loader import AdapterLoader
 from headrace.control.model.component import ComponentRecord
@@ -56,6 +44,18 @@ from headrace.control.planning.worker_actions import (
 )
 from headrace.control.planning.worker_build import WorkerDefaults, build_worker
 from headrace.core.telemetry import get_logger
+from headrace.platform.cluster.launcher import (
+    Handle,
+    InsufficientCapacity,
+    Launcher,
+    LaunchFailed,
+    Observation,
+    StartPending,
+    WorkerPhase,
+    WorkerSpec,
+)
+from headrace.platform.cluster.platform_logs import PlatformLogs
+from headrace.platform.cluster.worker_exit import exit_reason
 from headrace.platform.state.store import Store
 from headrace.wire.aws.errors import AwsError
 

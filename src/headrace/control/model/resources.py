@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from headrace.cluster.instance_types import find_instance_type
+from headrace.platform.cluster.instance_types import find_instance_type
 from headrace.platform.state.records import Json
 
 Strategy = Literal["SPREAD", "BINPACK"]

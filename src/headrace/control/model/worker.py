@@ -10,12 +10,12 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from headrace.cluster.launcher import Handle, Observation, WorkerPhase
-from headrace.cluster.worker_exit import is_exit_line
 from headrace.control.model.component import ComponentRecord, is_component
 from headrace.control.model.endpoint import EndpointRecord
 from headrace.control.model.names import COMPONENT_LOG_PREFIX, ENDPOINT_LOG_PREFIX
 from headrace.control.model.resources import Resources, read_requirements
+from headrace.platform.cluster.launcher import Handle, Observation, WorkerPhase
+from headrace.platform.cluster.worker_exit import is_exit_line
 from headrace.platform.state.records import Json, Kind, Record, RecordPart
 
 FleetKey = tuple[str, int]

@@ -8,7 +8,6 @@ platform the next pass decides again. Executing an action twice, or partly, does
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from headrace.cluster.launcher import WorkerPhase
 from headrace.control.model.component import is_component
 from headrace.control.model.worker import WorkerView
 from headrace.control.model.workload import Deployable, Revision, State, Workload
@@ -21,6 +20,7 @@ from headrace.control.planning.deployment import (
 )
 from headrace.control.planning.rollout import advance, traffic_fraction, wanted_workers
 from headrace.control.planning.worker_actions import Action, Forget, RemoveRecord, Stop, end_workers, plan_workers
+from headrace.platform.cluster.launcher import WorkerPhase
 from headrace.platform.state.routes import Fleet, Replica, VariantRoute
 
 _SERVING = frozenset({State.IN_SERVICE, State.UPDATING, State.ROLLING_BACK, State.UPDATE_ROLLBACK_FAILED})

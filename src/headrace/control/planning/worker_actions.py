@@ -7,12 +7,12 @@ Actions are idempotent: executing one twice, or partly, does no harm.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from headrace.cluster.launcher import WorkerPhase
 from headrace.control.model.worker import FleetKey, WorkerView
 from headrace.control.model.workload import Workload
 from headrace.control.planning.config import PassContext, ReconcilerConfig
 from headrace.control.planning.deployment import Deployment
 from headrace.control.planning.rollout import is_rolling_back, wanted_workers
+from headrace.platform.cluster.launcher import WorkerPhase
 
 STANDBY_S = 10.0
 """Requests wait for the replacement of a crashed worker if it starts within this time; else they fail at once."""

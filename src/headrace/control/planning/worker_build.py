@@ -4,11 +4,11 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from headrace.cluster.instance_types import HostShare, find_instance_type
-from headrace.cluster.launcher import NO_GRANTS, ContainerImage, Grants, Limits, ResourceRequest, WorkerSpec
 from headrace.control.model.definitions import artifacts_of, container_of, image_profile
 from headrace.control.model.images import ImageProfile, OwnImage, num_split_gpus, split_degree
 from headrace.control.model.workload import Workload
+from headrace.platform.cluster.instance_types import HostShare, find_instance_type
+from headrace.platform.cluster.launcher import NO_GRANTS, ContainerImage, Grants, Limits, ResourceRequest, WorkerSpec
 
 _MIB = 1 << 20
 

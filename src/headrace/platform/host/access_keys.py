@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
-from headrace.cluster.worker_files import write_atomically
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
+from headrace.platform.cluster.worker_files import write_atomically
 from headrace.platform.host.folders import GENERATED_KEY_ID, DataFolder, LocalKey, read_local_key
 from headrace.platform.state.records import AlreadyExists, Kind, NoStatus, Record, RecordPart
 from headrace.platform.state.store import Store

@@ -7,17 +7,6 @@ from functools import partial
 from importlib.util import find_spec
 
 from headrace.autoscaling.loops.waker import Waker
-from headrace.cluster.cgroups import delegated_group
-from headrace.cluster.containers import ContainerLauncher, find_engine
-from headrace.cluster.host_resources import HostResources
-from headrace.cluster.instance_types import Host, HostShare, share_of_cluster, share_of_host
-from headrace.cluster.launcher import NO_GRANTS, Launcher
-from headrace.cluster.local import LocalLauncher
-from headrace.cluster.platform_logs import PlatformLogs
-from headrace.cluster.ray_head import RayHead
-from headrace.cluster.ray_launcher import RayLauncher
-from headrace.cluster.ray_messages import Connection
-from headrace.cluster.this_host import this_host
 from headrace.control.app import ControlApp
 from headrace.control.loops.scraper import fetch
 from headrace.control.model.images import OwnImage
@@ -36,6 +25,17 @@ from headrace.gateway.publishing import Publisher, Sampler
 from headrace.http.otlp import traced_environment
 from headrace.models.sources import home_folder
 from headrace.platform.cloudwatch.series.file import FileSeries
+from headrace.platform.cluster.cgroups import delegated_group
+from headrace.platform.cluster.containers import ContainerLauncher, find_engine
+from headrace.platform.cluster.host_resources import HostResources
+from headrace.platform.cluster.instance_types import Host, HostShare, share_of_cluster, share_of_host
+from headrace.platform.cluster.launcher import NO_GRANTS, Launcher
+from headrace.platform.cluster.local import LocalLauncher
+from headrace.platform.cluster.platform_logs import PlatformLogs
+from headrace.platform.cluster.ray_head import RayHead
+from headrace.platform.cluster.ray_launcher import RayLauncher
+from headrace.platform.cluster.ray_messages import Connection
+from headrace.platform.cluster.this_host import this_host
 from headrace.platform.host.access import Authenticator
 from headrace.platform.host.access_keys import ACCESS_KEY, AccessKeys, KeyRing, update_local_key
 from headrace.platform.host.app import Apps, PlatformApp, make_health

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from headrace.cluster.launcher import Launcher
 from headrace.control.model.worker import WORKER
 from headrace.core.allocator import return_memory
 from headrace.core.errors import HeadraceError, Unavailable
@@ -32,6 +31,7 @@ from headrace.core.threads import keep_from_collector
 from headrace.http.otlp import tracing
 from headrace.http.server import HttpServer, http_limits, http_server
 from headrace.http.tls import trusts_itself, url_of
+from headrace.platform.cluster.launcher import Launcher
 from headrace.platform.host.app import PlatformApp
 from headrace.platform.host.assembly import Parts, assemble
 from headrace.platform.host.folders import Address, DataFolder

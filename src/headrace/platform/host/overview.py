@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from headrace.cluster.instance_types import Host
 from headrace.control.model.component import (
     INFERENCE_COMPONENT,
     ComponentRecord,
@@ -29,6 +28,7 @@ from headrace.control.model.worker import WORKER, CopySpec, WorkerRecord, Worker
 from headrace.control.model.workload import failure_reason, serving_revision, visible_state
 from headrace.models.store import StoredKind, list_models
 from headrace.platform.cloudwatch.metrics.worker_page import WorkerReading
+from headrace.platform.cluster.instance_types import Host
 from headrace.platform.state.records import Json, Record, Unreadable
 from headrace.platform.state.store import Store
 from headrace.runner.memory import available_memory_bytes, total_memory_bytes

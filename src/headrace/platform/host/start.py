@@ -19,13 +19,13 @@ from typing import Final, TypeVar
 
 import uvloop
 
-from headrace.cluster.worker_files import write_atomically
 from headrace.core.allocator import limit_arenas
 from headrace.core.errors import HeadraceError, SettingsError, Unavailable, UserError
 from headrace.core.processes import protect_memory
 from headrace.core.telemetry import get_logger, setup_logging
 from headrace.core.threads import take_short_turns
 from headrace.http.tls import bind, server_context
+from headrace.platform.cluster.worker_files import write_atomically
 from headrace.platform.host.assembly import prepare_keys
 from headrace.platform.host.folders import DataFolder, short_path
 from headrace.platform.host.life import Listener, OnReady, PlatformLifecycle

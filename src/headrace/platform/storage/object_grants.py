@@ -21,8 +21,8 @@ from headrace.artifacts.fetcher import folder_prefix, source_of
 from headrace.artifacts.object_grants import GrantedObjects
 from headrace.artifacts.object_source import ObjectLocation, ObjectSource, StoredObject, parse_location
 from headrace.artifacts.sources import ArtifactSource, GrantedObject, ObjectGrant
-from headrace.cluster.launcher import WorkerSpec
 from headrace.core.errors import HeadraceError
+from headrace.platform.cluster.launcher import WorkerSpec
 from headrace.platform.storage.s3_signing import S3Access, presigned_url
 from headrace.settings.model_folder import MODEL_CONFIG_FILE, PROPERTIES_FILE, read_model_folder
 from headrace.settings.sources import names_model

@@ -18,8 +18,6 @@ from urllib.error import URLError
 
 import msgspec
 
-from headrace.cluster.ports import PLATFORM_PORTS, free_ports, is_free
-from headrace.cluster.worker_files import write_atomically
 from headrace.core.processes import (
     ProcessId,
     is_running,
@@ -29,6 +27,8 @@ from headrace.core.processes import (
     send_signal,
     spawn,
 )
+from headrace.platform.cluster.ports import PLATFORM_PORTS, free_ports, is_free
+from headrace.platform.cluster.worker_files import write_atomically
 from headrace.platform.storage.s3_signing import UNSIGNED_PAYLOAD, S3Access, signed_headers
 
 LISTENERS = (

@@ -1,0 +1,400 @@
+"""
+The launcher of workers that are processes on this host.
+
+Each worker has a folder of its name (`worker_files`) and outlives this process. Its handle, enough to find it again, is
+also written by the worker itself. The state of a worker is always read from its folder, `/proc` and `/ping`; nothing is
+kept only in memory.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from headrace.core.processes import (
+    ProcessId,
+    is_running,
+    is_session_running,
+    kill_session,
+    process_id,
+    reap,
+    send_signal,
+    spawn,
+)
+from headrace.core.telemetry import get_logger
+from headrace.http.client import ClientRequest, send_once
+from headrace.http.client_connection import NoResponse
+from headrace.platform.cluster.cgroups import WorkerCgroups
+from headrace.platform.cluster.host_resources import Given, Holding, HostResources, give, gpu_environment, gpus_text
+from headrace.platform.cluster.launcher import Handle, LaunchFailed, Observation, WorkerPhase, WorkerSpec
+from headrace.platform.cluster.ports import WORKER_PORTS, free_ports
+from headrace.platform.cluster.worker_environment import worker_environment
+from headrace.platform.cluster.worker_exit import ExitLog
+from headrace.platform.cluster.worker_files import (
+    LOOPBACK,
+    Assignment,
+    Report,
+    WorkerFiles,
+    read_value,
+    worker_files,
+    write_atomically,
+    write_value,
+)
+from headrace.platform.cluster.worker_logs import WorkerLogs
+
+WORKER_COMMAND: Final = (sys.executable, "-P", "-m", "headrace", "worker")
+PING_TIMEOUT_S: Final = 2.0
+"""Source: SageMaker developer guide, "How Your Container Should Respond to Health Check (Ping) Requests"."""
+_ERROR_MARK: Final = "Error: "
+_SEARCHED_EVENTS: Final = 200
+"""Log events at the end of an exited worker's log that are searched for the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """The `Handle.facts` of this launcher's workers."""
+
+    process: ProcessId
+    log_position: int
+    gpus: list[int] = field(default_factory=list)
+    """Indices of the GPUs that it holds."""
+    num_cores: int = 0
+    group: str = ""
+    revision: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessOptions:
+    """The address, token and lifetime of a launcher's workers."""
+
+    host: str = LOOPBACK
+    """Address to listen on."""
+    token: str = field(default="", repr=False)
+    """Bearer token that the workers require; empty if none is required."""
+    dies_with_parent: bool = False
+    """True if the kernel kills the workers when this process ends for any reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LivingWorker:
+    """The state of a running worker, from its folder."""
+
+    report: Report
+    was_ready: bool
+
+
+class LocalLauncher:
+    """A `Launcher` that runs workers as local processes."""
+
+    name = "local"
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        cache_folder: Path,
+        environment: Mapping[str, str],
+        command: Sequence[str] = WORKER_COMMAND,
+        ping_timeout_s: float = PING_TIMEOUT_S,
+        now_s: Callable[[], float] = time.time,
+        options: "ProcessOptions | None" = None,
+        host: HostResources | None = None,
+    ) -> None:
+        """
+        Create a launcher for the workers below a folder.
+
+        Args:
+            folder: contains a folder for each worker.
+            cache_folder: the cache of fetched artifacts, shared by workers.
+            environment: this process's environment; workers get the safe part of it (`worker_environment`).
+            command: the worker's command; gets the path of an `Assignment` as last argument.
+            ping_timeout_s: the timeout of `/ping`.
+            now_s: a clock, seconds since 1970.
+            options: address and lifetime of the workers; by default loopback, and longer than this process.
+            host: the resources that it distributes to the workers; None: they use what they find.
+        """
+        self._folder = folder
+        self._cache_folder = cache_folder
+        self._environment = worker_environment(environment)
+        self._command = tuple(command)
+        self._ping_timeout_s = ping_timeout_s
+        self._now_s = now_s
+        self._options = options or ProcessOptions()
+        self._host = host
+        self._cgroups = WorkerCgroups(host.cgroup) if host is not None and host.cgroup is not None else None
+        self._logs = WorkerLogs(folder)
+        self._lock = threading.Lock()
+        self._ended: dict[str, dict[ProcessId, int | None]] = {}
+        """Worker → its ended processes, whose sessions were killed, with the exit codes if known; until `forget`."""
+        self._kills: dict[ProcessId, asyncio.TimerHandle] = {}
+        self._exits = ExitLog(self._logs, now_s=now_s, is_pinged=not self._options.dies_with_parent)
+
+    async def start(self, spec: WorkerSpec) -> Handle:
+        """
+        Start a worker, or return the handle of the running one of that name.
+
+        Raises:
+            StartPending: other workers hold the GPUs that it needs; call again.
+            LaunchFailed: the worker cannot be started here; the message has the reason and a remedy.
+        """
+        return await asyncio.to_thread(self._start, spec)
+
+    async def poll(self, name: str, handle: Handle) -> Observation:
+        """Observe a worker, started or adopted."""
+        state = await asyncio.to_thread(self._look, name, handle)
+        if isinstance(state, Observation):
+            return state
+        phase = state.report.phase
+        if phase is not WorkerPhase.FETCHING:
+            is_healthy = await ping(handle.url, self._ping_timeout_s)
+            if is_healthy and not state.was_ready:
+                await asyncio.to_thread(try_touch, self._files(name).ready)
+            failing = WorkerPhase.UNHEALTHY if state.was_ready else WorkerPhase.STARTING
+            phase = WorkerPhase.READY if is_healthy else failing
+        return Observation(phase=phase, notices=state.report.notices, placement=self._placement(name, handle))
+
+    async def look(self, name: str, handle: Handle) -> Observation:
+        """Observe a worker without `/ping`: FETCHING, STARTING (it may be ready by now) or EXITED."""
+        state = await asyncio.to_thread(self._look, name, handle)
+        if isinstance(state, Observation):
+            return state
+        return Observation(phase=state.report.phase, notices=state.report.notices)
+
+    async def stop(self, name: str, handle: Handle, *, grace_s: float) -> None:
+        """Send SIGTERM once (our server exits at once on a second one), and SIGKILL after `grace_s`."""
+        process = _facts(handle).process
+        kill_at_s = await asyncio.to_thread(self._send_sigterm, name, process, grace_s)
+        if kill_at_s is None:
+            return
+        if pending := self._kills.pop(process, None):
+            pending.cancel()
+        delay_s = max(kill_at_s - self._now_s(), 0.0)
+        self._kills[process] = asyncio.get_running_loop().call_later(delay_s, self._kill, process)
+
+    async def known(self) -> dict[str, Handle]:
+        """Return all running workers on this host, including those of earlier platform processes."""
+        return await asyncio.to_thread(self._known)
+
+    async def forget(self, name: str) -> None:
+        """Remove the folder of an exited worker with its log; a running worker keeps it."""
+        await asyncio.to_thread(self._forget, name)
+
+    async def close(self) -> None:
+        """Cancel pending SIGKILLs; workers keep running. A later `stop` schedules the SIGKILL again."""
+        for pending in self._kills.values():
+            pending.cancel()
+        self._kills.clear()
+
+    def _start(self, spec: WorkerSpec) -> Handle:
+        try:
+            with self._lock:
+                return self._start_process(spec, worker_files(self._folder, spec.name))
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise LaunchFailed(f"The worker {spec.name} cannot be started on this host: {reason}.") from error
+
+    def _start_process(self, spec: WorkerSpec, files: WorkerFiles) -> Handle:
+        living = self._known()
+        if spec.name in living:
+            return living[spec.name]
+        options = self._options
+        given = give(spec, self._host, self._holdings()) if self._host is not None else Given()
+        port = _free_port(options.host, {_port(handle) for handle in living.values()})
+        files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for left_over in (files.handle, files.report, files.ready, files.stopping):
+            left_over.unlink(missing_ok=True)
+        log_position = self._logs.end_position(spec.name)
+        assignment = Assignment(
+            spec=replace(spec, threads=given.num_cores) if given.num_cores else spec,
+            port=port,
+            cache_folder=str(self._cache_folder),
+            log_position=log_position,
+            host=options.host,
+            token=options.token,
+            parent=process_id(os.getpid()) if options.dies_with_parent else None,
+            given=given,
+        )
+        write_value(files.assignment, assignment)
+        variables = gpu_environment(given, self._host) if self._host is not None else {}
+        process = spawn([*self._command, str(files.assignment)], {**self._environment, **variables}, files.log)
+        if self._cgroups is not None:
+            self._cgroups.bound(spec.name, process.pid, spec.limits)
+        self._exits.saw_running(spec.name)
+        handle = local_handle(process, assignment)
+        write_value(files.handle, handle)
+        return handle
+
+    def _look(self, name: str, handle: Handle) -> Observation | _LivingWorker:
+        files, facts = self._files(name), _facts(handle)
+        self._logs.trim(name)
+        has_ended = not is_running(facts.process)
+        report = read_value(files.report, Report) or Report(phase=WorkerPhase.STARTING)
+        if not has_ended:
+            self._exits.saw_running(name)
+            return _LivingWorker(report, files.ready.exists())
+        is_first_look = facts.process not in self._ended.get(name, {})
+        exit_code = self._clean_up(name, facts.process)
+        if read_value(files.handle, Handle) != handle:
+            return Observation(phase=WorkerPhase.EXITED, exit_code=exit_code)
+        exit_code = report.exit_code if exit_code is None else exit_code
+        ended_in = report.ended_in if report.phase is WorkerPhase.EXITED else report.phase
+        cause = self._exits.cause(name, exit_code, was_stopped=files.stopping.exists())
+        if is_first_look:
+            self._exits.note(name, exit_code, cause, phase="ready" if files.ready.exists() else str(ended_in or ""))
+        return Observation(
+            phase=WorkerPhase.EXITED,
+            exit_code=exit_code,
+            ended_in=ended_in,
+            cause=cause,
+            message=last_error_line(self._logs, name, facts.log_position),
+            notices=report.notices,
+        )
+
+    def _clean_up(self, name: str, process: ProcessId) -> int | None:
+        """Kill what an ended worker left behind, once; return its exit code, if it was a child of this process."""
+        ended = self._ended.setdefault(name, {})
+        exit_code = reap(process)
+        if process not in ended:
+            kill_session(process)
+            self._remove_cgroup(name)
+        if exit_code is not None or process not in ended:
+            ended[process] = exit_code
+        return ended[process]
+
+    def _send_sigterm(self, name: str, process: ProcessId, grace_s: float) -> float | None:
+        """Send SIGTERM; returns when SIGKILL is due, seconds since 1970, or None if the worker has ended."""
+        files = self._files(name)
+        if not is_running(process):
+            return None
+        kill_at_s = self._now_s() + grace_s
+        with suppress(OSError, ValueError):
+            return min(kill_at_s, float(files.stopping.read_text()))
+        with suppress(OSError):  # a full disk must not prevent the stop
+            write_atomically(files.stopping, str(kill_at_s).encode())
+        send_signal(process, signal.SIGTERM)
+        return kill_at_s
+
+    def _kill(self, process: ProcessId) -> None:
+        self._kills.pop(process, None)
+        kill_session(process)
+
+    def _known(self) -> dict[str, Handle]:
+        return {name: handle for name, handle in self._handles().items() if is_running(_facts(handle).process)}
+
+    def _handles(self) -> dict[str, Handle]:
+        """Return the handle of each folder's newest process, which may have ended."""
+        found = {path.parent.name: read_value(path, Handle) for path in sorted(self._folder.glob("*/handle.json"))}
+        return {name: handle for name, handle in found.items() if handle is not None and handle.launcher == self.name}
+
+    def _holdings(self) -> list[Holding]:
+        """Return what workers hold: GPUs until all of a worker's processes have ended, cores until it is stopped."""
+        holdings = []
+        for name, handle in self._handles().items():
+            facts = _facts(handle)
+            has_cores = is_running(facts.process) and not self._files(name).stopping.exists()
+            if has_cores or (facts.gpus and is_session_running(facts.process)):
+                holding = Holding(
+                    gpus=tuple(facts.gpus),
+                    num_cores=facts.num_cores if has_cores else 0,
+                    group=facts.group,
+                    revision=facts.revision,
+                )
+                holdings.append(holding)
+        return holdings
+
+    def _placement(self, name: str, handle: Handle) -> str:
+        gpus = _facts(handle).gpus
+        return gpus_text(name, gpus, self._host.gpus) if gpus and self._host is not None else ""
+
+    def _remove_cgroup(self, name: str) -> None:
+        if self._cgroups is not None:
+            self._cgroups.remove(name)
+
+    def _forget(self, name: str) -> None:
+        files = self._files(name)
+        if name in self._known():
+            get_logger().warning("worker.not_forgotten", worker=name, message="It still runs.")
+            return
+        self._remove_cgroup(name)
+        self._ended.pop(name, None)
+        self._exits.forget(name)
+        if files.folder.is_dir():
+            shutil.rmtree(files.folder)
+
+    def _files(self, name: str) -> WorkerFiles:
+        return worker_files(self._folder, name)
+
+
+def local_handle(process: ProcessId, assignment: Assignment) -> Handle:
+    """Build the handle of a local worker process."""
+    spec, given = assignment.spec, assignment.given
+    facts = _Facts(
+        process=process,
+        log_position=assignment.log_position,
+        gpus=[*given.gpus],
+        num_cores=given.num_cores,
+        group=spec.group,
+        revision=spec.revision,
+    )
+    host = f"[{assignment.host}]" if ":" in assignment.host else assignment.host
+    url = f"http://{host}:{assignment.port}"
+    return Handle(launcher=LocalLauncher.name, url=url, facts=msgspec.to_builtins(facts), token=assignment.token)
+
+
+def last_error_line(logs: WorkerLogs, name: str, log_position: int) -> str:
+    """Return the text of the last `Error: …` line in a worker's log since a position; empty if there is none."""
+    for event in reversed(logs.read(name, limit=_SEARCHED_EVENTS, is_backward=True)):
+        if event.position < log_position:
+            break
+        if event.message.startswith(_ERROR_MARK):
+            return event.message.removeprefix(_ERROR_MARK).strip()
+    return ""
+
+
+def _facts(handle: Handle) -> _Facts:
+    return msgspec.convert(handle.facts, _Facts)
+
+
+def _port(handle: Handle) -> int:
+    return int(handle.url.rpartition(":")[2])
+
+
+def try_touch(path: Path) -> None:
+    """Create an empty file, if possible."""
+    with suppress(OSError):  # on a full disk the next observation tries again
+        path.touch()
+
+
+def _free_port(host: str, taken: set[int]) -> int:
+    """
+    Return a port on which no program listens.
+
+    Raises:
+        LaunchFailed: no free port was found.
+    """
+    for port in free_ports(WORKER_PORTS, host):
+        if port not in taken:
+            return port
+    raise LaunchFailed(
+        f"No free port was found on {host} between {WORKER_PORTS.start} and {WORKER_PORTS.stop}. "
+        "Stop programs that listen there."
+    )
+
+
+async def ping(url: str, timeout_s: float) -> bool:
+    """Return whether `GET /ping` returns 200 in time."""
+    try:
+        async with asyncio.timeout(timeout_s), send_once(url, ClientRequest(method="GET", path="/ping")) as response:
+            return response.status == 200
+    except (NoResponse, TimeoutError):
+        return False

@@ -1,0 +1,225 @@
+"""
+The logs of all workers of a platform, running and ended.
+
+Before the folder of a worker is removed, its log is moved to the folder of ended logs, with a note of its log group and
+stream. Ended logs are bounded in size and age; the oldest are removed first. A log is prepared in the worker's folder
+and moved by one rename, so that a kill at any time leaves it complete and in one place. Several processes of a platform
+use one folder: each call looks at what the others have moved or removed.
+"""
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from headrace.core.telemetry import get_logger
+from headrace.platform.cluster.worker_files import WorkerFiles, read_value, worker_files, write_value
+from headrace.platform.cluster.worker_logs import WorkerLogEvent, WorkerLogs
+
+MAX_AGE_S: Final = 7 * 86400.0
+"""Age at which an ended log is removed."""
+MIN_COUNTED_BYTES: Final = 64 << 10
+"""Smallest size that a log counts as, which bounds the number of small logs."""
+_MOVING: Final = "ended"
+"""Folder in a worker's folder in which its log is prepared for the move."""
+_NOTE: Final = "stream.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedLog:
+    """The log of a worker that has been removed."""
+
+    worker: str
+    """Name of the worker's record."""
+    log_group: str
+    log_stream: str
+    created_ms: int
+    """When the worker was created, milliseconds since 1970, as all times here."""
+    ended_ms: int
+    """When the log was moved."""
+    first_ms: int
+    """Time of the first line."""
+    last_ms: int
+    """Time of the last line."""
+
+
+class PlatformLogs:
+    """The logs as the `logs` API and the reconciler use them. All methods block on files, and are thread-safe."""
+
+    def __init__(
+        self,
+        workers: Path,
+        ended: Path,
+        *,
+        max_bytes: int,
+        max_age_s: float = MAX_AGE_S,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        """
+        Open the logs of one platform.
+
+        Args:
+            workers: the folder with the folders of workers.
+            ended: the folder for ended logs, on the same file system.
+            max_bytes: approximate limit of all ended logs; 0 keeps none.
+            max_age_s: seconds that an ended log is kept.
+            now_s: a clock, seconds since 1970.
+        """
+        self._workers = workers
+        self._ended = ended
+        self._max_bytes = max_bytes
+        self._max_age_s = max_age_s
+        self._now_s = now_s
+        self._live_logs = WorkerLogs(workers, now_s=now_s)
+        self._ended_logs = WorkerLogs(ended, now_s=now_s)
+        self._lock = threading.Lock()
+        self._index: dict[str, EndedLog] = {}
+        """The ended logs by worker, in the order in which the workers ended."""
+        self._sizes: dict[str, int] = {}
+        """The size in bytes that each log counts as."""
+        self._total = 0
+        """Sum of all sizes."""
+
+    def read(
+        self,
+        worker: str,
+        *,
+        start_ms: int | None = None,
+        end_ms: int | None = None,
+        position: int | None = None,
+        limit: int = 1000,
+        is_backward: bool = False,
+    ) -> Sequence[WorkerLogEvent]:
+        """Read at most `limit` events of a running or ended worker; see `WorkerLogs.read`."""
+        for logs in (self._live_logs, self._ended_logs):
+            events = logs.read(
+                worker, start_ms=start_ms, end_ms=end_ms, position=position, limit=limit, is_backward=is_backward
+            )
+            if events:
+                return events
+        return ()
+
+    def size_bytes(self, worker: str) -> int:
+        """Return the size of a worker's log."""
+        return self._live_logs.size_bytes(worker) or self._ended_logs.size_bytes(worker)
+
+    def ended(self) -> Sequence[EndedLog]:
+        """Return all ended logs, in the order in which their workers ended."""
+        with self._lock:
+            self._read_index()
+            self._remove_excess()
+            return list(self._index.values())
+
+    def keep(self, worker: str, *, log_group: str, log_stream: str, created_s: float) -> None:
+        """
+        Move the log of a worker that has ended to the ended logs. Idempotent; does nothing without a log.
+
+        Raises:
+            OSError: the log cannot be moved, for example on a full disk.
+        """
+        files = worker_files(self._workers, worker)
+        moving = WorkerFiles(files.folder / _MOVING)
+        with self._lock:
+            if self._max_bytes == 0 or not (files.log.exists() or moving.log.exists()):
+                return
+            self._read_index()
+            moving.folder.mkdir(mode=0o700, exist_ok=True)
+            for source, target in ((files.log_base, moving.log_base), (files.log, moving.log)):
+                with suppress(FileNotFoundError):
+                    source.replace(target)
+            ended = self._describe(worker, files, log_group=log_group, log_stream=log_stream, created_s=created_s)
+            if ended is None:
+                return
+            write_value(moving.folder / _NOTE, ended)
+            self._ended.mkdir(mode=0o700, parents=True, exist_ok=True)
+            moving.folder.replace(self._ended / worker)
+            self._add(ended)
+            self._remove_excess()
+
+    def drop(self, workers: Sequence[str]) -> None:
+        """Remove ended logs."""
+        with self._lock:
+            self._read_index()
+            for worker in workers:
+                self._remove(worker)
+
+    def _describe(
+        self, worker: str, files: WorkerFiles, *, log_group: str, log_stream: str, created_s: float
+    ) -> EndedLog | None:
+        """Trim the prepared log to `max_bytes`, and describe it; None if it has no line."""
+        logs = WorkerLogs(files.folder, now_s=self._now_s)
+        logs.trim(_MOVING, max_bytes=self._max_bytes, kept_bytes=self._max_bytes)
+        first, last = logs.read(_MOVING, limit=1), logs.read(_MOVING, limit=1, is_backward=True)
+        if not (first and last):
+            return None
+        return EndedLog(
+            worker=worker,
+            log_group=log_group,
+            log_stream=log_stream,
+            created_ms=int(created_s * 1000),
+            ended_ms=int(self._now_s() * 1000),
+            first_ms=first[0].timestamp_ms,
+            last_ms=last[-1].timestamp_ms,
+        )
+
+    def _read_index(self) -> None:
+        """Add the logs that any process has moved here since the last call, and forget those that were removed."""
+        present = self._worker_names()
+        for gone in self._index.keys() - present:
+            self._forget(gone)
+        for ended in sorted(self._read_notes(present - self._index.keys()), key=lambda ended: ended.ended_ms):
+            self._add(ended)
+
+    def _worker_names(self) -> set[str]:
+        try:
+            with os.scandir(self._ended) as entries:
+                return {entry.name for entry in entries if entry.is_dir()}
+        except FileNotFoundError:
+            return set()
+
+    def _read_notes(self, workers: AbstractSet[str]) -> Iterator[EndedLog]:
+        """Read the notes of ended logs. Incomplete entries were being removed, and are removed now."""
+        for worker in sorted(workers):
+            folder = self._ended / worker
+            ended = read_value(folder / _NOTE, EndedLog)
+            if ended is not None and ended.worker == worker and WorkerFiles(folder).log.exists():
+                yield ended
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _add(self, ended: EndedLog) -> None:
+        size = max(self._ended_logs.size_bytes(ended.worker), MIN_COUNTED_BYTES)
+        self._index[ended.worker] = ended
+        self._sizes[ended.worker] = size
+        self._total += size
+
+    def _forget(self, worker: str) -> None:
+        del self._index[worker]
+        self._total -= self._sizes.pop(worker)
+
+    def _remove_excess(self) -> None:
+        """Remove logs that are too old, then the oldest ones until the rest fits into `max_bytes`."""
+        oldest_ms = (self._now_s() - self._max_age_s) * 1000
+        while self._index:
+            first = next(iter(self._index.values()))
+            if first.ended_ms >= oldest_ms and self._total <= self._max_bytes:
+                break
+            self._remove(first.worker)
+
+    def _remove(self, worker: str) -> None:
+        if worker not in self._index:
+            return
+        self._forget(worker)
+        folder = self._ended / worker
+        try:
+            shutil.rmtree(folder)
+        except FileNotFoundError:  # another process of the platform removes it too
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError as error:
+            get_logger().warning("worker.ended_log_not_removed", worker=worker, error=repr(error))

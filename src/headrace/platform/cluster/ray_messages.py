@@ -1,0 +1,72 @@
+"""Messages between the platform, its bridge process and the actors on a Ray cluster."""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from headrace.platform.cluster.launcher import WorkerSpec
+
+CHUNK_BYTES: Final = 1 << 20
+"""Largest chunk of a worker's log in one message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorAssignment:
+    """The platform's instructions to an actor."""
+
+    spec: WorkerSpec
+    token: str = field(repr=False)
+    """Bearer token that the worker must require."""
+    namespace: str
+    """The platform's namespace, and the name of its folder on a node."""
+    log_position: int
+    """Position at which this worker's lines begin in the platform's log of that name."""
+    version: str
+    """Version of Headrace on the platform."""
+    command: tuple[str, ...] = ()
+    """Command that replaces `headrace worker`."""
+    folder: str = ""
+    """Folder for workers and artifacts on the node. Empty: in the user's cache folder there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """The address and options with which the bridge connects to the cluster."""
+
+    address: str
+    """`host:port` of its control service, or `ray://host:port`."""
+    namespace: str
+    answer_s: float = 5.0
+    """Timeout of an actor's answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeRequest:
+    """A line of JSON to the bridge: one call."""
+
+    number: int
+    name: str
+    """Name of a method of `ray_bridge.Bridge`."""
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeReply:
+    """A line of JSON from the bridge: the result of one call."""
+
+    number: int
+    result: Any = None
+    error: str = ""
+    """Empty on success, or one of the codes below."""
+    message: str = ""
+
+
+GONE: Final = "gone"
+"""The worker does not exist any more: its actor or node has ended."""
+UNAVAILABLE: Final = "unavailable"
+"""The actor or the cluster does not answer now."""
+PENDING: Final = "pending"
+"""The start is in progress; call again."""
+INSUFFICIENT_CAPACITY: Final = "insufficient capacity"
+"""No node is large enough; the message has the resources."""
+REFUSED: Final = "refused"
+"""The worker cannot be started; the message has the reason."""

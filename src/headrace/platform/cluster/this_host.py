@@ -1,0 +1,13 @@
+"""The resources of this machine; a separate module, because importers of `instance_types` must not load the runner."""
+
+import os
+
+from headrace.core.gpus import visible_gpus
+from headrace.platform.cluster.instance_types import Host
+from headrace.runner.cpu import default_threads
+from headrace.runner.memory import available_memory_bytes
+
+
+def this_host() -> Host:
+    """Return the cores, memory and GPUs that this process may use."""
+    return Host(num_cores=default_threads(), memory_bytes=available_memory_bytes(), gpus=visible_gpus(os.environ))

@@ -1,0 +1,140 @@
+"""
+The folder of a worker: the launcher's assignment, the worker's report, and the log.
+
+Files are replaced by renaming, so that a reader never sees a partial file, even after a kill.
+"""
+
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from headrace.core.processes import ProcessId
+from headrace.platform.cluster.host_resources import Given
+from headrace.platform.cluster.launcher import WorkerPhase, WorkerSpec
+
+LOOPBACK: Final = "127.0.0.1"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """The launcher's instructions to a worker process."""
+
+    spec: WorkerSpec
+    port: int
+    """Port to listen on."""
+    cache_folder: str
+    """Cache of fetched artifacts, shared by workers."""
+    log_position: int
+    """Position in the log of its name at which this process's lines begin."""
+    host: str = LOOPBACK
+    """Address to listen on."""
+    token: str = field(default="", repr=False)
+    """Bearer token that requests must carry; empty if none is required."""
+    parent: ProcessId | None = None
+    """The parent process, if the worker must end with it."""
+    given: Given = field(default_factory=Given)
+    """Its GPUs and cores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The state that a worker process reports to its launcher."""
+
+    phase: WorkerPhase
+    """FETCHING, STARTING (also when ready, which `/ping` shows) or EXITED."""
+    exit_code: int | None = None
+    ended_in: WorkerPhase | None = None
+    """The phase before EXITED."""
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFiles:
+    """The paths in the folder of one worker."""
+
+    folder: Path
+
+    @property
+    def assignment(self) -> Path:
+        """The `Assignment`; it contains secrets."""
+        return self.folder / "worker.json"
+
+    @property
+    def environment(self) -> Path:
+        """The environment of the worker's container; it may contain secrets."""
+        return self.folder / "container.env"
+
+    @property
+    def handle(self) -> Path:
+        """The `Handle` of the newest process."""
+        return self.folder / "handle.json"
+
+    @property
+    def report(self) -> Path:
+        """The `Report`."""
+        return self.folder / "report.json"
+
+    @property
+    def ready(self) -> Path:
+        """Exists since `/ping` first answered 200."""
+        return self.folder / "ready"
+
+    @property
+    def stopping(self) -> Path:
+        """Exists since SIGTERM was sent; contains the time of SIGKILL, seconds since 1970."""
+        return self.folder / "stopping"
+
+    @property
+    def log(self) -> Path:
+        """The worker's stdout and stderr."""
+        return self.folder / "log.txt"
+
+    @property
+    def log_base(self) -> Path:
+        """Contains the number of bytes that were cut from the beginning of the log."""
+        return self.folder / "log.base"
+
+    @property
+    def scratch(self) -> Path:
+        """The worker's temporary files."""
+        return self.folder / "scratch"
+
+
+def worker_files(root: Path, name: str) -> WorkerFiles:
+    """
+    Return the paths of the worker `name` below the folder of all workers.
+
+    Raises:
+        ValueError: the name is not a safe file name.
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a worker name; expected up to 200 letters, digits, '.', '_' and '-'.")
+    return WorkerFiles(root / name)
+
+
+def write_value(path: Path, value: object) -> None:
+    """Replace a file by a value in JSON, readable by its owner only."""
+    write_atomically(path, msgspec.json.encode(value))
+
+
+def read_value(path: Path, kind: type[_Value]) -> _Value | None:
+    """Read a value in JSON; None if the file is missing or unreadable."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file atomically."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(partial, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+    with open(descriptor, "wb") as file:  # noqa: PTH123 -- opened with its permissions
+        file.write(content)
+    partial.replace(path)
