@@ -1,6 +1,6 @@
 """
 Write the image URIs that the SageMaker SDK (sagemaker 2.x) returns for model servers of language models into
-`tests/control/model/image_uris.txt`, where a test reads them whether the SDK is installed or not.
+`tests/platform/control/model/image_uris.txt`, where a test reads them whether the SDK is installed or not.
 
 python scripts/image_uris.py            write them; needs `pip install "sagemaker<3"`
 python scripts/image_uris.py --check    exit 1 if the file differs from the SDK
@@ -21,7 +21,7 @@ os.environ.setdefault("SAGEMAKER_SUPPRESS_V2_WARNING", "1")
 
 from sagemaker import image_uris, utils
 
-FILE = Path(__file__).parent.parent / "tests" / "control" / "model" / "image_uris.txt"
+FILE = Path(__file__).parent.parent / "tests" / "platform" / "control" / "model" / "image_uris.txt"
 REGION = "us-east-1"
 FRAMEWORKS = (
     "djl-deepspeed",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.control.support import Platform, running_platform
+from tests.platform.control.support import Platform, running_platform
 from tests.service_models import parsed_service_models
 
 __all__ = ["parsed_service_models"]

@@ -8,21 +8,27 @@ from headrace.autoscaling.api.requests import read_key
 from headrace.autoscaling.loops.autoscaler import Autoscaler
 from headrace.autoscaling.planning.targets import VARIANT_DIMENSION
 from headrace.autoscaling.records.capacity import read_capacity
-from headrace.control.api.context import CallContext
-from headrace.control.api.identity import assumed_role_arn
-from headrace.control.model.endpoint import ENDPOINT, EndpointRecord, EndpointRevision, EndpointSpec, EndpointStatus
-from headrace.control.model.worker import WorkerView
-from headrace.control.model.workload import ready_key
-from headrace.control.planning.plan import plan_deployable
-from headrace.control.planning.rollout import wanted_workers
 from headrace.platform.cloudwatch.metrics.metric import Metric
 from headrace.platform.cloudwatch.series.memory import MemorySeries
 from headrace.platform.cluster.launcher import WorkerPhase
+from headrace.platform.control.api.context import CallContext
+from headrace.platform.control.api.identity import assumed_role_arn
+from headrace.platform.control.model.endpoint import (
+    ENDPOINT,
+    EndpointRecord,
+    EndpointRevision,
+    EndpointSpec,
+    EndpointStatus,
+)
+from headrace.platform.control.model.worker import WorkerView
+from headrace.platform.control.model.workload import ready_key
+from headrace.platform.control.planning.plan import plan_deployable
+from headrace.platform.control.planning.rollout import wanted_workers
 from headrace.platform.host.operations import OPERATIONS
 from headrace.platform.state.records import Record
 from headrace.platform.state.store import Store, open_store
-from tests.control.planning.world import pass_context
-from tests.control.support import AWS_SCOPE, ListedLogs
+from tests.platform.control.planning.world import pass_context
+from tests.platform.control.support import AWS_SCOPE, ListedLogs
 
 START_S = 1_700_000_040.0
 RESOURCE = "endpoint/e/variant/a"

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.control.calls import make_config
-from tests.control.support import ROLE, Platform
+from tests.platform.control.calls import make_config
+from tests.platform.control.support import ROLE, Platform
 
 RESOURCE = "endpoint/e/variant/AllTraffic"
 IDENTITY = {

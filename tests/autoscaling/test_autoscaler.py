@@ -9,13 +9,13 @@ import pytest
 
 from headrace.autoscaling.planning.policies import SCALING_POLICY
 from headrace.autoscaling.planning.targets import SCALABLE_TARGET
-from headrace.control.model.endpoint import ENDPOINT, EndpointSpec, EndpointStatus
-from headrace.control.model.workload import State
-from headrace.control.planning.plan import plan_deployable
 from headrace.platform.cloudwatch.alarms.records import ALARM
 from headrace.platform.cloudwatch.metrics.metric import Metric
+from headrace.platform.control.model.endpoint import ENDPOINT, EndpointSpec, EndpointStatus
+from headrace.platform.control.model.workload import State
+from headrace.platform.control.planning.plan import plan_deployable
 from headrace.platform.state.records import Record
-from tests.control.planning.world import pass_context
+from tests.platform.control.planning.world import pass_context
 
 from .support import IDENTITY, RESOURCE, START_S, World
 

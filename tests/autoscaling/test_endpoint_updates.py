@@ -9,11 +9,11 @@ from headrace.autoscaling.api.targets import (
     register_scalable_target,
     update_scaled_endpoint,
 )
-from headrace.control.api.definitions import create_endpoint_config
-from headrace.control.api.endpoints import create_endpoint
+from headrace.platform.control.api.definitions import create_endpoint_config
+from headrace.platform.control.api.endpoints import create_endpoint
 from headrace.wire.aws.errors import AwsError
-from tests.control.components.scene import Scene
-from tests.control.support import ROLE
+from tests.platform.control.components.scene import Scene
+from tests.platform.control.support import ROLE
 
 
 @pytest.fixture(params=[False, True], ids=["friendly", "strict"])

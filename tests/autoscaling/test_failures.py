@@ -11,7 +11,7 @@ from headrace.autoscaling.records.capacity import read_capacity, write_capacity
 from headrace.platform.cloudwatch.alarms.records import ALARM
 from headrace.platform.cloudwatch.metrics.metric import Metric
 from headrace.platform.state.records import Kind, Unreadable
-from tests.control.support import AWS_SCOPE
+from tests.platform.control.support import AWS_SCOPE
 
 from .support import IDENTITY, World
 from .test_autoscaler import TRACKING, alarm, steps

@@ -16,21 +16,21 @@ from headrace.autoscaling.loops.autoscaler import Autoscaler
 from headrace.autoscaling.loops.waker import Waker
 from headrace.autoscaling.planning.targets import VARIANT_DIMENSION
 from headrace.autoscaling.records.capacity import write_capacity
-from headrace.control.api.endpoints import update_weights
-from headrace.control.loops.timing import WATCH_PAUSE_S
-from headrace.control.model.component import Density
-from headrace.control.model.worker import WORKER
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.publishing import Publisher, Sampler
 from headrace.platform.cloudwatch.series.memory import MemorySeries
 from headrace.platform.cluster.launcher import WorkerSpec
+from headrace.platform.control.api.endpoints import update_weights
+from headrace.platform.control.loops.timing import WATCH_PAUSE_S
+from headrace.platform.control.model.component import Density
+from headrace.platform.control.model.worker import WORKER
 from headrace.platform.host.operations import OPERATIONS
 from headrace.platform.state.routes import ROUTE, Route
 from headrace.platform.state.signals import WakeTarget
 from headrace.testing.fake_launcher import fails_after, ready_after
-from tests.control.components.scene import NEED, Scene
-from tests.control.planning.host_world import managed
-from tests.control.support import AWS_SCOPE
+from tests.platform.control.components.scene import NEED, Scene
+from tests.platform.control.planning.host_world import managed
+from tests.platform.control.support import AWS_SCOPE
 
 from .test_autoscaler import steps
 

@@ -9,7 +9,7 @@ from headrace.autoscaling.api.requests import read_key
 from headrace.autoscaling.records.capacity import write_capacity
 from headrace.platform.cloudwatch.alarms.records import ALARM
 from headrace.platform.cloudwatch.metrics.metric import Metric
-from tests.control.support import AWS_SCOPE
+from tests.platform.control.support import AWS_SCOPE
 
 from .support import IDENTITY, World
 from .test_autoscaler import TRACKING, alarm, steps

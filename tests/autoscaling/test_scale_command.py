@@ -7,8 +7,8 @@ from botocore.exceptions import ClientError
 from click.testing import CliRunner, Result
 
 from headrace.cli.scale import scale, tracking
-from tests.control.calls import make_config
-from tests.control.support import Platform
+from tests.platform.control.calls import make_config
+from tests.platform.control.support import Platform
 
 IDENTITY = {
     "ServiceNamespace": "sagemaker",

@@ -9,8 +9,8 @@ import pytest
 from headrace.autoscaling.planning.policies import SCALING_POLICY
 from headrace.autoscaling.planning.targets import SCALABLE_TARGET, SCHEDULED_ACTION
 from headrace.autoscaling.records.activities import SCALING_ACTIVITY
-from headrace.control.model.endpoint import ENDPOINT
 from headrace.platform.cloudwatch.alarms.records import ALARM
+from headrace.platform.control.model.endpoint import ENDPOINT
 from headrace.platform.state.records import AnyKind, Kind, Unreadable
 
 from .support import IDENTITY, World

@@ -8,9 +8,9 @@ import pytest
 from headrace.autoscaling.api.requests import read_key
 from headrace.autoscaling.loops.waker import CAUSE, Waker
 from headrace.autoscaling.records.capacity import read_capacity, write_capacity
-from headrace.control.model.endpoint import ENDPOINT
+from headrace.platform.control.model.endpoint import ENDPOINT
 from headrace.platform.state.signals import WakeTarget
-from tests.control.support import AWS_SCOPE
+from tests.platform.control.support import AWS_SCOPE
 
 from .support import IDENTITY, World
 from .test_autoscaler import alarm, steps

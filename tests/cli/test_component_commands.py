@@ -10,9 +10,9 @@ from headrace.cli.components import needs_text
 from headrace.cli.endpoints import describe, list_endpoints
 from headrace.cli.logs import logs
 from headrace.cli.scale import scale
-from headrace.control.model.worker import WORKER
-from tests.control.calls import component, host, model, until
-from tests.control.support import Platform, running_platform
+from headrace.platform.control.model.worker import WORKER
+from tests.platform.control.calls import component, host, model, until
+from tests.platform.control.support import Platform, running_platform
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # a command's clients live as long as its process
 

@@ -13,13 +13,13 @@ from headrace.cli.invoke_errors import explained_errors
 from headrace.cli.platform_client import Platform as Client
 from headrace.cli.removal import rm
 from headrace.cli.status import status
-from headrace.control.model.component import INFERENCE_COMPONENT
-from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL
-from headrace.control.model.endpoint import ENDPOINT
-from headrace.control.model.worker import WORKER
+from headrace.platform.control.model.component import INFERENCE_COMPONENT
+from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL
+from headrace.platform.control.model.endpoint import ENDPOINT
+from headrace.platform.control.model.worker import WORKER
 from headrace.platform.state.records import Kind
 from headrace.testing.fake_launcher import fails_after, ready_after
-from tests.control.support import Platform, running_platform
+from tests.platform.control.support import Platform, running_platform
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # a command's clients live as long as its process
 

@@ -6,10 +6,10 @@ from headrace.autoscaling.api.policies import _parse as parse_policy
 from headrace.autoscaling.planning.schedule import Window, next_time, parse
 from headrace.autoscaling.planning.step_scaling import adjusted, step_for
 from headrace.autoscaling.planning.targets import TargetKey
-from headrace.control.api.log_lines import read_token
 from headrace.platform.cloudwatch.math.queries import Query, evaluate
 from headrace.platform.cloudwatch.math.syntax import BadExpression
 from headrace.platform.cloudwatch.validation import parse_alarm
+from headrace.platform.control.api.log_lines import read_token
 from headrace.wire.aws import calls
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.http import HttpRequest

@@ -12,7 +12,7 @@ import botocore.session
 import pytest
 from botocore.config import Config
 
-from tests.control.support import AWS_SCOPE, Platform, running_platform
+from tests.platform.control.support import AWS_SCOPE, Platform, running_platform
 from tests.service_models import parsed_service_models
 
 __all__ = ["parsed_service_models"]

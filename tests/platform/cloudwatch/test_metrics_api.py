@@ -11,8 +11,8 @@ from uuid import uuid4
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.control.support import Platform
 from tests.platform.cloudwatch.conftest import PROTOCOLS, client_of
+from tests.platform.control.support import Platform
 
 DIMENSIONS = [{"Name": "EndpointName", "Value": "e"}, {"Name": "VariantName", "Value": "AllTraffic"}]
 

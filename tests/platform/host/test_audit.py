@@ -11,14 +11,14 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from headrace.control.app import ControlApp, resource_of
 from headrace.core.telemetry import setup_logging
 from headrace.http.audit import REPEAT_S, AuditedCall, AuditLog
+from headrace.platform.control.app import ControlApp, resource_of
 from headrace.platform.host.access import bucket_call, console_call
 from headrace.platform.host.operations import OPERATIONS
 from headrace.platform.state.store import open_store
 from tests import plain_http
-from tests.control.support import AWS_SCOPE, IMAGE, ListedLogs
+from tests.platform.control.support import AWS_SCOPE, IMAGE, ListedLogs
 from tests.waiting import WAIT_S
 
 from . import test_console_keys

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from headrace.control.model.worker import WORKER, ReplicaSpec
 from headrace.core.errors import SettingsError
 from headrace.core.progress import no_progress
+from headrace.platform.control.model.worker import WORKER, ReplicaSpec
 from headrace.platform.host.access_keys import ACCESS_KEY, AccessKeySpec
 from headrace.platform.host.backup import Manifest, back_up, check_backup, restore
 from headrace.platform.host.folders import DataFolder

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace.control.model.worker import WORKER
 from headrace.core.gpus import Gpu
 from headrace.platform.cloudwatch.metrics.worker_page import WorkerReading
 from headrace.platform.cluster.instance_types import Host
+from headrace.platform.control.model.worker import WORKER
 from headrace.platform.host.overview import read_counts, read_home, read_models, this_machine
-from tests.control.broken_records import insert_record
-from tests.control.calls import host, model
-from tests.control.support import Platform, running_platform
+from tests.platform.control.broken_records import insert_record
+from tests.platform.control.calls import host, model
+from tests.platform.control.support import Platform, running_platform
 
 MACHINE = this_machine(Host(num_cores=2, memory_bytes=1 << 30, gpus=(Gpu(index=0, name="NVIDIA H200"),)), "local")
 

@@ -12,8 +12,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from headrace.control.model.worker import WORKER, ReplicaSpec
 from headrace.platform.cluster.launcher import WorkerSpec
+from headrace.platform.control.model.worker import WORKER, ReplicaSpec
 from headrace.platform.host.life import bound_logs, end_workers, warm_up
 from headrace.platform.state.records import Record
 from headrace.platform.state.store import open_store

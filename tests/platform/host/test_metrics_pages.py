@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from headrace.control.loops.scraper import fetch
+from headrace.platform.control.loops.scraper import fetch
 from headrace.platform.host.metrics_pages import metrics_app
 from headrace.platform.state.routes import AdapterRoute, Fleet, Replica, Route, VariantRoute
 from headrace.testing.echo import EchoBackend

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as evolve
 
-from headrace.control.model.component import INFERENCE_COMPONENT
-from headrace.control.model.endpoint import ENDPOINT
-from headrace.control.model.worker import WORKER
+from headrace.platform.control.model.component import INFERENCE_COMPONENT
+from headrace.platform.control.model.endpoint import ENDPOINT
+from headrace.platform.control.model.worker import WORKER
 from headrace.platform.host.overview import hosts_json, read_overview
-from tests.control.broken_records import insert_record
-from tests.control.calls import NEED, component, host, model, until
-from tests.control.support import Platform, running_platform
+from tests.platform.control.broken_records import insert_record
+from tests.platform.control.calls import NEED, component, host, model, until
+from tests.platform.control.support import Platform, running_platform
 
 EMPTY = {"components": [], "hosts": []}
 

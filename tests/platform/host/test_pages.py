@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.control.upgrade.test_upgrade import load_store
 from tests.e2e.conftest import headrace_command
 from tests.pages import DOCS, run_page
+from tests.platform.control.upgrade.test_upgrade import load_store
 
 from .running import clean_environment
 

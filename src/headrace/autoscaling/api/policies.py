@@ -30,8 +30,8 @@ from headrace.autoscaling.planning.policies import (
 )
 from headrace.autoscaling.planning.targets import TargetKey, child_name
 from headrace.autoscaling.records.policies import children, ensure_alarms, remove_policy, remove_stale_alarms
-from headrace.control.api.context import CallContext
 from headrace.platform.cloudwatch.alarms.records import ALARM, alarm_arn
+from headrace.platform.control.api.context import CallContext
 from headrace.platform.state.records import Json, Record, readable
 from headrace.wire.aws.errors import AwsError, validation_error
 

@@ -12,7 +12,7 @@ from headrace.autoscaling.planning.targets import (
     TargetKey,
     TargetMembers,
 )
-from headrace.control.api.context import CallContext
+from headrace.platform.control.api.context import CallContext
 from headrace.platform.state.records import AlreadyExists, Conflict, Json, Kind, Record, Unreadable
 from headrace.platform.state.selection import ALL, Entry, Selection
 from headrace.platform.state.store import Store

@@ -25,7 +25,7 @@ from headrace.autoscaling.planning.targets import (
     child_name,
 )
 from headrace.autoscaling.records.policies import children
-from headrace.control.api.context import CallContext
+from headrace.platform.control.api.context import CallContext
 from headrace.platform.state.records import Json
 from headrace.wire.aws.errors import AwsError, validation_error
 

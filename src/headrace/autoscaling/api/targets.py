@@ -24,11 +24,11 @@ from headrace.autoscaling.planning.targets import (
 from headrace.autoscaling.records.activities import MAX_AGE_S, SCALING_ACTIVITY, ActivityRecord
 from headrace.autoscaling.records.capacity import find_scaled, read_capacity
 from headrace.autoscaling.records.policies import remove_target
-from headrace.control.api.context import CallContext
-from headrace.control.api.endpoints import update_endpoint
-from headrace.control.model.definitions import ENDPOINT_CONFIG
-from headrace.control.model.endpoint import ENDPOINT
-from headrace.control.model.workload import serving_revision
+from headrace.platform.control.api.context import CallContext
+from headrace.platform.control.api.endpoints import update_endpoint
+from headrace.platform.control.model.definitions import ENDPOINT_CONFIG
+from headrace.platform.control.model.endpoint import ENDPOINT
+from headrace.platform.control.model.workload import serving_revision
 from headrace.platform.state.records import Json, Record, Unreadable
 from headrace.platform.state.selection import Selection
 from headrace.wire.aws.errors import AwsError, validation_error

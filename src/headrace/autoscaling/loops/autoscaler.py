@@ -22,11 +22,11 @@ from headrace.autoscaling.records.policies import (
     read_records,
     remove_orphans,
 )
-from headrace.control.loops.store_access import changes, grouped
 from headrace.core.telemetry import get_logger
 from headrace.platform.cloudwatch.alarms.records import EvaluatedAlarm
 from headrace.platform.cloudwatch.evaluator import AlarmEvaluator
 from headrace.platform.cloudwatch.metrics.metric import SeriesReader
+from headrace.platform.control.loops.store_access import changes, grouped
 from headrace.platform.state.records import Conflict, Unreadable, readable
 from headrace.platform.state.store import Store
 from headrace.wire.aws.scope import AwsScope

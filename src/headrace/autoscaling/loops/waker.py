@@ -15,8 +15,8 @@ from headrace.autoscaling.planning.decision import WOKEN
 from headrace.autoscaling.planning.targets import SCALABLE_TARGET, TargetKey
 from headrace.autoscaling.records.activities import ActivityLog
 from headrace.autoscaling.records.capacity import find_scaled, read_capacity, write_capacity
-from headrace.control.model.component import ComponentSpec
 from headrace.core.telemetry import get_logger
+from headrace.platform.control.model.component import ComponentSpec
 from headrace.platform.state.records import MAX_WRITE_TRIES, Conflict, Record
 from headrace.platform.state.signals import WakeTarget
 from headrace.platform.state.store import Store

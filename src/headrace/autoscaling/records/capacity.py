@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from headrace.autoscaling.planning.targets import SCALABLE_TARGET, TargetKey
 from headrace.autoscaling.records.activities import RETRY_S
-from headrace.control.model.component import (
+from headrace.platform.control.model.component import (
     INFERENCE_COMPONENT,
     MAX_COPIES,
     ComponentRecord,
@@ -25,9 +25,9 @@ from headrace.control.model.component import (
     is_component,
     with_copies,
 )
-from headrace.control.model.endpoint import ENDPOINT, EndpointRecord, EndpointStatus, with_capacities
-from headrace.control.model.names import arn_of
-from headrace.control.model.workload import (
+from headrace.platform.control.model.endpoint import ENDPOINT, EndpointRecord, EndpointStatus, with_capacities
+from headrace.platform.control.model.names import arn_of
+from headrace.platform.control.model.workload import (
     Workload,
     is_updatable,
     ready_key,

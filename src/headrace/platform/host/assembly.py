@@ -7,11 +7,6 @@ from functools import partial
 from importlib.util import find_spec
 
 from headrace.autoscaling.loops.waker import Waker
-from headrace.control.app import ControlApp
-from headrace.control.loops.scraper import fetch
-from headrace.control.model.images import OwnImage
-from headrace.control.model.own_images import read_own_images
-from headrace.control.planning.worker_build import WorkerDefaults
 from headrace.core.errors import SettingsError
 from headrace.core.installing import pip_install
 from headrace.core.telemetry import get_logger
@@ -36,6 +31,11 @@ from headrace.platform.cluster.ray_head import RayHead
 from headrace.platform.cluster.ray_launcher import RayLauncher
 from headrace.platform.cluster.ray_messages import Connection
 from headrace.platform.cluster.this_host import this_host
+from headrace.platform.control.app import ControlApp
+from headrace.platform.control.loops.scraper import fetch
+from headrace.platform.control.model.images import OwnImage
+from headrace.platform.control.model.own_images import read_own_images
+from headrace.platform.control.planning.worker_build import WorkerDefaults
 from headrace.platform.host.access import Authenticator
 from headrace.platform.host.access_keys import ACCESS_KEY, AccessKeys, KeyRing, update_local_key
 from headrace.platform.host.app import Apps, PlatformApp, make_health

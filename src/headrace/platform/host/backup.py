@@ -30,9 +30,9 @@ import msgspec
 
 from headrace import __version__
 from headrace.artifacts.archives import DAMAGED_HEADERS
-from headrace.control.model.worker import WORKER
 from headrace.core.errors import SettingsError
 from headrace.core.progress import Progress
+from headrace.platform.control.model.worker import WORKER
 from headrace.platform.host.folders import DataFolder
 from headrace.platform.host.operations import KINDS, refuse_newer
 from headrace.platform.state.database import locked_database, shown_url, url_of

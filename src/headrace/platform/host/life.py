@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from headrace.control.model.worker import WORKER
 from headrace.core.allocator import return_memory
 from headrace.core.errors import HeadraceError, Unavailable
 from headrace.core.log_files import KEPT_LOG_BYTES, MAX_LOG_BYTES, trim_log
@@ -32,6 +31,7 @@ from headrace.http.otlp import tracing
 from headrace.http.server import HttpServer, http_limits, http_server
 from headrace.http.tls import trusts_itself, url_of
 from headrace.platform.cluster.launcher import Launcher
+from headrace.platform.control.model.worker import WORKER
 from headrace.platform.host.app import PlatformApp
 from headrace.platform.host.assembly import Parts, assemble
 from headrace.platform.host.folders import Address, DataFolder

@@ -17,9 +17,6 @@ from functools import partial
 from typing import Final
 
 from headrace.autoscaling.loops.autoscaler import Autoscaler
-from headrace.control.loops.reconciler import Reconciler
-from headrace.control.loops.scraper import CapacityRecorder, Scraper
-from headrace.control.planning.worker_build import WorkerDefaults
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.gateway.app import Gateway
@@ -28,6 +25,9 @@ from headrace.platform.cloudwatch.metrics.worker_page import WorkerReading
 from headrace.platform.cloudwatch.series.file import FileSeries
 from headrace.platform.cluster.launcher import Launcher
 from headrace.platform.cluster.platform_logs import PlatformLogs
+from headrace.platform.control.loops.reconciler import Reconciler
+from headrace.platform.control.loops.scraper import CapacityRecorder, Scraper
+from headrace.platform.control.planning.worker_build import WorkerDefaults
 from headrace.platform.state.coordination import HEARTBEAT_S, LEASE_S, Coordination, Displaced, Member, Standing
 from headrace.platform.state.records import Fenced
 from headrace.platform.state.store import Store

@@ -7,15 +7,15 @@ from headrace.autoscaling.api import policies, schedules, targets
 from headrace.autoscaling.planning.policies import SCALING_POLICY
 from headrace.autoscaling.planning.targets import SCALABLE_TARGET, SCHEDULED_ACTION
 from headrace.autoscaling.records.activities import SCALING_ACTIVITY
-from headrace.control.api import components, definitions, endpoints, identity, logs, tags
-from headrace.control.api.context import Handler
-from headrace.control.model.component import INFERENCE_COMPONENT
-from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL
-from headrace.control.model.endpoint import ENDPOINT
-from headrace.control.model.worker import WORKER
 from headrace.core.errors import SettingsError
 from headrace.platform.cloudwatch.alarms.records import ALARM
 from headrace.platform.cloudwatch.api import alarms, metrics
+from headrace.platform.control.api import components, definitions, endpoints, identity, logs, tags
+from headrace.platform.control.api.context import Handler
+from headrace.platform.control.model.component import INFERENCE_COMPONENT
+from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL
+from headrace.platform.control.model.endpoint import ENDPOINT
+from headrace.platform.control.model.worker import WORKER
 from headrace.platform.host.access_keys import ACCESS_KEY
 from headrace.platform.state.records import AnyKind
 from headrace.platform.state.routes import ROUTE

@@ -14,21 +14,21 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from headrace.control.model.component import (
+from headrace.models.store import StoredKind, list_models
+from headrace.platform.cloudwatch.metrics.worker_page import WorkerReading
+from headrace.platform.cluster.instance_types import Host
+from headrace.platform.control.model.component import (
     INFERENCE_COMPONENT,
     ComponentRecord,
     component_status,
     current_copies,
     owner_of,
 )
-from headrace.control.model.endpoint import ENDPOINT, EndpointRecord, variant_counts
-from headrace.control.model.names import unreadable_message
-from headrace.control.model.resources import Resources, resources_of_type
-from headrace.control.model.worker import WORKER, CopySpec, WorkerRecord, WorkerView, view_worker
-from headrace.control.model.workload import failure_reason, serving_revision, visible_state
-from headrace.models.store import StoredKind, list_models
-from headrace.platform.cloudwatch.metrics.worker_page import WorkerReading
-from headrace.platform.cluster.instance_types import Host
+from headrace.platform.control.model.endpoint import ENDPOINT, EndpointRecord, variant_counts
+from headrace.platform.control.model.names import unreadable_message
+from headrace.platform.control.model.resources import Resources, resources_of_type
+from headrace.platform.control.model.worker import WORKER, CopySpec, WorkerRecord, WorkerView, view_worker
+from headrace.platform.control.model.workload import failure_reason, serving_revision, visible_state
 from headrace.platform.state.records import Json, Record, Unreadable
 from headrace.platform.state.store import Store
 from headrace.runner.memory import available_memory_bytes, total_memory_bytes

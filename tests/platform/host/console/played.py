@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
-from headrace.control.app import ControlApp
-from headrace.control.loops.scraper import CapacityRecorder
+from headrace.platform.control.app import ControlApp
+from headrace.platform.control.loops.scraper import CapacityRecorder
 from headrace.platform.host.operations import OPERATIONS
 from tests.autoscaling.support import World
-from tests.control.support import AWS_SCOPE, ListedLogs
+from tests.platform.control.support import AWS_SCOPE, ListedLogs
 from tests.platform.host.fake_platform import NOW_S, FakePlatform
 
 LASTS_S = 3540

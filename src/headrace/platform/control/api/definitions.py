@@ -1,0 +1,152 @@
+"""Models and endpoint configurations: operations to create, describe, list and delete them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from headrace.platform.control.api.context import CallContext, check_environment, without
+from headrace.platform.control.api.listing import list_page
+from headrace.platform.control.model.definitions import (
+    ENDPOINT_CONFIG,
+    MODEL,
+    DefinitionSpec,
+    container_of,
+    image_profile,
+)
+from headrace.platform.control.model.endpoint import model_name_of
+from headrace.platform.state.records import Json, Kind, NoStatus
+from headrace.platform.state.selection import Selection
+from headrace.wire.aws.errors import validation_error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefinitionCalls:
+    """The operations of one kind of definition, in AWS's terms."""
+
+    kind: Kind[DefinitionSpec, NoStatus]
+    word: str
+    """The word from which AWS forms member names, such as `Model` in `ModelName`, `ModelArn` and `Models`."""
+
+    def create(self, context: CallContext, name: str, *, members: Json, params: Json) -> Json:
+        """Add a definition with validated members and the tags of its `params`; refuse a name that is taken."""
+        arn = context.create(self.kind, name, spec=DefinitionSpec(members=members), params=params)
+        return {f"{self.word}Arn": arn}
+
+    def describe(self, context: CallContext, params: Json) -> Json:
+        """Return the definition as it was created."""
+        record = context.get(self.kind, params[f"{self.word}Name"])
+        return {
+            "EnableNetworkIsolation": False,
+            **record.spec.members,
+            f"{self.word}Arn": context.arn(self.kind, record.name),
+            "CreationTime": record.created_s,
+        }
+
+    def list(self, context: CallContext, params: Json) -> Json:
+
+        def read(selection: Selection) -> Iterator[Json]:
+            for entry in context.store.entries(self.kind, selection):
+                arn = context.arn(self.kind, entry.name)
+                yield {f"{self.word}Name": entry.name, f"{self.word}Arn": arn, "CreationTime": entry.created_s}
+
+        return list_page(read, params, word=self.word)
+
+    def delete(self, context: CallContext, params: Json) -> Json:
+        """Remove the definition; endpoints that use it keep their copy."""
+        context.store.remove(context.find(self.kind, params[f"{self.word}Name"]))
+        return {}
+
+
+MODELS = DefinitionCalls(kind=MODEL, word="Model")
+ENDPOINT_CONFIGS = DefinitionCalls(kind=ENDPOINT_CONFIG, word="EndpointConfig")
+
+
+def create_model(context: CallContext, params: Json) -> Json:
+    name = params["ModelName"]
+    _check_model(context, params)
+    context.refuse_existing(MODEL, name)
+    return MODELS.create(context, name, members=without(params, "Tags"), params=params)
+
+
+def _check_model(context: CallContext, params: Json) -> None:
+    """Refuse a model that cannot be served."""
+    if context.is_strict and not params.get("ExecutionRoleArn"):
+        raise validation_error("ExecutionRoleArn is missing: name the role that SageMaker assumes for the model.")
+    containers = params.get("Containers") or []
+    if params.get("PrimaryContainer") and containers:
+        raise validation_error("Both PrimaryContainer and Containers were given. Give one of them.")
+    if not params.get("PrimaryContainer") and not containers:
+        raise validation_error("Neither PrimaryContainer nor Containers was given. Give one of them.")
+    if len(containers) > 1:
+        raise validation_error(
+            f"The model has {len(containers)} containers; Headrace does not support inference pipelines and "
+            "multi-container models yet. Create a model for each container."
+        )
+    _check_container(context, container_of(params))
+
+
+def _check_container(context: CallContext, container: Json) -> None:
+    if container.get("Mode") == "MultiModel":
+        raise validation_error("Mode MultiModel is not supported by Headrace yet. Create an endpoint for each model.")
+    check_environment(container)
+    if not container.get("Image"):
+        raise validation_error("The container has no Image. Name the image that serves the model.")
+    if container.get("ModelDataUrl") and container.get("ModelDataSource"):
+        raise validation_error("Both ModelDataUrl and ModelDataSource were given. Give one of them.")
+    image_profile(container, own_images=context.own_images, is_strict=context.is_strict)
+
+
+def create_endpoint_config(context: CallContext, params: Json) -> Json:
+    name = params["EndpointConfigName"]
+    _check_config(context, params)
+    context.refuse_existing(ENDPOINT_CONFIG, name)
+    spec = without(params, "Tags")
+    # AWS's defaults for missing members.
+    spec["ProductionVariants"] = [
+        {
+            "InitialVariantWeight": 1.0,
+            **({} if "ServerlessConfig" in variant else {"InitialInstanceCount": 1}),
+            **variant,
+        }
+        for variant in params["ProductionVariants"]
+    ]
+    return ENDPOINT_CONFIGS.create(context, name, members=spec, params=params)
+
+
+def _check_config(context: CallContext, params: Json) -> None:
+    """Refuse a configuration that cannot be deployed."""
+    asynchronous = params.get("AsyncInferenceConfig")
+    if asynchronous and not asynchronous["OutputConfig"].get("S3OutputPath"):
+        raise validation_error(
+            "AsyncInferenceConfig.OutputConfig has no S3OutputPath; expected the location for responses. Set it."
+        )
+    names = [variant["VariantName"] for variant in params["ProductionVariants"]]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise validation_error(f"Two production variants have the name {twice}. Variant names are unique.")
+    for variant in params["ProductionVariants"]:
+        _check_variant(context, variant, has_role=bool(params.get("ExecutionRoleArn")))
+    hosts = [model_name_of(variant) is None for variant in params["ProductionVariants"]]
+    if any(hosts) and not all(hosts):
+        raise validation_error("Either all production variants name a model, or none does (inference components).")
+
+
+def _check_variant(context: CallContext, variant: Json, *, has_role: bool) -> None:
+    name = variant["VariantName"]
+    is_serverless = "ServerlessConfig" in variant
+    if variant.get("InstanceType") and variant.get("InstancePools"):
+        raise validation_error(f"Variant {name} has both InstanceType and InstancePools. Give one of them.")
+    has_type = bool(variant.get("InstanceType") or variant.get("InstancePools"))
+    if is_serverless and (has_type or "InitialInstanceCount" in variant):
+        raise validation_error(f"Variant {name} has a ServerlessConfig, and instances too. Give one of them.")
+    if not is_serverless and not has_type:
+        raise validation_error(f"Variant {name} has no InstanceType, and no ServerlessConfig. Give one of them.")
+    if context.is_strict and not is_serverless and "InitialInstanceCount" not in variant:
+        raise validation_error(f"Variant {name} has no InitialInstanceCount.")
+    model = model_name_of(variant)
+    if model is not None:
+        context.get(MODEL, model)
+    elif not has_role:
+        raise validation_error(
+            f"Variant {name} names no model. Name one, or give ExecutionRoleArn: the endpoint then hosts "
+            "inference components."
+        )

@@ -1,0 +1,244 @@
+"""
+The operations of CloudWatch Logs that read the logs of workers, and delete those of ended workers.
+
+A log group is an endpoint or a component, a log stream is one of its workers, named as in SageMaker. The log of a
+worker outlives the worker and its endpoint, bounded in size and age (`cluster.platform_logs`).
+"""
+
+from collections.abc import Iterator
+
+from headrace.platform.cluster.worker_logs import WorkerLogEvent
+from headrace.platform.control.api.context import CallContext
+from headrace.platform.control.api.log_lines import (
+    LineFilter,
+    LogStream,
+    Reading,
+    all_streams,
+    lines_of,
+    read_pattern,
+    read_token,
+)
+from headrace.platform.state.records import Json
+from headrace.wire.aws.errors import AwsError
+from headrace.wire.aws.paging import Paginator
+
+_MAX_EVENTS = 10_000
+_MAX_ANSWER_CHARACTERS = 1_000_000
+"""Source: CloudWatch Logs, FilterLogEvents: a response has at most 1 MB."""
+_PAGE_SIZE = 50
+_CLASS = "STANDARD"
+"""The class of all log groups."""
+_MAX_SCANNED = 200_000
+"""Maximum lines scanned in a call; a pattern that rarely matches continues with `nextToken`."""
+
+
+def describe_log_groups(context: CallContext, params: Json) -> Json:
+    groups: dict[str, list[LogStream]] = {}
+    for stream in all_streams(context):
+        groups.setdefault(stream.group, []).append(stream)
+    prefix, part = params.get("logGroupNamePrefix", ""), params.get("logGroupNamePattern", "").lower()
+    named = {_group_name(identifier) for identifier in params.get("logGroupIdentifiers") or []}
+    is_standard = params.get("logGroupClass", _CLASS) == _CLASS
+    found = [
+        name
+        for name in groups
+        if is_standard and name.startswith(prefix) and part in name.lower() and (not named or name in named)
+    ]
+    size = params.get("limit", _PAGE_SIZE)
+    page, token = _PAGES.page(found, params, listing="log groups", key=lambda name: (name,), size=size)
+    return {"logGroups": [_group(context, name, groups[name]) for name in page], **token}
+
+
+def describe_log_streams(context: CallContext, params: Json) -> Json:
+    prefix, is_descending = params.get("logStreamNamePrefix", ""), params.get("descending", False)
+    streams = [stream for stream in _streams(context, params) if stream.name.startswith(prefix)]
+    is_by_time = params.get("orderBy") == "LastEventTime"
+    last_ms = {stream.worker: (_times_ms(context, stream) or (0, 0))[1] if is_by_time else 0 for stream in streams}
+    page, token = _PAGES.page(
+        streams,
+        params,
+        listing="log streams by time" if is_by_time else "log streams",
+        key=lambda stream: (last_ms[stream.worker], stream.name, stream.worker),
+        size=params.get("limit", _PAGE_SIZE),
+        is_descending=is_descending,
+    )
+    return {"logStreams": [_stream(context, stream) for stream in page], **token}
+
+
+def filter_log_events(context: CallContext, params: Json) -> Json:
+    """Answer FilterLogEvents: the lines of several streams, ordered by time."""
+    streams = _chosen(_streams(context, params), params)
+    wanted = read_pattern(params.get("filterPattern", ""))
+    reading = _read_token(params.get("nextToken"))
+    lines = lines_of(context, streams, params, reading)
+    events, is_more = _take(lines, wanted, reading, limit=params.get("limit", _MAX_EVENTS))
+    answer: Json = {"events": events, "searchedLogStreams": []}
+    if is_more:
+        answer["nextToken"] = reading.token()
+    return answer
+
+
+def get_log_events(context: CallContext, params: Json) -> Json:
+    """Answer GetLogEvents: one stream, forwards or backwards; at its end the token stays the same."""
+    stream = _named(_streams(context, params), params["logStreamName"])
+    direction, position = _read_place(params.get("nextToken"))
+    is_forward = direction == "f" if direction else params.get("startFromHead", False)
+    events = context.logs.read(
+        stream.worker,
+        start_ms=params.get("startTime"),
+        end_ms=params.get("endTime"),
+        position=position,
+        limit=params.get("limit", _MAX_EVENTS),
+        is_backward=not is_forward,
+    )
+    first = events[0].position if events else position or 0
+    last = events[-1].next_position if events else position or 0
+    ingested_ms = int(context.now_s * 1000)
+    return {
+        "events": [{**_event(event), "ingestionTime": min(ingested_ms, event.timestamp_ms)} for event in events],
+        "nextForwardToken": f"f/{last:020d}",
+        "nextBackwardToken": f"b/{first:020d}",
+    }
+
+
+def delete_log_group(context: CallContext, params: Json) -> Json:
+    """Answer DeleteLogGroup: delete the logs of ended workers, or refuse if the group has running workers."""
+    streams = _streams(context, params)
+    if any(not stream.is_ended for stream in streams):
+        raise AwsError("OperationAbortedException", f"{params['logGroupName']} has running workers, which write to it.")
+    context.logs.drop([stream.worker for stream in streams])
+    return {}
+
+
+def delete_log_stream(context: CallContext, params: Json) -> Json:
+    """Answer DeleteLogStream: delete the log of an ended worker."""
+    stream = _named(_streams(context, params), params["logStreamName"])
+    if not stream.is_ended:
+        raise AwsError("OperationAbortedException", f"The worker of {stream.name} is running and may write to it.")
+    context.logs.drop([stream.worker])
+    return {}
+
+
+def _take(
+    lines: Iterator[tuple[WorkerLogEvent, LogStream]], wanted: LineFilter, reading: Reading, *, limit: int
+) -> tuple[list[Json], bool]:
+    """Return events until the response is full, and whether there are more; advance `reading`."""
+    events: list[Json] = []
+    room = _MAX_ANSWER_CHARACTERS
+    for number, (event, stream) in enumerate(lines):
+        is_fitting = wanted.fits(event.message)
+        # Before the line counts as read: the next call begins with it.
+        if len(events) >= limit or number >= _MAX_SCANNED or (is_fitting and events and room < len(event.message)):
+            return events, True
+        reading.positions[stream.worker] = event.next_position
+        if is_fitting:
+            room -= len(event.message)
+            identity = f"{stream.worker}:{event.position:020d}"
+            events.append(
+                {
+                    **_event(event),
+                    "logStreamName": stream.name,
+                    "ingestionTime": event.timestamp_ms,
+                    "eventId": identity,
+                }
+            )
+    return events, False
+
+
+def _event(event: WorkerLogEvent) -> Json:
+    return {"timestamp": event.timestamp_ms, "message": event.message or " "}
+
+
+def _chosen(streams: list[LogStream], params: Json) -> list[LogStream]:
+    names, prefix = params.get("logStreamNames"), params.get("logStreamNamePrefix", "")
+    if names and prefix:
+        raise _invalid("Both logStreamNames and logStreamNamePrefix were given. Give one of them.")
+    if names:
+        return [_named(streams, name) for name in dict.fromkeys(names)]
+    return [stream for stream in streams if stream.name.startswith(prefix)]
+
+
+def _streams(context: CallContext, params: Json) -> list[LogStream]:
+    group = params.get("logGroupName") or params.get("logGroupIdentifier", "")
+    if not group:
+        raise _invalid("Neither logGroupName nor logGroupIdentifier was given. Give one of them.")
+    group = _group_name(group)
+    found = [stream for stream in all_streams(context) if stream.group == group]
+    if not found:
+        raise AwsError("ResourceNotFoundException", "The specified log group does not exist.")
+    return found
+
+
+def _group_name(identifier: str) -> str:
+    """Return the name of a log group that is given by its name or its ARN."""
+    return identifier.partition(":log-group:")[2].removesuffix(":*") or identifier
+
+
+def _named(streams: list[LogStream], name: str) -> LogStream:
+    found = next((stream for stream in streams if stream.name == name), None)
+    if found is None:
+        raise AwsError("ResourceNotFoundException", "The specified log stream does not exist.")
+    return found
+
+
+def _group(context: CallContext, name: str, streams: list[LogStream]) -> Json:
+    arn = _group_arn(context, name)
+    return {
+        "logGroupName": name,
+        "creationTime": min(stream.created_ms for stream in streams),
+        "metricFilterCount": 0,
+        "arn": f"{arn}:*",
+        "logGroupArn": arn,
+        "storedBytes": sum(context.logs.size_bytes(stream.worker) for stream in streams),
+        "logGroupClass": _CLASS,
+    }
+
+
+def _stream(context: CallContext, stream: LogStream) -> Json:
+    found: Json = {
+        "logStreamName": stream.name,
+        "creationTime": stream.created_ms,
+        "arn": f"{_group_arn(context, stream.group)}:log-stream:{stream.name}",
+        "storedBytes": context.logs.size_bytes(stream.worker),
+    }
+    if times_ms := _times_ms(context, stream):
+        first_ms, last_ms = times_ms
+        found |= {"firstEventTimestamp": first_ms, "lastEventTimestamp": last_ms, "lastIngestionTime": last_ms}
+    return found
+
+
+def _times_ms(context: CallContext, stream: LogStream) -> tuple[int, int] | None:
+    """Return the times of the first and the last line, or None if there are no lines."""
+    if stream.times_ms is not None:
+        return stream.times_ms
+    first = context.logs.read(stream.worker, limit=1)
+    last = context.logs.read(stream.worker, limit=1, is_backward=True)
+    return (first[0].timestamp_ms, last[-1].timestamp_ms) if first and last else None
+
+
+def _group_arn(context: CallContext, name: str) -> str:
+    return f"arn:aws:logs:{context.aws_scope.region}:{context.aws_scope.account}:log-group:{name}"
+
+
+def _read_token(token: str | None) -> Reading:
+    try:
+        return Reading() if token is None else read_token(token)
+    except ValueError:
+        raise _invalid("The specified nextToken is invalid.") from None
+
+
+def _read_place(token: str | None) -> tuple[str, int | None]:
+    """Parse direction and position from a token of GetLogEvents."""
+    if token is None:
+        return "", None
+    direction, _, digits = token.partition("/")
+    if direction not in ("f", "b") or not (digits.isascii() and digits.isdigit() and len(digits) == 20):
+        raise _invalid("The specified nextToken is invalid.")
+    return direction, int(digits)
+
+
+def _invalid(message: str) -> AwsError:
+    return AwsError("InvalidParameterException", message)
+
+
+_PAGES = Paginator(member="nextToken", invalid_token=lambda: _invalid("The specified nextToken is invalid."))

@@ -1,0 +1,66 @@
+"""
+Models and endpoint configurations: created once, never changed, copied by the endpoints that use them.
+
+A model has one container, which names its image and its files.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from headrace.artifacts.sources import ArtifactSource
+from headrace.platform.control.model.images import ImageProfile, OwnImage, profile
+from headrace.platform.state.records import Json, Kind, NoStatus, RecordPart
+
+_ARCHIVES: Final = (".tar.gz", ".tgz")
+
+
+class DefinitionSpec(RecordPart, frozen=True, kw_only=True):
+    """The members of the Create request, which the Describe operation repeats."""
+
+    members: Json
+
+
+def _as_members(spec: Json, status: Json) -> tuple[Json, Json]:
+    """Migrate from version 1, whose spec was the members themselves."""
+    return {"members": spec}, status
+
+
+MODEL: Final[Kind[DefinitionSpec, NoStatus]] = Kind("model", DefinitionSpec, NoStatus, migrations=(_as_members,))
+ENDPOINT_CONFIG: Final[Kind[DefinitionSpec, NoStatus]] = Kind(
+    "endpoint-config", DefinitionSpec, NoStatus, migrations=(_as_members,)
+)
+
+
+def container_of(model: Json) -> Json:
+    containers: list[Json] = model.get("Containers") or []
+    container: Json = model.get("PrimaryContainer") or (containers[0] if containers else {})
+    return container
+
+
+def image_profile(container: Json, *, own_images: Mapping[str, OwnImage], is_strict: bool) -> ImageProfile:
+    """Return the profile with which the container's image is run."""
+    environment: dict[str, str] = container.get("Environment") or {}
+    return profile(container.get("Image", ""), environment, own_images=own_images, is_strict=is_strict)
+
+
+def artifacts_of(container: Json) -> tuple[ArtifactSource, ...]:
+    """Return the sources of the container's files."""
+    sources = []
+    if url := container.get("ModelDataUrl"):
+        is_local = "://" not in url or url.startswith("file://")
+        is_archive = url.endswith(_ARCHIVES) or not (url.endswith("/") or is_local)
+        sources.append(ArtifactSource(uri=url, is_prefix=url.endswith("/"), is_archive=is_archive))
+    if data := (container.get("ModelDataSource") or {}).get("S3DataSource"):
+        sources.append(_s3_source(data, channel=None))
+    additional = container.get("AdditionalModelDataSources") or []
+    sources.extend(_s3_source(source["S3DataSource"], channel=source["ChannelName"]) for source in additional)
+    return tuple(sources)
+
+
+def _s3_source(data: Json, *, channel: str | None) -> ArtifactSource:
+    return ArtifactSource(
+        uri=data["S3Uri"],
+        is_prefix=data["S3DataType"] == "S3Prefix",
+        is_archive=data["CompressionType"] == "Gzip",
+        channel=channel,
+    )

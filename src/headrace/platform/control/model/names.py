@@ -1,0 +1,69 @@
+"""
+Names of resources as AWS forms them: ARNs, log groups and log streams.
+
+Names in ARNs are in lower case, as on AWS; the lookup of names therefore ignores case.
+"""
+
+import re
+import secrets
+
+from headrace.platform.control.model.component import INFERENCE_COMPONENT
+from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL
+from headrace.platform.control.model.endpoint import ENDPOINT
+from headrace.platform.state.records import AnyKind, Unreadable
+from headrace.wire.aws.scope import AwsScope, partition_of
+
+ARN_TYPES: dict[AnyKind, str] = {
+    MODEL: "model",
+    ENDPOINT_CONFIG: "endpoint-config",
+    ENDPOINT: "endpoint",
+    INFERENCE_COMPONENT: "inference-component",
+}
+"""The resource type in an ARN."""
+TITLES: dict[AnyKind, str] = {
+    MODEL: "model",
+    ENDPOINT_CONFIG: "endpoint configuration",
+    ENDPOINT: "endpoint",
+    INFERENCE_COMPONENT: "inference component",
+}
+"""Resource names in AWS's messages."""
+ENDPOINT_LOG_PREFIX = "/aws/sagemaker/Endpoints/"
+"""Source: SageMaker developer guide, "Log groups and streams"."""
+COMPONENT_LOG_PREFIX = "/aws/sagemaker/InferenceComponents/"
+
+_ARN = re.compile(
+    r"arn:(?P<partition>[^:]*):sagemaker:(?P<region>[^:]*):(?P<account>[^:]*):(?P<type>[^/]*)/(?P<name>.+)"
+)
+
+
+def arn_of(aws_scope: AwsScope, kind: AnyKind, name: str) -> str:
+    """Return the ARN of a model, a configuration, an endpoint or an inference component."""
+    partition = partition_of(aws_scope.region)
+    return f"arn:{partition}:sagemaker:{aws_scope.region}:{aws_scope.account}:{ARN_TYPES[kind]}/{name.lower()}"
+
+
+def parse_arn(arn: str) -> tuple[AnyKind, str] | None:
+    """Return kind and name of the resource with an ARN; None if it is of no known kind."""
+    found = _ARN.fullmatch(arn)
+    if found is None:
+        return None
+    kinds = {arn_type: kind for kind, arn_type in ARN_TYPES.items()}
+    kind = kinds.get(found["type"])
+    return (kind, found["name"]) if kind is not None else None
+
+
+def unreadable_message(record: Unreadable) -> str:
+    """Return the error for a record that cannot be decoded."""
+    title = TITLES[record.kind]
+    advice = f"Delete the {title.split()[-1]}, and create it again."
+    if record.is_newer:
+        advice = f"Start the newer version of Headrace again. Or delete the {title.split()[-1]}, and create it again."
+    return (
+        f'The record of {title} "{record.name}" cannot be read ({record.reason}). It was written by another version of '
+        f"Headrace, or changed by hand. {advice}"
+    )
+
+
+def new_instance_id() -> str:
+    """Return an id like those of EC2 instances."""
+    return f"i-{secrets.token_hex(9)[:17]}"

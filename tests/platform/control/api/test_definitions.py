@@ -1,0 +1,119 @@
+"""Models and endpoint configurations, called with boto3."""
+
+from typing import Any
+
+import pytest
+
+from tests.platform.control.calls import CONTAINER, make_model, refusal
+from tests.platform.control.support import IMAGE, ROLE, Platform
+
+
+def test_a_model_is_described_as_it_was_created(still_platform: Platform) -> None:
+    client = still_platform.client("sagemaker")
+    arn = make_model(client)
+    found = client.describe_model(ModelName="m")
+    assert found["PrimaryContainer"] == CONTAINER
+    assert (found["ModelArn"], found["ExecutionRoleArn"], found["EnableNetworkIsolation"]) == (arn, ROLE, False)
+    assert refusal(client.create_model, ModelName="m", PrimaryContainer=CONTAINER).startswith(
+        "Cannot create already existing model"
+    )
+    client.delete_model(ModelName="m")
+    for call in (client.describe_model, client.delete_model):
+        assert refusal(call, ModelName="m") == f'Could not find model "{arn}".'
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({}, "Neither PrimaryContainer nor Containers"),
+        ({"PrimaryContainer": CONTAINER, "Containers": [CONTAINER]}, "Both PrimaryContainer and Containers"),
+        ({"Containers": [CONTAINER, CONTAINER]}, "2 containers"),
+        ({"PrimaryContainer": {"ModelDataUrl": "s3://b/k.tar.gz"}}, "has no Image"),
+        ({"PrimaryContainer": {**CONTAINER, "Mode": "MultiModel"}}, "MultiModel is not supported"),
+        ({"PrimaryContainer": {"ModelPackageName": "p"}}, "Model packages"),
+        ({"PrimaryContainer": CONTAINER, "Tags": [{"Key": "a", "Value": "1"}] * 2}, "Duplicate tag keys"),
+    ],
+)
+def test_a_model_that_cannot_be_served_is_refused(
+    still_platform: Platform, params: dict[str, Any], message: str
+) -> None:
+    client = still_platform.client("sagemaker")
+    assert message in refusal(client.create_model, ModelName="m", **params)
+
+
+def test_a_friendly_platform_takes_local_paths_and_any_role(still_platform: Platform) -> None:
+    client = still_platform.client("sagemaker")
+    client.create_model(
+        ModelName="m",
+        ExecutionRoleArn="arn-of-some-role-or-other",
+        PrimaryContainer={"Image": "my/server", "ModelDataUrl": "/models/small"},
+    )
+
+
+def test_a_strict_platform_refuses_what_aws_refuses(strict_platform: Platform) -> None:
+    client = strict_platform.client("sagemaker")
+    assert "ExecutionRoleArn" in refusal(client.create_model, ModelName="m", PrimaryContainer=CONTAINER)
+    assert "Requested image my/server not found" in refusal(
+        client.create_model, ModelName="m", ExecutionRoleArn=ROLE, PrimaryContainer={"Image": "my/server"}
+    )
+    bad_url = {"Image": IMAGE, "ModelDataUrl": "/models/small"}
+    assert "modelDataUrl" in refusal(
+        client.create_model, ModelName="m", ExecutionRoleArn=ROLE, PrimaryContainer=bad_url
+    )
+
+
+def test_models_and_configurations_are_listed(still_platform: Platform) -> None:
+    client = still_platform.client("sagemaker")
+    for name in ("m1", "m2", "other"):
+        make_model(client, name)
+    client.create_endpoint_config(
+        EndpointConfigName="c1",
+        ProductionVariants=[{"VariantName": "v", "ModelName": "m1", "InstanceType": "ml.m5.large"}],
+    )
+    found = client.list_models(NameContains="m", SortOrder="Ascending")["Models"]
+    assert [model["ModelName"] for model in found] == ["m1", "m2"]
+    (config,) = client.list_endpoint_configs()["EndpointConfigs"]
+    described = client.describe_endpoint_config(EndpointConfigName="c1")
+    assert config["EndpointConfigArn"] == described["EndpointConfigArn"]
+    (variant,) = described["ProductionVariants"]
+    assert (variant["InitialInstanceCount"], variant["InitialVariantWeight"]) == (1, 1.0)
+
+
+def test_a_token_of_another_list_is_refused(still_platform: Platform) -> None:
+    client = still_platform.client("sagemaker")
+    for name in ("m1", "m2"):
+        make_model(client, name)
+    token = client.list_models(SortBy="Name", MaxResults=1)["NextToken"]
+    assert "NextToken" in refusal(client.list_models, NextToken=token)
+    assert "NextToken" in refusal(client.list_models, NextToken="no token")
+
+
+@pytest.mark.parametrize(
+    ("variants", "message"),
+    [
+        ([{"VariantName": "v", "ModelName": "no", "InstanceType": "ml.m5.large"}], "Could not find model"),
+        ([{"VariantName": "v", "ModelName": "m"}], "no InstanceType"),
+        ([{"VariantName": "v", "InstanceType": "ml.m5.large"}], "names no model"),
+        ([{"VariantName": "v", "ModelName": "m", "InstanceType": "ml.m5.large"}] * 2, "have the name v"),
+        ([{"VariantName": "v", "ModelName": "m", "InstanceType": "ml.x9.large"}], "enum"),
+    ],
+)
+def test_a_configuration_that_cannot_be_deployed_is_refused(
+    still_platform: Platform, variants: list[dict[str, Any]], message: str
+) -> None:
+    client = still_platform.client("sagemaker")
+    make_model(client)
+    found = refusal(client.create_endpoint_config, EndpointConfigName="c", ProductionVariants=variants)
+    assert message in found
+
+
+def test_an_asynchronous_configuration_without_a_location_for_responses_is_refused(still_platform: Platform) -> None:
+    client = still_platform.client("sagemaker")
+    make_model(client)
+    found = refusal(
+        client.create_endpoint_config,
+        EndpointConfigName="c",
+        ProductionVariants=[{"VariantName": "v", "ModelName": "m", "InstanceType": "ml.m5.large"}],
+        AsyncInferenceConfig={"OutputConfig": {"S3FailurePath": "s3://b/failed"}},
+    )
+    assert "has no S3OutputPath" in found
