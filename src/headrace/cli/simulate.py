@@ -8,15 +8,15 @@ from typing import Any
 
 import click
 
-from headrace.autoscaling.simulation.fleet import AtZero, FleetModel
-from headrace.autoscaling.simulation.plan import scenario_from_json
-from headrace.autoscaling.simulation.simulator import Scenario, SimulationResult, simulate
 from headrace.cli.group import Examples
 from headrace.cli.simulate_chart import html_page, terminal_chart
 from headrace.cli.simulate_files import example_trace, read_trace, result_csv
 from headrace.cli.simulate_policy import read_policy
 from headrace.cli.tables import table
 from headrace.core.errors import InvalidRequest
+from headrace.platform.autoscaling.simulation.fleet import AtZero, FleetModel
+from headrace.platform.autoscaling.simulation.plan import scenario_from_json
+from headrace.platform.autoscaling.simulation.simulator import Scenario, SimulationResult, simulate
 
 EXAMPLES = """
 headrace simulate --example > day.csv

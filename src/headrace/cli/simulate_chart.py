@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from headrace.autoscaling.simulation.fleet import STEP_S
-from headrace.autoscaling.simulation.simulator import SimulationResult
 from headrace.cli.simulate_files import thinned
+from headrace.platform.autoscaling.simulation.fleet import STEP_S
+from headrace.platform.autoscaling.simulation.simulator import SimulationResult
 
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH, HEIGHT, LEFT, GAP = 960, 130, 70, 44

@@ -9,10 +9,10 @@ from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 
-from headrace.autoscaling.planning.schedule import utc_s
-from headrace.autoscaling.simulation.fleet import STEP_S
-from headrace.autoscaling.simulation.simulator import SimulationResult
 from headrace.core.errors import InvalidRequest
+from headrace.platform.autoscaling.planning.schedule import utc_s
+from headrace.platform.autoscaling.simulation.fleet import STEP_S
+from headrace.platform.autoscaling.simulation.simulator import SimulationResult
 
 MAX_STEPS = 32 * 86_400 // STEP_S
 """A month: longer traces are mistakes in the unit of time."""

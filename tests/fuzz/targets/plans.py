@@ -2,10 +2,10 @@
 
 import json
 
-from headrace.autoscaling.api.policies import _parse as parse_policy
-from headrace.autoscaling.planning.schedule import Window, next_time, parse
-from headrace.autoscaling.planning.step_scaling import adjusted, step_for
-from headrace.autoscaling.planning.targets import TargetKey
+from headrace.platform.autoscaling.api.policies import _parse as parse_policy
+from headrace.platform.autoscaling.planning.schedule import Window, next_time, parse
+from headrace.platform.autoscaling.planning.step_scaling import adjusted, step_for
+from headrace.platform.autoscaling.planning.targets import TargetKey
 from headrace.platform.cloudwatch.math.queries import Query, evaluate
 from headrace.platform.cloudwatch.math.syntax import BadExpression
 from headrace.platform.cloudwatch.validation import parse_alarm

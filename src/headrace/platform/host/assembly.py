@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 
-from headrace.autoscaling.loops.waker import Waker
 from headrace.core.errors import SettingsError
 from headrace.core.installing import pip_install
 from headrace.core.telemetry import get_logger
@@ -19,6 +18,7 @@ from headrace.gateway.objects import S3Objects
 from headrace.gateway.publishing import Publisher, Sampler
 from headrace.http.otlp import traced_environment
 from headrace.models.sources import home_folder
+from headrace.platform.autoscaling.loops.waker import Waker
 from headrace.platform.cloudwatch.series.file import FileSeries
 from headrace.platform.cluster.cgroups import delegated_group
 from headrace.platform.cluster.containers import ContainerLauncher, find_engine

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from headrace.autoscaling.loops.autoscaler import Autoscaler
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.gateway.app import Gateway
 from headrace.gateway.publishing import Sampler
+from headrace.platform.autoscaling.loops.autoscaler import Autoscaler
 from headrace.platform.cloudwatch.metrics.worker_page import WorkerReading
 from headrace.platform.cloudwatch.series.file import FileSeries
 from headrace.platform.cluster.launcher import Launcher

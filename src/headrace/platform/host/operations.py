@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Final
 
-from headrace.autoscaling.api import policies, schedules, targets
-from headrace.autoscaling.planning.policies import SCALING_POLICY
-from headrace.autoscaling.planning.targets import SCALABLE_TARGET, SCHEDULED_ACTION
-from headrace.autoscaling.records.activities import SCALING_ACTIVITY
 from headrace.core.errors import SettingsError
+from headrace.platform.autoscaling.api import policies, schedules, targets
+from headrace.platform.autoscaling.planning.policies import SCALING_POLICY
+from headrace.platform.autoscaling.planning.targets import SCALABLE_TARGET, SCHEDULED_ACTION
+from headrace.platform.autoscaling.records.activities import SCALING_ACTIVITY
 from headrace.platform.cloudwatch.alarms.records import ALARM
 from headrace.platform.cloudwatch.api import alarms, metrics
 from headrace.platform.control.api import components, definitions, endpoints, identity, logs, tags

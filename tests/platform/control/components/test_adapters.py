@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headrace.autoscaling.api.targets import register_scalable_target
+from headrace.platform.autoscaling.api.targets import register_scalable_target
 from headrace.platform.control.api.components import (
     create_inference_component,
     delete_inference_component,

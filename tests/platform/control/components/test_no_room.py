@@ -4,9 +4,9 @@ import io
 
 import pytest
 
-from headrace.autoscaling.planning.targets import COMPONENT_DIMENSION, TargetKey
-from headrace.autoscaling.records.capacity import read_capacity
 from headrace.core.telemetry import setup_logging
+from headrace.platform.autoscaling.planning.targets import COMPONENT_DIMENSION, TargetKey
+from headrace.platform.autoscaling.records.capacity import read_capacity
 from headrace.platform.control.api.components import update_inference_component
 from headrace.platform.control.api.endpoints import update_endpoint, update_weights
 from headrace.platform.control.loops.timing import WATCH_PAUSE_S

@@ -18,8 +18,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from headrace.autoscaling.api.requests import read_key
-from headrace.autoscaling.records.capacity import keep_copies
+from headrace.platform.autoscaling.api.requests import read_key
+from headrace.platform.autoscaling.records.capacity import keep_copies
 from headrace.platform.control.api.context import CallContext
 from headrace.platform.host.access_keys import AccessKeys
 from headrace.platform.host.operations import OPERATIONS

@@ -9,7 +9,7 @@ from typing import Any
 from headrace.platform.control.app import ControlApp
 from headrace.platform.control.loops.scraper import CapacityRecorder
 from headrace.platform.host.operations import OPERATIONS
-from tests.autoscaling.support import World
+from tests.platform.autoscaling.support import World
 from tests.platform.control.support import AWS_SCOPE, ListedLogs
 from tests.platform.host.fake_platform import NOW_S, FakePlatform
 

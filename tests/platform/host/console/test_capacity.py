@@ -8,7 +8,7 @@ from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
 
 from headrace.platform.cloudwatch.metrics.metric import Metric
-from tests.autoscaling.support import World
+from tests.platform.autoscaling.support import World
 from tests.platform.host.fake_platform import NOW_S, FakePlatform, Refused
 
 from .page import Console

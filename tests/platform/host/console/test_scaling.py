@@ -7,7 +7,7 @@ from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
-from tests.autoscaling.support import World
+from tests.platform.autoscaling.support import World
 from tests.platform.host.fake_platform import FakePlatform
 
 from .page import Console
