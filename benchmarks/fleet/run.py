@@ -20,7 +20,7 @@ import msgspec
 from benchmarks.fleet.balance import RULES, Fleet, Rule, simulate
 
 from headrace.bench.environment import describe_environment
-from headrace.gateway.routing import RoutingQuery, choose
+from headrace.platform.gateway.routing import RoutingQuery, choose
 from headrace.platform.state.routes import Fleet as RouteFleet
 from headrace.platform.state.routes import Replica, Route, VariantRoute
 

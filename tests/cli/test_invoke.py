@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from tests.gateway.conftest import Running, running
-from tests.gateway.workers import Exchange
+from tests.platform.gateway.conftest import Running, running
+from tests.platform.gateway.workers import Exchange
 
 CHAT = {"choices": [{"message": {"content": "4"}, "finish_reason": "stop"}]}
 TEXT = {"choices": [{"text": " is wide", "finish_reason": "length"}]}

@@ -16,8 +16,8 @@ from headrace.core import exposition
 from headrace.core.generation import EngineStats
 from headrace.core.metrics import Metrics
 from headrace.core.telemetry import RequestRecord
-from headrace.gateway import metrics as gateway_exposition
-from headrace.gateway.metrics import GatewayMetrics, InvocationRecord
+from headrace.platform.gateway import metrics as gateway_exposition
+from headrace.platform.gateway.metrics import GatewayMetrics, InvocationRecord
 from headrace.testing.echo import EchoBackend
 
 OTHERS = ("vllm:", "tgi_")

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from headrace.gateway.metrics import InvocationRecord
-from headrace.gateway.publishing import Publisher, Sampler
 from headrace.platform.autoscaling.api.requests import read_key
 from headrace.platform.autoscaling.loops.autoscaler import Autoscaler
 from headrace.platform.autoscaling.loops.waker import Waker
@@ -24,6 +22,8 @@ from headrace.platform.control.api.endpoints import update_weights
 from headrace.platform.control.loops.timing import WATCH_PAUSE_S
 from headrace.platform.control.model.component import Density
 from headrace.platform.control.model.worker import WORKER
+from headrace.platform.gateway.metrics import InvocationRecord
+from headrace.platform.gateway.publishing import Publisher, Sampler
 from headrace.platform.host.operations import OPERATIONS
 from headrace.platform.state.routes import ROUTE, Route
 from headrace.platform.state.signals import WakeTarget

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from headrace.gateway.async_queue import AsyncPublisher, Backlog
-from headrace.gateway.metrics import InvocationRecord
-from headrace.gateway.publishing import Publisher, Sampler
+from headrace.platform.gateway.async_queue import AsyncPublisher, Backlog
+from headrace.platform.gateway.metrics import InvocationRecord
+from headrace.platform.gateway.publishing import Publisher, Sampler
 from headrace.platform.state.routes import AsyncOutput, Fleet, Replica, Route, VariantRoute
 
 from .support import World

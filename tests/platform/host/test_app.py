@@ -15,9 +15,9 @@ from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 from starlette.responses import JSONResponse
 
-from headrace.gateway.app import Gateway
 from headrace.http.asgi import Receive, Scope, Send, caller_of
 from headrace.http.body import FREE_BYTES, BodyBudget, read_body
+from headrace.platform.gateway.app import Gateway
 from headrace.platform.host.access import Authenticator
 from headrace.platform.host.access_keys import ACCESS_KEY, AccessKeySpec, KeyRing
 from headrace.platform.host.app import Apps, PlatformApp

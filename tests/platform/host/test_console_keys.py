@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from headrace.gateway.app import Gateway
-from headrace.gateway.traffic_history import TrafficHistory
 from headrace.http.body import BodyBudget
+from headrace.platform.gateway.app import Gateway
+from headrace.platform.gateway.traffic_history import TrafficHistory
 from headrace.platform.host.access import Authenticator
 from headrace.platform.host.access_keys import AccessKey, AccessKeys, KeyRing
 from headrace.platform.host.app import Apps, PlatformApp

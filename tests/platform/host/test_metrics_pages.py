@@ -10,7 +10,7 @@ from headrace.platform.host.metrics_pages import metrics_app
 from headrace.platform.state.routes import AdapterRoute, Fleet, Replica, Route, VariantRoute
 from headrace.testing.echo import EchoBackend
 from tests import plain_http
-from tests.gateway.routes import component, route, variant
+from tests.platform.gateway.routes import component, route, variant
 from tests.server.conftest import serving as serving_model
 from tests.waiting import WAIT_S
 

@@ -3,8 +3,8 @@
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from headrace.gateway.stored_responses import StoredResponses
 from headrace.http.body import BodyBudget
+from headrace.platform.gateway.stored_responses import StoredResponses
 from headrace.platform.host.peers import Siblings, share_responses
 from headrace.wire.openai.stored_responses import ResponseKey, ResponseMemory, StoredResponse
 

@@ -26,7 +26,6 @@ from headrace.core.errors import Busy, Forbidden, HeadraceError, PayloadTooLarge
 from headrace.core.gpus import Gpu
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import bind_to_log, trace_of
-from headrace.gateway import openai
 from headrace.http.asgi import (
     ASGIApp,
     Receive,
@@ -42,6 +41,7 @@ from headrace.http.audit import client_address
 from headrace.http.body import BodyBudget, BodyShare, BudgetSpent, ClientGone
 from headrace.http.origins import is_navigation, send_host_page
 from headrace.http.pages import DOCS_PATH, api_page_routes
+from headrace.platform.gateway import openai
 from headrace.platform.host.access import (
     FOR_CONTROL,
     FOR_OPENAI,

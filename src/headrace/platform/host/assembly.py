@@ -10,12 +10,6 @@ from headrace.core.errors import SettingsError
 from headrace.core.installing import pip_install
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import NO_TRACER, Tracer
-from headrace.gateway.app import Gateway
-from headrace.gateway.async_queue import AsyncPublisher
-from headrace.gateway.errors import GatewayConfig
-from headrace.gateway.metrics import merge, render
-from headrace.gateway.objects import S3Objects
-from headrace.gateway.publishing import Publisher, Sampler
 from headrace.http.otlp import traced_environment
 from headrace.models.sources import home_folder
 from headrace.platform.autoscaling.loops.waker import Waker
@@ -36,6 +30,12 @@ from headrace.platform.control.loops.scraper import fetch
 from headrace.platform.control.model.images import OwnImage
 from headrace.platform.control.model.own_images import read_own_images
 from headrace.platform.control.planning.worker_build import WorkerDefaults
+from headrace.platform.gateway.app import Gateway
+from headrace.platform.gateway.async_queue import AsyncPublisher
+from headrace.platform.gateway.errors import GatewayConfig
+from headrace.platform.gateway.metrics import merge, render
+from headrace.platform.gateway.objects import S3Objects
+from headrace.platform.gateway.publishing import Publisher, Sampler
 from headrace.platform.host.access import Authenticator
 from headrace.platform.host.access_keys import ACCESS_KEY, AccessKeys, KeyRing, update_local_key
 from headrace.platform.host.app import Apps, PlatformApp, make_health

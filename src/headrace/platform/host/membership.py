@@ -18,8 +18,6 @@ from typing import Final
 
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
-from headrace.gateway.app import Gateway
-from headrace.gateway.publishing import Sampler
 from headrace.platform.autoscaling.loops.autoscaler import Autoscaler
 from headrace.platform.cloudwatch.metrics.worker_page import WorkerReading
 from headrace.platform.cloudwatch.series.file import FileSeries
@@ -28,6 +26,8 @@ from headrace.platform.cluster.platform_logs import PlatformLogs
 from headrace.platform.control.loops.reconciler import Reconciler
 from headrace.platform.control.loops.scraper import CapacityRecorder, Scraper
 from headrace.platform.control.planning.worker_build import WorkerDefaults
+from headrace.platform.gateway.app import Gateway
+from headrace.platform.gateway.publishing import Sampler
 from headrace.platform.state.coordination import HEARTBEAT_S, LEASE_S, Coordination, Displaced, Member, Standing
 from headrace.platform.state.records import Fenced
 from headrace.platform.state.store import Store

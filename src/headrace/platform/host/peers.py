@@ -18,8 +18,8 @@ import msgspec
 
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
-from headrace.gateway.stored_responses import StoredResponses
 from headrace.platform.cloudwatch.metrics.worker_page import WorkerReading
+from headrace.platform.gateway.stored_responses import StoredResponses
 from headrace.platform.host.folders import short_path
 from headrace.platform.state.coordination import Coordination, Standing
 from headrace.wire.openai.stored_responses import ResponseKey, StoredResponse

@@ -14,8 +14,8 @@ from typing import Any, Final
 from headrace import __version__
 from headrace.core.errors import SettingsError
 from headrace.core.processes import host_id
-from headrace.gateway.app import Gateway
-from headrace.gateway.metrics import render
+from headrace.platform.gateway.app import Gateway
+from headrace.platform.gateway.metrics import render
 from headrace.platform.host.console import TRAFFIC
 from headrace.platform.host.folders import Address, DataFolder
 from headrace.platform.host.membership import Leading, Membership, Shared

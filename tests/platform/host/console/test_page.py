@@ -4,7 +4,7 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
 
-from headrace.gateway.traffic_history import TrafficHistory
+from headrace.platform.gateway.traffic_history import TrafficHistory
 from tests.platform.host.fake_platform import NOW_S, FakePlatform
 
 from .page import Console

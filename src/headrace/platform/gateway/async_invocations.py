@@ -1,0 +1,375 @@
+"""
+InvokeEndpointAsync: accept now, run when a replica has capacity, store the outcome in object storage.
+
+Source: botocore sagemaker-runtime InvokeEndpointAsync; SageMaker developer guide, "Asynchronous inference".
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import TypeVar
+
+from headrace.core.telemetry import get_logger
+from headrace.core.tracing import NO_TRACER, Tracer, bind_to_log
+from headrace.http.body import FREE_BYTES
+from headrace.http.client import ClientRequest
+from headrace.http.client_connection import ResponseBroken, ResponseTooLarge
+from headrace.http.exchange import Exchange
+from headrace.platform.gateway.async_files import (
+    InputRoom,
+    PendingFolder,
+    PendingInvocation,
+    ReceivedBody,
+    location_headers,
+    pending_of,
+)
+from headrace.platform.gateway.async_queue import AsyncOutcome, AsyncPublisher, AsyncQueue, DueInvocations, is_orphaned
+from headrace.platform.gateway.metrics import InvocationRecord
+from headrace.platform.gateway.objects import ObjectFailed, ObjectStore, ObjectsUnavailable, retry_unavailable
+from headrace.platform.gateway.request import Invocation
+from headrace.platform.gateway.service import InvocationService
+from headrace.platform.gateway.spans import ASYNC_RUN, describe_invocation
+from headrace.platform.gateway.table import RouteTable
+from headrace.platform.gateway.wait_queue import REMIND_S
+from headrace.wire.aws.errors import AwsError
+from headrace.wire.framing import JSON_CONTENT_TYPE, to_json
+
+BUSY_PAUSE_S = 1.0
+"""Pause before a retry when all replicas are full or gone."""
+MAX_FAILURES_STORED = 8
+"""Reasons of failures that are stored at the same time: a deleted endpoint can end thousands of invocations."""
+FORGET_EVERY = 1000
+"""Invocations that end before their ids are forgotten, which takes a look into the folder."""
+
+_T = TypeVar("_T")
+
+_NOT_NOW = frozenset({"ModelNotReadyException", "ServiceUnavailable", "ThrottlingException"})
+
+
+class _EndedElsewhereError(Exception):
+    """Another process has ended the invocation since this one found its file."""
+
+
+class AsyncInvocations:
+    """The asynchronous API of all endpoints."""
+
+    def __init__(
+        self,
+        service: InvocationService,
+        table: RouteTable,
+        objects: ObjectStore,
+        folder: Path,
+        *,
+        log: Callable[[InvocationRecord], None],
+        publisher: AsyncPublisher | None = None,
+        tracer: Tracer = NO_TRACER,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._service = service
+        self._publisher = publisher
+        self._table = table
+        self._objects = objects
+        self._tracer = tracer
+        self._folder = folder
+        self._files = PendingFolder(folder)
+        self._inputs = InputRoom(service.budget)
+        self._log = log
+        self._now = now
+        self._queue = AsyncQueue()
+        self._wake = asyncio.Event()
+        self.on_accepted_for_others: Callable[[], None] = lambda: None
+        """Called after an acceptance while another process runs the invocations."""
+        self._is_running = False
+        self._seen: set[str] = set()
+        """Ids of the files that were queued, until a look into the folder finds them removed."""
+        self._storing: set[str] = set()
+        """Ids of the invocations that are being accepted: their files may exist, and even have been removed."""
+        self._looking = asyncio.Lock()
+        self._storing_failures = asyncio.Semaphore(MAX_FAILURES_STORED)
+        self._num_removed = 0
+        self._num_ending = 0
+        """Invocations that end without having started: the reason of their failure is being stored."""
+        table.on_change(lambda _: self.wake())
+
+    async def run(self) -> None:
+        """
+        Run the invocations in the folder, those of earlier processes included, until cancelled.
+
+        Only one process at a time may run this. The files of cancelled invocations stay, for the next process to run.
+        """
+        self._queue, self._seen, self._is_running = AsyncQueue(), set(), True
+        try:
+            await self.look()
+            await self._dispatch()
+        finally:
+            self._queue, self._seen, self._is_running = AsyncQueue(), set(), False
+            self._service.metrics.async_waiting = 0
+
+    async def look(self) -> None:
+        """Queue the invocations that other processes have accepted, and forget those whose files are gone."""
+        async with self._looking:  # a slower look could return an invocation that has ended and was forgotten since
+            if not self._is_running:
+                return
+            known = frozenset(self._seen)
+
+            async def read_new() -> tuple[set[str], list[PendingInvocation]]:
+                try:
+                    return await asyncio.to_thread(self._files.unknown, known)
+                except OSError as error:  # such as too many open files
+                    raise ObjectsUnavailable(f"The stored invocations cannot be listed: {error.strerror}.") from error
+
+            stored, found = await retry_unavailable(read_new)
+            self._seen -= known - stored - self._storing
+            if any(is_orphaned(pending, self._table.routes.get(pending.endpoint)) for pending in found):
+                while not await self._table.read_again():  # the process that accepted it may know a newer endpoint
+                    pass
+            for pending in found:
+                self._add(pending)
+
+    def _add(self, pending: PendingInvocation) -> None:
+        """Queue a stored invocation, without its body, unless it was queued before."""
+        if pending.id not in self._seen:
+            self._seen.add(pending.id)
+            self._queue.add(pending)
+            self.wake()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def publish_backlogs(self) -> None:
+        """Publish the backlog metrics; call it regularly, as empty backlogs are published too."""
+        if self._publisher is not None:
+            self._publisher.publish_backlogs(self._table.routes, self._queue.backlogs())
+
+    async def accept(self, invocation: Invocation, body: bytes, exchange: Exchange, record: InvocationRecord) -> None:
+        """Store a request, and answer with the location of its outcome. Raises `AwsError`."""
+        route = await self._service.forwarder.route(invocation.endpoint)
+        pending = pending_of(route, invocation, body, now_s=self._now())
+        if self._is_running:
+            num_waiting = len(self._queue) + self._num_ending
+        else:
+            num_waiting = len(await asyncio.to_thread(self._files.ids))
+        if num_waiting >= self._service.config.max_async_waiting:
+            raise self._service.texts.overloaded(f"{num_waiting} asynchronous invocations")
+        await asyncio.shield(self._store(pending))  # a disconnecting client must not interrupt the acceptance
+        record.status, record.inference_id = 202, pending.inference_id
+        headers = [*record.id_headers(), ("Content-Type", JSON_CONTENT_TYPE), *location_headers(pending)]
+        await exchange.respond(202, headers, to_json({"InferenceId": pending.inference_id}))
+
+    async def _store(self, pending: PendingInvocation) -> None:
+        self._storing.add(pending.id)
+        try:
+            await asyncio.to_thread(self._files.save, pending)
+        except OSError as error:
+            reason = f"The invocation cannot be stored on disk: {error.strerror}."
+            raise AwsError("ServiceUnavailable", reason) from error
+        else:
+            if self._is_running:  # it may have begun meanwhile, and have read the file
+                self._add(replace(pending, body=None))
+            else:
+                self.on_accepted_for_others()
+        finally:
+            self._storing.discard(pending.id)
+
+    async def _dispatch(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                self._wake.clear()
+                due = self._queue.due(self._table.routes, self._now())
+                self._service.metrics.async_waiting = len(self._queue)
+                self._start_due(due, tasks)
+                pause_s = None if due.next_s is None else max(0.0, due.next_s - self._now())
+                if self._service.forwarder.wake(due.starved):
+                    pause_s = REMIND_S
+                try:
+                    async with asyncio.timeout(pause_s):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass
+
+    def _start_due(self, due: DueInvocations, tasks: asyncio.TaskGroup) -> None:
+        for pending in due.begin:
+            tasks.create_task(self._run(pending))
+        for pending in due.expired:
+            self._service.metrics.async_expired += 1
+            route = self._table.routes.get(pending.endpoint)
+            if self._publisher is not None and route is not None:
+                self._publisher.publish_expired(route)
+            tasks.create_task(self._end(pending, "The request expired before it could be processed."))
+        for pending in due.orphaned:
+            self._service.metrics.async_failed += 1
+            tasks.create_task(self._end(pending, f"Endpoint {pending.endpoint} was deleted."))
+
+    async def _end(self, pending: PendingInvocation, failure: str) -> None:
+        self._num_ending += 1
+        try:
+            await self._finish(pending, failure=failure)
+        finally:
+            self._num_ending -= 1
+
+    async def _run(self, pending: PendingInvocation) -> None:
+        try:
+            await self._run_to_outcome(pending)
+        finally:
+            self._queue.ended(pending)
+            self.wake()
+
+    async def _run_to_outcome(self, pending: PendingInvocation) -> None:
+        bind_to_log(pending.trace)
+        outcome = AsyncOutcome(endpoint=pending.endpoint, accepted_s=pending.accepted_s, began_s=self._now())
+        failure = None
+        try:
+            with ReceivedBody(self._folder, max_bytes=self._service.config.max_async_response_bytes) as answer:
+                content_type = None
+                while content_type is None:  # between two tries, others get the room of the input
+                    async with self._input(pending, outcome) as body:
+                        content_type = await self._invoke_with_retries(pending, body, answer, outcome)
+                    del body
+                await self._upload(pending, answer, content_type, outcome)
+        except _EndedElsewhereError:
+            return
+        except (AwsError, ObjectFailed) as error:
+            failure = str(error)
+        except Exception:  # noqa: BLE001 -- the edge: a bug fails one invocation, not all of them
+            get_logger().exception("async.crashed", endpoint=pending.endpoint)
+            failure = "Something went wrong inside the platform."
+        route = self._table.routes.get(outcome.endpoint)
+        if self._publisher is not None and route is not None:
+            outcome.ended_s, outcome.is_failed = self._now(), failure is not None
+            self._publisher.publish(outcome, route)
+        await self._finish(pending, failure=failure)
+        if failure is None:
+            self._service.metrics.async_done += 1
+        else:
+            self._service.metrics.async_failed += 1
+
+    @asynccontextmanager
+    async def _input(self, pending: PendingInvocation, outcome: AsyncOutcome) -> AsyncIterator[bytes]:
+        """Hold the input of an invocation in memory, as soon as there is room for it."""
+        if pending.input_uri is None:
+            body = await self._read(partial(self._inline_body, pending.id), pending, outcome)
+            async with self._inputs.hold(len(body)):
+                yield body
+            return
+        limit = self._service.config.max_async_response_bytes
+        num_bytes = await self._read(partial(self._objects.size, pending.input_uri), pending, outcome)
+        async with self._inputs.hold(num_bytes if num_bytes <= limit else 0):  # a longer one is refused unread
+            since_s = perf_counter()
+            body = await self._read(partial(self._objects.get, pending.input_uri, max_bytes=limit), pending, outcome)
+            outcome.download_s = perf_counter() - since_s
+            yield body
+
+    async def _inline_body(self, pending_id: str) -> bytes:
+        try:
+            return await asyncio.to_thread(self._files.body, pending_id)
+        except FileNotFoundError:
+            raise _EndedElsewhereError from None
+        except OSError as error:
+            raise ObjectsUnavailable(f"The invocation cannot be read from disk: {error.strerror}.") from error
+
+    async def _read(
+        self, attempt: Callable[[], Awaitable[_T]], pending: PendingInvocation, outcome: AsyncOutcome
+    ) -> _T:
+        try:
+            return await retry_unavailable(attempt, until_s=pending.expires_s, now=self._now)
+        except ObjectFailed:
+            outcome.is_download_failed = True
+            raise
+
+    async def _upload(
+        self, pending: PendingInvocation, answer: ReceivedBody, content_type: str, outcome: AsyncOutcome
+    ) -> None:
+        since_s, content = perf_counter(), answer.content()
+        try:
+            await retry_unavailable(partial(self._objects.put, pending.output_uri, content, content_type=content_type))
+        except ObjectFailed:
+            outcome.is_upload_failed = True
+            raise
+        outcome.upload_s = perf_counter() - since_s
+
+    async def _invoke_with_retries(
+        self, pending: PendingInvocation, body: bytes, answer: ReceivedBody, outcome: AsyncOutcome
+    ) -> str | None:
+        """
+        Invoke the model once a replica has capacity; return the content type of its response.
+
+        None: no replica has capacity, and others wait for the room of the input.
+        """
+        while True:
+            try:
+                return await self._invoke(pending, body, answer, outcome)
+            except AwsError as error:
+                if error.code not in _NOT_NOW or self._now() >= pending.expires_s:
+                    raise
+            await asyncio.sleep(BUSY_PAUSE_S)
+            if self._inputs.num_waiting and len(body) > FREE_BYTES:
+                return None
+
+    async def _invoke(
+        self, pending: PendingInvocation, body: bytes, answer: ReceivedBody, outcome: AsyncOutcome
+    ) -> str:
+        service = self._service
+        span = self._tracer.start(ASYNC_RUN, pending.trace)
+        invocation = Invocation(
+            api="InvokeEndpointAsync", endpoint=pending.endpoint, members=pending.members, trace=span.trace
+        )
+        record = InvocationRecord(
+            request_id=pending.trace.request_id,
+            api=invocation.api,
+            endpoint=pending.endpoint,
+            inference_id=pending.inference_id,
+            started_s=perf_counter(),
+        )
+        request = ClientRequest(headers=invocation.worker_headers(), body=body)
+        try:
+            query = service.routing_query(invocation, body)
+            async with service.invoke(
+                pending.endpoint, query, request, record, timeout_s=pending.timeout_s
+            ) as response:
+                await service.check_status(response, pending.endpoint)
+                try:
+                    await answer.read(response)
+                except (ResponseBroken, ResponseTooLarge) as error:
+                    raise service.texts.incomplete_response(pending.endpoint, response.status) from error
+                except OSError as error:
+                    reason = f"The response cannot be stored on disk: {error.strerror}."
+                    raise AwsError("InternalFailure", reason) from error
+        except TimeoutError:
+            record.error, record.status = "ModelError", 424
+            raise service.texts.timed_out(pending.endpoint) from None
+        except AwsError as error:
+            record.error, record.status = error.code, error.http_status
+            raise
+        else:
+            record.status, record.num_bytes = 200, answer.num_bytes
+            return response.headers.get("content-type", "application/octet-stream")
+        finally:
+            record.ended_s = perf_counter()
+            outcome.variant, outcome.model_status = record.variant, record.model_status
+            outcome.model_s = record.model_s if record.model_status else None
+            service.metrics.count(record)
+            self._log(record)
+            describe_invocation(span, record)
+            span.end()
+
+    async def _finish(self, pending: PendingInvocation, *, failure: str | None) -> None:
+        """Store the reason of a failure at the failure location, and remove the request's file."""
+        try:
+            if failure is not None:
+                get_logger().warning("async.failed", endpoint=pending.endpoint, inference_id=pending.inference_id)
+            if failure is not None and pending.failure_uri is not None:
+                put = partial(self._objects.put, pending.failure_uri, failure.encode(), content_type="text/plain")
+                async with self._storing_failures:
+                    await retry_unavailable(put)
+            await asyncio.to_thread(self._files.remove, pending.id)
+        except (ObjectFailed, OSError) as error:  # the file stays, so the invocation runs again after the next start
+            get_logger().error("async.outcome_lost", uri=pending.failure_uri, reason=str(error))
+            return
+        self._num_removed += 1
+        if self._num_removed % FORGET_EVERY == 0:
+            await self.look()

@@ -1,0 +1,260 @@
+"""The parts that all APIs of the gateway share, and the path of one invocation through them."""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from time import perf_counter
+
+from headrace.http.body import BodyBudget, ClientGone
+from headrace.http.client import ClientRequest
+from headrace.http.client_connection import ClientResponse, Hold, ResponseBroken, ResponseTooLarge, uncounted
+from headrace.http.exchange import Exchange
+from headrace.platform.gateway.errors import ErrorTexts, GatewayConfig, NoCapacity
+from headrace.platform.gateway.forwarding import Forwarder
+from headrace.platform.gateway.metrics import GatewayMetrics, InvocationRecord
+from headrace.platform.gateway.request import Invocation
+from headrace.platform.gateway.routing import RoutingDecision, RoutingQuery, prefix_of
+from headrace.platform.gateway.stored_responses import StoredResponses
+
+NEW_SESSION = "NEW_SESSION"
+DEFAULT_LIFETIME_S = 1200.0
+"""Lifetime of a session for which the container sends no `Expires`. Source: DJL's `sessions_expiration`."""
+
+MAX_SESSIONS = 100_000
+"""Sessions in the table; above this the least recently used one is evicted."""
+
+_OPENED = ("x-amzn-sagemaker-new-session-id", "x-amzn-sagemaker-session-id")
+"""Response headers with the id of a new session: vLLM's name, and the one of DJL and the guide."""
+
+_CLOSED = "x-amzn-sagemaker-closed-session-id"
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    worker: str
+    expires_s: float
+
+
+class Sessions:
+    """
+    The workers of stateful sessions. Containers open, name and close sessions; the gateway remembers where they are.
+
+    The table is in memory: after a restart of the platform a session is routed by rendezvous hashing of its id, which
+    is correct for endpoints with one replica. Source: SageMaker developer guide, "Stateful sessions".
+    """
+
+    def __init__(self, *, max_sessions: int = MAX_SESSIONS) -> None:
+        self._sessions: OrderedDict[tuple[str, str], _Session] = OrderedDict()
+        self._max_sessions = max_sessions
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def worker_of(self, endpoint: str, session_id: str, *, now_s: float) -> str | None:
+        """Return the worker that has the session; None if it is unknown or has expired."""
+        key = (endpoint, session_id)
+        session = self._sessions.get(key)
+        if session is None:
+            return None
+        if session.expires_s <= now_s:
+            del self._sessions[key]
+            return None
+        self._sessions.move_to_end(key)
+        return session.worker
+
+    def update(
+        self, endpoint: str, session_id: str | None, headers: Mapping[str, str], *, worker: str, now_s: float
+    ) -> dict[str, str]:
+        """Apply the session headers of a worker's response (names in lower case); return those for the client."""
+        client_headers = {}
+        opened = next((headers[name] for name in _OPENED if name in headers), None)
+        if session_id == NEW_SESSION and opened:
+            new_id, _, attributes = opened.partition(";")
+            expires_s = _expires_s(attributes)
+            key = (endpoint, new_id.strip())
+            self._sessions[key] = _Session(worker, now_s + DEFAULT_LIFETIME_S if expires_s is None else expires_s)
+            self._sessions.move_to_end(key)
+            if len(self._sessions) > self._max_sessions:
+                self._sessions.popitem(last=False)
+            client_headers["X-Amzn-SageMaker-New-Session-Id"] = opened
+        closed = headers.get(_CLOSED)
+        if closed:
+            self._sessions.pop((endpoint, closed.strip()), None)
+            client_headers["X-Amzn-SageMaker-Closed-Session-Id"] = closed
+        return client_headers
+
+
+def _expires_s(attributes: str) -> float | None:
+    """Parse `Expires=2026-01-01T00:00:00Z` to seconds since 1970."""
+    name, _, value = attributes.strip().partition("=")
+    if name.lower() != "expires":
+        return None
+    try:
+        when = datetime.fromisoformat(value.strip())
+    except ValueError:
+        return None
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
+FLUSH_S = 30.0
+"""Longest time for a client to read the end of a finished stream."""
+
+Heartbeat = Callable[[], Awaitable[None]]
+"""Keeps the connection of a held request open; runs until it is cancelled."""
+
+
+@dataclass(slots=True, kw_only=True)
+class InvocationService:
+    """Invokes workers: routing, timeouts, sessions and error translation for all APIs."""
+
+    config: GatewayConfig
+    forwarder: Forwarder
+    texts: ErrorTexts
+    metrics: GatewayMetrics
+    sessions: Sessions = field(default_factory=Sessions)
+    budget: BodyBudget
+    responses: StoredResponses | None = None
+    """None: responses of the Responses API are not stored."""
+
+    def routing_query(self, invocation: Invocation, body: bytes) -> RoutingQuery:
+        component = invocation.members.get("InferenceComponentName")
+        session_id = invocation.session_id
+        worker = affinity = None
+        if session_id is not None and session_id != NEW_SESSION:
+            worker = self.sessions.worker_of(invocation.endpoint, session_id, now_s=time.time())
+            affinity = session_id.encode("latin-1")
+        return RoutingQuery(
+            target_variant=invocation.members.get("TargetVariant"),
+            component=component,
+            unserved_member=invocation.unserved_member,
+            worker=worker,
+            affinity=affinity,
+            prefix=prefix_of(component or invocation.endpoint, invocation.prefix_id, body),
+            longer_prefix=partial(prefix_of, component or invocation.endpoint, invocation.prefix_id, body),
+        )
+
+    @asynccontextmanager
+    async def invoke(
+        self,
+        endpoint: str,
+        query: RoutingQuery,
+        request: ClientRequest,
+        record: InvocationRecord,
+        *,
+        timeout_s: float,
+        heartbeat: Heartbeat | None = None,
+    ) -> AsyncIterator[ClientResponse]:
+        """
+        Send a request to a worker; the block gets its response, which is closed when the block ends.
+
+        `timeout_s` limits the request and the block, without the time for which the request is held; `heartbeat` runs
+        during that time. `record` receives the measurements.
+
+        Raises:
+            AwsError: no replica answers.
+            TimeoutError: `timeout_s` has passed.
+        """
+        record.component = query.component or ""
+
+        def on_decision(decision: RoutingDecision) -> None:
+            record.variant, record.worker = decision.variant.name, decision.replica.worker
+            record.config = decision.config
+            record.num_tries += 1
+            if record.asked_s is None:
+                record.asked_s = perf_counter()
+
+        async with asyncio.timeout(timeout_s) as timeout:
+            try:
+                forwarded = await self.forwarder.send(
+                    endpoint,
+                    query,
+                    request,
+                    on_decision=on_decision,
+                    while_held=lambda: self._while_held(timeout, timeout_s, record, heartbeat),
+                )
+            except NoCapacity:
+                record.is_without_capacity = True
+                raise
+            try:
+                record.head_s = perf_counter()
+                record.model_status = forwarded.response.status
+                yield forwarded.response
+            finally:
+                forwarded.close()
+
+    @contextmanager
+    def _while_held(
+        self, timeout: asyncio.Timeout, timeout_s: float, record: InvocationRecord, heartbeat: Heartbeat | None
+    ) -> Iterator[None]:
+        """Stop the timeout and run the heartbeat while a request is held."""
+        loop, since_s = asyncio.get_running_loop(), perf_counter()
+        timeout.reschedule(None)
+        heartbeat_task = None if heartbeat is None else asyncio.ensure_future(heartbeat())
+        try:
+            yield
+        finally:
+            if heartbeat_task is not None:
+                heartbeat_task.cancel()
+            record.held_s += perf_counter() - since_s
+            timeout.reschedule(loop.time() + timeout_s)
+
+    async def read(self, response: ClientResponse, endpoint: str, hold: Hold) -> bytes:
+        """Read the whole body of a response, counted by `hold`; raise `AwsError` if it broke off or is too long."""
+        try:
+            return await response.read(self.config.max_response_bytes, hold)
+        except (ResponseBroken, ResponseTooLarge) as error:
+            raise self.texts.incomplete_response(endpoint, response.status) from error
+
+    async def check_status(self, response: ClientResponse, endpoint: str, hold: Hold = uncounted) -> None:
+        """Raise `AwsError` unless the worker answered 2xx."""
+        if not 200 <= response.status < 300:
+            body = await self.read(response, endpoint, hold)
+            raise self.texts.refused(endpoint, response.status, body)
+
+    def response_headers(
+        self, invocation: Invocation, record: InvocationRecord, headers: Mapping[str, str]
+    ) -> dict[str, str]:
+        common = {**dict(record.id_headers()), "x-Amzn-Invoked-Production-Variant": record.variant}
+        if "x-amzn-sagemaker-custom-attributes" in headers:
+            common["X-Amzn-SageMaker-Custom-Attributes"] = headers["x-amzn-sagemaker-custom-attributes"]
+        common |= self.sessions.update(
+            invocation.endpoint, invocation.session_id, headers, worker=record.worker, now_s=time.time()
+        )
+        return common
+
+
+async def relay(
+    response: ClientResponse,
+    exchange: Exchange,
+    record: InvocationRecord,
+    encode: Callable[[bytes], bytes] | None = None,
+) -> None:
+    """
+    Relay the parts of a worker's response to the client, encoded if `encode` is given, and count them.
+
+    `encode` may keep a part for later: it then returns no bytes.
+    """
+    put = exchange.put
+
+    def put_part(part: bytes) -> bool:
+        if record.first_s is None:
+            record.first_s = perf_counter()
+        record.num_parts += 1
+        encoded = part if encode is None else encode(part)
+        return put(encoded) if encoded else True
+
+    await response.relay(put_part, exchange.drain)
+
+
+async def finish(exchange: Exchange) -> None:
+    """End a stream; raise `ClientGone` if the client does not read the end within `FLUSH_S`."""
+    try:
+        async with asyncio.timeout(FLUSH_S):
+            await exchange.finish()
+    except TimeoutError:
+        raise ClientGone from None

@@ -1,0 +1,59 @@
+"""Parts of asynchronous tests: an output configuration, stored invocations, and an object storage in memory."""
+
+from typing import BinaryIO
+
+from headrace.core.tracing import TraceContext
+from headrace.platform.gateway.async_files import PendingInvocation
+from headrace.platform.gateway.objects import ObjectFailed
+from headrace.platform.state.routes import AsyncOutput
+
+from .routes import route, variant
+
+OUTPUT = AsyncOutput(output_path="s3://out/results/", failure_path="s3://out/failures", max_concurrent_per_replica=2)
+IDLE = route(variant("AllTraffic", []), async_output=OUTPUT)
+"""An endpoint whose replicas are all starting."""
+
+
+class MemoryObjects:
+    """Objects in a dictionary."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, tuple[bytes, str]] = {}
+        self.puts: list[str] = []
+        self.failure: ObjectFailed | None = None
+        """What each call raises."""
+        self.read_failure: ObjectFailed | None = None
+
+    async def size(self, uri: str) -> int:
+        return len(await self.get(uri, max_bytes=0))
+
+    async def get(self, uri: str, *, max_bytes: int) -> bytes:
+        if self.failure or self.read_failure:
+            raise self.failure or self.read_failure
+        if uri not in self.objects:
+            raise ObjectFailed(f"{uri} cannot be read: no such key")
+        return self.objects[uri][0]
+
+    async def put(self, uri: str, body: bytes | BinaryIO, *, content_type: str) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if not isinstance(body, bytes):
+            body.seek(0)
+            body = body.read()
+        self.objects[uri] = (body, content_type)
+        self.puts.append(uri)
+
+
+def pending(number: int, *, endpoint: str = "ep", expires_s: float = 100.0) -> PendingInvocation:
+    return PendingInvocation(
+        id=f"{number:05d}",
+        endpoint=endpoint,
+        endpoint_uid="uid-1",
+        inference_id="i",
+        body=b"\x00\xff",
+        output_uri="s3://b/k",
+        accepted_s=0,
+        expires_s=expires_s,
+        timeout_s=1,
+        trace=TraceContext(request_id=f"request-{number}", inference_id="i"),
+    )
