@@ -29,7 +29,7 @@ from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.metrics import Metrics
 from headrace.handlers.pool import HandlerPool
 from headrace.handlers.spec import HandlerSpec
-from headrace.models.families.registry import FAMILIES, NESTED, refused_networks
+from headrace.inference.models.families.registry import FAMILIES, NESTED, refused_networks
 from headrace.platform.gateway.metrics import GatewayMetrics
 from headrace.platform.gateway.metrics import families as gateway_families
 from headrace.platform.host.operations import OPERATIONS

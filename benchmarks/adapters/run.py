@@ -9,10 +9,10 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from headrace.models.adapter import ADAPTED_PARTS, Adapter, LowRank, is_adaptable
-from headrace.models.loading import load_model
-from headrace.models.shapes import expected_shapes
-from headrace.models.spec import ModelSpec
+from headrace.inference.models.adapter import ADAPTED_PARTS, Adapter, LowRank, is_adaptable
+from headrace.inference.models.loading import load_model
+from headrace.inference.models.shapes import expected_shapes
+from headrace.inference.models.spec import ModelSpec
 from headrace.runner.memory import MemoryBudget, available_memory_bytes
 from headrace.runner.native import NativeRunner, load_native_runner
 from headrace.runner.packing import layer_formats_of

@@ -31,8 +31,8 @@ from benchmarks.clients.environments import NotInstalled, command_of, version_of
 from benchmarks.clients.report import render
 from benchmarks.clients.scripted import scripted_server
 
-from headrace.models.folder_export import export_files
-from headrace.models.loading import load_model
+from headrace.inference.models.folder_export import export_files
+from headrace.inference.models.loading import load_model
 from headrace.testing.local_platform import local_platform
 
 ROOT = Path(__file__).resolve().parents[2]

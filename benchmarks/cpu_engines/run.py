@@ -27,8 +27,8 @@ from benchmarks.peers.manifest import DEFAULT_ROOT
 from benchmarks.peers.peers import PEERS, choose
 
 from headrace.core.progress import no_progress
-from headrace.models.loading import load_model
-from headrace.models.sources import home_folder, locate
+from headrace.inference.models.loading import load_model
+from headrace.inference.models.sources import home_folder, locate
 
 RESULTS = Path(__file__).parents[1] / "results"
 

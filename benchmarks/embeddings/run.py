@@ -20,7 +20,7 @@ from benchmarks.embeddings.contenders import Contender, InProcess, Server
 from benchmarks.embeddings.gguf_model import write_gguf
 from benchmarks.peers.manifest import DEFAULT_ROOT, read_manifest
 
-from headrace.models.loading import load_model
+from headrace.inference.models.loading import load_model
 
 BASE = "transformers float32"
 RESULTS = Path("benchmarks/results/embeddings-minilm.json")

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from measure import CHUNK_TOKENS, CONTEXT_TOKENS, LIMITS, _chunk, native_runner
 
-from headrace.models.loading import load_model
-from headrace.models.model import Model
+from headrace.inference.models.loading import load_model
+from headrace.inference.models.model import Model
 from headrace.runner.native import NativeRunner
 from headrace.runner.reference import ReferenceRunner
 from headrace.runner.step import Float32

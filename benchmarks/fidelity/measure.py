@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.models.model import Model
-from headrace.models.spec import ModelSpec
-from headrace.models.weights import WeightSource
+from headrace.inference.models.model import Model
+from headrace.inference.models.spec import ModelSpec
+from headrace.inference.models.weights import WeightSource
 from headrace.runner.decoding import decode
 from headrace.runner.memory import MemoryBudget
 from headrace.runner.native import NativeRunner, load_native_runner

@@ -12,8 +12,8 @@ import transformers
 from measure import Predictions, greedy_answer, native_runner, predict_native, predict_torch, torch_model
 
 from headrace.core.generation import ChatPrompt
-from headrace.models.loading import load_model
-from headrace.models.model import Model
+from headrace.inference.models.loading import load_model
+from headrace.inference.models.model import Model
 
 TEXT = Path(__file__).parents[2] / "LICENSE"
 WEIGHTS = ("bf16", "w8a16", "w8a8", "w4a16", "w4a8")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from benchmarks.gpu.limits import Limits
 
-from headrace.models.spec import ModelSpec
+from headrace.inference.models.spec import ModelSpec
 from headrace.runner.sampling import stack_sampling
 from headrace.runner.step import Int32, StepInput
 from headrace.runner.torch.runner import TorchRunner

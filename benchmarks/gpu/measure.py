@@ -18,7 +18,7 @@ from benchmarks.gpu.cells import decode_cell, first_differences, prefill_cell
 from benchmarks.gpu.limits import measure_limits
 from benchmarks.gpu.stages import SIZES, STAGES, Sizes, Stage
 
-from headrace.models.loading import load_model
+from headrace.inference.models.loading import load_model
 from headrace.runner.memory import MemoryBudget
 from headrace.runner.step import RunnerLimits
 from headrace.runner.torch.plan import TorchPlan

@@ -17,8 +17,8 @@ from headrace.bench.environment import describe_environment
 from headrace.core.generation import ChatPrompt, GenerationRequest, Grammar, SamplingParams
 from headrace.engine.service.async_engine import AsyncEngine
 from headrace.engine.structured_output.compiler import GrammarCompiler
-from headrace.models.loading import load_model
-from headrace.models.tokenizer import Tokenizer
+from headrace.inference.models.loading import load_model
+from headrace.inference.models.tokenizer import Tokenizer
 from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
 

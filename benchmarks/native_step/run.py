@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace import _native
-from headrace.models.loading import load_model
+from headrace.inference.models.loading import load_model
 from headrace.runner.memory import MemoryBudget, available_memory_bytes
 from headrace.runner.native import NativeRunner, load_native_runner
 from headrace.runner.packing import layer_formats_of

@@ -23,7 +23,7 @@ from benchmarks.peers.peers import Peer, choose
 
 from headrace.core.errors import HeadraceError
 from headrace.core.progress import no_progress
-from headrace.models.sources import home_folder, locate
+from headrace.inference.models.sources import home_folder, locate
 
 _BUILD_NOTE = " (compiled here, which takes minutes)"
 

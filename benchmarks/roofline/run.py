@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from headrace import _native
-from headrace.models.loading import load_model
-from headrace.models.spec import ModelSpec
+from headrace.inference.models.loading import load_model
+from headrace.inference.models.spec import ModelSpec
 from headrace.runner.cpu import cpu_report, default_threads
 
 RESULTS = Path(__file__).parents[1] / "results"

@@ -21,12 +21,12 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType as Type
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from headrace.models.families.registry import from_config
-from headrace.models.fields import Fields
-from headrace.models.places import stored_name
-from headrace.models.safetensors_writer import SafetensorsWriter, encode_floats
-from headrace.models.shapes import expected_shapes
-from headrace.models.weights import Encoding
+from headrace.inference.models.families.registry import from_config
+from headrace.inference.models.fields import Fields
+from headrace.inference.models.places import stored_name
+from headrace.inference.models.safetensors_writer import SafetensorsWriter, encode_floats
+from headrace.inference.models.shapes import expected_shapes
+from headrace.inference.models.weights import Encoding
 
 BLOCK = 32
 SCALES = {Type.Q4_0: 2.0**-9, Type.Q8_0: 2.0**-11}

@@ -26,7 +26,7 @@ from benchmarks.peers.manifest import DEFAULT_ROOT, read_manifest
 from benchmarks.synthetic.make import SHAPES, Shape, write_gguf
 
 from headrace import _native
-from headrace.models.loading import load_model
+from headrace.inference.models.loading import load_model
 from headrace.runner.decode_speed import decode_bytes, measure_bandwidth
 from headrace.runner.packing import layer_formats_of
 

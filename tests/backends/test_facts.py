@@ -11,7 +11,7 @@ from headrace.backends.facts import host_facts, library_facts, model_facts
 from headrace.backends.libraries import TransformersTables, VllmTables
 from headrace.backends.quantization import NEEDS, Quantization, quantization_of
 from headrace.core.errors import UnsupportedModel
-from headrace.models.fields import Fields
+from headrace.inference.models.fields import Fields
 
 VLLM = VllmTables(version="0.32.0", architectures=frozenset({"LlamaForCausalLM"}))
 

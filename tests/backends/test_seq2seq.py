@@ -15,7 +15,7 @@ from headrace.engine.service.async_engine import AsyncEngine
 from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
 from tests.engine.support import ask, ask_all, request, running
-from tests.models.model_files import byte_level_tokenizer
+from tests.inference.models.model_files import byte_level_tokenizer
 from tests.parity.networks import VOCAB_SIZE
 
 SIZES = {"vocab_size": VOCAB_SIZE, "d_model": 32, "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1}

@@ -6,7 +6,7 @@ import pytest
 from benchmarks.synthetic.make import SHAPES, write_folder, write_gguf
 from benchmarks.synthetic.run import batched_rows, work_of
 
-from headrace.models.loading import load_model
+from headrace.inference.models.loading import load_model
 
 SMALL = {"layers": 2, "hidden": 64, "intermediate": 96, "heads": 4, "kv_heads": 2, "head_dim": 32, "vocab": 512}
 

@@ -9,9 +9,9 @@ from headrace.cli.fit_report import advice_text
 from headrace.cli.sizing import FORMATS, Advice, advise, fit_formats
 from headrace.core.errors import InsufficientMemory, UnsupportedModel
 from headrace.engine.loading.formats import Formats
-from headrace.models.fields import Fields
-from headrace.models.loading import load_model
-from headrace.models.quantized.registry import promised_bits, promised_format
+from headrace.inference.models.fields import Fields
+from headrace.inference.models.loading import load_model
+from headrace.inference.models.quantized.registry import promised_bits, promised_format
 from headrace.runner.memory import MemoryPlan
 from tests.parity.checkpoints import write_checkpoint
 from tests.parity.test_embeddings import write_model

@@ -9,16 +9,16 @@ import sys
 import numpy as np
 import pytest
 
-from headrace.models.families.registry import from_config
-from headrace.models.fields import Fields
-from headrace.models.loading import load_model
-from headrace.models.places import folder_places, gguf_name
-from headrace.models.shapes import expected_shapes
-from headrace.models.weights import Encoding
+from headrace.inference.models.families.registry import from_config
+from headrace.inference.models.fields import Fields
+from headrace.inference.models.loading import load_model
+from headrace.inference.models.places import folder_places, gguf_name
+from headrace.inference.models.shapes import expected_shapes
+from headrace.inference.models.weights import Encoding
 from headrace.runner.decoding import decode
 from headrace.runner.quantize import _KNOWN_PARTS, _REQUIRED_PARTS
 from headrace.runner.reference import ReferenceRunner
-from tests.models.model_files import (
+from tests.inference.models.model_files import (
     TINY_LLAMA,
     byte_level_tokenizer,
     gguf_metadata,

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from headrace.models.loading import load_model
-from headrace.models.weights import Encoding
+from headrace.inference.models.loading import load_model
+from headrace.inference.models.weights import Encoding
 from headrace.runner.decoding import decode
 from tests.cli.test_quantize import can_be_quantized, logits, quantize
 from tests.parity.checkpoints import write_checkpoint

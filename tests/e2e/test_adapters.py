@@ -7,10 +7,10 @@ import httpx
 import openai
 import pytest
 
-from headrace.models.gguf_file import open_gguf
-from headrace.models.gguf_reader import read_gguf_spec
+from headrace.inference.models.gguf_file import open_gguf
+from headrace.inference.models.gguf_reader import read_gguf_spec
 from tests import plain_http
-from tests.models.adapter_files import random_tensors, write_adapter
+from tests.inference.models.adapter_files import random_tensors, write_adapter
 from tests.waiting import WAIT_S
 
 from .conftest import Served, serve

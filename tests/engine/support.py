@@ -28,9 +28,9 @@ from headrace.engine.service.async_engine import AsyncEngine, runner_engine
 from headrace.engine.service.request_processor import TextParts
 from headrace.engine.service.thread import EngineThread, ReadAdapter
 from headrace.engine.spec_decode.drafting import RowCostModel
-from headrace.models.chat import ChatTemplate
-from headrace.models.pooling import Pooler
-from headrace.models.tokenizer import Tokenizer, byte_characters
+from headrace.inference.models.chat import ChatTemplate
+from headrace.inference.models.pooling import Pooler
+from headrace.inference.models.tokenizer import Tokenizer, byte_characters
 from headrace.runner.step import Runner, RunnerLimits, StepInput, StepOutput
 from headrace.testing.fake_runner import FAKE_LIMITS, FAKE_SPEC, FakeRunner, Script
 from tests.waiting import WAIT_S

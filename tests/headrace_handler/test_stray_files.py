@@ -16,15 +16,15 @@ from headrace.engine.loading.adapters import start_adapters
 from headrace.handlers.assembly import unpack_model
 from headrace.handlers.found import find_model
 from headrace.handlers.torchserve_store import holds_models
-from headrace.models.fields import Fields
-from headrace.models.hf_checkpoint import read_templates
-from headrace.models.snapshots import choose_files
-from headrace.models.sources import locate
-from headrace.models.weight_files import open_folder
+from headrace.inference.models.fields import Fields
+from headrace.inference.models.hf_checkpoint import read_templates
+from headrace.inference.models.snapshots import choose_files
+from headrace.inference.models.sources import locate
+from headrace.inference.models.weight_files import open_folder
 from headrace.settings.model_folder import read_model_folder
 from headrace_handler.stray_files import is_hidden, is_stray, listed
 from tests.artifacts.archive_maker import archive, file
-from tests.models.model_files import TINY_LLAMA, write_folder
+from tests.inference.models.model_files import TINY_LLAMA, write_folder
 
 TWIN = b"\x00\x05\x16\x07\x00\x02\x00\x00Mac OS X        " + bytes(100)
 STRAYS = ("._{}", ".{}", "__MACOSX/._{}", ".DS_Store", "Thumbs.db", "desktop.ini", ".ipynb_checkpoints/{}")

@@ -17,7 +17,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from headrace.runner.step import Float32
-from tests.models.model_files import byte_level_tokenizer
+from tests.inference.models.model_files import byte_level_tokenizer
 from tests.parity.networks import VOCAB_SIZE
 from tests.runner.native_models import LIMITS
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from benchmarks.fidelity.measure import Predictions, predict_torch, torch_model
 
-from headrace.models.loading import load_model
-from headrace.models.model import Model
-from headrace.models.weights import Encoding, RawTensor, WeightSource
+from headrace.inference.models.loading import load_model
+from headrace.inference.models.model import Model
+from headrace.inference.models.weights import Encoding, RawTensor, WeightSource
 from headrace.runner.decoding import decode
 from tests.parity.checkpoints import REFERENCES
 from tests.runner.weights import round_to_w8

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from headrace.models.loading import load_model
-from headrace.models.peft_adapter import read_peft_adapter
+from headrace.inference.models.loading import load_model
+from headrace.inference.models.peft_adapter import read_peft_adapter
 from headrace.runner.reference import ReferenceRunner
 from tests.parity.networks import VOCAB_SIZE
 from tests.parity.references import torch_network

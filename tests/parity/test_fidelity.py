@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from benchmarks.fidelity.measure import Predictions, native_runner, predict_native
 
-from headrace.models.loading import load_model
+from headrace.inference.models.loading import load_model
 from tests.parity.checkpoints import REFERENCES
 
 pytestmark = pytest.mark.model

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from headrace.models.families.mistral_params import config_of_params
-from headrace.models.fields import Fields
-from headrace.models.loading import load_model
+from headrace.inference.models.families.mistral_params import config_of_params
+from headrace.inference.models.fields import Fields
+from headrace.inference.models.loading import load_model
 from headrace.runner.reference import ReferenceRunner
 from tests.parity.checkpoints import CONTEXT, NUM_TOKENS, sample, stored_network, write_checkpoint
 from tests.parity.test_transformers import every_row

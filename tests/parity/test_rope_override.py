@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headrace.models.loading import load_model
+from headrace.inference.models.loading import load_model
 from headrace.runner.reference import ReferenceRunner
 from tests.parity.checkpoints import LONG_TOKENS, REFERENCES, sample, write_checkpoint
 from tests.parity.networks import ROPE_OVERRIDES

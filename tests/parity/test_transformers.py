@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from headrace.models.loading import load_model
-from headrace.models.model import Model
+from headrace.inference.models.loading import load_model
+from headrace.inference.models.model import Model
 from headrace.runner.reference import ReferenceRunner
 from headrace.runner.step import Float32
 from tests.parity.checkpoints import CONTEXT, TOKENS, sample, stored_network, write_checkpoint

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.models.families.family import Family
-from headrace.models.families.registry import FAMILIES, from_config, text_part
-from headrace.models.fields import Fields
+from headrace.inference.models.families.family import Family
+from headrace.inference.models.families.registry import FAMILIES, from_config, text_part
+from headrace.inference.models.fields import Fields
 from tests.parity.checkpoints import config_of
 from tests.parity.networks import NETWORKS
 from tests.parity.test_embeddings import KINDS

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from headrace.models.adapter import Adapter, LowRank, is_adaptable
-from headrace.models.shapes import expected_shapes
-from headrace.models.spec import ModelSpec
-from headrace.models.weights import WeightSource
+from headrace.inference.models.adapter import Adapter, LowRank, is_adaptable
+from headrace.inference.models.shapes import expected_shapes
+from headrace.inference.models.spec import ModelSpec
+from headrace.inference.models.weights import WeightSource
 from headrace.runner.decoding import decode
 from headrace.runner.step import Float32
 from tests.runner.weights import ArrayWeights

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from headrace import _native
-from headrace.models.spec import ModelSpec, MoeSpec, RopeSpec
-from headrace.models.weights import STORED_BITS, Encoding, RawTensor, WeightSource
+from headrace.inference.models.spec import ModelSpec, MoeSpec, RopeSpec
+from headrace.inference.models.weights import STORED_BITS, Encoding, RawTensor, WeightSource
 from headrace.runner.memory import MemoryBudget
 from headrace.runner.native import NativeRunner, load_native_runner
 from headrace.runner.packing import layer_formats_of

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import EngineFailed, InsufficientMemory
-from headrace.models.adapter import LowRank
+from headrace.inference.models.adapter import LowRank
 from headrace.runner.memory import MemoryBudget
 from headrace.runner.plan import plan_runner
 from headrace.runner.reference import ReferenceRunner

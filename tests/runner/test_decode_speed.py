@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.models.spec import MoeSpec
+from headrace.inference.models.spec import MoeSpec
 from headrace.runner.decode_speed import decode_bytes, measure_bandwidth
 from headrace.runner.memory import MemoryBudget
 from headrace.runner.plan import plan_runner

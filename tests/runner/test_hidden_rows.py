@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import EngineFailed
-from headrace.models.spec import RopeSpec
+from headrace.inference.models.spec import RopeSpec
 from headrace.runner.reference import ReferenceRunner
 from tests.runner.native_models import ISAS, LIMITS, SPECS, GuidedReference, load, small_spec
 from tests.runner.steps import make_step

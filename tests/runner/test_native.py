@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import SettingsError
-from headrace.models.spec import MoeSpec
-from headrace.models.weights import Encoding
+from headrace.inference.models.spec import MoeSpec
+from headrace.inference.models.weights import Encoding
 from headrace.runner.native import cpu_report
 from headrace.runner.reference import ReferenceRunner
 from headrace.runner.sampling import sample_rows

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headrace.models.weights import Encoding
+from headrace.inference.models.weights import Encoding
 from tests.runner.native_models import FORMATS, ISAS, LIMITS, SPECS, BlockWeights, load, small_spec
 from tests.runner.steps import make_step
 from tests.runner.weights import ArrayWeights, random_weights

@@ -5,7 +5,7 @@ import pytest
 
 from headrace import _native
 from headrace.core.errors import BrokenModel, SettingsError
-from headrace.models.weights import Encoding, RawTensor
+from headrace.inference.models.weights import Encoding, RawTensor
 from headrace.runner.decoding import decode
 from headrace.runner.native_config import native_config
 from headrace.runner.packing import MATRICES, layer_formats_of, load_packed, packing_key

@@ -3,8 +3,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from headrace.models.spec import ModelSpec, RopeSpec
-from headrace.models.weights import Encoding, RawTensor
+from headrace.inference.models.spec import ModelSpec, RopeSpec
+from headrace.inference.models.weights import Encoding, RawTensor
 from headrace.runner.decoding import decode
 from headrace.runner.reference import ReferenceRunner, silu
 from headrace.runner.step import RunnerLimits

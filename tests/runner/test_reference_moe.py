@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headrace.models.spec import MoeSpec
+from headrace.inference.models.spec import MoeSpec
 from headrace.runner.reference_moe import choose_best, factors_of, mix_experts
 
 SCORES = np.array([[0.5, 2.0, -1.0, 2.0], [3.0, 1.0, 0.0, 2.0]], np.float32)

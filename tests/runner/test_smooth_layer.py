@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import BrokenModel
-from headrace.models.safetensors_writer import encode_floats
-from headrace.models.weights import Encoding, as_float32
+from headrace.inference.models.safetensors_writer import encode_floats
+from headrace.inference.models.weights import Encoding, as_float32
 from headrace.runner.calibration import trace_layers
 from headrace.runner.decoding import decode
 from headrace.runner.reference import ReferenceRunner

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from headrace.models.shapes import expected_shapes
-from headrace.models.spec import ModelSpec
-from headrace.models.weights import Encoding, RawTensor
+from headrace.inference.models.shapes import expected_shapes
+from headrace.inference.models.spec import ModelSpec
+from headrace.inference.models.weights import Encoding, RawTensor
 from headrace.runner.step import Float32
 
 W8_GROUP = 64

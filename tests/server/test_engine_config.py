@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from headrace.engine.config import EngineConfig, ModelSource, fit_to_runner
-from headrace.models.chat import ChatTemplate
+from headrace.inference.models.chat import ChatTemplate
 from headrace.server.app import create_app
 from headrace.server.engine_config import engine_config, request_limits
 from headrace.settings.server_settings import ServerSettings

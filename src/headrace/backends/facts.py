@@ -12,11 +12,11 @@ from headrace.backends.quantization import Quantization, quantization_of
 from headrace.core.engine_names import BACKENDS
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.core.gpus import visible_gpus
-from headrace.models.families.registry import from_config
-from headrace.models.fields import Fields
-from headrace.models.hf_checkpoint import read_config
-from headrace.models.quantized.registry import refuse_other_quantization
-from headrace.models.sentence_transformers import has_lm_head
+from headrace.inference.models.families.registry import from_config
+from headrace.inference.models.fields import Fields
+from headrace.inference.models.hf_checkpoint import read_config
+from headrace.inference.models.quantized.registry import refuse_other_quantization
+from headrace.inference.models.sentence_transformers import has_lm_head
 
 PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "native": (),

@@ -8,7 +8,7 @@ from headrace.core.generation import ModelInfo
 from headrace.core.sampling_defaults import recommended_sampling
 from headrace.engine.config import EngineConfig, EngineLimits, ModelSource, fit_to_runner
 from headrace.engine.loading.plan import host_budget
-from headrace.models.model import HfModel
+from headrace.inference.models.model import HfModel
 from headrace.runner.memory import MemoryBudget
 from headrace.runner.step import Runner
 

@@ -13,7 +13,7 @@ from headrace.core.progress import Progress, no_progress
 from headrace.engine.backend import Backend
 from headrace.engine.config import EngineConfig, ModelSource
 from headrace.engine.core.observer import EngineObserver
-from headrace.models.sources import home_folder, locate
+from headrace.inference.models.sources import home_folder, locate
 
 LOADERS: Final = {
     "native": ("headrace.engine.loading.assembly", "assemble"),

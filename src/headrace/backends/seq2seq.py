@@ -17,7 +17,7 @@ from headrace.engine.loading.plan import ContextLength, limits_within, step_limi
 from headrace.engine.service.async_engine import AsyncEngine
 from headrace.engine.service.thread import EngineThread
 from headrace.engine.text.detokenizer import TokenTable
-from headrace.models.model import HfModel
+from headrace.inference.models.model import HfModel
 from headrace.runner.transformers.loading import NetworkSource, load_network, make_seq_to_seq_runner
 
 _DEFAULT_POSITIONS = 1024

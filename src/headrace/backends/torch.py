@@ -11,9 +11,9 @@ from headrace.engine.loading.assembly import engine_on, refuse_smoothed
 from headrace.engine.loading.plan import host_budget, resolve_limits, step_limits
 from headrace.engine.loading.pooling import resolve_use
 from headrace.engine.loading.source import read_model
-from headrace.models.model import Model
-from headrace.models.shapes import expected_shapes
-from headrace.models.weights import dominant_bits
+from headrace.inference.models.model import Model
+from headrace.inference.models.shapes import expected_shapes
+from headrace.inference.models.weights import dominant_bits
 from headrace.runner.torch.plan import TorchPlan, check_kv_dtype, choose_dtype
 from headrace.runner.torch.runner import ModelFiles, load_torch_runner
 

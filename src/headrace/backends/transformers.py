@@ -26,8 +26,8 @@ from headrace.engine.loading.plan import (
 )
 from headrace.engine.loading.source import read_hf_model
 from headrace.engine.service.async_engine import AsyncEngine, runner_engine
-from headrace.models.model import HfModel
-from headrace.models.peft_adapter import read_peft_modules
+from headrace.inference.models.model import HfModel
+from headrace.inference.models.peft_adapter import read_peft_modules
 from headrace.runner.cpu import default_threads
 from headrace.runner.transformers.loading import NetworkSource, load_network, make_runner, read_source
 

@@ -128,8 +128,8 @@ def check_bandwidth() -> Iterator[Finding]:
 
 def check_families() -> Iterator[Finding]:
     """Report the families of models and the formats of checkpoints that can be read."""
-    from headrace.models.families.registry import FAMILIES
-    from headrace.models.quantized.registry import FORMATS
+    from headrace.inference.models.families.registry import FAMILIES
+    from headrace.inference.models.quantized.registry import FORMATS
 
     names = ", ".join(sorted({name for family in FAMILIES for name in family.model_types}))
     yield Finding(name="model types", status="ok", found=names)
@@ -214,8 +214,8 @@ def check_compiler() -> Iterator[Finding]:
 
 def check_stores() -> Iterator[Finding]:
     """Report the stores of models and packed weights and their sizes, and check the disk."""
-    from headrace.models.sources import home_folder
-    from headrace.models.store import StoredKind, list_models
+    from headrace.inference.models.sources import home_folder
+    from headrace.inference.models.store import StoredKind, list_models
 
     home = home_folder(os.environ)
     stored = list_models(home)

@@ -161,8 +161,8 @@ def _check_model(model: str) -> None:
         UserFailed: a relative path does not exist.
         ModelNotFound: a name is neither an alias nor a file or folder here, and no Hub id, which has a slash.
     """
-    from headrace.models.aliases import ALIASES
-    from headrace.models.sources import not_found
+    from headrace.inference.models.aliases import ALIASES
+    from headrace.inference.models.sources import not_found
 
     if model in ALIASES or Path(os.path.expanduser(model)).exists():  # noqa: PTH111 -- leaves an unknown ~user alone
         return

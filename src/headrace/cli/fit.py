@@ -17,8 +17,8 @@ from headrace.core.sizes import parse_size
 from headrace.engine.config import EngineLimits
 from headrace.engine.loading.formats import Machine, choose_formats
 from headrace.engine.loading.plan import BLOCK_TOKENS, resolve_limits
-from headrace.models.shapes import expected_shapes
-from headrace.models.weights import Encoding, dominant_bits, stored_formats
+from headrace.inference.models.shapes import expected_shapes
+from headrace.inference.models.weights import Encoding, dominant_bits, stored_formats
 from headrace.server.engine_config import engine_config
 from headrace.settings.loading import load_settings
 from headrace.settings.server_settings import ServerSettings
@@ -130,8 +130,8 @@ def read_facts(
     model: str, revision: str | None, progress: Progress, *, rope: Mapping[str, object] | None = None
 ) -> CheckpointFacts:
     """Read the spec and the encoding of a checkpoint with as little I/O as possible."""
-    from headrace.models.hub import parse_hub_ref
-    from headrace.models.loading import load_model
+    from headrace.inference.models.hub import parse_hub_ref
+    from headrace.inference.models.loading import load_model
     from headrace.runner.packing import layer_formats_of
 
     ref = parse_hub_ref(model)
@@ -149,11 +149,11 @@ def read_facts(
 
 
 def _hub_facts(repo_id: str, revision: str | None, rope: Mapping[str, object] | None) -> CheckpointFacts:
-    from headrace.models.families.registry import from_config
-    from headrace.models.fields import Fields
-    from headrace.models.hub import fetch_config
-    from headrace.models.quantized.registry import promised_bits, promised_format
-    from headrace.models.rope_override import override_rope
+    from headrace.inference.models.families.registry import from_config
+    from headrace.inference.models.fields import Fields
+    from headrace.inference.models.hub import fetch_config
+    from headrace.inference.models.quantized.registry import promised_bits, promised_format
+    from headrace.inference.models.rope_override import override_rope
 
     try:
         values = json.loads(fetch_config(repo_id, revision).read_text(encoding="utf-8"))

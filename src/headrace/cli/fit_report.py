@@ -12,9 +12,9 @@ from headrace.cli.tables import count_of
 from headrace.core.sizes import format_size
 from headrace.engine.loading.formats import Formats
 from headrace.engine.loading.plan import DEFAULT_MAX_MODEL_LEN
-from headrace.models.rope import describe_ropes
-from headrace.models.spec import ModelSpec
-from headrace.models.weights import Encoding
+from headrace.inference.models.rope import describe_ropes
+from headrace.inference.models.spec import ModelSpec
+from headrace.inference.models.weights import Encoding
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -12,12 +12,12 @@ from headrace.cli.progress import showing_progress
 from headrace.cli.tables import count_of, table
 from headrace.core.errors import ModelNotFound
 from headrace.core.sizes import format_size
-from headrace.models.aliases import ALIASES
+from headrace.inference.models.aliases import ALIASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headrace.models.store import StoredModel
+    from headrace.inference.models.store import StoredModel
 
 EXAMPLES = """
 headrace models ls               list stored models with their sizes
@@ -28,7 +28,7 @@ headrace models path smollm2     print the path of a model
 
 
 def _home() -> Path:
-    from headrace.models.sources import home_folder
+    from headrace.inference.models.sources import home_folder
 
     return home_folder(os.environ)
 
@@ -46,7 +46,7 @@ def list_models(*, as_json: bool) -> None:
 
     Packed weights are written at a model's first start and speed up later ones; they can be removed at any time.
     """
-    from headrace.models import store
+    from headrace.inference.models import store
 
     stored = store.list_models(_home())
     if as_json:
@@ -87,7 +87,7 @@ def pull(model: str, revision: str | None) -> None:
 
     HF_TOKEN, HF_HOME and HF_ENDPOINT are honoured.
     """
-    from headrace.models.store import pull_model
+    from headrace.inference.models.store import pull_model
 
     with showing_progress() as progress:
         located = pull_model(model, home=_home(), revision=revision, progress=progress)
@@ -103,7 +103,7 @@ def rm(name: str, *, yes: bool) -> None:
 
     Your own folders and files are never deleted.
     """
-    from headrace.models.store import remove_model
+    from headrace.inference.models.store import remove_model
 
     if not yes:
         click.confirm(f"Delete {name}?", abort=True, err=True)
@@ -117,7 +117,7 @@ def path(name: str | None) -> None:
     if name is None:
         click.echo(_home())
         return
-    from headrace.models.store import list_models
+    from headrace.inference.models.store import list_models
 
     for model in list_models(_home()):
         if model.name == name:

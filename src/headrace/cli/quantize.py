@@ -12,11 +12,11 @@ from headrace.cli.group import Examples
 from headrace.cli.progress import showing_progress
 from headrace.core.errors import SettingsError
 from headrace.core.sizes import format_size
-from headrace.models.calibration_texts import MAX_SAMPLE_TOKENS, MAX_SAMPLES
+from headrace.inference.models.calibration_texts import MAX_SAMPLE_TOKENS, MAX_SAMPLES
 from headrace.settings.rules import share_or_auto
 
 if TYPE_CHECKING:
-    from headrace.models.model import Model
+    from headrace.inference.models.model import Model
     from headrace.runner.quantize import LayerReport
 
 EXAMPLES = """
@@ -91,7 +91,7 @@ def quantize(*, model: str, output_dir: Path, revision: str | None, bits: str, *
     MODEL is any model that `headrace serve` accepts. The folder has the format of Hugging Face and compressed-tensors,
     so vLLM and transformers load it too. Layers are quantized one by one: the largest must fit in memory as float32.
     """
-    from headrace.models.folder_export import check_is_free
+    from headrace.inference.models.folder_export import check_is_free
 
     if bits == "4" and options["alpha"] is not None:
         raise SettingsError("--alpha has no effect with --bits 4, which smooths nothing. Leave it out.")
@@ -153,9 +153,9 @@ def _summary_of_matrices(reports: "Sequence[LayerReport]") -> str:
 def _run(
     name: str, revision: str | None, output_dir: Path, chosen: _Options, alphas: Sequence[float]
 ) -> "list[LayerReport]":
-    from headrace.models.calibration_texts import calibration_samples
-    from headrace.models.folder_export import new_folder
-    from headrace.models.loading import load_model
+    from headrace.inference.models.calibration_texts import calibration_samples
+    from headrace.inference.models.folder_export import new_folder
+    from headrace.inference.models.loading import load_model
     from headrace.runner.quantize import check_can_quantize
     from headrace.runner.quantized_folder import write_quantized
 

@@ -286,7 +286,7 @@ def serve_user_code(code: UserCode) -> int:
 
 def formatters_of(code: UserCode, settings: ServerSettings, progress: "Progress") -> "Formatters":
     """Return the formatters that a model's code has around the engine, with the model whose tokenizer they may use."""
-    from headrace.models.sources import locate
+    from headrace.inference.models.sources import locate
     from headrace.server.formatters import Formatters
 
     def prepare(_spec: "HandlerSpec") -> "HandlerSpec":
@@ -359,6 +359,6 @@ def _configured_store(env: Mapping[str, str]) -> Path:
 
 def cache_home(settings: ServerSettings) -> Path:
     """Return the folder of a server's downloads, packages and answers."""
-    from headrace.models.sources import home_folder
+    from headrace.inference.models.sources import home_folder
 
     return Path(settings.cache_dir) if settings.cache_dir else home_folder(os.environ)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.core.generation import RequestLimits
-from headrace.models.sources import Located
+from headrace.inference.models.sources import Located
 from headrace.runner.step import RunnerLimits
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from headrace.core.errors import BrokenModel
-from headrace.models.spec import ModelSpec
-from headrace.models.weights import WeightSource
+from headrace.inference.models.spec import ModelSpec
+from headrace.inference.models.weights import WeightSource
 from headrace.runner.decoding import decode
 from headrace.runner.reference import Layer, embedded
 from headrace.runner.step import Float32, Int32, RunnerLimits

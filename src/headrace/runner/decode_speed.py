@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace import _native
-from headrace.models.spec import ModelSpec
+from headrace.inference.models.spec import ModelSpec
 from headrace.runner.cpu import default_threads
 from headrace.runner.memory import active_weight_bytes
 from headrace.runner.native_config import NO_FORMATS, native_config

@@ -3,8 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from headrace.models.float8 import E2M1
-from headrace.models.weights import Encoding, RawTensor
+from headrace.inference.models.float8 import E2M1
+from headrace.inference.models.weights import Encoding, RawTensor
 from headrace.runner.step import Float32
 
 BLOCK = 32

@@ -8,16 +8,16 @@ import numpy.typing as npt
 
 from headrace import _native
 from headrace.core.errors import UnsupportedModel
-from headrace.models.quantized.compressed_tensors import (
+from headrace.inference.models.quantized.compressed_tensors import (
     INT4_GROUP,
     PACKED_SUFFIX,
     SCALE_SUFFIX,
     SHAPE_SUFFIX,
     ZERO_SUFFIX,
 )
-from headrace.models.safetensors_writer import STORED
-from headrace.models.shapes import Shape
-from headrace.models.weights import Encoding
+from headrace.inference.models.safetensors_writer import STORED
+from headrace.inference.models.shapes import Shape
+from headrace.inference.models.weights import Encoding
 from headrace.runner.smoothing import quantize_rows
 from headrace.runner.step import Float32
 

@@ -9,9 +9,9 @@ from headrace.core.errors import EngineFailed, InsufficientMemory, SettingsError
 from headrace.core.progress import Progress, no_progress
 from headrace.core.sizes import format_size
 from headrace.core.telemetry import get_logger
-from headrace.models.adapter import Adapter
-from headrace.models.spec import ModelSpec
-from headrace.models.weights import WeightSource
+from headrace.inference.models.adapter import Adapter
+from headrace.inference.models.spec import ModelSpec
+from headrace.inference.models.weights import WeightSource
 from headrace.runner.cpu import CpuReport, cpu_report
 from headrace.runner.native_config import native_limits
 from headrace.runner.packing import MATRICES, load_packed, parts_of

@@ -5,8 +5,8 @@ from types import MappingProxyType
 from typing import Final
 
 from headrace import _native
-from headrace.models.rope import inverse_frequencies
-from headrace.models.spec import ModelSpec, MoeSpec
+from headrace.inference.models.rope import inverse_frequencies
+from headrace.inference.models.spec import ModelSpec, MoeSpec
 from headrace.runner.step import RunnerLimits
 
 NO_FORMATS: Final[Mapping[str, str]] = MappingProxyType({})

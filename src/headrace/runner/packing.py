@@ -26,8 +26,8 @@ from headrace import _native
 from headrace.core.errors import BrokenModel, SettingsError
 from headrace.core.progress import Progress, no_progress
 from headrace.core.sizes import format_size
-from headrace.models.spec import ModelSpec, MoeSpec
-from headrace.models.weights import Encoding, WeightSource, cut_tensor
+from headrace.inference.models.spec import ModelSpec, MoeSpec
+from headrace.inference.models.weights import Encoding, WeightSource, cut_tensor
 from headrace.runner.decoding import decode
 from headrace.runner.replaced_file import replaced_file
 from headrace.runner.step import Int32

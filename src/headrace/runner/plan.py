@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from headrace import _native
 from headrace.core.errors import SettingsError
-from headrace.models.spec import ModelSpec
+from headrace.inference.models.spec import ModelSpec
 from headrace.runner.cpu import default_threads
 from headrace.runner.memory import MemoryBudget, MemoryPlan, plan_memory
 from headrace.runner.native_config import NO_FORMATS, native_config

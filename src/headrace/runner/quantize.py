@@ -10,13 +10,13 @@ import numpy.typing as npt
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.core.progress import Progress, no_progress
-from headrace.models.families.family import HEAD_INDEX, Family
-from headrace.models.folder_export import family_of
-from headrace.models.model import Model
-from headrace.models.places import Place, folder_places, merge
-from headrace.models.safetensors_writer import STORED, SafetensorsWriter, encode_floats
-from headrace.models.shapes import expected_shapes
-from headrace.models.weights import Encoding, as_float32, dominant_bits
+from headrace.inference.models.families.family import HEAD_INDEX, Family
+from headrace.inference.models.folder_export import family_of
+from headrace.inference.models.model import Model
+from headrace.inference.models.places import Place, folder_places, merge
+from headrace.inference.models.safetensors_writer import STORED, SafetensorsWriter, encode_floats
+from headrace.inference.models.shapes import expected_shapes
+from headrace.inference.models.weights import Encoding, as_float32, dominant_bits
 from headrace.runner.calibration import trace_layers
 from headrace.runner.cpu import default_threads
 from headrace.runner.decoding import decode

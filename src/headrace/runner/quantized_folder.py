@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.core.progress import Progress, no_progress
-from headrace.models.folder_export import export_files, family_of
-from headrace.models.model import SMOOTHED_KEY, Model
-from headrace.models.places import folder_places
-from headrace.models.quantized.compressed_tensors import w4a16_config, w8a8_config
-from headrace.models.weight_files import SINGLE
-from headrace.models.weights import Encoding
+from headrace.inference.models.folder_export import export_files, family_of
+from headrace.inference.models.model import SMOOTHED_KEY, Model
+from headrace.inference.models.places import folder_places
+from headrace.inference.models.quantized.compressed_tensors import w4a16_config, w8a8_config
+from headrace.inference.models.weight_files import SINGLE
+from headrace.inference.models.weights import Encoding
 from headrace.runner.quantize import LayerReport, float_encoding, quantize_weights
 
 

@@ -15,10 +15,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from headrace.models.adapter import Adapter, LowRank
-from headrace.models.rope import Float64, inverse_frequencies
-from headrace.models.spec import Activation, ModelSpec, RopeSpec
-from headrace.models.weights import WeightSource
+from headrace.inference.models.adapter import Adapter, LowRank
+from headrace.inference.models.rope import Float64, inverse_frequencies
+from headrace.inference.models.spec import Activation, ModelSpec, RopeSpec
+from headrace.inference.models.weights import WeightSource
 from headrace.runner.checks import check_step, token_slots
 from headrace.runner.decoding import decode
 from headrace.runner.reference_moe import Scoring, as_computed, mix_experts

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.models.spec import ModelSpec
+from headrace.inference.models.spec import ModelSpec
 from headrace.runner.calibration import TracedLayer
 from headrace.runner.smoothing import Joint, search_joint
 from headrace.runner.step import Float32

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from headrace.models.adapter import Adapter
+from headrace.inference.models.adapter import Adapter
 
 Int32 = npt.NDArray[np.int32]
 Float32 = npt.NDArray[np.float32]

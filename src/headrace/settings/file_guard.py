@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace.core.errors import SettingsError
-from headrace.models.chat_builtins import BUILT_IN_TEMPLATES
+from headrace.inference.models.chat_builtins import BUILT_IN_TEMPLATES
 from headrace.settings.container_backends import VLLM_LIMITS
 from headrace.settings.rules import FileScope, read_json_object
 from headrace.settings.server_settings import ServerSettings, setting_rule

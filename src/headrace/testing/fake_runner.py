@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.errors import EngineFailed
-from headrace.models.adapter import Adapter
-from headrace.models.spec import ModelSpec
+from headrace.inference.models.adapter import Adapter
+from headrace.inference.models.spec import ModelSpec
 from headrace.runner.checks import check_step, token_slots
 from headrace.runner.sampling import sample_rows
 from headrace.runner.step import Float32, Int32, RunnerInfo, RunnerLimits, StepInput, StepOutput

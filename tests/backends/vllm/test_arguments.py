@@ -15,9 +15,9 @@ from headrace.core.errors import SettingsError
 from headrace.core.generation import RequestLimits
 from headrace.engine.config import EngineConfig, ModelSource
 from headrace.engine.loading.plan import ContextLength, limits_within
-from headrace.models.model import GenerationDefaults, HfModel
+from headrace.inference.models.model import GenerationDefaults, HfModel
 from headrace.settings.loading import load_settings
-from tests.models.model_files import byte_level_tokenizer
+from tests.inference.models.model_files import byte_level_tokenizer
 
 GIB = 1 << 30
 SOURCE = ModelSource(model="tiny")

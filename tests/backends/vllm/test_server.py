@@ -25,7 +25,7 @@ from tests.e2e.test_backends import (  # noqa: F401 - collected here once more, 
     test_the_openai_client_gets_logprobs_of_each_token,
     test_the_openai_stream_has_the_text_of_the_whole_answer,
 )
-from tests.models.adapter_files import random_tensors, write_adapter
+from tests.inference.models.adapter_files import random_tensors, write_adapter
 from tests.waiting import WAIT_S
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(1200)]
@@ -220,7 +220,7 @@ async def test_many_requests_run_together_and_closed_ones_leave(vllm: Served) ->
 def test_an_adapter_changes_the_answer_while_it_is_loaded(
     vllm: Served, smollm2_folder: Path, adapters_folder: Path
 ) -> None:
-    from headrace.models.loading import load_model
+    from headrace.inference.models.loading import load_model
 
     spec = load_model(str(smollm2_folder)).spec
     folder = write_adapter(adapters_folder / "tone", random_tensors(spec, rank=4, scale=0.5))

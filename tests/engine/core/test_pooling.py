@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.core.generation import PoolingParams
 from headrace.engine.core.pooling import SequencePool, pool_result
-from headrace.models.pooling import DenseLayer, Pooler
+from headrace.inference.models.pooling import DenseLayer, Pooler
 
 HIDDEN = np.random.default_rng(3).normal(size=(40, 6)).astype(np.float32)
 

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.core.errors import SettingsError
 from headrace.engine.loading.plan import check_threads, resolve_limits
-from headrace.models.spec import RopeSpec
+from headrace.inference.models.spec import RopeSpec
 from headrace.server.engine_config import engine_config
 from headrace.settings.server_settings import ServerSettings
 from tests.engine.support import SPEC

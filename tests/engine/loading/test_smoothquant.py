@@ -11,15 +11,15 @@ from click.testing import CliRunner
 from headrace.cli.main import cli
 from headrace.core.errors import InsufficientMemory, SettingsError, UnsupportedModel
 from headrace.engine.loading.smoothquant import smoothed_weights
-from headrace.models.families.registry import from_config
-from headrace.models.fields import Fields
-from headrace.models.loading import load_model
-from headrace.models.places import gguf_name
-from headrace.models.weights import Encoding, WeightSource
+from headrace.inference.models.families.registry import from_config
+from headrace.inference.models.fields import Fields
+from headrace.inference.models.loading import load_model
+from headrace.inference.models.places import gguf_name
+from headrace.inference.models.weights import Encoding, WeightSource
 from headrace.runner.quantize import check_can_quantize
 from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
-from tests.models.model_files import (
+from tests.inference.models.model_files import (
     TINY_LLAMA,
     byte_level_tokenizer,
     gguf_metadata,

@@ -9,10 +9,10 @@ import pytest
 
 from headrace.core.errors import BrokenModel, InsufficientMemory, InvalidRequest, NotFound, SettingsError
 from headrace.engine.loading.adapters import start_adapters
-from headrace.models.adapter import Adapter, LowRank
+from headrace.inference.models.adapter import Adapter, LowRank
 from tests.engine.support import EOS, Gate, ask, ask_all, make_engine, request, running, settled
-from tests.models.adapter_files import random_tensors, write_adapter
-from tests.models.test_peft_adapter import SPEC
+from tests.inference.models.adapter_files import random_tensors, write_adapter
+from tests.inference.models.test_peft_adapter import SPEC
 
 NO_EOS = {EOS: -1e9}
 PROMPT = "a prompt of several blocks, so that the prefix cache has something to keep"

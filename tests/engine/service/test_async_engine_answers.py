@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.core.generation import ChatPrompt, FinishReason, Grammar
-from headrace.models.chat import ChatTemplate
+from headrace.inference.models.chat import ChatTemplate
 from headrace.runner.step import Float32, StepInput
 from headrace.testing.fake_runner import FakeRunner, follow
 from tests.engine.support import (

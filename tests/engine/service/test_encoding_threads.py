@@ -5,7 +5,7 @@ import threading
 
 from headrace.engine.service.encoding_threads import INLINE_CHARS, encode_prompt
 from headrace.engine.service.pooled_inputs import InputTokens
-from headrace.models.render_limits import FULL_LIMITS, INLINE_LIMITS, RenderingTooLong, RenderLimits
+from headrace.inference.models.render_limits import FULL_LIMITS, INLINE_LIMITS, RenderingTooLong, RenderLimits
 from tests.waiting import WAIT_S
 
 TOKENS = InputTokens([1])

@@ -15,7 +15,7 @@ from headrace.core.generation import (
     PoolingParams,
 )
 from headrace.engine.service.async_engine import AsyncEngine
-from headrace.models.pooling import Pooler
+from headrace.inference.models.pooling import Pooler
 from headrace.runner.step import StepInput
 from tests.engine.support import LIMITS, SPEC, Gate, ask, make_engine, request, runner_limits, running, settled
 

@@ -7,8 +7,8 @@ import pytest
 import tokenizers
 
 from headrace.core.generation import ChatPrompt, FinishReason, Grammar
-from headrace.models.chat import ChatTemplate
-from headrace.models.tokenizer import Tokenizer, byte_characters
+from headrace.inference.models.chat import ChatTemplate
+from headrace.inference.models.tokenizer import Tokenizer, byte_characters
 from headrace.testing.fake_runner import follow
 from tests.engine.support import ask, ask_all, make_engine, request, running
 

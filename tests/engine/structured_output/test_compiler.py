@@ -17,8 +17,8 @@ from headrace.core.errors import Busy, InvalidRequest, Unavailable
 from headrace.core.generation import FinishReason, Grammar, GrammarKind
 from headrace.engine.structured_output.compiler import GrammarCompiler, new_matcher
 from headrace.engine.structured_output.state import GrammarState
-from headrace.models.gguf_file import open_gguf
-from headrace.models.gguf_tokenizer import read_gguf_tokenizer
+from headrace.inference.models.gguf_file import open_gguf
+from headrace.inference.models.gguf_tokenizer import read_gguf_tokenizer
 from headrace.runner.step import StepInput
 from tests.engine.support import (
     VOCAB_SIZE,

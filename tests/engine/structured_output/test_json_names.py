@@ -16,7 +16,7 @@ from headrace.engine.structured_output.compiler import GrammarCompiler
 from headrace.engine.structured_output.json_names import JsonPlace, NameIndex, follow
 from headrace.engine.structured_output.source import grammar_source, has_maps
 from headrace.engine.structured_output.state import GrammarState
-from headrace.models.tokenizer import Tokenizer, byte_characters
+from headrace.inference.models.tokenizer import Tokenizer, byte_characters
 from tests.schemas import SCHEMAS
 
 PIECES = [

@@ -10,19 +10,19 @@ from functools import cache
 from safetensors.numpy import save
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
-from headrace.models.families.registry import from_config
-from headrace.models.fields import Fields
-from headrace.models.hf_checkpoint import read_config, read_generation_config
-from headrace.models.loading import load_model
-from headrace.models.peft_adapter import read_peft_adapter
-from headrace.models.pickle_file import run_pickle
-from headrace.models.places import folder_places, gguf_name, stored_name
-from headrace.models.sentence_transformers import read_pooler
-from headrace.models.weight_files import open_folder
+from headrace.inference.models.families.registry import from_config
+from headrace.inference.models.fields import Fields
+from headrace.inference.models.hf_checkpoint import read_config, read_generation_config
+from headrace.inference.models.loading import load_model
+from headrace.inference.models.peft_adapter import read_peft_adapter
+from headrace.inference.models.pickle_file import run_pickle
+from headrace.inference.models.places import folder_places, gguf_name, stored_name
+from headrace.inference.models.sentence_transformers import read_pooler
+from headrace.inference.models.weight_files import open_folder
 from tests.fuzz.target import Target
 from tests.fuzz.targets.archives import scene
-from tests.models.adapter_files import CONFIG, random_tensors
-from tests.models.model_files import (
+from tests.inference.models.adapter_files import CONFIG, random_tensors
+from tests.inference.models.model_files import (
     TINY_LLAMA,
     byte_level_tokenizer,
     gguf_metadata,
@@ -31,7 +31,7 @@ from tests.models.model_files import (
     write_folder,
     write_gguf,
 )
-from tests.models.test_fuzzed_checkpoints import KEYS, TYPES
+from tests.inference.models.test_fuzzed_checkpoints import KEYS, TYPES
 
 _REFUSALS = (BrokenModel, UnsupportedModel)
 

@@ -9,12 +9,12 @@ from functools import partial
 import sentencepiece
 
 from headrace.core.errors import BrokenModel, EngineFailed, InvalidRequest, UnsupportedModel
-from headrace.models.chat import ChatTemplate
-from headrace.models.fields import Fields
-from headrace.models.hf_checkpoint import read_text_parts
+from headrace.inference.models.chat import ChatTemplate
+from headrace.inference.models.fields import Fields
+from headrace.inference.models.hf_checkpoint import read_text_parts
 from tests.fuzz.target import Target
 from tests.fuzz.targets.archives import scene
-from tests.models.model_files import CORPUS, byte_level_tokenizer, vocabulary
+from tests.inference.models.model_files import CORPUS, byte_level_tokenizer, vocabulary
 
 _REFUSALS = (BrokenModel, UnsupportedModel)
 _TEXT = "The quick\nbrown  fox 123 \u00e9\u4e2d"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headrace.models.gguf_file import open_gguf
-from headrace.models.gguf_reader import read_gguf_spec
-from tests.models.adapter_files import random_tensors, write_adapter
+from headrace.inference.models.gguf_file import open_gguf
+from headrace.inference.models.gguf_reader import read_gguf_spec
+from tests.inference.models.adapter_files import random_tensors, write_adapter
 from tests.waiting import WAIT_S
 
 from .running import IMAGE, Running, until

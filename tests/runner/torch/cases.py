@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import torch
 
-from headrace.models.spec import ModelSpec
+from headrace.inference.models.spec import ModelSpec
 from headrace.runner.checks import token_slots
 from headrace.runner.reference import Layer
 from headrace.runner.step import RunnerLimits

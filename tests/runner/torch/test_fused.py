@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from headrace.models.spec import RopeSpec
+from headrace.inference.models.spec import RopeSpec
 from headrace.runner import reference
 from headrace.runner.torch.fused import add_rms_norm, rms_norm, rotate_and_store, silu_mul
 from tests.runner.torch.cases import AttentionCase

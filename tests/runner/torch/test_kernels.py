@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.models.spec import MoeSpec
+from headrace.inference.models.spec import MoeSpec
 from headrace.runner.reference import ReferenceRunner
 from headrace.runner.sampling import sample_rows
 from headrace.runner.torch.attention import attend

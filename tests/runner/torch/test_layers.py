@@ -2,7 +2,7 @@
 
 import torch
 
-from headrace.models.spec import MoeSpec
+from headrace.inference.models.spec import MoeSpec
 from headrace.runner.torch.layers import Experts, Linear, route
 from tests.runner.native_models import small_spec
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from headrace.core.errors import BrokenModel
-from headrace.models.weights import Encoding, RawTensor
+from headrace.inference.models.weights import Encoding, RawTensor
 from headrace.runner.decoding import decode
 from headrace.runner.torch.matmul import (
     dequantize,

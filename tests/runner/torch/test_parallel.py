@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import EngineFailed, SettingsError
-from headrace.models.loading import load_model
-from headrace.models.shapes import expected_shapes
+from headrace.inference.models.loading import load_model
+from headrace.inference.models.shapes import expected_shapes
 from headrace.runner.torch.parallel import Shard, check_shards, cut_of
 from headrace.runner.torch.runner import ModelFiles, load_torch_runner
 from tests.parity.checkpoints import write_checkpoint

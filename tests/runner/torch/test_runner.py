@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from headrace.core.errors import BrokenModel, EngineFailed, InsufficientMemory, SettingsError
-from headrace.models.weights import Encoding
+from headrace.inference.models.weights import Encoding
 from headrace.runner.memory import MemoryBudget
 from headrace.runner.reference import ReferenceRunner
 from headrace.runner.torch.rank import estimate_sizes

@@ -9,7 +9,7 @@ from packaging.version import Version
 from transformers import PreTrainedModel
 
 from headrace.runner.transformers.support import Tier
-from tests.models.model_files import byte_level_tokenizer
+from tests.inference.models.model_files import byte_level_tokenizer
 from tests.parity.networks import VOCAB_SIZE
 from tests.parity.references import torch_network
 

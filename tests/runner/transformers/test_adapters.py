@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from headrace.core.errors import EngineFailed, UnsupportedModel
-from headrace.models.peft_adapter import read_peft_modules
+from headrace.inference.models.peft_adapter import read_peft_modules
 from headrace.runner.memory import MemoryBudget
 from headrace.runner.step import RunnerLimits
 from headrace.runner.transformers.loading import load_network, make_runner, read_source

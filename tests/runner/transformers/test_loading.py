@@ -15,8 +15,8 @@ from headrace.runner.memory import MemoryBudget
 from headrace.runner.step import RunnerLimits
 from headrace.runner.transformers.loading import load_network, make_runner, read_source
 from headrace.runner.transformers.runner import TransformersRunner
-from tests.models.quantized import writers
-from tests.models.quantized.test_formats import write_quantized
+from tests.inference.models.quantized import writers
+from tests.inference.models.quantized.test_formats import write_quantized
 from tests.parity.networks import VOCAB_SIZE
 from tests.runner.transformers.checkpoints import SHARED, write_network
 

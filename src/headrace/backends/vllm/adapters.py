@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from headrace.core.errors import BrokenModel, HeadraceError, InsufficientMemory, SettingsError, UnsupportedModel
 from headrace.engine.core.choice import Choice
-from headrace.models.fields import Fields
-from headrace.models.peft_adapter import read_peft_config
+from headrace.inference.models.fields import Fields
+from headrace.inference.models.peft_adapter import read_peft_config
 
 _CONFIG: Final = "adapter_config.json"
 _WEIGHTS: Final = ("adapter_model.safetensors", "adapter_model.bin", "adapter_model.pt")

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from headrace.core.errors import SettingsError
 from headrace.engine.config import EngineConfig, EngineLimits, ModelSource
-from headrace.models.model import HfModel
+from headrace.inference.models.model import HfModel
 
 DTYPES: Final = {"auto": "auto", "bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """Our names of formats that vLLM computes in, with its own."""

@@ -42,8 +42,8 @@ from headrace.engine.loading.plan import DEFAULT_MAX_MODEL_LEN, ContextLength, l
 from headrace.engine.loading.source import read_hf_model
 from headrace.engine.service.async_engine import AsyncEngine
 from headrace.engine.text.detokenizer import TokenTable
-from headrace.models.model import HfModel
-from headrace.models.sources import home_folder
+from headrace.inference.models.model import HfModel
+from headrace.inference.models.sources import home_folder
 from headrace_handler.stray_files import listed
 
 if TYPE_CHECKING:

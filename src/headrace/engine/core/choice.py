@@ -13,7 +13,7 @@ from headrace.engine.structured_output.state import Constraint
 from headrace.engine.text.answer import AnswerText
 from headrace.engine.text.detokenizer import TokenTable
 from headrace.engine.text.stop import StopMatch
-from headrace.models.pooling import Pooler
+from headrace.inference.models.pooling import Pooler
 
 UNDRAWABLE = (
     "No token could be drawn: the model's logits are not numbers, or every token was forbidden. "

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.generation import Pooled, PoolingMethod, PoolingParams
-from headrace.models.pooling import Pooler
+from headrace.inference.models.pooling import Pooler
 
 Float32 = npt.NDArray[np.float32]
 

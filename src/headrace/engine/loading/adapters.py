@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from headrace.core.errors import SettingsError
-from headrace.models.peft_adapter import is_peft_folder
+from headrace.inference.models.peft_adapter import is_peft_folder
 from headrace_handler.stray_files import listed
 
 FOLDER = "adapters"

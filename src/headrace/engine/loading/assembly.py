@@ -21,11 +21,11 @@ from headrace.engine.loading.smoothquant import smoothed_weights
 from headrace.engine.loading.source import read_model
 from headrace.engine.service.async_engine import AsyncEngine, runner_engine
 from headrace.engine.service.request_processor import TextParts
-from headrace.models.model import HfModel, Model
-from headrace.models.peft_adapter import read_peft_adapter
-from headrace.models.pooling import Pooler
-from headrace.models.rope import describe_ropes
-from headrace.models.sources import home_folder
+from headrace.inference.models.model import HfModel, Model
+from headrace.inference.models.peft_adapter import read_peft_adapter
+from headrace.inference.models.pooling import Pooler
+from headrace.inference.models.rope import describe_ropes
+from headrace.inference.models.sources import home_folder
 from headrace.runner.step import Runner
 
 

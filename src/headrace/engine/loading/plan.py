@@ -11,10 +11,10 @@ from headrace.core.errors import SettingsError
 from headrace.core.threads import usable_cpus
 from headrace.engine.config import EngineConfig, EngineLimits
 from headrace.engine.loading.formats import Formats, Machine, choose_formats
-from headrace.models.model import Model
-from headrace.models.shapes import expected_shapes
-from headrace.models.spec import ModelSpec
-from headrace.models.weights import dominant_bits
+from headrace.inference.models.model import Model
+from headrace.inference.models.shapes import expected_shapes
+from headrace.inference.models.spec import ModelSpec
+from headrace.inference.models.weights import dominant_bits
 from headrace.runner.step import RunnerLimits
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from typing import Final, Literal, cast
 
 from headrace.core.errors import SettingsError
 from headrace.core.generation import PoolingInfo, PoolingMethod
-from headrace.models.model import Model
-from headrace.models.pooling import DenseLayer, Pooler
-from headrace.models.weights import cut_tensor
+from headrace.inference.models.model import Model
+from headrace.inference.models.pooling import DenseLayer, Pooler
+from headrace.inference.models.weights import cut_tensor
 from headrace.runner.decoding import decode
 
 _QWEN3_PAIR: Final = (

@@ -18,14 +18,14 @@ from headrace.core.errors import InsufficientMemory, SettingsError
 from headrace.core.progress import Progress
 from headrace.core.sizes import format_size
 from headrace.core.telemetry import get_logger
-from headrace.models.calibration_texts import MAX_SAMPLE_TOKENS, MAX_SAMPLES, calibration_samples
-from headrace.models.folder_export import new_folder
-from headrace.models.hf_checkpoint import read_hf_weights
-from headrace.models.model import Model
-from headrace.models.shapes import expected_shapes
-from headrace.models.sources import PACKED_FOLDER
-from headrace.models.spec import ModelSpec
-from headrace.models.weights import Encoding, WeightSource
+from headrace.inference.models.calibration_texts import MAX_SAMPLE_TOKENS, MAX_SAMPLES, calibration_samples
+from headrace.inference.models.folder_export import new_folder
+from headrace.inference.models.hf_checkpoint import read_hf_weights
+from headrace.inference.models.model import Model
+from headrace.inference.models.shapes import expected_shapes
+from headrace.inference.models.sources import PACKED_FOLDER
+from headrace.inference.models.spec import ModelSpec
+from headrace.inference.models.weights import Encoding, WeightSource
 
 _VERSION: Final = 1
 """Incremented when the same model, texts and strengths give different weights."""

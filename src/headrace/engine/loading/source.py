@@ -2,8 +2,8 @@
 
 from headrace.core.progress import Progress
 from headrace.engine.config import ModelSource
-from headrace.models.loading import load_hf_model, load_model
-from headrace.models.model import HfModel, Model
+from headrace.inference.models.loading import load_hf_model, load_model
+from headrace.inference.models.model import HfModel, Model
 
 
 def read_model(source: ModelSource, progress: Progress) -> Model:

@@ -9,7 +9,7 @@ from headrace.engine.structured_output.compiler import GrammarCompiler
 from headrace.engine.structured_output.delayed import DelayedGrammar
 from headrace.engine.structured_output.state import Constraint
 from headrace.engine.text.detokenizer import TokenTable
-from headrace.models.tokenizer import Tokenizer
+from headrace.inference.models.tokenizer import Tokenizer
 
 
 class AnswerStart:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from headrace.engine.service.pooled_inputs import InputTokens
-from headrace.models.render_limits import FULL_LIMITS, INLINE_LIMITS, RenderingTooLong, RenderLimits
+from headrace.inference.models.render_limits import FULL_LIMITS, INLINE_LIMITS, RenderingTooLong, RenderLimits
 
 INLINE_CHARS: Final = 8192
 """Longer prompts are rendered and tokenised on a worker thread."""

@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple, TypeVar
 
-from headrace.models.tokenizer import Tokenizer
+from headrace.inference.models.tokenizer import Tokenizer
 
 Side = Literal["left", "right"]
 Ids = TypeVar("Ids", list[int], tuple[int, ...])

@@ -38,10 +38,10 @@ from headrace.engine.structured_output.compiler import GrammarCompiler
 from headrace.engine.structured_output.state import Constraint
 from headrace.engine.text.answer import AnswerText
 from headrace.engine.text.detokenizer import TokenTable
-from headrace.models.chat import ChatTemplate
-from headrace.models.pooling import Pooler
-from headrace.models.render_limits import FULL_LIMITS, RenderLimits
-from headrace.models.tokenizer import Tokenizer
+from headrace.inference.models.chat import ChatTemplate
+from headrace.inference.models.pooling import Pooler
+from headrace.inference.models.render_limits import FULL_LIMITS, RenderLimits
+from headrace.inference.models.tokenizer import Tokenizer
 
 _MAX_CHARS_A_TOKEN = 64
 """

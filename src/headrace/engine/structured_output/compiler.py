@@ -22,7 +22,7 @@ from headrace.engine.structured_output.json_names import NameIndex
 from headrace.engine.structured_output.llguidance_errors import explain_error
 from headrace.engine.structured_output.source import GrammarError, grammar_source, has_maps, pattern_sources
 from headrace.engine.structured_output.state import GrammarState
-from headrace.models.tokenizer import Tokenizer
+from headrace.inference.models.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer

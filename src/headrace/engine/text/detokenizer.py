@@ -8,7 +8,7 @@ answer never differ.
 
 import codecs
 
-from headrace.models.tokenizer import Tokenizer
+from headrace.inference.models.tokenizer import Tokenizer
 
 _make_decoder = codecs.getincrementaldecoder("utf-8")
 

@@ -124,6 +124,6 @@ def _node_address() -> str:
 
 
 def _cache_folder() -> Path:
-    from headrace.models.sources import home_folder
+    from headrace.inference.models.sources import home_folder
 
     return home_folder(os.environ)

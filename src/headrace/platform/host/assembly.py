@@ -11,7 +11,7 @@ from headrace.core.installing import pip_install
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import NO_TRACER, Tracer
 from headrace.http.otlp import traced_environment
-from headrace.models.sources import home_folder
+from headrace.inference.models.sources import home_folder
 from headrace.platform.autoscaling.loops.waker import Waker
 from headrace.platform.cloudwatch.series.file import FileSeries
 from headrace.platform.cluster.cgroups import delegated_group

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from headrace.models.store import StoredKind, list_models
+from headrace.inference.models.store import StoredKind, list_models
 from headrace.platform.cloudwatch.metrics.worker_page import WorkerReading
 from headrace.platform.cluster.instance_types import Host
 from headrace.platform.control.model.component import (

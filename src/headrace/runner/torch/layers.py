@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
 from torch import Tensor
 
-from headrace.models.rope import inverse_frequencies
-from headrace.models.spec import Activation, ModelSpec, MoeSpec, RopeSpec
+from headrace.inference.models.rope import inverse_frequencies
+from headrace.inference.models.spec import Activation, ModelSpec, MoeSpec, RopeSpec
 from headrace.runner.torch.fused import add_rms_norm, rms_norm, silu_mul
 from headrace.runner.torch.matmul import Weight, grouped_linear, linear
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from headrace.core.errors import BrokenModel
-from headrace.models.weights import Encoding, RawTensor
+from headrace.inference.models.weights import Encoding, RawTensor
 from headrace.runner.torch.dispatch import uses_triton
 
 FP8: Final = torch.float8_e4m3fn

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
 from torch import Tensor
 
-from headrace.models.spec import ModelSpec
+from headrace.inference.models.spec import ModelSpec
 from headrace.runner.torch.attention import attend
 from headrace.runner.torch.batch import StepTensors
 from headrace.runner.torch.fused import rotate_and_store

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from headrace.core.errors import SettingsError
-from headrace.models.spec import ModelSpec, split_name
+from headrace.inference.models.spec import ModelSpec, split_name
 
 Cut = tuple[range | None, range | None]
 """The rows and columns of a weight; None: all of them."""

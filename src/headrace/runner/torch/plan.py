@@ -6,7 +6,7 @@ from typing import Final
 import torch
 
 from headrace.core.errors import SettingsError
-from headrace.models.weights import Encoding
+from headrace.inference.models.weights import Encoding
 from headrace.runner.memory import MemoryBudget
 from headrace.runner.step import RunnerLimits
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from headrace.core.progress import Progress, no_progress
-from headrace.models.adapter import Adapter, is_adaptable
-from headrace.models.shapes import expected_shapes
-from headrace.models.spec import ModelSpec
-from headrace.models.weights import WeightSource
+from headrace.inference.models.adapter import Adapter, is_adaptable
+from headrace.inference.models.shapes import expected_shapes
+from headrace.inference.models.spec import ModelSpec
+from headrace.inference.models.weights import WeightSource
 from headrace.runner.memory import MemoryBudget, MemoryPlan, RunnerSizes, plan_sizes
 from headrace.runner.sampling import stack_sampling
 from headrace.runner.step import RunnerLimits, StepInput

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from headrace.core.errors import HeadraceError
-from headrace.models.loading import load_model
+from headrace.inference.models.loading import load_model
 from headrace.runner.step import StepInput
 from headrace.runner.torch.parallel import Collectives, Shard
 from headrace.runner.torch.rank import Rank, device_of

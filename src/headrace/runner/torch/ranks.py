@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from headrace.core.errors import EngineFailed, HeadraceError
 from headrace.core.telemetry import get_logger
-from headrace.models.adapter import Adapter
+from headrace.inference.models.adapter import Adapter
 from headrace.runner.step import SAMPLING_DTYPE, StepInput
 from headrace.runner.torch.plan import TorchPlan
 

@@ -13,9 +13,9 @@ import torch
 from headrace.core.errors import EngineFailed, InsufficientMemory, SettingsError
 from headrace.core.progress import Progress, no_progress
 from headrace.core.telemetry import get_logger
-from headrace.models.adapter import Adapter
-from headrace.models.spec import ModelSpec
-from headrace.models.weights import WeightSource
+from headrace.inference.models.adapter import Adapter
+from headrace.inference.models.spec import ModelSpec
+from headrace.inference.models.weights import WeightSource
 from headrace.runner.checks import check_step
 from headrace.runner.step import Float32, RunnerInfo, StepInput, StepOutput
 from headrace.runner.torch.parallel import Collectives, Shard, check_shards

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from headrace.core.progress import Progress, no_progress
-from headrace.models.shapes import expected_shapes
-from headrace.models.spec import ModelSpec
-from headrace.models.weights import Encoding, RawTensor, WeightSource, cut_tensor
+from headrace.inference.models.shapes import expected_shapes
+from headrace.inference.models.spec import ModelSpec
+from headrace.inference.models.weights import Encoding, RawTensor, WeightSource, cut_tensor
 from headrace.runner.decoding import decode
 from headrace.runner.torch.layers import ExpertLinear, Head, Linear
 from headrace.runner.torch.matmul import (

@@ -12,7 +12,7 @@ import torch
 from transformers.pytorch_utils import Conv1D
 
 from headrace.core.errors import EngineFailed
-from headrace.models.adapter import Adapter
+from headrace.inference.models.adapter import Adapter
 from headrace.runner.step import Float32, Int32
 
 Factors = tuple[torch.Tensor, torch.Tensor]

@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 
 from headrace.core.errors import EngineFailed
-from headrace.models.adapter import Adapter
+from headrace.inference.models.adapter import Adapter
 from headrace.runner.checks import check_step
 from headrace.runner.step import Float32, RunnerInfo, RunnerLimits, StepInput, StepOutput
 from headrace.runner.torch.sampling import sample

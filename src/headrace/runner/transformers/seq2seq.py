@@ -16,7 +16,7 @@ from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from headrace.core.errors import EngineFailed, UnsupportedModel
-from headrace.models.adapter import Adapter
+from headrace.inference.models.adapter import Adapter
 from headrace.runner.checks import check_step
 from headrace.runner.step import RunnerInfo, RunnerLimits, StepInput, StepOutput
 from headrace.runner.torch.sampling import sample

@@ -1,0 +1,75 @@
+"""GPT-2: learned positions, transposed matrices."""
+
+from dataclasses import replace
+from typing import Final
+
+from headrace.inference.models.families.family import ALL_BIASED, GGUF_FUSED_QKV, GPT_PARTS, QKV, Family, GgufHeader
+from headrace.inference.models.families.reading import config_spec, gguf_spec, without_positions
+from headrace.inference.models.fields import Fields
+from headrace.inference.models.spec import ModelSpec
+
+
+def _from_config(family: Family, config: Fields) -> ModelSpec:
+    inner = config.whole("n_inner", 4 * config.whole("n_embd"))
+    return _learned(config_spec(family, Fields({**config.values, "intermediate_size": inner}, config.source)))
+
+
+def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
+    return _learned(gguf_spec(family, header))
+
+
+def _learned(spec: ModelSpec) -> ModelSpec:
+    return replace(without_positions(spec), learned_positions=spec.max_positions)
+
+
+GPT2: Final = Family(
+    name="gpt2",
+    models="GPT-2",
+    verified=("transformers", "GGUF twin"),
+    model_types=("gpt2",),
+    # Source: transformers `GPT2Config`.
+    defaults={
+        "n_embd": 768,
+        "n_layer": 12,
+        "n_head": 12,
+        "n_positions": 1024,
+        "vocab_size": 50_257,
+        "layer_norm_epsilon": 1e-5,
+        "activation_function": "gelu_new",
+        "tie_word_embeddings": True,
+    },
+    keys={
+        "hidden_size": "n_embd",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "max_position_embeddings": "n_positions",
+        "rms_norm_eps": "layer_norm_epsilon",
+    },
+    refused={
+        "scale_attn_weights": (True, "attention scores without a scale"),
+        "scale_attn_by_inverse_layer_idx": (False, "a scale of attention scores for each layer"),
+        "add_cross_attention": (False, "attention to an encoder"),
+    },
+    activation="gelu_tanh",
+    activation_key="activation_function",
+    reads_activation=True,
+    parts={**GPT_PARTS, **ALL_BIASED},
+    spec_from_config=_from_config,
+    gguf_architectures=("gpt2",),
+    spec_from_gguf=_from_gguf,
+    tensors={
+        "layers": "model.h",
+        "embed": "model.wte.weight",
+        "positions": "model.wpe.weight",
+        "final_norm": "model.ln_f.weight",
+        "lm_head": "lm_head.weight",
+        "attn_norm": "ln_1.weight",
+        **dict.fromkeys(QKV, "attn.c_attn.weight"),
+        "o": "attn.c_proj.weight",
+        "mlp_norm": "ln_2.weight",
+        "up": "mlp.c_fc.weight",
+        "down": "mlp.c_proj.weight",
+    },
+    gguf_tensors=GGUF_FUSED_QKV,
+    transposed=True,
+)

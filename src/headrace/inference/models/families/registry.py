@@ -1,0 +1,142 @@
+"""The registry of families, and the choice of the one that reads a checkpoint."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from headrace.core.errors import UnsupportedModel
+from headrace.inference.models.families.arcee import ARCEE
+from headrace.inference.models.families.baichuan import BAICHUAN
+from headrace.inference.models.families.bert import BERT, ROBERTA
+from headrace.inference.models.families.chatglm import CHATGLM
+from headrace.inference.models.families.cohere import COHERE, COHERE2
+from headrace.inference.models.families.ernie import ERNIE4_5
+from headrace.inference.models.families.exaone3 import EXAONE
+from headrace.inference.models.families.exaone4 import EXAONE4
+from headrace.inference.models.families.falcon import FALCON
+from headrace.inference.models.families.family import Family, GgufHeader
+from headrace.inference.models.families.gemma import GEMMA, GEMMA3
+from headrace.inference.models.families.gemma2 import GEMMA2, VAULTGEMMA
+from headrace.inference.models.families.glm import GLM, GLM4
+from headrace.inference.models.families.gpt2 import GPT2
+from headrace.inference.models.families.gpt_neox import GPT_NEOX
+from headrace.inference.models.families.gpt_oss import GPT_OSS
+from headrace.inference.models.families.gptj import GPTJ
+from headrace.inference.models.families.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE
+from headrace.inference.models.families.internlm import INTERNLM2, INTERNLM3
+from headrace.inference.models.families.llama import LLAMA
+from headrace.inference.models.families.minicpm import MINICPM
+from headrace.inference.models.families.mistral import MINISTRAL, MINISTRAL3, MISTRAL
+from headrace.inference.models.families.mistral_params import MISTRAL_PARAMS
+from headrace.inference.models.families.mixtral import MIXTRAL
+from headrace.inference.models.families.modernbert import MODERNBERT
+from headrace.inference.models.families.nemotron import NEMOTRON
+from headrace.inference.models.families.nomic_bert import NOMIC_BERT
+from headrace.inference.models.families.olmo import OLMO, OLMO2, OLMO3
+from headrace.inference.models.families.olmoe import OLMOE
+from headrace.inference.models.families.opt import OPT
+from headrace.inference.models.families.phi import PHI3
+from headrace.inference.models.families.phi2 import PHI
+from headrace.inference.models.families.phimoe import PHIMOE
+from headrace.inference.models.families.qwen import QWEN2, QWEN2_VL, QWEN3, QWEN3_VL
+from headrace.inference.models.families.qwen1 import QWEN
+from headrace.inference.models.families.qwen_moe import QWEN2_MOE, QWEN3_MOE
+from headrace.inference.models.families.reading import read_config, read_gguf
+from headrace.inference.models.families.seed_oss import SEED_OSS
+from headrace.inference.models.families.smollm3 import SMOLLM3
+from headrace.inference.models.families.stablelm import STABLELM
+from headrace.inference.models.families.starcoder2 import STARCODER2
+from headrace.inference.models.fields import Fields
+from headrace.inference.models.spec import ModelSpec
+
+FAMILIES: Final = (
+    *(LLAMA, MISTRAL, MISTRAL_PARAMS, MINISTRAL, MINISTRAL3, QWEN2, QWEN3, GEMMA, GEMMA3),
+    *(QWEN2_VL, QWEN3_VL, GRANITE_HYBRID, MINICPM, ERNIE4_5, SEED_OSS),
+    *(INTERNLM2, INTERNLM3, QWEN, BAICHUAN, CHATGLM, EXAONE, ARCEE),
+    *(PHI3, GRANITE, SMOLLM3, GLM, GLM4, GEMMA2, VAULTGEMMA, OLMO, OLMO2, OLMO3, EXAONE4),
+    *(COHERE, COHERE2, STABLELM, STARCODER2, PHI, NEMOTRON, FALCON, GPT_NEOX, GPT2, GPTJ, OPT),
+    *(MIXTRAL, QWEN2_MOE, QWEN3_MOE, GRANITE_MOE, OLMOE, GPT_OSS, PHIMOE),
+    *(BERT, ROBERTA, MODERNBERT, NOMIC_BERT),
+)
+NESTED: Final = {
+    "gemma3": "gemma3_text",
+    "mistral3": "mistral",
+    "qwen2_vl": "qwen2_vl_text",
+    "qwen2_5_vl": "qwen2_5_vl_text",
+    "qwen3_vl": "qwen3_vl_text",
+}
+"""`model_type` of networks that also read images, and that of their text part."""
+_SHARED_KEYS: Final = ("tie_word_embeddings", "quantization_config", "eos_token_id", "bos_token_id", "torch_dtype")
+"""Keys beside `text_config` that also count for the text part."""
+_MISSING: Final = {
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "minicpm3", "kimi_k2"), "latent attention"),
+    **dict.fromkeys(("bloom", "mpt"), "positions as biases of the scores (alibi)"),
+    "mllama": "cross-attention to images",
+    "gemma3n": "several residual streams and embeddings for each layer",
+    "t5": "an encoder",
+    **dict.fromkeys(("mpnet", "deberta", "deberta-v2"), "relative positions"),
+    **dict.fromkeys(
+        ("mamba", "mamba2", "rwkv", "qwen3_next", "qwen3_5", "falcon_h1", "lfm2", "nemotron_h"),
+        "a recurrent state",
+    ),
+}
+"""Missing features by `model_type`, for networks that are often requested."""
+_RUN_ELSEWHERE: Final = (
+    " This network needs {part}, which the native backend does not have; docs/backends.md names the backends that do."
+)
+
+
+def from_config(config: Fields) -> tuple[Family, ModelSpec]:
+    """
+    Return the family and the spec of a config.json.
+
+    Raises:
+        UnsupportedModel: a part is not supported; the message names it.
+        BrokenModel: a key is missing or wrong; the message names it.
+    """
+    config = text_part(config)
+    model_type = config.text("model_type", "")
+    for family in FAMILIES:
+        if model_type in family.model_types:
+            spec = read_config(family, config)
+            return family.variant_of(spec), spec
+    known = ", ".join(name for family in FAMILIES for name in family.model_types)
+    missing = _RUN_ELSEWHERE.format(part=_MISSING[model_type]) if model_type in _MISSING else ""
+    raise UnsupportedModel(
+        f"{config.source}: model_type is {model_type!r}; expected one of {known}.{missing}", model_type=model_type
+    )
+
+
+def refused_networks() -> Mapping[str, str]:
+    """Return the missing feature of each `model_type` that is refused by name."""
+    return _MISSING
+
+
+def family_named(name: str) -> Family:
+    """Return the family whose specs have this name."""
+    return next(family for family in FAMILIES if family.name == name)
+
+
+def text_part(config: Fields) -> Fields:
+    """Return the config of the network that reads text: `text_config` of those that also read images."""
+    kind = NESTED.get(config.text("model_type", ""))
+    if kind is None:
+        return config
+    if not config.has("text_config"):  # Qwen VL, as transformers 4 writes it
+        others = {key: value for key, value in config.values.items() if key != "vision_config"}
+        return Fields({**others, "model_type": kind}, config.source)
+    shared = {key: config.values[key] for key in _SHARED_KEYS if config.has(key)}
+    part = config.sub("text_config")
+    return Fields({"model_type": kind, **part.values, **shared}, part.source)
+
+
+def from_gguf(architecture: str, header: GgufHeader) -> tuple[Family, ModelSpec]:
+    """Return the family and the spec of GGUF metadata; raises like `from_config`."""
+    for family in FAMILIES:
+        if architecture in family.gguf_architectures:
+            spec = read_gguf(family, header)
+            return family.variant_of(spec), spec
+    known = ", ".join(name for family in FAMILIES for name in family.gguf_architectures)
+    raise UnsupportedModel(
+        f"{header.fields.source}: the architecture is {architecture!r}; expected one of {known}.",
+        architecture=architecture,
+    )

@@ -1,0 +1,250 @@
+"""
+Read a whole checkpoint from a GGUF file, or from the parts of one: spec, weights by canonical name, and text.
+
+Formats of weights that runners support are returned unchanged, Q4_K and ternary types as Q4_1, MXFP4 with halves as
+scales; others are dequantized to F32.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from math import prod
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.core.generation import PoolingMethod
+from headrace.inference.models.families.family import Family, GgufHeader
+from headrace.inference.models.families.registry import from_gguf
+from headrace.inference.models.families.rope_config import ROPE_TENSORS
+from headrace.inference.models.fields import Fields
+from headrace.inference.models.generation_config import gguf_card_name, read_sampling
+from headrace.inference.models.gguf_dequantize import TERNARY, dequantize, mxfp4_as_fp4, q4_k_as_q4_1, ternary_as_q4_1
+from headrace.inference.models.gguf_file import GgufFile, GgufTensor, open_all_parts
+from headrace.inference.models.gguf_tokenizer import read_gguf_tokenizer
+from headrace.inference.models.model import Checkpoint, CheckpointText, GenerationDefaults
+from headrace.inference.models.places import Place, gguf_places
+from headrace.inference.models.pooling import Pooler
+from headrace.inference.models.shapes import expected_shapes
+from headrace.inference.models.spec import ModelSpec
+from headrace.inference.models.weights import STORED_BITS, Encoding, RawTensor
+
+RAW_TYPES: Final = {
+    0: Encoding.F32,
+    1: Encoding.F16,
+    2: Encoding.Q4_0,
+    3: Encoding.Q4_1,
+    8: Encoding.Q8_0,
+    30: Encoding.BF16,
+}
+_F32: Final = 0
+_Q4_K: Final = 12
+_MXFP4: Final = 39
+_MXFP4_BYTES: Final = 17
+"""Bytes of a block of 32 numbers."""
+_NVFP4: Final = 40
+_BITS: Final = {
+    6: 5, 7: 5, 9: 8, 10: 2, 11: 3, 12: 4, 13: 5, 14: 6, 15: 8, 16: 2, 17: 2, 18: 3, 19: 1, 20: 4, 21: 3, 22: 2, 23: 4,
+    29: 1, 34: 1, 35: 2, 39: 4, 40: 4, 41: 1,
+}  # fmt: skip
+"""Bits per number of the quantized types that are not in `RAW_TYPES`; all other types count as floats."""
+_NAMES: Final = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K",
+    12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S",
+    20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 29: "IQ1_M", 30: "BF16", 34: "TQ1_0", 35: "TQ2_0",
+    39: "MXFP4", 40: "NVFP4",
+}  # fmt: skip
+"""Source: ggml.h, ggml_type."""
+_TEMPLATE: Final = "tokenizer.chat_template"
+_SAMPLING: Final = {
+    "temperature": "temp",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
+"""Keys below `general.sampling`."""
+_POOLING: Final[Mapping[int, PoolingMethod | None]] = {0: None, 1: "mean", 2: "cls", 3: "last"}
+"""Values of `pooling_type`; 4 is a reranker."""
+
+
+def read_gguf_spec(file: GgufFile) -> tuple[Family, ModelSpec]:
+    """Return the family and the spec of a GGUF file."""
+    source = str(file.path)
+    architecture = Fields(file.metadata, source).text("general.architecture")
+    prefix = f"{architecture}."
+    values = {key.removeprefix(prefix): value for key, value in file.metadata.items() if key.startswith(prefix)}
+    header = GgufHeader(
+        fields=Fields(values, f"{source}, {architecture}"),
+        tensor_shapes={name: (tensor.num_rows, tensor.num_columns) for name, tensor in file.tensors.items()},
+        rope_tensors=_rope_tensors(file),
+    )
+    return from_gguf(architecture, header)
+
+
+class GgufWeights:
+    """A `WeightSource` over a GGUF file."""
+
+    def __init__(self, file: GgufFile, family: Family, spec: ModelSpec) -> None:
+        self._file = file
+        self._shapes = expected_shapes(spec)
+        self._places = gguf_places(family, spec, file.tensors)
+        self._tensors = {name: self._find(place) for name, place in self._places.items()}
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash the size, the modification time and the header of the file."""
+        return self._file.fingerprint
+
+    @property
+    def dominant_encoding(self) -> Encoding:
+        """Return the encoding of most of the weights in layers, after conversion."""
+        numbers: Counter[Encoding] = Counter()
+        for name in self._tensors:
+            if name.startswith("layers."):
+                numbers[self.encoding(name)] += prod(self._shapes[name])
+        return max(numbers, key=numbers.__getitem__)
+
+    def stored_bits(self, name: str) -> int:
+        """Return the bits of the tensor's type."""
+        type_id = self._tensors[name].type_id
+        return STORED_BITS[RAW_TYPES[type_id]] if type_id in RAW_TYPES else _BITS.get(type_id, 32)
+
+    def stored_format(self, name: str) -> str:
+        """Return the name of the tensor's type, as llama.cpp has it."""
+        type_id = self._tensors[name].type_id
+        return _NAMES.get(type_id, f"type {type_id}")
+
+    def encoding(self, name: str) -> Encoding:
+        """Return the encoding of a tensor after conversion."""
+        return _handed_out(self._tensors[name].type_id)
+
+    def names(self) -> Iterable[str]:
+        """Return the names that the spec requires; the constructor has checked that they exist."""
+        return self._tensors.keys()
+
+    def load(self, name: str) -> RawTensor:
+        """Return a tensor, or its rows of a fused tensor."""
+        if name not in self._tensors:
+            raise BrokenModel(f"{self._file.path} has no weight {name}.", name=name)
+        tensor, place = self._tensors[name], self._places[name]
+        data = tensor.rows
+        if place.is_matrix:  # before the conversion, whose cost grows with the rows
+            data = place.cut(data)
+        encoding, data = _converted(self._file, tensor, data)
+        if place.is_matrix:
+            return RawTensor(encoding, len(data), tensor.num_columns, data)
+        return place.select(RawTensor(encoding, *place.shape, data.reshape(1, -1)))
+
+    def _find(self, place: Place) -> GgufTensor:
+        stored, shape = place.stored, place.shape
+        if place.is_ones:
+            rows = np.ones(shape, np.float32).view(np.uint8)
+            return GgufTensor(name=stored, type_id=_F32, num_rows=shape[0], num_columns=shape[1], rows=rows)
+        tensor = self._file.tensors.get(stored)
+        if tensor is None:
+            raise BrokenModel(f"{self._file.path} has no tensor {stored}, which this network requires.", tensor=stored)
+        found = (tensor.num_rows, tensor.num_columns)
+        if found != shape and (shape[0] != 1 or prod(found) != shape[1]):  # norms of heads are matrices in some files
+            raise BrokenModel(
+                f"{self._file.path}: tensor {stored} is {tensor.num_rows} x {tensor.num_columns}; "
+                f"expected {shape[0]} x {shape[1]}.",
+                tensor=stored,
+            )
+        if tensor.type_id == _NVFP4 and stored.removesuffix("weight") + "scale" in self._file.tensors:
+            raise UnsupportedModel(
+                f"{self._file.path}: tensor {stored} is NVFP4 with a second scale, which is not supported.",
+                tensor=stored,
+            )
+        return tensor
+
+
+def _handed_out(type_id: int) -> Encoding:
+    if type_id == _MXFP4:
+        return Encoding.FP4
+    return Encoding.Q4_1 if type_id == _Q4_K or type_id in TERNARY else RAW_TYPES.get(type_id, Encoding.F32)
+
+
+def _converted(
+    file: GgufFile, tensor: GgufTensor, data: npt.NDArray[np.uint8]
+) -> tuple[Encoding, npt.NDArray[np.uint8]]:
+    """Convert rows of a tensor to an encoding of runners: that of `_handed_out`, unless blocks are malformed."""
+    if tensor.type_id in RAW_TYPES:
+        return RAW_TYPES[tensor.type_id], data
+    if tensor.type_id == _Q4_K:
+        return Encoding.Q4_1, q4_k_as_q4_1(data)
+    if tensor.type_id == _MXFP4 and (fp4 := mxfp4_as_fp4(data.reshape(-1, _MXFP4_BYTES))) is not None:
+        return Encoding.FP4, fp4.reshape(len(data), -1)
+    values = _dequantized(file, tensor, data)
+    blocks = ternary_as_q4_1(values) if tensor.type_id in TERNARY else None
+    return (Encoding.F32, values.view(np.uint8)) if blocks is None else (Encoding.Q4_1, blocks)
+
+
+def _rope_tensors(file: GgufFile) -> dict[str, tuple[float, ...]]:
+    found = [file.tensors[name] for name in ROPE_TENSORS if name in file.tensors]
+    for tensor in found:
+        if tensor.type_id != _F32:
+            raise UnsupportedModel(f"{file.path}: {tensor.name} is not stored as F32.")
+    return {tensor.name: tuple(tensor.rows.view("<f4").ravel().tolist()) for tensor in found}
+
+
+def _dequantized(file: GgufFile, tensor: GgufTensor, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    try:
+        return dequantize(data, tensor.type_id)
+    except (NotImplementedError, ValueError) as exc:
+        raise UnsupportedModel(
+            f"{file.path}: tensor {tensor.name} has type {tensor.type_id}, which is not supported. "
+            "Expected F32, F16, BF16, Q4_0 to Q8_0, K-quants, IQ types, TQ types, Q1_0, MXFP4 or NVFP4.",
+            tensor=tensor.name,
+        ) from exc
+
+
+def read_gguf_checkpoint(path: Path) -> Checkpoint:
+    """
+    Read everything but the weights.
+
+    Raises:
+        BrokenModel: the file or a part of it is missing, truncated or malformed; the message says where.
+        UnsupportedModel: a part is not supported; the message names it.
+    """
+    file = open_all_parts(path)
+    family, spec = read_gguf_spec(file)
+    tokenizer = read_gguf_tokenizer(file, spec.vocab_size)
+    templates = {
+        key.removeprefix(_TEMPLATE).removeprefix(".") or "default": value
+        for key, value in file.metadata.items()
+        if key.startswith(_TEMPLATE) and isinstance(value, str)
+    }
+    return Checkpoint(
+        spec=spec,
+        weights=GgufWeights(file, family, spec),
+        text=CheckpointText(
+            tokenizer=tokenizer,
+            templates=templates,
+            defaults=_read_defaults(file.metadata, tokenizer.eos_token_ids),
+            card_name=gguf_card_name(file.metadata),
+        ),
+        pooler=_read_pooler(Fields(file.metadata, str(path))),
+        generates=spec.is_causal,
+    )
+
+
+def _read_pooler(metadata: Fields) -> Pooler | None:
+    """Return the pooling of an embedding model; None if the file names none."""
+    key = f"{metadata.text('general.architecture')}.pooling_type"
+    kind = metadata.whole(key, 0, minimum=0)
+    if kind not in _POOLING:
+        raise UnsupportedModel(
+            f"{metadata.source}: {key} is {kind}; expected 0 to 3. Rerankers load from Hugging Face folders.", key=key
+        )
+    method = _POOLING[kind]
+    return None if method is None else Pooler(method=method)
+
+
+def _read_defaults(metadata: Mapping[str, object], eos_token_ids: frozenset[int]) -> GenerationDefaults:
+    """Return the recommended sampling, which llama.cpp's converter copies from `generation_config.json`."""
+    values = {name: metadata.get(f"general.sampling.{key}") for name, key in _SAMPLING.items()}
+    source = "the GGUF file's metadata"
+    return GenerationDefaults(eos_token_ids=eos_token_ids, sampling=read_sampling(Fields(values, source), source))

@@ -1,0 +1,241 @@
+"""
+Build a tokenizer from the files of a Hugging Face folder.
+
+`tokenizer.json` is complete. Without it the folder has the vocabulary of another library: `tokenizer.model` of
+SentencePiece or tiktoken, `*.tiktoken`, or `tekken.json`; or that of an older transformers: `vocab.json` with
+`merges.txt`, or `vocab.txt`. `tokenizer_config.json` adds special tokens.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from headrace.core.errors import BrokenModel, HeadraceError
+from headrace.inference.models.fields import Fields
+from headrace.inference.models.generation_config import token_ids
+from headrace.inference.models.hf_vocabulary import VOCAB_JSON, VOCAB_TXT, Vocabulary, hf_vocabulary, token_text
+from headrace.inference.models.panics import is_panic
+from headrace.inference.models.sentencepiece import parse_sentencepiece, sentencepiece_backend
+from headrace.inference.models.tiktoken_file import is_tiktoken, parse_tekken, parse_tiktoken, tiktoken_backend
+from headrace.inference.models.tokenizer import Tokenizer
+from headrace_handler.stray_files import listed
+
+if TYPE_CHECKING:
+    import tokenizers
+
+
+TOKENIZER: Final = "tokenizer.json"
+_VOCABULARIES: Final = ("tokenizer.model", "tekken.json", "*.tiktoken", VOCAB_JSON, VOCAB_TXT)
+"""Vocabulary files of other libraries and of older transformers, in order of preference."""
+_MAX_BYTES: Final = 256 << 20
+"""Ten times the largest vocabulary known."""
+_SAMPLE: Final = "The quick\nbrown  fox 123 \u00e9\u4e2d"
+"""Tokenised once, so that a broken vocabulary that panics is refused at the start and not with the first request."""
+_MAX_ID_DIGITS: Final = 10
+_FLAGS: Final = ("special", "lstrip", "rstrip", "single_word", "normalized")
+"""Properties of an added token."""
+_NAMES: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+
+
+def read_hf_tokenizer(
+    folder: Path, *, settings: Fields, config: Fields, generation: Fields, vocab_size: int
+) -> Tokenizer:
+    """
+    Return the tokenizer of a folder.
+
+    Args:
+        folder: the folder with `tokenizer.json`, or with a vocabulary of another library.
+        settings: `tokenizer_config.json`.
+        config: `config.json`.
+        generation: `generation_config.json`.
+        vocab_size: rows of the embedding.
+
+    Raises:
+        BrokenModel: there is no tokenizer, or it cannot be read.
+        UnsupportedModel: the vocabulary is of a kind that is not supported; the message names it.
+    """
+    files = listed(folder, (TOKENIZER, *_VOCABULARIES))
+    if not files:
+        raise BrokenModel(f"{folder} has no tokenizer: {TOKENIZER} does not exist, nor do {', '.join(_VOCABULARIES)}.")
+    file = files[0]
+    found = _read(file, settings, config)
+    backend = found.backend
+    _add_tokens(backend, settings)
+    names = {name: text for name in _NAMES if (text := token_text(settings.values.get(name))) is not None}
+    names = {**found.names, **names}
+    if found.has_plain_specials:
+        _mark_special(backend, settings, names)
+    settings = settings.with_defaults(found.settings)
+    bos, eos = _id_of(backend, names.get("bos_token")), _id_of(backend, names.get("eos_token"))
+    _set_ends(backend, settings, names)
+    ends = sorted(token_ids(generation, "eos_token_id") | token_ids(config, "eos_token_id"))
+    if bos is None:
+        bos = min(token_ids(config, "bos_token_id"), default=None)
+    return Tokenizer(
+        backend,
+        vocab_size=vocab_size,
+        bos_token_id=bos,
+        eos_token_ids=ends if eos is None else [eos, *ends],
+        special_names=names,
+        source=str(file),
+    )
+
+
+def _read(file: Path, settings: Fields, config: Fields) -> Vocabulary:
+    if file.stat().st_size > _MAX_BYTES:
+        raise BrokenModel(f"{file} has {file.stat().st_size} bytes; expected at most {_MAX_BYTES}.", path=str(file))
+    try:
+        found = _build(file, file.read_bytes(), settings, config)
+        with suppress(Exception):  # a vocabulary need not express the sample
+            found.backend.encode(_SAMPLE)
+    except HeadraceError:
+        raise
+    except BaseException as exc:
+        # `tokenizers` raises nothing more specific.
+        if not isinstance(exc, Exception) and not is_panic(exc):
+            raise
+        raise BrokenModel(f"{file} cannot be read: {exc}. Download it again.", path=str(file)) from exc
+    return found
+
+
+def _build(file: Path, content: bytes, settings: Fields, config: Fields) -> Vocabulary:
+    from tokenizers import Tokenizer as Backend
+
+    if file.name == TOKENIZER:
+        check_tokenizer_json(content, str(file))
+        backend = Backend.from_str(content.decode())
+        backend.no_padding()
+        backend.no_truncation()
+        return Vocabulary(backend=backend)
+    if file.name in (VOCAB_JSON, VOCAB_TXT):
+        return hf_vocabulary(file, content, settings, config)
+    if file.name != "tekken.json" and not is_tiktoken(content):
+        model = parse_sentencepiece(content, str(file))
+        ids = {"bos": model.bos_id, "eos": model.eos_id, "unk": model.unk_id, "pad": model.pad_id}
+        return Vocabulary(
+            backend=sentencepiece_backend(model),
+            names={f"{n}_token": model.texts[index] for n, index in ids.items() if 0 <= index < len(model.texts)},
+            settings={"add_bos_token": model.bos_id >= 0},
+        )
+    is_tekken = file.name == "tekken.json"
+    model_type = config.text("model_type", "")
+    ranks = parse_tekken(content, str(file)) if is_tekken else parse_tiktoken(content, str(file), model_type)
+    names = {"bos_token": ranks.bos, "eos_token": ranks.eos}
+    return Vocabulary(
+        backend=tiktoken_backend(ranks),
+        names={name: text for name, text in names.items() if text is not None},
+        settings={"add_bos_token": ranks.bos is not None},
+    )
+
+
+def _add_tokens(backend: "tokenizers.Tokenizer", settings: Fields) -> None:
+    """Add the tokens that only `tokenizer_config.json` lists, as is common in fine-tuned models."""
+    from tokenizers import AddedToken
+
+    listed = settings.sub("added_tokens_decoder").values
+    known = backend.get_added_tokens_decoder()
+    ids = {int(key): key for key in listed if key.isdecimal() and len(key) <= _MAX_ID_DIGITS}
+    entries = {
+        index: Fields(_mapping(listed[key]), f"{settings.source}, added_tokens_decoder, {key}")
+        for index, key in sorted(ids.items())
+        if index not in known
+    }
+    backend.add_tokens(
+        [
+            AddedToken(entry.text("content"), **{name: entry.flag(name, default=False) for name in _FLAGS})
+            for entry in entries.values()
+        ]
+    )
+    for index, entry in entries.items():
+        if backend.token_to_id(entry.text("content")) != index:
+            raise BrokenModel(f"{entry.source}: the token {entry.text('content')!r} has another id in the vocabulary.")
+
+
+def _mark_special(backend: "tokenizers.Tokenizer", settings: Fields, names: Mapping[str, str]) -> None:
+    """Split off the named special tokens of the vocabulary before any other tokenisation."""
+    from tokenizers import AddedToken
+
+    listed: list[object] = [settings.values.get(name) or text for name, text in names.items()]
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        more = settings.values.get(key)
+        listed += more if isinstance(more, list) else []
+    added = {token.content for token in backend.get_added_tokens_decoder().values()}
+    for token in listed:
+        text = token_text(token)
+        if text and text not in added and backend.token_to_id(text) is not None:
+            flags = {name: _mapping(token).get(name) is True for name in _FLAGS}
+            backend.add_special_tokens([AddedToken(text, **{**flags, "special": True})])
+
+
+def _set_ends(backend: "tokenizers.Tokenizer", settings: Fields, names: Mapping[str, str]) -> None:
+    """Apply `add_bos_token` and `add_eos_token`, which override tokenizer.json (as in transformers 5)."""
+    from tokenizers import processors
+
+    if not settings.has("add_bos_token") and not settings.has("add_eos_token"):
+        return
+    bos = names.get("bos_token") if settings.flag("add_bos_token", default=False) else None
+    eos = names.get("eos_token") if settings.flag("add_eos_token", default=False) else None
+    ends = [(name, index) for name in (bos, eos) if (index := _id_of(backend, name)) is not None and name is not None]
+    single = [name for name in (bos, "$A", eos) if name is not None]
+    try:
+        backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=ends)
+    except ValueError as exc:  # a token that the vocabulary does not have, or whose text is a template itself
+        raise BrokenModel(
+            f"{settings.source}: the tokens {bos!r:.50} and {eos!r:.50} cannot be added to texts: {exc}. "
+            "Expected tokens of the vocabulary in bos_token and eos_token."
+        ) from exc
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _id_of(backend: "tokenizers.Tokenizer", name: str | None) -> int | None:
+    return None if name is None else backend.token_to_id(name)
+
+
+class _Model(msgspec.Struct):
+    continuing_subword_prefix: str | None = None
+    merges: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+class _File(msgspec.Struct):
+    model: _Model
+
+
+def check_tokenizer_json(content: bytes, source: str) -> None:
+    """
+    Check the merges of a vocabulary whose continued words have a prefix; those of others are not decoded.
+
+    `tokenizers` reads the file in Rust. Where a merge's right side lacks the prefix, it cuts bytes out of the middle of
+    a character; the error that follows ends the whole process (tokenizers 0.23 `models/bpe/model.rs`).
+
+    Raises:
+        BrokenModel: the file is not JSON, or a merge does not match the prefix.
+    """
+    try:
+        model = msgspec.json.decode(content, type=_File).model
+        prefix = model.continuing_subword_prefix
+        if not prefix:
+            return
+        merges = msgspec.json.decode(model.merges, type=list[str | list[str]] | None) or []
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise BrokenModel(f"{source} cannot be read: {exc}. Download it again.", path=source) from exc
+    wrong = next((right for right in _rights(merges) if not right.startswith(prefix)), None)
+    if wrong is not None:
+        raise BrokenModel(
+            f"{source} has a merge with {wrong!r:.80} on its right side; expected it to begin with the "
+            f"`continuing_subword_prefix` {prefix!r:.80}. Download it again.",
+            path=source,
+        )
+
+
+def _rights(merges: list[str | list[str]]) -> Iterator[str]:
+    """Yield the right side of each merge; malformed entries are left to `tokenizers`, which refuses them."""
+    for merge in merges:
+        parts = merge.split(" ") if isinstance(merge, str) else merge
+        if len(parts) == 2:
+            yield parts[1]

@@ -1,0 +1,194 @@
+"""
+The places of canonical weights in a checkpoint.
+
+A stored tensor may hold several weights (fused q, k and v), and store the rows of q and k in another rotary order. Both
+concern whole rows, so every encoding that is stored by rows keeps its bits: a `Place` selects rows and decodes nothing.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.inference.models.families.family import EXPERT_INDEX, GGUF_SEPARATE_EXPERTS, GGUF_TENSORS, ONES, Family
+from headrace.inference.models.shapes import Shape, expected_shapes
+from headrace.inference.models.spec import ModelSpec, MoeSpec, RopeSpec, split_name
+from headrace.inference.models.weights import Encoding, RawTensor, as_float32
+
+Rows = slice | npt.NDArray[np.intp]
+Float32 = npt.NDArray[np.float32]
+
+_ROTARY_PARTS = frozenset({"q", "k", "q_bias", "k_bias", "q_norm", "k_norm"})
+_QKV_PARTS = frozenset({"q", "k", "v", "q_bias", "k_bias", "v_bias"})
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a canonical weight: a stored tensor, or some of its rows."""
+
+    stored: str
+    shape: Shape
+    """The shape of the stored tensor."""
+    rows: Rows | None = None
+    """The rows of a matrix, or the numbers of a vector, in canonical order; None means all of them as they are."""
+    factor: float = 1.0
+    """Factor of a norm's weights."""
+    transposed: bool = False
+    """The tensor has the inputs as rows; `shape` and `rows` are those after it is transposed."""
+    num_stacked: int = 1
+    """Matrices in the tensor, each of which is transposed on its own."""
+
+    @property
+    def is_ones(self) -> bool:
+        """Return True if no tensor is stored, and the weights are ones."""
+        return self.stored.rpartition(".")[2] == ONES
+
+    @property
+    def is_matrix(self) -> bool:
+        """Return True if the stored tensor has more than one row."""
+        return self.shape[0] > 1
+
+    def cut(self, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Return the rows of the weight, given those of a stored matrix in any encoding."""
+        return data if self.rows is None else data[self.rows]
+
+    def select(self, tensor: RawTensor) -> RawTensor:
+        """Return the weight, given the stored tensor."""
+        if self.factor != 1.0:
+            values = as_float32(tensor.data, tensor.encoding) * np.float32(self.factor)
+            tensor = RawTensor(Encoding.F32, tensor.num_rows, tensor.num_columns, values.view(np.uint8).reshape(1, -1))
+        if self.rows is None:
+            return tensor
+        if not self.is_matrix:
+            numbers = tensor.data.reshape(self.shape[1], -1)[self.rows]
+            return RawTensor(tensor.encoding, 1, len(numbers), numbers.reshape(1, -1))
+        rows = self.cut(tensor.data)
+        return RawTensor(tensor.encoding, len(rows), tensor.num_columns, rows)
+
+
+def merge(parts: Iterable[tuple[Place, Float32]]) -> Float32:
+    """Return a stored tensor, given all weights (num_rows, num_columns) that it holds: the inverse of `select`."""
+    parts = list(parts)
+    stored = np.zeros(parts[0][0].shape, np.float32)
+    for place, values in parts:
+        rows = slice(None) if place.rows is None else place.rows
+        target = stored if place.is_matrix else stored[0]
+        target[rows] = (values if place.is_matrix else values.reshape(-1)) / np.float32(place.factor)
+    return stored
+
+
+def folder_places(family: Family, spec: ModelSpec) -> dict[str, Place]:
+    """Return the places in a Hugging Face folder, with the names that its checkpoints have."""
+    groups = spec.num_kv_heads if family.qkv_by_kv_head else 1
+    places = _places(
+        spec, lambda name: stored_name(name, family.tensors), interleaved=family.interleaved_rope, qkv_groups=groups
+    )
+    if family.transposed:
+        is_turned = {name: bool(split_name(name)[0]) and place.is_matrix for name, place in places.items()}
+        places = {name: replace(place, transposed=is_turned[name]) for name, place in places.items()}
+    if family.alternating_experts and spec.moe is not None:
+        places |= {name: _alternating(spec.moe, name, places[name]) for name in places if ".experts." in name}
+    if family.position_offset and spec.learned_positions:
+        place, offset = places["positions"], family.position_offset
+        num_rows, num_columns = place.shape
+        rows = slice(offset, num_rows + offset)
+        places["positions"] = replace(place, shape=(num_rows + offset, num_columns), rows=rows)
+    return places
+
+
+def _alternating(moe: MoeSpec, name: str, place: Place) -> Place:
+    """Return the place of an expert's weight in a tensor whose gates and ups alternate."""
+    _, part, expert = split_name(name)
+    count = moe.num_experts if place.is_matrix else 1
+    place = replace(place, transposed=place.is_matrix, num_stacked=count)
+    if part.startswith("expert_down"):
+        return place
+    first, stop = 2 * moe.expert_size * expert, 2 * moe.expert_size * (expert + 1)
+    return replace(place, rows=slice(first + part.startswith("expert_up"), stop, 2))
+
+
+def gguf_places(family: Family, spec: ModelSpec, stored: Collection[str]) -> dict[str, Place]:
+    """Return the places in a GGUF file with the tensors `stored`; files from before April 2024 do not stack experts."""
+    tensors = family.gguf_tensors
+    if gguf_name("layers.0.experts.0.gate", GGUF_SEPARATE_EXPERTS) in stored:
+        tensors = {**tensors, **GGUF_SEPARATE_EXPERTS}
+    return _places(spec, lambda name: gguf_name(name, tensors), interleaved=family.interleaved_gguf_rope, qkv_groups=1)
+
+
+def stored_name(name: str, tensors: Mapping[str, str]) -> str:
+    """Return the name that Hugging Face checkpoints use for a canonical name."""
+    layer, part, expert = split_name(name)
+    if part in tensors or not part.endswith("_bias"):
+        stored = tensors[part]
+    else:  # the name of a bias follows from its weight's
+        stored = f"{tensors[part.removesuffix('_bias')].removesuffix('.weight')}.bias"
+    stored = stored.replace(EXPERT_INDEX, str(expert))
+    return f"{tensors['layers']}{layer.removeprefix('layers')}.{stored}" if layer else stored
+
+
+def gguf_name(name: str, tensors: Mapping[str, str] = GGUF_TENSORS) -> str:
+    """Return the name that GGUF files use for a canonical name."""
+    return stored_name(name, tensors)
+
+
+def _places(spec: ModelSpec, name_of: Callable[[str], str], *, interleaved: bool, qkv_groups: int) -> dict[str, Place]:
+    shapes = expected_shapes(spec)
+    shared: dict[str, list[str]] = {}
+    for name in shapes:
+        shared.setdefault(name_of(name), []).append(name)
+    places = {}
+    for stored, names in shared.items():
+        groups = qkv_groups if names[0].rpartition(".")[2] in _QKV_PARTS else 1
+        shape, slices = _fuse([shapes[name] for name in names], groups)
+        for name, rows in zip(names, slices, strict=True):
+            factor = spec.logit_scale if name in {"final_norm", "final_norm_bias"} else 1.0
+            places[name] = Place(stored, shape, _rotary_rows(rows, spec, name, shapes[name], interleaved), factor)
+    return {name: places[name] for name in shapes}
+
+
+def _fuse(shapes: list[Shape], groups: int) -> tuple[Shape, list[Rows | None]]:
+    """Return the shape of a tensor that holds matrices or vectors one after the other, and their rows in it."""
+    if len(shapes) == 1:
+        return shapes[0], [None]
+    is_vector = shapes[0][0] == 1
+    counts = [shape[1] if is_vector else shape[0] for shape in shapes]
+    starts = np.cumsum([0, *counts]).tolist()
+    slices: list[Rows | None] = []
+    for start, count in zip(starts, counts, strict=False):
+        rows: Rows = slice(start, start + count)
+        if groups > 1:
+            firsts = np.arange(groups)[:, None] * (starts[-1] // groups) + start // groups
+            rows = (firsts + np.arange(count // groups)).reshape(-1)
+        slices.append(rows)
+    return (1, starts[-1]) if is_vector else (starts[-1], shapes[0][1]), slices
+
+
+def _rotary_rows(rows: Rows | None, spec: ModelSpec, name: str, shape: Shape, interleaved: bool) -> Rows | None:
+    """Put the rows of q and k in the rotary order of the kernels."""
+    prefix, _, part = name.rpartition(".")
+    rope = spec.rope(int(prefix.rpartition(".")[2])) if part in _ROTARY_PARTS else None
+    order = None if rope is None else rotary_order(rope, spec.head_dim, interleaved=interleaved)
+    if order is None:
+        return rows
+    count = max(shape) if shape[0] == 1 else shape[0]
+    heads = np.arange(0, count, spec.head_dim)[:, None] + order
+    stored = np.arange(count) if rows is None else np.arange(rows.stop)[rows] if isinstance(rows, slice) else rows
+    permuted: npt.NDArray[np.intp] = stored[heads.reshape(-1)]
+    return permuted
+
+
+def rotary_order(rope: RopeSpec, head_dim: int, *, interleaved: bool) -> npt.NDArray[np.intp] | None:
+    """
+    Return the stored row of each row of a head, or None if they are in order.
+
+    The kernels rotate the pairs (i, i + head_dim / 2), of which the last ones may have the frequency 0. Checkpoints
+    store pairs of the first `rotary_dim` rows, as halves (i, i + rotary_dim / 2) or interleaved (2 i, 2 i + 1), and
+    then the rows that are not rotated. The scores of q and k do not change when both are permuted in the same way.
+    """
+    rotary_dim = head_dim if rope.kind == "proportional" else rope.rotary_dim or head_dim
+    if rotary_dim == head_dim and not interleaved:
+        return None
+    turning = np.arange(rotary_dim).reshape(-1, 2).T if interleaved else np.arange(rotary_dim).reshape(2, -1)
+    still = np.arange(rotary_dim, head_dim).reshape(2, -1)
+    return np.concatenate([turning, still], axis=1).reshape(-1)

@@ -1,0 +1,95 @@
+"""The weights that a spec requires, and their shapes."""
+
+from headrace.inference.models.spec import ModelSpec, MoeSpec
+
+Shape = tuple[int, int]
+"""Rows, columns; a vector is one row."""
+
+
+def expected_shapes(spec: ModelSpec) -> dict[str, Shape]:
+    """Return the required shape of every weight of `spec` by canonical name."""
+    shapes: dict[str, Shape] = {
+        "embed": (spec.vocab_size, spec.hidden_size),
+    }
+    if spec.norms != "stream":
+        shapes |= _norm_shapes(spec, "final_norm")
+    if spec.embedding_norm:
+        shapes |= _norm_shapes(spec, "embed_norm")
+    if spec.token_types:
+        shapes["token_types"] = (spec.token_types, spec.hidden_size)
+    if spec.learned_positions:
+        shapes["positions"] = (spec.learned_positions, spec.hidden_size)
+    if not spec.tie_embeddings:
+        shapes["lm_head"] = (spec.vocab_size, spec.hidden_size)
+    if spec.head_bias:
+        shapes["lm_head_bias"] = (1, spec.vocab_size)
+    attention = _attention_shapes(spec)
+    for index in range(spec.num_layers):
+        layer = attention | _mlp_shapes(spec, spec.experts(index))
+        if index == 0 and not spec.first_attn_norm:
+            layer = {part: shape for part, shape in layer.items() if part not in {"attn_norm", "attn_norm_bias"}}
+        shapes.update({f"layers.{index}.{part}": shape for part, shape in layer.items()})
+    return shapes
+
+
+def _mlp_shapes(spec: ModelSpec, moe: MoeSpec | None) -> dict[str, Shape]:
+    hidden = spec.hidden_size
+    if moe is None:
+        shapes = _gated_shapes("", hidden, spec.intermediate_size)
+        if spec.mlp_bias:
+            shapes |= _bias_shapes("", hidden, spec.intermediate_size)
+        is_gated = spec.mlp == "gated"
+        return {name: shape for name, shape in shapes.items() if is_gated or not name.startswith("gate")}
+    shapes = {"router": (moe.num_experts, hidden)}
+    if moe.router_bias:
+        shapes["router_bias"] = (1, moe.num_experts)
+    for expert in range(moe.num_experts):
+        shapes |= _gated_shapes(f"experts.{expert}.", hidden, moe.expert_size)
+        if moe.expert_bias:
+            shapes |= _bias_shapes(f"experts.{expert}.", hidden, moe.expert_size)
+    if moe.shared_size:
+        shapes |= _gated_shapes("shared_", hidden, moe.shared_size)
+    if moe.has_shared_router:
+        shapes["shared_router"] = (1, hidden)
+    return shapes
+
+
+def _norm_shapes(spec: ModelSpec, *names: str) -> dict[str, Shape]:
+    suffixes = ("", "_bias") if spec.norm_bias else ("",)
+    return {f"{name}{suffix}": (1, spec.hidden_size) for name in names for suffix in suffixes}
+
+
+def _gated_shapes(prefix: str, hidden: int, inner: int) -> dict[str, Shape]:
+    return {f"{prefix}gate": (inner, hidden), f"{prefix}up": (inner, hidden), f"{prefix}down": (hidden, inner)}
+
+
+def _bias_shapes(prefix: str, hidden: int, inner: int) -> dict[str, Shape]:
+    return {f"{prefix}gate_bias": (1, inner), f"{prefix}up_bias": (1, inner), f"{prefix}down_bias": (1, hidden)}
+
+
+def _attention_shapes(spec: ModelSpec) -> dict[str, Shape]:
+    hidden = spec.hidden_size
+    query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    shapes: dict[str, Shape] = {
+        "q": (query, hidden),
+        "k": (key, hidden),
+        "v": (key, hidden),
+        "o": (hidden, query),
+    }
+    has_norms_before = spec.norms in {"pre", "both"}
+    if has_norms_before:
+        shapes |= _norm_shapes(spec, "attn_norm")
+    if has_norms_before and spec.parallel != "one":
+        shapes |= _norm_shapes(spec, "mlp_norm")
+    if spec.norms != "pre":
+        shapes |= _norm_shapes(spec, "post_attn_norm", "post_mlp_norm")
+    if spec.qkv_bias:
+        shapes |= {"q_bias": (1, query), "k_bias": (1, key), "v_bias": (1, key)}
+    if spec.o_bias:
+        shapes["o_bias"] = (1, hidden)
+    if spec.sinks:
+        shapes["sinks"] = (1, spec.num_heads)
+    if spec.qk_norm:
+        by_head = spec.qk_norm == "head"
+        shapes |= {"q_norm": (1, spec.head_dim if by_head else query), "k_norm": (1, spec.head_dim if by_head else key)}
+    return shapes
