@@ -1,4 +1,4 @@
-// Python bindings of the native runtime, typed in `_native.pyi` and used by `headrace.runner`.
+// Python bindings of the native runtime, typed in `_native.pyi` and used by `headrace.inference.runner`.
 #include "bindings.h"
 
 #include <nanobind/ndarray.h>

@@ -1,6 +1,6 @@
 // Samples a row of logits: returns a token, its logprob and the best alternatives.
 //
-// `headrace.runner.sampling` (numpy) is the reference; this file gives the same token for the same input on every CPU:
+// `headrace.inference.runner.sampling` (numpy) is the reference; this file gives the same token for the same input on every CPU:
 // the mass of a token is a fixed-point integer, so sums do not depend on their order, and the only transcendental
 // function is a polynomial `exp` that both sides compute with the same single-precision operations.
 // Nothing here allocates once a SampleScratch exists, and there is no global state.

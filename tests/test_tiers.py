@@ -18,7 +18,7 @@ TESTS = Path(__file__).parent
     ("module", "found"),
     [
         ("headrace.core.errors", set()),
-        ("headrace.runner.torch.runner", {"torch"}),  # imports modules that import torch
+        ("headrace.inference.runner.torch.runner", {"torch"}),  # imports modules that import torch
         ("tests.inference.models.bf16_folder", {"torch"}),
         ("tests.browser", {"a browser"}),
         ("tests.postgresql", set()),  # a function imports psycopg

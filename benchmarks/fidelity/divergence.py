@@ -12,9 +12,9 @@ from measure import CHUNK_TOKENS, CONTEXT_TOKENS, LIMITS, _chunk, native_runner
 
 from headrace.inference.models.loading import load_model
 from headrace.inference.models.model import Model
-from headrace.runner.native import NativeRunner
-from headrace.runner.reference import ReferenceRunner
-from headrace.runner.step import Float32
+from headrace.inference.runner.native import NativeRunner
+from headrace.inference.runner.reference import ReferenceRunner
+from headrace.inference.runner.step import Float32
 
 TEXT = Path(__file__).parents[2] / "LICENSE"
 FORMATS = ("bf16/bf16", "w8a16/bf16", "w8a8/bf16", "w8a8/int8", "w4a16/bf16", "w4a16/int8", "w4a8/bf16", "w4a8/int8")

@@ -10,13 +10,13 @@ import numpy as np
 from headrace.inference.models.model import Model
 from headrace.inference.models.spec import ModelSpec
 from headrace.inference.models.weights import WeightSource
-from headrace.runner.decoding import decode
-from headrace.runner.memory import MemoryBudget
-from headrace.runner.native import NativeRunner, load_native_runner
-from headrace.runner.packing import layer_formats_of
-from headrace.runner.plan import plan_runner
-from headrace.runner.sampling import stack_sampling
-from headrace.runner.step import Float32, RunnerLimits, StepInput
+from headrace.inference.runner.decoding import decode
+from headrace.inference.runner.memory import MemoryBudget
+from headrace.inference.runner.native import NativeRunner, load_native_runner
+from headrace.inference.runner.packing import layer_formats_of
+from headrace.inference.runner.plan import plan_runner
+from headrace.inference.runner.sampling import stack_sampling
+from headrace.inference.runner.step import Float32, RunnerLimits, StepInput
 
 if TYPE_CHECKING:  # imported where it is used: the native kernels need no torch
     import torch

@@ -9,9 +9,9 @@ import numpy as np
 from benchmarks.gpu.limits import Limits
 
 from headrace.inference.models.spec import ModelSpec
-from headrace.runner.sampling import stack_sampling
-from headrace.runner.step import Int32, StepInput
-from headrace.runner.torch.runner import TorchRunner
+from headrace.inference.runner.sampling import stack_sampling
+from headrace.inference.runner.step import Int32, StepInput
+from headrace.inference.runner.torch.runner import TorchRunner
 
 PREFILLS = 5
 

@@ -19,10 +19,10 @@ from benchmarks.gpu.limits import measure_limits
 from benchmarks.gpu.stages import SIZES, STAGES, Sizes, Stage
 
 from headrace.inference.models.loading import load_model
-from headrace.runner.memory import MemoryBudget
-from headrace.runner.step import RunnerLimits
-from headrace.runner.torch.plan import TorchPlan
-from headrace.runner.torch.runner import TorchRunner, load_torch_runner
+from headrace.inference.runner.memory import MemoryBudget
+from headrace.inference.runner.step import RunnerLimits
+from headrace.inference.runner.torch.plan import TorchPlan
+from headrace.inference.runner.torch.runner import TorchRunner, load_torch_runner
 
 Emit = Callable[[Mapping[str, Any]], None]
 """Takes a result."""

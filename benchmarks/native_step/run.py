@@ -21,12 +21,12 @@ import numpy as np
 
 from headrace import _native
 from headrace.inference.models.loading import load_model
-from headrace.runner.memory import MemoryBudget, available_memory_bytes
-from headrace.runner.native import NativeRunner, load_native_runner
-from headrace.runner.packing import layer_formats_of
-from headrace.runner.plan import plan_runner
-from headrace.runner.sampling import stack_sampling
-from headrace.runner.step import Int32, StepInput
+from headrace.inference.runner.memory import MemoryBudget, available_memory_bytes
+from headrace.inference.runner.native import NativeRunner, load_native_runner
+from headrace.inference.runner.packing import layer_formats_of
+from headrace.inference.runner.plan import plan_runner
+from headrace.inference.runner.sampling import stack_sampling
+from headrace.inference.runner.step import Int32, StepInput
 
 CONTEXT = 1024
 BLOCK = 32

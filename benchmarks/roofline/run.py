@@ -16,7 +16,7 @@ from pathlib import Path
 from headrace import _native
 from headrace.inference.models.loading import load_model
 from headrace.inference.models.spec import ModelSpec
-from headrace.runner.cpu import cpu_report, default_threads
+from headrace.inference.runner.cpu import cpu_report, default_threads
 
 RESULTS = Path(__file__).parents[1] / "results"
 KINDS = ["w8a8", "w8a16", "w4a8", "w4a16", "bf16"]

@@ -27,8 +27,8 @@ from benchmarks.synthetic.make import SHAPES, Shape, write_gguf
 
 from headrace import _native
 from headrace.inference.models.loading import load_model
-from headrace.runner.decode_speed import decode_bytes, measure_bandwidth
-from headrace.runner.packing import layer_formats_of
+from headrace.inference.runner.decode_speed import decode_bytes, measure_bandwidth
+from headrace.inference.runner.packing import layer_formats_of
 
 RESULTS = Path(__file__).parents[1] / "results"
 LAYERS = {"llama-3.2-1b": 16, "llama-3.1-8b": 32, "qwen3-30b-a3b": 8, "mixtral-8x7b": 4}

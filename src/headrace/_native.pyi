@@ -5,7 +5,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from headrace.runner.step import Bias, Float32, History, Int32, Mask
+from headrace.inference.runner.step import Bias, Float32, History, Int32, Mask
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 

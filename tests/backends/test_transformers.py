@@ -16,9 +16,9 @@ from headrace.engine.service.async_engine import AsyncEngine
 from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
 from tests.engine.support import ask, ask_all, request, running
+from tests.inference.runner.transformers.checkpoints import write_network
+from tests.inference.runner.transformers.test_adapters import save_adapter
 from tests.parity.networks import VOCAB_SIZE
-from tests.runner.transformers.checkpoints import write_network
-from tests.runner.transformers.test_adapters import save_adapter
 
 PROMPT = tuple(np.random.default_rng(9).integers(2, VOCAB_SIZE, 40).tolist())
 

@@ -12,7 +12,7 @@ from headrace.engine.loading.formats import Formats
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.loading import load_model
 from headrace.inference.models.quantized.registry import promised_bits, promised_format
-from headrace.runner.memory import MemoryPlan
+from headrace.inference.runner.memory import MemoryPlan
 from tests.parity.checkpoints import write_checkpoint
 from tests.parity.test_embeddings import write_model
 

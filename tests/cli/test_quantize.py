@@ -15,9 +15,9 @@ from headrace.inference.models.loading import load_model
 from headrace.inference.models.places import folder_places, gguf_name
 from headrace.inference.models.shapes import expected_shapes
 from headrace.inference.models.weights import Encoding
-from headrace.runner.decoding import decode
-from headrace.runner.quantize import _KNOWN_PARTS, _REQUIRED_PARTS
-from headrace.runner.reference import ReferenceRunner
+from headrace.inference.runner.decoding import decode
+from headrace.inference.runner.quantize import _KNOWN_PARTS, _REQUIRED_PARTS
+from headrace.inference.runner.reference import ReferenceRunner
 from tests.inference.models.model_files import (
     TINY_LLAMA,
     byte_level_tokenizer,
@@ -26,11 +26,11 @@ from tests.inference.models.model_files import (
     random_weights,
     write_gguf,
 )
+from tests.inference.runner.native_models import LIMITS
+from tests.inference.runner.steps import make_step
 from tests.parity.checkpoints import config_of, write_checkpoint
 from tests.parity.networks import NETWORKS
 from tests.parity.test_layouts import LAYOUTS, write_layout
-from tests.runner.native_models import LIMITS
-from tests.runner.steps import make_step
 
 TOKENS = [3, 99, 17, 255, 42, 42, 7, 130, 250, 12]
 

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.inference.models.loading import load_model
 from headrace.inference.models.weights import Encoding
-from headrace.runner.decoding import decode
+from headrace.inference.runner.decoding import decode
 from tests.cli.test_quantize import can_be_quantized, logits, quantize
 from tests.parity.checkpoints import write_checkpoint
 from tests.parity.networks import NETWORKS

@@ -31,7 +31,7 @@ from headrace.engine.spec_decode.drafting import RowCostModel
 from headrace.inference.models.chat import ChatTemplate
 from headrace.inference.models.pooling import Pooler
 from headrace.inference.models.tokenizer import Tokenizer, byte_characters
-from headrace.runner.step import Runner, RunnerLimits, StepInput, StepOutput
+from headrace.inference.runner.step import Runner, RunnerLimits, StepInput, StepOutput
 from headrace.testing.fake_runner import FAKE_LIMITS, FAKE_SPEC, FakeRunner, Script
 from tests.waiting import WAIT_S
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.core.generation import GenerationRequest
-from headrace.runner.step import RunnerLimits
+from headrace.inference.runner.step import RunnerLimits
 from tests.engine.support import (
     EOS,
     LIMITS,
@@ -26,8 +26,8 @@ from tests.engine.support import (
     request,
     running,
 )
-from tests.runner.native_models import FORMATS, load, small_spec
-from tests.runner.weights import random_weights
+from tests.inference.runner.native_models import FORMATS, load, small_spec
+from tests.inference.runner.weights import random_weights
 
 SPEC = small_spec(vocab_size=VOCAB_SIZE)
 ROOM = RunnerLimits(

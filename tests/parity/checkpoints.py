@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 from safetensors.numpy import save_file
 
-from headrace.runner.step import Float32
+from headrace.inference.runner.step import Float32
 from tests.inference.models.model_files import byte_level_tokenizer
+from tests.inference.runner.native_models import LIMITS
 from tests.parity.networks import VOCAB_SIZE
-from tests.runner.native_models import LIMITS
 
 REFERENCES = Path(__file__).with_name("references")
 NUM_TOKENS = 100

@@ -16,9 +16,9 @@ from benchmarks.fidelity.measure import Predictions, predict_torch, torch_model
 from headrace.inference.models.loading import load_model
 from headrace.inference.models.model import Model
 from headrace.inference.models.weights import Encoding, RawTensor, WeightSource
-from headrace.runner.decoding import decode
+from headrace.inference.runner.decoding import decode
+from tests.inference.runner.weights import round_to_w8
 from tests.parity.checkpoints import REFERENCES
-from tests.runner.weights import round_to_w8
 
 NUM_TOKENS = 2048
 """With half of them the standard error of a change of perplexity is as large as the bounds."""

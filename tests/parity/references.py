@@ -20,7 +20,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 from transformers.pytorch_utils import Conv1D
 
-from headrace.runner.step import Float32
+from headrace.inference.runner.step import Float32
 from tests.parity.checkpoints import (
     LONG_TOKENS,
     REFERENCES,

@@ -11,11 +11,11 @@ from safetensors.numpy import load_file
 
 from headrace.inference.models.loading import load_model
 from headrace.inference.models.peft_adapter import read_peft_adapter
-from headrace.runner.reference import ReferenceRunner
+from headrace.inference.runner.reference import ReferenceRunner
+from tests.inference.runner.native_models import LIMITS, load, relative_error
+from tests.inference.runner.steps import make_step
 from tests.parity.networks import VOCAB_SIZE
 from tests.parity.references import torch_network
-from tests.runner.native_models import LIMITS, load, relative_error
-from tests.runner.steps import make_step
 
 TOKENS = np.random.default_rng(6).integers(0, VOCAB_SIZE, 50).tolist()
 SLOTS = replace(LIMITS, max_adapters=1, max_adapter_rank=16, max_context_tokens=len(TOKENS))

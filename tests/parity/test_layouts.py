@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 from headrace.inference.models.families.mistral_params import config_of_params
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.loading import load_model
-from headrace.runner.reference import ReferenceRunner
+from headrace.inference.runner.reference import ReferenceRunner
 from tests.parity.checkpoints import CONTEXT, NUM_TOKENS, sample, stored_network, write_checkpoint
 from tests.parity.test_transformers import every_row
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from headrace.inference.models.loading import load_model
-from headrace.runner.reference import ReferenceRunner
+from headrace.inference.runner.reference import ReferenceRunner
+from tests.inference.runner.native_models import LIMITS, load, relative_error
+from tests.inference.runner.steps import make_step
 from tests.parity.checkpoints import LONG_TOKENS, REFERENCES, sample, write_checkpoint
 from tests.parity.networks import ROPE_OVERRIDES
-from tests.runner.native_models import LIMITS, load, relative_error
-from tests.runner.steps import make_step
 
 STEP = make_step((LONG_TOKENS, 0, range(7)), all_rows=True)
 CONTEXT = replace(LIMITS, max_context_tokens=len(LONG_TOKENS))

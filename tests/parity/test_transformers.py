@@ -7,12 +7,12 @@ import pytest
 
 from headrace.inference.models.loading import load_model
 from headrace.inference.models.model import Model
-from headrace.runner.reference import ReferenceRunner
-from headrace.runner.step import Float32
+from headrace.inference.runner.reference import ReferenceRunner
+from headrace.inference.runner.step import Float32
+from tests.inference.runner.native_models import FORMATS, ISAS, GuidedReference, load, relative_error
+from tests.inference.runner.steps import make_step
 from tests.parity.checkpoints import CONTEXT, TOKENS, sample, stored_network, write_checkpoint
 from tests.parity.networks import NETWORKS
-from tests.runner.native_models import FORMATS, ISAS, GuidedReference, load, relative_error
-from tests.runner.steps import make_step
 
 BLOCKS = [7, 3, 11, 2]
 TOLERANCES = {"bf16": 0.02, "w8a16": 0.02, "w8a8": 0.05, "w4a16": 0.05, "w4a8": 0.05}

@@ -5,7 +5,7 @@ import pytest
 
 from headrace.core.errors import EngineFailed
 from headrace.testing.fake_runner import FAKE_LIMITS, FakeRunner, follow
-from tests.runner.steps import make_step
+from tests.inference.runner.steps import make_step
 
 PROMPT = [5, 6, 7, 8, 9, 10]
 

@@ -9,8 +9,8 @@ from headrace.core.sampling_defaults import recommended_sampling
 from headrace.engine.config import EngineConfig, EngineLimits, ModelSource, fit_to_runner
 from headrace.engine.loading.plan import host_budget
 from headrace.inference.models.model import HfModel
-from headrace.runner.memory import MemoryBudget
-from headrace.runner.step import Runner
+from headrace.inference.runner.memory import MemoryBudget
+from headrace.inference.runner.step import Runner
 
 MAX_STEP_ROWS: Final = 1024
 """Logits computed at a time: more prompt logprobs take more steps, and the vocabulary may be large."""

@@ -18,7 +18,7 @@ from headrace.engine.service.async_engine import AsyncEngine
 from headrace.engine.service.thread import EngineThread
 from headrace.engine.text.detokenizer import TokenTable
 from headrace.inference.models.model import HfModel
-from headrace.runner.transformers.loading import NetworkSource, load_network, make_seq_to_seq_runner
+from headrace.inference.runner.transformers.loading import NetworkSource, load_network, make_seq_to_seq_runner
 
 _DEFAULT_POSITIONS = 1024
 """Prompt and answer of a network whose config names no length."""

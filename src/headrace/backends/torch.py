@@ -14,8 +14,8 @@ from headrace.engine.loading.source import read_model
 from headrace.inference.models.model import Model
 from headrace.inference.models.shapes import expected_shapes
 from headrace.inference.models.weights import dominant_bits
-from headrace.runner.torch.plan import TorchPlan, check_kv_dtype, choose_dtype
-from headrace.runner.torch.runner import ModelFiles, load_torch_runner
+from headrace.inference.runner.torch.plan import TorchPlan, check_kv_dtype, choose_dtype
+from headrace.inference.runner.torch.runner import ModelFiles, load_torch_runner
 
 _MAX_ROWS: Final = 256
 """Logit rows of a step, unless more sequences run: rows of a large vocabulary take memory from the KV cache."""

@@ -2,7 +2,7 @@
 The transformers backend: networks that transformers builds, in our engine.
 
 Batching, KV cache, prefix cache, streaming, sampling, logprobs, grammars and adapters are those of the native backend;
-only the network differs (see `headrace.runner.transformers`).
+only the network differs (see `headrace.inference.runner.transformers`).
 """
 
 from functools import partial
@@ -28,8 +28,8 @@ from headrace.engine.loading.source import read_hf_model
 from headrace.engine.service.async_engine import AsyncEngine, runner_engine
 from headrace.inference.models.model import HfModel
 from headrace.inference.models.peft_adapter import read_peft_modules
-from headrace.runner.cpu import default_threads
-from headrace.runner.transformers.loading import NetworkSource, load_network, make_runner, read_source
+from headrace.inference.runner.cpu import default_threads
+from headrace.inference.runner.transformers.loading import NetworkSource, load_network, make_runner, read_source
 
 
 def load_transformers(

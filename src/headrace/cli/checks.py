@@ -43,7 +43,7 @@ def check_versions() -> Iterator[Finding]:
 def check_native() -> Iterator[Finding]:
     """Check the native runtime and report the kernels that it chooses."""
     try:
-        from headrace.runner.cpu import cpu_report
+        from headrace.inference.runner.cpu import cpu_report
 
         report = cpu_report()
     except ImportError as error:
@@ -91,7 +91,7 @@ def check_worker_limits() -> Iterator[Finding]:
 def check_memory() -> Iterator[Finding]:
     """Check the memory that this process may use, including cgroup limits."""
     try:
-        from headrace.runner.memory import available_memory_bytes
+        from headrace.inference.runner.memory import available_memory_bytes
     except ImportError:
         return
     yield judge_memory(available_memory_bytes())
@@ -112,8 +112,8 @@ def judge_memory(available: int) -> Finding:
 def check_bandwidth() -> Iterator[Finding]:
     """Measure how fast the threads of a step read memory, which bounds the speed of decoding."""
     try:
-        from headrace.runner.cpu import default_threads
-        from headrace.runner.decode_speed import measure_bandwidth
+        from headrace.inference.runner.cpu import default_threads
+        from headrace.inference.runner.decode_speed import measure_bandwidth
     except ImportError:
         return
     bandwidth = measure_bandwidth()
@@ -140,8 +140,8 @@ def check_families() -> Iterator[Finding]:
 def check_formats() -> Iterator[Finding]:
     """Report the formats that `--dtype auto` selects on this machine for a small and a large model."""
     try:
-        from headrace.runner.cpu import has_native_bf16
-        from headrace.runner.memory import available_memory_bytes
+        from headrace.inference.runner.cpu import has_native_bf16
+        from headrace.inference.runner.memory import available_memory_bytes
     except ImportError:
         return
     machine = Machine(available_bytes=available_memory_bytes(), has_native_bf16=has_native_bf16())

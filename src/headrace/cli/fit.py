@@ -70,8 +70,8 @@ def fit(
     settings, _ = load_settings({"model": model, **given}, {})
     with showing_progress() as progress:
         facts = read_facts(model, revision, progress, rope=settings.rope)
-    from headrace.runner.decode_speed import measure_bandwidth
-    from headrace.runner.memory import available_memory_bytes
+    from headrace.inference.runner.decode_speed import measure_bandwidth
+    from headrace.inference.runner.memory import available_memory_bytes
 
     available = available_memory_bytes() if memory is None else _size("--memory", memory)
     bytes_per_s = measure_bandwidth() if bandwidth is None else float(_size("--bandwidth", bandwidth))
@@ -88,8 +88,8 @@ def fit(
 def _make_report(
     model: str, settings: ServerSettings, facts: CheckpointFacts, available: int, bandwidth: float
 ) -> Report:
-    from headrace.runner.cpu import has_native_bf16
-    from headrace.runner.decode_speed import decode_bytes
+    from headrace.inference.runner.cpu import has_native_bf16
+    from headrace.inference.runner.decode_speed import decode_bytes
 
     served = resolve_limits(engine_config(settings), facts.spec, max_model_len=settings.max_model_len)
     sizes = {"max_model_len": served.max_model_len, "max_num_seqs": served.max_num_seqs}
@@ -132,7 +132,7 @@ def read_facts(
     """Read the spec and the encoding of a checkpoint with as little I/O as possible."""
     from headrace.inference.models.hub import parse_hub_ref
     from headrace.inference.models.loading import load_model
-    from headrace.runner.packing import layer_formats_of
+    from headrace.inference.runner.packing import layer_formats_of
 
     ref = parse_hub_ref(model)
     if ref is not None and ref.file_name is None and not Path(model).exists():
@@ -170,8 +170,8 @@ def _hub_facts(repo_id: str, revision: str | None, rope: Mapping[str, object] | 
 
 
 def _planner(facts: CheckpointFacts, served: EngineLimits, available_bytes: int) -> Plan:
-    from headrace.runner.memory import MemoryBudget, MemoryPlan
-    from headrace.runner.plan import plan_runner
+    from headrace.inference.runner.memory import MemoryBudget, MemoryPlan
+    from headrace.inference.runner.plan import plan_runner
 
     def plan(**format_and_size: Any) -> MemoryPlan:
         return plan_runner(

@@ -19,7 +19,7 @@ from headrace.inference.models.weights import Encoding
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from headrace.runner.decode_speed import DecodeBytes
+    from headrace.inference.runner.decode_speed import DecodeBytes
 
 _FASTER = {
     "bf16": " --dtype w8a8 reads half the bytes per token, which is faster.",

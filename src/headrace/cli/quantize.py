@@ -17,7 +17,7 @@ from headrace.settings.rules import share_or_auto
 
 if TYPE_CHECKING:
     from headrace.inference.models.model import Model
-    from headrace.runner.quantize import LayerReport
+    from headrace.inference.runner.quantize import LayerReport
 
 EXAMPLES = """
 headrace quantize smollm2 ./smollm2-w8a8                    built-in texts, strengths found by search
@@ -113,7 +113,7 @@ def parse_alpha(text: str) -> tuple[float, ...]:
     Raises:
         SettingsError: the text is neither `auto` nor a number from 0 to 1.
     """
-    from headrace.runner.smoothing import strengths
+    from headrace.inference.runner.smoothing import strengths
 
     rule = share_or_auto()
     try:
@@ -156,8 +156,8 @@ def _run(
     from headrace.inference.models.calibration_texts import calibration_samples
     from headrace.inference.models.folder_export import new_folder
     from headrace.inference.models.loading import load_model
-    from headrace.runner.quantize import check_can_quantize
-    from headrace.runner.quantized_folder import write_quantized
+    from headrace.inference.runner.quantize import check_can_quantize
+    from headrace.inference.runner.quantized_folder import write_quantized
 
     with showing_progress() as progress:
         model = load_model(name, revision=revision, progress=progress)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.core.errors import InsufficientMemory
-from headrace.runner.memory import MemoryPlan
+from headrace.inference.runner.memory import MemoryPlan
 
 FORMATS = (
     ("bf16", "bf16"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from headrace.core.generation import RequestLimits
 from headrace.inference.models.sources import Located
-from headrace.runner.step import RunnerLimits
+from headrace.inference.runner.step import RunnerLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

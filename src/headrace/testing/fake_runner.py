@@ -15,9 +15,9 @@ import numpy.typing as npt
 from headrace.core.errors import EngineFailed
 from headrace.inference.models.adapter import Adapter
 from headrace.inference.models.spec import ModelSpec
-from headrace.runner.checks import check_step, token_slots
-from headrace.runner.sampling import sample_rows
-from headrace.runner.step import Float32, Int32, RunnerInfo, RunnerLimits, StepInput, StepOutput
+from headrace.inference.runner.checks import check_step, token_slots
+from headrace.inference.runner.sampling import sample_rows
+from headrace.inference.runner.step import Float32, Int32, RunnerInfo, RunnerLimits, StepInput, StepOutput
 
 Script = Callable[[tuple[int, ...]], int | None]
 """Maps all tokens of a sequence so far to the token that must come next, or None to let the hash decide."""

@@ -16,7 +16,7 @@ from headrace.inference.models.fields import Fields
 from headrace.inference.models.loading import load_model
 from headrace.inference.models.places import gguf_name
 from headrace.inference.models.weights import Encoding, WeightSource
-from headrace.runner.quantize import check_can_quantize
+from headrace.inference.runner.quantize import check_can_quantize
 from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
 from tests.inference.models.model_files import (

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.core.generation import ChatPrompt, FinishReason, Grammar
 from headrace.inference.models.chat import ChatTemplate
-from headrace.runner.step import Float32, StepInput
+from headrace.inference.runner.step import Float32, StepInput
 from headrace.testing.fake_runner import FakeRunner, follow
 from tests.engine.support import (
     EOS,

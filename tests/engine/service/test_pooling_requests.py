@@ -16,7 +16,7 @@ from headrace.core.generation import (
 )
 from headrace.engine.service.async_engine import AsyncEngine
 from headrace.inference.models.pooling import Pooler
-from headrace.runner.step import StepInput
+from headrace.inference.runner.step import StepInput
 from tests.engine.support import LIMITS, SPEC, Gate, ask, make_engine, request, runner_limits, running, settled
 
 INFO = PoolingInfo(method="mean", size=SPEC.hidden_size, max_tokens=LIMITS.max_model_len)

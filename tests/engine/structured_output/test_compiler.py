@@ -19,7 +19,7 @@ from headrace.engine.structured_output.compiler import GrammarCompiler, new_matc
 from headrace.engine.structured_output.state import GrammarState
 from headrace.inference.models.gguf_file import open_gguf
 from headrace.inference.models.gguf_tokenizer import read_gguf_tokenizer
-from headrace.runner.step import StepInput
+from headrace.inference.runner.step import StepInput
 from tests.engine.support import (
     VOCAB_SIZE,
     ask,

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from headrace.inference.models.folder_export import export_files, family_of, new_folder
 from headrace.inference.models.loading import load_model
 from headrace.inference.models.places import stored_name
-from headrace.runner.decoding import decode
+from headrace.inference.runner.decoding import decode
 
 
 def write_bf16_folder(source: Path, target: Path) -> None:

@@ -15,7 +15,7 @@ from headrace.inference.models.gguf_reader import RAW_TYPES, GgufWeights, read_g
 from headrace.inference.models.places import gguf_name
 from headrace.inference.models.shapes import expected_shapes
 from headrace.inference.models.weights import Encoding, RawTensor
-from headrace.runner.decoding import decode
+from headrace.inference.runner.decoding import decode
 from tests.inference.models.model_files import gguf_metadata, random_weights, write_gguf
 from tests.inference.models.test_gguf_kquants import SPEC
 

@@ -16,14 +16,14 @@ from headrace.inference.models.gguf_reader import GgufWeights, read_gguf_spec
 from headrace.inference.models.places import gguf_name
 from headrace.inference.models.shapes import expected_shapes
 from headrace.inference.models.weights import Encoding, dominant_bits
-from headrace.runner.decoding import decode
-from headrace.runner.native_config import native_config
-from headrace.runner.packing import layer_formats_of
-from headrace.runner.reference import ReferenceRunner
+from headrace.inference.runner.decoding import decode
+from headrace.inference.runner.native_config import native_config
+from headrace.inference.runner.packing import layer_formats_of
+from headrace.inference.runner.reference import ReferenceRunner
 from tests.inference.models.model_files import gguf_metadata, random_weights, write_gguf
 from tests.inference.models.test_gguf_reader import SPEC as TINY
-from tests.runner.native_models import ISAS, LIMITS, load, relative_error
-from tests.runner.steps import make_step
+from tests.inference.runner.native_models import ISAS, LIMITS, load, relative_error
+from tests.inference.runner.steps import make_step
 
 SPEC = replace(
     TINY, hidden_size=256, intermediate_size=512, num_heads=4, num_kv_heads=2, head_dim=64, vocab_size=96, num_layers=2

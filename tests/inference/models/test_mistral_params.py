@@ -12,7 +12,7 @@ from headrace.inference.models.fields import Fields
 from headrace.inference.models.hf_checkpoint import read_hf_weights
 from headrace.inference.models.places import stored_name
 from headrace.inference.models.snapshots import choose_files
-from headrace.runner.decoding import decode
+from headrace.inference.runner.decoding import decode
 from tests.inference.models.model_files import random_weights
 
 PARAMS = {

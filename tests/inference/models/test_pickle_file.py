@@ -21,7 +21,7 @@ from headrace.inference.models.hf_checkpoint import read_hf_weights
 from headrace.inference.models.pickle_file import run_pickle
 from headrace.inference.models.places import stored_name
 from headrace.inference.models.weight_files import open_folder
-from headrace.runner.decoding import decode
+from headrace.inference.runner.decoding import decode
 from tests.inference.models.model_files import TINY_LLAMA, random_weights
 
 _, SPEC = from_config(Fields(TINY_LLAMA, "config.json"))

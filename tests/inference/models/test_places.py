@@ -13,8 +13,8 @@ from headrace.inference.models.fields import Fields
 from headrace.inference.models.places import folder_places, merge, rotary_order
 from headrace.inference.models.spec import RopeSpec
 from headrace.inference.models.weights import Encoding, RawTensor
-from headrace.runner.decoding import decode
-from headrace.runner.reference import Rotation
+from headrace.inference.runner.decoding import decode
+from headrace.inference.runner.reference import Rotation
 from tests.inference.models.model_files import TINY_LLAMA
 
 _, SPEC = from_config(Fields(TINY_LLAMA | {"attention_bias": True}, "config.json"))

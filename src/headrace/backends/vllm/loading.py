@@ -143,7 +143,7 @@ def _cpus(config: EngineConfig) -> list[list[int]]:
 def _host_memory(config: EngineConfig, model: HfModel) -> HostMemory | None:
     if config.device != "cpu":
         return None
-    from headrace.runner.memory import available_memory_bytes  # needs the native module
+    from headrace.inference.runner.memory import available_memory_bytes  # needs the native module
 
     files = listed(model.path, ("*.safetensors", "*.bin", "*.pt"))
     weights_bytes = sum(file.stat().st_size for file in files)

@@ -18,7 +18,7 @@ from headrace.engine.core.step_time import StepTimeModel
 from headrace.engine.spec_decode.drafting import RowCostModel
 from headrace.engine.structured_output.state import GrammarMasks
 from headrace.engine.text.detokenizer import TokenTable
-from headrace.runner.step import Runner, StepOutput
+from headrace.inference.runner.step import Runner, StepOutput
 
 _TOTALS = (
     "prompt_tokens",

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from headrace.core.generation import SamplingParams
 from headrace.engine.core.sequence import Sequence
 from headrace.engine.structured_output.state import Constraint
-from headrace.runner.step import Bias, History
+from headrace.inference.runner.step import Bias, History
 
 BiasArrays = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
 

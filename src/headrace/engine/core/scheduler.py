@@ -22,7 +22,7 @@ from headrace.engine.core.blocks import BlockPool
 from headrace.engine.core.sequence import Sequence, SequencePhase
 from headrace.engine.core.step_time import StepTimeModel, attended_tokens
 from headrace.engine.spec_decode.drafting import RowCostModel, draft, drafting_pays
-from headrace.runner.step import RunnerLimits
+from headrace.inference.runner.step import RunnerLimits
 
 MAX_PREEMPTIONS = 2
 MIN_CHUNK_TOKENS = 16

@@ -17,7 +17,7 @@ from headrace.engine.core.row_extras import RowExtras
 from headrace.engine.core.scheduler import StepPlan
 from headrace.engine.core.sequence import Sequence
 from headrace.engine.structured_output.state import Constraint, GrammarMasks
-from headrace.runner.step import SAMPLING_DTYPE, Bias, History, Mask, RunnerLimits, StepInput
+from headrace.inference.runner.step import SAMPLING_DTYPE, Bias, History, Mask, RunnerLimits, StepInput
 
 Int32 = npt.NDArray[np.int32]
 SamplingRows = npt.NDArray[np.void]

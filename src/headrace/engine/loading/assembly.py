@@ -26,7 +26,7 @@ from headrace.inference.models.peft_adapter import read_peft_adapter
 from headrace.inference.models.pooling import Pooler
 from headrace.inference.models.rope import describe_ropes
 from headrace.inference.models.sources import home_folder
-from headrace.runner.step import Runner
+from headrace.inference.runner.step import Runner
 
 
 def assemble(
@@ -42,7 +42,7 @@ def assemble(
     Raises:
         UserError: The model cannot be found, read or run, a setting is invalid or memory is insufficient.
     """
-    from headrace.runner.native import load_native_runner  # needs the native module
+    from headrace.inference.runner.native import load_native_runner  # needs the native module
 
     model = read_model(source, progress)
     use = resolve_use(model, task=source.task, pooling=source.pooling)

@@ -15,11 +15,11 @@ from headrace.inference.models.model import Model
 from headrace.inference.models.shapes import expected_shapes
 from headrace.inference.models.spec import ModelSpec
 from headrace.inference.models.weights import dominant_bits
-from headrace.runner.step import RunnerLimits
+from headrace.inference.runner.step import RunnerLimits
 
 if TYPE_CHECKING:
-    from headrace.runner.memory import MemoryBudget
-    from headrace.runner.plan import RunnerPlan
+    from headrace.inference.runner.memory import MemoryBudget
+    from headrace.inference.runner.plan import RunnerPlan
 
 BLOCK_TOKENS = 32
 DEFAULT_MAX_MODEL_LEN = 8192
@@ -54,9 +54,9 @@ def plan_engine(config: EngineConfig, model: Model, *, max_model_len: int | None
         InsufficientMemory: The model does not fit.
     """
     # The native module is not needed for the pure part of this file.
-    from headrace.runner.cpu import has_native_bf16
-    from headrace.runner.packing import layer_formats_of
-    from headrace.runner.plan import plan_runner
+    from headrace.inference.runner.cpu import has_native_bf16
+    from headrace.inference.runner.packing import layer_formats_of
+    from headrace.inference.runner.plan import plan_runner
 
     check_threads(config.threads, len(usable_cpus()))
     limits = resolve_limits(config, model.spec, max_model_len=max_model_len)
@@ -131,7 +131,7 @@ def limits_within(
 
 def host_budget(config: EngineConfig) -> "MemoryBudget":
     """Return the memory of this host to plan with."""
-    from headrace.runner.memory import MemoryBudget, available_memory_bytes  # needs the native module
+    from headrace.inference.runner.memory import MemoryBudget, available_memory_bytes  # needs the native module
 
     return MemoryBudget(
         available_bytes=available_memory_bytes(),

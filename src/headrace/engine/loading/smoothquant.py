@@ -65,8 +65,8 @@ def smoothed_weights(
     if model.weights.dominant_encoding is Encoding.I8:
         get_logger().warning("smoothquant.skipped", message=f"{model.name} is int8 already and is served as it is.")
         return model.weights
-    from headrace.runner.quantize import check_can_quantize
-    from headrace.runner.smoothing import strengths
+    from headrace.inference.runner.quantize import check_can_quantize
+    from headrace.inference.runner.smoothing import strengths
 
     check_can_quantize(model)
     alphas = strengths(alpha)
@@ -102,7 +102,7 @@ def _locked(folder: Path) -> Iterator[None]:
 def _make(
     model: Model, folder: Path, samples: Sequence[Sequence[int]], alphas: Sequence[float], progress: Progress
 ) -> None:
-    from headrace.runner.quantized_folder import write_quantized
+    from headrace.inference.runner.quantized_folder import write_quantized
 
     for unfinished in folder.parent.glob(f".{folder.name}.*"):
         shutil.rmtree(unfinished, ignore_errors=True)

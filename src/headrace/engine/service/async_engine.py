@@ -35,7 +35,7 @@ from headrace.engine.service.request_processor import RequestProcessor, TextPart
 from headrace.engine.service.stream import ChunkStream
 from headrace.engine.service.thread import EngineThread, ReadAdapter
 from headrace.engine.text.detokenizer import TokenTable
-from headrace.runner.step import Runner
+from headrace.inference.runner.step import Runner
 
 _WARM_UP_TOKENS = 64
 _WARM_UP_ANSWER_TOKENS = 4

@@ -23,7 +23,7 @@ from headrace.engine.core.observer import EngineObserver
 from headrace.engine.service.stream import deliver
 from headrace.engine.text.detokenizer import TokenTable
 from headrace.inference.models.adapter import Adapter
-from headrace.runner.step import Runner
+from headrace.inference.runner.step import Runner
 
 _log = structlog.get_logger("headrace.engine")
 

@@ -16,12 +16,12 @@ import ray
 
 from headrace import __version__
 from headrace.core.gpus import VISIBLE_VARIABLE
+from headrace.inference.runner.cpu import default_threads
 from headrace.platform.cluster.launcher import Handle, LaunchFailed, WorkerPhase
 from headrace.platform.cluster.local import WORKER_COMMAND, LocalLauncher, ProcessOptions
 from headrace.platform.cluster.ray_messages import CHUNK_BYTES, ActorAssignment
 from headrace.platform.cluster.ray_resources import NodeResources, notices_of_grant
 from headrace.platform.cluster.worker_logs import WorkerLogs
-from headrace.runner.cpu import default_threads
 
 _NODE_FOLDER = "nodes"
 

@@ -3,9 +3,9 @@
 import os
 
 from headrace.core.gpus import visible_gpus
+from headrace.inference.runner.cpu import default_threads
+from headrace.inference.runner.memory import available_memory_bytes
 from headrace.platform.cluster.instance_types import Host
-from headrace.runner.cpu import default_threads
-from headrace.runner.memory import available_memory_bytes
 
 
 def this_host() -> Host:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from headrace.inference.models.store import StoredKind, list_models
+from headrace.inference.runner.memory import available_memory_bytes, total_memory_bytes
 from headrace.platform.cloudwatch.metrics.worker_page import WorkerReading
 from headrace.platform.cluster.instance_types import Host
 from headrace.platform.control.model.component import (
@@ -31,7 +32,6 @@ from headrace.platform.control.model.worker import WORKER, CopySpec, WorkerRecor
 from headrace.platform.control.model.workload import failure_reason, serving_revision, visible_state
 from headrace.platform.state.records import Json, Record, Unreadable
 from headrace.platform.state.store import Store
-from headrace.runner.memory import available_memory_bytes, total_memory_bytes
 
 MAX_WORKERS = 100
 """Workers that are listed; all are counted."""

@@ -14,7 +14,7 @@ from headrace.inference.models.places import stored_name
 from headrace.inference.models.quantized.compressed_tensors import w8a8_config
 from headrace.inference.models.safetensors_reader import SafetensorsWeights
 from headrace.inference.models.weights import Encoding
-from headrace.runner.decoding import decode
+from headrace.inference.runner.decoding import decode
 from tests.inference.models.model_files import TINY_LLAMA, random_weights, write_folder
 
 _, SPEC = from_config(Fields(TINY_LLAMA, "config.json"))

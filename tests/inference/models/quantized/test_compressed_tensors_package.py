@@ -12,7 +12,7 @@ from headrace.inference.models.fields import Fields
 from headrace.inference.models.quantized.registry import find_quantized
 from headrace.inference.models.stored_tensor import StoredTensor
 from headrace.inference.models.weights import Encoding
-from headrace.runner.decoding import decode
+from headrace.inference.runner.decoding import decode
 from tests.inference.models.quantized.test_formats import TORCH_NAMES
 
 ROWS, COLUMNS = 64, 256

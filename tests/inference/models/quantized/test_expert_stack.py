@@ -12,12 +12,12 @@ from headrace.inference.models.families.registry import from_config
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.hf_checkpoint import read_hf_weights
 from headrace.inference.models.weights import Encoding
-from headrace.runner.decoding import decode
-from headrace.runner.packing import layer_formats_of
+from headrace.inference.runner.decoding import decode
+from headrace.inference.runner.packing import layer_formats_of
 from tests.inference.models.quantized import writers
+from tests.inference.runner.native_models import GuidedReference, load, relative_error
+from tests.inference.runner.steps import make_step
 from tests.parity.checkpoints import write_checkpoint
-from tests.runner.native_models import GuidedReference, load, relative_error
-from tests.runner.steps import make_step
 
 EXPERTS, SIZE, HIDDEN = 6, 96, 64
 EIGHT_BITS_ERROR = 0.015

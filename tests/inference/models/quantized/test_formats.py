@@ -19,7 +19,7 @@ from headrace.inference.models.quantized.fp4 import mxfp4_values
 from headrace.inference.models.quantized.registry import FORMATS, METHODS, find_quantized
 from headrace.inference.models.stored_tensor import ITEM_BYTES, StoredTensor
 from headrace.inference.models.weights import Encoding
-from headrace.runner.decoding import decode
+from headrace.inference.runner.decoding import decode
 from tests.inference.models.model_files import TINY_LLAMA, random_weights, write_folder
 from tests.inference.models.quantized import writers
 

@@ -1,0 +1,59 @@
+"""The bytes that a token reads and the memory bandwidth of this machine, whose ratio bounds the speed of decoding."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from headrace import _native
+from headrace.inference.models.spec import ModelSpec
+from headrace.inference.runner.cpu import default_threads
+from headrace.inference.runner.memory import active_weight_bytes
+from headrace.inference.runner.native_config import NO_FORMATS, native_config
+
+_PROBE_BYTES: Final = 256 << 20
+"""Several times the caches of common CPUs."""
+_REPEATS: Final = 20
+"""Number of short tries, the best of which is steady while other programs run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeBytes:
+    """The bytes that decoding one token of one sequence reads."""
+
+    weights: int
+    """Weights; of a mixture of experts, only the experts that a token chooses."""
+    kv_at_max_model_len: int
+    """KV cache of a sequence that fills its context; of layers with a window only that."""
+
+    def tokens_per_s(self, bandwidth: float, *, is_full: bool = False) -> float:
+        """Return the tokens per second that a memory bandwidth (bytes per second) allows at most."""
+        return bandwidth / (self.weights + self.kv_at_max_model_len * is_full)
+
+
+def decode_bytes(
+    spec: ModelSpec, *, dtype: str, kv_dtype: str, max_model_len: int, layer_formats: Mapping[str, str] = NO_FORMATS
+) -> DecodeBytes:
+    """Return the bytes that one token reads, for formats of weights and KV cache."""
+    config = native_config(
+        spec, dtype=dtype, kv_dtype=kv_dtype, max_context_tokens=max_model_len, layer_formats=layer_formats
+    )
+    layer_bytes = _native.kv_block_bytes(config) / _native.BLOCK_TOKENS / spec.num_layers
+    read = sum(min(spec.window(layer) or max_model_len, max_model_len) for layer in range(spec.num_layers))
+    return DecodeBytes(
+        weights=active_weight_bytes(config) - _unread_bytes(spec, config), kv_at_max_model_len=round(read * layer_bytes)
+    )
+
+
+def measure_bandwidth() -> float:
+    """Return the bytes per second that the threads of a step read from memory: the best of a few tries."""
+    memory = _native.Arena(_PROBE_BYTES)
+    memory.view()[:] = 1  # the kernel maps untouched pages to one page of zeros
+    isa, num_threads = _native.available_isas()[0], default_threads()
+    return max(_native.read_bandwidth(memory, isa=isa, num_threads=num_threads) for _ in range(_REPEATS))
+
+
+def _unread_bytes(spec: ModelSpec, config: _native.ModelConfig) -> int:
+    """Return the bytes of tables without the one row that a token reads."""
+    tables = {"positions"} if spec.tie_embeddings else {"positions", "embed"}
+    slots = [slot for slot in _native.layout(config) if slot.name in tables]
+    return sum(slot.num_bytes - slot.num_bytes // slot.num_rows for slot in slots)

@@ -1,0 +1,297 @@
+"""The memory plan: available memory and the memory a model needs, computed before anything is allocated."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from headrace import _native
+from headrace.core.errors import InsufficientMemory
+from headrace.inference.runner.native_config import native_limits
+from headrace.inference.runner.packing import Mapping
+from headrace.inference.runner.step import RunnerLimits
+
+_MIB: Final = 1 << 20
+_RESERVE_SHARE: Final = 0.1
+_MAX_RESERVE_BYTES: Final = 1 << 30
+_GRAMMAR_BYTES_PER_TOKEN: Final = 600
+"""
+llguidance's form of the vocabulary and the index of names, which every server builds once it is idle. Measured as
+resident memory: 480 to 560 bytes a token for vocabularies of 262,144 (Gemma 3) and 49,152 (SmolLM2).
+"""
+_COPIED_SHARE: Final = 0.5
+"""Weights that take a larger share of the memory are mapped from their file: the page cache needs no second copy."""
+_NO_LIMIT_BYTES: Final = 1 << 62
+_NATIVE_FORMATS: Final = "a smaller dtype (w8a16, w4a16) or kv_dtype (int8)"
+_LIMITED: Final = (
+    "max_memory_bytes allows (for a platform's worker: the memory of its inference component or instance type). "
+    "Raise it or lower"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBudget:
+    """The memory to plan with."""
+
+    available_bytes: int
+    """The memory that is free."""
+    max_memory_bytes: int | None = None
+    """The part of it that may be used; None: all."""
+    kv_cache_bytes: int | None = None
+    """The size of the KV cache; None: what the sequences need and the memory allows."""
+    max_kv_cache_tokens: int | None = None
+    """Upper bound of the KV cache; None: no bound."""
+
+    @property
+    def usable_bytes(self) -> int:
+        """The memory that is free and may be used."""
+        return min(self.available_bytes, self.max_memory_bytes or self.available_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerSizes:
+    """The memory that a runner needs besides its KV cache, and the size of one block of the cache."""
+
+    weights_bytes: int
+    active_weights_bytes: int
+    """The weights that every step reads; less than `weights_bytes` only if the rest may stay in a mapped file."""
+    workspace_bytes: int
+    adapter_bytes: int
+    block_bytes: int
+    vocab_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """The memory that a runner will allocate."""
+
+    weights_bytes: int
+    resident_weights_bytes: int
+    """The weights that must be in memory: all, but for experts that a step does not read if weights are mapped."""
+    mapping: Mapping
+    """The weights are mapped from a file instead of copied."""
+    workspace_bytes: int
+    """Activations, logits, rotary tables, samplers."""
+    adapter_bytes: int
+    """Slots for adapters."""
+    kv_bytes_per_token: int
+    block_bytes: int
+    """One block of the KV cache, all layers."""
+    num_blocks: int
+    kv_cache_bytes: int
+    total_bytes: int
+    reserve_bytes: int
+    """Kept free for the rest of the process: interpreter, tokenizer, requests, the vocabulary for grammars."""
+    available_bytes: int
+
+
+def available_memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """
+    Return the memory this process can still allocate: the minimum of the machine's and its cgroups'.
+
+    Cache that the kernel can drop counts as free. Source: Linux `proc_meminfo(5)`, cgroup-v1 and -v2 documentation.
+    """
+    headrooms = (headroom for _, headroom in _cgroup_bounds(proc, cgroups))
+    return min(_meminfo(proc, "MemAvailable"), *headrooms, _NO_LIMIT_BYTES)
+
+
+def total_memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the memory of this machine, or the smallest limit of the cgroups of this process."""
+    limits = (limit for limit, _ in _cgroup_bounds(proc, cgroups))
+    return min(_meminfo(proc, "MemTotal"), *limits, _NO_LIMIT_BYTES)
+
+
+def plan_memory(
+    config: _native.ModelConfig, limits: RunnerLimits, budget: MemoryBudget, *, num_threads: int
+) -> MemoryPlan:
+    """
+    Add up the memory of a runner and decide the size of its KV cache.
+
+    `num_blocks` of `limits` is ignored: this function decides it.
+
+    Raises:
+        InsufficientMemory: The model does not fit; the message has the sum and the settings to change.
+    """
+    sizes = RunnerSizes(
+        weights_bytes=_native.layout_bytes(config),
+        active_weights_bytes=active_weight_bytes(config),
+        workspace_bytes=_native.workspace_bytes(config, native_limits(limits), num_threads),
+        adapter_bytes=_native.adapter_bytes(config, native_limits(limits)),
+        block_bytes=_native.kv_block_bytes(config),
+        vocab_size=config.vocab_size,
+    )
+    return plan_sizes(sizes, limits, budget, formats=_NATIVE_FORMATS)
+
+
+def plan_sizes(sizes: RunnerSizes, limits: RunnerLimits, budget: MemoryBudget, *, formats: str) -> MemoryPlan:
+    """
+    Add up memory as `plan_memory` does, for a runner of which only the sizes are known.
+
+    `formats` is the advice that an error gives about smaller formats.
+    """
+    usable_bytes = budget.usable_bytes
+    reserve_bytes = _reserve(usable_bytes, sizes.vocab_size)
+    fixed_bytes = sizes.workspace_bytes + sizes.adapter_bytes
+    num_blocks = _num_blocks(
+        limits,
+        budget,
+        block_bytes=sizes.block_bytes,
+        free_bytes=usable_bytes - reserve_bytes - sizes.weights_bytes - fixed_bytes,
+    )
+    least_blocks = min(num_blocks, _blocks_per_context(limits))
+    least_bytes = fixed_bytes + least_blocks * sizes.block_bytes + reserve_bytes
+    mapping = _mapping(sizes.weights_bytes, least_bytes, usable_bytes)
+    resident_bytes = sizes.active_weights_bytes if mapping == "required" else sizes.weights_bytes
+    plan = MemoryPlan(
+        weights_bytes=sizes.weights_bytes,
+        resident_weights_bytes=resident_bytes,
+        mapping=mapping,
+        workspace_bytes=sizes.workspace_bytes,
+        adapter_bytes=sizes.adapter_bytes,
+        kv_bytes_per_token=sizes.block_bytes // limits.block_tokens,
+        block_bytes=sizes.block_bytes,
+        num_blocks=num_blocks,
+        kv_cache_bytes=num_blocks * sizes.block_bytes,
+        total_bytes=resident_bytes + fixed_bytes + num_blocks * sizes.block_bytes,
+        reserve_bytes=reserve_bytes,
+        available_bytes=usable_bytes,
+    )
+    _check(plan, limits, is_limited=usable_bytes == budget.max_memory_bytes, formats=formats)
+    return plan
+
+
+def _mapping(weights_bytes: int, least_bytes: int, usable_bytes: int) -> Mapping:
+    """
+    Decide whether weights are mapped; `least_bytes` is the memory for everything else with the smallest KV cache.
+
+    A larger `kv_cache_bytes` must not push weights to the disk: the plan is refused instead.
+    """
+    if weights_bytes + least_bytes > usable_bytes:
+        return "required"
+    return "preferred" if weights_bytes > usable_bytes * _COPIED_SHARE else "none"
+
+
+def active_weight_bytes(config: _native.ModelConfig) -> int:
+    """Return the bytes of all weights but the experts that a token does not choose."""
+    slots = config.num_experts + config.num_shared_experts
+    total = 0
+    for slot in _native.layout(config):
+        _, _, part = slot.name.rpartition(".")
+        is_stack = slots > 0 and part in {"gate_up", "down"} and _has_experts(config, slot.name)
+        total += slot.num_bytes * (config.top_k + config.num_shared_experts) // slots if is_stack else slot.num_bytes
+    return total
+
+
+def _has_experts(config: _native.ModelConfig, slot_name: str) -> bool:
+    layer = int(slot_name.split(".")[1])
+    return not config.expert_layers or config.expert_layers[layer]
+
+
+def _num_blocks(limits: RunnerLimits, budget: MemoryBudget, *, block_bytes: int, free_bytes: int) -> int:
+    """
+    Return the number of blocks of the KV cache.
+
+    Without `kv_cache_bytes` it holds a full context of each sequence, or as many blocks as fit into the memory, but at
+    least one full context. It never holds more than `max_kv_cache_tokens`.
+    """
+    blocks_per_context = _blocks_per_context(limits)
+    if budget.kv_cache_bytes is None:
+        num_blocks = max(
+            min(blocks_per_context * limits.max_step_sequences, free_bytes // block_bytes), blocks_per_context
+        )
+    else:
+        num_blocks = budget.kv_cache_bytes // block_bytes
+    if budget.max_kv_cache_tokens is not None:
+        num_blocks = min(num_blocks, _most_blocks(budget.max_kv_cache_tokens, limits.block_tokens, blocks_per_context))
+    return num_blocks
+
+
+def _blocks_per_context(limits: RunnerLimits) -> int:
+    return -(-limits.max_context_tokens // limits.block_tokens)
+
+
+def _most_blocks(max_tokens: int, block_tokens: int, blocks_per_context: int) -> int:
+    """Return the whole blocks in `max_tokens`, or the blocks of one context if it needs a partial block more."""
+    return max(max_tokens // block_tokens, min(-(-max_tokens // block_tokens), blocks_per_context))
+
+
+def _check(plan: MemoryPlan, limits: RunnerLimits, *, is_limited: bool, formats: str) -> None:
+    blocks_per_context = _blocks_per_context(limits)
+    facts = {
+        "weights_bytes": plan.weights_bytes,
+        "workspace_bytes": plan.workspace_bytes,
+        "kv_cache_bytes": plan.kv_cache_bytes,
+        "available_bytes": plan.available_bytes,
+    }
+    if plan.num_blocks < blocks_per_context:
+        needed = blocks_per_context * plan.block_bytes
+        raise InsufficientMemory(
+            f"The KV cache has {_mib(plan.kv_cache_bytes)}, one context of {limits.max_context_tokens} tokens needs "
+            f"{_mib(needed)}. Raise kv_cache_bytes or max_kv_cache_tokens, or lower max_model_len.",
+            **facts,
+        )
+    if plan.total_bytes + plan.reserve_bytes > plan.available_bytes:
+        adapters = f" + adapters {_mib(plan.adapter_bytes)}" if plan.adapter_bytes else ""
+        raise InsufficientMemory(
+            f"Weights {_mib(plan.resident_weights_bytes)} + workspace {_mib(plan.workspace_bytes)}{adapters} "
+            f"+ KV cache {_mib(plan.kv_cache_bytes)} = {_mib(plan.total_bytes)}, and {_mib(plan.reserve_bytes)} for "
+            f"the rest of the process, do not fit into the {_mib(plan.available_bytes)} that "
+            f"{_LIMITED if is_limited else 'are available. Lower'} max_model_len, kv_cache_bytes or "
+            f"max_num_batched_tokens{', max_loras or max_lora_rank' if adapters else ''}, "
+            f"or take {formats}.",
+            **facts,
+        )
+
+
+def _reserve(available_bytes: int, vocab_size: int) -> int:
+    share_bytes = min(int(available_bytes * _RESERVE_SHARE), _MAX_RESERVE_BYTES)
+    return share_bytes + _GRAMMAR_BYTES_PER_TOKEN * vocab_size
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{num_bytes / _MIB:,.0f} MiB"
+
+
+def _meminfo(proc: Path, wanted: str) -> int:
+    for line in _read(proc / "meminfo").splitlines():
+        name, _, rest = line.partition(":")
+        if name == wanted:
+            return int(rest.split()[0]) * 1024
+    return _NO_LIMIT_BYTES
+
+
+def _cgroup_bounds(proc: Path, cgroups: Path) -> Iterator[tuple[int, int]]:
+    """Yield limit and headroom, in bytes, of each cgroup of this process, from its own up to the root."""
+    for line in _read(proc / "self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            yield from _bounds(cgroups, path, "memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            yield from _bounds(
+                cgroups / "memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+            )
+
+
+def _bounds(root: Path, path: str, limit_name: str, usage_name: str, droppable_name: str) -> Iterator[tuple[int, int]]:
+    folder = root / path.lstrip("/")
+    for group in (folder, *folder.parents):
+        limit, usage = _read(group / limit_name).strip(), _read(group / usage_name).strip()
+        if limit.isdigit() and usage.isdigit():
+            yield int(limit), max(0, int(limit) - int(usage) + _statistic(group, droppable_name))
+        if group == root:
+            return
+
+
+def _statistic(group: Path, name: str) -> int:
+    for line in _read(group / "memory.stat").splitlines():
+        key, _, value = line.partition(" ")
+        if key == name:
+            return int(value)
+    return 0
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

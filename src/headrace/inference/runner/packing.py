@@ -1,0 +1,367 @@
+"""
+Packed weights: the checkpoint in the layout of the native kernels, packed once and cached.
+
+A packed file is one page with a JSON header, followed by the weights as they are in memory. It is written under a
+temporary name and renamed, so servers that start concurrently never see half a file, and one that has a file mapped
+keeps it when it is replaced. A file that is truncated, damaged or of another version is rebuilt: weights that are
+copied are compared with a checksum of all bytes, those that are mapped with one of pages across the file, which finds
+what a crash left unwritten. The cache is optional: where it cannot be written, weights are packed at every start.
+
+The weights of small models are copied out of the file. Those that fill much of the memory are packed into the file and
+mapped, so that they are in memory once, and experts that no token chooses are never read.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace import _native
+from headrace.core.errors import BrokenModel, SettingsError
+from headrace.core.progress import Progress, no_progress
+from headrace.core.sizes import format_size
+from headrace.inference.models.spec import ModelSpec, MoeSpec
+from headrace.inference.models.weights import Encoding, WeightSource, cut_tensor
+from headrace.inference.runner.decoding import decode
+from headrace.inference.runner.replaced_file import replaced_file
+from headrace.inference.runner.step import Int32
+
+PACKING_VERSION: Final = 5
+"""Increased when the layout of packed weights or their quantization changes."""
+Mapping = Literal["none", "preferred", "required"]
+"""Weights are copied into memory, mapped from their file if it can be written, or mapped in any case."""
+_MAGIC: Final = b"HEADRACE"
+_HEADER_BYTES: Final = 4096
+_SAMPLED_PAGES: Final = 64
+_PAGE_BYTES: Final = 4096
+_W4_BITS: Final = 4
+_UNIFORM: Final = {Encoding.Q4_0: "w4_symmetric", Encoding.FP4: "fp4"}
+"""The formats of matrices that consist of one encoding."""
+MATRICES: Final = ("qkv", "o", "gate_up", "down")
+"""The packed matrices of a layer."""
+_TASK: Final = "Packing weights"
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeights:
+    """Weights in memory, and their origin: "cached", "mapped", "packed and cached", "packed, not cached: ..." etc."""
+
+    arena: _native.Arena
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The place of a checkpoint tensor inside a packed matrix; see `pack_rows` in csrc/pack.h."""
+
+    name: str
+    first_row: int = 0
+    interleaved: bool = False
+    expert: int = 0
+    """The expert whose rows of the packed matrix it belongs to; `first_row` counts from there."""
+    rows: range | None = None
+    columns: range | None = None
+    """The part of the tensor that belongs there; None: all of it."""
+
+
+def load_packed(
+    spec: ModelSpec,
+    weights: WeightSource,
+    config: _native.ModelConfig,
+    *,
+    cache_dir: Path,
+    threads: int,
+    progress: Progress = no_progress,
+    mapping: Mapping = "none",
+) -> PackedWeights:
+    """
+    Return the packed weights of a checkpoint, from the cache if possible.
+
+    Raises:
+        BrokenModel: a tensor is missing, truncated or of the wrong shape.
+        SettingsError: the weights must be mapped, but the cache cannot be written.
+    """
+    key = packing_key(weights.fingerprint, config)
+    path = cache_dir / "packed" / f"{key}.weights"
+    if mapping != "none":
+        try:
+            return _map_weights(spec, weights, config, path=path, key=key, threads=threads, progress=progress)
+        except OSError as exc:
+            if mapping == "required":
+                raise SettingsError(
+                    f"The weights do not fit into memory beside everything else, and the file to map them from cannot "
+                    f"be written: {exc}. It takes {format_size(_native.layout_bytes(config))}; free that much disk "
+                    "space or set cache_dir to another disk.",
+                    name="cache_dir",
+                ) from exc
+    cached = read_packed(path, key, _native.layout_bytes(config), threads=threads)
+    if cached is not None:
+        return PackedWeights(cached, "cached")
+    arena = _native.Arena(_native.layout_bytes(config))
+    pack(spec, weights, config, arena, threads=threads, progress=progress)
+    try:
+        write_packed(path, key, arena, threads=threads)
+    except OSError as exc:
+        return PackedWeights(arena, f"packed, not cached: {exc}")
+    return PackedWeights(arena, "packed and cached")
+
+
+def packing_key(fingerprint: str, config: _native.ModelConfig) -> str:
+    """Return the cache key: a hash of the checkpoint's content, the format, the layout and the packing version."""
+    slots = [
+        (slot.name, slot.is_vector, slot.num_rows, slot.num_columns, slot.num_bytes) for slot in _native.layout(config)
+    ]
+    weight_format = config.dtype.partition("a")[0]  # w4a8 and w4a16 read the same panels
+    identity = json.dumps([PACKING_VERSION, fingerprint, weight_format, slots])
+    return hashlib.sha256(identity.encode()).hexdigest()[:32]
+
+
+def pack(
+    spec: ModelSpec,
+    weights: WeightSource,
+    config: _native.ModelConfig,
+    arena: _native.Arena,
+    *,
+    threads: int,
+    progress: Progress = no_progress,
+) -> None:
+    """Pack every tensor of a checkpoint into an arena of zeros."""
+    total = _native.layout_bytes(config)
+    done = 0
+    for slot in _native.layout(config):
+        if slot.is_vector:
+            _copy_vector(spec, weights, arena, slot)
+        else:
+            _pack_matrix(spec, weights, arena, slot, threads)
+        done += slot.num_bytes
+        progress(_TASK, done, total)
+    progress(_TASK, total, total)
+
+
+def parts_of(spec: ModelSpec, slot_name: str) -> Iterator[Part]:
+    """Yield the tensors that make up a packed matrix or vector."""
+    prefix, _, name = slot_name.rpartition(".")
+    moe = spec.experts(int(prefix.removeprefix("layers."))) if prefix else None
+    prefix = f"{prefix}." if prefix else ""
+    if moe is not None and name.removesuffix("_bias") in {"router", "gate_up", "down"}:
+        yield from _expert_parts(moe, prefix, name)
+        return
+    queries, keys = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    if name in {"qkv", "qkv_bias"}:
+        suffix = name.removeprefix("qkv")
+        yield Part(f"{prefix}q{suffix}")
+        yield Part(f"{prefix}k{suffix}", first_row=queries)
+        yield Part(f"{prefix}v{suffix}", first_row=queries + keys)
+    elif name in {"gate_up", "gate_up_bias"}:
+        suffix = name.removeprefix("gate_up")
+        if spec.mlp == "gated":
+            yield Part(f"{prefix}gate{suffix}", interleaved=True)
+        yield Part(f"{prefix}up{suffix}", first_row=16 * (spec.mlp == "gated"), interleaved=spec.mlp == "gated")
+    else:
+        yield Part(slot_name)
+
+
+def _expert_parts(moe: MoeSpec, prefix: str, name: str) -> Iterator[Part]:
+    """Yield the parts of all experts; the shared MLP is cut into experts of the same size, which follow the others."""
+    if name.startswith("router"):
+        yield Part(f"{prefix}{name}")
+        if moe.has_shared_router and name == "router":
+            yield Part(f"{prefix}shared_router", first_row=moe.num_experts)
+        return
+    for expert in range(moe.num_experts + moe.num_shared_experts):
+        start = (expert - moe.num_experts) * moe.expert_size
+        piece = range(start, min(start + moe.expert_size, moe.shared_size)) if start >= 0 else None
+        tensors = f"{prefix}experts.{expert}." if piece is None else f"{prefix}shared_"
+        if name.startswith("down"):
+            yield Part(f"{tensors}{name}", expert=expert, columns=piece)
+        else:
+            suffix = name.removeprefix("gate_up")
+            yield Part(f"{tensors}gate{suffix}", interleaved=True, expert=expert, rows=piece)
+            yield Part(f"{tensors}up{suffix}", first_row=16, interleaved=True, expert=expert, rows=piece)
+
+
+def layer_formats_of(spec: ModelSpec, weights: WeightSource) -> dict[str, str]:
+    """
+    Return the formats of packed matrices that are not plain w4 in w4a8 and w4a16.
+
+    "w8" are those that a mixed file stores with more than 4 bits; if a file stores no matrix in 4 bits, these formats
+    mean 4 bits for all of them. "w4_symmetric" are those of which all tensors are Q4_0: without minima a layer takes
+    4.5 bits a weight instead of 5. "fp4" are those in MXFP4, whose numbers are not evenly spaced.
+    """
+    matrices = [f"layers.{layer}.{name}" for layer in range(spec.num_layers) for name in MATRICES]
+    tensors = {matrix: [part.name for part in parts_of(spec, matrix)] for matrix in matrices}
+    bits = {matrix: max(map(weights.stored_bits, names)) for matrix, names in tensors.items()}
+    if min(bits.values()) > _W4_BITS:
+        return {}
+    formats = {matrix: "w8" for matrix in matrices if bits[matrix] > _W4_BITS}
+    for matrix, names in tensors.items():
+        encodings = set(map(weights.encoding, names))
+        if len(encodings) == 1 and (format_ := _UNIFORM.get(encodings.pop())):
+            formats[matrix] = format_
+    return formats
+
+
+def read_packed(path: Path, key: str, num_bytes: int, *, threads: int) -> _native.Arena | None:
+    """
+    Return the weights of a packed file, or None if there is no intact file with that key.
+
+    They are copied out of the page cache: huge pages recover the cost within the first steps.
+    """
+    header = _read_header(path, key, num_bytes)
+    if header is None:
+        return None
+    file = np.memmap(path, np.uint8, "r", offset=_HEADER_BYTES)
+    arena = _native.Arena(num_bytes)
+    checksum = arena.fill(np.asarray(file), threads)
+    return arena if header.get("checksum") == checksum else None
+
+
+def _read_header(path: Path, key: str, num_bytes: int) -> dict[str, object] | None:
+    """Return the header of a packed file, or None if there is no file with that key and size."""
+    try:
+        if path.stat().st_size != _HEADER_BYTES + num_bytes:
+            return None
+        with path.open("rb") as file:
+            header = _parse_header(file.read(_HEADER_BYTES))
+    except OSError:
+        return None
+    return header if header.get("key") == key else None
+
+
+def _map_weights(
+    spec: ModelSpec,
+    weights: WeightSource,
+    config: _native.ModelConfig,
+    *,
+    path: Path,
+    key: str,
+    threads: int,
+    progress: Progress,
+) -> PackedWeights:
+    """
+    Return the weights mapped from their file, which is written first if need be. Raises OSError.
+
+    Only a sample of it is verified, since the whole checksum would read every expert.
+    """
+    num_bytes = _native.layout_bytes(config)
+    origin = "mapped"
+    if not _is_intact(path, key, num_bytes):
+        _pack_into_file(spec, weights, config, path=path, key=key, threads=threads, progress=progress)
+        origin = "packed and mapped"
+    arena = _native.Arena.map(str(path), _HEADER_BYTES, num_bytes, writable=False)
+    if config.num_experts == 0:
+        arena.populate(threads)
+    return PackedWeights(arena, origin)
+
+
+def _pack_into_file(
+    spec: ModelSpec,
+    weights: WeightSource,
+    config: _native.ModelConfig,
+    *,
+    path: Path,
+    key: str,
+    threads: int,
+    progress: Progress,
+) -> None:
+    """Pack into a file without holding all of the weights in memory, and give it its name when it is on disk."""
+    num_bytes = _native.layout_bytes(config)
+    with replaced_file(path) as (handle, temporary):
+        os.posix_fallocate(handle, 0, _HEADER_BYTES + num_bytes)  # else a full disk is a SIGBUS while pages are written
+        arena = _native.Arena.map(str(temporary), _HEADER_BYTES, num_bytes, writable=True)
+        pack(spec, weights, config, arena, threads=threads, progress=progress)
+        os.fsync(handle)  # the header must not reach the disk before the weights
+        os.pwrite(handle, _header(key, arena, threads), 0)
+        os.fsync(handle)
+
+
+def _is_intact(path: Path, key: str, num_bytes: int) -> bool:
+    """Return whether there is a file with that key whose size and sampled pages are right."""
+    header = _read_header(path, key, num_bytes)
+    if header is None:
+        return False
+    return header.get("sample") == _sample(np.memmap(path, np.uint8, "r", offset=_HEADER_BYTES))
+
+
+def _sample(weights: npt.NDArray[np.uint8]) -> str:
+    """Return a hash of pages that are spread over the weights, the first and the last among them."""
+    digest = hashlib.blake2b(digest_size=16)
+    last = max(weights.size - _PAGE_BYTES, 0)
+    for index in range(_SAMPLED_PAGES):
+        start = last * index // (_SAMPLED_PAGES - 1)
+        digest.update(weights[start : start + _PAGE_BYTES].tobytes())
+    return digest.hexdigest()
+
+
+def _header(key: str, arena: _native.Arena, threads: int) -> bytes:
+    values = {"key": key, "checksum": arena.checksum(threads), "sample": _sample(arena.view())}
+    return (_MAGIC + json.dumps(values).encode()).ljust(_HEADER_BYTES, b"\0")
+
+
+def write_packed(path: Path, key: str, arena: _native.Arena, *, threads: int) -> None:
+    """Write a packed file atomically. Raises OSError."""
+    with replaced_file(path) as (handle, _), os.fdopen(handle, "wb", closefd=False) as file:
+        file.write(_header(key, arena, threads))
+        file.write(arena.view().data)
+
+
+def _parse_header(page: bytes) -> dict[str, object]:
+    if not page.startswith(_MAGIC):
+        return {}
+    try:
+        header = json.loads(page.removeprefix(_MAGIC).rstrip(b"\0"))
+    except ValueError:
+        return {}
+    return header if isinstance(header, dict) else {}
+
+
+def _pack_matrix(
+    spec: ModelSpec, weights: WeightSource, arena: _native.Arena, slot: _native.Slot, threads: int
+) -> None:
+    parts = list(parts_of(spec, slot.name))
+    rows_per_expert = slot.num_rows // (parts[-1].expert + 1)
+    for part in parts:
+        tensor = cut_tensor(weights.load(part.name), part.rows, part.columns)
+        try:
+            _native.pack_tensor(
+                arena,
+                slot,
+                tensor.encoding,
+                np.ascontiguousarray(tensor.data),
+                tensor.num_rows,
+                tensor.num_columns,
+                first_row=part.expert * rows_per_expert + part.first_row,
+                interleaved=part.interleaved,
+                num_threads=threads,
+            )
+        except ValueError as exc:
+            raise BrokenModel(
+                f"Weight {part.name} is {tensor.num_rows} x {tensor.num_columns} ({tensor.encoding}), "
+                "which does not match the config of this checkpoint.",
+                name=part.name,
+            ) from exc
+
+
+def _copy_vector(spec: ModelSpec, weights: WeightSource, arena: _native.Arena, slot: _native.Slot) -> None:
+    out = arena.view()[slot.offset : slot.offset + slot.num_bytes].view(np.float32)
+    is_table = slot.num_rows > 1 and not slot.name.endswith("_bias")
+    table = out.reshape(slot.num_rows, slot.num_columns)
+    for part in parts_of(spec, slot.name):
+        values = decode(weights.load(part.name))
+        out, values = (table, values) if is_table else (table[part.expert], values.ravel())
+        rows = _rows_of(part, len(values))
+        if rows[-1] >= len(out) or (out.ndim > 1 and values.shape[1] > out.shape[1]):
+            raise BrokenModel(f"Weight {part.name} has {values.size} numbers, which is too many.", name=part.name)
+        out[(rows,) if out.ndim == 1 else (rows, slice(values.shape[1]))] = values
+
+
+def _rows_of(part: Part, count: int) -> Int32:
+    """Return the rows of a packed weight that the rows of a part become."""
+    rows: Int32 = np.arange(count, dtype=np.int32)
+    return part.first_row + (rows // 16 * 32 + rows % 16 if part.interleaved else rows)

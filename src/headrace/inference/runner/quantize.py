@@ -1,0 +1,267 @@
+"""Quantize a model layer by layer into one safetensors file in the formats of compressed-tensors."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.core.progress import Progress, no_progress
+from headrace.inference.models.families.family import HEAD_INDEX, Family
+from headrace.inference.models.folder_export import family_of
+from headrace.inference.models.model import Model
+from headrace.inference.models.places import Place, folder_places, merge
+from headrace.inference.models.safetensors_writer import STORED, SafetensorsWriter, encode_floats
+from headrace.inference.models.shapes import expected_shapes
+from headrace.inference.models.weights import Encoding, as_float32, dominant_bits
+from headrace.inference.runner.calibration import trace_layers
+from headrace.inference.runner.cpu import default_threads
+from headrace.inference.runner.decoding import decode
+from headrace.inference.runner.folder_formats import Int4Groups, Int8Rows, MatrixFormat, output_error
+from headrace.inference.runner.smooth_layer import smooth_layer
+from headrace.inference.runner.smoothing import Joint
+from headrace.inference.runner.step import Float32
+
+MATRICES: Final = ("q", "k", "v", "o", "gate", "up", "down")
+_REQUIRED_PARTS: Final = frozenset({*MATRICES, "attn_norm", "mlp_norm"})
+"""Parts of a layer that can be smoothed."""
+_KNOWN_PARTS: Final = _REQUIRED_PARTS | {
+    *("post_attn_norm", "post_mlp_norm", "q_norm", "k_norm"),
+    *("q_bias", "k_bias", "v_bias", "o_bias"),
+}
+_LAST: Final = ("final_norm", "final_norm_bias", "lm_head", "lm_head_bias")
+"""Weights after the layers."""
+EXPERT: Final = ".experts."
+_INT4_BITS: Final = 4
+_TASK: Final = "Quantizing"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerReport:
+    """The scales chosen for the joints of a layer (`qkv`, `o`, `gate_up`, `down`), or the errors of its matrices."""
+
+    index: int
+    joints: dict[str, Joint]
+    """Empty with 4 bits."""
+    errors: dict[str, float]
+    """With 4 bits: squared error of the outputs of each stored matrix, relative to their squares (`output_error`)."""
+
+
+def check_can_quantize(model: Model, *, bits: int = 8) -> None:
+    """
+    Refuse a model that cannot be quantized correctly, before any work is done.
+
+    Raises:
+        UnsupportedModel: the model has so few bits already, or its layers have unknown parts.
+    """
+    if model.weights.dominant_encoding is Encoding.I8:
+        raise UnsupportedModel(f"{model.name} is quantized to int8 already; start from the original checkpoint.")
+    if bits == _INT4_BITS and dominant_bits(model.weights, expected_shapes(model.spec)) <= _INT4_BITS:
+        raise UnsupportedModel(
+            f"{model.name} is stored in 4 bits already. Start from the original checkpoint, or serve it as it is."
+        )
+    if model.spec.moe is not None and bits != _INT4_BITS:
+        raise UnsupportedModel(
+            f"{model.name} has experts, whose inputs cannot be smoothed: the router reads them too. "
+            "Use --bits 4, which smooths nothing, or serve it with --dtype w8a8, which quantizes without calibration."
+        )
+    kind = _other_kind(model)
+    if kind is not None:
+        raise UnsupportedModel(
+            f"{model.name} is {kind}, which `headrace quantize` does not support. "
+            "Serve it with --dtype w8a8, which quantizes without calibration."
+        )
+    if bits != _INT4_BITS:
+        _check_can_smooth(model)
+
+
+def _other_kind(model: Model) -> str | None:
+    """Return the reason why other programs could not read a folder of this model, or None."""
+    family = family_of(model.spec)
+    if model.path.is_dir() and not (model.path / "config.json").is_file():
+        return "a folder without a config.json"
+    if not model.spec.is_causal:
+        return "an encoder"
+    if family.transposed:
+        return "a network whose matrices are stored transposed"
+    places = folder_places(family, model.spec)
+    if any(HEAD_INDEX in place.stored for place in places.values()):
+        return "a network with norms for each head"
+    return _other_experts(places)
+
+
+def _other_experts(places: Mapping[str, Place]) -> str | None:
+    """Return the reason why experts are not matrices of their own, or None."""
+    if any(name.endswith("_bias") for name in places if EXPERT in name):
+        return "a mixture of experts with biases"
+    names = [place.stored for name, place in places.items() if EXPERT in name]
+    if len(set(names)) < len(names):
+        return "a mixture of experts whose checkpoints stack the experts in one tensor"
+    return None
+
+
+def _check_can_smooth(model: Model) -> None:
+    parts = {name.rpartition(".")[2] for name in model.weights.names() if name.startswith("layers.")}
+    unknown, missing = parts - _KNOWN_PARTS, _REQUIRED_PARTS - parts
+    has_ones = any(place.is_ones for place in folder_places(family_of(model.spec), model.spec).values())
+    if unknown or missing or has_ones:
+        difference = "with norms without weights"
+        if unknown or missing:
+            difference = f"with {', '.join(sorted(unknown))}" if unknown else f"without {', '.join(sorted(missing))}"
+        raise UnsupportedModel(
+            f"{model.name} has layers {difference}, which cannot be smoothed. Use --bits 4, which smooths nothing, "
+            "or serve it with --dtype w8a8, which quantizes without calibration."
+        )
+
+
+def quantize_weights(
+    model: Model,
+    samples: Sequence[Sequence[int]],
+    file: Path,
+    *,
+    bits: int = 8,
+    alphas: Sequence[float],
+    progress: Progress = no_progress,
+) -> list[LayerReport]:
+    """
+    Write the weights of a model as W8A8, or as W4A16.
+
+    Args:
+        model: the model to quantize.
+        samples: token ids of the calibration texts.
+        file: the new safetensors file.
+        bits: 8 or 4.
+        alphas: smoothing strengths to choose from, with 8 bits; empty for no smoothing.
+        progress: called after each layer.
+
+    Raises:
+        BrokenModel: a weight or an activation is not finite.
+        UnsupportedModel: a matrix has no such format.
+        OSError: the disk is full.
+    """
+    is_int4 = bits == _INT4_BITS
+    rows: MatrixFormat = Int4Groups(float_encoding(model), threads=default_threads()) if is_int4 else Int8Rows()
+    writing = _Writing(model, rows)
+    total = model.spec.num_layers
+    reports = []
+    with SafetensorsWriter(file, writing.plan()) as out:
+        for name in writing.first:
+            writing.copy_floats(out, name)
+        progress(_TASK, 0, total, "layers")
+        for layer in trace_layers(model.spec, model.weights, samples):
+            if is_int4:
+                importance = {part: inputs.mean_squares for part, inputs in layer.inputs.items()}
+                errors = writing.write_layer(out, layer.index, layer.weights, importance)
+                reports.append(LayerReport(layer.index, {}, errors))
+            else:
+                smoothed = smooth_layer(
+                    model.spec,
+                    layer,
+                    alphas=alphas,
+                    norm_rounding=writing.norm_rounding,
+                    bias_rounding=writing.rounding,
+                )
+                writing.write_layer(out, layer.index, smoothed.weights, {})
+                reports.append(LayerReport(layer.index, smoothed.joints, {}))
+            progress(_TASK, layer.index + 1, total, "layers")
+        for name in writing.last:
+            writing.copy_floats(out, name)
+    return reports
+
+
+class _Writing:
+    """The names and types of a model's tensors in the new file."""
+
+    def __init__(self, model: Model, matrices: MatrixFormat) -> None:
+        self._model = model
+        self._matrices = matrices
+        self._family: Family = family_of(model.spec)
+        self._places = folder_places(self._family, model.spec)
+        self.encoding = float_encoding(model)
+        stored = [name for name, place in self._places.items() if not (name.startswith("layers.") or place.is_ones)]
+        self.first = tuple(name for name in stored if name not in _LAST)
+        """The weights before the layers."""
+        self.last = tuple(name for name in _LAST if name in stored)
+
+    def plan(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Return dtype and shape of every tensor in the order of writing."""
+        layers = [self._tensors_of(index) for index in range(self._model.spec.num_layers)]
+        planned: dict[str, tuple[str, tuple[int, ...]]] = {}
+        for name in (*self.first, *(names[0] for tensors in layers for names in tensors.values()), *self.last):
+            stored, (rows, columns) = self._places[name].stored, self._places[name].shape
+            if _is_matrix(name):
+                planned |= self._matrices.plan(stored, (rows, columns))
+            else:
+                planned[stored] = (STORED[self.encoding], (columns,) if rows == 1 else (rows, columns))
+        return planned
+
+    def write_layer(
+        self, out: SafetensorsWriter, index: int, weights: Mapping[str, Float32], importance: Mapping[str, Float32]
+    ) -> dict[str, float]:
+        """
+        Write the weights of a layer by part, fused and ordered as its family stores them.
+
+        Return the error of each matrix whose inputs have an `importance`.
+        """
+        errors = {}
+        for stored, names in self._tensors_of(index).items():
+            prefix = f"layers.{index}."
+            values = merge((self._places[name], weights[name.removeprefix(prefix)]) for name in names)
+            if not np.isfinite(values).all():
+                raise BrokenModel(
+                    f"Tensor {stored} of {self._model.name} contains numbers that are not finite.", name=stored
+                )
+            if _is_matrix(names[0]):
+                part = names[0].removeprefix(prefix)
+                rounded = self._matrices.round(stored, values, importance.get(part))
+                for name, content in rounded.tensors.items():
+                    out.write(name, content)
+                if part in importance:
+                    errors[part] = output_error(values, rounded.values, importance[part])
+            else:
+                self._write_floats(out, names[0], values)
+        return errors
+
+    def copy_floats(self, out: SafetensorsWriter, name: str) -> None:
+        """Write a weight that stays in floating point."""
+        self._write_floats(out, name, merge([(self._places[name], decode(self._model.weights.load(name)))]))
+
+    def rounding(self, values: Float32) -> Float32:
+        """Round values as storing them does."""
+        return as_float32(self._encode(values), self.encoding)
+
+    def norm_rounding(self, values: Float32) -> Float32:
+        """Round the weights of a norm as storing them does; some families store them without the 1."""
+        offset = np.float32(self._family.norm_offset)
+        return self.rounding(values - offset) + offset
+
+    def _write_floats(self, out: SafetensorsWriter, name: str, values: Float32) -> None:
+        offset = np.float32(self._family.norm_offset) if name.endswith("norm") else np.float32(0)
+        out.write(self._places[name].stored, self._encode(values - offset))
+
+    def _encode(self, values: Float32) -> npt.NDArray[np.uint8]:
+        return encode_floats(values.reshape(-1), self.encoding)
+
+    def _tensors_of(self, index: int) -> dict[str, list[str]]:
+        """Return the stored tensors of a layer, each with the weights that it holds."""
+        tensors: dict[str, list[str]] = {}
+        for name in self._model.weights.names():
+            if name.startswith(f"layers.{index}.") and not self._places[name].is_ones:
+                tensors.setdefault(self._places[name].stored, []).append(name)
+        return tensors
+
+
+def float_encoding(model: Model) -> Encoding:
+    """Return the encoding of tensors that stay in floating point: float16 if they were, else bfloat16."""
+    return Encoding.F16 if model.weights.load("embed").encoding is Encoding.F16 else Encoding.BF16
+
+
+def _part(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _is_matrix(name: str) -> bool:
+    return _part(name).removeprefix("shared_") in MATRICES

@@ -1,0 +1,345 @@
+"""
+The network in plain numpy and float32: the reference for every other runner, and far too slow to serve.
+
+Letters in shapes: `T` tokens of the step, `C` tokens of one sequence in the step, `P` positions that it can see,
+`H` query heads, `K` KV heads, `G` query heads for each KV head, `D` head size, `V` vocabulary.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.inference.models.adapter import Adapter, LowRank
+from headrace.inference.models.rope import Float64, inverse_frequencies
+from headrace.inference.models.spec import Activation, ModelSpec, RopeSpec
+from headrace.inference.models.weights import WeightSource
+from headrace.inference.runner.checks import check_step, token_slots
+from headrace.inference.runner.decoding import decode
+from headrace.inference.runner.reference_moe import Scoring, as_computed, mix_experts
+from headrace.inference.runner.sampling import sample_rows
+from headrace.inference.runner.step import Float32, Int32, RunnerInfo, RunnerLimits, StepInput, StepOutput
+
+Adapted = Sequence[tuple[npt.NDArray[np.intp], Mapping[str, LowRank]]]
+"""Tokens of a step, and the additions to the matrices for them."""
+
+
+class ReferenceRunner:
+    """
+    The reference `Runner` that tests compare others with.
+
+    NOTE: BLAS may sum in a different order for a different batch, so it is batch-invariant only up to rounding.
+    """
+
+    is_healthy = True
+
+    def __init__(
+        self, spec: ModelSpec, weights: WeightSource, limits: RunnerLimits, *, rescore: Scoring = as_computed
+    ) -> None:
+        self.spec = spec
+        self.vocab_size, self.is_causal = spec.vocab_size, spec.is_causal
+        self.limits = limits
+        self._adapters: dict[int, Adapter] = {}
+        self._weights = {name: decode(weights.load(name)) for name in weights.names()}
+        self._layers = [Layer(spec, index, self._weights, limits, rescore) for index in range(spec.num_layers)]
+        self._lm_head = self._weights["embed" if spec.tie_embeddings else "lm_head"]
+        self.info = RunnerInfo(
+            dtype="f32",
+            kv_dtype="f32",
+            device="cpu (numpy)",
+            weights_bytes=sum(weight.nbytes for weight in self._weights.values()),
+            kv_cache_bytes=sum(layer.keys.nbytes + layer.values.nbytes for layer in self._layers),
+            workspace_bytes=0,
+        )
+
+    def execute(self, step: StepInput) -> StepOutput:
+        """Run one step."""
+        hidden = self._hidden(step)
+        return replace(sample_rows(self._logits(hidden, step), step), hidden=hidden[step.hidden_rows])
+
+    def logits(self, step: StepInput) -> Float32:
+        """Run one step up to its logits (R, V)."""
+        return self._logits(self._hidden(step), step)
+
+    def _hidden(self, step: StepInput) -> Float32:
+        """Run one step up to the hidden states after the final norm (T, hidden)."""
+        check_step(step, self.limits, vocab_size=self.vocab_size, token_types=self.spec.token_types)
+        sequences = _sequences(step, self.limits)
+        positions = np.concatenate([np.arange(len(slots) - size, len(slots)) for slots, size in sequences])
+        token_types = 0 if step.token_types is None else step.token_types
+        x = embedded(self.spec, self._weights, step.token_ids, positions, token_types)
+        adapted = self._adapted_tokens(step)
+        for layer in self._layers:
+            x = layer.forward(x, positions, sequences, adapted)
+        return x if self.spec.norms == "stream" else normed(self.spec, x, self._weights, "final_norm")
+
+    def _logits(self, hidden: Float32, step: StepInput) -> Float32:
+        logits = hidden[step.rows] @ self._lm_head.T
+        if self.spec.head_bias:
+            logits = logits + self._weights["lm_head_bias"]
+        return softcap(logits, self.spec.logit_softcap)
+
+    def load_adapter(self, slot: int, adapter: Adapter) -> None:
+        """Fill a slot."""
+        self._adapters[slot] = adapter
+
+    def _adapted_tokens(self, step: StepInput) -> Adapted:
+        """Return the adapters of the step, each with its tokens."""
+        if step.adapters is None:
+            return []
+        slots = np.repeat(step.adapters, np.diff(step.query_starts))
+        return [
+            (np.flatnonzero(slots == slot), self._adapters[slot].matrices) for slot in np.unique(slots) if slot >= 0
+        ]
+
+    def close(self) -> None:
+        """Do nothing: the arrays are freed with the object."""
+
+
+def embedded(
+    spec: ModelSpec, weights: dict[str, Float32], token_ids: Int32, positions: Int32, token_types: Int32 | int = 0
+) -> Float32:
+    """Return the input of the first layer (T, hidden)."""
+    x: Float32 = weights["embed"][token_ids] * np.float32(spec.embedding_scale)
+    if spec.learned_positions:
+        x = x + weights["positions"][positions]
+    if spec.token_types:
+        x = x + weights["token_types"][token_types]
+    return normed(spec, x, weights, "embed_norm") if spec.embedding_norm else x
+
+
+class Layer:
+    """One transformer layer with its own KV cache: `keys` and `values` are (slots, K, D)."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        index: int,
+        weights: dict[str, Float32],
+        limits: RunnerLimits,
+        rescore: Scoring = as_computed,
+    ) -> None:
+        prefix = f"layers.{index}."
+        self._spec = spec
+        self._rescore = partial(rescore, index)
+        self._weights = {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
+        self._moe = spec.experts(index)
+        self._prefix = prefix
+        self._adapted: Adapted = []
+        self._window = spec.window(index)
+        rope = spec.rope(index)
+        self._rotation = None if rope is None else Rotation(rope, spec.head_dim, limits.max_context_tokens)
+        slots = limits.num_blocks * limits.block_tokens
+        self.keys = np.zeros((slots, spec.num_kv_heads, spec.head_dim), np.float32)
+        self.values = np.zeros_like(self.keys)
+
+    def forward(
+        self, x: Float32, positions: Int32, sequences: list[tuple[Int32, int]], adapted: Adapted = ()
+    ) -> Float32:
+        """
+        Return `x` (T, hidden) after attention and MLP.
+
+        Args:
+            x: (T, hidden).
+            positions: (T,) of each token in its sequence.
+            sequences: for each sequence, the slots of its tokens up to the end of this step and the number of new ones.
+            adapted: the adapters of the step.
+        """
+        self._adapted = adapted
+        attended = self._attention(self._norm_before(x, "attn_norm"), positions, sequences)
+        if self._spec.parallel:
+            return x + attended + self._mlp(self._norm(x, "attn_norm" if self._spec.parallel == "one" else "mlp_norm"))
+        if self._spec.norms == "stream":
+            x = self._norm(x + attended, "post_attn_norm")
+            return self._norm(x + self._mlp(x), "post_mlp_norm")
+        x = x + self._norm_after(attended, "post_attn_norm")
+        return x + self._norm_after(self._mlp(self._norm_before(x, "mlp_norm")), "post_mlp_norm")
+
+    def _norm_before(self, x: Float32, name: str) -> Float32:
+        return self._norm(x, name) if name in self._weights else x
+
+    def _norm_after(self, x: Float32, name: str) -> Float32:
+        return x if self._spec.norms == "pre" else self._norm(x, name)
+
+    def _attention(self, x: Float32, positions: Int32, sequences: list[tuple[Int32, int]]) -> Float32:
+        queries, keys, values = (self._heads(x, name) for name in "qkv")
+        if self._spec.qk_norm:
+            queries, keys = self._norm_heads(queries, "q_norm"), self._norm_heads(keys, "k_norm")
+        clip = self._spec.qkv_clip or np.inf
+        queries, keys, values = (heads.clip(-clip, clip) for heads in (queries, keys, values))
+        if self._rotation is not None:
+            queries, keys = self._rotation.turn(queries, positions), self._rotation.turn(keys, positions)
+        new_slots = np.concatenate([slots[len(slots) - size :] for slots, size in sequences])
+        self.keys[new_slots], self.values[new_slots] = keys, values
+        starts = np.cumsum([size for _, size in sequences])[:-1]
+        chunks = zip(np.split(queries, starts), sequences, strict=True)
+        return self._linear(np.concatenate([self._attend(chunk, slots) for chunk, (slots, _) in chunks]), "o")
+
+    def _attend(self, queries: Float32, slots: Int32) -> Float32:
+        """Attend with the queries (C, H, D) of the last C positions of one sequence; return (C, H * D)."""
+        spec = self._spec
+        num_queries, num_positions = len(queries), len(slots)
+        grouped = queries.reshape(num_queries, spec.num_kv_heads, spec.group_size, spec.head_dim)
+        scores = np.einsum("ckgd,pkd->kgcp", grouped, self.keys[slots], optimize=True) * np.float32(spec.scale)
+        scores = softcap(scores, spec.attention_softcap) + _visibility(
+            num_queries, num_positions, self._window, is_causal=spec.is_causal
+        )
+        weights = softmax(scores, self._weights.get("sinks"))
+        attended = np.einsum("kgcp,pkd->ckgd", weights, self.values[slots], optimize=True)
+        joined: Float32 = attended.reshape(num_queries, spec.num_heads * spec.head_dim)
+        return joined
+
+    def _mlp(self, x: Float32) -> Float32:
+        if self._moe is None:
+            return self._gated(x, "")
+        return mix_experts(self._moe, self._weights, x, self._gated, self._rescore)
+
+    def _gated(self, x: Float32, prefix: str) -> Float32:
+        return self._linear(self._activated(x, prefix), f"{prefix}down")
+
+    def _activated(self, x: Float32, prefix: str) -> Float32:
+        spec, up = self._spec, self._linear(x, f"{prefix}up")
+        if spec.activation == "clamped_swiglu":
+            return clamped_swiglu(self._linear(x, f"{prefix}gate"), up, spec.swiglu_limit)
+        activation = ACTIVATIONS[spec.activation]
+        return activation(self._linear(x, f"{prefix}gate")) * up if spec.mlp == "gated" else activation(up)
+
+    def _heads(self, x: Float32, name: str) -> Float32:
+        """Project (T, hidden) to (T, heads, D)."""
+        return self._linear(x, name).reshape(len(x), -1, self._spec.head_dim)
+
+    def _linear(self, x: Float32, name: str) -> Float32:
+        out: Float32 = x @ self._weights[name].T
+        for tokens, matrices in self._adapted:
+            if (matrix := matrices.get(f"{self._prefix}{name}")) is not None:
+                out[tokens] += x[tokens] @ matrix.shrink.T @ matrix.expand.T
+        bias = self._weights.get(f"{name}_bias")
+        return out if bias is None else out + bias
+
+    def _norm(self, x: Float32, name: str) -> Float32:
+        return normed(self._spec, x, self._weights, name)
+
+    def _norm_heads(self, heads: Float32, name: str) -> Float32:
+        """Norm (T, heads, D) over each head, or over all heads at once."""
+        spec, weight = self._spec, self._weights[name]
+        if spec.qk_norm == "head":
+            return rms_norm(heads, weight, spec.norm_eps)
+        if spec.qk_norm == "layer":
+            return layer_norm(heads, weight.reshape(heads.shape[1:]), None, spec.norm_eps)
+        return rms_norm(heads.reshape(len(heads), -1), weight, spec.norm_eps).reshape(heads.shape)
+
+
+def normed(spec: ModelSpec, x: Float32, weights: dict[str, Float32], name: str) -> Float32:
+    """Apply a norm of the network over the last axis."""
+    if spec.norm == "rms":
+        return rms_norm(x, weights[name], spec.norm_eps)
+    bias = weights.get(f"{name}_bias")
+    return layer_norm(x, weights[name].reshape(-1), None if bias is None else bias.reshape(-1), spec.norm_eps)
+
+
+def layer_norm(x: Float32, weight: Float32, bias: Float32 | None, eps: float) -> Float32:
+    """Apply the layer norm (Ba et al. 2016) over the last axis."""
+    centred = x - np.mean(x, axis=-1, keepdims=True)
+    normed: Float32 = centred / np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + np.float32(eps)) * weight
+    return normed if bias is None else normed + bias
+
+
+def softmax(scores: Float32, sinks: Float32 | None) -> Float32:
+    """Return the weights of scores (K, G, C, P); the sink of each head takes part and is dropped."""
+    by_head = np.float32(-np.inf) if sinks is None else sinks.reshape(*scores.shape[:2], 1, 1)
+    largest = np.maximum(scores.max(axis=-1, keepdims=True), by_head)
+    weights: Float32 = np.exp(scores - largest)
+    weights /= weights.sum(axis=-1, keepdims=True) + np.exp(by_head - largest)
+    return weights
+
+
+def softcap(x: Float32, cap: float) -> Float32:
+    """Return `cap * tanh(x / cap)`, or `x` if the cap is 0."""
+    return np.float32(cap) * np.tanh(x / np.float32(cap)) if cap else x
+
+
+def rms_norm(x: Float32, weight: Float32, eps: float) -> Float32:
+    """Apply the root mean square norm over the last axis."""
+    normed: Float32 = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + np.float32(eps)) * weight.reshape(-1)
+    return normed
+
+
+class Rotation:
+    """A rotary position embedding, resolved for a context length."""
+
+    def __init__(self, rope: RopeSpec, head_dim: int, context_tokens: int) -> None:
+        self._frequencies: Float64 = inverse_frequencies(rope, head_dim, context_tokens)
+        self._scales = np.where(self._frequencies == 0, 1.0, rope.attention_factor)
+
+    def turn(self, heads: Float32, positions: Int32) -> Float32:
+        """Rotate (T, heads, D) by positions (T,); pairs are `i` and `i + D / 2`."""
+        angles = positions[:, None, None] * self._frequencies
+        cos, sin = (
+            (self._scales * np.cos(angles)).astype(np.float32),
+            (self._scales * np.sin(angles)).astype(np.float32),
+        )
+        first, second = np.split(heads, 2, axis=-1)
+        return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+def silu(x: Float32) -> Float32:
+    """Apply SiLU (Elfwing et al. 2017), written with tanh because it does not overflow."""
+    activated: Float32 = x * (0.5 * np.tanh(0.5 * x) + 0.5)
+    return activated
+
+
+def gelu_tanh(x: Float32) -> Float32:
+    """Apply the tanh approximation of GELU (Hendrycks & Gimpel 2016)."""
+    activated: Float32 = 0.5 * x * (1 + np.tanh(np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x**3)))
+    return activated
+
+
+def gelu_erf(x: Float32) -> Float32:
+    """Apply GELU with erf from the standard library, one number at a time."""
+    scaled = (x.ravel() * math.sqrt(0.5)).tolist()
+    activated: Float32 = 0.5 * x * (1 + np.fromiter(map(math.erf, scaled), np.float32, x.size).reshape(x.shape))
+    return activated
+
+
+def relu(x: Float32) -> Float32:
+    """Replace negative numbers by 0."""
+    return np.maximum(x, np.float32(0))
+
+
+def relu2(x: Float32) -> Float32:
+    """Square positive numbers and replace negative ones by 0 (So et al. 2021)."""
+    return relu(x) ** 2
+
+
+def clamped_swiglu(gate: Float32, up: Float32, limit: float) -> Float32:
+    """Apply the gated activation of gpt-oss, whose gate is only bounded above."""
+    gate, up = gate.clip(None, limit), up.clip(-limit, limit)
+    activated: Float32 = (up + 1) * gate * (0.5 * np.tanh(0.5 * np.float32(1.702) * gate) + 0.5)
+    return activated
+
+
+ACTIVATIONS: Final[Mapping[Activation, Callable[[Float32], Float32]]] = MappingProxyType(
+    {"silu": silu, "gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf, "relu": relu, "relu2": relu2}
+)
+
+
+def _sequences(step: StepInput, limits: RunnerLimits) -> list[tuple[Int32, int]]:
+    """Return for each sequence the slots of its tokens up to the end of this step and the number of new ones."""
+    sizes = np.diff(step.query_starts)
+    pieces = zip(step.block_tables, step.context_lens, sizes, strict=True)
+    return [(token_slots(table, int(old + new), limits.block_tokens), int(new)) for table, old, new in pieces]
+
+
+def _visibility(num_queries: int, num_positions: int, window: int, *, is_causal: bool) -> Float32:
+    """Return the additive attention mask (C, P): 0 where a query sees a position, else -inf."""
+    query = np.arange(num_positions - num_queries, num_positions)[:, None]
+    key = np.arange(num_positions)
+    visible = (key <= query) if is_causal else (key < num_positions)
+    if window:
+        visible = visible & (np.abs(key - query) < window)
+    return np.where(visible, np.float32(0), np.float32(-np.inf))

@@ -1,0 +1,89 @@
+"""
+Small operations around the matrices, one launch each on CUDA.
+
+They compute in float32 and return the type of their input. Letters in shapes: `T` tokens, `H` query heads, `K` KV
+heads, `D` size of a head, `I` width of the MLP.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from headrace.inference.runner.torch.batch import StepTensors
+from headrace.inference.runner.torch.dispatch import uses_triton
+from headrace.inference.runner.torch.kv_cache import store
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Apply the root mean square norm over the last axis."""
+    if uses_triton(x):
+        from headrace.inference.runner.torch.kernels.norms import rms_norm as launch
+
+        return launch(x, weight, eps)
+    return _rms_norm(x, weight, eps)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Return `x + residual`, and its root mean square norm."""
+    if uses_triton(x):
+        from headrace.inference.runner.torch.kernels.norms import add_rms_norm as launch
+
+        return launch(x, residual, weight, eps)
+    total = x + residual
+    return total, _rms_norm(total, weight, eps)
+
+
+def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    numbers = x.float()
+    scale = torch.rsqrt(numbers.square().mean(-1, keepdim=True) + eps)
+    return (numbers * scale * weight.float()).to(x.dtype)
+
+
+def rotate_and_store(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    batch: StepTensors,
+    key_cache: Tensor,
+    value_cache: Tensor,
+) -> Tensor:
+    """
+    Apply the rotary position embedding, and write keys and values to the cache.
+
+    Args:
+        query: (T, H, D).
+        key: (T, K, D).
+        value: (T, K, D).
+        cos: (positions, D / 2) float32, the cosines of each position; pairs are `i` and `i + D / 2`.
+        sin: likewise, the sines.
+        batch: positions and slots of the tokens.
+        key_cache: (blocks, block_tokens, K, D) of a layer.
+        value_cache: likewise.
+
+    Returns:
+        The rotated query (T, H, D).
+    """
+    if uses_triton(query):
+        from headrace.inference.runner.torch.kernels.rotation import rotate_and_store as launch
+
+        return launch(query, key, value, cos, sin, batch, key_cache, value_cache)
+    turns = (cos[batch.positions][:, None], sin[batch.positions][:, None])
+    store(_rotate(key, *turns), value, key_cache, value_cache, batch.slots)
+    return _rotate(query, *turns)
+
+
+def _rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = heads.float().chunk(2, -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(heads.dtype)
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """Return `silu(gate) * up` (T, I) of gate and up side by side (T, 2 I)."""
+    if uses_triton(gate_up):
+        from headrace.inference.runner.torch.kernels.activation import silu_mul as launch
+
+        return launch(gate_up)
+    gate, up = gate_up.chunk(2, -1)
+    return (functional.silu(gate.float()) * up.float()).to(gate_up.dtype)

@@ -1,0 +1,278 @@
+"""
+The parts of a network: matrices with their biases and adapters, norms, rotary embeddings, MLPs, experts.
+
+Norms, rotary embeddings and routers compute in float32, whatever the format of the weights. Letters in shapes: `T`
+tokens of the step, `H` heads, `D` head size, `E` experts, `k` experts of a token.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the usual name
+from torch import Tensor
+
+from headrace.inference.models.rope import inverse_frequencies
+from headrace.inference.models.spec import Activation, ModelSpec, MoeSpec, RopeSpec
+from headrace.inference.runner.torch.fused import add_rms_norm, rms_norm, silu_mul
+from headrace.inference.runner.torch.matmul import Weight, grouped_linear, linear
+
+LowRankTensors = tuple[Tensor, Tensor]
+"""LoRA's A (rank, inputs) and B (outputs, rank)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """Tokens of a step that have the same adapter."""
+
+    tokens: Tensor
+    """(t,) int64."""
+    matrices: Mapping[str, LowRankTensors]
+    """By canonical name of the matrix."""
+
+
+class Linear:
+    """A matrix, or several with the same input on top of each other, with biases and adapters."""
+
+    def __init__(
+        self, weight: Weight, bias: Tensor | None, parts: Mapping[str, slice], *, is_invariant: bool = False
+    ) -> None:
+        self.weight = weight
+        self.bias = bias
+        self._parts = parts
+        self._is_invariant = is_invariant
+
+    def __call__(self, x: Tensor, adapted: Sequence[Adapted] = ()) -> Tensor:
+        """Return (T, outputs) of (T, inputs)."""
+        out = self._product(x, self.weight, self.bias)
+        for item in adapted:
+            for name, rows in self._parts.items():
+                if (matrix := item.matrices.get(name)) is not None:
+                    shrink, expand = matrix
+                    out[item.tokens, rows] += self._product(self._product(x[item.tokens], shrink), expand)
+        return out
+
+    def _product(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+        return linear(x, weight, bias, is_invariant=self._is_invariant)
+
+
+class Head:
+    """The LM head. Its logits are float32: rounded to 16 bits the best ones often tie, and the wrong one wins."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, is_invariant: bool = False) -> None:
+        self._weight = weight if weight.is_cuda else weight.float()  # converted once, not in each step
+        self._bias = bias
+        self._is_invariant = is_invariant
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Return the logits (R, V) of hidden states (R, hidden)."""
+        return linear(hidden, self._weight, self._bias, dtype=torch.float32, is_invariant=self._is_invariant)
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """The rows of a step's tokens by expert: a row for each token and each expert that it chose."""
+
+    experts: Tensor
+    """(T * k,) the expert of each row, in ascending order."""
+    starts: Tensor
+    """(E + 1,) int32, the first row of each expert, and T * k."""
+    places: Tensor
+    """(T * k,) the place of each row among all tokens' choices (T, k)."""
+
+
+class ExpertLinear:
+    """A matrix for each expert, with biases."""
+
+    def __init__(self, weight: Weight, bias: Tensor | None, *, is_invariant: bool = False) -> None:
+        """Take the matrices on top of each other, `weight` (E * outputs, inputs), and their `bias` (E, outputs)."""
+        self._weight = weight
+        self._bias = bias
+        self._is_invariant = is_invariant
+
+    def __call__(self, x: Tensor, routing: Routing) -> Tensor:
+        """Return (rows, outputs) of (rows, inputs)."""
+        product = grouped_linear(x, self._weight, routing.starts, is_invariant=self._is_invariant)
+        return product if self._bias is None else product + self._bias[routing.experts]
+
+
+class Norm:
+    """An RMSNorm or LayerNorm over the last dimension."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, kind: str, eps: float) -> None:
+        self._weight = weight
+        self._bias = bias
+        self._is_rms = kind == "rms"
+        self._eps = eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the norm of (..., size)."""
+        if self._is_rms:
+            return rms_norm(x, self._weight, self._eps)
+        return F.layer_norm(x.float(), self._weight.shape, self._weight, self._bias, self._eps).to(x.dtype)
+
+    def of_sum(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """Return `x + residual`, and its norm."""
+        if self._is_rms:
+            return add_rms_norm(x, residual, self._weight, self._eps)
+        total = x + residual
+        return total, self(total)
+
+
+class LayerNormOfHeads:
+    """A LayerNorm over each head, with weights of its own (Command R+)."""
+
+    def __init__(self, weight: Tensor, head_dim: int, eps: float) -> None:
+        self._weight = weight.view(-1, head_dim)
+        self._eps = eps
+
+    def __call__(self, heads: Tensor) -> Tensor:
+        """Return the norm of (T, H, D)."""
+        normed = F.layer_norm(heads.float(), heads.shape[-1:], None, None, self._eps) * self._weight
+        return normed.to(heads.dtype)
+
+
+class RmsNormOfAllHeads:
+    """An RMSNorm over all heads at once, also over those of other ranks if there are any (OLMo 2)."""
+
+    def __init__(self, weight: Tensor, eps: float, mean_over_ranks: Callable[[Tensor], Tensor] | None) -> None:
+        self._weight = weight
+        self._eps = eps
+        self._mean_over_ranks = mean_over_ranks
+
+    def __call__(self, heads: Tensor) -> Tensor:
+        """Return the norm of (T, H, D)."""
+        if self._mean_over_ranks is None:
+            return rms_norm(heads.flatten(1), self._weight, self._eps).view(heads.shape)
+        flat = heads.flatten(1).float()
+        mean = self._mean_over_ranks(flat.square().mean(dim=-1, keepdim=True))
+        return (flat * torch.rsqrt(mean + self._eps) * self._weight).to(heads.dtype).view(heads.shape)
+
+
+def rotation(rope: RopeSpec, head_dim: int, context_tokens: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the cosines and sines (positions, D / 2) of a rotary embedding in a context."""
+    frequencies = torch.from_numpy(inverse_frequencies(rope, head_dim, context_tokens))
+    scales = torch.where(frequencies == 0, 1.0, rope.attention_factor)
+    angles = torch.arange(context_tokens, dtype=torch.float64)[:, None] * frequencies
+    return (scales * angles.cos()).float().to(device), (scales * angles.sin()).float().to(device)
+
+
+def softcap(x: Tensor, cap: float) -> Tensor:
+    """Return `cap * tanh(x / cap)`, or `x` if the cap is 0."""
+    return cap * torch.tanh(x / cap) if cap else x
+
+
+def gated(spec: ModelSpec, gate_up: Tensor) -> Tensor:
+    """Return the input of `down` (T, inner): gates and ups are side by side, or ups alone if the MLP has no gates."""
+    if spec.mlp == "plain":
+        return ACTIVATIONS[spec.activation](gate_up)
+    if spec.activation == "silu":
+        return silu_mul(gate_up)
+    gate, up = gate_up.chunk(2, dim=-1)
+    if spec.activation == "clamped_swiglu":
+        gate, up = gate.clamp(max=spec.swiglu_limit), up.clamp(-spec.swiglu_limit, spec.swiglu_limit)
+        return (up + 1) * gate * torch.sigmoid(1.702 * gate)
+    return ACTIVATIONS[spec.activation](gate) * up
+
+
+ACTIVATIONS: Final[Mapping[Activation, Callable[[Tensor], Tensor]]] = MappingProxyType(
+    {
+        "silu": F.silu,
+        "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+        "gelu_erf": F.gelu,
+        "relu": F.relu,
+        "relu2": lambda x: F.relu(x).square(),
+    }
+)
+
+
+class Mlp:
+    """A gated or plain MLP that every token passes through."""
+
+    def __init__(self, spec: ModelSpec, gate_up: Linear, down: Linear) -> None:
+        self._spec = spec
+        self._gate_up = gate_up
+        self._down = down
+
+    def __call__(self, x: Tensor, adapted: Sequence[Adapted] = ()) -> Tensor:
+        """Return (T, hidden); with several ranks a part of the sum."""
+        return self._down(gated(self._spec, self._gate_up(x, adapted)), adapted)
+
+
+class Experts:
+    """
+    A mixture of experts whose choice stays on the device.
+
+    The host does not wait for the choice of the experts, and all shapes follow from the number of tokens: a CUDA graph
+    can replay it.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        moe: MoeSpec,
+        router: Linear,
+        gate_up: ExpertLinear,
+        down: ExpertLinear,
+        shared: Mlp | None,
+        shared_router: Linear | None,
+    ) -> None:
+        self._spec = spec
+        self._moe = moe
+        self._router = router
+        self._gate_up = gate_up
+        self._down = down
+        self._shared = shared
+        self._shared_router = shared_router
+
+    def __call__(self, x: Tensor, _adapted: Sequence[Adapted] = ()) -> Tensor:
+        """Return (T, hidden); with several ranks a part of the sum."""
+        scores = self._router(x.float())
+        chosen = choose_best(self._moe, scores)
+        factors = factors_of(self._moe, scores, chosen)
+        routing = route(chosen, self._moe.num_experts)
+        inner = gated(self._spec, self._gate_up(x[routing.places // self._moe.top_k], routing))
+        rows = self._down(inner, routing)
+        outputs = torch.empty_like(rows).index_copy_(0, routing.places, rows).view(len(x), self._moe.top_k, -1)
+        mixed = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+        for index in range(self._moe.top_k):  # in order: a sum over an axis has the order that its size suggests
+            mixed = torch.addcmul(mixed, outputs[:, index].float(), factors[:, index, None])
+        if self._shared is not None:
+            shared = self._shared(x).float()
+            mixed += shared if self._shared_router is None else torch.sigmoid(self._shared_router(x.float())) * shared
+        return mixed.to(x.dtype)
+
+
+def route(chosen: Tensor, num_experts: int) -> Routing:
+    """Sort the choices (T, k) of all tokens by expert."""
+    experts, places = chosen.flatten().sort(stable=True)
+    bounds = torch.arange(num_experts + 1, device=chosen.device)
+    return Routing(experts, torch.searchsorted(experts, bounds, out_int32=True), places)
+
+
+def choose_best(moe: MoeSpec, scores: Tensor) -> Tensor:
+    """Return the experts (T, k) with the best scores (T, E); of equal scores the lower index wins."""
+    return torch.argsort(scores, dim=1, descending=True, stable=True)[:, : moe.top_k]
+
+
+def factors_of(moe: MoeSpec, scores: Tensor, chosen: Tensor) -> Tensor:
+    """Return the factors (T, k) of the chosen experts."""
+    if moe.tolerance:
+        return _sparsemixer(moe.tolerance, scores, chosen)
+    if moe.renormalize:
+        return torch.softmax(scores.gather(1, chosen), dim=1)
+    return torch.softmax(scores, dim=1).gather(1, chosen)
+
+
+def _sparsemixer(tolerance: float, scores: Tensor, chosen: Tensor) -> Tensor:
+    """Return factors that are each the softmax of the scores near the chosen one, without those chosen before."""
+    left = scores.clone()
+    factors = []
+    for experts in chosen.unbind(1):
+        top = left.gather(1, experts[:, None])
+        near = left.isfinite() & ~((top - scores) / torch.maximum(scores.abs(), top) > tolerance)
+        factors.append(1 / torch.where(near, (left - top).exp(), 0).sum(dim=1))
+        left.scatter_(1, experts[:, None], -torch.inf)
+    return torch.stack(factors, dim=1)

@@ -1,0 +1,253 @@
+"""Small networks of every kind for the native runtime, and how to load them."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from headrace import _native
+from headrace.inference.models.spec import ModelSpec, MoeSpec, RopeSpec
+from headrace.inference.models.weights import STORED_BITS, Encoding, RawTensor, WeightSource
+from headrace.inference.runner.memory import MemoryBudget
+from headrace.inference.runner.native import NativeRunner, load_native_runner
+from headrace.inference.runner.packing import layer_formats_of
+from headrace.inference.runner.plan import plan_runner
+from headrace.inference.runner.reference import ReferenceRunner
+from headrace.inference.runner.step import Float32, RunnerLimits, StepInput
+from tests.inference.runner.weights import ArrayWeights
+
+ISAS = tuple(_native.available_isas())
+FORMATS = [(dtype, kv_dtype) for dtype in ("bf16", "w8a8", "w4a8") for kv_dtype in ("bf16", "int8")]
+FORMATS += [("w8a16", "bf16"), ("w4a16", "bf16")]
+LIMITS = RunnerLimits(
+    num_blocks=48,
+    block_tokens=32,
+    max_step_tokens=400,
+    max_step_sequences=8,
+    max_step_rows=400,
+    max_context_tokens=512,
+)
+
+
+def small_spec(**changes) -> ModelSpec:
+    """Return a spec of two layers with odd sizes; `changes` override its fields."""
+    fields = {
+        "family": "test",
+        "num_layers": 2,
+        "hidden_size": 96,
+        "intermediate_size": 160,
+        "num_heads": 6,
+        "num_kv_heads": 2,
+        "head_dim": 32,
+        "vocab_size": 333,
+        "max_positions": 512,
+        "norm_eps": 1e-5,
+        "tie_embeddings": True,
+    }
+    return ModelSpec(**(fields | changes))
+
+
+SPECS: Mapping[str, ModelSpec] = {
+    "llama": small_spec(),
+    "one head a group": small_spec(head_dim=16, num_heads=6, num_kv_heads=6, hidden_size=80, vocab_size=65),
+    "eight heads a group, biases, own LM head": small_spec(
+        head_dim=80, num_heads=8, num_kv_heads=1, tie_embeddings=False, qkv_bias=True, o_bias=True, hidden_size=200
+    ),
+    "seven heads a group, llama 3 rope": small_spec(
+        head_dim=64,
+        num_heads=7,
+        num_kv_heads=1,
+        ropes=(RopeSpec(theta=5e5, kind="llama3", factor=8.0, original_max_positions=64),),
+    ),
+    "gemma 3": small_spec(
+        head_dim=256,
+        num_heads=2,
+        num_kv_heads=1,
+        qk_norm="head",
+        norms="both",
+        activation="gelu_tanh",
+        windows=(40, 0),
+        ropes=(RopeSpec(kind="linear", factor=8.0), RopeSpec(theta=1e3)),
+        rope_of_layer=(1, 0),
+        embedding_scale=96**0.5,
+        attention_scale=0.05,
+    ),
+    "qwen 3, wide heads": small_spec(head_dim=128, num_heads=3, num_kv_heads=1, qk_norm="head", intermediate_size=96),
+    "a third of each head turns, one layer without positions": small_spec(
+        head_dim=48,
+        num_layers=3,
+        ropes=(
+            RopeSpec(rotary_dim=16, kind="yarn", factor=4.0, original_max_positions=128, attention_factor=1.25),
+            RopeSpec(rotary_dim=16, kind="longrope", original_max_positions=64, long_factors=(1, 2, 3, 4, 5, 6, 7, 8)),
+        ),
+        rope_of_layer=(1, -1, 0),
+    ),
+    "experts, one layer dense": small_spec(
+        moe=MoeSpec(num_experts=7, top_k=2, expert_size=96, layers=(True, False), renormalize=True)
+    ),
+    "experts, shared one of another size": small_spec(
+        moe=MoeSpec(num_experts=19, top_k=4, expert_size=32, shared_size=80, has_shared_router=True)
+    ),
+    "experts with biases and clamped gates, attention sinks": small_spec(
+        moe=MoeSpec(num_experts=7, top_k=3, expert_size=80, renormalize=True, router_bias=True, expert_bias=True),
+        sinks=True,
+        activation="clamped_swiglu",
+        swiglu_limit=1.0,
+        windows=(40, 0),
+        qkv_bias=True,
+        o_bias=True,
+    ),
+    "experts with a softmax each, layer norms": small_spec(
+        moe=MoeSpec(num_experts=6, top_k=2, expert_size=64, tolerance=0.02), norm="layer", norm_bias=True
+    ),
+    "softcaps, norms on both sides": small_spec(
+        head_dim=64,
+        num_heads=3,
+        num_kv_heads=1,
+        norms="both",
+        windows=(40, 0),
+        attention_softcap=4.0,
+        logit_softcap=20.0,
+        embedding_scale=96**0.5,
+        activation="gelu_tanh",
+    ),
+    "norms after attention and MLP, one for all heads": small_spec(
+        norms="post", qk_norm="full", hidden_size=80, qkv_clip=1.5
+    ),
+    "layer norms, learned positions, plain MLP, biases": small_spec(
+        norm="layer",
+        norm_bias=True,
+        mlp="plain",
+        activation="gelu_erf",
+        learned_positions=512,
+        rope_of_layer=(-1, -1),
+        qkv_bias=True,
+        o_bias=True,
+        mlp_bias=True,
+        hidden_size=100,
+        intermediate_size=100,
+    ),
+    "parallel MLP with a norm of its own, gated with biases": small_spec(
+        norm="layer", norm_bias=True, parallel="two", mlp_bias=True, activation="relu", head_dim=80, num_layers=3
+    ),
+    "parallel MLP with the norm of attention": small_spec(
+        norm="layer",
+        parallel="one",
+        mlp="plain",
+        activation="relu2",
+        qk_norm="layer",
+        head_bias=True,
+        tie_embeddings=False,
+        head_dim=48,
+        logit_softcap=3.0,
+    ),
+    "dynamic rope": small_spec(head_dim=96, ropes=(RopeSpec(kind="dynamic", factor=2.0, original_max_positions=128),)),
+}
+
+
+class BlockWeights(ArrayWeights):
+    """A `WeightSource` with random layer matrices in Q4_0, Q4_1, FP4, Q8_0 or I8, and everything else in float32."""
+
+    def __init__(self, arrays, encoding: Encoding) -> None:
+        super().__init__(arrays)
+        self._encoding = encoding
+
+    def encoding(self, name: str) -> Encoding:
+        return self._encoding if self._has_blocks(name) else Encoding.F32
+
+    def stored_bits(self, name: str) -> int:
+        return STORED_BITS[self.encoding(name)]
+
+    def _has_blocks(self, name: str) -> bool:
+        return name.startswith("layers.") and len(self.arrays[name]) > 1
+
+    def load(self, name: str) -> RawTensor:
+        tensor = super().load(name)
+        if not self._has_blocks(name):
+            return tensor
+        rng = np.random.default_rng(len(name) + tensor.num_rows)
+        num_blocks = tensor.num_columns // 32
+        scales = (rng.uniform(0.5, 1.5, (tensor.num_rows, num_blocks, 1)) * tensor.num_columns**-0.5 / 8).astype("<f2")
+        parts = {
+            Encoding.Q4_0: [scales, rng.integers(0, 256, (tensor.num_rows, num_blocks, 16), np.uint8)],
+            Encoding.FP4: [scales * 2, rng.integers(0, 256, (tensor.num_rows, num_blocks, 16), np.uint8)],
+            Encoding.Q4_1: [scales, -8 * scales, rng.integers(0, 256, (tensor.num_rows, num_blocks, 16), np.uint8)],
+            Encoding.Q8_0: [scales / 16, rng.integers(0, 256, (tensor.num_rows, num_blocks, 32), np.uint8)],
+            Encoding.I8: [
+                (scales[:, :1] / 16).astype("<f4"),
+                rng.integers(-127, 128, (tensor.num_rows, 1, tensor.num_columns), np.int8),
+            ],
+        }[self._encoding]
+        data = np.concatenate([part.astype(part.dtype).view(np.uint8) for part in parts], axis=-1)
+        return RawTensor(
+            self._encoding, tensor.num_rows, tensor.num_columns, np.ascontiguousarray(data.reshape(tensor.num_rows, -1))
+        )
+
+
+def load(
+    spec: ModelSpec,
+    weights: WeightSource,
+    cache_dir: Path,
+    *,
+    dtype: str = "bf16",
+    kv_dtype: str = "bf16",
+    threads: int = 2,
+    isa: str | None = None,
+    limits: RunnerLimits = LIMITS,
+) -> NativeRunner:
+    plan = plan_runner(
+        spec,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        block_tokens=limits.block_tokens,
+        max_model_len=limits.max_context_tokens,
+        max_num_seqs=limits.max_step_sequences,
+        max_num_batched_tokens=limits.max_step_tokens,
+        budget=MemoryBudget(available_bytes=1 << 34),
+        threads=threads,
+        layer_formats=layer_formats_of(spec, weights),
+    )
+    return load_native_runner(spec, weights, replace(plan, limits=limits), isa=isa, cache_dir=cache_dir)
+
+
+class GuidedReference:
+    """
+    The reference network, whose experts are chosen by the router scores of a native runner in the same step.
+
+    Rounding changes the choice where scores nearly tie, and so the logits of that row and of all that attend to it.
+    With the same scores, choice and factors must be the same, and all rows must agree. The scores themselves are held
+    against those of the reference.
+    """
+
+    def __init__(
+        self, runner: NativeRunner, weights: WeightSource, tolerance: float, *, limits: RunnerLimits = LIMITS
+    ) -> None:
+        self._runner = runner
+        self._tolerance = tolerance
+        self._scores: Float32 = np.zeros((0, 0, 0), np.float32)
+        self._reference = ReferenceRunner(runner.spec, weights, limits, rescore=self._rescore)
+
+    def logits(self, step: StepInput) -> Float32:
+        self._read_scores(step)
+        return self._reference.logits(step)
+
+    def hidden(self, step: StepInput) -> Float32:
+        """Return the hidden states of `hidden_rows`."""
+        self._read_scores(step)
+        hidden = self._reference.execute(step).hidden
+        assert hidden is not None
+        return hidden
+
+    def _read_scores(self, step: StepInput) -> None:
+        if self._runner.spec.moe is not None:
+            self._scores = self._runner.router_scores(step)
+
+    def _rescore(self, layer: int, scores: Float32) -> Float32:
+        assert relative_error(self._scores[layer], scores) < self._tolerance
+        return self._scores[layer]
+
+
+def relative_error(actual, expected) -> float:
+    """Return the root mean square error relative to the root mean square of the expected values."""
+    return float(np.sqrt(np.mean((actual - expected) ** 2) / np.mean(expected**2)))
